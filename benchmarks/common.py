@@ -1,4 +1,4 @@
-"""What the benchmarks share: the project on the path, measured child processes, tables with ratios."""
+"""Common parts of the benchmarks: they put the project on the path, measure child processes and print tables."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ wall = time.perf_counter() - begin
 with open(sys.argv[1], "w") as file:
     json.dump([wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, os.waitstatus_to_exitcode(status)], file)
 """
-"""Starts the measured process from a small one, because a process inherits the peak memory of its parent."""
+"""Starts the measured process from a small one, since a process inherits the peak memory of its parent."""
 
 
 def measured(command: Sequence[str], cwd: Path = ROOT, *, check: bool = True) -> Measured:
@@ -63,9 +63,13 @@ def measured(command: Sequence[str], cwd: Path = ROOT, *, check: bool = True) ->
 
 
 def child(script: str, *arguments: object) -> dict[str, Any]:
-    """Run a benchmark's own child mode; the last line it prints is JSON. Its peak memory comes along."""
-    done = measured([sys.executable, script, "--child", *map(str, arguments)])
-    return {**json.loads(done.out.strip().splitlines()[-1]), "peak_mb": done.peak_mb, "process_wall": done.wall}
+    """Run a benchmark script in its child mode; return the JSON of its last line, with its peak memory and time."""
+    result = measured([sys.executable, script, "--child", *map(str, arguments)])
+    return {
+        **json.loads(result.out.strip().splitlines()[-1]),
+        "peak_mb": result.peak_mb,
+        "process_wall": result.wall,
+    }
 
 
 @contextmanager
@@ -79,7 +83,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A plain table; numbers are right-aligned."""
+    """Print a table; all columns but the first are right-aligned."""
     cells = [[f"{value:.3g}" if isinstance(value, float) else str(value) for value in row] for row in rows]
     widths = [max(len(row[i]) for row in [list(columns), *cells]) for i in range(len(columns))]
     print(f"\n{title}")
@@ -89,7 +93,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
 
 
 def footer(script: str) -> None:
-    """What repeats the figures, and on what they were taken."""
+    """Print the command that repeats a measurement, and the machine that it ran on."""
     load = os.getloadavg()[0]
     print(f"\nrepeat with: {shlex.join(['python', f'benchmarks/{Path(script).name}', *sys.argv[1:]])}")
     print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}, load {load:.1f}")

@@ -1,15 +1,15 @@
-"""Comparing two judges: how often the test rejects, how often the interval holds the truth, what it takes to see.
+"""Check comparisons of two judges: how often the test rejects, the interval contains the truth, and effects are found.
 
     python benchmarks/comparisons.py [--times N] [--seed S]
 
-N pairs of judges in each situation, on groups of datapoints. A datapoint has a chance of its own to be judged rightly:
-on the scale of log odds it varies by a normal deviate, of which the two judges share a part (`shared` is the
-correlation). Datapoints of one group share it too, but for half as large a deviate of their own. Each judge is asked
-`repeats` times, in some situations the first of them once alone. Planted effects are found with 200 groups; what is
-assumed of the judges stands in their rows, since what can be seen depends on how far they agree.
+N pairs of judges in each situation judge groups of datapoints. The log odds that a datapoint is judged rightly vary
+normally between datapoints; `shared` is their correlation between the two judges. Datapoints of one group share this
+deviation, apart from one of their own that is half as large. Each judge is asked `repeats` times, in some situations
+the first judge only once. Planted effects are found with 200 groups; the rows name what is assumed about the judges,
+because the effects that can be found depend on how much they agree.
 
-At no difference the test rejects 4 to 6 % of the pairs, or 5 % plus or minus three standard errors of the share if that
-is wider: 3.5 to 6.5 % of 2,000 pairs, and up to 7.9 % of 500 tables of ranks. Fewer repetitions show less.
+Without a difference, the test must reject 4 to 6 % of the pairs, or 5 % plus or minus three standard errors of the
+share if that is wider: 3.5 to 6.5 % of 2,000 pairs, and up to 7.9 % of 500 tables of ranks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.support.soft_assertions import SoftAssertions
 
 LOW, HIGH, LOW_WHERE_RARE = 0.925, 0.975, 0.92
 MOST, LEAST = 0.06, 0.04
-"""The limits of the share of rejections at no difference, for a test at 5 %. With few repetitions, chance exceeds them;
+"""The limits of the share of rejections without a difference, for a test at 5 %. They are wider for few repetitions;
 see `rejection_limits`."""
 LEAST_FROM = 50
 """The fewest differing groups for which the lower limit of rejections and the upper one of coverage are claimed.
@@ -45,12 +45,12 @@ NOISE = 3.0
 of 200 claims less than one is expected to fail by chance."""
 FOUND = 0.8
 ENOUGH = 5.0
-"""Of K p (1 - p), for the judge who is less often uncertain; K is the groups, which are what is independent."""
+"""The least K p (1 - p) for the full claims, for the judge with the smaller one; K is the number of groups."""
 
 
 @dataclass(frozen=True)
 class Situation:
-    """Two judges and what they judge."""
+    """Two judges, and the groups of datapoints that they judge."""
 
     groups: int
     members: int
@@ -71,11 +71,11 @@ class Situation:
 
     @property
     def is_rare(self) -> bool:
-        """Whether so little is uncertain that intervals may be too long, and not too short."""
+        """Whether right or wrong verdicts are so rare that intervals may be too long (but not too short)."""
         return self.groups * min(p * (1 - p) for p in self.accuracy) < ENOUGH
 
     def pairs(self, rng: np.random.Generator, n: int) -> Iterator[Pairs]:
-        """So many comparisons of the two judges: the second less the first."""
+        """Draw `n` comparisons of the two judges: the second minus the first."""
         shape = (n, self.groups, 1)
         common, own = rng.normal(0, 1, shape), rng.normal(0, 1, (2, *shape))
         apart = rng.normal(0, 0.5, (n, self.groups, self.members)) if self.members > 1 else 0.0
@@ -87,7 +87,7 @@ class Situation:
             chances = expit(centre(accuracy, spread) + self.deviation * ease)
             mean = rng.binomial(repeats, np.broadcast_to(chances, (n, self.groups, self.members))) / repeats
             means.append(mean)
-            if repeats > fewest:  # the variance of its verdicts, as `missing_variance` has it
+            if repeats > fewest:  # the variance of its verdicts, as in `missing_variance`
                 own_variance = mean * (1 - mean) * repeats / (repeats - 1)
                 spare += (own_variance * (1 / fewest - 1 / repeats)).sum(axis=2)
         sizes, least = [float(self.members)] * self.groups, [least_share(*self.repeats)] * self.groups
@@ -102,7 +102,7 @@ def expit(x: np.ndarray) -> np.ndarray:
 
 
 def rejection_limits(n: int) -> tuple[float, float]:
-    """Return the limits of the share of `n` repetitions that a test at 5 % rejects at no difference."""
+    """Return the limits of the share of `n` repetitions that a test at 5 % rejects without a difference."""
     noise = NOISE * math.sqrt(ALPHA * (1 - ALPHA) / n)
     return min(LEAST, ALPHA - noise), max(MOST, ALPHA + noise)
 
@@ -111,7 +111,7 @@ _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(80)
 
 
 def centre(accuracy: float, spread: float) -> float:
-    """The log odds around which chances vary, whose mean is this accuracy: by bisection, the mean by quadrature."""
+    """Return the mean log odds for which the mean chance is this accuracy, by bisection and quadrature."""
     low, high = -30.0, 30.0
     for _ in range(60):
         middle = (low + high) / 2
@@ -122,7 +122,7 @@ def centre(accuracy: float, spread: float) -> float:
 
 @dataclass(frozen=True)
 class Found:
-    """Shares of the comparisons of a situation."""
+    """Means over the comparisons of a situation."""
 
     rejected: float
     covered: float
@@ -134,7 +134,7 @@ class Found:
 
 
 def found(situation: Situation, n: int, rng: np.random.Generator) -> Found:
-    """Test many comparisons of one situation by the project's own functions."""
+    """Test `n` comparisons of one situation with the project's functions."""
     truth = situation.accuracy[1] - situation.accuracy[0]
     rejected = covered = agreeing = differing = 0
     width = detectable = 0.0
@@ -152,7 +152,7 @@ def found(situation: Situation, n: int, rng: np.random.Generator) -> Found:
 
 
 def equal() -> Iterator[Situation]:
-    """Judges of one accuracy."""
+    """Yield situations with judges of equal accuracy."""
     asked = ((1, (1, 1)), (1, (3, 3)), (5, (1, 1)), (2, (3, 3)), (1, (1, 5)), (1, (1, 20)))
     judges = ((0.5, 2.5, 0.9), (0.7, 1.0, 0.5), (0.9, 2.5, 0.9), (0.9, 0.5, 0.5), (0.98, 1.0, 0.5))
     for groups, (members, repeats), (p, deviation, shared) in product((10, 40, 100, 400), asked, judges):
@@ -160,7 +160,7 @@ def equal() -> Iterator[Situation]:
 
 
 def unequal() -> Iterator[Situation]:
-    """Judges of several accuracies, one of them rare to be wrong."""
+    """Yield situations with judges of different accuracy, some of whom are rarely wrong."""
     asked = ((1, (1, 1)), (1, (3, 3)), (5, (1, 1)), (1, (10, 10)))
     pairs = ((0.6, 0.7), (0.8, 0.9), (0.9, 0.96), (0.97, 0.99))
     for groups, (members, repeats), accuracy in product((10, 40, 100, 400), asked, pairs):
@@ -175,9 +175,9 @@ PLANTED = (
     Situation(100, 2, (3, 3), (0.70, 0.80), 2.0, 0.8),
 )
 ONE_IS_ALWAYS_RIGHT = tuple((groups, by / groups) for groups in (6, 20, 60, 200) for by in (0.5, 1.0, 2.0, 3.5, 5.0))
-"""Groups, and how often the other judge is wrong in one of them."""
+"""The number of groups, and the chance that the other judge is wrong in a group."""
 DIFFERENT = (50, 57, 66, 73, 93, 120, 200)
-"""Groups that all differ by exactly 1, as those of a judge who accepts all and one who rejects all."""
+"""Numbers of groups that all differ by exactly 1, as for a judge who accepts all and one who rejects all."""
 SEEN = (
     Situation(60, 1, (1, 1), (0.9999, 0.9999), 0.1, 0.5),
     Situation(60, 1, (1, 1), (0.99, 0.99), 1.0, 0.5),
@@ -191,27 +191,27 @@ SEEN = (
     Situation(100, 1, (1, 5), (0.80, 0.80), 2.0, 0.8),
     Situation(60, 1, (1, 20), (0.95, 0.95), 1.0, 0.5),
 )
-"""Judges of one accuracy, of whom it is said what would have been seen: the median of that is then planted."""
+"""Judges of equal accuracy. The median of the effects that are reported as detectable for them is then planted."""
 SEEN_LEAST, SEEN_MOST = 0.60, 0.95
-"""Less than 75 % only for judges that are rarely wrong, one of whom gets worse while the other stays as it is."""
+"""The limits of its power: under 75 % only for judges that are rarely wrong, of whom one gets worse."""
 ALIKE = ((5, 100), (10, 100), (20, 100), (40, 100), (10, 30))
-"""Systems of one accuracy, and the groups that they are ranked by."""
+"""Numbers of systems of equal accuracy, and of the groups by which they are ranked."""
 UNRELATED = Situation(200, 1, (1, 1), (0.60, 0.70), 0.0, 0.0)
-"""Judges who share nothing: the least that can be seen, told and not claimed."""
+"""Judges who share nothing, for whom the smallest effects can be found; printed without a claim."""
 
 
 def seen(situation: Situation, n: int, rng: np.random.Generator) -> tuple[float, float]:
-    """The effect that is said to be detectable where there is none, and how often it is found where it is planted."""
-    said = [pairs.difference(1.0).detectable for pairs in situation.pairs(rng, n // 4 + 1)]
-    effect = float(np.median([one for one in said if one is not None]))
+    """Return the effect that is reported as detectable where there is none, and how often it is found if planted."""
+    reported = [pairs.difference(1.0).detectable for pairs in situation.pairs(rng, n // 4 + 1)]
+    effect = float(np.median([detectable for detectable in reported if detectable is not None]))
     accuracy = situation.accuracy[0]
     planted = replace(situation, accuracy=(accuracy, accuracy - effect))
     return effect, sum(pairs.test().p <= ALPHA for pairs in planted.pairs(rng, n)) / n
 
 
 def told_apart(systems: int, groups: int, n: int, rng: np.random.Generator) -> tuple[float, float]:
-    """How often some of systems that are alike are told apart; and were the leader's tests alone corrected for."""
-    apart = alone = 0
+    """Return how often equal systems get different ranks, and how often if only the leader's tests were corrected."""
+    apart = leader_only = 0
     for _ in range(n):
         ease = rng.normal(0, 1, (groups, 1)) + rng.normal(0, 1, (groups, systems))
         right = (rng.random((groups, systems)) < expit(0.8 + ease)).astype(float)
@@ -221,23 +221,23 @@ def told_apart(systems: int, groups: int, n: int, rng: np.random.Generator) -> t
             return [sign_flip((right[:, first] - right[:, second]).tolist()).p for first, second in pairs]
 
         apart += any(ranks != (1, systems) for ranks in rank_sets(order, p_values).values())
-        alone += min(holm(p_values([(order[0], other) for other in order[1:]]))) <= ALPHA
-    return apart / n, alone / n
+        leader_only += min(holm(p_values([(order[0], other) for other in order[1:]]))) <= ALPHA
+    return apart / n, leader_only / n
 
 
 def covered_at_the_edge(groups: int, chance: float, n: int, rng: np.random.Generator) -> float:
-    """How often the interval holds the truth where one judge is always right, and the other is wrong by this chance."""
-    held = 0
+    """Return how often the interval contains the truth if one judge is always right and the other wrong by `chance`."""
+    contained = 0
     for wrong in rng.binomial(groups, chance, n).tolist():
-        found = paired_difference([-1.0] * wrong + [0.0] * (groups - wrong), [1.0] * groups, 1.0, 1.0)
-        assert found.low is not None
-        assert found.high is not None
-        held += found.low <= -chance <= found.high
-    return held / n
+        interval = paired_difference([-1.0] * wrong + [0.0] * (groups - wrong), [1.0] * groups, 1.0, 1.0)
+        assert interval.low is not None
+        assert interval.high is not None
+        contained += interval.low <= -chance <= interval.high
+    return contained / n
 
 
 def rejected_where_all_differ(groups: int) -> float:
-    """Of all ways in which so many groups can differ by exactly 1, the share that the test rejects."""
+    """Return the share of sign patterns that the test rejects, of all in which each group differs by exactly 1."""
     return sum(
         math.comb(groups, k) / 2.0**groups
         for k in range(groups + 1)

@@ -1,14 +1,14 @@
-"""Every interval of metrics.json, measured: how often it holds the truth, in simulated runs.
+"""The coverage of every interval in metrics.json: how often it contains the truth, in simulated runs.
 
     python benchmarks/coverage_metrics.py [--times N] [--seed S] [--write]
 
-Three parts. Judges with a planted chance to accept right and wrong solutions, which differs between datapoints (beta,
-with a correlation within datapoints) or leans by program (groups of two versions), played R times on K datapoints.
-Judges with planted probabilities: evidence of a planted strength, from which the true P(right) follows, told as it is,
-too sure, or leaning, whole or rounded to tenths. Counts that are no shares, such as the calls that a message took, of
-a planted distribution. The truth is the same number on 400,000 datapoints. A number that is
-NULL in a simulated run counts as withheld, and coverage is over the rest. `--write` puts the tables into
-`benchmarks/coverage.md`. `accuracy` stands first and has limits of its own; the others cover at least 90 %.
+There are three parts. Judges accept right and wrong solutions with planted chances that vary between datapoints (beta,
+with a correlation within datapoints) or between programs (groups of two versions); they play K datapoints R times.
+Judges that state probabilities have evidence of a planted strength, from which the true P(right) follows; they state
+it as it is, overconfident or biased, exactly or rounded to tenths. Counts, such as the calls of a message, have a
+planted distribution. The truth is the same number for 400,000 datapoints. A number without an interval in a simulated
+run counts as withheld, and the coverage is that of the others. `--write` writes the tables to `benchmarks/coverage.md`.
+`accuracy` is first and has limits of its own; the others cover at least 90 %.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ MANY = 400_000
 LEAST = 0.90
 ROUNDING = 1e-12
 ENOUGH = 0.2
-"""Where fewer of the simulated runs have an interval, its coverage is said and not judged."""
+"""If a smaller share of the simulated runs has an interval, its coverage is printed without a claim."""
 
 
 @cache
 def beta_quantiles(mean: float, correlation: float) -> np.ndarray:
-    """A thousand equally likely chances with this mean and this correlation within datapoints."""
+    """Return a thousand equally likely chances with this mean and this correlation within datapoints."""
     from scipy.special import betaincinv
 
     size = 1 / correlation - 1
-    found: np.ndarray = betaincinv(mean * size, (1 - mean) * size, np.linspace(0.0005, 0.9995, 1000))
-    return found
+    quantiles: np.ndarray = betaincinv(mean * size, (1 - mean) * size, np.linspace(0.0005, 0.9995, 1000))
+    return quantiles
 
 
 NOTES = (
@@ -81,7 +81,7 @@ class Judge:
                 f"ICC {self.correlation:g}, {self.design}")  # fmt: skip
 
     def numbers(self, rng: np.random.Generator, datapoints: int) -> list[Estimate]:
-        """All numbers of one run."""
+        """Return all metrics of one simulated run."""
         return list(self._numbers(self.played(rng, datapoints)))
 
     def played(self, rng: np.random.Generator, datapoints: int) -> Verdicts:
@@ -129,7 +129,7 @@ class Judge:
             yield from estimates_of(Source.VERDICTS, verdicts)
 
     def _plain(self, verdicts: Verdicts) -> Iterator[Estimate]:
-        """The shares that are counted as games go by, as `results.metrics` does it."""
+        """Yield the metrics that are counted game by game, as in `results.metrics`."""
         if self.design not in ("alone", "pairs"):
             return
         right, decided, accepted = verdicts.right, verdicts.decisions != 2, verdicts.decisions == 1
@@ -146,13 +146,13 @@ class Judge:
 
 
 def plain_number(name: str, values: np.ndarray, clusters: np.ndarray, *, grouped: bool = False) -> Estimate:
-    """A mean with the interval of its kind."""
+    """Return a mean with the interval for its kind."""
     sums, counts = np.bincount(clusters, weights=values), np.bincount(clusters)
     means = sums[counts > 0] / counts[counts > 0]
-    found = mean_share(values, clusters, len(counts))
-    if found is None:
+    share = mean_share(values, clusters, len(counts))
+    if share is None:
         return Estimate(None, name, None, None, None, None, 0, 0, NOTHING)
-    mean = Mean(METRICS[name].rule, found.value, found.stderr, found.n, found.clusters, grouped)
+    mean = Mean(METRICS[name].rule, share.value, share.stderr, share.n, share.clusters, grouped)
     ends = two_ends(values.tolist(), {"reward": (-1.0, 1.0), "decision": (0.0, 1.0)}.get(name, (0.0, 0.0)))
     if METRICS[name].is_proportion:
         interval, reason = mean.share_interval()
@@ -161,17 +161,17 @@ def plain_number(name: str, values: np.ndarray, clusters: np.ndarray, *, grouped
     else:
         interval, reason = mean.student_interval(means.tolist())
     low, high = interval or (None, None)
-    return Estimate(None, name, found.value, found.stderr, low, high, found.n, found.clusters, reason)
+    return Estimate(None, name, share.value, share.stderr, low, high, share.n, share.clusters, reason)
 
 
 @dataclass(frozen=True)
 class Counter:
-    """Counts of datapoints: a share of them has more than the least, and by how much."""
+    """Counts per datapoint, which are above the least count for a share of the datapoints."""
 
     datapoints: int
     share: float
     kind: str
-    """one: by one; several: by a geometric number; seldom many: of five one by ten, else by one."""
+    """How much they are above: by one; several: by a geometric number; seldom many: one in five by ten, else by one."""
 
     def __str__(self) -> str:
         return f"K {self.datapoints}, {self.share:g} have more, {self.kind}"
@@ -195,7 +195,7 @@ def counters() -> Iterator[Counter]:
 
 @dataclass(frozen=True)
 class Forecaster:
-    """A judge that says probabilities: `strength` of its evidence, how it tells it."""
+    """A judge that states probabilities: the strength of its evidence, and how it states what follows from it."""
 
     datapoints: int
     repeats: int
@@ -251,7 +251,7 @@ def forecasters() -> Iterator[Forecaster]:
 
 @dataclass
 class Counted:
-    """Of one number in one situation."""
+    """The coverage of one metric in one situation."""
 
     truth: float
     told: int = 0
@@ -270,7 +270,7 @@ class Counted:
 
 
 def measured(situation: Situation, times: int, seed: list[int], many: int = MANY) -> dict[str, Counted]:
-    """Every number's coverage in one situation; the truth is that of `many` datapoints."""
+    """Measure the coverage of every metric in one situation; the truth is the metric of `many` datapoints."""
     rng = np.random.default_rng(seed)
     counted = {row.metric: Counted(row.value) for row in situation.numbers(rng, many) if row.value is not None}
     for _ in range(times):
@@ -291,12 +291,12 @@ def main() -> int:
     load_scipy()
     check, rows = SoftAssertions(), []
     for part, situations in enumerate((judges(), forecasters(), counters())):
-        for at, situation in enumerate(situations):
+        for number, situation in enumerate(situations):
             if args.only not in str(situation):
                 continue
-            found = measured(situation, args.times, [args.seed, part, at])
-            rows.append((situation, found))
-            for claim, holds in judged(situation, found, args.times):
+            measurements = measured(situation, args.times, [args.seed, part, number])
+            rows.append((situation, measurements))
+            for claim, holds in judged(situation, measurements, args.times):
                 check(holds, claim)
     table = "\n".join(markdown(rows, args.times))
     print(f"\n{table}")
@@ -306,7 +306,7 @@ def main() -> int:
 
 
 def judged(situation: Situation, found: dict[str, Counted], times: int) -> Iterator[tuple[str, bool]]:
-    """A claim for each number that has intervals."""
+    """Yield a claim, and whether it holds, for each metric with enough intervals."""
     slack = 2 * (0.05 * 0.95 / times) ** 0.5 if times < 1000 else 0.0
     for metric, counted in found.items():
         if counted.coverage is None or counted.told < ENOUGH * times:
@@ -314,7 +314,7 @@ def judged(situation: Situation, found: dict[str, Counted], times: int) -> Itera
         least, most = LEAST, 1.0
         if metric == "accuracy" and isinstance(situation, Judge):
             clusters = situation.datapoints / (2 if situation.design == "pairs" else 1)
-            alike = abs(situation.hits + situation.false_alarms - 1) < 1e-9  # else labels, half and half, are no chance
+            alike = abs(situation.hits + situation.false_alarms - 1) < 1e-9  # else balanced labels reduce the variance
             enough = clusters * counted.truth * (1 - counted.truth) >= 5
             least, most = (0.925, 0.975) if enough and alike else (0.92, 1.0)
         holds = least - slack <= counted.coverage <= most + slack
@@ -322,7 +322,7 @@ def judged(situation: Situation, found: dict[str, Counted], times: int) -> Itera
 
 
 def markdown(rows: list[tuple[Situation, dict[str, Counted]]], times: int) -> Iterator[str]:
-    """A table a kind of situation: coverage in percent, with the share of runs withheld where there are some."""
+    """Yield a table for each kind of situation: coverage in percent, and the share of runs without an interval."""
     yield "# Coverage of the intervals\n"
     yield "Share of 95 % intervals that hold the truth, in percent; in brackets, of how many runs no interval is told."
     yield f"{times:,} simulated runs a row: `python benchmarks/coverage_metrics.py --write`."

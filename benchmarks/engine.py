@@ -1,10 +1,10 @@
-"""nip-run with everything on, beside plain coroutines that make the same calls.
+"""The cost of nip-run with all of its outputs, compared with plain coroutines that make the same calls.
 
-A rollout is five completions: nip with a verifier that decides in the last of five rounds. Every path runs in a
-process of its own against one loopback server, in turns; the figures are medians. Time and CPU count from the first
-call to the last byte on disk; imports, reading the spec and rendering the plain paths' prompts come before.
+A rollout is five completions: nip with a verifier that decides in the last of five rounds. The paths alternate, each in
+a process of its own, against one loopback server; the figures are medians. Time and CPU count from the first call to
+the last byte on disk; imports, reading the spec and rendering the plain paths' prompts are not counted.
 
-    official      AsyncOpenAI as it comes, `chat.completions.create`, its retries off
+    official      AsyncOpenAI with default settings, `chat.completions.create`, without retries
     leanest       AsyncOpenAI with its aiohttp transport, `post` of ready bytes, the answer's bytes read by orjson
     aiohttp       no OpenAI client at all
     nip-run       journal, records, tables, metrics, fine-tune files, leaderboard
@@ -17,19 +17,25 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common import child, footer, median, table, temporary_folder
 
+if TYPE_CHECKING:
+    from runner.spec.assembly import Spec
+    from tests.support.servers.client import LoopbackServer
+
 ROUNDS = 5
+WORDS_200 = 1150
+"""Characters."""
 PATHS = ("nip-run", "official", "leanest", "aiohttp")
 Ask = Callable[[list[dict[str, str]]], Awaitable[str]]
 
 
-def write_spec(folder: Path, base_url: str, rollouts: int, concurrency: int) -> Path:
-    """A spec of `rollouts` datapoints whose games all last five rounds."""
+def write_spec(folder: Path, base_url: str, rollouts: int, concurrency: int, rounds: int = ROUNDS) -> Path:
+    """Write a spec with `rollouts` datapoints, whose games all last `rounds` rounds; return its path."""
     rows = (
         {
             "id": f"p{i}", "label": i % 2, "question": f"Write f(x) that returns x + {i}. " + "Mind the limits. " * 20,
@@ -40,7 +46,7 @@ def write_spec(folder: Path, base_url: str, rollouts: int, concurrency: int) -> 
     (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     spec = {
         "name": "benchmark", "seed": 1, "dataset": {"path": "data.jsonl"},
-        "protocol": {"use": "nip", "min_message_rounds": ROUNDS, "max_message_rounds": ROUNDS, "verifier_first": True},
+        "protocol": {"use": "nip", "min_message_rounds": rounds, "max_message_rounds": rounds, "verifier_first": True},
         "prompts": "prompts/code_validation/nip",
         "models": {"m": {"model": "tiny", "base_url": base_url}},
         "agents": {"prover": {"model": "m"}, "verifier": {"model": "m"}},
@@ -51,24 +57,40 @@ def write_spec(folder: Path, base_url: str, rollouts: int, concurrency: int) -> 
     return path
 
 
+def prompt_starts(spec: Spec) -> list[list[list[dict[str, str]]]]:
+    """What the prompt of each turn of each game starts with."""
+    from runner.rollouts.agents.whole_agent import Observation
+    from runner.rollouts.plan import Plan
+
+    agents = Plan(spec).agents()
+    speakers = ["verifier" if turn % 2 == 0 else "prover" for turn in range(ROUNDS)]
+    return [
+        [
+            agents[name].prompt(Observation(turn, (), p.columns, 0, p.prover_stance))
+            for turn, name in enumerate(speakers)
+        ]
+        for p in spec.dataset.datapoints
+    ]
+
+
 # The children
 
 
 async def plain(chats: list[list[list[dict[str, str]]]], ask: Ask, concurrency: int) -> None:
-    """Every game in a coroutine of its own; `chats` holds what each turn's prompt starts with."""
+    """Play each game in a coroutine; `chats` has the first messages of each turn's prompt, by game and turn."""
     gate = asyncio.Semaphore(concurrency)
 
     async def game(starts: list[list[dict[str, str]]]) -> None:
-        said: list[str] = []
+        texts: list[str] = []
         async with gate:
             for turn, start in enumerate(starts):
                 messages = start[:1]
-                for index, text in enumerate(said):
+                for index, text in enumerate(texts):
                     own = (turn - index) % 2 == 0
                     name = "Verifier" if index % 2 == 0 else "Expert"
                     messages.append({"role": "assistant", "content": text} if own else
                                     {"role": "user", "name": name, "content": text})  # fmt: skip
-                said.append(await ask(messages + start[1:]))
+                texts.append(await ask(messages + start[1:]))
 
     await asyncio.gather(*map(game, chats))
 
@@ -117,36 +139,26 @@ async def bare(base_url: str, chats: Any, concurrency: int) -> None:
         await plain(chats, ask, concurrency)
 
 
-def run_child(path: str, base_url: str, rollouts: int, concurrency: int) -> None:
+def run_child(path: str, base_url: str, rollouts: int, concurrency: int, rounds: int) -> None:
     """Play one path and print its figures."""
-    # Everything that any path needs is imported before the clock starts.
+    # Import what any path needs before the clock starts.
     import aiohttp  # noqa: F401
     import openai  # noqa: F401
     import scipy.special  # noqa: F401
 
     from runner.api import run
-    from runner.rollouts.agents.whole_agent import Observation
-    from runner.rollouts.plan import Plan
     from runner.spec.loader import load_spec
 
     with temporary_folder() as folder:
-        spec = load_spec(write_spec(folder, base_url, rollouts, concurrency))
+        spec = load_spec(write_spec(folder, base_url, rollouts, concurrency, rounds))
         if path == "nip-run":
             from runner.models.providers import openai as _  # noqa: F401
             from runner.results.leaderboard import database  # noqa: F401
 
             work: Callable[[], Any] = lambda: run(spec, folder / "results")  # noqa: E731
         else:
-            agents = Plan(spec).agents()
-            speakers = ["verifier" if turn % 2 == 0 else "prover" for turn in range(ROUNDS)]
-            chats: Any = [
-                [
-                    agents[name].prompt(Observation(turn, (), p.columns, 0, p.prover_stance))
-                    for turn, name in enumerate(speakers)
-                ]
-                for p in spec.dataset.datapoints
-            ]
             play = {"official": official, "leanest": leanest, "aiohttp": bare}[path]
+            chats = prompt_starts(spec)
             work = lambda: asyncio.run(play(base_url, chats, concurrency))  # noqa: E731
         cpu, wall = time.process_time(), time.perf_counter()
         work()
@@ -157,32 +169,33 @@ def run_child(path: str, base_url: str, rollouts: int, concurrency: int) -> None
 
 
 def measure(latency: float, rollouts: int, concurrency: int, paths: tuple[str, ...], repeat: int) -> dict[str, Any]:
-    """Medians of each path, and the requests and bytes that the server saw from it."""
+    """Return the medians of each path, with the requests and bytes that the server received from it."""
     from tests.support.servers.chat_client import run_chat_server
 
-    found: dict[str, list[dict[str, Any]]] = {path: [] for path in paths}
+    measurements: dict[str, list[dict[str, Any]]] = {path: [] for path in paths}
     with run_chat_server(latency=latency, decide=0.0) as server:
         before = server.stats()
         for _ in range(repeat):
             for path in paths:
-                row = child(__file__, path, server.base_url, rollouts, concurrency)
+                row = child(__file__, path, server.base_url, rollouts, concurrency, ROUNDS)
                 after = server.stats()
                 row["calls"] = after["requests"] - before["requests"]
                 row["bytes"] = after["body_bytes"] - before["body_bytes"]
+                row["max_open"] = after["max_open"]
                 before = after
-                found[path].append(row)
-    names = ("wall", "cpu", "calls", "bytes", "peak_mb")
-    return {path: {name: median([row[name] for row in rows]) for name in names} for path, rows in found.items()}
+                measurements[path].append(row)
+    names = ("wall", "cpu", "calls", "bytes", "max_open", "peak_mb")
+    return {path: {name: median([row[name] for row in rows]) for name in names} for path, rows in measurements.items()}
 
 
-def compare(title: str, found: dict[str, Any], rollouts: int) -> None:
-    ours = found["nip-run"]
+def compare(title: str, medians: dict[str, Any], rollouts: int) -> None:
+    ours = medians["nip-run"]
     rows = [
         (
             path, row["wall"], row["cpu"] * 1000 / rollouts, ours["wall"] / row["wall"], ours["cpu"] / row["cpu"],
             int(row["calls"]), int(row["bytes"] / rollouts), int(row["peak_mb"]),
         )
-        for path, row in found.items()
+        for path, row in medians.items()
     ]  # fmt: skip
     columns = (
         "path", "wall s", "CPU ms/rollout", "nip-run's wall", "nip-run's CPU", "calls", "bytes/rollout", "peak MB",
@@ -191,29 +204,69 @@ def compare(title: str, found: dict[str, Any], rollouts: int) -> None:
 
 
 def slopes(small: int, large: int, concurrency: int, paths: tuple[str, ...], repeat: int) -> None:
-    """CPU time of one more rollout, answered at once: what a run costs once is in neither path's figure."""
+    """Measure the CPU time of each additional rollout, answered at once; constant costs of a run cancel out."""
     from tests.support.servers.chat_client import run_chat_server
 
-    found: dict[str, list[float]] = {path: [] for path in paths}
+    cpu: dict[str, list[float]] = {path: [] for path in paths}
     with run_chat_server(latency=0.0, decide=0.0) as server:
         for _ in range(repeat):
             for path in paths:
                 low, high = (
-                    child(__file__, path, server.base_url, size, concurrency)["cpu"] for size in (small, large)
+                    child(__file__, path, server.base_url, size, concurrency, ROUNDS)["cpu"] for size in (small, large)
                 )
-                found[path].append((high - low) * 1000 / (large - small))
-    ratios = {
-        path: [ours / row for ours, row in zip(found["nip-run"], rows, strict=True)] for path, rows in found.items()
-    }
-    rows = [(path, median(found[path]), median(ratios[path]), min(ratios[path]), max(ratios[path])) for path in paths]
+                cpu[path].append((high - low) * 1000 / (large - small))
+    ratios = {path: [ours / row for ours, row in zip(cpu["nip-run"], rows, strict=True)] for path, rows in cpu.items()}
+    rows = [(path, median(cpu[path]), median(ratios[path]), min(ratios[path]), max(ratios[path])) for path in paths]
     columns = ("path", "CPU ms/rollout", "nip-run's CPU over it", "lowest", "highest")
     table(f"slopes between {small} and {large} rollouts, {repeat} times", columns, rows)
 
 
 def wall_row(latency: float, rollouts: int, concurrency: int, wall: float) -> tuple[object, ...]:
-    """Wall time beside that of a client which costs nothing."""
+    """Return a row that compares the wall time with that of an ideal client, which only waits for answers."""
     ideal = math.ceil(rollouts / concurrency) * ROUNDS * latency
     return concurrency, rollouts, ideal, wall, wall / ideal
+
+
+def many_in_flight(counts: Sequence[int], latency: float, repeat: int) -> None:
+    """As many games as calls in flight. A call that fails is repeated, so that the server gets more calls."""
+    rows = []
+    for count in counts:
+        row = measure(latency, count, count, ("nip-run",), repeat)["nip-run"]
+        repeated = int(row["calls"]) - count * ROUNDS
+        rows.append(
+            (count, int(row["max_open"]), count * ROUNDS, repeated, row["wall"], row["cpu"], int(row["peak_mb"]))
+        )
+    columns = ("in flight", "most at the server", "calls", "repeated calls", "wall s", "CPU s", "peak MB")
+    table(f"nip-run with many calls in flight, answered in {latency:g} s", columns, rows)
+
+
+def long_chats(turns: Sequence[int], rollouts: int, concurrency: int, repeat: int) -> None:
+    """CPU time of one more call by the turns of a game, with answers of 200 words, and the size of its request."""
+    from tests.support.servers.chat_client import run_chat_server
+
+    found: dict[int, list[tuple[float, float]]] = {count: [] for count in turns}
+    with run_chat_server(latency=0.0, decide=0.0, prose=WORDS_200) as server:
+        for _ in range(repeat):
+            for count in turns:
+                low, _ = _long_chat(server, rollouts, concurrency, count)
+                high, size = _long_chat(server, 3 * rollouts, concurrency, count)
+                found[count].append(((high - low) * 1000 / (2 * rollouts * count), size))
+    rows = []
+    for count, pairs in found.items():
+        cpu, size = (median([pair[i] for pair in pairs]) for i in (0, 1))
+        first_cpu, first_size = rows[0][1:3] if rows else (cpu, size)
+        rows.append((count, cpu, size, cpu / first_cpu, size / first_size))
+    columns = ("turns", "CPU ms/call", "KB/call", "CPU over the first", "KB over the first")
+    table(
+        f"games of many turns of 200 words, between {rollouts} and {3 * rollouts} games, {repeat} times", columns, rows
+    )
+
+
+def _long_chat(server: LoopbackServer, rollouts: int, concurrency: int, turns: int) -> tuple[float, float]:
+    """Return the CPU seconds of nip-run with games of that many turns, and the mean KB of a request."""
+    before = server.stats()["body_bytes"]
+    cpu = child(__file__, "nip-run", server.base_url, rollouts, concurrency, turns)["cpu"]
+    return cpu, (server.stats()["body_bytes"] - before) / (rollouts * turns * 1000)
 
 
 def main() -> None:
@@ -225,14 +278,23 @@ def main() -> None:
     parser.add_argument(
         "--slopes", type=int, nargs=2, metavar=("SMALL", "LARGE"), help="only the CPU of one more rollout"
     )
-    parser.add_argument("--child", nargs=4, metavar=("PATH", "URL", "ROLLOUTS", "CONCURRENCY"))
+    parser.add_argument("--turns", type=int, nargs="+", metavar="N", help="only games of that many turns of 200 words")
+    parser.add_argument(
+        "--in-flight", type=int, nargs="+", metavar="N", help="only nip-run, with that many calls at once"
+    )
+    parser.add_argument("--child", nargs=5, metavar=("PATH", "URL", "ROLLOUTS", "CONCURRENCY", "ROUNDS"))
     args = parser.parse_args()
     if args.child:
-        path, url, rollouts, concurrency = args.child
-        run_child(path, url, int(rollouts), int(concurrency))
+        path, url, *numbers = args.child
+        run_child(path, url, *map(int, numbers))
         return
-    if args.slopes:
-        slopes(*args.slopes, args.concurrency, PATHS, args.repeat)
+    if args.slopes or args.turns or args.in_flight:
+        if args.slopes:
+            slopes(*args.slopes, args.concurrency, PATHS, args.repeat)
+        if args.turns:
+            long_chats(args.turns, args.rollouts // 10, args.concurrency, args.repeat)
+        if args.in_flight:
+            many_in_flight(args.in_flight, args.latency, args.repeat)
         footer(__file__)
         return
     about = f"{args.rollouts} rollouts of {ROUNDS} completions, {args.concurrency} in flight"
@@ -241,7 +303,7 @@ def main() -> None:
     slow = measure(args.latency, args.rollouts, args.concurrency, PATHS, args.repeat)
     compare(f"{about}, answered in {args.latency * 1000:g} ms", slow, args.rollouts)
     rows = [wall_row(args.latency, args.rollouts, args.concurrency, slow["nip-run"]["wall"])]
-    # As many games one after the other in each place: by then the limit has grown, and the end weighs less.
+    # Fewer at once, or more games: each place then plays more games in turn, and the start and the end weigh less.
     for rollouts, concurrency in ((args.rollouts, 64), (args.rollouts * args.concurrency // 64, args.concurrency)):
         wall = measure(args.latency, rollouts, concurrency, ("nip-run",), args.repeat)["nip-run"]["wall"]
         rows.append(wall_row(args.latency, rollouts, concurrency, wall))

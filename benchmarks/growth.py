@@ -124,8 +124,8 @@ def make_results(folder: Path, templates: Path, count: int) -> None:
     from runner.base.storage.duckdb_connections import connect
 
     shutil.copytree(templates, folder)
-    played = sorted((folder / "runs").iterdir())
-    copies = [Copy(played[i % len(played)], f"run-{i:05}", i) for i in range(count - len(played))]
+    runs = sorted((folder / "runs").iterdir())
+    copies = [Copy(runs[i % len(runs)], f"run-{i:05}", i) for i in range(count - len(runs))]
     with connect(spill=folder) as connection:
         copy_runs(copies, folder / "runs", connection)
     copy_rows(copies, folder / "leaderboard.duckdb")
@@ -151,32 +151,32 @@ def measure_folders(folder: Path, counts: Sequence[int], repeat: int) -> dict[st
     templates = folder / "templates"
     for seed in range(TEMPLATES):
         measured([*NIP_RUN, SPEC, LIMIT, f"seed={seed}", "-q", "--results", str(templates)])
-    found: dict[str, Row] = {}
+    rows: dict[str, Row] = {}
     for count in counts:
         results = folder / f"results-{count}"
         child(__file__, "results", results, templates, count)
         for place in range(repeat):
             for name, words in run_commands(results, place).items():
-                done = measured([*NIP_RUN, *words, "--results", str(results)])
-                found.setdefault(name, Row("runs")).add(count, done.cpu, done.peak_mb)
+                finished = measured([*NIP_RUN, *words, "--results", str(results)])
+                rows.setdefault(name, Row("runs")).add(count, finished.cpu, finished.peak_mb)
         shutil.rmtree(results)
-    return found
+    return rows
 
 
 def measure_points(folder: Path, counts: Sequence[int]) -> dict[str, Row]:
     """Measure a sweep of each size: playing it, and its table."""
-    found = {name: Row("points") for name in ("play a sweep", "sweep")}
+    rows = {name: Row("points") for name in ("play a sweep", "sweep")}
     for count in counts:
         words = [SPEC, LIMIT, f"sweep={{seed: {list(range(count))}}}", "--results", str(folder / f"sweep-{count}")]
-        for name, command in zip(found, ("run", "sweep"), strict=True):
-            done = measured([*NIP_RUN, command, *words])
-            found[name].add(count, done.cpu, done.peak_mb)
-    return found
+        for name, command in zip(rows, ("run", "sweep"), strict=True):
+            finished = measured([*NIP_RUN, command, *words])
+            rows[name].add(count, finished.cpu, finished.peak_mb)
+    return rows
 
 
 def measure_games(folder: Path, counts: Sequence[int]) -> dict[str, Row]:
     """Measure commands about runs with each number of games."""
-    found: dict[str, Row] = {}
+    rows: dict[str, Row] = {}
     for count in counts:
         results = folder / f"games-{count}"
         common = ["dataset.limit=null", f"rollouts.per_datapoint={math.ceil(count / 96)}", "fine_tune={}"]
@@ -189,24 +189,24 @@ def measure_games(folder: Path, counts: Sequence[int]) -> dict[str, Row]:
             "report --dir": ["report", "first", "--dir", str(results / "site")],
         }
         for name, words in commands.items():
-            done = measured([*NIP_RUN, *words, "--results", str(results)])
-            found.setdefault(name, Row("games")).add(count, done.cpu, done.peak_mb)
+            finished = measured([*NIP_RUN, *words, "--results", str(results)])
+            rows.setdefault(name, Row("games")).add(count, finished.cpu, finished.peak_mb)
         shutil.rmtree(results)
-    return found
+    return rows
 
 
 def measure_servers(folder: Path, counts: Sequence[int]) -> dict[str, Row]:
     """Measure how long a server's board takes by the number of published runs."""
-    found: dict[str, Row] = {}
+    rows: dict[str, Row] = {}
     for count in counts:
-        done = child(__file__, "server", folder / f"server-{count}", folder / "bundles", count)
-        for name, cpu in done["cpu"].items():
-            found.setdefault(name, Row("runs")).add(count, cpu, done["peak_mb"])
+        finished = child(__file__, "server", folder / f"server-{count}", folder / "bundles", count)
+        for name, cpu in finished["cpu"].items():
+            rows.setdefault(name, Row("runs")).add(count, cpu, finished["peak_mb"])
         shutil.rmtree(folder / f"server-{count}")
-    return found
+    return rows
 
 
-def run_server(folder: Path, played: Path, count: int) -> None:
+def run_server(folder: Path, runs: Path, count: int) -> None:
     """Publish that many runs to a server, and print the CPU time of its boards as JSON."""
     from runner.base.storage.duckdb_connections import connect
     from runner.base.storage.safe_files import make_folders
@@ -220,7 +220,7 @@ def run_server(folder: Path, played: Path, count: int) -> None:
     make_folders(settings.incoming)
     server, paths = Service.open(settings), BoardPaths(settings)
     cpu: dict[str, float] = {}
-    bundles = [run_bundle(played / f"{count}-{seed}", seed=seed) for seed in range(TEMPLATES)]
+    bundles = [run_bundle(runs / f"{count}-{seed}", seed=seed) for seed in range(TEMPLATES)]
 
     def publish(places: Iterable[int]) -> list[Copy]:
         releases = [

@@ -1,9 +1,9 @@
-"""The bytes of a journal over those of the bodies that it keeps: at most 1.15, from the size of body on that is told.
+"""The size of a journal over the size of the response bodies in it: at most 1.2 for answers of a hundred words.
 
-A record has so many bytes around its body, whatever the body has: the shortest answers, of a few words from a server
-that says little beside them, stay above.
+A record has at most 200 bytes besides its body: the keys of the request and the game, the latency, and what the call
+was charged. So the ratio is above 1.2 for answers of a few words.
 
-python benchmarks/journal_size.py [--games 200] [--most 1.15]
+python benchmarks/journal_size.py [--games 200] [--most 1.2]
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SAID = ARGUMENT + "\n\nDecision: accept"
 VERDICT = "Decision: accept"
 """The shortest."""
 REPEATS = 8
-MOST_AROUND = 160
+MOST_AROUND = 200
 """Bytes of a record around a body."""
 
 
@@ -67,7 +67,7 @@ def lean(text: str) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--games", type=int, default=200)
-    parser.add_argument("--most", type=float, default=1.15)
+    parser.add_argument("--most", type=float, default=1.2)
     args = parser.parse_args()
     check = SoftAssertions()
     for name, body in bodies().items():

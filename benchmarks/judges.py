@@ -1,11 +1,11 @@
-"""Planted judges are recovered from real runs: sensitivity, criterion, position bias, persuasion, calibration.
+"""Check that real runs recover the parameters of simulated judges, such as sensitivity, position bias and calibration.
 
     python benchmarks/judges.py [--times K] [--seed S]
 
-Runs of K claims against a server in a process of its own, whose judges see, lean and know themselves as they are told
-to. What a run's tables say is held against theory, by formulas that are not the project's: each within 3 standard
-errors. The run's own metrics: of their 95 % intervals at least 90 % hold what was planted. And two judges that accuracy
-ranks wrongly, and d' rightly.
+Runs of K claims are played against a server whose judges have known parameters. Estimates from a run's tables, by
+formulas that are independent of the project's, must be within 3 standard errors of theory. At least 90 % of the 95 %
+intervals of the run's metrics must contain the planted value. Two judges are ranked wrongly by accuracy and rightly by
+d'.
 """
 
 from __future__ import annotations
@@ -37,34 +37,34 @@ ALONE = {
 FOLLOWERS = {
     f"follows{share}": Judge(sensitivity=1.2, criterion=1.0, follows_first=share / 100) for share in (0, 20, 40)
 }
-"""They rather reject, too: that is no position bias."""
+"""These judges also tend to reject, which must not be mistaken for position bias."""
 TELLERS = {
     f"tells{percent}": Judge(sensitivity=1.5, sharpness=percent / 100, states=True) for percent in (50, 100, 250)
 }
 JUDGES = {**ALONE, **FOLLOWERS, **TELLERS}
 PROVERS = {"strong": 0.8, "weak": 0.2}
 ERRORS = 3.0
-"""So many standard errors an estimate may be off: one claim of 370 would fail by chance, and the seed is fixed."""
+"""The standard errors by which an estimate may be off. One claim in 370 would fail by chance; the seed is fixed."""
 
 
 class Proof:
-    """The claims, and the server that they are made of."""
+    """The claims about judges on one server, and the intervals that are collected for the last claim."""
 
     def __init__(self, check: SoftAssertions, server: LoopbackServer, at: Path, size: int) -> None:
         self.check, self.server, self.at, self.size = check, server, at, size
         self.evenly = [number % 2 for number in range(size)]
         self.held: list[bool] = []
-        """Of each metric with an interval: whether that holds the truth."""
+        """For each metric with an interval: whether the interval contains the truth."""
 
-    def near(self, name: str, found: Estimate, truth: float) -> None:
-        off = (found.value - truth) / found.stderr
-        told = f"{name}: {truth:+.3f} planted, {found.value:+.3f} +- {found.stderr:.3f} found"
-        self.check(abs(off) <= ERRORS, f"{told} ({off:+.1f} errors)")
+    def near(self, name: str, estimate: Estimate, truth: float) -> None:
+        deviation = (estimate.value - truth) / estimate.stderr
+        text = f"{name}: {truth:+.3f} planted, {estimate.value:+.3f} +- {estimate.stderr:.3f} found"
+        self.check(abs(deviation) <= ERRORS, f"{text} ({deviation:+.1f} errors)")
 
     def run(
         self, protocol: str, judge: str, provers: Sequence[str] = (), labels: Sequence[int] = (), **changes: Any
     ) -> FinishedRun:
-        """A run of its own for each set of arguments."""
+        """Play a run in a folder named by its arguments."""
         design = "-".join(name for name in ("seats", "stances") if name in changes)
         at = self.at / f"{protocol}-{judge}-{'-'.join(provers)}-{len(labels)}-{design}"
         path = judged_spec(
@@ -73,7 +73,7 @@ class Proof:
         return run_spec(path, at / "results")
 
     def held_by(self, result: FinishedRun, agent: str | None = None, **truths: float) -> None:
-        """Count which of a run's intervals hold the truth; one that it does not give has a reason."""
+        """Record which of a run's intervals contain the truth; a metric without an interval must have a reason."""
         for name, truth in truths.items():
             row = metric(result, name, agent)
             if row["ci_low"] is None or row["ci_high"] is None:
@@ -86,7 +86,7 @@ class Proof:
         self.check(share >= 0.9, f"{sum(self.held)} of {len(self.held)} intervals hold the truth ({share:.0%})")
 
     def alone(self) -> None:
-        """Judges that hear nobody."""
+        """Check judges that hear no prover."""
         for name, judge in ALONE.items():
             result = self.run("solo_verifier", name)
             right, wrong = (
@@ -102,18 +102,20 @@ class Proof:
             self.near(f"{name}: c", criterion, judge.criterion)
 
     def wrongly_ranked(self) -> None:
-        """Nine claims of ten are wrong."""
+        """Check two judges on claims of which nine in ten are wrong."""
         labels = [int(number % 10 == 0) for number in range(self.size)]
         accuracy, sensitivity = {}, {}
         for name in ("keen", "strict"):
             rows = table(self.run("solo_verifier", name, labels=labels).path, "rollouts")
             accuracy[name] = sum(row["correct"] for row in rows) / len(rows)
             sensitivity[name] = judge_statistics.estimate_signal_detection(rows)[0].value
-        self.check(accuracy["strict"] > accuracy["keen"], f"accuracy puts the worse judge first: {_told(accuracy)}")
-        self.check(sensitivity["keen"] > sensitivity["strict"], f"d' puts the better judge first: {_told(sensitivity)}")
+        self.check(accuracy["strict"] > accuracy["keen"], f"accuracy puts the worse judge first: {_listed(accuracy)}")
+        self.check(
+            sensitivity["keen"] > sensitivity["strict"], f"d' puts the better judge first: {_listed(sensitivity)}"
+        )
 
     def position(self) -> None:
-        """A debate of equals, whose first seat argues for either verdict: its lead is what follows it."""
+        """Check debates of equal provers: the lead of the first seat is the share of verdicts that follow it."""
         for name, judge in FOLLOWERS.items():
             result = self.run("debate", name, ("weak", "weak"), stances="both")
             lead = judge_statistics.estimate_first_seat_lead(table(result.path, "rollouts"))
@@ -121,7 +123,7 @@ class Proof:
             self.near(f"{name}: position bias", lead, judge.follows_first)
 
     def players(self) -> None:
-        """A debate of a strong and a weak prover, who exchange their seats; then their stances, too."""
+        """Check debates of a strong and a weak prover who exchange their seats, and then also their stances."""
         for name, judge in FOLLOWERS.items():
             result = self.run("debate", name, ("strong", "weak"), seats="swap")
             self.scores(result, f"{name}, seats", _won_by_strong(judge, "reject"))
@@ -137,11 +139,11 @@ class Proof:
     def scores(self, result: FinishedRun, name: str, strong: float) -> None:
         self.held_by(result, "prover0", expected_score=strong)
         self.held_by(result, "prover1", expected_score=1 - strong)
-        found = judge_statistics.estimate_win_share(table(result.path, "rollouts"), 0)
-        self.near(f"{name}: expected score of strong", found, strong)
+        share = judge_statistics.estimate_win_share(table(result.path, "rollouts"), 0)
+        self.near(f"{name}: expected score of strong", share, strong)
 
     def stances(self) -> None:
-        """One prover, with each stance."""
+        """Check the persuasion of single provers with each stance."""
         for prover, force in PROVERS.items():
             result = self.run("adp", "fair", (prover,), stances="both")
             rows = table(result.path, "rollouts")
@@ -157,17 +159,17 @@ class Proof:
                 self.near(f"{prover} for {side}: persuasion", persuaded, mean)
 
     def confidence(self) -> None:
-        """What judges say of their own verdicts, in words and by their tokens."""
+        """Check judges' confidence in their own verdicts, stated and by log-probabilities."""
         for name, judge in TELLERS.items():
             models = {name: {"logprobs": True, "top_logprobs": 2}}
             result = self.run("solo_verifier", name, models=models, verdict={"confidence": "both"})
-            told = judge_statistics.read_confidences(result.path)
-            differ = max(abs(a[1] - b[1]) for a, b in zip(*told.values(), strict=True))
-            self.check(differ < 1e-4, f"{name}: stated and by tokens differ by {differ:.0e} at most")
-            pairs = told["stated"]
+            confidences = judge_statistics.read_confidences(result.path)
+            difference = max(abs(a[1] - b[1]) for a, b in zip(*confidences.values(), strict=True))
+            self.check(difference < 1e-4, f"{name}: stated and by tokens differ by {difference:.0e} at most")
+            pairs = confidences["stated"]
             brier = judge_statistics.expected_value(judge, lambda y, p: (y - p) ** 2)
             area = judge_statistics.NORMAL.cdf(judge.sensitivity / sqrt(2))
-            for kind in told:
+            for kind in confidences:
                 self.held_by(result, **{f"brier_{kind}": brier, f"auroc_{kind}": area})
             self.near(f"{name}: Brier", judge_statistics.estimate_brier(pairs), brier)
             excess = judge_statistics.estimate_mean(_excess(y, p) for y, p in pairs)
@@ -175,12 +177,12 @@ class Proof:
             wins = judge_statistics.estimate_mean(
                 sum((p > q) + (p == q) / 2 for y, q in pairs if not y) / self.evenly.count(0) for z, p in pairs if z
             )
-            # Both labels are sampled: twice the variance of one, as both are alike.
+            # Both labels are sampled, with equal variance: the variance is twice that of one.
             self.near(f"{name}: AUROC", Estimate(wins.value, sqrt(2) * wins.stderr), area)
 
 
 def _won_by_strong(judge: Judge, first: str) -> float:
-    """How often the strong prover wins, in either seat, where the first seat argues for this verdict."""
+    """Return how often the strong prover wins, averaged over its seats, if the first seat argues for this verdict."""
     second = next(side for side in SIGN if side != first)
     won = 0.0
     for label in (0, 1):
@@ -199,7 +201,7 @@ def _excess(label: int, p: float) -> float:
     return max(p, 1 - p) - ((p > 0.5) == label)
 
 
-def _told(values: dict[str, float]) -> str:
+def _listed(values: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.3f}" for name, value in values.items())
 
 

@@ -1,10 +1,10 @@
-"""Answers as long as a reasoning trace, gigabytes of them, and one that is as long as may be: memory does not grow.
+"""Check that memory does not grow with gigabytes of long answers, such as reasoning traces, or with the longest answer.
 
     python benchmarks/long_answers.py [--gb GB ...] [--most-mb MB]
 
-Each step is a process of its own, whose peak memory is printed: the play, whose first answer comes late; the tables
-made again from the journal, as after a kill; the board made again; exports; what is shown and asked. Sizes are of what
-was said; the disk must have room for nine times the largest.
+Each step is a process of its own, whose peak memory is printed: playing, where the first answer comes late; rebuilding
+the tables from the journal, as after a kill; rebuilding the board; exports; commands that show and query. Sizes are
+those of the answers; the disk needs nine times the largest.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tests.support.specs import spec_file
 LENGTH = 60_000
 """Characters of an answer."""
 LONGEST = (32 << 20) - (1 << 16)
-"""Of one that is as long as may be: its envelope and the verdict come to it."""
+"""Characters of the longest answer that fits in the limit with its envelope and verdict."""
 ANSWERS = 2
-"""Of one game: the case, and the verdict."""
+"""The answers of one game: the case and the verdict."""
 
 
 def main() -> int:
@@ -41,19 +41,19 @@ def main() -> int:
     check = SoftAssertions()
     for size in args.gb:
         games = round(size * 1e9 / ANSWERS / LENGTH)
-        with temporary_folder() as here, run_chat_server(length=LENGTH, first_latency=3.0) as server:
-            _Size(check, here, server, f"{size:g} GB", args.most_mb).proved(games, concurrency=16)
-    with temporary_folder() as here, run_chat_server(length=LONGEST) as server:
-        _Size(check, here, server, "answers of 32 MiB", args.most_mb).proved(1, concurrency=1)
+        with temporary_folder() as folder, run_chat_server(length=LENGTH, first_latency=3.0) as server:
+            _SizeCheck(check, folder, server, f"{size:g} GB", args.most_mb).proved(games, concurrency=16)
+    with temporary_folder() as folder, run_chat_server(length=LONGEST) as server:
+        _SizeCheck(check, folder, server, "answers of 32 MiB", args.most_mb).proved(1, concurrency=1)
     return check.exit_code()
 
 
 @dataclass(frozen=True)
-class _Size:
-    """The steps of one size."""
+class _SizeCheck:
+    """The steps for one size of answers."""
 
     check: SoftAssertions
-    here: Path
+    folder: Path
     server: LoopbackServer
     name: str
     most_mb: float
@@ -61,12 +61,12 @@ class _Size:
     def proved(self, games: int, *, concurrency: int) -> None:
         agents = {name: {"max_response_words": 1} for name in ("prover", "verifier")}
         spec_file(
-            self.here, self.server.base_url, size=games, protocol={"use": "adp", "max_message_rounds": None},
+            self.folder, self.server.base_url, size=games, protocol={"use": "adp", "max_message_rounds": None},
             prompts="prompts/code_validation/adp", rollouts={"concurrency": concurrency}, fine_tune=None,
             models={"m": {"timeout": 120}}, agents=agents,
         )  # fmt: skip
         self._step("play", "spec.yaml", "-q")
-        run, asked = only_run(self.here / "results"), self.server.requests
+        run, asked = only_run(self.folder / "results"), self.server.requests
         tables = sum(path.stat().st_size for path in run.glob("*.parquet"))
         print(f"      {games} games, {asked} answers, {tables / 1e9:.2f} GB of tables")
         rows = self._counts()
@@ -77,7 +77,7 @@ class _Size:
         self.check(
             self._counts() == rows and self.server.requests == asked, f"{self.name}: and nothing was asked again"
         )
-        (self.here / "results" / "leaderboard.duckdb").unlink()
+        (self.folder / "results" / "leaderboard.duckdb").unlink()
         self._step("rebuild the board", "leaderboard", "--rebuild")
         self._step("runs", "runs")
         self._step("show", "show", run.name)
@@ -86,13 +86,13 @@ class _Size:
         self._step("show a prompt", "show", run.name, "p0", "--prompt", "verifier")
         for name in ("openai", "trl", "verl"):
             self._step(f"export {name}", "export", run.name, "--format", name, "--out", "exported")
-            shutil.rmtree(self.here / "exported")
+            shutil.rmtree(self.folder / "exported")
         question = "SELECT count(*) AS calls, min(length(raw_message)) AS shortest FROM completions"
         (found,) = json.loads(self._step("sql", "sql", question, "--json").out)
         self.check(found["calls"] == asked and found["shortest"] > LENGTH * 0.9, f"{self.name}: {found}")
 
     def _unsealed(self, run: Path) -> None:
-        """As a run that was killed, or had no room, before its tables were made."""
+        """Make a run look as if it was killed, or the disk was full, before its tables were written."""
         for name in ("rollouts", "messages", "completions"):
             (run / f"{name}.parquet").unlink()
         (run / "metrics.json").unlink()
@@ -100,13 +100,13 @@ class _Size:
         (run / "manifest.json").write_text(json.dumps({**manifest, "status": "failed"}))
 
     def _counts(self) -> tuple[int, ...]:
-        """Rollouts and calls by the manifest, and how many calls were asked."""
-        done = measured(command("runs", "--json"), self.here)
+        """Return the numbers of rollouts and calls in the manifest, and of requests to the server."""
+        done = measured(command("runs", "--json"), self.folder)
         (run,) = json.loads(done.out)
         return run["rollouts"], run["completions"], self.server.requests
 
     def _step(self, what: str, *words: str) -> Measured:
-        done = measured(command(*words), self.here)
+        done = measured(command(*words), self.folder)
         claim = f"{self.name}: {what}: peak {done.peak_mb:.0f} MB in {done.wall:.1f} s"
         self.check(done.code == 0 and done.peak_mb <= self.most_mb, claim + _why(done))
         return done

@@ -1,9 +1,9 @@
-"""One model group at three servers: games stick to theirs, the load is even, and one of them goes away and comes back.
+"""Check a model group with three servers: games stay at their server, the load is even, and a server may stop.
 
     python benchmarks/many_servers.py [--times N] [--seed S]
 
-N games, 96 at once, answers in 5 to 30 ms, each server with a prefix cache of its own that counts blocks of 64
-characters. Answers are functions of the request, so a run has the same records however many servers it is played at.
+N games are played, 96 at once, with answers in 5 to 30 ms. Each server has a prefix cache, which counts blocks of 64
+characters. Answers are functions of the request, so the records of a run do not depend on the number of servers.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tests.support.specs import spec_file
 CONCURRENCY, LATENCY = 96, (0.005, 0.03)
 RETRY = {"transient": {"first_wait": 0.05, "max_wait": 0.5, "attempts": None}, "breaker": {"failures": 8}}
 DOWN = 1
-"""Which of the servers goes away."""
+"""The index of the server that stops for a while."""
 
 
 @dataclass(frozen=True)
-class Played:
-    """How one run went."""
+class FinishedGames:
+    """The result of one run: its records, and what the servers counted."""
 
     run_id: str
     code: int
@@ -43,7 +43,7 @@ class Played:
     stuck: float
     warm: int
     failed: int
-    said: str
+    screen: str
 
 
 def played(
@@ -52,8 +52,8 @@ def played(
     games: int,
     repeats: int = 1,
     meanwhile: Callable[[ServerFleet], None] = lambda _: None,
-) -> Played:
-    """A run in a folder of its own, as a user starts it; `meanwhile` happens while it plays."""
+) -> FinishedGames:
+    """Play a run by the command in a new folder; `meanwhile` is called while it plays."""
     here.mkdir()
     spec_file(
         here, None, size=games // repeats, retry=RETRY,
@@ -62,10 +62,10 @@ def played(
     )  # fmt: skip
     process = start_nip_run("spec.yaml", cwd=here)
     meanwhile(servers)
-    code, _, said = wait_for_exit(process, 600)
+    code, _, said = wait_for_exit(process)
     run = only_run(here / "results")
     completions = table(run, "completions")
-    return Played(
+    return FinishedGames(
         run.name, code, read_status(run), json.loads((run / "metrics.json").read_text())["outcomes"],
         (table(run, "rollouts"), table(run, "messages")), servers.requests(), servers.affine_share(),
         servers.warm_blocks(),
@@ -74,24 +74,24 @@ def played(
 
 
 def spread(requests: list[int]) -> float:
-    """By how much the most loaded, or the least, is off the mean."""
+    """Return the largest deviation of a server's load from the mean, as a share of the mean."""
     mean = sum(requests) / len(requests)
-    return max(abs(one - mean) / mean for one in requests)
+    return max(abs(count - mean) / mean for count in requests)
 
 
 def away_and_back(calls: int, after: list[int]) -> Callable[[ServerFleet], None]:
-    """One server ends after a fifth of the calls, and is back after two; `after`: what each had had when it had games.
+    """Return a function that stops a server after a fifth of the calls and starts it after two fifths.
 
-    It has its share of the games again once that many have begun or come back.
+    Once the server has its share of the games again, the requests to each server so far are added to `after`.
     """
 
     def happens(servers: ServerFleet) -> None:
-        wait_until(lambda: sum(servers.requests()) > calls / 5, 120)
+        wait_until(lambda: sum(servers.requests()) > calls / 5)
         servers.stop(DOWN)
-        wait_until(lambda: sum(servers.requests()) > calls * 2 / 5, 120)
+        wait_until(lambda: sum(servers.requests()) > calls * 2 / 5)
         before = servers.requests()[DOWN]
         servers.start(DOWN)
-        wait_until(lambda: servers.requests()[DOWN] > before + CONCURRENCY, 120)
+        wait_until(lambda: servers.requests()[DOWN] > before + CONCURRENCY)
         after.extend(servers.requests())
 
     return happens
@@ -109,24 +109,24 @@ def main() -> int:
             three = played(here / "three", servers, games)
         check(three.stuck >= 0.95, f"three servers: {three.stuck:.3f} of calls were at the server of their game")
         check(three.warm >= 0.95 * one.warm, f"{three.warm / one.warm:.3f} of the blocks that one server has warm")
-        off = spread(three.requests)
-        check(off <= 0.1, f"the load of {three.requests} calls is even within {off:.1%}")
+        imbalance = spread(three.requests)
+        check(imbalance <= 0.1, f"the load of {three.requests} calls is even within {imbalance:.1%}")
         check(three.records == one.records and three.run_id == one.run_id, "the same run, record by record, as at one")
         with run_fleet(3, **options) as servers, run_fleet(1, **options) as alone:
             repeated = played(here / "repeats", servers, games, 4)
             best = played(here / "repeats-at-one", alone, games, 4)
-        off = spread(repeated.requests)
+        imbalance = spread(repeated.requests)
         check(
-            repeated.stuck >= 0.95 and off <= 0.1,
-            f"four plays of each datapoint: {repeated.stuck:.3f} stuck, load even within {off:.1%}, "
+            repeated.stuck >= 0.95 and imbalance <= 0.1,
+            f"four plays of each datapoint: {repeated.stuck:.3f} stuck, load even within {imbalance:.1%}, "
             f"{repeated.warm / best.warm:.3f} of one server's warm blocks",
         )
         broken(check, here, one, games, options)
     return check.exit_code()
 
 
-def broken(check: SoftAssertions, here: Path, calm: Played, games: int, options: dict[str, Any]) -> None:
-    """One goes away and comes back; then all of them are away."""
+def broken(check: SoftAssertions, here: Path, calm: FinishedGames, games: int, options: dict[str, Any]) -> None:
+    """Check a run while one server stops for a while, and a run without any server."""
     back: list[int] = []
     with run_fleet(3, **options) as servers:
         storm = played(here / "storm", servers, games, meanwhile=away_and_back(sum(calm.requests), back))
@@ -134,23 +134,26 @@ def broken(check: SoftAssertions, here: Path, calm: Played, games: int, options:
     check(storm.code == 0 and storm.status == "done", f"one goes away and comes back: exit {storm.code}")
     check(lost == 0, f"{storm.failed} calls failed and were asked again elsewhere, {lost} games were lost")
     check(storm.records == calm.records, "the same records as without")
-    since = [now - then for now, then in zip(storm.requests, back, strict=True)]
-    check(spread(since) <= 0.1, f"once it is back, the load of {since} calls is even within {spread(since):.1%}")
-    check(f"cannot reach {servers.base_urls[DOWN]}" in storm.said.replace("\n", " "), "the screen names it")
+    after_return = [now - then for now, then in zip(storm.requests, back, strict=True)]
+    check(
+        spread(after_return) <= 0.1,
+        f"once it is back, the load of {after_return} calls is even within {spread(after_return):.1%}",
+    )
+    check(f"cannot reach {servers.base_urls[DOWN]}" in storm.screen.replace("\n", " "), "the screen names it")
     with run_fleet(3, **options) as servers:
-        pass  # nobody is there any more
-    begun = time.monotonic()
-    nobody = played_nowhere(here / "nobody", servers.base_urls)
-    named = all(url in nobody[1] for url in servers.base_urls)
-    seconds = time.monotonic() - begun
-    check(nobody[0] == 1 and named, f"all away: exit {nobody[0]} after {seconds:.0f} s, and each is named")
+        pass  # all servers stop here, and their addresses stay unused
+    start = time.monotonic()
+    lonely = played_nowhere(here / "nobody", servers.base_urls)
+    named = all(url in lonely[1] for url in servers.base_urls)
+    seconds = time.monotonic() - start
+    check(lonely[0] == 1 and named, f"all away: exit {lonely[0]} after {seconds:.0f} s, and each is named")
 
 
 def played_nowhere(here: Path, base_urls: list[str]) -> tuple[int, str]:
     here.mkdir()
     group = {"provider": "openai", "model": "tiny", "base_url": base_urls}
     spec_file(here, None, size=50, retry=RETRY, models={"m": group})
-    code, _, said = wait_for_exit(start_nip_run("spec.yaml", cwd=here), 120)
+    code, _, said = wait_for_exit(start_nip_run("spec.yaml", cwd=here))
     return code, said
 
 

@@ -192,11 +192,11 @@ def intervals() -> Iterator[tuple[str, Interval, float, float]]:
     yield "difference of d'", sensitivity, float(TRUE_DIFFERENCE), -math.inf
     yield "calibration slope", slope, SLOPE, -math.inf
     yield "calibration intercept", intercept, 0.0, -math.inf
-    for name, told in JUDGES.items():
-        many = forecasts(np.random.default_rng(0), MANY, 1, told)
-        ece, reliability = (0.0, 0.0) if told == 1 else (many.ece, many.reliability)
-        yield f"corrected ECE, {name}", partial(corrected_ece, told_slope=told), ece, 0.0
-        yield f"corrected reliability, {name}", partial(corrected_reliability, told_slope=told), reliability, 0.0
+    for name, told_slope in JUDGES.items():
+        truth = forecasts(np.random.default_rng(0), MANY, 1, told_slope)
+        ece, reliability = (0.0, 0.0) if told_slope == 1 else (truth.ece, truth.reliability)
+        yield f"corrected ECE, {name}", partial(corrected_ece, told_slope=told_slope), ece, 0.0
+        yield f"corrected reliability, {name}", partial(corrected_reliability, told_slope=told_slope), reliability, 0.0
     yield "score difference by log-probabilities", score_difference, true_score_difference(), -math.inf
 
 
@@ -265,15 +265,17 @@ def main() -> int:
 
 def _check_ranks(check: SoftAssertions, seed: int, times: int) -> None:
     rng, tables = np.random.default_rng([seed, 200]), max(times // 4, 1)
-    ranks = [table(rng, 100, [0.7] * 20, forced="y") for _ in range(tables)]
-    check(all(set(one) == set(range(20)) for one in ranks), "20 equal systems and a forced run: it is never ranked")
-    separated = sum(any(disjoint(one)) for one in ranks) / tables
+    forced = [table(rng, 100, [0.7] * 20, forced="y") for _ in range(tables)]
+    check(all(set(ranks) == set(range(20)) for ranks in forced), "20 equal systems and a forced run: it has no rank")
+    separated = sum(any(disjoint(ranks)) for ranks in forced) / tables
     check(separated <= ERROR, f"20 equal systems, 100 groups: some are separated in {separated:.1%} of {tables} tables")
     levels = [0.5] * 3 + [0.7] * 3 + [0.9] * 3
-    found = [set(disjoint(table(rng, 200, levels))) for _ in range(tables)]
+    separated_pairs = [set(disjoint(table(rng, 200, levels))) for _ in range(tables)]
     across = [pair for pair in combinations(range(9), 2) if levels[pair[0]] != levels[pair[1]]]
-    right = np.mean([sum(pair in one or pair[::-1] in one for pair in across) / len(across) for one in found])
-    wrong = np.mean([any(levels[a] == levels[b] for a, b in one) for one in found])
+    right = np.mean(
+        [sum(pair in pairs or pair[::-1] in pairs for pair in across) / len(across) for pairs in separated_pairs]
+    )
+    wrong = np.mean([any(levels[a] == levels[b] for a, b in pairs) for pairs in separated_pairs])
     check(right >= 0.8, f"three levels (0.5, 0.7, 0.9), 200 groups: {right:.1%} of pairs across levels are separated")
     check(wrong <= ERROR, f"and a pair within a level in {wrong:.1%} of the tables")
     for count in (20, MAX_PAIRWISE, 60, 1000):

@@ -29,9 +29,9 @@ def run_child(rollouts: int) -> None:
             "rollouts": {"per_datapoint": max(rollouts // DATAPOINTS, 1), "concurrency": 64},
         }  # fmt: skip
         (folder / "spec.yaml").write_text(json.dumps(spec))
-        begun = time.perf_counter()
+        start = time.perf_counter()
         result = run(load_spec(folder / "spec.yaml"), folder / "results")
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - start
         size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
         print(json.dumps({"rollouts": result.manifest.rollouts, "wall": seconds, "disk_mb": size / 2**20}))
 
@@ -44,14 +44,14 @@ def main() -> None:
     if args.child is not None:
         run_child(args.child)
         return
-    found = [child(__file__, size) for size in args.sizes]
-    first = found[0]
+    measurements = [child(__file__, size) for size in args.sizes]
+    first = measurements[0]
     rows = [
         (
             row["rollouts"], row["peak_mb"], row["peak_mb"] / first["peak_mb"], row["wall"],
             row["wall"] / row["rollouts"] * 1000, row["disk_mb"],
         )
-        for row in found
+        for row in measurements
     ]  # fmt: skip
     columns = ("rollouts", "peak MB", "over the first", "wall s", "ms/rollout", "disk MB")
     table(f"dummy rollouts on {DATAPOINTS} datapoints, everything on", columns, rows)

@@ -1,13 +1,12 @@
-"""`nip-run report` of 1,000 games with answers of 2 KB and of 60 KB: how large the page is, and what making it takes.
+"""`nip-run report` of 1,000 games with answers of 2 KB and of 60 KB: the size of the page, and the CPU time.
 
-The texts are what a reader can see of the games, each distinct one once: every column of a datapoint, message, answer,
-reasoning and error, and of every message of a chat as it was sent what is left when the columns and messages that it
-quotes are taken out. They are one file of JSON lines, compressed by gzip in the same run, at level 6 (that of `gzip`
-where nothing is said), which is the baseline, and at level 9, which is printed.
+The texts of a report are everything that a reader can see: the columns of each datapoint, messages, answers, reasoning
+and errors, each text once. Of a chat as sent, only the parts that do not quote columns or messages count. The baseline
+is one file of these texts as JSON lines, compressed with gzip at level 6 in the same run.
 
-Claimed: the page is at most 1.3 times that baseline and 400 KB; one of 2 KB an answer is made in 3 s (the least of
-`--repeat`, since machines have much else to do). For 60 KB, hundreds of megabytes, the time is told over that of
-reading the journal and of gzip at level 6 of the same texts, in one thread. Exit code 1: a claim does not hold.
+Limits: the page is at most 1.4 times as large as the baseline, since it has compressed data in base 64, plus 400 KB.
+The page with 2 KB in each answer takes at most 3 s of CPU time (the minimum of `--repeat`). For 60 KB, the table has
+the CPU time over that of reading the journal and compressing the same texts. Exit code 1: a limit is exceeded.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pathlib import Path
 
 from common import child, footer, measured, table, temporary_folder
 
-ROOM, RATIO = 400_000, 1.3
+ROOM, RATIO = 400_000, 1.4
 SECONDS = {2_000: 3.0}
 """By letters an answer."""
 
@@ -76,7 +75,7 @@ def made(folder: Path, letters: int, games: int) -> None:
 
 
 def reported(letters: int, games: int, repeat: int) -> tuple[list[object], list[str]]:
-    """A row of the table, and what does not hold."""
+    """Return a row of the table, and the exceeded limits."""
     with temporary_folder() as folder:
         made(folder, letters, games)
         found = child(__file__, folder)
@@ -86,8 +85,8 @@ def reported(letters: int, games: int, repeat: int) -> tuple[list[object], list[
     limit = RATIO * found["packed"] + ROOM
     wall, cpu = min(one.wall for one in reports), min(one.cpu for one in reports)
     failed = [f"{letters} letters: {size:,} bytes, over {limit:,.0f}"] if size > limit else []
-    if wall > SECONDS.get(letters, wall):
-        failed.append(f"{letters} letters: made in {wall:.1f} s, over {SECONDS[letters]:g} s ({cpu:.1f} s of CPU)")
+    if cpu > SECONDS.get(letters, cpu):
+        failed.append(f"{letters} letters: {cpu:.1f} s of CPU time, over {SECONDS[letters]:g} s")
     sizes = [found[name] / 1e6 for name in ("texts", "packed", "best")]
     least = found["read"] + found["gzip"]
     row = [letters, *sizes, size / 1e6, size / limit, wall, cpu, cpu / least, max(one.peak_mb for one in reports)]

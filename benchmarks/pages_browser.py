@@ -1,11 +1,11 @@
-"""Pages of large runs in headless Chromium: how soon they can be used, and what they take, is what is claimed.
+"""The time and memory of pages of large runs in headless Chromium.
 
-10,000 games in one file: the list can be used in 2 s, one game is there in 0.3 s. 100,000 games in a folder behind a
-plain server of files: 3 s. A list can be used when its first rows are shown, a filter and a search have worked on what
-is read, and all rows are read. Seconds count from the navigation to the page, of three times the least, since machines
-have much else to do; all three are printed. The page's JavaScript heap, after its garbage is collected, stays under
-HEAP_MB while the list is scrolled from end to end, 50 games are opened and all that was said is searched; nothing is
-said on the console and nothing asked of anybody else. Runs are played with the provider `dummy`.
+Claimed: with 10,000 games in one file, the list can be used after 2 s, and a game is there after 0.3 s; with 100,000
+games in a folder behind a file server, the list can be used after 3 s. It can be used when its first rows are shown,
+a filter and a search have worked, and all rows are read. Seconds count from the navigation to the page: the least of
+three times, because machines also do other work. The JavaScript heap of the page, after a garbage collection, stays
+under HEAP_MB while the list is scrolled from end to end, 50 games are opened and all messages are searched. Nothing is
+written to the console, and no other server is asked. Runs are played with the provider `dummy`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 from common import measured, temporary_folder
 
 from tests.support.browser import WatchedPage, chromium, serve_folder
+from tests.support.processes import command
 from tests.support.soft_assertions import SoftAssertions
 
 DATAPOINTS = 1_000
@@ -29,9 +30,9 @@ OPENED = 50
 HEAP_MB = 150
 TIMES = 3
 USABLE_SECONDS = {False: 2.0, True: 3.0}
-"""Of one file, and of a folder behind a server."""
+"""For a page in one file (False), and for one in a folder behind a server (True)."""
 PATIENCE = 60_000
-"""Milliseconds that are waited for what is far too late to hold."""
+"""Milliseconds to wait for anything; much longer than any limit."""
 
 USABLE = """async () => {
     const turn = () => new Promise((go) => setTimeout(go, 4));
@@ -92,45 +93,37 @@ SAID = """async () => {
 }"""
 
 
-def made(place: Path, games: int) -> Path:
-    """A run of so many games and its pages: one file, or, of many, a folder."""
-    page = place / ("report.html" if games <= 20_000 else "site/index.html")
+def made(folder: Path, games: int) -> Path:
+    """Play a run with so many games, if it is not there, and make its page: one file, or a folder for many games."""
+    page = folder / ("report.html" if games <= 20_000 else "site/index.html")
     if page.is_file():
         return page
-    place.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     rows = (
         {
-            "id": f"p{at}", "label": at % 2, "level": ["easy", "hard"][at % 3 % 2],
-            "question": f"Return x + {at}, and mind the limits of what is given. " * 3,
-            "solution": f"def f(x):\n    return x + {at}\n",
+            "id": f"p{number}", "label": number % 2, "level": ["easy", "hard"][number % 3 % 2],
+            "question": f"Return x + {number}, and mind the limits of what is given. " * 3,
+            "solution": f"def f(x):\n    return x + {number}\n",
         }
-        for at in range(DATAPOINTS)
+        for number in range(DATAPOINTS)
     )  # fmt: skip
-    (place / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     spec = {
         "name": "large", "dataset": {"path": "data.jsonl"}, "protocol": {"use": "nip", "max_message_rounds": 2},
         "prompts": "prompts/code_validation/nip", "models": {"m": {"provider": "dummy"}},
         "agents": {"prover": {"model": "m"}, "verifier": {"model": "m"}},
         "rollouts": {"per_datapoint": games // DATAPOINTS, "concurrency": 64},
     }  # fmt: skip
-    (place / "spec.yaml").write_text(json.dumps(spec), "utf-8")
-    told(place, "run", "spec.yaml", "-q")
-    to = ["-o", "report.html"] if page.parent == place else ["--dir", "site"]
-    one = told(place, "report", "last", *to)
-    print(f"      {games:,} games: made in {one.seconds:.1f} s with {one.peak_mb:.0f} MB")
+    (folder / "spec.yaml").write_text(json.dumps(spec), "utf-8")
+    measured(command("run", "spec.yaml", "-q"), folder)
+    to = ["-o", "report.html"] if page.parent == folder else ["--dir", "site"]
+    report = measured(command("report", "last", *to), folder)
+    print(f"      {games:,} games: made in {report.wall:.1f} s with {report.peak_mb:.0f} MB")
     return page
 
 
-def told(place: Path, *words: str) -> Any:
-    """A command that must do what it is told."""
-    done = measured([sys.executable, "-m", "runner", *words], place)
-    if done.code:
-        raise RuntimeError(f"{words}: {done.err}")
-    return done
-
-
 def heap_mb(page: Any) -> float:
-    """The JavaScript heap, without what nobody refers to."""
+    """Return the size of the JavaScript heap after a garbage collection."""
     session = page.context.new_cdp_session(page)
     session.send("HeapProfiler.collectGarbage")
     session.send("Performance.enable")
@@ -140,23 +133,23 @@ def heap_mb(page: Any) -> float:
 
 
 def looked_at(browser: Any, check: SoftAssertions, address: str, run_id: str, games: int) -> None:
-    """Open a run's list as often as is said, then scroll it, open games and search."""
-    found, problems, limit = [], [], USABLE_SECONDS[address.startswith("http")]
-    for turn in range(TIMES):
+    """Open a run's list `TIMES` times; the last time, also scroll it, open games and search."""
+    timings, problems, limit = [], [], USABLE_SECONDS[address.startswith("http")]
+    for number in range(TIMES):
         watched = WatchedPage(browser)
         watched.context.set_default_timeout(PATIENCE)
         page = watched.open(address, f"run/{run_id}/games")
-        found.append(page.evaluate(USABLE))
-        if turn == TIMES - 1:
+        timings.append(page.evaluate(USABLE))
+        if number == TIMES - 1:
             used_and_held(page, check, games, run_id)
         problems += watched.close()
-    best = min(found, key=lambda one: one["all"])
-    times = ", ".join(f"{one['all'] / 1000:.2f}" for one in found)
-    at = f"load {os.getloadavg()[0]:.1f}"
-    said = f"first rows after {best['first'] / 1000:.2f} s, filtered and searched by {best['used'] / 1000:.2f} s"
+    best = min(timings, key=lambda timing: timing["all"])
+    times = ", ".join(f"{timing['all'] / 1000:.2f}" for timing in timings)
+    load = f"load {os.getloadavg()[0]:.1f}"
+    summary = f"first rows after {best['first'] / 1000:.2f} s, filtered and searched by {best['used'] / 1000:.2f} s"
     check(
         best["all"] <= 1000 * limit,
-        f"{games:,} games: {said}, all read by {best['all'] / 1000:.2f} s (of {times}; {at}): at most {limit:g} s",
+        f"{games:,} games: {summary}, all read by {best['all'] / 1000:.2f} s (of {times}; {load}): at most {limit:g} s",
     )
     first, wrong, searched, last = best["counted"]
     check(
@@ -167,30 +160,30 @@ def looked_at(browser: Any, check: SoftAssertions, address: str, run_id: str, ga
 
 
 def used_and_held(page: Any, check: SoftAssertions, games: int, run_id: str) -> None:
-    """Scroll, open games, search; each time see what memory is held."""
-    held = {"read": heap_mb(page)}
+    """Scroll, open games and search; measure the memory after each."""
+    heap = {"read": heap_mb(page)}
     rows = page.evaluate(SCROLLED)
-    held["scrolled"] = heap_mb(page)
+    heap["scrolled"] = heap_mb(page)
     hrefs = links(page)
-    took = sorted(page.evaluate(OPEN, href) for href in hrefs)
-    held[f"{len(took)} games opened"] = heap_mb(page)
-    middle, worst = took[len(took) // 2], took[-1]
+    times = sorted(page.evaluate(OPEN, href) for href in hrefs)
+    heap[f"{len(times)} games opened"] = heap_mb(page)
+    middle, worst = times[len(times) // 2], times[-1]
     check(
-        middle <= 300 and len(took) == OPENED,
-        f"{games:,} games: one is there in {middle:.0f} ms (middle of {len(took)}, slowest {worst:.0f}): at most 300",
+        middle <= 300 and len(times) == OPENED,
+        f"{games:,} games: one is there in {middle:.0f} ms (middle of {len(times)}, slowest {worst:.0f}): at most 300",
     )
     page.evaluate("href => { location.hash = href; }", f"#/run/{run_id}/games")
     page.locator("p.count").wait_for()
-    took_ms, said = page.evaluate(SAID)
-    held["searched"] = heap_mb(page)
-    check("0 of" in said, f"{games:,} games: all that was said is searched in {took_ms / 1000:.1f} s: {said!r}")
+    search_ms, text = page.evaluate(SAID)
+    heap["searched"] = heap_mb(page)
+    check("0 of" in text, f"{games:,} games: all that was said is searched in {search_ms / 1000:.1f} s: {text!r}")
     check(rows < 200, f"{games:,} games: {rows} rows of the table are elements")
-    figures = ", ".join(f"{name} {size:.0f}" for name, size in held.items())
-    check(max(held.values()) < HEAP_MB, f"{games:,} games: JavaScript heap in MB: {figures}: under {HEAP_MB}")
+    figures = ", ".join(f"{name} {size:.0f}" for name, size in heap.items())
+    check(max(heap.values()) < HEAP_MB, f"{games:,} games: JavaScript heap in MB: {figures}: under {HEAP_MB}")
 
 
 def links(page: Any) -> Sequence[str]:
-    """Addresses of games from all over the list."""
+    """Return the addresses of games from all parts of the list."""
     walk = """async (wanted) => {
         const view = document.querySelector("div.scrolled"), found = new Set();
         for (let part = 0; found.size < wanted; part++) {
@@ -201,8 +194,8 @@ def links(page: Any) -> Sequence[str]:
         }
         return [...found];
     }"""
-    found: Sequence[str] = page.evaluate(walk, OPENED)
-    return found
+    hrefs: Sequence[str] = page.evaluate(walk, OPENED)
+    return hrefs
 
 
 def run_of(place: Path) -> str:

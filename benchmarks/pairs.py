@@ -1,7 +1,7 @@
-"""This version and another one in turns, whole commands: `python benchmarks/pairs.py OTHER_PYTHON [--repeat 5]`.
+"""The cost of whole commands, compared with another version: `python benchmarks/pairs.py OTHER_PYTHON [--repeat 5]`.
 
-OTHER_PYTHON is the interpreter of an environment in which the other version is installed. Each command runs A B A B ...
-as a process of its own; the figures are the medians of the ratios of each pair, this version over the other.
+OTHER_PYTHON is the interpreter of an environment in which the other version is installed. The versions alternate, each
+command in a process of its own; the figures are medians of the ratios of pairs, this version over the other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ QUICKSTART = ROOT / "specs" / "quickstart.yaml"
 
 @dataclass(frozen=True)
 class Cost:
-    """What one process took: CPU seconds, wall seconds, peak megabytes."""
+    """The CPU seconds, wall seconds and peak megabytes of one process."""
 
     cpu: float
     wall: float
@@ -37,13 +37,13 @@ class Cost:
 
 
 def cost(python: str, words: list[str], folder: Path) -> Cost:
-    """Run `nip-run WORDS` as an installed version does, from a folder that holds no other.
+    """Run `nip-run WORDS` with an installed version, not with the one in the current folder.
 
     Raises:
-        RuntimeError: it failed.
+        RuntimeError: the command failed.
     """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    begun = time.perf_counter()
+    start = time.perf_counter()
     with tempfile.TemporaryFile() as err:
         process = subprocess.Popen(
             [python, "-P", "-m", "runner", *words], cwd=folder, env=environment,
@@ -54,7 +54,7 @@ def cost(python: str, words: list[str], folder: Path) -> Cost:
         err.seek(0)
         if process.returncode:
             raise RuntimeError(f"exit code {process.returncode}: {err.read().decode()}")
-    return Cost(usage.ru_utime + usage.ru_stime, time.perf_counter() - begun, usage.ru_maxrss / 1024)
+    return Cost(usage.ru_utime + usage.ru_stime, time.perf_counter() - start, usage.ru_maxrss / 1024)
 
 
 Words = Callable[[], list[str]]
@@ -62,7 +62,7 @@ Words = Callable[[], list[str]]
 
 @contextmanager
 def commands(folder: Path, rollouts: int) -> Iterator[dict[str, Words]]:
-    """Each command by name; a run's results go to a folder of its own each time."""
+    """Yield each command by name; every call of a command names a new results folder."""
     serial = iter(range(10**6))
 
     def results() -> list[str]:
@@ -93,9 +93,10 @@ def main() -> None:
     parser.add_argument("--rollouts", type=int, default=1000)
     parser.add_argument("--only", default="", help="the commands whose names have this text")
     args = parser.parse_args()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # installed versions have compiled files
     rows = []
-    with temporary_folder() as folder, commands(folder, args.rollouts) as found:
-        for name, words in found.items():
+    with temporary_folder() as folder, commands(folder, args.rollouts) as named_commands:
+        for name, words in named_commands.items():
             if args.only not in name:
                 continue
             pairs = []

@@ -1,12 +1,12 @@
-"""One process beside several: the games of `dummy`, which are bound by CPU; and what the one writer can take.
+"""The speed of one process compared with several, for games of `dummy`, which need only CPU; and the writer's limit.
 
-A short rollout is five completions: nip with a verifier that decides in the last of five rounds. A long chat is 37 of
-200 words each: a debate of 25 rounds. Each is on a datapoint of its own. Runs of one process and of `--processes`
-workers alternate; the ratio is of their medians, within this run. Time counts from the command to its end, CPU is that
-of all processes together.
+A short rollout is five completions: nip with a verifier that decides in the last of five rounds. A long chat is 37
+completions of 200 words: a debate of 25 rounds. Each is on a datapoint of its own. Runs of one process and of
+`--processes` workers alternate; the ratios are of medians. Time counts from the start of the command to its end, and
+CPU is that of all processes.
 
-The writer's limit is measured with feeders in the place of workers: processes that send records of one size, as many
-at once as calls in flight, and wait for each to be on disk.
+The writer's limit is measured with feeders instead of workers: processes that send records of one size, and wait for
+each to be on disk.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ from engine import write_spec
 SIZES = (1 << 10, 60 << 10)
 LONG_ROUNDS, LONG_WORDS = 25, 200
 IN_FLIGHT = 256
-"""Records of one feeder that wait for the disk."""
+"""The records of one feeder that wait for the disk at a time."""
 
 
-def runs(here: Path, processes: Sequence[int], repeat: int) -> dict[int, list[Any]]:
-    """Each number of processes in turns, as it is where it is installed: no process compiles the project anew."""
+def runs(folder: Path, processes: Sequence[int], repeat: int) -> dict[int, list[Any]]:
+    """Run each number of processes in turns; a first run compiles the project, as it is where it is installed."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     few = [sys.executable, "-m", "runner", "spec.yaml", "execution.processes=2", "dataset.limit=10", "-q"]
-    measured([*few, "--results", str(here / "results-before")], cwd=here)
-    found: dict[int, list[Any]] = {count: [] for count in processes}
+    measured([*few, "--results", str(folder / "results-before")], cwd=folder)
+    measurements: dict[int, list[Any]] = {count: [] for count in processes}
     for turn in range(repeat):
         for count in processes:
-            out = here / f"results-{turn}-{count}"
+            out = folder / f"results-{turn}-{count}"
             words = [sys.executable, "-m", "runner", "spec.yaml", f"execution.processes={count}", "-q"]
-            found[count].append(measured([*words, "--results", str(out)], cwd=here))
-    return found
+            measurements[count].append(measured([*words, "--results", str(out)], cwd=folder))
+    return measurements
 
 
 @dataclass(frozen=True)
 class Games:
-    """What is played."""
+    """The games of a measurement."""
 
     title: str
     rollouts: int
     calls: int
-    """Of each."""
+    """The calls of each rollout."""
     changes: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class Games:
 
 
 def long_chats(rollouts: int) -> Games:
-    """Debates of `LONG_ROUNDS` rounds: in every other one the verifier speaks, in the others both provers do."""
+    """Return debates of `LONG_ROUNDS` rounds: the verifier and both provers speak in turns."""
     provers = LONG_ROUNDS // 2
     return Games(
         "long chats",
@@ -79,32 +79,32 @@ def long_chats(rollouts: int) -> Games:
 
 def compare(games: Games, concurrency: int, processes: int, repeat: int, *, fine_tune: bool) -> None:
     rollouts = games.rollouts
-    with temporary_folder() as here:
-        path = write_spec(here, "", rollouts, concurrency)
+    with temporary_folder() as folder:
+        path = write_spec(folder, "", rollouts, concurrency)
         spec = json.loads(path.read_text())
         spec |= {"models": {"m": {"provider": "dummy"}}, "fine_tune": {} if fine_tune else None, **games.changes}
         path.write_text(json.dumps(spec))
-        found = runs(here, (1, processes), repeat)
-    walls = {count: median([one.wall for one in done]) for count, done in found.items()}
-    cpus = {count: median([one.cpu for one in done]) for count, done in found.items()}
+        measurements = runs(folder, (1, processes), repeat)
+    walls = {count: median([result.wall for result in results]) for count, results in measurements.items()}
+    cpus = {count: median([result.cpu for result in results]) for count, results in measurements.items()}
     rows = [
         (
             f"{count} process{'es' * (count > 1)}", walls[count], rollouts * games.calls / walls[count], cpus[count],
-            walls[1] / walls[count], cpus[count] / cpus[1], int(max(one.peak_mb for one in done)),
+            walls[1] / walls[count], cpus[count] / cpus[1], int(max(result.peak_mb for result in results)),
         )
-        for count, done in found.items()
+        for count, results in measurements.items()
     ]  # fmt: skip
     columns = ("", "wall s", "calls/s", "CPU s", "times as fast", "times the CPU", "peak MB of one")
     files = "with fine-tune files, which the one writer makes" if fine_tune else "without fine-tune files"
     table(f"{games} of `dummy`, {concurrency} games at once, {files}", columns, rows)
-    print("wall s of each run:", {count: [round(one.wall, 1) for one in done] for count, done in found.items()})
+    print("wall s:", {count: [round(result.wall, 1) for result in results] for count, results in measurements.items()})
 
 
 # The writer's limit
 
 
 def feed(descriptor: int, size: int, count: int) -> None:
-    """Send records, and wait for each to be on disk: a worker without games."""
+    """Send records and wait for each to be on disk, as a worker does, but without games."""
     from runner.models.interface import Body, Choice, Completion, SampleKey, Usage
     from runner.models.journal_records import CallRecord, RequestRecord
     from runner.runs.workers.channel import SocketChannel
@@ -135,12 +135,12 @@ def feed(descriptor: int, size: int, count: int) -> None:
 
 
 def started(words: Sequence[str], descriptor: int) -> subprocess.Popen[bytes]:
-    """A feeder, which finds the project."""
+    """Start a feeder with the project on its path."""
     return subprocess.Popen(words, pass_fds=[descriptor], env={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
 def writer_limit(size: int, count: int, feeders: int) -> tuple[float, float, float]:
-    """Records a second, the writer's share of a core, and megabytes a second."""
+    """Measure the records a second, the writer's share of a core, and the megabytes a second."""
     from runner.base.storage.journal import Journal
     from runner.models.costs import CallCosts
     from runner.models.journal_records import log_header
@@ -152,9 +152,9 @@ def writer_limit(size: int, count: int, feeders: int) -> tuple[float, float, flo
     from runner.runs.workers.messages import Acknowledged
     from runner.spec.loader import load_spec
 
-    async def take(here: Path) -> tuple[float, float]:
-        plan = Plan(load_spec(write_spec(here, "", 10, 8), ["models.m={provider: dummy}"]))
-        journal = Journal(here / "journal.jsonl", first=log_header(plan.identity, "benchmark"), run=plan.identity)
+    async def take(folder: Path) -> tuple[float, float]:
+        plan = Plan(load_spec(write_spec(folder, "", 10, 8), ["models.m={provider: dummy}"]))
+        journal = Journal(folder / "journal.jsonl", first=log_header(plan.identity, "benchmark"), run=plan.identity)
         written = GameRecords(plan, journal, Accounting(plan, CallCosts(used_models(plan))))
         gone = [asyncio.Event() for _ in range(feeders)]
         tasks: set[asyncio.Task[None]] = set()
@@ -191,9 +191,9 @@ def writer_limit(size: int, count: int, feeders: int) -> tuple[float, float, flo
         assert journal.records == count // feeders * feeders + 1, journal.records
         return wall, cpu
 
-    with temporary_folder() as here:
-        wall, cpu = asyncio.run(take(here))
-        megabytes = (here / "journal.jsonl").stat().st_size / 1e6
+    with temporary_folder() as folder:
+        wall, cpu = asyncio.run(take(folder))
+        megabytes = (folder / "journal.jsonl").stat().st_size / 1e6
     return count / wall, cpu / wall, megabytes / wall
 
 

@@ -1,9 +1,9 @@
-"""What reading a finished run takes, in turns with another checkout: `python benchmarks/reading.py OTHER`.
+"""The cost of reading a finished run, compared with another checkout: `python benchmarks/reading.py OTHER`.
 
-The other checkout, which must not be newer, plays a run with the provider `dummy`. Each command reads this run as a
-process of its own, with the other checkout and with this one, in turns. CPU is user and system time, the least of
-`--repeat` (at least 2, because the first process also compiles the modules). A file counts as executed if one of its
-functions is called outside of an import, in a run of 100 games; templates count.
+The other checkout, which must not be newer, plays a run with the provider `dummy`. Each command then reads this run in
+a process of its own, alternately with the other checkout and with this one. CPU is user and system time, the least of
+`--repeat`. Use at least 2, because the first process also compiles the modules. A file (or template) counts as executed
+if one of its functions is called outside an import, in a run of 100 games.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A published run played anew: a planted drift is told with an interval that holds it; without one, none is told.
+"""Check `reproduce --fresh` with known drifts of a model: it must report a large drift, and none where there is none.
 
     python benchmarks/reproduced.py [--times N] [--seed S]
 
-Each time a planted judge's run on 120 claims is published into a folder, got, and played anew by `reproduce --fresh`
-against servers whose judge of that name is as it was, a little worse, and much worse. The accuracy of a judge is
-Phi(d'/2), so that the drift is known. Of the intervals at least 90 % hold it, of the runs without drift at most 10 %
-are said to have drifted, and the large drift is found in at least 90 %.
+Each time, a run of a simulated judge on 120 claims is published to a folder, fetched, and played again against servers
+whose judge of the same name is unchanged, a little worse or much worse. The accuracy of a judge is Phi(d'/2), so the
+drift is known. Claimed: at least 90 % of the intervals contain the drift, at most 10 % of the runs without drift are
+reported as drifted, and at least 90 % of those with the large drift are.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from tests.support.soft_assertions import SoftAssertions
 
 SIZE = 120
 PUBLISHED = 2.5
-ANEW = {"none": 2.5, "small": 2.0, "large": 0.5}
-"""d' of the judge that is asked again, by how far it drifted."""
+DRIFTED = {"none": 2.5, "small": 2.0, "large": 0.5}
+"""The sensitivity (d') of the judge that is played again, by the size of its drift."""
 
 
 def accuracy(sensitivity: float) -> float:
     return NormalDist().cdf(sensitivity / 2)
 
 
-def once(at: Path, seed: int) -> dict[str, tuple[str, bool]]:
-    """Of each drift what was said, and whether the interval holds it."""
+def once(folder: Path, seed: int) -> dict[str, tuple[str, bool]]:
+    """Return for each drift the reported outcome, and whether the interval contains the drift."""
     with run_judge_server(judges={"seer": {"sensitivity": PUBLISHED}}, seed=seed) as server:
         labels = [number % 2 for number in range(SIZE)]
-        spec = judged_spec(at, server.base_url, "solo_verifier", "seer", labels=labels, fine_tune=None)
-        run = run_spec(spec, at / "theirs").path
-    reference = publish_bundles(at / "registry", build_run_bundle(run))
-    with connect(str(at / "registry")) as registry:
-        fetch_release(registry, parse_reference(reference), at / "got")
-    found = {}
-    for number, (name, sensitivity) in enumerate(ANEW.items(), 1):
+        spec = judged_spec(folder, server.base_url, "solo_verifier", "seer", labels=labels, fine_tune=None)
+        run = run_spec(spec, folder / "theirs").path
+    reference = publish_bundles(folder / "registry", build_run_bundle(run))
+    with connect(str(folder / "registry")) as registry:
+        fetch_release(registry, parse_reference(reference), folder / "got")
+    outcomes = {}
+    for number, (name, sensitivity) in enumerate(DRIFTED.items(), 1):
         with run_judge_server(judges={"seer": {"sensitivity": sensitivity}}, seed=seed + 1_000_000 * number) as server:
             address = f"models.seer.base_url={server.base_url}"
-            done = nip_run_here("reproduce", at / "got", "--fresh", "--set", address, "--json", "-q", cwd=at)
-        said = json.loads(done.stdout)
+            result = nip_run_here("reproduce", folder / "got", "--fresh", "--set", address, "--json", "-q", cwd=folder)
+        reply = json.loads(result.stdout)
         drift = accuracy(sensitivity) - accuracy(PUBLISHED)
-        pair = said["compared"]
-        found[name] = said["outcome"], pair["ci_low"] <= drift <= pair["ci_high"]
-    return found
+        pair = reply["compared"]
+        outcomes[name] = reply["outcome"], pair["ci_low"] <= drift <= pair["ci_high"]
+    return outcomes
 
 
 def main() -> int:
@@ -66,15 +66,18 @@ def main() -> int:
             at = root / str(number)
             at.mkdir()
             rounds.append(once(at, options.seed + number))
-    outcomes = {name: [found[name][0] for found in rounds] for name in ANEW}
-    held = [found[name][1] for found in rounds for name in ANEW]
-    check(sum(held) >= 0.9 * len(held), f"{sum(held)} of {len(held)} intervals hold the planted drift")
+    outcomes = {name: [results[name][0] for results in rounds] for name in DRIFTED}
+    holds = [results[name][1] for results in rounds for name in DRIFTED]
+    check(
+        sum(holds) >= 0.9 * len(holds),
+        f"{sum(holds)} of {len(holds)} intervals contain the planted drift",
+    )
     wrong = outcomes["none"].count("drifted")
     check(wrong <= max(1, 0.1 * len(rounds)), f"{wrong} of {len(rounds)} models as they were are said to have drifted")
     right = outcomes["large"].count("drifted")
     check(right >= 0.9 * len(rounds), f"{right} of {len(rounds)} models that are much worse are said to have drifted")
-    seen = outcomes["small"].count("drifted")
-    print(f"      {seen} of {len(rounds)} that are a little worse, by {accuracy(2.5) - accuracy(2.0):.3f}")
+    detected = outcomes["small"].count("drifted")
+    print(f"      {detected} of {len(rounds)} that are a little worse, by {accuracy(2.5) - accuracy(2.0):.3f}")
     return check.exit_code()
 
 

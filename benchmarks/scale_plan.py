@@ -1,12 +1,11 @@
-"""How long `nip-run plan --workers` says that runs take, and how long they do: within a fifth, whatever bounds them.
+"""Check the duration that `nip-run plan --workers` predicts: within 20 % of the real one, whatever the bottleneck is.
 
     python benchmarks/scale_plan.py [--only NAME...] [--scale S]
 
-Each run is planned, then played as a command of its own, from its start to its end. Those that servers answer are
-planned by a pilot of a few games, at a server of this machine in a process of its own. On a machine that does nothing
-else: what others take of it between the plan and the run is in the difference. `--scale` makes the runs longer.
-Those on Ray are planned and played in a network namespace that has nothing but a loopback (Linux), by a Ray that each
-command starts.
+Each run is planned and then played by a command, which is timed from its start to its end. Plans of runs with servers
+use a pilot run of a few games against a loopback server. The machine should do nothing else: other work changes the
+result. `--scale` makes the runs longer. Runs on Ray use a network namespace with only a loopback interface (Linux), in
+which each command starts Ray.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from tests.support.specs import spec_file
 
 WITHIN = 0.2
 ROUNDS = {"min_message_rounds": 5, "max_message_rounds": 5, "verifier_first": True}
-"""Every game has five calls, so that a pilot of a few knows how many there are."""
+"""Every game has five calls, so that a short pilot run estimates their number exactly."""
 
 
 def write_spec(here: Path, base_url: str | None, games: int, concurrency: int, **changes: Any) -> None:
@@ -39,35 +38,35 @@ def write_spec(here: Path, base_url: str | None, games: int, concurrency: int, *
 
 
 def nip_run(here: Path, *words: str) -> str:
-    """A command to its end; its standard output."""
+    """Run a command to its end, and return its standard output."""
     command = [sys.executable, "-m", "runner", *words]
-    done = subprocess.run(command, cwd=here, env=environment(), capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"exit code {done.returncode} from {' '.join(words)}\n{done.stderr}")
-    return done.stdout
+    finished = subprocess.run(command, cwd=here, env=environment(), capture_output=True, text=True, check=False)
+    if finished.returncode:
+        raise RuntimeError(f"exit code {finished.returncode} from {' '.join(words)}\n{finished.stderr}")
+    return finished.stdout
 
 
 def compare(  # noqa: PLR0917 - each call is a line of a table
     check: SoftAssertions, name: str, here: Path, spec: Sequence[str], planned: Sequence[str], wanted: str,
     play: Callable[[], None] | None = None,
 ) -> None:  # fmt: skip
-    """Plan it, play it, and hold the two against each other."""
-    (said,) = json.loads(nip_run(here, "plan", "spec.yaml", *spec, *planned, "--json", "-q"))
-    told = said["time"]
-    begun = time.monotonic()
+    """Plan a run, play it, and compare the predicted time with the real one."""
+    (plan,) = json.loads(nip_run(here, "plan", "spec.yaml", *spec, *planned, "--json", "-q"))
+    predicted = plan["time"]
+    start = time.monotonic()
     if play is None:
         nip_run(here, "spec.yaml", *spec, "-q", "--run-id", "played")
     else:
         play()
-    took = time.monotonic() - begun
-    low, high = told["seconds"]
-    ratio = high / took
+    seconds = time.monotonic() - start
+    low, high = predicted["seconds"]
+    ratio = high / seconds
     calls = json.loads((here / "results" / "runs" / "played" / "manifest.json").read_text())["completions"]
-    off = told["calls"][1] / calls
+    call_ratio = predicted["calls"][1] / calls
     check(
-        abs(ratio - 1) <= WITHIN and low == high and told["bottleneck"] == wanted,
-        f"{name}: {high:.1f} s planned, {took:.1f} s taken ({ratio:.2f}); bound by {told['bottleneck']}; "
-        f"{calls} calls, {off:.2f} of them planned; {'; '.join(told['measured'])}",
+        abs(ratio - 1) <= WITHIN and low == high and predicted["bottleneck"] == wanted,
+        f"{name}: {high:.1f} s planned, {seconds:.1f} s taken ({ratio:.2f}); bound by {predicted['bottleneck']}; "
+        f"{calls} calls, {call_ratio:.2f} of them planned; {'; '.join(predicted['measured'])}",
     )
 
 
@@ -157,7 +156,7 @@ def ray_live(check: SoftAssertions, scale: float) -> None:
 
 
 def in_namespace(case: str, scale: float) -> int:
-    """Play a case where Ray may be started; how many of its claims failed."""
+    """Run a case in a network namespace, where Ray may be started; return 1 if a claim failed, else 0."""
     reason = ray_cluster.find_missing_requirement()
     if reason is not None:
         print(f"skipped: {case}: {reason}", flush=True)

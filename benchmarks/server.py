@@ -1,15 +1,15 @@
-"""Pages of a server with many published runs: what a board's page takes there, and what one more publish takes.
+"""The time of a server's pages with many published runs, and of the next board after one more publication.
 
-Real runs (`--real`) are put into a server's database and blobs, as copies of a few; the process that makes boards reads
-them, and is timed when nothing is new and when one run is: the first time everything is read, later what is new alone.
-For each of `--runs` the rows, releases and sessions of that board are multiplied, as if so many had been read, and
-written as a board; a server over it is asked for pages by HTTP, each once that it has not made yet and then again.
+Real runs (`--real`, copies of a few) are put into a server's database and blobs. The process that builds boards is
+timed three times: when it reads all of them, when nothing is new, and when one run is new. For each of `--runs`, the
+rows of that board are multiplied and written as a board of this size. A server over this board is then asked for pages
+by HTTP, each for the first time, when the server renders it, and again.
 
-With `--browser` the page of each board is opened in Chromium: when it is first drawn, when all of its rows are
-there, and how long they take to be sorted and searched.
+With `--browser`, Chromium opens the page of each board: when it is first drawn, when all of its rows are there, and how
+long sorting and searching take.
 
-Claimed: a board's page of 10,000 runs takes less than 300 ms, made or not, the best of `--repeat`. Its ratio to that of
-the fewest runs is told. Exit code 1: a claim does not hold.
+Claimed: the page of a board of 10,000 runs takes less than 300 ms the first time and again, the best of `--repeat`.
+Exit code 1: a claim does not hold.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from common import child, footer, table, temporary_folder
 MOST = 0.3
 LARGE = 10_000
 OTHER = "another/v1"
-"""The benchmark of a board of one row."""
+"""The benchmark of a list with one row."""
 PLANTED = "planted"
-"""Where the boards stand that a server is given."""
+"""The folder of the multiplied boards."""
 
 
 def run_child(folder: Path, real: int, counts: list[int]) -> None:
@@ -46,12 +46,12 @@ def run_child(folder: Path, real: int, counts: list[int]) -> None:
     make_folders(settings.incoming)
     server = Service.open(settings)
     bundles = [run_bundle(folder / f"run{seed}", seed=seed) for seed in range(4)]
-    worker, told = BoardWorker(settings), {}
+    worker, seconds = BoardWorker(settings), {}
 
     def timed(what: str) -> None:
-        begun, cpu = time.perf_counter(), time.process_time()
+        start, cpu = time.perf_counter(), time.process_time()
         worker.build()
-        told[what] = [time.perf_counter() - begun, time.process_time() - cpu]
+        seconds[what] = [time.perf_counter() - start, time.process_time() - cpu]
 
     insert_copies(server, bundles, real)
     timed("first")
@@ -61,67 +61,65 @@ def run_child(folder: Path, real: int, counts: list[int]) -> None:
     sizes = {count: multiplied(worker, count) for count in counts}
     with server.database.reading() as connection:
         revision = server.database.revision(connection)
-    print(json.dumps({"told": told, "sizes": sizes, "revision": revision}))
+    print(json.dumps({"seconds": seconds, "sizes": sizes, "revision": revision}))
 
 
 def multiplied(worker: Any, count: int) -> dict[str, object]:
-    """Write a board of so many rows: those that were read, again and again, renamed; beside it one of one row."""
+    """Write a board with `count` rows, which are renamed copies of the real ones, and a second list with one row."""
     from runner.registry.board.board import LoadedBoard, RegistryBoard
     from runner.server.boards.builder import BoardInput, write_folder
     from runner.server.boards.public_registry import PublicRegistry
     from runner.server.boards.verification_tiers import assign_tiers
 
-    kept, settings = worker._cache, worker._settings
+    cache, settings = worker._cache, worker._settings
     registry = PublicRegistry(worker._database, worker._blobs, settings.address, settings.limits)
     from runner.registry.board.board import load_board
 
-    read = load_board(registry, kept)
-    known = assign_tiers(worker._database, registry, kept, read)
+    read = load_board(registry, cache)
+    real_tiers = assign_tiers(worker._database, registry, cache, read)
     entries, rows = list(read.releases), {row.release_sha256: row for row in read.board.rows}
-    releases, nodes, listed, told = {}, {}, [], {}
-    for place in range(count + 1):
-        entry = entries[place % len(entries)]
-        name = f"{entry.reference.name}-{place}"
-        other = replace(entry, reference=replace(entry.reference, name=name), sha256=f"{place:064x}")
-        releases[other] = replace(read.releases[entry], name=name)
-        registry.public_releases[other.reference] = registry.public_releases[entry.reference]
-        nodes[other.sha256] = replace(read.nodes[entry.sha256], key=str(other.reference))
+    releases, nodes, copies, tiers = {}, {}, [], {}
+    for number in range(count + 1):
+        entry = entries[number % len(entries)]
+        name = f"{entry.reference.name}-{number}"
+        copy = replace(entry, reference=replace(entry.reference, name=name), sha256=f"{number:064x}")
+        releases[copy] = replace(read.releases[entry], name=name)
+        registry.public_releases[copy.reference] = registry.public_releases[entry.reference]
+        nodes[copy.sha256] = replace(read.nodes[entry.sha256], key=str(copy.reference))
         row = rows[entry.sha256]
-        ranks = {"rank": place + 1, "rank_last": count}
-        task = {} if place < count else {"benchmark": OTHER, "task": "0" * 64, "list": OTHER}
-        listed.append(replace(row, **ranks, **task, release=str(other.reference), release_sha256=other.sha256))
-        told[other.sha256] = known[entry.sha256]
-    # Elsewhere: a server removes boards beside its own that tell of what is not published there.
+        ranks = {"rank": number + 1, "rank_last": count}
+        task = {} if number < count else {"benchmark": OTHER, "task": "0" * 64, "list": OTHER}
+        copies.append(replace(row, **ranks, **task, release=str(copy.reference), release_sha256=copy.sha256))
+        tiers[copy.sha256] = real_tiers[entry.sha256]
+    # Outside the server's folder of boards, because a server removes boards with runs that are not published there.
     folder = settings.folder.parent / PLANTED / f"{registry.revision}-{count:08x}"
     folder.mkdir(parents=True)
-    begun, cpu = time.perf_counter(), time.process_time()
-    board = RegistryBoard(read.board.where, listed)
-    write_folder(BoardInput(registry, LoadedBoard(board, releases, nodes), {}, told), folder)
-    return {"name": folder.name, "wall": time.perf_counter() - begun, "cpu": time.process_time() - cpu}
+    start, cpu = time.perf_counter(), time.process_time()
+    board = RegistryBoard(read.board.where, copies)
+    write_folder(BoardInput(registry, LoadedBoard(board, releases, nodes), {}, tiers), folder)
+    return {"name": folder.name, "wall": time.perf_counter() - start, "cpu": time.process_time() - cpu}
 
 
 def asked(port: int, path: str) -> tuple[float, int]:
-    """Seconds until an answer is there, and its bytes."""
-    begun = time.perf_counter()
+    """Request a page; return the seconds until the whole answer is there, and its bytes."""
+    start = time.perf_counter()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("GET", path, headers={"Accept-Encoding": "gzip"})
     answer = connection.getresponse()
     size = len(answer.read())
     connection.close()
     assert answer.status == 200, (path, answer.status)
-    return time.perf_counter() - begun, size
+    return time.perf_counter() - start, size
 
 
 def cpu_of(process: int) -> float:
-    """Seconds of processor time that a process has had, to hundredths."""
-    told = Path(f"/proc/{process}/stat").read_text("ascii").rpartition(")")[2].split()
-    return (int(told[11]) + int(told[12])) / os.sysconf("SC_CLK_TCK")
+    """Return the CPU seconds of a process, to hundredths."""
+    fields = Path(f"/proc/{process}/stat").read_text("ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def pages_of(folder: Path, name: str, count: int, repeat: int, drawn: list[list[object]] | None) -> list[object]:
-    """A row of the table: the first page, one in the middle, and again, over a server that has this board; what a
-    browser does with it is added to `drawn`.
-    """
+    """Measure the pages of a server that has this board, as a row of the table; add times of a browser to `drawn`."""
     from tests.support.server_process import run_server
 
     boards = folder / "server" / "boards"
@@ -135,7 +133,7 @@ def pages_of(folder: Path, name: str, count: int, repeat: int, drawn: list[list[
         (other,), (board, *_) = (
             [part.split('"')[0] for part in links if (OTHER in part) is is_it] for is_it in (True, False)
         )
-        asked(served.port, other)  # what a server does once, whatever the board
+        asked(served.port, other)  # includes what a server does only once
         parts = range(1, min(repeat, max(count // 100, 1)) + 1)
         before = cpu_of(served.process.pid)
         fresh = [asked(served.port, f"{board}?part={part}") for part in parts]
@@ -150,23 +148,23 @@ def pages_of(folder: Path, name: str, count: int, repeat: int, drawn: list[list[
 
 
 FIRST = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
-"""Milliseconds after the page was asked for."""
+"""Milliseconds from the request of the page until it is first drawn."""
 DONE = """does => new Promise((told) => {
   const begun = performance.now();
   new Function(does)();
   requestAnimationFrame(() => setTimeout(() => told(performance.now() - begun)));
 })"""
-"""Milliseconds until what something does is drawn."""
+"""Milliseconds until the effect of an action is drawn."""
 SORT = "document.querySelector('button[data-column=run]').click()"
 SEARCH = """const box = document.querySelector("[aria-label='Search rows']");
   box.value = box.value === 'group3' ? 'group3 run-1' : 'group3'; box.dispatchEvent(new Event('input'))"""
 
 
 def in_browser(address: str, count: int, repeat: int) -> list[float]:
-    """Milliseconds until the page is drawn, until all rows are there, and of a sort and a search, the best of some."""
+    """Return the milliseconds until a page is drawn, until all rows are there, and of a sort and a search: the best."""
     from tests.support.browser import chromium
 
-    found = []
+    times_of_pages = []
     with chromium() as browser:
         for _ in range(repeat):
             page = browser.new_context(viewport={"width": 1280, "height": 900}, bypass_csp=True).new_page()
@@ -175,9 +173,9 @@ def in_browser(address: str, count: int, repeat: int) -> list[float]:
             text = f"{count:,} runs"
             page.wait_for_function("text => document.querySelector('.count')?.textContent === text", arg=text)
             there = page.evaluate("performance.now()")
-            found.append([page.evaluate(FIRST), there, page.evaluate(DONE, SORT), page.evaluate(DONE, SEARCH)])
+            times_of_pages.append([page.evaluate(FIRST), there, page.evaluate(DONE, SORT), page.evaluate(DONE, SEARCH)])
             page.context.close()
-    return [min(times) for times in zip(*found, strict=True)]
+    return [min(times) for times in zip(*times_of_pages, strict=True)]
 
 
 def main() -> int:
@@ -192,13 +190,13 @@ def main() -> int:
         run_child(Path(args.child[0]), int(args.child[1]), [int(one) for one in args.child[2:]])
         return 0
     with temporary_folder() as folder:
-        found = child(__file__, folder, args.real, *args.runs)
+        built = child(__file__, folder, args.real, *args.runs)
         drawn: list[list[object]] | None = [] if args.browser else None
-        rows = [pages_of(folder, found["sizes"][str(count)]["name"], count, args.repeat, drawn) for count in args.runs]
+        rows = [pages_of(folder, built["sizes"][str(count)]["name"], count, args.repeat, drawn) for count in args.runs]
     names = ("first", "nothing", "one")
-    boards = [[what, *found["told"][what], found["told"][what][1] / args.real * 1e3] for what in names]
+    boards = [[what, *built["seconds"][what], built["seconds"][what][1] / args.real * 1e3] for what in names]
     table(f"making the board of {args.real} real runs", ("what is new", "wall s", "CPU s", "CPU ms a run"), boards)
-    wrote = [[count, found["sizes"][str(count)]["wall"], found["sizes"][str(count)]["cpu"]] for count in args.runs]
+    wrote = [[count, built["sizes"][str(count)]["wall"], built["sizes"][str(count)]["cpu"]] for count in args.runs]
     table("writing a board that was read", ("runs", "wall s", "CPU s"), wrote)
     columns = ("runs", "page made ms", "its CPU ms", "page kept ms", "JSON ms", "search ms", "page KB")
     table("asked by HTTP", columns, rows)

@@ -2,10 +2,10 @@
 
 python benchmarks/server_load.py [--seconds 120] [--readers 100] [--publishers 10] [--runs 200] [--think 1.0]
 
-Readers are threads of this process, each with a pause between two pages as a person has one; publishers are
-`nip-run`'s own client, each with releases of its own, one after another. Claimed: no answer is an error, the 95th
-percentile of a board's page is under half a second, everything that was acknowledged is on the board afterwards, and
-the server's memory in the last quarter is not above that of the second by more than a tenth and 32 MB. Exit code 1: a
+Readers are threads of this process, which pause between two pages like a person. Publishers are processes with
+`nip-run`'s client, each of which publishes one release after another. Claimed: no answer is an error; the 95th
+percentile of the time of a board's page is under half a second; all acknowledged releases are on the board afterwards;
+and the server's memory in the last quarter exceeds that in the second by at most a tenth and 32 MB. Exit code 1: a
 claim does not hold.
 """
 
@@ -50,7 +50,7 @@ print(json.dumps(done))
 
 
 class Reader(threading.Thread):
-    """Opens a board, a run, the first page, again and again."""
+    """A person who opens boards, runs and the first page until the end."""
 
     def __init__(self, port: int, paths: list[str], end: float, think: float) -> None:
         super().__init__(daemon=True)
@@ -59,11 +59,11 @@ class Reader(threading.Thread):
         self.wrong: list[str] = []
 
     def run(self) -> None:
-        chance = random.Random(id(self))
-        time.sleep(chance.random() * self._think)
+        random_ = random.Random(id(self))
+        time.sleep(random_.random() * self._think)
         while time.monotonic() < self._end:
-            path = chance.choice(self._paths)
-            begun = time.monotonic()
+            path = random_.choice(self._paths)
+            start = time.monotonic()
             try:
                 connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
                 connection.request("GET", path, headers={"Accept-Encoding": "gzip"})
@@ -74,8 +74,8 @@ class Reader(threading.Thread):
                     self.wrong.append(f"{answer.status} {path}")
             except OSError as error:
                 self.wrong.append(f"{error} {path}")
-            self.took.append((path, time.monotonic() - begun))
-            time.sleep(self._think * (0.5 + chance.random()))
+            self.took.append((path, time.monotonic() - start))
+            time.sleep(self._think * (0.5 + random_.random()))
 
 
 def resident(pid: int) -> int:
@@ -87,7 +87,7 @@ def share(values: list[float], part: float) -> float:
 
 
 def loaded(served: ServerProcess, bundle: Bundle, board: str, args: argparse.Namespace, folder: Path) -> list[str]:
-    """Load the server; what does not hold."""
+    """Load the server, and return the claims that do not hold."""
     import json
     import pickle
 
@@ -118,14 +118,14 @@ def loaded(served: ServerProcess, bundle: Bundle, board: str, args: argparse.Nam
         one.join(60)
     published = [name for process in publishers for name in json.loads(process.communicate(timeout=300)[0] or b"[]")]
     failed = [process.returncode for process in publishers if process.returncode]
-    took = [seconds for one in readers for path, seconds in one.took if path.startswith("/board/")]
-    wrong = [line for one in readers for line in one.wrong]
+    board_seconds = [seconds for one in readers for path, seconds in one.took if path.startswith("/board/")]
+    errors = [line for one in readers for line in one.wrong]
     quarter = len(memory) // 4
     before, after = max(memory[quarter : 2 * quarter]), max(memory[-quarter:])
-    p95, total = share(took, 0.95), sum(len(one.took) for one in readers)
-    median, most, load = share(took, 0.5), max(took), os.getloadavg()[0]
-    print(f"{total} pages in {args.seconds:.0f} s, of which {len(took)} boards: median {median * 1e3:.0f} ms,")
-    print(f"95 % {p95 * 1e3:.0f} ms, most {most * 1e3:.0f} ms; load {load:.1f} on {os.cpu_count()} cores")
+    p95, total = share(board_seconds, 0.95), sum(len(one.took) for one in readers)
+    median, slowest, load = share(board_seconds, 0.5), max(board_seconds), os.getloadavg()[0]
+    print(f"{total} pages in {args.seconds:.0f} s, of which {len(board_seconds)} boards: median {median * 1e3:.0f} ms,")
+    print(f"95 % {p95 * 1e3:.0f} ms, most {slowest * 1e3:.0f} ms; load {load:.1f} on {os.cpu_count()} cores")
     print(f"{len(published)} releases published; memory {before >> 20} MB, then {after >> 20} MB")
     browser = CookieClient(served)
     deadline, missing = time.monotonic() + 600, set(published)
@@ -133,11 +133,11 @@ def loaded(served: ServerProcess, bundle: Bundle, board: str, args: argparse.Nam
         rows = browser.request(f"{board}.csv").body.decode()
         missing = {name for name in published if f"alice/{name}@1" not in rows}
         time.sleep(1)
-    found = [f"{len(wrong)} answers were errors: {wrong[:3]}"] if wrong else []
-    found += [f"publishers ended with {failed}"] if failed else []
-    found += [f"a board took {p95:.2f} s at the 95th percentile"] if p95 > SLOWEST else []
-    found += [f"{len(missing)} acknowledged releases are not on the board: {sorted(missing)[:3]}"] if missing else []
-    return found + (["its memory grew"] if after > before * GROWTH + SPARE else [])
+    problems = [f"{len(errors)} answers were errors: {errors[:3]}"] if errors else []
+    problems += [f"publishers ended with {failed}"] if failed else []
+    problems += [f"a board took {p95:.2f} s at the 95th percentile"] if p95 > SLOWEST else []
+    problems += [f"{len(missing)} acknowledged releases are not on the board: {sorted(missing)[:3]}"] if missing else []
+    return problems + (["its memory grew"] if after > before * GROWTH + SPARE else [])
 
 
 def main() -> int:

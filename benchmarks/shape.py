@@ -25,7 +25,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def docstring_lines(tree: ast.Module) -> Iterator[int]:
-    """Yield the numbers of the lines that docstrings take, those of attributes too."""
+    """Yield the numbers of the lines of docstrings, including those of attributes."""
     for node in ast.walk(tree):
         for statement in getattr(node, "body", ()) if not isinstance(node, ast.Lambda | ast.IfExp) else ():
             if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
@@ -52,12 +52,12 @@ def parameter_count(function: Function) -> int:
 
 
 def complexities(folder: Path) -> list[int]:
-    done = subprocess.run(
+    finished = subprocess.run(
         (sys.executable, "-m", "ruff", "check", "--isolated", "--select", "C901", "--output-format", "json",
          "--config", "lint.mccabe.max-complexity=0", str(folder)),
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    matches = (COMPLEXITY.search(row["message"]) for row in json.loads(done.stdout))
+    matches = (COMPLEXITY.search(row["message"]) for row in json.loads(finished.stdout))
     return [int(match.group(1)) for match in matches if match]
 
 
@@ -81,11 +81,11 @@ def main() -> None:
         source = texts_in(root / "runner")
         trees = [ast.parse(text) for text in source]
         lines = [len(text.splitlines()) for text in source]
-        found = functions(trees)
-        lengths = [(node.end_lineno or node.lineno) - node.lineno + 1 for node in found]
-        parameters, complexity = [parameter_count(node) for node in found], complexities(root / "runner")
+        nodes = functions(trees)
+        lengths = [(node.end_lineno or node.lineno) - node.lineno + 1 for node in nodes]
+        parameters, complexity = [parameter_count(node) for node in nodes], complexities(root / "runner")
         code = sum(map(code_lines, source))
-        print(f"{root}: {len(source)} files, {sum(lines)} lines, {code} lines of code, {len(found)} functions")
+        print(f"{root}: {len(source)} files, {sum(lines)} lines, {code} lines of code, {len(nodes)} functions")
         print(f"  lines per file           {spread(lines)}; over 400: {sum(n > 400 for n in lines)}")
         print(f"  lines per function       {spread(lengths)}; over 40: {sum(n > 40 for n in lengths)}")
         print(f"  complexity               {spread(complexity)}; over 10: {sum(n > 10 for n in complexity)}")

@@ -1,7 +1,7 @@
-"""Questions to a board of ten million rollouts: each first answer within a second, in memory that is bounded.
+"""Check that queries of a board of ten million rollouts answer within a second, in limited memory.
 
-`python benchmarks/sql_large.py [--rollouts N]`. The board and the runs' messages are made in a temporary folder
-(about 1 GB); each question is asked by a process of its own, whose start is counted.
+`python benchmarks/sql_large.py [--rollouts N]`. The board and the runs' messages are created in a temporary folder
+(about 1 GB). Each query runs in a process of its own, whose start counts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.support.soft_assertions import SoftAssertions
 RUNS = 1_000
 SECONDS = 1.0
 MEGABYTES = 700
-"""What DuckDB is given, and Python with its packages."""
+"""The limit of a process: the memory that DuckDB may use, and that of Python with its packages."""
 
 FIRST = (
     "SELECT outcome, count(*) AS n FROM rollouts GROUP BY outcome",
@@ -47,7 +47,7 @@ FIRST = (
 
 
 def make(results: Path, rollouts: int, run: RunFolder) -> None:
-    """A board with that many rollouts in a thousand runs, and the messages of those runs in their folders."""
+    """Create a board with that many rollouts in a thousand runs, and the messages of these runs in their folders."""
     board = results / FILE
     connection = connect(memory="1GB", threads=2, spill=results)
     connection.execute(f"ATTACH '{board}' AS board (ROW_GROUP_SIZE {BOARD_GROUP_ROWS})")
@@ -60,8 +60,8 @@ def make(results: Path, rollouts: int, run: RunFolder) -> None:
         f"FROM range({RUNS}) t(i)"
     )
     connection.execute(
-        "INSERT INTO metrics SELECT 'run-' || i, NULL, 'accuracy', i / 1000, 0.1, 0.4, 0.6, 10000, 500 "
-        f"FROM range({RUNS}) t(i)"
+        "INSERT INTO metrics (run_id, metric, value, stderr, ci_low, ci_high, n, clusters) "
+        f"SELECT 'run-' || i, 'accuracy', i / 1000, 0.1, 0.4, 0.6, 10000, 500 FROM range({RUNS}) t(i)"
     )
     connection.execute(
         "INSERT INTO rollouts BY NAME SELECT 'run-' || (i // $each) AS run_id, substr(md5(i::VARCHAR), 1, 16) AS "
@@ -81,27 +81,28 @@ def make(results: Path, rollouts: int, run: RunFolder) -> None:
 
 
 def ask(results: Path, *words: str, first_line: bool = False) -> tuple[float, float, str]:
-    """Seconds until the answer, or its first line, came; megabytes at the most; the answer.
+    """Run a query; return the seconds until its answer or first line, the peak megabytes, and the answer.
 
-    Not more than the seconds of CPU that all its threads took: what else the machine does is not the question's.
+    The seconds of a whole answer are at most the CPU seconds of the process, so that other work of the machine does not
+    count.
     """
     command = [sys.executable, "-m", "runner", "sql", *words, "--results", str(results)]
-    begun = time.monotonic()
+    start = time.monotonic()
     process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE)
     assert process.stdout is not None
-    said = process.stdout.readline()
-    seconds = time.monotonic() - begun
+    output = process.stdout.readline()
+    seconds = time.monotonic() - start
     size = 0
     while more := process.stdout.read(1 << 20):
         size += len(more)
         if size < 1 << 20:
-            said += more
+            output += more
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0
     if not first_line:
-        seconds = min(time.monotonic() - begun, usage.ru_utime + usage.ru_stime)
-    return seconds, usage.ru_maxrss / 1024, said.decode()
+        seconds = min(time.monotonic() - start, usage.ru_utime + usage.ru_stime)
+    return seconds, usage.ru_maxrss / 1024, output.decode()
 
 
 def prove(results: Path, rollouts: int, check: SoftAssertions) -> None:
@@ -135,10 +136,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         played = [sys.executable, "-m", "runner", "specs/quickstart.yaml", "-q", "--results", str(results)]
         subprocess.run(played, cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL, check=True)
         (results / FILE).unlink()
-        if (child := os.fork()) == 0:  # a process of its own, whose memory is not counted for those after it
+        if (child := os.fork()) == 0:  # later processes would inherit the peak memory of this one
             make(results, rollouts, next(Results(results).runs()))
             os._exit(0)
-        check(os.waitpid(child, 0)[1] == 0, f"a board of {rollouts:,} rollouts in {RUNS:,} runs is made")
+        if os.waitpid(child, 0)[1]:
+            raise RuntimeError("the board was not made")
         prove(results, rollouts, check)
     return check.exit_code()
 

@@ -1,4 +1,4 @@
-"""The time of commands from a warm install, as ratios to a Python that does nothing; fails above a limit."""
+"""The start-up time of commands from a warm install, as ratios to `python -c pass`; fails above a limit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from common import ROOT, footer, measured, median, table, temporary_folder
 
 QUICKSTART = str(ROOT / "specs" / "quickstart.yaml")
 NIP_RUN = ["-c", "import sys; from runner.cli.main import main; sys.exit(main())"]
-"""The entry point, without the wrapper script of the installer, which differs between installers."""
+"""The entry point, without the wrapper script, which differs between installers."""
 COMMANDS = {
     "python -c pass": ["-c", "pass"],
     "a first query with DuckDB": ["-c", "import duckdb; duckdb.connect().execute('select 1').fetchall()"],
@@ -38,17 +38,17 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=7)
     args = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # a warm install has compiled files
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in COMMANDS}
+    costs: dict[str, list[tuple[float, float]]] = {name: [] for name in COMMANDS}
     with temporary_folder() as folder:
         measured([sys.executable, *NIP_RUN, QUICKSTART, "-q"], folder)
         for _ in range(args.repeat + 1):
-            for name, words in COMMANDS.items():
-                done = measured(
-                    [sys.executable, *(word.replace("{again}", str(folder / "again")) for word in words)], folder
+            for name, arguments in COMMANDS.items():
+                result = measured(
+                    [sys.executable, *(word.replace("{again}", str(folder / "again")) for word in arguments)], folder
                 )
-                found[name].append((done.wall, done.cpu))
-    # The first of each warms the caches.
-    times = {name: [median([time[i] for time in pairs[1:]]) * 1000 for i in (0, 1)] for name, pairs in found.items()}
+                costs[name].append((result.wall, result.cpu))
+    # The first time of each command is left out: it warms the caches.
+    times = {name: [median([time[i] for time in pairs[1:]]) * 1000 for i in (0, 1)] for name, pairs in costs.items()}
     base_wall, base_cpu = times["python -c pass"]
     ratios = {name: cpu / base_cpu for name, (_, cpu) in times.items()}
     rows = [

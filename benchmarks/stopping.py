@@ -1,15 +1,15 @@
-"""What stops when it is decided errs at most 5 % of the time, and a clear effect costs fewer games than a fixed plan.
+"""Check runs that stop early: they must err at most 5 % of the time, and need fewer games than a fixed plan.
 
     python benchmarks/stopping.py [--times N] [--seed S]
 
-N runs of each situation of the project's own sequences, looked at after every game, or after every group of games. An
-error of an interval: it has left out the true mean at any look. An error of a comparison: at no difference it has said
-that there is one, at any look. Groups are drawn anew for each run, as from all problems there might be.
+N runs are simulated in each situation, and the sequences of the project are evaluated after every game or group of
+games. An interval errs if it ever excludes the true mean; a comparison errs if it ever reports a difference where there
+is none. Each run draws new groups, as from all possible problems.
 
-Then a difference of 15 points between two runs on the same datapoints, played once each, at several shares of
-datapoints on which the two disagree. The fixed plan is that of `nip-run plan --detect 0.15`, which knows of no earlier
-run: 80 % power, and two runs that are independent, each with the most that a share can vary (0.25). The plan that knows
-the variance beforehand, as nobody does without a first run, stands beside it.
+Then two runs on the same datapoints, played once each, differ by 15 points; the share of datapoints on which they
+disagree varies. The fixed plan is that of `nip-run plan --detect 0.15` without an earlier run: 80 % power for two
+independent runs with the largest possible variance of a share (0.25). For comparison, the output also has a plan that
+knows the variance.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ from runner.statistics.variance_components import UNKNOWN, groups_needed
 from tests.support.soft_assertions import SoftAssertions
 
 GAMES = 400
-"""Of each run, and looks."""
+"""The games of each run. The sequences are evaluated after each of them."""
 EFFECT = 0.15
 CONCURRENCY = 64
 REALISTIC = (0.2, 0.25)
-"""How often two judges disagree who are right 60 % and 75 % of the time, and find the same datapoints hard: their
-scores correlate by 0.6 and 0.5, and Var(d) is 0.18 and 0.23."""
+"""The shares of datapoints on which two judges disagree who are right in 60 % and 75 % and find the same ones hard.
+
+Their scores have a correlation of 0.6 and 0.5, and Var(d) is 0.18 and 0.23.
+"""
 
 Draw = Callable[[np.random.Generator], Iterator[tuple[float, float]]]
-"""Observations of one run: values with their weights."""
+"""Draws the observations of one run: values with their weights."""
 
 
 def main() -> int:
@@ -51,16 +53,16 @@ def main() -> int:
     for disagree in (*REALISTIC, 0.3, 0.45):
         known = groups_needed(EFFECT, disagree - EFFECT**2)
         runs, rng = max(args.times // 2, 100), np.random.default_rng([args.seed, 15])
-        needed, begun, right = stopped(disagree, runs, rng)
+        needed, started, right = stopped(disagree, runs, rng)
         mean = float(np.mean(needed))
-        found = float(np.mean((needed <= fixed) & right))
+        decided_in_time = float(np.mean((needed <= fixed) & right))
         line = (
-            f"disagreeing on {disagree:.0%}: {mean:.0f} games on average, {begun.mean():.0f} with those begun beyond, "
-            f"at concurrency {CONCURRENCY}: {1 - begun.mean() / fixed:.0%} fewer than {fixed}; "
-            f"{found:.0%} decided rightly within {fixed}. A plan with the variance known beforehand: {known}"
+            f"disagreeing on {disagree:.0%}: {mean:.0f} games on average, {started.mean():.0f} with others begun "
+            f"at concurrency {CONCURRENCY}: {1 - started.mean() / fixed:.0%} fewer than {fixed}; "
+            f"{decided_in_time:.0%} decided rightly within {fixed}. A plan with the variance known beforehand: {known}"
         )
         if disagree in REALISTIC:
-            check(begun.mean() <= 0.6 * fixed, line)
+            check(started.mean() <= 0.6 * fixed, line)
             check(np.mean(right) >= 0.975, f"disagreeing on {disagree:.0%}: {np.mean(right):.1%} decided rightly")
         else:
             print(f"      {line}")
@@ -68,7 +70,7 @@ def main() -> int:
 
 
 def wrong_intervals(draw: Draw, truth: float, runs: int, rng: np.random.Generator) -> float:
-    """The share of runs whose interval leaves out the truth at any look."""
+    """Return the share of runs whose interval ever excludes the truth."""
     return float(np.mean([_left_out(draw(rng), truth) for _ in range(runs)]))
 
 
@@ -82,40 +84,40 @@ def _left_out(observations: Iterator[tuple[float, float]], truth: float) -> bool
 
 
 def wrong_decisions(draw: Draw, runs: int, rng: np.random.Generator) -> float:
-    """The share of runs that find a difference at any look."""
+    """Return the share of runs that ever find a difference."""
     return float(np.mean([_until_decided(draw(rng))[1] != 0 for _ in range(runs)]))
 
 
 def stopped(disagree: float, runs: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For runs with the planted effect: the games that each took, those begun by then, and whether it decided rightly.
+    """Simulate runs with the planted effect: the games that each needed, those started, and whether it decided rightly.
 
-    As many games are begun as the engine lets begin, which are paid for though nothing depends on them.
+    As many games are started as the engine would start: those beyond the needed ones are paid for without use.
     """
     better, worse = (disagree + EFFECT) / 2, (disagree - EFFECT) / 2
-    found = [_until_decided(_pairs(better, worse)(rng)) for _ in range(runs)]
-    games, signs, begun = map(np.array, zip(*found, strict=True))
-    return games, begun, signs > 0
+    decisions = [_until_decided(_pairs(better, worse)(rng)) for _ in range(runs)]
+    games, signs, started = map(np.array, zip(*decisions, strict=True))
+    return games, started, signs > 0
 
 
 def _until_decided(observations: Iterator[tuple[float, float]]) -> tuple[int, int, int]:
-    """How many observations it took, which way it went (0: it was not decided), and how many were begun."""
-    sequence, games, begun = DifferenceSequence(), 0, games_ahead(0, 0.0, CONCURRENCY, steady=False)
+    """Return how many observations a decision took, its sign (0: undecided), and how many games were started."""
+    sequence, games, started = DifferenceSequence(), 0, games_ahead(0, 0.0, CONCURRENCY, steady=False)
     for games, (difference, weight) in enumerate(observations, 1):
         sequence.add(difference, weight)
         if (progress := sequence.evidence) >= 1:
             assert sequence.mean is not None
-            return games, 1 if sequence.mean > 0 else -1, begun
-        begun = max(begun, games + games_ahead(games, progress, CONCURRENCY, steady=False))
+            return games, 1 if sequence.mean > 0 else -1, started
+        started = max(started, games + games_ahead(games, progress, CONCURRENCY, steady=False))
     return games, 0, games
 
 
 def _games(chance: float) -> Draw:
-    """Each datapoint a group of its own, played once."""
+    """Draw games on datapoints that are groups of their own, played once."""
     return lambda rng: ((float(right), 1.0) for right in rng.random(GAMES) < chance)
 
 
 def _groups(rng: np.random.Generator) -> Iterator[tuple[float, float]]:
-    """Groups of one to four datapoints, played three times each; the larger a group, the harder. Weights are sizes."""
+    """Draw groups of one to four datapoints, played three times. Larger groups are harder; weights are sizes."""
     sizes = rng.integers(1, 5, GAMES // 4)
     chances = rng.beta(*_HARDER[sizes - 1].T)
     for size, chance in zip(sizes, chances, strict=True):
@@ -124,11 +126,11 @@ def _groups(rng: np.random.Generator) -> Iterator[tuple[float, float]]:
 
 _HARDER = np.array([(9.0, 1.0), (8.0, 2.0), (6.0, 4.0), (4.0, 6.0)])
 _OF_GROUPS = float(np.average(_HARDER[:, 0] / 10, weights=[1, 2, 3, 4]))
-"""Of all datapoints, which is not the mean over groups."""
+"""The mean over all datapoints, which differs from the mean over groups."""
 
 
 def _pairs(better: float, worse: float) -> Draw:
-    """Differences of two runs that played each datapoint once."""
+    """Draw the differences of two runs that played each datapoint once."""
 
     def draw(rng: np.random.Generator) -> Iterator[tuple[float, float]]:
         chance = rng.random(GAMES)
@@ -138,7 +140,7 @@ def _pairs(better: float, worse: float) -> Draw:
 
 
 def _repeats(rng: np.random.Generator) -> Iterator[tuple[float, float]]:
-    """Differences of two runs of the same system, three repeats of groups of one to four datapoints."""
+    """Draw the differences of two runs of the same system: groups of one to four datapoints, played three times."""
     sizes = rng.integers(1, 5, GAMES // 4)
     for size, chance in zip(sizes, rng.beta(1.4, 0.6, len(sizes)), strict=True):
         yield (rng.binomial(3 * size, chance) - rng.binomial(3 * size, chance)) / (3 * size), size / 4

@@ -1,8 +1,8 @@
-"""The points of a sweep side by side, beside the same points one after another.
+"""The time of a sweep whose points are played together, compared with the same points one after another.
 
-Nine points of a few games each, against a loopback server that takes its time. Both ways run in processes of their own,
-in turns; the figures are medians. `one by one` gives the command each point by itself, without its imports; `together`
-gives it the sweep. Both end with the same runs.
+Nine points of a few games each are played against a slow loopback server. The two ways alternate, each in a process of
+its own; the figures are medians. `one by one` plays each point as a run of its own, and `together` plays the sweep.
+Imports are not counted. Both ways produce the same runs.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ WAYS = ("one by one", "together")
 
 
 def play(way: str, folder: Path, results: Path) -> dict[str, Any]:
-    """Seconds and CPU seconds of all points, from before the first call to the last byte on disk."""
+    """Measure the seconds and CPU seconds of all points, from before the first call to the last byte on disk."""
     from runner import load_specs, run, run_sweep
 
     specs = load_specs(folder / "spec.yaml", [f"sweep={{seed: {list(range(POINTS))}}}"])
-    begun, cpu = time.perf_counter(), time.process_time()
-    done = [run(spec, results) for spec in specs] if way == WAYS[0] else run_sweep(specs, results)
-    calls = sum(result.manifest.completions or 0 for result in done)
-    return {"wall": time.perf_counter() - begun, "cpu": time.process_time() - cpu, "calls": calls}
+    wall, cpu = time.perf_counter(), time.process_time()
+    finished = [run(spec, results) for spec in specs] if way == WAYS[0] else run_sweep(specs, results)
+    calls = sum(result.manifest.completions or 0 for result in finished)
+    return {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu, "calls": calls}
 
 
 def main() -> None:
@@ -45,18 +45,21 @@ def main() -> None:
         return
     from tests.support.servers.chat_client import run_chat_server
 
-    found: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
+    played: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
     with temporary_folder() as folder, run_chat_server(latency=args.latency) as server:
         write_spec(folder, server.base_url, args.games, args.concurrency)
         for number in range(args.times):
             for way in WAYS:
-                found[way].append(child(__file__, way, folder, folder / f"{way}-{number}"))
-    figures = {way: [median([run[name] for run in found[way]]) for name in ("wall", "cpu", "calls")] for way in WAYS}
+                played[way].append(child(__file__, way, folder, folder / f"{way}-{number}"))
+    figures = {way: [median([run[name] for run in played[way]]) for name in ("wall", "cpu", "calls")] for way in WAYS}
     wall, cpu, _ = figures[WAYS[0]]
     table(
         f"{POINTS} points of {args.games} games, {args.latency:g} s a call, concurrency {args.concurrency}",
         ["way", "seconds", "ratio", "CPU s", "CPU ratio", "calls"],
-        [[way, took, took / wall, used, used / cpu, int(calls)] for way, (took, used, calls) in figures.items()],
+        [
+            [way, seconds, seconds / wall, cpu_seconds, cpu_seconds / cpu, int(calls)]
+            for way, (seconds, cpu_seconds, calls) in figures.items()
+        ],
     )
     footer(__file__)
 

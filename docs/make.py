@@ -75,6 +75,9 @@ MEANINGS = {
     "provider": "the provider's name",
     "value": "the metric's value",
     "text": "the note",
+    "id": "the note's id",
+    "tags": "the note's tags",
+    "reason": "why the run has no rank",
     "verdicts": "number of verdicts of run_id",
     "own_share": "share of the verdicts of run_id with answers of its own",
     "other_own_share": "the same for the other run",
@@ -238,7 +241,7 @@ def tables_page() -> str:
     from runner.results.table_columns import COLUMNS, NOTE_COLUMNS
 
     about = {
-        "leaderboard": "A view with a row for each run without training: accuracy, and rank or why it has none.",
+        "leaderboard": "A view with a row for each run without training: accuracy, and rank or why there is no rank.",
         "runs": "A row for each run.",
         "agents": "A row for each agent of a run.",
         "metrics": "A row for each [metric](metrics.md) of a run.",
@@ -248,6 +251,7 @@ def tables_page() -> str:
         "completions": "A row for each call of a model, answered or failed.",
         "comparisons": "A view with a test for every two runs of the same task. Name the runs in your query.",
         "flips": "A view with a row for each datapoint that one run mostly judges right and another mostly wrong.",
+        "ratings": "A view with a row for each player of a [tournament](../how-to/run-a-tournament.md) and side.",
         "notes": "A row for each note that a reader wrote on a run or a game.",
         "ranks": "A row for each run with a rank.",
         "rank_tests": "A row for each test behind the ranks.",
@@ -292,10 +296,10 @@ def protocols_page() -> str:
     schema = protocol_schema()
     lines = [
         "# Protocols", "", GENERATED, "",
-        "A protocol is the rules of a game. Provers argue for accept or reject (their *stance*); the verifier asks",
+        "A protocol is the rules of a game. Provers argue for accept or reject (their *stance*). The verifier asks",
         "questions, then accepts or rejects. An agent reads and writes only in the channels that it is a member of.",
-        "The *cycle* lists the steps of a game. Each step is one round, and its agents speak at the same time.",
-        "After the last step, the first follows again, until the last round. You can also",
+        "The *cycle* lists the steps of a game. Each step is one round. The agents of a step do not see each other's",
+        "messages of this round. After the last step, the first follows again, until the last round. You can also",
         "[write a protocol](../how-to/write-a-protocol.md).",
     ]  # fmt: skip
     for name in builtin_names():
@@ -317,11 +321,18 @@ def protocols_page() -> str:
         for step in file.cycle:
             speakers = ", ".join(f"{agent} in {' and '.join(channels)}" for agent, channels in step.speak.items())
             drawn = " (one of them, chosen at random)" if step.draw == "one" else ""
-            steps.append((speakers or "no agent") + drawn)
+            best_of = "" if step.best_of is None else f" (best of {step.best_of.n} by `{step.best_of.by}`)"
+            steps.append((speakers or "no agent") + drawn + best_of)
         lines += ["- Cycle: " + "; then ".join(steps) + "."]
         parameters = file.parameters
         first = "starts" if parameters.verifier_first else "does not start"
         lines += [f"- Rounds: {parameters.max_message_rounds} by default; the verifier {first}."]
+        for column, agents in file.private.items():
+            lines += [f"- Private column: `{column}` ({', '.join(agents)})."]
+        if file.quotes is not None:
+            lines += [f"- Checked quotes: of the column `{file.quotes.source}`."]
+        if file.panel is not None:
+            lines += [f"- Panel: the rule is `{file.panel.rule}`."]
         if file.fixed:
             lines += ["- Fixed parameters: " + ", ".join(f"`{key}`" for key in file.fixed) + "."]
     parameters_node = resolve(schema, schema["properties"]["parameters"])
@@ -344,6 +355,8 @@ def protocols_page() -> str:
         items = resolve(schema, node)
         child = items.get("additionalProperties") or items.get("items")
         keys.append((f"`{name}`", node.get("description", "")))
+        if "properties" in items:
+            keys += [(f"`{name}.{key}`", child.get("description", "")) for key, child in items["properties"].items()]
         if isinstance(child, dict) and "properties" in (target := resolve(schema, child)):
             prefix = f"{name}[]" if "items" in items else f"{name}.NAME"
             keys += [(f"`{prefix}.{key}`", child.get("description", "")) for key, child in target["properties"].items()]
@@ -375,7 +388,7 @@ def metric_table(group: str) -> Iterator[str]:
         has_unit = metric.unit in ("", "share", "difference of shares") or metric.unit in metric.description
         unit = "" if has_unit else f" ({metric.unit})"
         cells = (
-            f"`{metric.base_name}`" + (f" ({metric.symbol})" if metric.symbol else ""),
+            f"`{metric.base_name}`" + (f" ({metric.symbol})" if metric.symbol and " " not in metric.symbol else ""),
             metric.over,
             metric.description + unit,
             {1: "larger", -1: "smaller", 0: ""}[metric.better],
@@ -392,6 +405,8 @@ def metric_group(metric: Any) -> str:
         return "blocks"
     if metric.source in (Source.FORECASTS, Source.LOGPROBS):
         return "forecasts"
+    if metric.source is Source.JUDGES:
+        return "judges"
     if metric.source is Source.CALLS:
         return "calls"
     return "agents" if metric.needs_calls or metric.source is Source.AGENTS else "verdicts"

@@ -15,7 +15,7 @@ from runner.runs.execution.accounting import Progress
 from runner.runs.execution.shard_consistency import parse_shard, plan_of_shard
 from runner.runs.finished import result as played
 from runner.runs.finished.selection import ReplayOf, RunSelection
-from runner.runs.session.chat_format_lock import plans_with_original_formats
+from runner.runs.session.original_chat_formats import plans_with_original_formats
 from runner.runs.session.run import RunOptions
 from runner.spec.loader import Spec, SpecSource
 from runner.training.dispatch import choose_run_id, run_all, run_spec

@@ -22,7 +22,7 @@ from runner.spec import loader as specs
 from runner.spec.loader import Overrides, Spec, SpecSource
 from runner.spec.warnings.catalog import check_warnings_of
 from runner.training.key_usage import key_uses_of
-from runner.training.plan import TrainingPlan, plan_of
+from runner.training.plan import plan_of
 
 if TYPE_CHECKING:
     from runner.runs.planning.duration import Duration
@@ -184,9 +184,10 @@ def sample_size(
 
 def _benchmark_plan(spec: Spec | SpecSource) -> Plan:
     plan = plan_of(ensure_loaded(spec))
-    if isinstance(plan, TrainingPlan):
+    if not isinstance(plan, Plan):
+        kind = plan.spec.experiment.kind
         raise UsageError(
-            "the spec trains models, but only benchmarks can be planned; set kind to benchmark and training to null"
+            f"the spec is a {kind}, but only benchmarks can be planned; set kind to benchmark and {kind} to null"
         )
     return plan
 

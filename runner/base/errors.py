@@ -52,6 +52,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from runner.base.exit_codes import ExitCode
 
+ANSWERS_ARE_SAVED = "All answers so far are saved in the run's journal and are not paid for again"
+"""A sentence of messages about an interrupted or failed run, before or after the advice on how to resume it."""
+
 if TYPE_CHECKING:
     from runner.base.problems import Problem
 
@@ -221,7 +224,7 @@ class BudgetExhausted(NipRunError):
 
 
 class Interrupted(NipRunError):
-    """A signal stopped the run. Every answer that was paid for is stored."""
+    """A signal stopped the run. Every answer that was paid for is saved."""
 
     exit_code = ExitCode.INTERRUPTED
 
@@ -330,7 +333,7 @@ class InvalidResponseError(GenerationError):
 
 
 class InvalidDecisionError(InvalidResponseError):
-    """The answer announces a decision that is neither an accept nor a reject."""
+    """The answer announces a decision, but has none that can be read."""
 
 
 class InvalidConfidenceError(InvalidDecisionError):
@@ -339,6 +342,14 @@ class InvalidConfidenceError(InvalidDecisionError):
 
 class NotAllActiveChannelsInResponseError(InvalidResponseError):
     """The answer lacks a message for a channel where the agent must speak."""
+
+
+class ScratchpadError(InvalidResponseError):
+    """An answer does not separate the agent's private notes from its message."""
+
+
+class WordLimitError(InvalidResponseError):
+    """An answer has more visible words than the protocol allows."""
 
 
 class AgentNotActiveInChannelError(NipRunError, ValueError):

@@ -19,10 +19,10 @@ class ExitCode(IntEnum):
 
     DONE = 0, "done"
     FAILED = 1, "the run failed, is incomplete, or waits for a model"
-    USAGE = 2, "bad usage or an invalid spec"
-    BUDGET = 3, "budget exhausted"
-    REFUSED = 4, "the provider refused: key, money, model or parameter"
-    UNDECIDED = 5, "the data cannot tell whether an assertion holds"
+    USAGE = 2, "wrong usage or an invalid spec"
+    BUDGET = 3, "the budget is used up"
+    REFUSED = 4, "the provider refused the API key, the model or a parameter, or the account has no money"
+    UNDECIDED = 5, "there is too little data to decide whether an assertion holds"
     INTERRUPTED = 130, "interrupted"
 
 

@@ -84,7 +84,8 @@ def add_shard_option(parser: argparse.ArgumentParser, help_text: str) -> None:
 def add_spec_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "spec_arguments", nargs="+", metavar="SPEC|KEY=VALUE",
-        help="specs or run folders, then overrides: KEY=VALUE sets, +KEY=VALUE adds, ~KEY deletes; keys are dotted",
+        help="specs or run folders, then overrides: KEY=VALUE sets a key (dataset.limit=9), +KEY=VALUE adds a key, "
+        "~KEY removes it",
     )  # fmt: skip
 
 
@@ -103,7 +104,7 @@ def add_trust_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PROGRAM",
-        help="allow a downloaded spec to run this program, which gets the whole environment; repeatable",
+        help="allow a downloaded spec to run this program, which gets all environment variables; repeatable",
     )
     add("--allow-host", action="append", default=[], metavar="HOST",
         help="allow a downloaded spec to use this server without a key: HOST or HOST:PORT, after http:// if the "

@@ -13,7 +13,7 @@ from itertools import takewhile
 from types import ModuleType
 from typing import NoReturn
 
-from runner.base.errors import Interrupted, NipRunError, SpecError
+from runner.base.errors import ANSWERS_ARE_SAVED, Interrupted, NipRunError, SpecError
 from runner.base.exit_codes import EXIT_CODES, ExitCode
 from runner.base.text import did_you_mean, escape_controls
 from runner.cli.arguments import folder_path
@@ -157,7 +157,7 @@ def _interrupt_error(name: str, arguments: Sequence[str]) -> Exception:
 
     if name != "run":
         return Interrupted("interrupted")
-    error = Interrupted("interrupted; everything paid for is saved")
+    error = Interrupted(f"interrupted. {ANSWERS_ARE_SAVED}")
     error.add_note(f"Resume with: {shlex.join(['nip-run', *arguments])}")
     return error
 

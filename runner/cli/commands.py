@@ -28,7 +28,7 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
         "merge": Command("experiments.merge", "merge the shards of a run into one run"),
         "rejudge": Command("experiments.rejudge", "let another judge decide the debates of a run"),
     },
-    "look": {
+    "inspect": {
         "runs": Command("results.runs", "list all runs"),
         "show": Command("results.show", "show a run, its rollouts, a transcript or the prompts that were sent"),
         "view": Command("results.view", "open runs in a browser and follow them while they play"),
@@ -37,7 +37,7 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
         "sweep": Command("results.sweep", "show the points of a sweep as one table with rank ranges"),
         "explain-misses": Command("results.explain_misses", "explain why a run's requests were not in the cache"),
     },
-    "ask": {
+    "analyze": {
         "leaderboard": Command("results.leaderboard", "rank the runs of each task, or rebuild the leaderboard file"),
         "compare": Command("results.compare", "tell whether one run is better than another, and by how much"),
         "sql": Command("results.sql", "query the leaderboard and the records of all runs in SQL"),
@@ -52,7 +52,7 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
         "reproduce": Command("registry.reproduce", "recompute a published run from its transcripts, or play it again"),
         "search": Command("registry.search", "search a registry"),
         "login": Command("registry.login", "store the token for a registry's server"),
-        "install": Command("registry.install", "install components that specs name by reference, and pin them"),
+        "install": Command("registry.install", "install components, and record their hashes in nip-run.lock"),
         "uninstall": Command("registry.uninstall", "remove installed components"),
         "freeze": Command("registry.freeze", "pin everything that a spec names, or tell what cannot be pinned"),
         "status": Command("registry.status", "tell what can be published, and what prevents the rest"),
@@ -62,8 +62,8 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
         "serve": Command("server.serve", "serve a registry over HTTP"),
         "server": Command("server.server", "administer a served registry: accounts, organizations, tokens, backups"),
     },
-    "files": {
-        "export": Command("results.export", "write fine-tune files, results and transcripts for other tools"),
+    "other": {
+        "export": Command("results.export", "write fine-tuning files, results and transcripts for other tools"),
         "schema": Command("experiments.schema", "print the JSON Schema of a spec or a protocol file"),
         "completion": Command("completion", "print a shell's completion script"),
     },

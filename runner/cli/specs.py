@@ -19,7 +19,7 @@ from runner.registry.components.lookup import make_finder_for
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.run_plan import sweep_problems
 from runner.runs.finished.selection import OWN_RUN, RunSelection
-from runner.runs.session.chat_format_lock import plans_with_original_formats
+from runner.runs.session.original_chat_formats import plans_with_original_formats
 from runner.spec.loader import Spec, load_specs
 from runner.spec.model_sources import FindRun
 from runner.spec.run_names import SAVED_SPEC

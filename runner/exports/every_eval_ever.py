@@ -62,7 +62,9 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     path = folder / f"{record.uuid}.json"
     atomic_write(path, orjson.dumps(content, option=orjson.OPT_INDENT_2))
     export.files |= {path: rows, samples: rows}
-    other_agents = [row["agent"] for row in source.manifest.agents if row is not subject and row is not source.verifier]
+    judges = [] if subject["role"] == "verifier" else source.verifiers
+    known = {subject["agent"], *(row["agent"] for row in judges or source.verifiers[:1])}
+    other_agents = [row["agent"] for row in source.manifest.agents if row["agent"] not in known]
     if other_agents:
         export.not_carried.append(
             f"the models of {comma_join(other_agents)}: a record describes one model; source_metadata names the others"
@@ -166,10 +168,10 @@ class _Record:
             "max_score": _json_bound(metric.high),
         }
         if self._subject["role"] != "verifier":
-            verifier = self._source.verifier
+            verifiers = self._source.verifiers
             config["llm_scoring"] = {
-                "judges": [{"model_info": _model_info(verifier)}],
-                "input_prompt": self._source.prompt(verifier["agent"]),
+                "judges": [{"model_info": _model_info(verifier)} for verifier in verifiers],
+                "input_prompt": self._source.prompt(verifiers[0]["agent"]),
             }
         uncertainty: dict[str, Any] = {"num_samples": row["n"]}
         if row["stderr"] is not None:
@@ -238,8 +240,8 @@ class _Record:
             "sample_id": rollout.job.datapoint.id,
             "interaction_type": "multi_turn",
             "input": {
-                "raw": orjson.dumps(rollout.job.datapoint.columns, option=orjson.OPT_SORT_KEYS).decode(),
-                "reference": [game.label],
+                "raw": orjson.dumps(game.columns, option=orjson.OPT_SORT_KEYS).decode(),
+                "reference": game.label.split(", "),
             },
             "output": None,
             "messages": messages,

@@ -40,7 +40,7 @@ VERSION = 2
 """Version of the log format."""
 SCORE = "verdict"
 _NO_TRACEBACK = {"traceback": "", "traceback_ansi": ""}
-_VERDICT_FACTS = ("votes", "verdicts", *CONFIDENCE_FIELDS)
+_VERDICT_FACTS = ("votes", "verdicts", "panel", *CONFIDENCE_FIELDS)
 """Facts about a game that are part of its score."""
 
 
@@ -190,7 +190,8 @@ class _Log:
             "id": rollout.job.datapoint.id,
             "epoch": rollout.job.number + 1,
             "input": self._format_input(game),
-            "target": game.label,
+            **({"choices": list(listed.ballot.texts)} if (listed := rollout.answers) is not None else {}),
+            "target": game.label if listed is None else game.label.split(", "),
             "messages": self._build_messages(game),
             "output": {"model": self._subject["model"] if self._subject else NO_MODEL, "choices": []},
             "scores": None if is_lost else {SCORE: _build_score(game)},
@@ -237,7 +238,7 @@ class _Log:
         return [{"id": f"m{index}", **message} for index, message in enumerate((*prompts, task, *messages))]
 
     def _format_input(self, game: ExportedGame) -> str:
-        return orjson.dumps(game.rollout.job.datapoint.columns).decode()
+        return orjson.dumps(game.columns).decode()
 
     def summarize(self, sample: dict[str, Any]) -> dict[str, Any]:
         """Return the part of a sample that Inspect's lists show."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 from runner.base.errors import UsageError
 from runner.base.text import comma_join
 from runner.game.prompts.chat import ChatMessage
-from runner.game.protocols.protocol import Decision, label_player, stance_word
+from runner.game.protocols.protocol import Decision, label_player, label_word, stance_word
 from runner.models.interface import SampleKey
 from runner.models.settings import ModelSettings
 from runner.results.folder import RunFolder
@@ -21,6 +21,7 @@ from runner.results.manifest import AgentRow, Manifest, Status
 from runner.rollouts.plan import Plan
 from runner.rollouts.recorded_games import AnsweredRequest
 from runner.rollouts.rollout import CONFIDENCE_FIELDS, Call, Outcome, Rollout
+from runner.rollouts.transcript import shown_columns, shown_label, shown_stances, votes_json
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
 from runner.spec.paired_design import exchange_players
 
@@ -65,8 +66,8 @@ class ExportedGame:
     requests: Sequence[AnsweredRequest]
     cast: Mapping[str, AgentRow]
     """The agents by role in the protocol, each with the model that played that role in this game."""
-    stances: Mapping[str, int]
-    """The stance of each prover."""
+    stances: Mapping[str, int | str]
+    """The stance of each prover, or the letter of the answer that it argued for."""
     new_judge: str | None = None
     """The agent that judges a debate of another run again; None in other runs.
 
@@ -149,41 +150,50 @@ class ExportedGame:
 
     @property
     def verdict(self) -> str | None:
-        """`accept` or `reject`; None without a verdict."""
+        """`accept`, `reject`, or the letter of a listed answer; None without a verdict."""
         rollout = self.rollout
+        if rollout.answers is not None:
+            return rollout.answers.chosen_letter
         return stance_word(Decision(rollout.decision)) if rollout.outcome == Outcome.DECIDED else None
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The columns of the datapoint; listed answers are a mapping of the game's letters to texts."""
+        return shown_columns(self.rollout)
 
     @cached_property
     def facts(self) -> dict[str, Any]:
         """The variant of the game and the details of its verdict, without missing values.
 
-        Decisions are numbers, as in the run's tables: 0 reject, 1 accept, 2 none.
+        Decisions are numbers, as in the run's tables: 0 reject, 1 accept, 2 none. Listed answers are letters.
         """
         rollout, planned = self.rollout, self.rollout.job
         optional_facts = {
-            "stance": rollout.stance if planned.stance is None else planned.stance,
+            "stance": None if rollout.answers else rollout.stance if planned.stance is None else planned.stance,
             "swapped": planned.swapped,
             "stances_exchanged": planned.stances_exchanged,
-            "votes": None if rollout.votes is None else list(rollout.votes),
+            **({} if rollout.answers is None else rollout.answers.columns()),
+            "votes": votes_json(rollout),
             "verdicts": None if rollout.verdicts is None else [verdict.to_json() for verdict in rollout.verdicts],
+            "panel": None if rollout.panel is None else [judge.to_json() for judge in rollout.panel],
             **{name: getattr(rollout, name) for name in CONFIDENCE_FIELDS},
         }
         return {name: value for name, value in optional_facts.items() if value is not None}
 
     @property
     def label(self) -> str:
-        """The right verdict: `accept` or `reject`.
+        """The right verdict: `accept`, `reject`, or the letters of the right answers, such as `A, C`.
 
         Raises:
             UsageError: the run has no labels because the dataset's owner keeps them private.
         """
-        label = self.rollout.job.datapoint.label
+        label = shown_label(self.rollout)
         if label is None:
             raise UsageError(
                 "this format needs labels, but the run's dataset has none, because its owner keeps them private; "
                 "export a run on a dataset with labels"
             )
-        return stance_word(Decision(label))
+        return label_word(label)
 
 
 @dataclass(frozen=True)
@@ -344,8 +354,9 @@ class RunSource:
         return self._swapped_players[agent] if game.rollout.job.swapped else agent
 
     @property
-    def verifier(self) -> AgentRow:
-        return next(row for row in self.manifest.agents if row["role"] == "verifier")
+    def verifiers(self) -> list[AgentRow]:
+        """The verifier, or the judges of a panel."""
+        return [row for row in self.manifest.agents if row["role"] == "verifier"]
 
     def metric(self, name: str) -> Mapping[str, Any] | None:
         """Return the row of a metric of the game as a whole, or None if it has no value."""
@@ -366,7 +377,7 @@ class RunSource:
                 created = {sample: time for sample, time in times.items() if time and time >= start_ms - CLOCK_SKEW_MS}
                 for rollout in rollouts:
                     cast = self._casts[bool(rollout.job.swapped)]
-                    stances = self.plan.spec.protocol.prover_stances(rollout.job.prover_stance)
+                    stances = shown_stances(self.plan.spec.protocol, rollout)
                     yield ExportedGame(rollout, requests, cast, stances, new_judge, start_ms, created)
 
 

@@ -108,6 +108,10 @@ def _format_message(line: ChatLine) -> dict[str, Any]:
     return row
 
 
+def _as_text(value: object) -> str | None:
+    return None if value is None else orjson.dumps(value).decode()
+
+
 def _build_row(source: RunSource, game: ExportedGame, chat: _Chat) -> dict[str, Any]:
     rollout, manifest, facts = game.rollout, source.manifest, game.facts
     point = rollout.job.datapoint
@@ -136,8 +140,9 @@ def _build_row(source: RunSource, game: ExportedGame, chat: _Chat) -> dict[str, 
         "decision": game.verdict,
         "outcome": rollout.outcome.value,
         "rounds": len(rollout.rounds),
-        "datapoint": orjson.dumps(rollout.job.datapoint.columns).decode(),
-        **{name: orjson.dumps(facts[name]).decode() if name in facts else None for name in ("votes", "verdicts")},
+        "datapoint": orjson.dumps(game.columns).decode(),
+        "votes": _as_text(facts.get("votes")),
+        "verdicts": _as_text(facts.get("verdicts", facts.get("panel"))),
         **{name: facts.get(name) for name in ("stance", "swapped", "stances_exchanged", *CONFIDENCE_FIELDS)},
         "debates_of": None if manifest.rejudge_of is None else manifest.rejudge_of.run_id,
     }

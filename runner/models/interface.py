@@ -29,7 +29,7 @@ class SampleKey(NamedTuple):
     agent: str
     attempt: int
     vote: int = 0
-    """Index of the vote, if a verdict is the result of several votes."""
+    """Index of the vote or of the candidate, if a verdict is the result of several votes, or an answer of several."""
 
     def fields(self) -> list[Any]:
         """Return the key as a list for records. Vote 0 is left out, because earlier versions had no votes."""
@@ -55,6 +55,18 @@ class ResponseHint:
     must_decide: bool = False
     confidence: str | None = None
     """The text before the confidence, if a verdict must state one."""
+    scratchpad: str | None = None
+    """The text that ends the private notes, if the agent has any."""
+    number: tuple[str, int] | None = None
+    """The text before a number that the answer must state, and the highest number."""
+    source: str | None = None
+    """The text to quote, if the protocol checks quotes and the agent may see the text."""
+    answer_order: tuple[int, ...] | None = None
+    """The indices of the listed answers in the order of the game, if the agent may choose one of them."""
+    answer_marker: str = ""
+    """The text before the letter of the chosen answer, or before the numbers of all answers."""
+    form: str = "answer"
+    """What follows the marker; see the spec key `verdict.form`."""
 
 
 @value_class(frozen=True)
@@ -67,7 +79,7 @@ class Request:
     seed: int = 0
     hint: ResponseHint = ResponseHint()
     siblings: tuple[SampleKey, ...] = ()
-    """The samples of other repeats with an identical request. One call can request the answers of all of them."""
+    """The samples of other repeats or candidates with an identical request. One call can request all answers."""
     n: int = 1
     """Number of answers to request; more than 1 if one call is for several samples."""
 

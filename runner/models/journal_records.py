@@ -181,11 +181,19 @@ class RepeatRecord:
     """The repeat of the other sample."""
     choice: int
     """The index of the answer in the other record."""
+    holder_vote: int | None = None
+    """The vote or candidate of the other sample; None if both samples have the same."""
+
+    @classmethod
+    def of(cls, sample: SampleKey, holder: SampleKey, choice: int) -> RepeatRecord:
+        """Return the record of a sample whose answer is stored in the record of `holder`."""
+        return cls(sample, holder.repeat, choice, None if holder.vote == sample.vote else holder.vote)
 
     @property
     def holder(self) -> SampleKey:
         """The other sample, whose record has the answer."""
-        return self.sample._replace(repeat=self.holder_repeat)
+        vote = self.sample.vote if self.holder_vote is None else self.holder_vote
+        return self.sample._replace(repeat=self.holder_repeat, vote=vote)
 
     def extract_from(self, holder: CallRecord) -> CallRecord:
         """Return a complete record of this answer, given the record of the other sample."""
@@ -196,11 +204,12 @@ class RepeatRecord:
 
     def to_json(self) -> dict[str, Any]:
         sample = self.sample.fields()
-        return {"kind": CallRecord.KIND, "sample": sample, "of": self.holder_repeat, "choice": self.choice}
+        vote = {} if self.holder_vote is None else {"of_vote": self.holder_vote}
+        return {"kind": CallRecord.KIND, "sample": sample, "of": self.holder_repeat, "choice": self.choice, **vote}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RepeatRecord:
-        return cls(_read_sample(data), data["of"], data["choice"])
+        return cls(_read_sample(data), data["of"], data["choice"], data.get("of_vote"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,10 @@ class OmittedDifferences(str):
         self.number = number
         return self
 
+    def __getnewargs__(self) -> tuple[str, int]:  # type: ignore[override]
+        """Return the arguments of `__new__`, so that a copy or a pickle of the line keeps its number."""
+        return str(self), self.number
+
 
 def count_differences(lines: Iterable[str]) -> int:
     """Return the number of differences, including the omitted ones."""

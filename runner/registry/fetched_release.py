@@ -97,11 +97,11 @@ def fetch_release(
     notes = [] if entry.yanked is None else [f"{entry.reference} was yanked: {entry.yanked}"]
     notes += [] if signature_note is None else [signature_note]
     target = (folder or Path(entry.reference.name)).absolute()
-    with replace_folder(target) as temporary:
+    with replace_folder(target) as temporary_folder:
         extra_files = {MARKER: marker_bytes(str(entry.reference), entry.sha256, registry.address)}
-        release = registry.unpack(entry, temporary, extra_files=extra_files)
+        release = registry.unpack(entry, temporary_folder, extra_files=extra_files)
         try:
-            check_lock(temporary, release)
+            check_lock(temporary_folder, release)
         except ReleaseError as error:
             raise type(error)(
                 f"{entry.reference} in {registry.address}: {error}. Nothing was written. Try again; if the error "
@@ -110,7 +110,7 @@ def fetch_release(
         if release.file(PIN) is not None:
             notes.append(WITHOUT_ROWS)
         elif tables:
-            notes += _rebuild_tables(FetchedRelease(temporary, release, entry.sha256), target)
+            notes += _rebuild_tables(FetchedRelease(temporary_folder, release, entry.sha256), target)
     return FetchedRelease(target, release, entry.sha256, tuple(notes))
 
 

@@ -91,15 +91,15 @@ def check_claims(folder: RunFolder, plan: Plan, record_count: int) -> None:
         RunDirectoryError: the run claims more games.
     """
     manifest = folder.manifest()
-    planned, rollouts = plan.block_count * len(plan.variants), manifest.rollouts or 0
+    planned_games, rollouts = plan.block_count * len(plan.variants), manifest.rollouts or 0
     branches = plan.tree_shape.branches if plan.tree_shape else 1
     max_planned, max_rollouts = record_count, max(record_count, 1) * branches
     if plan.debates is not None or plan.spec.experiment.until is not None or manifest.status not in PLAYED:
         max_planned = UNANSWERED_GAMES_PER_ANSWER * record_count + MAX_UNANSWERED_GAMES
-    if planned > max_planned or rollouts > max_rollouts:
+    if planned_games > max_planned or rollouts > max_rollouts:
         raise RunDirectoryError(
-            f"{folder.path} is not the run that was played: its manifest and spec claim {max(planned, rollouts):,} "
-            f"games, but its journal has only {record_count:,} answers"
+            f"{folder.path} is not the run that was played: its manifest and spec claim "
+            f"{max(planned_games, rollouts):,} games, but its journal has only {record_count:,} answers"
         )
 
 

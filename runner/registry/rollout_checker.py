@@ -27,7 +27,7 @@ from runner.results.stopping_rule import StoppingDecision
 from runner.results.table_columns import COLUMNS
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
-from runner.rollouts.rollout import Outcome, Rollout
+from runner.rollouts.rollout import Outcome, PanelVerdict, Rollout
 
 _COMPARED_FIELDS = ("value", "stderr", "ci_low", "ci_high", "n", "clusters")
 
@@ -154,14 +154,18 @@ def _parse_rollout(row: Mapping[str, Any], job: Job) -> Rollout:
             raise ValueError("a confidence must be between 0 and 1")
         if row["stance"] not in (None, 0, 1) or not isinstance(row["confidence_note"], (str, type(None))):
             raise ValueError("stance must be 0 or 1, and confidence_note a text")
+        panel = None if row["panel"] is None else [PanelVerdict.from_json(verdict) for verdict in row["panel"]]
+        if any(verdict.verdict.decision not in (0, 1, 2) for verdict in panel or ()):
+            raise ValueError("the decision of a judge must be 0, 1 or 2")
         outcome = Outcome(row["outcome"])
         if outcome == Outcome.DECIDED and row["decision"] == 2:
             raise ValueError("the outcome is `decided`, but the decision is 2 (no decision)")
-    except (ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError) as error:
         raise ReleaseError(f"rollout {job.rollout_id}: {error}") from error
     return Rollout(
         job, (), row["decision"], outcome, row["stance"], rewards,
         confidence_stated=confidences[0], confidence_logprob=confidences[1], confidence_note=row["confidence_note"],
+        panel=panel,
     )  # fmt: skip
 
 
@@ -223,6 +227,6 @@ def _needs_calls(name: str) -> bool:
 
 def merge_metrics(published: Mapping[str, Any], recomputed: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of metrics.json with recomputed metrics. Metrics that need calls do not change."""
-    needing_calls = [row for row in published["metrics"] if _needs_calls(row["metric"])]
+    unchanged_rows = [row for row in published["metrics"] if _needs_calls(row["metric"])]
     recomputed_rows = [row for row in recomputed["metrics"] if not _needs_calls(row["metric"])]
-    return {**published, "outcomes": recomputed["outcomes"], "metrics": [*recomputed_rows, *needing_calls]}
+    return {**published, "outcomes": recomputed["outcomes"], "metrics": [*recomputed_rows, *unchanged_rows]}

@@ -71,12 +71,12 @@ def read_published_rows(path: Path) -> Iterator[dict[str, Any]]:
     try:
         with open_to_read(path) as file:
             for number, line in enumerate(iter(lambda: file.readline(MAX_ROW + 1), b""), 1):
-                yield _row(line, f"{path}:{number} is damaged")
+                yield _parse_row(line, f"{path}:{number} is damaged")
     except OSError as error:
         raise RunError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _row(line: bytes, problem: str) -> dict[str, Any]:
+def _parse_row(line: bytes, problem: str) -> dict[str, Any]:
     try:
         row = parse_strict_json(line)
     except orjson.JSONDecodeError as error:

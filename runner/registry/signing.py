@@ -38,8 +38,8 @@ def sign_release(registry: Registry, entry: ReleaseEntry, key: Path) -> None:
     try:
         registry.add_signature(entry, signature)
     except TakenError as error:
-        # The registry has a signature. It differs from ours even if it was made with the same key, because signatures
-        # contain random numbers. So check it with the public key.
+        # The registry has a signature. It differs from the new one even if it was made with the same key, because
+        # signatures contain random numbers. So check it with the public key.
         with _extract_public_key(key) as public_key_path:
             try:
                 check_signature(manifest, registry.read_signature(entry), public_key_path)

@@ -96,4 +96,4 @@ def datapoint_key(point: Datapoint, columns: tuple[str, ...]) -> str:
     content = {name: point.columns[name] for name in columns if name in point.columns}
     if ID in columns:
         content[ID] = point.id
-    return tagged_hash("compared", [point.label, content])
+    return tagged_hash("compared", [point.saved_label, content])

@@ -11,9 +11,11 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from runner.game.protocols.protocol import Decision, Protocol
+from runner.results.answer_games import AnswerVerdictFacts, answer_facts
 from runner.results.metric_definitions import METRICS, Source
 from runner.rollouts.confidence import is_bound
 from runner.rollouts.rollout import Outcome, Rollout
+from runner.statistics.answer_verdicts import log_score
 
 ORIGINAL_LIMITED = "limited_per_round"
 """The values of the original implementation's `token_limit_proportion`, which differs from nip-run's metric."""
@@ -37,6 +39,10 @@ class GameVerdict(NamedTuple):
     stated: float | None = None
     logprob: float | None = None
     is_bound: bool = False
+    panel: tuple[int, ...] | None = None
+    """The verdict of each judge of a panel, in the protocol's order; None without a panel."""
+    answers: AnswerVerdictFacts | None = None
+    """The verdict on listed answers. Then `label` is 1, and `decision` is 1 if the verdict is right, 0 if wrong."""
 
 
 class GameMeasurement(NamedTuple):
@@ -71,7 +77,8 @@ class GameFacts:
         self._protocol, self.rollout = protocol, rollout
         self.decision, self.label = rollout.decision, rollout.job.datapoint.label
         self.is_decided, self.is_accepted = self.decision != Decision.NONE, self.decision == Decision.ACCEPT
-        self.correct: tuple[float, ...] = () if self.label is None else _TRUTH_VALUES[bool(rollout.correct)]
+        is_labelled = rollout.job.datapoint.is_labelled
+        self.correct: tuple[float, ...] = _TRUTH_VALUES[bool(rollout.correct)] if is_labelled else ()
         """1.0 if the verdict is right, else 0.0, as the only value; empty without a label."""
 
     @property
@@ -83,6 +90,18 @@ class GameFacts:
     def episode_length(self) -> int:
         """The episode length of the original implementation; see the function `episode_length`."""
         return episode_length(self._protocol, self.rollout)
+
+    @property
+    def answer_log_score(self) -> tuple[float, ...]:
+        """The log score of the verdict's distribution over listed answers, as the only value; empty without one."""
+        p_right = None if self.rollout.answers is None else self.rollout.answers.p_right
+        return () if p_right is None else (log_score(p_right),)
+
+    @property
+    def answer_brier(self) -> tuple[float, ...]:
+        """The multi-class Brier score of this distribution, as the only value; empty without one."""
+        brier = None if self.rollout.answers is None else self.rollout.answers.brier
+        return () if brier is None else (brier,)
 
     @staticmethod
     def truth(value: bool) -> tuple[float]:
@@ -106,29 +125,69 @@ class AgentFacts:
     """The values of the original implementation's `token_limit_proportion`."""
 
 
+class JudgeFacts(NamedTuple):
+    """The facts about one judge of a panel in one game that its metrics are computed from."""
+
+    decision: int
+    panel_decision: int
+    label: int | None
+
+    @property
+    def correct(self) -> tuple[float, ...]:
+        """1.0 if the judge's verdict is right, else 0.0, as the only value; empty without a label."""
+        return () if self.label is None else _TRUTH_VALUES[self.decision == self.label]
+
+    @property
+    def advantage(self) -> tuple[float, ...]:
+        """1.0 if only the judge is right, -1.0 if only the panel is, else 0.0; empty without a label."""
+        if self.label is None:
+            return ()
+        return (float((self.decision == self.label) - (self.panel_decision == self.label)),)
+
+    @property
+    def agrees(self) -> tuple[float, ...]:
+        """1.0 if the judge and the panel have the same verdict, else 0.0; empty if one has none."""
+        if Decision.NONE in (self.decision, self.panel_decision):
+            return ()
+        return _TRUTH_VALUES[self.decision == self.panel_decision]
+
+
 def _added_values(protocol: Protocol, rollout: Rollout) -> Iterator[AddedValues]:
     facts, names = GameFacts(protocol, rollout), tuple(METRICS)
-    for name, compute in _metric_functions(Source.GAMES, names):
+    for name, compute in _metric_functions(Source.GAMES, names, protocol.lists_answers):
         if values := compute(facts):
             yield None, name, values
     for agent_facts in _agent_facts(protocol, rollout):
-        for name, compute in _metric_functions(Source.AGENTS, names):
+        for name, compute in _metric_functions(Source.AGENTS, names, protocol.lists_answers):
             if values := compute(agent_facts):
                 yield agent_facts.name, name, tuple(values)
         if agent_facts.limited:
             yield agent_facts.name, ORIGINAL_LIMITED, tuple(agent_facts.limited)
+    for judge in rollout.panel or ():
+        judge_facts = JudgeFacts(judge.verdict.decision, _decision(rollout), rollout.job.datapoint.label)
+        for name, compute in _metric_functions(Source.JUDGES, names, protocol.lists_answers):
+            if values := compute(judge_facts):
+                yield judge.agent, name, values
+
+
+def _decision(rollout: Rollout) -> int:
+    return int(rollout.decision) if rollout.outcome == Outcome.DECIDED else int(Decision.NONE)
 
 
 @cache
-def _metric_functions(source: Source, names: tuple[str, ...]) -> list[tuple[str, Callable[..., Any]]]:
+def _metric_functions(
+    source: Source, names: tuple[str, ...], lists_answers: bool
+) -> list[tuple[str, Callable[..., Any]]]:
     """Return the name and function of each metric of a source. `names` are all metrics, as the key of the cache."""
-    metrics = [METRICS[name] for name in names if METRICS[name].source is source]
+    metrics = [
+        METRICS[n] for n in names if METRICS[n].source is source and METRICS[n].applies(lists_answers=lists_answers)
+    ]
     return [(metric.name, metric.compute) for metric in metrics if metric.compute is not None]
 
 
 def _agent_facts(protocol: Protocol, rollout: Rollout) -> Iterator[AgentFacts]:
     lost_answers, padding = rollout.answers_without_round(), (0.0,) * _unplayed_rounds(protocol, rollout)
-    is_labelled, rewards = rollout.job.datapoint.label is not None, rollout.rewards
+    is_labelled, rewards = rollout.job.datapoint.is_labelled, rollout.rewards
     for agent in protocol.agent_names:
         reward = (float(rewards.get(agent, 0.0)),) if is_labelled or agent in rewards else ()
         retries: list[float] = []
@@ -156,8 +215,11 @@ def _agent_facts(protocol: Protocol, rollout: Rollout) -> Iterator[AgentFacts]:
 def _unplayed_rounds(protocol: Protocol, rollout: Rollout) -> int:
     """Return the number of rounds that an undecided game did not reach. The original implementation counts them as 0.
 
-    The result for a debate that is judged again is 0, since it has no further rounds.
+    The result for a debate that is judged again is 0, since it has no further rounds, and so is that for a panel, which
+    may end a game undecided before its last round.
     """
+    if protocol.file.panel is not None:
+        return 0
     if rollout.outcome != Outcome.NO_DECISION or any(played_round.asked is not None for played_round in rollout.rounds):
         return 0
     return protocol.max_message_rounds - len(rollout.rounds)
@@ -165,11 +227,16 @@ def _unplayed_rounds(protocol: Protocol, rollout: Rollout) -> int:
 
 def _game_verdict(protocol: Protocol, rollout: Rollout) -> GameVerdict:
     job, point = rollout.job, rollout.job.datapoint
-    decision = int(rollout.decision) if rollout.outcome == Outcome.DECIDED else int(Decision.NONE)
+    panel = None if rollout.panel is None else tuple(judge.verdict.decision for judge in rollout.panel)
+    decision = _decision(rollout)
+    if rollout.answers is not None:
+        code = decision if decision == Decision.NONE else int(bool(rollout.correct))
+        label = 1 if point.is_labelled else None
+        return GameVerdict(point.id, point.group, label, code, swapped=job.swapped, answers=answer_facts(rollout))
     verdict = GameVerdict(
-        point.id, point.group, point.label, decision,
+        point.id, point.group, point.label, _decision(rollout),
         stated=rollout.confidence_stated, logprob=rollout.confidence_logprob,
-        is_bound=is_bound(rollout.confidence_note),
+        is_bound=is_bound(rollout.confidence_note), panel=panel,
     )  # fmt: skip
     if job.stance is None and job.swapped is None:
         return verdict

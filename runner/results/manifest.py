@@ -83,7 +83,7 @@ class Counts(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class TrainingPart:
-    """The training run that a run is a part of, and its iteration and kind."""
+    """The training run or tournament that a run is a part of, its iteration or pairing, and its kind."""
 
     parent_run_id: str
     iteration: int
@@ -210,6 +210,26 @@ class Manifest:
     def is_training_run(self) -> bool:
         """Whether this is a training run, and not one of the runs with its games and tests."""
         return self.kind == "training" and self.parent_run_id is None
+
+    @property
+    def is_tournament(self) -> bool:
+        """Whether this is a tournament, and not one of the runs with its games."""
+        return self.kind == "tournament"
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether the games are in separate runs, the parts of this training run or tournament."""
+        return self.is_training_run or self.is_tournament
+
+    @property
+    def kind_name(self) -> str:
+        """The kind of a run with parts, in messages: "a training run" or "a tournament"."""
+        return "a tournament" if self.is_tournament else "a training run"
+
+    @property
+    def example_part(self) -> str:
+        """The id of a part, as an example in messages."""
+        return f"{self.run_id}-{'p0a' if self.is_tournament else 'i0'}"
 
     @property
     def price_basis(self) -> PriceBasis:

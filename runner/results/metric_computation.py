@@ -10,10 +10,11 @@ intervals.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner.game.protocols.protocol import Protocol
+from runner.results.answer_games import AnswerGames
 from runner.results.estimates import Estimate, estimate, interval_methods
 from runner.results.game_measurements import ORIGINAL_LIMITED, GameMeasurement, measure_game
 from runner.results.metric_definitions import Metric, Source, metrics_of
@@ -44,6 +45,7 @@ class Metrics:
         self._cluster_positions: dict[str, int] = {}
         self.outcomes: Counter[Outcome] = Counter()
         self._judged = JudgedGames(protocol, seats)
+        self._answers = AnswerGames(seats)
 
     def add(self, rollout: Rollout) -> None:
         """Count one rollout. A rollout that was lost in transport only counts as an outcome."""
@@ -55,6 +57,9 @@ class Metrics:
         if game.verdict is None:
             return
         self._judged.count(game.verdict)
+        if (facts := game.verdict.answers) is not None:
+            swapped = bool(game.verdict.swapped)
+            self._answers.count(game.verdict.group, game.verdict.datapoint, facts, swapped=swapped)
         tallies, cluster = self._tallies, game.cluster
         for agent, metric, values in game.added:
             tally = tallies.get((agent, metric))
@@ -64,11 +69,24 @@ class Metrics:
 
     def estimates(self) -> list[Estimate]:
         """Return all metrics in a fixed order, metrics of the whole game first."""
-        rows = [self._estimate(None, metric) for metric in metrics_of(Source.GAMES, Source.DATAPOINTS)]
+        rows = [self._estimate(None, metric) for metric in self._metrics_of(Source.GAMES, Source.DATAPOINTS)]
         for agent in self._protocol.agent_names:
-            rows.extend(self._estimate(agent, metric) for metric in metrics_of(Source.AGENTS))
+            rows.extend(self._estimate(agent, metric) for metric in self._metrics_of(Source.AGENTS))
+        for judge in self._protocol.verifier_names if self._protocol.file.panel is not None else ():
+            rows.extend(self._estimate(judge, metric) for metric in self._metrics_of(Source.JUDGES))
         rows.extend(self._judged.estimates())
+        rows.extend(self._answers.estimates())
         return rows
+
+    def _metrics_of(self, *sources: Source) -> Iterator[Metric]:
+        """Yield the metrics of these sources that have a meaning for the verdicts of the protocol.
+
+        Metrics of a distribution over listed answers are left out if no verdict has one.
+        """
+        for metric in metrics_of(*sources):
+            is_missing = metric.only_answers and (None, metric.name) not in self._tallies
+            if metric.applies(lists_answers=self._protocol.lists_answers) and not is_missing:
+                yield metric
 
     def _estimate(self, agent: str | None, metric: Metric) -> Estimate:
         is_counted = (agent, metric.name) in self._tallies or metric.source is Source.DATAPOINTS
@@ -122,7 +140,9 @@ class Metrics:
             content["methods"] = interval_methods({row.metric for row in rows})
         if votes := self._judged.vote_curve():
             content["vote_curve"] = [_vote_row(vote) for vote in votes]
-        if curves := self._judged.reliability_curves():
+        if pairs := self._judged.judge_pairs():
+            content["judge_pairs"] = pairs
+        if curves := {**self._judged.reliability_curves(), **self._answers.reliability_curves()}:
             content["reliability_curves"] = curves
         return content
 

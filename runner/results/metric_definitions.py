@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 ACCURACY = "accuracy"
 BALANCED_ACCURACY = "balanced_accuracy"
+JUDGE_ACCURACY, JUDGE_ADVANTAGE = "judge_accuracy", "judge_advantage"
 SENSITIVITY = "sensitivity"
 CRITERION = "criterion"
 DECISION = "decision"
@@ -61,10 +62,16 @@ class Source(Enum):
     """`Verdicts` of complete blocks, the stances of one player, and the probabilities by log-probabilities."""
     SEATS = "each seat of a block"
     """`Verdicts` of complete blocks, and the stances of one seat."""
+    JUDGES = "each judge of a panel"
+    """`JudgeFacts` of one judge in one rollout. `compute` returns its values; the metric is the mean of all values."""
     FORECASTS = "probabilities"
     """`Forecasts` of one kind of confidence."""
     LOGPROBS = "log-probabilities"
     """`Verdicts`, the probabilities of all games, and which of them are bounds, or None."""
+    ANSWERS = "probabilities of listed answers"
+    """`Forecasts` that the chosen answer is right."""
+    ANSWER_PLAYERS = "each player that argues for a listed answer"
+    """`ArguedAnswers` of one player."""
     CALLS = "the calls of a game"
     """Computed by `compare` from `completions`; not in `metrics.json`."""
 
@@ -130,6 +137,10 @@ class Metric:
     """A mathematical symbol, or an explanation of the name. Displays show it after the name."""
     exported_name: str = ""
     """The name in other tools, if they use this name for something else."""
+    with_answers: bool = False
+    """Whether it also has a meaning if verdicts choose from listed answers."""
+    only_answers: bool = False
+    """Whether it has a meaning only if verdicts choose from listed answers."""
     agent: str | None = None
     kind: str | None = None
     """One of `CONFIDENCE_KINDS`, for metrics of forecasts."""
@@ -139,20 +150,24 @@ class Metric:
         """The name without the kind of confidence."""
         return self.name if self.kind is None else self.name.removesuffix(f"_{self.kind}")
 
+    def applies(self, *, lists_answers: bool) -> bool:
+        """Return whether the metric has a meaning for games with or without listed answers."""
+        return (self.with_answers or self.only_answers) if lists_answers else not self.only_answers
+
     @property
     def is_per_agent(self) -> bool:
-        return self.source in (Source.AGENTS, Source.PLAYERS, Source.PLAYER_LOGPROBS, Source.SEATS)
+        return self.source in _AGENT_SOURCES
 
     @property
     def is_exported_score(self) -> bool:
         """Whether exports for other tools include the metric as a score of the run."""
-        sources = (Source.GAMES, Source.VERDICTS, Source.FORECASTS)
+        sources = (Source.GAMES, Source.VERDICTS, Source.FORECASTS, Source.ANSWERS)
         return self.better != 0 and not self.is_minor and self.source in sources
 
     @property
     def is_mean_of_rollouts(self) -> bool:
         """Whether the metric is the mean of `sql` over rollouts, so that the sums of several runs can be added."""
-        return self.source in (Source.GAMES, Source.AGENTS) and bool(self.sql)
+        return self.source in (Source.GAMES, Source.AGENTS, Source.JUDGES) and bool(self.sql)
 
     @property
     def is_compared(self) -> bool:
@@ -163,7 +178,7 @@ class Metric:
         """The reason why runs are not compared by this metric; empty if they are."""
         if self.not_compared or self.sql:
             return self.not_compared
-        if self.source in (Source.BLOCKS, Source.PLAYERS, Source.PLAYER_LOGPROBS, Source.SEATS):
+        if self.source in (Source.BLOCKS, *_AGENT_SOURCES) and self.source is not Source.AGENTS:
             return "the metric needs the games of whole blocks"
         if self.needs_calls:
             return "rounds and calls are not in the table of rollouts"
@@ -184,6 +199,10 @@ class Metric:
         return self.sql if self.label is None else f"CASE WHEN y = {self.label} THEN {self.sql} END"
 
 
+_AGENT_SOURCES = (
+    Source.AGENTS, Source.PLAYERS, Source.PLAYER_LOGPROBS, Source.SEATS, Source.ANSWER_PLAYERS,
+)  # fmt: skip
+
 _WILSON = "Wilson 1927 at the effective sample size of the clustered error"
 _MOVER = "of two shares, each by Wilson 1927 at its effective sample size, put together by Zou and Donner 2008"
 _SIGNAL = (
@@ -198,19 +217,27 @@ _NEEDS_BOTH_LABELS = IntervalRule(needs_each_label=True)
 _FORECAST_RULE = IntervalRule(fewest_clusters=100, is_measured=True)
 _CORRECT = "correct::INT::DOUBLE"
 _ACCEPTED = "(decision = 1)::INT::DOUBLE"
+_DECIDED = "coalesce(decision <> 2, answer IS NOT NULL)"
+"""`decision` is NULL if verdicts choose from listed answers."""
 
 
 def _reward_values(protocol: Protocol, agent: str | None) -> tuple[float, float]:
     parameters = protocol.parameters
-    if agent == protocol.verifier_name or parameters.shared_reward:
+    if agent in protocol.verifier_names or parameters.shared_reward:
         return parameters.verifier_incorrect_penalty, parameters.verifier_reward
     return 0.0, parameters.prover_reward
 
 
 _game_share = partial(Metric, source=Source.GAMES, is_proportion=True)
-_agent_metric = partial(Metric, source=Source.AGENTS, needs_labels=False)
+_JUDGE_DECISION = (
+    "json_extract_string(panel, '$[*].decision')"
+    "[list_position(json_extract_string(panel, '$[*].agent'), '{agent}')]::INT"
+)
+_judge_metric = partial(Metric, over="each judge, all games", source=Source.JUDGES)
+_agent_metric = partial(Metric, source=Source.AGENTS, needs_labels=False, with_answers=True)
 _verdict_share = partial(Metric, source=Source.VERDICTS, is_proportion=True, method=f"interval: {_WILSON}")
 _forecast_metric = partial(Metric, over="games with a probability", source=Source.FORECASTS, unit="")
+_answer_metric = partial(Metric, over="games with a probability for each answer", only_answers=True)
 
 _TABLE = (
     _game_share(
@@ -220,6 +247,7 @@ _TABLE = (
         compute=lambda game: game.correct,
         rule=IntervalRule(fewest_clusters=0),  # a board ranks by it
         sql=_CORRECT,
+        with_answers=True,
         has_worst=True,
         show=Show.SUMMARY | Show.COMPARISON | Show.CURVE | Show.COMPETITION,
     ),
@@ -229,7 +257,8 @@ _TABLE = (
         description="share of right verdicts; lost and undecided games do not count",
         over="decided games",
         compute=lambda game: game.correct if game.is_decided else (),
-        sql=f"CASE WHEN decision <> 2 THEN {_CORRECT} END",
+        sql=f"CASE WHEN {_DECIDED} THEN {_CORRECT} END",
+        with_answers=True,
     ),
     *(
         _game_share(
@@ -268,7 +297,8 @@ _TABLE = (
         over="all games",
         compute=lambda game: game.truth(game.is_decided),
         needs_labels=False,
-        sql="(decision <> 2)::INT::DOUBLE",
+        sql=f"({_DECIDED})::INT::DOUBLE",
+        with_answers=True,
         show=Show.SUMMARY | Show.COMPARISON | Show.CURVE | Show.COMPETITION,
     ),
     Metric(
@@ -287,6 +317,7 @@ _TABLE = (
     ),
     Metric(
         name="worst_datapoint_accuracy",
+        with_answers=True,
         description="lowest accuracy of a datapoint",
         over="datapoints, if each was played at least 5 times",
         source=Source.DATAPOINTS,
@@ -295,6 +326,7 @@ _TABLE = (
     ),
     Metric(
         name="episode_length",
+        with_answers=True,
         description="number of rounds, counted as in the original implementation",
         over="all games",
         source=Source.GAMES,
@@ -307,6 +339,7 @@ _TABLE = (
     ),
     Metric(
         name="rounds_played",
+        with_answers=True,
         description="number of rounds that were played",
         over="all games",
         source=Source.GAMES,
@@ -448,6 +481,7 @@ _TABLE = (
     ),
     Metric(
         name="always_failed",
+        with_answers=True,
         description="share of datapoints without any right verdict; more games per datapoint (`plays`) lower it",
         over="datapoints",
         source=Source.VERDICTS,
@@ -486,7 +520,7 @@ _TABLE = (
     ),
     Metric(
         name="position_bias",
-        description="P(the verdict is the first seat's stance) - P(it is the second seat's stance), as the mean "
+        description="P(the verdict is the first seat's stance) - P(it is the second seat's stance), the mean "
         "over both assignments of the stances and over both labels",
         over="games with provers of opposite stances",
         source=Source.BLOCKS,
@@ -521,8 +555,8 @@ _TABLE = (
     ),
     Metric(
         name="score_difference",
-        description="`expected_score` if the player's stance is the label, minus `expected_score` if it is not: "
-        "the Agent Score Difference (arXiv 2504.03731) with the verdict as score",
+        description="`expected_score` in games whose label is the player's stance, minus `expected_score` in the other "
+        "games: the Agent Score Difference (arXiv 2504.03731) with the verdict as score",
         over="each player",
         source=Source.PLAYERS,
         compute=lambda verdicts, stances: verdicts.agreement_gain(stances),
@@ -533,8 +567,8 @@ _TABLE = (
     ),
     Metric(
         name="score_difference_logprob",
-        description="mean ln P(the verdict is the player's stance) if this stance is the label, minus this mean if "
-        "it is not: the Agent Score Difference (arXiv 2504.03731); P is limited to 0.001 to 0.999",
+        description="mean of ln P(the verdict is the player's stance) in games whose label is this stance, minus the "
+        "mean in the other games: the Agent Score Difference (arXiv 2504.03731); P is limited to 0.001 to 0.999",
         over="each player, games with log-probabilities",
         source=Source.PLAYER_LOGPROBS,
         compute=lambda verdicts, stances, p: verdicts.log_probability_gain(stances, p),
@@ -552,6 +586,33 @@ _TABLE = (
         compute=lambda verdicts, stances: verdicts.agreement(stances),
         better=0,
         method=f"P(verdict = what the seat argues), over both players; interval: {_WILSON}",
+    ),
+    _judge_metric(
+        name=JUDGE_ACCURACY,
+        description="share of right verdicts of the judge; a game without its verdict counts as wrong",
+        compute=lambda judge: judge.correct,
+        is_proportion=True,
+        sql=f"({_JUDGE_DECISION} = y)::INT::DOUBLE",
+        has_worst=True,
+        show=Show.SUMMARY,
+    ),
+    _judge_metric(
+        name=JUDGE_ADVANTAGE,
+        description="accuracy of the judge - accuracy of the panel, on the same games",
+        compute=lambda judge: judge.advantage,
+        unit="difference of shares",
+        low=-1.0,
+        sql=f"({_JUDGE_DECISION} = y)::INT::DOUBLE - correct::INT::DOUBLE",
+    ),
+    _judge_metric(
+        name="panel_agreement",
+        description="share of games in which the judge's verdict is the panel's decision",
+        compute=lambda judge: judge.agrees,
+        over="each judge, games in which both decided",
+        is_proportion=True,
+        better=0,
+        needs_labels=False,
+        sql=f"CASE WHEN decision <> 2 AND {_JUDGE_DECISION} <> 2 THEN ({_JUDGE_DECISION} = decision)::INT::DOUBLE END",
     ),
     _forecast_metric(
         name="brier",
@@ -675,6 +736,81 @@ _TABLE = (
         better=-1,
         method=f"interval: {_WILSON}",
     ),
+    _answer_metric(
+        name="answer_log_score",
+        description="mean of -ln P(right answers); P is limited to 0.001 to 0.999",
+        source=Source.GAMES,
+        compute=lambda game: game.answer_log_score,
+        unit="nats",
+        high=-math.log(0.001),
+        better=-1,
+        sql="-ln(greatest(least(p_right, 0.999), 0.001))",
+        show=Show.SUMMARY | Show.COMPARISON,
+    ),
+    _answer_metric(
+        name="answer_brier",
+        description="multi-class Brier score, the mean of the sum over answers of (p - y)²; several right answers "
+        "count as one",
+        source=Source.GAMES,
+        compute=lambda game: game.answer_brier,
+        unit="",
+        high=2.0,
+        better=-1,
+        sql="answer_brier",
+        show=Show.SUMMARY | Show.COMPARISON,
+    ),
+    _answer_metric(
+        name="answer_ece",
+        description="expected calibration error of the chosen answer's probability, over 10 bins of equal width",
+        source=Source.ANSWERS,
+        compute=lambda forecasts: forecasts.calibration_error,
+        better=-1,
+        method=_BINS,
+    ),
+    _answer_metric(
+        name="answer_ece_corrected",
+        description="`answer_ece` minus its upward bias",
+        source=Source.ANSWERS,
+        compute=lambda forecasts: forecasts.corrected_calibration_error,
+        better=-1,
+        method=f"bias by the parametric bootstrap; {_BINS}",
+        is_minor=True,
+    ),
+    Metric(
+        name="win_rate",
+        description="P(the verdict is the answer that the player argues for)",
+        over="each player that argues for an answer",
+        source=Source.ANSWER_PLAYERS,
+        compute=lambda argued: argued.win_rate,
+        better=0,
+        only_answers=True,
+        method=f"of the entry of `agents` in either seat; interval: {_WILSON}",
+    ),
+    Metric(
+        name="answer_score_difference",
+        description="`win_rate` if the player's answer is right, minus `win_rate` if it is wrong: the Agent Score "
+        "Difference (arXiv 2504.03731) with the verdict as score",
+        over="each player that argues for right and for wrong answers",
+        source=Source.ANSWER_PLAYERS,
+        compute=lambda argued: argued.score_difference,
+        unit="difference of shares",
+        low=-1.0,
+        only_answers=True,
+        method=f"interval: {_MOVER}",
+    ),
+    Metric(
+        name="answer_score_difference_log",
+        description="mean ln P(the player's answer) if this answer is right, minus this mean if it is wrong: the Agent "
+        "Score Difference (arXiv 2504.03731); P is limited to 0.001 to 0.999",
+        over="each player, games with a probability for each answer",
+        source=Source.ANSWER_PLAYERS,
+        compute=lambda argued: argued.log_score_difference,
+        unit="nats",
+        low=math.log(0.001),
+        high=-math.log(0.001),
+        only_answers=True,
+        method=f"interval: {_MOVER}",
+    ),
     *(
         Metric(
             name=name,
@@ -685,6 +821,7 @@ _TABLE = (
             high=math.inf,
             better=-1,
             needs_calls=True,
+            with_answers=True,
             sql=name,
             show=Show.COMPARISON,
         )

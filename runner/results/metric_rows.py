@@ -10,12 +10,15 @@ from runner.results.metric_definitions import (
     BALANCED_ACCURACY,
     CRITERION,
     DECISION,
+    JUDGE_ACCURACY,
+    JUDGE_ADVANTAGE,
     MAJORITY_ACCURACY,
     METRICS,
     RANKING_METRIC,
     SENSITIVITY,
 )
 
+_PAIR_VALUES = ("agreement", "kappa")
 COLUMNS = ("of", "metric", "value [95% interval]", "n", "clusters")
 
 
@@ -91,6 +94,16 @@ def signal_rows(metrics: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
     return [*rows, ("signal", signals)] if names else rows
 
 
+def judge_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the rows of a summary about the judges of a panel; empty without a panel."""
+    by_judge = [row for row in metrics["metrics"] if row["metric"] == JUDGE_ACCURACY and row["n"]]
+    advantages = {row["agent"]: row for row in metrics["metrics"] if row["metric"] == JUDGE_ADVANTAGE}
+    return [
+        (row["agent"], f"{format_metric(row)} alone; minus the panel: {format_metric(advantages[row['agent']])}")
+        for row in by_judge
+    ]
+
+
 def lost_games_lines(metrics: Mapping[str, Any]) -> list[str]:
     """Return a line with the lowest and highest accuracy that the lost games allow; empty if no game was lost."""
     lost, accuracy = metrics["outcomes"].get("transport_failed", 0), _accuracy(metrics)
@@ -133,6 +146,11 @@ def section_lines(metrics: Mapping[str, Any], *, include_minor: bool = True) -> 
     if votes := metrics.get("vote_curve"):
         votes_text = (f"{vote['k']}: {with_interval(vote['value'], vote['ci_low'], vote['ci_high'])}" for vote in votes)
         lines.append(f"vote@k: {', '.join(votes_text)}")
+    for pair in metrics.get("judge_pairs", ()):
+        values = {name: (pair[name]["value"], pair[name]["ci_low"], pair[name]["ci_high"]) for name in _PAIR_VALUES}
+        equal, kappa = (with_interval(*values[name]) for name in _PAIR_VALUES)
+        kappa = pair["kappa"]["reason"] or f"kappa {kappa}"
+        lines.append(f"{pair['first']} and {pair['second']} give the same verdict: {equal}, {kappa}")
     if split := metrics.get("variance"):
         repeats = split["enough_repeats"]
         more = f"more than {repeats} repeat{'s' * (repeats != 1)} of each datapoint are useless ({split['rule']})"

@@ -11,11 +11,14 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "outcome": "VARCHAR", "rounds": "INTEGER", "rewards": "JSON", "error": "VARCHAR",
         "swapped": "BOOLEAN",
         "confidence_stated": "DOUBLE", "confidence_logprob": "DOUBLE", "confidence_note": "VARCHAR",
-        "votes": "JSON", "verdicts": "JSON", "stances_exchanged": "BOOLEAN",
+        "votes": "JSON", "verdicts": "JSON", "stances_exchanged": "BOOLEAN", "panel": "JSON",
+        "answer": "VARCHAR", "right_answers": "JSON", "answer_order": "JSON", "argued_answers": "JSON",
+        "answer_scores": "JSON", "p_right": "DOUBLE", "answer_brier": "DOUBLE",
     },
     "messages": {
         "run_id": "VARCHAR", "rollout_id": "VARCHAR", "round": "INTEGER", "channel": "VARCHAR", "agent": "VARCHAR",
-        "content": "VARCHAR",
+        "content": "VARCHAR", "words": "INTEGER", "removed_words": "INTEGER", "verified_quotes": "INTEGER",
+        "unverified_quotes": "INTEGER", "over_limit_quotes": "INTEGER", "quoted_words": "INTEGER",
     },
     "completions": {
         "run_id": "VARCHAR", "rollout_id": "VARCHAR", "round": "INTEGER", "agent": "VARCHAR", "attempt": "INTEGER",
@@ -24,9 +27,17 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "reasoning": "VARCHAR", "verdict_logprobs": "JSON", "vote": "INTEGER",
         "cache_write_tokens": "BIGINT", "reasoning_tokens": "BIGINT", "audio_input_tokens": "BIGINT",
         "audio_output_tokens": "BIGINT", "service_tier": "VARCHAR", "usage_estimated": "BOOLEAN",
+        "selected": "BOOLEAN", "score": "DOUBLE",
     },
 }  # fmt: skip
 """The columns of each table with their SQL types. This is a stable format."""
+
+OPTIONAL_COLUMNS = frozenset((
+    "panel", "answer", "right_answers", "answer_order", "argued_answers", "answer_scores", "p_right", "answer_brier",
+    "words", "removed_words", "verified_quotes", "unverified_quotes", "over_limit_quotes", "quoted_words",
+    "selected", "score",
+))  # fmt: skip
+"""Columns that earlier versions did not write. A row without such a column has no value for it."""
 
 NOTE_COLUMNS = {
     "run_id": "VARCHAR", "id": "VARCHAR", "written_at": "VARCHAR", "writer": "VARCHAR", "rollout_id": "VARCHAR",

@@ -21,10 +21,17 @@ from runner.base.storage.duckdb_connections import reuse_connections
 from runner.base.storage.parquet import TEMPORARY_NAME, check_writable, write_parquet
 from runner.base.storage.safe_files import create, make_folder, remove_folder
 from runner.base.token_classes import NEW_TOKEN_CLASSES
+from runner.game.protocols.rounds import MessageCounts
 from runner.results.table_columns import COLUMNS
+from runner.rollouts.answer_record import ANSWER_COLUMNS
 from runner.rollouts.rollout import Call, Rollout
+from runner.rollouts.transcript import votes_json
 
 _CALL_COLUMNS = tuple(name for name in COLUMNS["completions"] if name not in ("run_id", "rollout_id"))
+
+_COUNT_COLUMNS = tuple(name for name in COLUMNS["messages"] if hasattr(MessageCounts(), name))
+_NO_COUNTS = MessageCounts()
+_NO_ANSWERS = dict.fromkeys(ANSWER_COLUMNS)
 
 _NULL_UNLESS_SET = ("vote", *NEW_TOKEN_CLASSES, "usage_estimated")
 """Columns of `completions` that earlier versions did not have. They are null in most rows."""
@@ -43,7 +50,7 @@ def rollout_rows(run_id: str, rollout: Rollout) -> dict[str, list[dict[str, Any]
                 "seed": job.seed,
                 "y": job.datapoint.label,
                 "stance": rollout.stance,
-                "decision": int(rollout.decision),
+                "decision": None if rollout.answers is not None else int(rollout.decision),
                 "correct": rollout.correct,
                 "outcome": rollout.outcome,
                 "rounds": len(rollout.rounds),
@@ -53,18 +60,31 @@ def rollout_rows(run_id: str, rollout: Rollout) -> dict[str, list[dict[str, Any]
                 "confidence_stated": rollout.confidence_stated,
                 "confidence_logprob": rollout.confidence_logprob,
                 "confidence_note": rollout.confidence_note,
-                "votes": None if rollout.votes is None else list(rollout.votes),
+                "votes": votes_json(rollout),
                 "verdicts": None if rollout.verdicts is None else [verdict.to_json() for verdict in rollout.verdicts],
                 "stances_exchanged": job.stances_exchanged,
+                "panel": None if rollout.panel is None else [judge.to_json() for judge in rollout.panel],
+                **(_NO_ANSWERS if rollout.answers is None else rollout.answers.columns()),
             }
         ],
         "messages": [
-            {**ids, "round": index, "channel": message.channel, "agent": message.agent, "content": message.text}
+            {
+                **ids,
+                "round": index,
+                "channel": message.channel,
+                "agent": message.agent,
+                "content": message.text,
+                **_count_row(message.counts),
+            }
             for index, played_round in enumerate(rollout.rounds)
             for message in played_round.messages
         ],
         "completions": [{**ids, **_call_row(call)} for call in rollout.calls],
     }
+
+
+def _count_row(counts: MessageCounts | None) -> dict[str, Any]:
+    return {name: getattr(counts or _NO_COUNTS, name) for name in _COUNT_COLUMNS}
 
 
 def _call_row(call: Call) -> dict[str, Any]:

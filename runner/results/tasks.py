@@ -21,6 +21,7 @@ from runner.base.storage.safe_files import open_to_read, read_bounded
 from runner.base.text import comma_join
 from runner.game.prompts.sandbox import scan
 from runner.game.prompts.templates import MAX_BYTES, SUFFIX
+from runner.game.protocols.ballot import ANSWERS
 from runner.results.folder import RunFolder
 from runner.results.metric_definitions import RANKING_METRIC
 
@@ -49,11 +50,23 @@ class PlayedDatapoint:
     """Whether `group` is a hash, because the name of the group is not published."""
     all_columns_sha256: str | None = None
     """The hash of the columns that the templates of any agent use; None if the verifier's templates use the same."""
+    right: tuple[int, ...] | None = None
+    """The indices of the right answers in the column `answers`; None if labels are 0 and 1, or hidden."""
 
     @property
     def sha256(self) -> str:
         """The hash of the whole datapoint, equal to `Datapoint.content_hash`."""
-        return tagged_hash("datapoint", {"id": self.id, "label": self.label, "columns": self.columns})
+        content: dict[str, Any] = {"id": self.id, "label": self.label, "columns": self.columns}
+        if self.right is not None:
+            content["right"] = self.right
+        return tagged_hash("datapoint", content)
+
+    @property
+    def shown_label(self) -> int | str | None:
+        """The label, or the texts of the right answers."""
+        if self.right is None:
+            return self.label
+        return " / ".join(str(self.columns[ANSWERS][index]) for index in self.right)
 
     @property
     def digest(self) -> str:
@@ -66,7 +79,8 @@ class PlayedDatapoint:
         return self._digest(self.all_columns_sha256 or self.content_sha256)
 
     def _digest(self, content: str) -> str:
-        return tagged_hash("played", [self.id, self.group_sha256 or self.id, self.label, content])
+        right = [] if self.right is None else [self.right]
+        return tagged_hash("played", [self.id, self.group_sha256 or self.id, self.label, content, *right])
 
     @property
     def group_sha256(self) -> str | None:
@@ -108,11 +122,16 @@ def _parse_datapoint(
         {name: columns[name] for name in sorted(columns) if name in names} for names in (used_by_verifier, used_by_any)
     )
     label = row["label"]
+    right: tuple[int, ...] | None = None
+    if isinstance(label, list):
+        right = tuple(int(number) - 1 for number in label)
+        label = None
     if label not in (0, 1, None):
         raise ValueError(f"a label is 0 or 1, not {label!r}")
     return PlayedDatapoint(
         id_, group, None if label is None else int(label), tagged_hash("content", content), columns,
         all_columns_sha256=None if content.keys() == all_content.keys() else tagged_hash("content", all_content),
+        right=right,
     )  # fmt: skip
 
 
@@ -141,7 +160,7 @@ def verifier_variables(folder: RunFolder) -> frozenset[str]:
 def verifier_columns(spec: Spec) -> frozenset[str]:
     """Return the columns of a spec's dataset that the verifier's templates use."""
     templates = spec.prompts.variables.items()
-    used = (names for template, names in templates if template.partition(".")[0] == spec.protocol.verifier_name)
+    used = (names for template, names in templates if template.partition(".")[0] in spec.protocol.verifier_names)
     return frozenset().union(*used) & frozenset(spec.dataset.columns)
 
 
@@ -217,7 +236,9 @@ def describe_spec_difference(first: Spec, second: Spec) -> str:
 
 def _planned_datapoint(point: Datapoint, used_columns: frozenset[str]) -> PlayedDatapoint:
     content = {name: value for name, value in point.columns.items() if name in used_columns}
-    return PlayedDatapoint(point.id, point.group, point.label, tagged_hash("content", content), point.columns)
+    right = None if point.answers is None else point.answers.right
+    content_hash = tagged_hash("content", content)
+    return PlayedDatapoint(point.id, point.group, point.label, content_hash, point.columns, right=right)
 
 
 def _describe_difference(points: Sequence[Mapping[str, PlayedDatapoint]], columns: Sequence[AbstractSet[str]]) -> str:
@@ -232,19 +253,21 @@ def _describe_points_difference(
     first: Mapping[str, PlayedDatapoint], second: Mapping[str, PlayedDatapoint], columns: AbstractSet[str]
 ) -> str:
     """Return for each kind of difference the number of datapoints of the second run that have it, with an example."""
-    new_ids: dict[tuple[int | None, str], list[str]] = {}
+    new_ids: dict[tuple[int | str | None, str], list[str]] = {}
     for point in second.values():
         if point.id not in first:
-            new_ids.setdefault((point.label, point.content_sha256), []).append(point.id)
+            new_ids.setdefault((point.shown_label, point.content_sha256), []).append(point.id)
     examples: dict[str, list[str]] = {}
     for point in first.values():
-        other, same_content = second.get(point.id), new_ids.get((point.label, point.content_sha256))
+        other, same_content = second.get(point.id), new_ids.get((point.shown_label, point.content_sha256))
         if other is None and same_content:
             examples.setdefault("with another id", []).append(f"{same_content.pop(0)!r} instead of {point.id!r}")
         elif other is None:
             examples.setdefault("missing", []).append(repr(point.id))
         elif point.digest != other.digest:
-            names = [name for name in ("label", "group_sha256") if getattr(point, name) != getattr(other, name)]
+            names = [
+                name for name in ("label", "right", "group_sha256") if getattr(point, name) != getattr(other, name)
+            ]
             if point.content_sha256 != other.content_sha256:
                 # Datapoints whose rows are not published have no columns.
                 shared_names = sorted(columns & point.columns.keys() & other.columns.keys())

@@ -6,17 +6,19 @@ import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from runner.game.protocols.protocol import Protocol
+from runner.game.protocols.protocol import Decision, Protocol
 from runner.results.estimates import Estimate, estimate, estimates_of, forecast_estimates
 from runner.results.game_measurements import GameVerdict
 from runner.results.metric_definitions import CONFIDENCE_KINDS, MAJORITY_ACCURACY, METRICS, Source
 from runner.spec.paired_design import exchange_players
+from runner.statistics.agreement import agreement
 from runner.statistics.calibration import LOG_FLOOR, Bin, Forecasts
-from runner.statistics.clustered_means import Codes, Floats
+from runner.statistics.clustered_means import Codes, Floats, Quantity
 from runner.statistics.verdicts import UNSET, Verdicts
 
 _STATED, _LOGPROB = CONFIDENCE_KINDS
@@ -112,9 +114,11 @@ class JudgedGames:
         self._points, self._labels, self._decisions = array("i"), array("b"), array("b")
         self._stance, self._swapped, self._exchanged = (_Column("b", UNSET) for _ in range(3))
         self._argued = {agent: _Column("b", UNSET) for agent in protocol.prover_names}
+        judges = () if protocol.file.panel is None else protocol.verifier_names
+        self._judges = {judge: _Column("b", UNSET) for judge in judges}
         self._confidence = {kind: _Column("d", math.nan) for kind in CONFIDENCE_KINDS}
         self._bound = _Column("b", 0)
-        self._sorted: tuple[int, GameColumns, dict[str, Codes]] | None = None
+        self._sorted: tuple[int, GameColumns, dict[str, Codes], dict[str, Codes]] | None = None
         """The number of games when they were last sorted, and the result."""
 
     def count(self, game: GameVerdict) -> None:
@@ -133,6 +137,7 @@ class JudgedGames:
             (self._confidence[_STATED], game.stated), (self._confidence[_LOGPROB], game.logprob),
             (self._bound, 1 if game.is_bound and game.logprob is not None else None),
             *(zip(self._argued.values(), game.argued, strict=True) if game.argued is not None else ()),
+            *(zip(self._judges.values(), game.panel, strict=True) if game.panel is not None else ()),
         )  # fmt: skip
         for column, value in values:
             if value is not None:
@@ -161,7 +166,11 @@ class JudgedGames:
         """Yield all metrics that apply to the games."""
         if not self.n:
             return
-        games, argued = self._sorted_columns()
+        games, argued, _ = self._sorted_columns()
+        if games.is_labelled and self._protocol.lists_answers:
+            found = estimates_of(Source.VERDICTS, games.verdicts)
+            yield from (row for row in found if METRICS[row.metric].with_answers)
+            return
         if games.is_labelled:
             yield from estimates_of(Source.VERDICTS, games.verdicts)
         if games.verdicts.is_played_in_blocks:
@@ -200,12 +209,29 @@ class JudgedGames:
 
         The estimate for k = 1 is the accuracy of a single play, with equal weights for datapoints.
         """
-        if not self.n or not self.is_labelled:
+        # The majority among more than two answers does not follow from how many verdicts are right.
+        if not self.n or not self.is_labelled or self._protocol.lists_answers:
             return []
         return [estimate(METRICS[MAJORITY_ACCURACY], vote.as_quantity(k)) for k, vote in self.verdicts.votes]
 
-    def _sorted_columns(self) -> tuple[GameColumns, dict[str, Codes]]:
-        """Return the games, and the stances that each agent argued, as columns.
+    def judge_pairs(self) -> list[dict[str, Any]]:
+        """Return the agreement of each pair of judges in the games that both decided, as JSON data."""
+        if not self.n or not self._judges:
+            return []
+        games, _, judges = self._sorted_columns()
+        pairs = []
+        for (first, firsts), (second, seconds) in combinations(judges.items(), 2):
+            both = (firsts < Decision.NONE) & (seconds < Decision.NONE) & (firsts != UNSET) & (seconds != UNSET)
+            clusters = games.verdicts.clusters[both]
+            result = agreement(firsts[both], seconds[both], clusters, games.verdicts.total)
+            if result is not None:
+                quantities = {"agreement": result.raw.as_quantity(), "kappa": result.kappa}
+                values = {name: _quantity_row(quantity) for name, quantity in quantities.items()}
+                pairs.append({"first": first, "second": second, "n": int(both.sum()), **values})
+        return pairs
+
+    def _sorted_columns(self) -> tuple[GameColumns, dict[str, Codes], dict[str, Codes]]:
+        """Return the games, the stances that each agent argued, and the verdicts of each judge, as columns.
 
         They are sorted by content, since the order of games must not change floating-point results.
         """
@@ -213,7 +239,7 @@ class JudgedGames:
             self._sorted = (self.n, *self._sort_columns())
         return self._sorted[1:]
 
-    def _sort_columns(self) -> tuple[GameColumns, dict[str, Codes]]:
+    def _sort_columns(self) -> tuple[GameColumns, dict[str, Codes], dict[str, Codes]]:
         n = self.n
         point_ranks = np.empty(len(self._point_codes), dtype=np.int64)
         for rank, name in enumerate(sorted(self._point_codes)):
@@ -227,6 +253,7 @@ class JudgedGames:
             "exchanged": self._exchanged.values(n),
             **{kind: self._confidence[kind].values(n) for kind in CONFIDENCE_KINDS},
             **{f"argued {agent}": column.values(n) for agent, column in self._argued.items()},
+            **{f"judge {judge}": column.values(n) for judge, column in self._judges.items()},
         }  # fmt: skip
         present = [column for column in columns.values() if column is not None]
         order = np.lexsort(present[::-1])
@@ -237,4 +264,14 @@ class JudgedGames:
         )  # fmt: skip
         games = GameColumns(verdicts, {kind: columns[kind] for kind in CONFIDENCE_KINDS}, columns["bound"])
         argued = {agent: columns[f"argued {agent}"] for agent in self._argued}
-        return games, {agent: column for agent, column in argued.items() if column is not None}
+        judges = {judge: columns[f"judge {judge}"] for judge in self._judges}
+        return (
+            games,
+            {agent: column for agent, column in argued.items() if column is not None},
+            {judge: column for judge, column in judges.items() if column is not None},
+        )
+
+
+def _quantity_row(quantity: Quantity) -> dict[str, Any]:
+    low, high = quantity.interval or (None, None)
+    return {"value": quantity.value, "ci_low": low, "ci_high": high, "reason": quantity.reason}

@@ -10,11 +10,14 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from runner.base.errors import GenerationError
+from runner.game.protocols.answer_parser import ParsedAnswer
+from runner.game.protocols.ballot import FIRST_ANSWER, Ballot, answer_position
 from runner.game.protocols.protocol import Decision
 from runner.game.protocols.rewards import forced_decision
-from runner.game.protocols.rounds import Round
+from runner.game.protocols.rounds import Round, argued_decisions
 from runner.models.logprobs import BOUND, NO_LOGPROBS, PAccept
 from runner.rollouts.agents.agent import Agent
+from runner.rollouts.answer_record import AnswerRecord
 from runner.rollouts.rollout import UNREADABLE, Call
 
 UNREADABLE_VOTES: Final = "some votes stated no readable confidence"
@@ -45,14 +48,16 @@ def confidence_of(verifier: Agent, rounds: Sequence[Round], calls: Sequence[Call
     if forced_decision(verifier.protocol_handler, decision) is not None:
         return Confidence(note=FORCED)
     round_ = len(rounds) - 1
-    answers = list(_answers(verifier, rounds[-1], calls, round_))
-    stated = [_parse(verifier, text, round_)[1] for text, _ in answers] if settings.states else []
+    answers = list(answers_that_decided(verifier, rounds[-1], calls, round_))
+    stated = [_stated(verifier, text, round_) for text, _ in answers] if settings.states else []
     by_logprobs = [_logprob_confidence(call) for _, call in answers] if settings.reads_logprobs else []
     notes = [*_stated_note(stated), *_logprob_notes(by_logprobs)]
     return Confidence(_mean(stated), _mean([p_accept.value for p_accept in by_logprobs]), "; ".join(notes) or None)
 
 
-def _answers(verifier: Agent, last: Round, calls: Sequence[Call], round_: int) -> Iterator[tuple[str, Call | None]]:
+def answers_that_decided(
+    verifier: Agent, last: Round, calls: Sequence[Call], round_: int, answer_count: int | None = None
+) -> Iterator[tuple[str, Call | None]]:
     """Yield the text and the call of each vote that decided or, if there are no votes, of the verdict."""
     name = verifier.agent_name
     own_calls = [call for call in calls if (call.round, call.agent) == (round_, name) and call.raw_message is not None]
@@ -62,11 +67,14 @@ def _answers(verifier: Agent, last: Round, calls: Sequence[Call], round_: int) -
         return
     for vote, decision in enumerate(last.votes):
         if decision != Decision.NONE:
-            call = _call_of_vote(verifier, [call for call in own_calls if call.vote == vote], round_, decision)
+            of_vote = [call for call in own_calls if call.vote == vote]
+            call = _call_of_vote(verifier, of_vote, round_, decision, answer_count)
             yield ("" if call is None else call.raw_message or ""), call
 
 
-def _call_of_vote(verifier: Agent, answers: Sequence[Call], round_: int, decision: int) -> Call | None:
+def _call_of_vote(
+    verifier: Agent, answers: Sequence[Call], round_: int, decision: int, answer_count: int | None
+) -> Call | None:
     """Return the call whose answer counted as a vote, among the calls of the vote; None if there are none.
 
     Among the calls of the last attempt, prefer the first one with this decision; otherwise, return the last one.
@@ -74,18 +82,25 @@ def _call_of_vote(verifier: Agent, answers: Sequence[Call], round_: int, decisio
     last_attempt = max((call.attempt for call in answers), default=0)
     candidates = [call for call in answers if call.attempt == last_attempt]
     for call in candidates:
-        if call.error is None and _parse(verifier, call.raw_message or "", round_)[0] == decision:
+        parsed = (
+            None if call.error is not None else parse_or_none(verifier, call.raw_message or "", round_, answer_count)
+        )
+        if parsed is not None and parsed.decision == decision:
             return call
     return candidates[-1] if candidates else None
 
 
-def _parse(verifier: Agent, text: str, round_: int) -> tuple[int | None, float | None]:
-    """Return the decision and the stated confidence of an answer; both are None if it is unusable."""
+def parse_or_none(verifier: Agent, text: str, round_: int, answer_count: int | None = None) -> ParsedAnswer | None:
+    """Return an answer as parsed; None if it is unusable."""
     try:
-        parsed = verifier.parse(text, round_)
+        return verifier.parse(text, round_, answer_count)
     except GenerationError:
-        return None, None
-    return parsed.decision, parsed.confidence
+        return None
+
+
+def _stated(verifier: Agent, text: str, round_: int) -> float | None:
+    parsed = parse_or_none(verifier, text, round_)
+    return None if parsed is None else parsed.confidence
 
 
 def _logprob_confidence(call: Call | None) -> PAccept:
@@ -113,3 +128,27 @@ def _logprob_notes(values: Sequence[PAccept]) -> Iterator[str]:
 def is_bound(note: str | None) -> bool:
     """Return whether a rollout's `confidence_note` says that its log-probabilities only bound P(accept)."""
     return note is not None and f"{BY_LOGPROBS}{BOUND}" in note
+
+
+def record_answers(
+    verifier: Agent, ballot: Ballot, rounds: Sequence[Round], calls: Sequence[Call], decision: int
+) -> AnswerRecord:
+    """Return the record of a game's answers. Its last round has the decision, if there is one."""
+    protocol = verifier.protocol_handler
+    argued = argued_decisions(protocol, ballot, [played.raw for played in rounds])
+    positions = {agent: code - FIRST_ANSWER for agent, code in argued.items()}
+    chosen, form = answer_position(decision), verifier.hyper_params.verdict.form
+    is_forced = protocol.parameters.force_guess is not None
+    if chosen is None or form == "answer" or is_forced:
+        return AnswerRecord(ballot, chosen, positions, form)
+    return AnswerRecord(ballot, chosen, positions, form, _mean_numbers(verifier, ballot, rounds, calls))
+
+
+def _mean_numbers(
+    verifier: Agent, ballot: Ballot, rounds: Sequence[Round], calls: Sequence[Call]
+) -> tuple[float, ...] | None:
+    round_, count = len(rounds) - 1, len(ballot.texts)
+    texts = (text for text, _ in answers_that_decided(verifier, rounds[-1], calls, round_, count))
+    parsed = (parse_or_none(verifier, text, round_, count) for text in texts)
+    votes = [answer.numbers for answer in parsed if answer is not None and answer.numbers is not None]
+    return tuple(math.fsum(values) / len(votes) for values in zip(*votes, strict=True)) if votes else None

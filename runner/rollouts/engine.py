@@ -20,6 +20,7 @@ from runner.game.protocols.rounds import PendingTurn, Reply, Round
 from runner.game.protocols.tree_shape import TreeShape
 from runner.models.interface import Complete, Completion, Request
 from runner.rollouts.agents.agent import Agent
+from runner.rollouts.agents.selectors import find_selector, respond
 from runner.rollouts.game_script import GAME_FAILURES, TURN_FAILURES, GameParts, GameScript, calls_of, play_game
 from runner.rollouts.game_slots import Slots
 from runner.rollouts.job import Job
@@ -90,9 +91,9 @@ class Engine:
     def from_plan(cls, plan: Plan, complete: Complete, **options: Any) -> Self:
         """Return an engine that plays the games of a plan or, if the plan has debates, judges them."""
         script = play_game if plan.debates is None else judging_script(plan)
-        swapped_agents = plan.agents(swapped=True) if plan.seats else {}
+        swapped_agents = plan.game_agents(swapped=True) if plan.seats else {}
         return cls(
-            plan.spec.protocol, plan.agents(), complete, swapped_agents=swapped_agents, tree_shape=plan.tree_shape,
+            plan.spec.protocol, plan.game_agents(), complete, swapped_agents=swapped_agents, tree_shape=plan.tree_shape,
             job_of_branch=plan.job_of_branch, create_script=script, sibling_numbers=plan.sibling_numbers,
             sharing_groups=plan.sharing_groups, **options,
         )  # fmt: skip
@@ -252,21 +253,28 @@ class Engine:
 
         async def complete(request: Request) -> Completion:
             self.stop.check()
-            if request.group in self.sharing_groups and request.sample.attempt == request.sample.vote == 0:
-                samples = (request.sample._replace(repeat=repeat) for repeat in siblings(request.sample.agent))
-                request = replace(request, siblings=tuple(samples))
+            sample = request.sample
+            if request.group in self.sharing_groups and sample.attempt == 0:
+                selector = find_selector(agents, self.protocol, sample.agent, turn.round)
+                if selector is not None:
+                    votes = (vote for vote in range(selector.best_of.n) if vote != sample.vote)
+                    request = replace(request, siblings=tuple(sample._replace(vote=vote) for vote in votes))
+                elif sample.vote == 0 and sample.agent in self.protocol.agent_names:
+                    samples = (sample._replace(repeat=repeat) for repeat in siblings(sample.agent))
+                    request = replace(request, siblings=tuple(samples))
             completion = await self.complete(request)
             parts.calls.extend(calls_of(request.sample, completion, agents[request.sample.agent]))
             return completion
 
+        async def reply(name: str) -> Reply:
+            wait = self._await_replies
+            return await respond(agents, self.protocol, name, observation, complete, wait_for_replies=wait)
+
         if len(turn.speakers) == 1:
             (name,) = turn.speakers
-            return {name: await agents[name].respond(observation, complete, wait_for_replies=self._await_replies)}
+            return {name: await reply(name)}
         speakers = [name for name in self.protocol.agent_names if name in turn.speakers]
-        tasks = [
-            asyncio.create_task(agents[name].respond(observation, complete, wait_for_replies=self._await_replies))
-            for name in speakers
-        ]
+        tasks = [asyncio.create_task(reply(name)) for name in speakers]
         await self._await_replies(tasks)
         return {name: task.result() for name, task in zip(speakers, tasks, strict=True)}
 

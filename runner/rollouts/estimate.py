@@ -15,9 +15,12 @@ from runner.models.costs import answer_limit
 from runner.models.interface import Usage, estimate_prompt_tokens
 from runner.models.prices import Pricing, budget_price
 from runner.rollouts.agents.agent import Agent, Observation
+from runner.rollouts.agents.selectors import selector_name
 from runner.rollouts.judging import judged_prompt_tokens, judged_rounds
 from runner.rollouts.plan import Plan
 from runner.rollouts.template_check import check_templates
+from runner.spec.datasets.datapoint import Datapoint
+from runner.spec.experiment import Experiment
 
 TOKENS_PER_WORD = 1.4
 BYTES_PER_TOKEN = 4
@@ -53,6 +56,13 @@ def estimate_costs(plan: Plan) -> list[CostEstimate]:
     shortest_rounds, longest_rounds = played_rounds(plan.spec.protocol)
     low, high = _usage(plan, shortest_rounds, longest=False), _usage(plan, longest_rounds, longest=True)
     return _rows(plan, low, high)
+
+
+def max_calls(estimates: Iterable[CostEstimate], experiment: Experiment) -> int:
+    """Return the number of calls of the longest games, if each answer is unusable until the last allowed attempt."""
+    retry = experiment.retry
+    attempts = max(retry.invalid_response.attempts, retry.refused.attempts)
+    return attempts * sum(estimate.calls[1] for estimate in estimates)
 
 
 def _judging_counts(plan: Plan) -> tuple[dict[str, _Counts], dict[str, _Counts]]:
@@ -107,7 +117,9 @@ def answer_bytes(plan: Plan) -> int:
             games_by_agent = _games_by_speaker(plan, round_, swapped=swapped)
             answers = 1 if plan.tree_shape is None else plan.tree_shape.responses ** (round_ + 1)
             for name, games in games_by_agent.items():
-                total_words += games * answers * agents[name].agent_params.max_response_words
+                best_of = plan.spec.protocol.step(round_).best_of
+                answers_each = answers if best_of is None else answers * best_of.n + best_of.answers
+                total_words += games * answers_each * agents[name].agent_params.max_response_words
     return int(total_words * TOKENS_PER_WORD) * BYTES_PER_TOKEN
 
 
@@ -145,10 +157,17 @@ class _Counts:
     prompt: int = 0
     completion: int = 0
 
+    def add(self, other: _Counts) -> None:
+        """Add other counts to these."""
+        self.calls += other.calls
+        self.prompt += other.prompt
+        self.completion += other.completion
+
 
 def played_rounds(protocol: Protocol) -> tuple[int, int]:
     """Return the number of rounds of the shortest and of the longest game."""
-    first = next(i for i in range(protocol.max_message_rounds) if protocol.can_ever_decide(i))
+    rounds = range(protocol.max_message_rounds)
+    first = max(next(i for i in rounds if protocol.can_ever_decide(i, judge)) for judge in protocol.verifier_names)
     return first + 1, protocol.max_message_rounds
 
 
@@ -166,17 +185,18 @@ def _usage(plan: Plan, rounds: int, *, longest: bool) -> Mapping[str, _Counts]:
 
 def _add_usage(totals: dict[str, _Counts], plan: Plan, rounds: int, *, longest: bool, swapped: bool | None) -> None:
     """Add the counts of all games with this value of `swapped` to `totals`."""
-    protocol, agents = plan.spec.protocol, plan.agents(swapped=swapped)
+    protocol, agents = plan.spec.protocol, plan.game_agents(swapped=swapped)
     points, repeats = plan.points, plan.spec.experiment.rollouts.per_datapoint
     first_prompt_tokens: dict[str, int] = {}
     for name, agent in agents.items():
-        first = protocol.first_active_round(name)
+        first = protocol.first_active_round(name.partition(".")[0])
         if first is not None:
-            first_prompt_tokens[name] = sum(
-                estimate_prompt_tokens(agent.prompt(Observation(first, (), p.columns))) for p in points
-            )
+            first_prompt_tokens[name] = sum(_first_prompt_tokens(agent, first, point) for point in points)
     earlier_tokens = 0
-    last_verdict = max(i for i in range(rounds) if protocol.can_ever_decide(i))
+    last_verdicts = {
+        (max((i for i in range(rounds) if protocol.can_ever_decide(i, judge)), default=-1), judge)
+        for judge in protocol.verifier_names
+    }
     for round_ in range(rounds):
         round_tokens = 0
         answers = 1 if plan.tree_shape is None else plan.tree_shape.responses ** (round_ + 1)
@@ -184,15 +204,29 @@ def _add_usage(totals: dict[str, _Counts], plan: Plan, rounds: int, *, longest: 
             agent = agents[name]
             answer = _answer_tokens(agent, longest=longest)
             counts = totals.setdefault(agent.model_group, _Counts())
-            votes = plan.spec.experiment.votes if (round_, name) == (last_verdict, protocol.verifier_name) else 1
-            calls = games * answers * votes
-            counts.calls += calls
+            votes = plan.spec.experiment.votes if (round_, name) in last_verdicts else 1
+            best_of = protocol.step(round_).best_of
+            candidates = 1 if best_of is None else best_of.n
+            calls = games * answers * votes * candidates
             prompt_tokens = (first_prompt_tokens[name] + earlier_tokens * len(points)) * repeats
-            counts.prompt += prompt_tokens * calls // plan.block_count
-            counts.completion += answer * calls
+            counts.add(_Counts(calls, prompt_tokens * calls // plan.block_count, answer * calls))
+            if best_of is not None and best_of.by != "function":
+                selector = selector_name(name, best_of)
+                prompt_tokens = (first_prompt_tokens[selector] + earlier_tokens * len(points)) * repeats
+                calls = games * best_of.answers
+                judged = answer * (best_of.n if best_of.compares_all else 1)
+                selection = _Counts(calls, calls * judged, calls * _answer_tokens(agents[selector], longest=longest))
+                selection.prompt += prompt_tokens * calls // plan.block_count
+                totals.setdefault(agents[selector].model_group, _Counts()).add(selection)
             message = _answer_tokens(agent, longest=False)
             round_tokens = max(round_tokens, message) if protocol.step(round_).draw == "one" else round_tokens + message
         earlier_tokens += round_tokens
+
+
+def _first_prompt_tokens(agent: Agent, round_: int, point: Datapoint) -> int:
+    """Return the estimated tokens of an agent's prompt in its first round, before any message."""
+    observation = Observation(round_, (), point.columns, candidates=point.answers)
+    return estimate_prompt_tokens(agent.prompt(agent.example_observation(observation)))
 
 
 def _games_by_speaker(plan: Plan, round_: int, *, swapped: bool | None) -> Mapping[str, int]:

@@ -7,7 +7,7 @@ is rebuilt from its journal follows the same rules.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 
 from runner.base.errors import (
     BudgetExhausted,
@@ -25,8 +25,10 @@ from runner.game.protocols.rounds import PendingTurn, Reply, Round, episode_rewa
 from runner.models.interface import Completion, SampleKey, Usage
 from runner.models.logprobs import has_logprobs, logprobs_of_span, p_accept
 from runner.rollouts.agents.agent import Agent
-from runner.rollouts.confidence import confidence_of
+from runner.rollouts.answer_record import AnswerRecord
+from runner.rollouts.confidence import Confidence, confidence_of, record_answers
 from runner.rollouts.job import Job
+from runner.rollouts.panel_verdicts import panel_confidence, panel_verdicts
 from runner.rollouts.rollout import Call, Outcome, Rollout
 from runner.rollouts.stop_switch import Stopped
 
@@ -75,23 +77,57 @@ class GameParts:
         """Return the record of the finished game."""
         protocol, job = self.protocol, self.job
         # The answers to simultaneous speakers arrive in random order. Sort their calls in the protocol's order.
-        names, calls = protocol.agent_names, [*self.calls, *self.failed_calls(job)]
-        calls.sort(key=lambda call: (call.round, names.index(call.agent), call.vote, call.attempt, call.error is None))
-        rewards = episode_rewards(protocol, rounds, is_labelled=job.datapoint.label is not None)
-        stance = protocol.shared_stance(job.prover_stance)
-        stated, logprob, note = confidence_of(self.agents[protocol.verifier_name], rounds, calls, decision)
+        calls = [*self.calls, *self.failed_calls(job)]
+        calls.sort(key=lambda call: _call_order(protocol, call))
+        if protocol.selections:
+            calls = [_with_selection(call, rounds) for call in calls]
+        rewards = episode_rewards(protocol, rounds, is_labelled=job.datapoint.is_labelled)
+        stance = None if protocol.lists_answers else protocol.shared_stance(job.prover_stance)
+        panel = None
+        if protocol.file.panel is None:
+            stated, logprob, note = confidence_of(self.agents[protocol.verifier_name], rounds, calls, decision)
+        else:
+            panel = panel_verdicts(self.agents, rounds, calls)
+            stated, logprob, note = panel_confidence(protocol, panel) if decision != Decision.NONE else Confidence()
         return Rollout(
             job, tuple(rounds), decision, outcome, stance, rewards, calls, error,
             confidence_stated=stated, confidence_logprob=logprob, confidence_note=note,
-            votes=(rounds[-1].votes if rounds else ()) or None,
+            votes=(rounds[-1].votes if rounds else ()) or None, panel=panel,
+            answers=self._answers(rounds, calls, decision),
         )  # fmt: skip
+
+    def _answers(self, rounds: Sequence[Round], calls: Sequence[Call], decision: int) -> AnswerRecord | None:
+        ballot = self.job.ballot(self.protocol)
+        if ballot is None:
+            return None
+        return record_answers(self.agents[self.protocol.verifier_name], ballot, rounds, calls, decision)
+
+
+def _call_order(protocol: Protocol, call: Call) -> tuple[object, ...]:
+    """Return the sort key of a call. The calls of a selector follow those of its agent."""
+    speaker, _, selector = call.agent.partition(".")
+    agent = protocol.agent_names.index(speaker)
+    return call.round, agent, selector, call.vote, call.attempt, call.error is None
+
+
+def _with_selection(call: Call, rounds: Sequence[Round]) -> Call:
+    """Return the call of a candidate with the result of the selection, and any other call unchanged."""
+    played = rounds[call.round] if call.round < len(rounds) else None
+    selection = None if played is None else played.selections.get(call.agent)
+    if played is None or selection is None:
+        return call
+    is_selected = call.vote == selection.index and call.raw_message == played.raw[call.agent]
+    return replace(call, selected=is_selected, score=selection.scores[call.vote] if selection.scores else None)
 
 
 def play_game(parts: GameParts, rounds: Sequence[Round] = ()) -> GameScript:
     """Return the script of one game, which continues after `rounds`."""
     job = parts.job
     label = job.datapoint.label
-    game = play(parts.protocol, seed=job.seed, label=label, prover_stance=job.prover_stance, rounds=rounds)
+    ballot = job.ballot(parts.protocol)
+    game = play(
+        parts.protocol, seed=job.seed, label=label, prover_stance=job.prover_stance, rounds=rounds, ballot=ballot
+    )
     decision, error = int(Decision.NONE), None
     try:
         turn = next(game)

@@ -12,6 +12,7 @@ from typing import Any
 from runner.documents.dataclass_schema import to_plain
 from runner.game.protocols.confidence import VerdictSettings
 from runner.game.protocols.protocol import Protocol
+from runner.game.protocols.schema import LATER_KEYS, file_content, parameter_content
 from runner.models.settings import ModelSettings
 from runner.spec.datasets.settings import DatasetSettings
 from runner.spec.experiment import AgentSettings, Experiment
@@ -35,6 +36,7 @@ MUTABLE_KEYS = (
     "budget",
     "cache",
     "agents.*.freeze",
+    "agents.*.train_scratchpad",
 )
 """Keys that may change when a run resumes. They affect which games are played and how, but not a game's content."""
 
@@ -50,7 +52,7 @@ LATER_MODEL_KEYS = ("logprobs", "top_logprobs", "from_run", "from_group", "answe
 """Keys of a model group added after 0.1.0. If they are null, the run's identity is the same as in 0.1.0."""
 
 
-LATER_SELECTION_KEYS = ("labels", "ids", "explode", "unique_by")
+LATER_SELECTION_KEYS = ("labels", "ids", "explode", "unique_by", "answers", "right_answers")
 """Keys of `dataset` added after 0.1.0. If they have their defaults, the run's identity is the same as in 0.1.0."""
 
 
@@ -70,10 +72,10 @@ def selection_content(settings: DatasetSettings) -> dict[str, Any]:
 
 def protocol_content(protocol: Protocol) -> dict[str, Any]:
     """Return what a game depends on in a protocol: its rules and the parameters in effect, without display names."""
-    file = to_plain(protocol.file)
+    file = file_content(protocol.file)
     return {
-        **{name: file[name] for name in ("agents", "channels", "cycle")},
-        "parameters": to_plain(protocol.parameters),
+        **{name: file[name] for name in ("agents", "channels", "cycle", *LATER_KEYS) if name in file},
+        "parameters": parameter_content(protocol.parameters),
     }
 
 
@@ -101,8 +103,10 @@ def verdict_content(experiment: Experiment) -> dict[str, Any]:
     verdict, format_ = experiment.verdict, to_plain(experiment.decision_format)
     if not verdict.states:
         del format_["confidence"]
-    recorded = {} if verdict == VerdictSettings() else {"verdict": to_plain(verdict)}
-    return {"decision_format": format_, **recorded}
+    recorded = to_plain(verdict)
+    if verdict.form == "answer":
+        del recorded["form"]
+    return {"decision_format": format_, **({} if verdict == VerdictSettings() else {"verdict": recorded})}
 
 
 def judging_content(spec: Spec) -> dict[str, Any]:
@@ -116,5 +120,8 @@ def judging_content(spec: Spec) -> dict[str, Any]:
 
 
 def agent_content(agent: AgentSettings) -> dict[str, Any]:
-    """Return the settings of an agent that a game depends on: all but `freeze`, which matters only for training."""
-    return {name: value for name, value in to_plain(agent).items() if name != "freeze"}
+    """Return the settings of an agent that a game depends on: all that do not matter only for training."""
+    content = {name: value for name, value in to_plain(agent).items() if name not in ("freeze", "train_scratchpad")}
+    if agent.selector is None:  # as in 0.1.0, which had no selectors
+        del content["selector"]
+    return content

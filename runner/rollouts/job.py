@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runner.base.value_class import value_class
+from runner.game.protocols.ballot import Ballot
+from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import Round
 from runner.rollouts.agents.agent import Observation
 from runner.spec.datasets.loader import Datapoint
@@ -46,4 +48,12 @@ class Job:
     def observation(self, round_: int, rounds: Sequence[Round]) -> Observation:
         """Return the observation of an agent in a round of this game. `rounds` are the rounds before this round."""
         point = self.datapoint
-        return Observation(round_, rounds, point.columns, self.seed, self.prover_stance, point.id, self.number)
+        return Observation(
+            round_, rounds, point.columns, self.seed, self.prover_stance, point.id, self.number,
+            point.answers, self.stance,
+        )  # fmt: skip
+
+    def ballot(self, protocol: Protocol) -> Ballot | None:
+        """Return the answers of this game; None if the protocol lists no answers."""
+        answers = self.datapoint.answers
+        return None if answers is None else protocol.ballot(answers, self.seed, self.stance)

@@ -98,7 +98,10 @@ def _judged_round(played: Round, judge: str, reply: Reply) -> Round:
 def _rounds_with_verdict(parts: GameParts, debate: Debate, rounds: Sequence[Round], reply: Reply) -> list[Round]:
     """Return the rounds of a debate, followed by the round of the last verdict."""
     protocol, job = parts.protocol, parts.job
-    game = play(protocol, seed=job.seed, label=job.datapoint.label, prover_stance=job.prover_stance, rounds=rounds)
+    game = play(
+        protocol, seed=job.seed, label=job.datapoint.label, prover_stance=job.prover_stance, rounds=rounds,
+        ballot=job.ballot(protocol),
+    )  # fmt: skip
     turn = next(game)
     replies: Mapping[str, Reply] = {**debate.other_replies, protocol.verifier_name: reply}
     names = [name for name in protocol.agent_names if name in replies]

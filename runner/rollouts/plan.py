@@ -20,7 +20,8 @@ from runner.base.hashing import derived_seed, tagged_hash
 from runner.documents.dataclass_schema import to_plain
 from runner.game.protocols.tree_shape import TreeShape
 from runner.models.interface import SampleKey
-from runner.rollouts.agents.agent import AgentRuntime
+from runner.rollouts.agents.agent import Agent, AgentRuntime
+from runner.rollouts.agents.selectors import Selector, selector_group, selector_name
 from runner.rollouts.agents.whole_agent import OpenAiWholeAgent
 from runner.rollouts.identity import (
     MUTABLE_KEYS,
@@ -60,7 +61,7 @@ class Plan:
     def game_hash(self) -> str:
         """The hash of all that the run's games have in common: rules, prompts, models and the retries of answers."""
         experiment, protocol = self.spec.experiment, self.spec.protocol
-        groups = {agent.model for agent in experiment.agents.values()}
+        groups = {group for agent in experiment.agents.values() for group in agent.groups}
         return tagged_hash(
             "game",
             {
@@ -104,13 +105,17 @@ class Plan:
     @property
     def sharing_groups(self) -> frozenset[str]:
         """The model groups that request answers to several samples with the same prompt (siblings) in one call."""
-        models, trees = self.spec.experiment.models, self.tree_shape is not None
-        return frozenset(name for name, settings in models.items() if settings.shares_prompts(trees=trees))
+        models, several = (
+            self.spec.experiment.models,
+            self.tree_shape is not None or bool(self.spec.protocol.selections),
+        )
+        return frozenset(name for name, settings in models.items() if settings.shares_prompts(trees=several))
 
     @cached_property
     def games_share_calls(self) -> bool:
         """Whether one call may request answers for several games of a datapoint."""
-        return bool(self.sharing_groups) and self.tree_shape is None
+        models = self.spec.experiment.models.values()
+        return self.tree_shape is None and any(settings.shares_prompts(trees=False) for settings in models)
 
     @property
     def run_id(self) -> str:
@@ -242,7 +247,8 @@ class Plan:
 
         These are other repeats with the same datapoint, stance and seats, where the agent also speaks in round 0.
         """
-        if self.debates is not None:
+        group = self.spec.experiment.models[self.groups(swapped=job.swapped)[agent]]
+        if self.debates is not None or not group.shares_prompts(trees=False):
             return []
         seed, point = self.spec.experiment.seed, job.datapoint
         return [
@@ -265,7 +271,22 @@ class Plan:
         """The model group of each seat, for games without and with swapped seats."""
         agents = self.spec.experiment.agents
         players = {False: agents, True: exchange_players(agents, self.seats)}
-        return {key: {seat: player.model for seat, player in by_seat.items()} for key, by_seat in players.items()}
+        groups = {key: {seat: player.model for seat, player in by_seat.items()} for key, by_seat in players.items()}
+        for key, by_seat in players.items():
+            experiment, protocol = replace(self.spec.experiment, agents=by_seat), self.spec.protocol
+            for (speaker, _), best_of in protocol.selections.items():
+                group = selector_group(experiment, protocol, speaker, best_of)
+                groups[key][selector_name(speaker, best_of)] = group
+        return groups
+
+    def game_agents(self, *, swapped: bool | None = None) -> dict[str, Agent]:
+        """Return the agents by seat, and the selectors of their candidates by the names in samples."""
+        agents: dict[str, Agent] = dict(self.agents(swapped=swapped))
+        protocol, runtime = self.spec.protocol, AgentRuntime(self.spec.prompts)
+        for (speaker, _), best_of in protocol.selections.items():
+            experiment = agents[speaker].hyper_params
+            agents[selector_name(speaker, best_of)] = Selector(experiment, runtime, speaker, protocol, best_of)
+        return agents
 
     def agents(self, *, swapped: bool | None = None) -> dict[str, OpenAiWholeAgent]:
         """Return the agents by seat. They call no models unless the caller passes them a function for this."""

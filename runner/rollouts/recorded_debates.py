@@ -18,7 +18,7 @@ from runner.base.hashing import tagged_hash
 from runner.base.text import counted
 from runner.documents.dataclass_schema import to_plain
 from runner.game.protocols.protocol import Protocol
-from runner.game.protocols.rounds import Message, Reply, Round
+from runner.game.protocols.rounds import Message, MessageCounts, Reply, Round
 from runner.rollouts.identity import agent_content, model_content, protocol_content
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Outcome, Rollout
@@ -98,14 +98,22 @@ def _remove_calls(played: Round) -> Round:
 def _round_fields(played: Round) -> dict[str, Any]:
     return {
         "raw": dict(played.raw),
-        "messages": [[message.channel, message.agent, message.text] for message in played.messages],
+        "messages": [_message_fields(message) for message in played.messages],
         "decision": int(played.decision),
         "rewards": dict(played.rewards),
     }
 
 
+def _message_fields(message: Message) -> list[Any]:
+    counts = [] if message.counts is None else [to_plain(message.counts)]
+    return [message.channel, message.agent, message.text, *counts]
+
+
 def _round(data: Mapping[str, Any]) -> Round:
-    messages = tuple(Message(*fields) for fields in data["messages"])
+    messages = tuple(
+        Message(channel, agent, text, *(MessageCounts(**count) for count in counts))
+        for channel, agent, text, *counts in data["messages"]
+    )
     return _remove_calls(Round(data["raw"], messages, data["decision"], data["rewards"]))
 
 

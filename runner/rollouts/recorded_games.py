@@ -17,6 +17,7 @@ from runner.game.protocols.rounds import PendingTurn, Reply, Round
 from runner.models.interface import Request, SampleKey
 from runner.models.journal_records import CallRecord, EndedRecord
 from runner.rollouts.agents.agent import Agent, Observation
+from runner.rollouts.agents.selectors import find_selector
 from runner.rollouts.agents.votes import combine_votes, is_final
 from runner.rollouts.game_script import GAME_FAILURES, GameParts, calls_of, play_game
 from runner.rollouts.job import Job
@@ -70,8 +71,8 @@ class RecordedGames:
     def __post_init__(self) -> None:
         plan = self.plan
         self.agents: Mapping[bool, Mapping[str, Agent]] = {
-            False: plan.agents(),
-            True: plan.agents(swapped=True) if plan.seats else {},
+            False: plan.game_agents(),
+            True: plan.game_agents(swapped=True) if plan.seats else {},
         }
         """The agents by name: True for games with exchanged models, False for others."""
         self._script = play_game if plan.debates is None else judging_script(plan)
@@ -119,6 +120,12 @@ class RecordedGames:
         )
 
     def _reply(self, parts: GameParts, agent: Agent, observation: Observation) -> Reply:
+        selector = find_selector(parts.agents, parts.protocol, agent.agent_name, observation.round)
+        if selector is not None:
+            candidates = self._votes(parts, agent, [observation] * selector.best_of.n)
+            return selector.select(
+                candidates, self._votes(parts, selector, selector.judgments(observation, candidates))
+            )
         votes = agent.votes_in(observation.round)
         first = self._vote(parts, agent, observation, 0)
         if is_final(first, votes, must_decide=agent.only_judges):
@@ -127,6 +134,11 @@ class RecordedGames:
             {vote: partial(self._vote, parts, agent, observation, vote) for vote in range(1, votes)}
         )
         return combine_votes([first, *later_votes.values()])
+
+    def _votes(self, parts: GameParts, agent: Agent, observations: Sequence[Observation]) -> list[Reply]:
+        """Return the recorded replies of one agent to several observations, by vote."""
+        readers = {vote: partial(self._vote, parts, agent, seen, vote) for vote, seen in enumerate(observations)}
+        return list(_all_or_first_failure(readers).values())
 
     def _vote(self, parts: GameParts, agent: Agent, observation: Observation, vote: int) -> Reply:
         """Return one vote's reply, from the recorded answers to its attempts.

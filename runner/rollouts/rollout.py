@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from runner.base.token_classes import TOKEN_CLASSES
 from runner.base.value_class import value_class
+from runner.game.protocols.ballot import answer_position
+from runner.game.protocols.protocol import verdict_word
 from runner.game.protocols.rounds import Round
 from runner.models.interface import Usage
 from runner.models.logprobs import PAccept
+from runner.rollouts.answer_record import AnswerRecord, decision_fields
 
 if TYPE_CHECKING:
     from runner.rollouts.job import Job
@@ -71,6 +74,10 @@ class Call:
     usage_estimated: bool = False
     """Whether a token count is estimated because the server reported none or an impossible one."""
 
+    selected: bool | None = None
+    """Whether this answer was selected from several candidates; None if there were no others."""
+    score: float | None = None
+    """The selector's score of this candidate, if it has one."""
     origin: str | None = None
     """The run that got this answer from a model, if the answer is a copy; in no table, like `paid`."""
 
@@ -120,7 +127,26 @@ class RoundVerdict:
         confidence = {name: getattr(self, name) for name in CONFIDENCE_FIELDS}
         optional = {"votes": list(self.votes) or None, "error": self.error, **confidence}
         present = {name: value for name, value in optional.items() if value is not None}
-        return {"round": self.round, "decision": int(self.decision), **present}
+        is_answer = answer_position(self.decision) is not None
+        if is_answer and self.votes:
+            present["votes"] = [verdict_word(vote) for vote in self.votes]
+        return {"round": self.round, **decision_fields(self.decision, lists_answers=is_answer), **present}
+
+
+@dataclass(frozen=True, slots=True)
+class PanelVerdict:
+    """The verdict of one judge of a panel, or that the judge gave none (`Decision.NONE`)."""
+
+    agent: str
+    verdict: RoundVerdict
+
+    def to_json(self) -> dict[str, Any]:
+        return {"agent": self.agent, **self.verdict.to_json()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> PanelVerdict:
+        fields = {name: value for name, value in data.items() if name != "agent"}
+        return cls(str(data["agent"]), RoundVerdict(**{**fields, "votes": tuple(data.get("votes", ()))}))
 
 
 @value_class(frozen=True, slots=True)
@@ -148,23 +174,31 @@ class Rollout:
     """The decision of each vote, if a majority decides; else None."""
     verdicts: Sequence[RoundVerdict] | None = None
     """The verdicts, including the last one, if the debate is judged after each round; else None."""
+    panel: Sequence[PanelVerdict] | None = None
+    """The verdict of each judge, in the protocol's order, if a panel decides; else None."""
+    answers: AnswerRecord | None = None
+    """The listed answers of the game and the verdict on them; None if the protocol lists no answers."""
 
     @property
     def correct(self) -> bool | None:
-        """Whether the verdict equals the label; None if transport failed or the datapoint has no label."""
-        if self.outcome == Outcome.TRANSPORT_FAILED or self.job.datapoint.label is None:
+        """Whether the verdict is right; None if transport failed or the datapoint has no label."""
+        if self.outcome == Outcome.TRANSPORT_FAILED or not self.job.datapoint.is_labelled:
             return None
+        if self.answers is not None:
+            return self.outcome == Outcome.DECIDED and bool(self.answers.is_right)
         return self.outcome == Outcome.DECIDED and self.decision == self.job.datapoint.label
 
-    def verdict_origin(self, verifier: str) -> str | None:
+    def verdict_origin(self, *verifiers: str) -> str | None:
         """Return the run that the verdict was copied from; None if it is not a copy, or has answers of several runs.
 
-        Only the last answers count: those of the verifier or, if it never answered, those of the other agents.
+        Only the last answers count: those of each verifier or, if none ever answered, those of the other agents.
         """
         answers = [call for call in self.calls if call.is_answer]
-        decisive = [call for call in answers if call.agent == verifier] or answers
-        last = max((call.round for call in decisive), default=0)
-        origins = {call.origin for call in decisive if call.round == last}
+        by_judge = [[call for call in answers if call.agent == verifier] for verifier in verifiers]
+        origins = set()
+        for decisive in [calls for calls in by_judge if calls] or [answers]:
+            last = max((call.round for call in decisive), default=0)
+            origins |= {call.origin for call in decisive if call.round == last}
         return origins.pop() if len(origins) == 1 else None
 
     def with_verdicts(self, verdicts: Sequence[RoundVerdict]) -> Rollout:

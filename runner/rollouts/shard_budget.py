@@ -100,6 +100,11 @@ def _unsupported_settings(experiment: Experiment) -> Iterator[str]:
             "a training run cannot be played in shards: each iteration trains its models on the games of all shards "
             "before the next one starts. Play a benchmark of its models in shards instead"
         )
+    if experiment.kind == "tournament":
+        yield (
+            "a tournament cannot be played in shards, because results choose its pairings. Play it on one machine; "
+            "execution.processes uses several cores"
+        )
     if experiment.until is not None:
         yield (
             "until: this setting stops a run by looking at its games in one order, but a shard has only some of them. "

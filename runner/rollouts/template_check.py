@@ -8,6 +8,8 @@ from runner.base.errors import SpecError, TemplateFailedError
 from runner.base.problems import Problem
 from runner.game.prompts.templates import CONFIDENCE, LAST_ROUND
 from runner.rollouts.agents.agent import Agent, Observation
+from runner.rollouts.agents.selectors import Selector
+from runner.rollouts.information_flow import flow_problems
 from runner.rollouts.plan import Plan
 from runner.spec.datasets.datapoint import Datapoint
 
@@ -16,11 +18,12 @@ def check_templates(plan: Plan) -> None:
     """Render each agent's templates for each datapoint, stance and round that changes their text.
 
     Raises:
-        SpecError: templates fail; the error has the file, line and first datapoint of each failure.
+        SpecError: templates fail, with the file, line and first datapoint of each failure; or a prompt depends on the
+            label.
     """
     failures: dict[tuple[str, int, str], list[str]] = {}
     for swapped in plan.swapped_values:
-        agents: Mapping[str, Agent] = plan.agents(swapped=swapped)
+        agents: Mapping[str, Agent] = plan.game_agents(swapped=swapped)
         if plan.debates is not None:
             agents = {name: agent for name, agent in agents.items() if agent.is_verifier}
         for agent in agents.values():
@@ -37,6 +40,7 @@ def check_templates(plan: Plan) -> None:
         more = f" and {len(points) - 1} more" if len(points) > 1 else ""
         message = f"the template {reason}; rendered for datapoint {points[0]!r}{more}"
         problems.append(Problem(prompts.place(template, line), "", message, "a template that fails when rendered"))
+    problems.extend(flow_problems(plan))
     if problems:
         raise SpecError(problems)
 
@@ -47,10 +51,15 @@ def _templates_with_rounds(plan: Plan, agent: Agent) -> Iterator[tuple[str, int]
     Only the variable `questions_left` depends on the round.
     """
     protocol, prompts = plan.spec.protocol, plan.spec.prompts
+    if isinstance(agent, Selector):
+        if agent.best_of.by != "function":
+            yield f".{agent.best_of.by}", protocol.first_active_round(agent.speaker) or 0
+        return
     used_variables = {*prompts.variables[agent.agent_name], *prompts.variables.get(agent.agent_name + CONFIDENCE, ())}
     rounds = [i for i in range(protocol.max_message_rounds) if agent.agent_name in protocol.can_be_active(i)]
+    judge = agent.agent_name if agent.is_verifier else None
     round_by_questions = {
-        protocol.questions_left(i) if "questions_left" in used_variables else 0: i for i in reversed(rounds)
+        protocol.questions_left(i, judge) if "questions_left" in used_variables else 0: i for i in reversed(rounds)
     }
     yield from (("", round_) for round_ in round_by_questions.values())
     if agent.agent_spec.last_round_message:
@@ -60,9 +69,11 @@ def _templates_with_rounds(plan: Plan, agent: Agent) -> Iterator[tuple[str, int]
 def _failures(
     plan: Plan, agent: Agent, templates: list[tuple[str, int]], point: Datapoint
 ) -> Iterator[TemplateFailedError]:
-    for stance in {point.prover_stance if stance is None else stance for stance, _ in plan.variants}:
+    for stance, given in {(point.prover_stance if stance is None else stance, stance) for stance, _ in plan.variants}:
         for suffix, round_ in templates:
-            observation = Observation(round_, (), point.columns, prover_stance=stance)
+            observation = Observation(
+                round_, (), point.columns, prover_stance=stance, candidates=point.answers, given_stance=given
+            )
             try:
                 agent.instructions(suffix, observation, round_)
             except TemplateFailedError as error:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, Self
 
 from runner.base.text import escape_controls
-from runner.game.protocols.protocol import Decision, label_player, label_word, stance_word
+from runner.game.protocols.ballot import ANSWERS, letter_of
+from runner.game.protocols.protocol import Decision, label_player, label_word, stance_word, verdict_word
 from runner.game.protocols.protocol import Protocol as GameProtocol
 from runner.rollouts.rollout import Outcome, Rollout
 
@@ -71,15 +72,15 @@ class RolloutTranscript:
     datapoint_id: str
     repeat: int
     label: int | None
-    """0 (reject is right) or 1 (accept is right); None if the datapoint has no label."""
+    """0 (reject is right) or 1 (accept is right); None if the datapoint has no label, or if it lists answers."""
     columns: Mapping[str, Any]
-    """The columns of the datapoint."""
+    """The columns of the datapoint; listed answers are a mapping of the game's letters to texts."""
     messages: tuple[DeliveredMessage, ...]
     """The messages that are not empty, in the order of the game."""
     answers: tuple[ModelAnswer, ...]
     """The models' answers in the order of the game."""
     decision: int | None
-    """0 (reject) or 1 (accept); None if the verifier did not decide."""
+    """0 (reject) or 1 (accept); None if the verifier did not decide, or if the protocol lists answers."""
     correct: bool | None
     """Whether the decision equals the label; None if transport failed or there is no label."""
     outcome: str
@@ -100,12 +101,19 @@ class RolloutTranscript:
     """P(accept), from 0 to 1, from the log-probabilities of the verdict's tokens."""
     confidence_note: str | None = None
     """The reason why a requested confidence is unknown, or only a bound; else None."""
-    stances: Mapping[str, int] = field(default_factory=dict)
-    """The stance of each prover: 0 (argues for reject) or 1 (argues for accept)."""
+    stances: Mapping[str, int | str] = field(default_factory=dict)
+    """The stance of each prover: 0 (argues for reject), 1 (argues for accept), or the letter of a listed answer."""
+    answer: str | None = None
+    """The letter of the chosen answer; None without a verdict, or if the protocol lists no answers."""
+    right_answers: tuple[str, ...] | None = None
+    """The letters of the right answers; None if they are not known, or if the protocol lists no answers."""
+    answer_scores: Mapping[str, float] | None = None
+    """The probability or score of each answer by its letter, if the verdict states it."""
 
     @classmethod
     def of(cls, rollout: Rollout, run_id: str, protocol: GameProtocol) -> Self:
-        job, point = rollout.job, rollout.job.datapoint
+        job, point, listed = rollout.job, rollout.job.datapoint, rollout.answers
+        right = None if listed is None else listed.right_letters
         messages = (
             DeliveredMessage(index, message.agent, message.channel, message.text)
             for index, played in enumerate(rollout.rounds)
@@ -118,13 +126,27 @@ class RolloutTranscript:
             for agent, text in played.raw.items()
         )
         return cls(
-            run_id, job.rollout_id, point.id, job.repeat, point.label, point.columns, tuple(messages), tuple(answers),
-            decision=int(rollout.decision) if rollout.outcome == Outcome.DECIDED else None,
+            run_id, job.rollout_id, point.id, job.repeat, point.label, shown_columns(rollout), tuple(messages),
+            tuple(answers),
+            decision=int(rollout.decision) if rollout.outcome == Outcome.DECIDED and listed is None else None,
             correct=rollout.correct, outcome=rollout.outcome.value, rewards=dict(rollout.rewards), error=rollout.error,
             stance=job.stance, swapped=job.swapped, stances_exchanged=job.stances_exchanged,
             confidence_stated=rollout.confidence_stated, confidence_logprob=rollout.confidence_logprob,
-            confidence_note=rollout.confidence_note, stances=protocol.prover_stances(job.prover_stance),
+            confidence_note=rollout.confidence_note, stances=shown_stances(protocol, rollout),
+            answer=None if listed is None else listed.chosen_letter,
+            right_answers=None if right is None else tuple(right.split(", ")),
+            answer_scores=None if listed is None else listed.columns()["answer_scores"],
         )  # fmt: skip
+
+    @property
+    def verdict(self) -> str | None:
+        """`accept`, `reject` or the letter of the chosen answer; None without a verdict."""
+        return stance_word(Decision(self.decision)) if self.decision is not None else self.answer
+
+    @property
+    def right_verdict(self) -> str:
+        """`accept`, `reject` or the letters of the right answers; `not known` without a label."""
+        return label_word(self.label) if self.right_answers is None else ", ".join(self.right_answers)
 
     def player(self, agent: str) -> str:
         """Return an agent's name, with the stance of a prover."""
@@ -148,11 +170,42 @@ class RolloutTranscript:
         for round_, heading, text in sorted(entries, key=lambda entry: entry[0]):
             yield f"\n[round {round_}] {heading}:"
             yield "\n".join("  " + line for line in text.split("\n"))
-        verdict = "none" if self.decision is None else stance_word(Decision(self.decision))
-        yield f"\noutcome: {self.outcome}, verdict: {verdict}, label: {label_word(self.label)}"
+        yield f"\noutcome: {self.outcome}, verdict: {self.verdict or 'none'}, label: {self.right_verdict}"
         confidence = describe_confidence(self.confidence_stated, self.confidence_logprob, self.confidence_note)
         if confidence:
             yield confidence
         yield "rewards: " + ", ".join(f"{agent} {reward:g}" for agent, reward in self.rewards.items())
         if self.error:
             yield f"error: {self.error}"
+
+
+def votes_json(rollout: Rollout) -> list[int] | list[str] | None:
+    """Return the votes of a game as JSON data: decisions, or letters of listed answers (`none` without one)."""
+    if rollout.votes is None:
+        return None
+    return list(rollout.votes) if rollout.answers is None else [verdict_word(vote) for vote in rollout.votes]
+
+
+def shown_columns(rollout: Rollout) -> dict[str, Any]:
+    """Return the columns of a game's datapoint, with listed answers by the letters of this game."""
+    columns = dict(rollout.job.datapoint.columns)
+    return columns if rollout.answers is None else {**columns, ANSWERS: rollout.answers.texts}
+
+
+def shown_label(rollout: Rollout) -> int | str | None:
+    """Return the label of a game's datapoint, or the letters of the right answers in this game."""
+    return rollout.job.datapoint.label if rollout.answers is None else rollout.answers.right_letters
+
+
+def shown_decision(rollout: Rollout) -> int | str | None:
+    """Return the decision of a game, or the letter of the chosen answer; None without a verdict."""
+    if rollout.answers is not None:
+        return rollout.answers.chosen_letter
+    return None if rollout.decision == Decision.NONE else int(rollout.decision)
+
+
+def shown_stances(protocol: GameProtocol, rollout: Rollout) -> dict[str, int | str]:
+    """Return the stance of each prover, or the letter of the answer that it argued for."""
+    if rollout.answers is None:
+        return dict(protocol.prover_stances(rollout.job.prover_stance))
+    return {agent: letter_of(position) for agent, position in rollout.answers.argued.items()}

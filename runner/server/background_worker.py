@@ -71,7 +71,7 @@ class BackgroundWorker(Generic[Item]):
     def next_item(self, waiting: Mapping[Item, int]) -> Item | None:
         """Return the oldest ready item of the account whose last turn is longest ago, or None if all must wait."""
         now = time.monotonic()
-        self._retry_at = {item: at for item, at in self._retry_at.items() if item in waiting}
+        self._retry_at = {item: retry_at for item, retry_at in self._retry_at.items() if item in waiting}
         ready = [item for item in waiting if self._retry_at.get(item, 0.0) <= now]
         if not ready:
             return None

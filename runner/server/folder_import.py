@@ -100,18 +100,18 @@ def _publication_groups(
 
     A release that cannot be read is left out, and a message about it is added to `problems`.
     """
-    by_name: dict[str, StoredRelease] = {}
+    releases_by_name: dict[str, StoredRelease] = {}
     for entry in entries:
         try:
-            by_name[str(entry.reference)] = entry, *registry.read_manifest(entry)
+            releases_by_name[str(entry.reference)] = entry, *registry.read_manifest(entry)
         except (ReleaseError, NewerFormatError) as error:
             problems.append(str(error))
-    for _, release, _ in [*by_name.values()]:
+    for _, release, _ in [*releases_by_name.values()]:
         parts = [link.release for link in release.links if link.release and link.role in ("part", "output")]
-        if parts and str(release.reference) in by_name:  # another training run may have this one as its part
+        if parts and str(release.reference) in releases_by_name:  # another training run may have this one as its part
             names = (*parts, str(release.reference))
-            yield [by_name.pop(name) for name in dict.fromkeys(names) if name in by_name]
-    yield from ([stored] for stored in by_name.values())
+            yield [releases_by_name.pop(name) for name in dict.fromkeys(names) if name in releases_by_name]
+    yield from ([stored_release] for stored_release in releases_by_name.values())
 
 
 def _publish_group(server: Service, registry: Registry, group: Sequence[StoredRelease]) -> None:

@@ -34,8 +34,8 @@ from runner.server.uploads.declaration import Declaration, DeclaredFolder
 from runner.server.uploads.uploads import CHECKING, OPEN
 
 _EMPTY_UPLOAD = "0" * 32
-"""Id of an upload that does not exist. `rebuild` checks a stored release with the same code as an upload; with this id,
-the code reads all files from the blob store."""
+"""Id of an upload that does not exist. `rebuild` checks a stored release with the same code as an upload. Because this
+upload has received no file, the code reads all files from the blob store."""
 
 
 @dataclass
@@ -122,15 +122,15 @@ def remove_unused_blobs(settings: Settings) -> int:
     database, blobs = Database(settings.database_url), open_blob_store(settings)
     try:
         with database.reading() as connection:
-            used = {row.sha256 for row in connection.execute(select(files.c.sha256).distinct())}
-            used |= {row.sha256 for row in connection.execute(select(releases.c.sha256))}
-            pending = select(uploads.c.declared).where(uploads.c.state.in_((OPEN, CHECKING)))
-            for row in connection.execute(pending):
-                used |= Declaration.from_bytes(row.declared).blobs.keys()
+            used_hashes = {row.sha256 for row in connection.execute(select(files.c.sha256).distinct())}
+            used_hashes |= {row.sha256 for row in connection.execute(select(releases.c.sha256))}
+            unfinished_uploads = select(uploads.c.declared).where(uploads.c.state.in_((OPEN, CHECKING)))
+            for row in connection.execute(unfinished_uploads):
+                used_hashes |= Declaration.from_bytes(row.declared).blobs.keys()
     finally:
         database.close()
-    unused = [sha256 for sha256 in blobs.hashes() if sha256 not in used]
-    for sha256 in unused:
+    unused_hashes = [sha256 for sha256 in blobs.hashes() if sha256 not in used_hashes]
+    for sha256 in unused_hashes:
         blobs.remove(sha256)
     blobs.remove_temporary_files()
-    return len(unused)
+    return len(unused_hashes)

@@ -24,8 +24,7 @@ from runner.documents.merged_data import LayeredData, RenamedKey
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.reference import Kind
 from runner.documents.schema_check import check_schema
-from runner.game.prompts.templates import SUFFIX as TEMPLATE
-from runner.game.prompts.templates import PromptSet, load_prompts
+from runner.game.prompts.templates import PromptSet, load_prompts, source_path
 from runner.game.protocols.answer_parser import DecisionFormat
 from runner.game.protocols.confidence import VerdictSettings
 from runner.game.protocols.loader import load_protocol, unplayable_parameters
@@ -34,11 +33,14 @@ from runner.game.protocols.schema import Parameters
 from runner.models.prices import PriceBasis
 from runner.spec import chat_formats
 from runner.spec.checks.agents import agent_problems, group_problems
-from runner.spec.checks.columns import column_problems
+from runner.spec.checks.columns import column_problems, protocol_column_problems
 from runner.spec.checks.decisions import decision_problems
 from runner.spec.checks.execution import execution_problems
 from runner.spec.checks.hidden_labels import unlabelled_problems
+from runner.spec.checks.listed_answers import answer_problems, section_problems
 from runner.spec.checks.models import budget_problems, model_problems, replay_folder, verdict_problems
+from runner.spec.checks.panels import panel_problems
+from runner.spec.checks.tournaments import tournament_problems
 from runner.spec.checks.training import TEST_SPLIT, split_problems, training_problems
 from runner.spec.checks.trees import tree_problems
 from runner.spec.checks.until import until_problems
@@ -55,6 +57,7 @@ from runner.spec.run_names import SAVED_SPEC
 from runner.spec.schemas import experiment_schema
 from runner.spec.sound_spec import SoundSpec
 from runner.spec.source_files import NamedFiles, SpecOrigin
+from runner.spec.tournament_roles import seats_of
 from runner.spec.trainer_files import TrainerFiles, find_trainer_files
 
 _DATASET = ("dataset", "path")
@@ -97,6 +100,8 @@ class Spec:
     """The file that the spec was loaded from."""
     overridden: frozenset[str] = frozenset()
     """Dotted keys that overrides set or delete, as the user wrote them."""
+    player_prompts: Mapping[str, PromptSet] = field(default_factory=dict)
+    """The templates for both seats of each player of a tournament that has its own prompts."""
     trainer_files: Mapping[str, TrainerFiles] = field(default_factory=dict)
     """Files that came with downloaded trainers, by model group."""
     resumed_run_id: str | None = None
@@ -190,6 +195,8 @@ def assemble(layered: LayeredData, inputs: LoadedInputs) -> Spec:
         place = layered.place(_DATASET)
         place = replace(place, is_own=place.is_own and _may_show_dataset(layered))
         problems.extend(column_problems(dataset, prompts, place))
+    if dataset is not None and protocol is not None:
+        problems.extend(protocol_column_problems(dataset, protocol, layered.place(("protocol", "use"))))
     if problems or dataset is None or protocol is None or prompts is None:
         raise SpecError(problems if filled_agents is None else filled_agents.as_written(problems))
     origin = SpecOrigin(named_files=_named_files(layered, protocol, prompts))
@@ -205,6 +212,8 @@ def _check_sections(
         yield from unplayable_parameters(protocol, _place_finder(layered))
         yield from agent_problems(layered, protocol, sound)
         yield from verdict_problems(layered, protocol, sound)
+        yield from panel_problems(layered, protocol, sound)
+        yield from section_problems(layered, protocol, sound)
     yield from decision_problems(layered, sound, saved=saved)
     yield from group_problems(layered, sound)
     yield from model_problems(layered, sound, saved=saved)
@@ -218,7 +227,7 @@ def _named_files(layered: LayeredData, protocol: Protocol, prompts: PromptSet) -
     return NamedFiles(
         protocol.paths,
         folder,
-        () if folder is None else tuple(folder / (name + TEMPLATE) for name in own_templates),
+        () if folder is None else tuple(source_path(folder, name) for name in own_templates),
         _dataset_file(layered, layered.data["dataset"]["path"]),
     )
 
@@ -246,7 +255,9 @@ def _complete_spec(spec: Spec, layered: LayeredData, inputs: LoadedInputs) -> Sp
     """
     experiment, models, written = spec.experiment, spec.experiment.models, layered.data["models"]
     place_of, test = _place_finder(layered), _load_test_dataset(layered, inputs, experiment)
-    problems = list(_check_combinations(spec, test, layered))
+    problems: list[Problem] = []
+    spec = replace(spec, player_prompts=_load_player_prompts(spec, layered, problems))
+    problems.extend(_check_combinations(spec, test, layered))
     cache = None if experiment.cache is None else layered.folder(("cache",)) / experiment.cache
     reason = None if cache is None else package_data.why_unusable(cache)
     if reason is not None:
@@ -261,7 +272,7 @@ def _complete_spec(spec: Spec, layered: LayeredData, inputs: LoadedInputs) -> Sp
     problems.extend(chat_formats.mixed_problems(models, mixed_agents, place_of))
     if problems:
         raise SpecError(problems)
-    fetched = fetched_folder(layered.folders.values())
+    fetched = fetched_folder([*layered.folders.values(), *_function_folders(spec)])
     return replace(
         spec,
         protocol=spec.protocol if experiment.stances is None else spec.protocol.with_given_stance(),
@@ -280,6 +291,12 @@ def _complete_spec(spec: Spec, layered: LayeredData, inputs: LoadedInputs) -> Sp
     )
 
 
+def _function_folders(spec: Spec) -> Iterator[Path]:
+    """Yield the folder of each Python function, since a function needs consent if its folder was downloaded."""
+    for prompts in (spec.prompts, *spec.player_prompts.values()):
+        yield from (Path(prompts.files[name].file).parent for name in prompts.functions)
+
+
 def _check_combinations(spec: Spec, test: Dataset | None, layered: LayeredData) -> Iterator[Problem]:
     """Yield problems of sections that are valid alone, but not together."""
     experiment, protocol, dataset, place_of = spec.experiment, spec.protocol, spec.dataset, _place_finder(layered)
@@ -289,7 +306,9 @@ def _check_combinations(spec: Spec, test: Dataset | None, layered: LayeredData) 
         *until_problems(experiment),
         *execution_problems(experiment),
         *unlabelled_problems(experiment, protocol, dataset),
+        *answer_problems(experiment, protocol, dataset),
         *training_problems(experiment, protocol, dataset),
+        *tournament_problems(experiment, protocol, spec.prompts, spec.player_prompts),
         *rejudge_conflicts(experiment),
     ):
         yield Problem(place_of(key), key, message)
@@ -338,6 +357,8 @@ def _groups_to_call(layered: LayeredData, protocol: Protocol | None) -> Collecti
     """Return the model groups that the run calls, with `rejudge` only the judge's; None means all."""
     agents = layered.data.get("agents")
     if not layered.data.get("rejudge") or protocol is None or not isinstance(agents, dict):
+        return None
+    if protocol.file.panel is not None:  # `panel_problems` reports it
         return None
     judge = agents.get(protocol.verifier_name)
     return [str(judge.get("model"))] if isinstance(judge, dict) else None
@@ -427,6 +448,36 @@ def _load_protocol(layered: LayeredData, sound: SoundSpec) -> Protocol | None:
     return load_protocol(
         section["use"], parameters, folder=layered.folder(key_path), where=_place_finder(layered), tree=tree
     )
+
+
+def _load_player_prompts(spec: Spec, layered: LayeredData, problems: list[Problem]) -> dict[str, PromptSet]:
+    """Return the templates of the players that have their own prompts. Add errors to `problems`."""
+    settings, templates = spec.experiment.tournament, {}
+    if settings is None:
+        return {}
+    seats, shows_columns = seats_of(settings, spec.protocol), _may_show_dataset(layered)
+    for name, player in settings.players.items():
+        key_path = ("tournament", "players", name, "prompts")
+        if player.prompts is None:
+            continue
+        folder, place = package_data.find_file(player.prompts, layered.folder(key_path)), layered.place(key_path)
+        if folder is None or not package_data.is_folder(folder):
+            hint = _suggest_path(layered, key_path, player.prompts, package_data.is_folder)
+            message = f"no folder {player.prompts!r} next to the spec or among the built-in folders{hint}"
+            problems.append(layered.problem_at(key_path, message))
+            continue
+        may_quote, columns = partial(layered.may_quote, key_path), spec.dataset.columns
+        template_problems: list[Problem] = []
+        with _collect_problems(template_problems):
+            templates[name] = load_prompts(
+                folder, spec.protocol, columns, place, may_quote, names_columns=shows_columns, agents=seats
+            )
+            template_problems.extend(column_problems(spec.dataset, templates[name], layered.place(_DATASET)))
+        key = ".".join(key_path)
+        problems.extend(
+            replace(problem, key=key) if problem.key == "prompts" else problem for problem in template_problems
+        )
+    return templates
 
 
 def _load_prompts(

@@ -18,6 +18,7 @@ from runner.models.layers.budget import BudgetSettings
 from runner.models.retry_policy import Retry
 from runner.models.settings import ModelSettings
 from runner.spec.datasets.settings import DatasetSettings
+from runner.spec.tournament_settings import TournamentSettings
 from runner.spec.training_settings import TrainingSettings
 
 NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
@@ -59,6 +60,20 @@ class AgentSettings:
     model: str = option("The model group that plays the agent: the name of an entry of `models`.", example="strong")
     max_response_words: int = option("The word limit stated in the agent's prompt.", default=150, minimum=1)
     freeze: bool = option("Never train this agent in a training run.", default=False)
+    selector: str | None = option(
+        "The model group that selects among the agent's candidates, if the protocol has `best_of` with `preference` or "
+        "`critic`. null: the agent's own.",
+        default=None,
+        example="small",
+    )
+    train_scratchpad: bool = option(
+        "Include the agent's private notes (`scratchpad` in the protocol) in training data.", default=False
+    )
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The model groups that are called for the agent."""
+        return (self.model,) if self.selector is None else (self.model, self.selector)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +198,7 @@ class Until:
 
 @dataclass(frozen=True, kw_only=True)
 class FineTune:
-    """The fine-tune files that a run writes to `fine_tune/`."""
+    """The fine-tuning files that a run writes to `fine_tune/`."""
 
     agents: tuple[str, ...] | None = option(
         "The agents to write files for; null: all agents.", default=None, example=["verifier"]
@@ -222,8 +237,8 @@ class ProtocolUse(Parameters):
     """A protocol by name, and the parameters to change."""
 
     use: str = option(
-        "A built-in protocol (nip, adp, debate, merlin_arthur, mnip, solo_verifier), the path of a protocol file, or "
-        "an installed protocol OWNER/NAME@VERSION.",
+        "A built-in protocol (nip, adp, debate, merlin_arthur, mnip, solo_verifier or another one), the path of a "
+        "protocol file, or an installed protocol OWNER/NAME@VERSION.",
         example="nip",
     )
 
@@ -258,8 +273,10 @@ class Experiment:
     seed: int = option(
         "The random seed. It determines all random choices except for the models' answers.", default=0, minimum=0
     )
-    kind: Literal["benchmark", "training"] = option(
-        "`benchmark`: measure models without changing them. `training`: also train models.", default="benchmark"
+    kind: Literal["benchmark", "training", "tournament"] = option(
+        "`benchmark`: measure models without changing them. `training`: also train models. `tournament`: rate players "
+        "who play against each other.",
+        default="benchmark",
     )
     benchmark: str | None = option(
         "The name of the leaderboard that lists the run; null: the spec's name.",
@@ -350,6 +367,11 @@ class Experiment:
         "How models are trained on the rollouts; only for `kind: training`.",
         default=None,
         example={"method": "expert_iteration", "trainers": {"strong": {"backend": "files"}}},
+    )
+    tournament: TournamentSettings | None = option(
+        "The players and pairings of a tournament; only for `kind: tournament`.",
+        default=None,
+        example={"players": {"strong": {"model": "strong"}, "small": {"model": "small"}}},
     )
     sweep: Mapping[str, tuple[Any, ...] | Mapping[str, tuple[Any, ...]]] | tuple[Mapping[str, Any], ...] = option(
         "Several runs from one spec. Either a mapping of dotted keys, such as `models.small.temperature`, to lists of "

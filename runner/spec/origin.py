@@ -47,6 +47,7 @@ PATH_LOOKUPS: dict[KeyPath, _Lookup] = {
     ("dataset", "path"): _find_dataset,
     ("protocol", "use"): find_protocol,
     ("prompts",): package_data.find_file,
+    ("tournament", "players", "*", "prompts"): package_data.find_file,
     ("cache",): _join_folder,
     ("rejudge", "run"): _join_folder,
     ("models", "*", "run"): _join_folder,

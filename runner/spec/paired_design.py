@@ -48,21 +48,30 @@ def design_problems(experiment: Experiment, protocol: Protocol, prompts: PromptS
     for key in ("stances", "seats"):
         if getattr(experiment, key) is None:
             continue
-        if experiment.kind == "training":
+        if experiment.kind != "benchmark":
             yield key, f"{key} works only with kind: benchmark; remove {key}"
         elif experiment.rollouts.num_responses_per_timestep is not None:
             yield key, f"trees of responses cannot be paired; remove {key}, or rollouts.num_responses_per_timestep"
+    if experiment.kind == "tournament":
+        return
     if experiment.stances is not None:
-        reasons = [*_stance_problems(protocol)] or [*_silent_template_problems(protocol, prompts)]
-        yield from (("stances", reason) for reason in reasons)
+        yield from (("stances", reason) for reason in stance_problems(protocol, prompts))
     if experiment.seats is not None:
         yield from (("seats", reason) for reason in _swap_problems(experiment, protocol))
+
+
+def stance_problems(protocol: Protocol, prompts: PromptSet) -> Sequence[str]:
+    """Return the reasons why a datapoint cannot be played with both stances."""
+    return [*_stance_problems(protocol)] or [*_silent_template_problems(protocol, prompts)]
 
 
 def _stance_problems(protocol: Protocol) -> Iterator[str]:
     """Yield each reason why the protocol cannot play a datapoint with both stances."""
     if not protocol.prover_names:
         yield f"{protocol.name} has no prover, so no stance; remove stances"
+    elif protocol.lists_answers and not protocol.may_exchange_answers:
+        stances = comma_join(protocol.agent_spec(name).stance for name in protocol.prover_names)
+        yield f"only the stances correct and incorrect can be exchanged, not {stances}; remove stances"
     elif protocol.samples_stance:
         yield (
             f"protocol {protocol.name} chooses one of the opposed provers at random, so a game has only one stance; "
@@ -80,14 +89,15 @@ def _silent_template_problems(protocol: Protocol, prompts: PromptSet) -> Iterato
     templates = [name + SUFFIX for name in _provers_without_stance(protocol, prompts)]
     if templates and protocol.are_opposed:
         yield (
-            f"stances exchanges the stances of provers, but {comma_join(templates)} never use the variable `stance`; "
-            "use it ({% if stance == 'accept' %}...)"
+            f"stances exchanges the stances of provers, but {comma_join(templates)} never use the variable "
+            + ("`answer`; use it" if protocol.lists_answers else "`stance`; use it ({% if stance == 'accept' %}...)")
         )
 
 
 def _provers_without_stance(protocol: Protocol, prompts: PromptSet) -> list[str]:
-    """Return the provers whose templates do not use the variable `stance`."""
-    return [name for name in protocol.prover_names if "stance" not in prompts.variables[name]]
+    """Return the provers whose templates do not use a variable with their stance."""
+    variables = {"stance", "answer", "answer_letter"} if protocol.lists_answers else {"stance"}
+    return [name for name in protocol.prover_names if not variables & prompts.variables[name]]
 
 
 def _differing_pairs(experiment: Experiment, protocol: Protocol) -> Sequence[Seats]:
@@ -97,7 +107,8 @@ def _differing_pairs(experiment: Experiment, protocol: Protocol) -> Sequence[Sea
 
 def _pairs_of_one_role(protocol: Protocol) -> Iterator[Seats]:
     for first, second in combinations(protocol.agent_names, 2):
-        if protocol.agent_spec(first).role == protocol.agent_spec(second).role:
+        # The judges of a panel have no opponents, so there is no advantage of a seat to measure.
+        if protocol.agent_spec(first).role == protocol.agent_spec(second).role == "prover":
             yield first, second
 
 
@@ -128,7 +139,9 @@ def _swap_problems(experiment: Experiment, protocol: Protocol) -> Iterator[str]:
                 hint = did_you_mean(name, protocol.agent_names) or f"; choose two of {comma_join(protocol.agent_names)}"
                 yield f"{protocol.name} has no agent {name!r}{hint}"
         are_known = all(name in protocol.agent_names for name in seats["swap"])
-        if are_known and set(seats["swap"]) not in map(set, possible_pairs):
+        if are_known and set(seats["swap"]) <= set(protocol.verifier_names):
+            yield f"{' and '.join(seats['swap'])} are judges of a panel; only seats of provers can be swapped"
+        elif are_known and set(seats["swap"]) not in map(set, possible_pairs):
             example = " and ".join(possible_pairs[0])
             yield f"{' and '.join(seats['swap'])} are seats of different roles; choose seats of one role: {example}"
 

@@ -1,4 +1,4 @@
-"""Runs plans of both kinds: a benchmark plays games, and a training run also trains models on its games.
+"""Runs plans of all kinds: a benchmark plays games, a training run also trains models, a tournament rates players.
 
 The command line and Python start all runs here.
 """
@@ -16,10 +16,11 @@ from runner.rollouts.plan import Plan
 from runner.rollouts.template_check import check_templates
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import RunSelection
-from runner.runs.session.chat_format_lock import with_original_formats
 from runner.runs.session.execution_check import check_engine, check_results_are_permanent, shared_engine
+from runner.runs.session.original_chat_formats import with_original_formats
 from runner.runs.session.parallel_runs import GamesRun, run_together
 from runner.runs.session.run import RunOptions, run_games
+from runner.runs.tournaments.plan import TournamentPlan
 from runner.spec.loader import Spec
 from runner.training.plan import AnyPlan, TrainingPlan, check_run_id, plan_of
 from runner.training.sweep_budgets import PlannedRun, open_shared_budgets
@@ -42,7 +43,7 @@ OnResult = Callable[[int, FinishedRun | Waiting], None]
 
 
 def run_all(runs: Sequence[PlannedRun], results: Results, on_result: OnResult) -> None:
-    """Run plans with their shared budgets: benchmarks in parallel, training runs one after another.
+    """Run plans with their shared budgets: benchmarks in parallel, training runs and tournaments one by one.
 
     `on_result` is called in the order of `runs`. If there is only one run and it waits for the user, `Waiting` is
     raised instead.
@@ -80,7 +81,7 @@ def _run_one(run: PlannedRun, results: Results, *, is_only: bool) -> FinishedRun
 
 
 def _parallel_groups(runs: Sequence[PlannedRun], results: Results) -> Iterator[list[PlannedRun]]:
-    """Split runs into groups of consecutive runs that can run in parallel. A training run is a group of its own."""
+    """Split runs into groups of consecutive runs that can run in parallel. Other runs are groups of their own."""
     group: list[PlannedRun] = []
     for run in runs:
         if group and not all(_can_run_together(run, member, results) for member in group):
@@ -94,7 +95,7 @@ def _parallel_groups(runs: Sequence[PlannedRun], results: Results) -> Iterator[l
 def _can_run_together(run: PlannedRun, earlier_run: PlannedRun, results: Results) -> bool:
     """Return whether two runs can run in parallel."""
     plans = run.plan, earlier_run.plan
-    if any(isinstance(plan, TrainingPlan) for plan in plans) or run.run_id == earlier_run.run_id:
+    if not all(isinstance(plan, Plan) for plan in plans) or run.run_id == earlier_run.run_id:
         return False
     concurrencies = [plan.spec.experiment.rollouts.concurrency for plan in plans]
     return concurrencies[0] == concurrencies[1] and not _reads_results(run.plan.spec, earlier_run.run_id, results)
@@ -124,21 +125,40 @@ def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) 
         UsageError: an option is for the other kind of run, or a fetched spec needs a permission that was not given.
         NipRunError: see `runner.runs.session.run.run_games` and `runner.training.run.train`.
     """
-    if not isinstance(plan, TrainingPlan):
+    if isinstance(plan, Plan):
         return run_games(_checked_plan(PlannedRun(plan, run_id, options), results), results, run_id, options)
     check_trust(plan, options.replay, options.allowed_keys)
     check_engine(plan.spec.experiment.execution)
     check_results_are_permanent(results)
     _check_templates(plan, run_id, results)
-    if options.replay is not None:
-        raise UsageError(
-            "--replay (in Python: replay) is only for benchmarks, and this spec is a training run. To replay the games "
-            "of one iteration, play a benchmark with --replay and the id of the iteration's run, such as RUN-i0"
-        )
-    from runner.training.run import train
-
     with shared_engine([plan.spec.experiment.execution]):
+        if isinstance(plan, TournamentPlan):
+            return _run_tournament(plan, results, run_id, options)
+        if options.replay is not None:
+            raise UsageError(
+                "--replay (in Python: replay) is only for benchmarks, and this spec is a training run. To replay the "
+                "games of one iteration, play a benchmark with --replay and the id of the iteration's run, such as "
+                "RUN-i0"
+            )
+        from runner.training.run import train
+
         return train(plan, results, run_id, options)
+
+
+def _run_tournament(plan: TournamentPlan, results: Results, run_id: str, options: RunOptions) -> FinishedRun:
+    """Play or resume a tournament.
+
+    Raises:
+        UsageError: an option is for other kinds of runs.
+    """
+    if options.replay is not None or options.manual_models:
+        raise UsageError(
+            "--replay and --set-model (in Python: replay, set_model) are not for tournaments, and this spec is a "
+            "tournament; remove them"
+        )
+    from runner.runs.tournaments.run import play_tournament
+
+    return play_tournament(plan, results, run_id, options)
 
 
 def _checked_plan(run: PlannedRun, results: Results) -> Plan:
@@ -177,11 +197,13 @@ def choose_run_id(plan: AnyPlan, results: Results, selection: RunSelection, *, t
     """Return the id of a plan's run; `taken_ids` are the ids of other runs of this command.
 
     Raises:
-        UsageError: the id is too long for a training run.
+        UsageError: the id is too long for a run with parts.
     """
     again, is_replay = selection.again, selection.replay is not None
     name = selection.run_id or results.name_for(plan.run_id, again=again, replay=is_replay, reserved=taken_ids)
     if isinstance(plan, TrainingPlan):
         check_run_id(name)
+    if isinstance(plan, TournamentPlan):
+        plan.check_run_id(name)
     shard = plan.spec.shard
     return name if shard is None or split_part(name)[1] is not None else part_id(name, shard)

@@ -13,17 +13,22 @@ from runner.training.trainer_files import shown_files
 
 
 def key_uses_of(plan: AnyPlan) -> tuple[KeyUse, ...]:
-    """Return the variables that a plan sends to its models' servers (also for fine-tuning) and to its trainers."""
+    """Return the variables that a plan sends to its models' servers (also for fine-tuning) and to its trainers.
+
+    The Python functions that select candidates are programs, too.
+    """
     models = _models(plan).values()
+    prompts = (plan.spec.prompts, *plan.spec.player_prompts.values())
+    functions = [(("python", f"{name}.py"), ()) for templates in prompts for name in templates.functions]
     if not isinstance(plan, TrainingPlan) or plan.training.rerun_tests is not None:
-        return key_uses(models)
+        return key_uses(models, functions)
     stored = plan.spec.trainer_files
     commands = [
         (trainer.command, tuple(shown_files(stored[group], trainer.command)) if group in stored else ())
         for group, trainer in plan.training.trainers.items()
         if trainer.command
     ]
-    return key_uses(models, commands)
+    return key_uses(models, [*functions, *commands])
 
 
 def required_permissions(plan: AnyPlan) -> tuple[KeyUse, ...]:

@@ -18,6 +18,7 @@ from runner.documents.dataclass_schema import to_plain
 from runner.game.prompts.chat_format import ChatFormat
 from runner.models.settings import ModelSettings
 from runner.rollouts.plan import Plan
+from runner.runs.tournaments.plan import TournamentPlan
 from runner.spec.backend_traits import HYPERPARAMETERS
 from runner.spec.datasets.datapoint import Datapoint, group_datapoints
 from runner.spec.loader import Spec
@@ -61,9 +62,11 @@ def check_run_id(run_id: str) -> None:
 
 
 def plan_of(spec: Spec) -> AnyPlan:
-    """Return the plan of a spec: of a training run or of a benchmark."""
+    """Return the plan of a spec: of a training run, a tournament or a benchmark."""
     if spec.experiment.kind == "training":
         return TrainingPlan(spec)
+    if spec.experiment.kind == "tournament":
+        return TournamentPlan(spec)
     if spec.rejudged is None:
         return Plan(spec)
     from runner.runs.finished.debates import build_games_plan
@@ -233,8 +236,8 @@ class TrainingPlan:
         return tuple(selected)
 
 
-AnyPlan = Plan | TrainingPlan
-"""The plan of a run of games or of a training run."""
+AnyPlan = Plan | TrainingPlan | TournamentPlan
+"""The plan of a run of games, of a training run or of a tournament."""
 
 
 def is_tested_before(training: TrainingSettings, iteration: int) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import orjson
 
 from runner.base.errors import (
+    ANSWERS_ARE_SAVED,
     BudgetExhausted,
     FolderGoneError,
     Interrupted,
@@ -200,8 +201,8 @@ class _TrainingSession:
         try:
             result = run_games(Plan(games), self.results, part_id, options, part)
         except Interrupted as error:
-            message = f"run {self.folder.run_id} was interrupted in {part_id}; all paid answers are saved"
-            raise Interrupted(message).with_notes(error.lines()[1:]) from None
+            message = f"run {self.folder.run_id} was interrupted in {part_id}; run the same command again to resume it"
+            raise Interrupted(f"{message}. {ANSWERS_ARE_SAVED}").with_notes(error.lines()[1:]) from None
         if result.manifest.status != Status.DONE:
             # A part that lost more games than the spec allows is not used. The next process plays the lost games again.
             problems = load_problems(result.folder)

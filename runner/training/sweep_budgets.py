@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from runner.models.layers.budget import Budget
 from runner.models.usage_totals import UsageTotals
 from runner.results.leaderboard.results_folder import Results
-from runner.runs.execution.process import allow_open_files
+from runner.runs.execution.process import raise_open_files_limit
 from runner.runs.execution.spending import max_spending
 from runner.runs.session.run import RunOptions
+from runner.runs.tournaments.plan import TournamentPlan
 from runner.training.plan import AnyPlan, TrainingPlan
 
 
@@ -38,7 +39,7 @@ def open_shared_budgets(runs: Sequence[PlannedRun], results: Results) -> Iterato
     budgets: dict[Hashable, Budget] = {}
     locked_ids: set[str] = set()
     counted_runs: set[tuple[Hashable, str]] = set()
-    allow_open_files(len(runs))
+    raise_open_files_limit(len(runs))
     with ExitStack() as locks:
         for run in runs:
             settings = run.plan.games.shard_experiment.budget
@@ -72,4 +73,8 @@ def spending_of_plan(plan: AnyPlan, results: Results, run_id: str) -> UsageTotal
         from runner.training.run import spent_on_games
 
         return spent_on_games(results, run_id)
+    if isinstance(plan, TournamentPlan):
+        from runner.runs.tournaments.run import spent_on_parts
+
+        return spent_on_parts(results, run_id)
     return max_spending(plan, results.run(run_id))

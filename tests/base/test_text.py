@@ -87,8 +87,8 @@ def test_scripts_of_pages_round_as_python_does() -> None:
         pytest.skip("node is not installed")
     values = [0.5625, 0.0625, 0.1875, -0.0001, 1.0005, 0.7, 1e-5, 123.4565, -0.0625, 0.0, 1 / 3]
     source = (ROOT / "runner" / "pages" / "static" / "10_dom.js").read_text("utf-8")
-    function = source[source.index("function rounded") :].partition("\n}\n")[0] + "\n}\n"
-    script = f"{function} console.log({json.dumps(values)}.map((value) => rounded(value, 3)).join(' '))"
+    function = source[source.index("function formatNumber") :].partition("\n}\n")[0] + "\n}\n"
+    script = f"{function} console.log({json.dumps(values)}.map((value) => formatNumber(value, 3)).join(' '))"
     done = subprocess.run([node, "-e", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [decimal(value) for value in values]
 

@@ -90,10 +90,12 @@ def contents(folder: Path) -> dict[str, str]:
 
 ADDED_COLUMNS = (
     "reasoning", "verdict_logprobs", "vote", "swapped", "confidence_stated", "confidence_logprob", "confidence_note",
-    "votes", "verdicts", "stances_exchanged", "cache_write_tokens", "reasoning_tokens", "audio_input_tokens",
-    "audio_output_tokens", "service_tier", "usage_estimated",
+    "votes", "verdicts", "stances_exchanged", "panel", "cache_write_tokens", "reasoning_tokens", "audio_input_tokens",
+    "audio_output_tokens", "service_tier", "usage_estimated", "selected", "score", "words", "removed_words",
+    "verified_quotes", "unverified_quotes", "over_limit_quotes", "quoted_words", "answer", "right_answers",
+    "answer_order", "argued_answers", "answer_scores", "p_right", "answer_brier",
 )  # fmt: skip
-"""Columns of `completions` and `rollouts` that 0.1.0 did not have: null for all that it kept."""
+"""Columns of the tables that 0.1.0 did not have: null for all that it kept."""
 
 
 def rows(path: Path, *without: str) -> tuple[list[tuple[str, Any]], list[tuple[Any, ...]]]:
@@ -112,7 +114,7 @@ def rows(path: Path, *without: str) -> tuple[list[tuple[str, Any]], list[tuple[A
         return columns, found.fetchall()
 
 
-HAVE_MORE = ("rollouts.parquet", "completions.parquet")
+HAVE_MORE = ("rollouts.parquet", "completions.parquet", "messages.parquet")
 """Tables with columns that 0.1.0 did not have."""
 
 
@@ -269,6 +271,7 @@ ADDED = (
     "  limits:\n    bytes: 268435456\n    rows: 1000000\n",
     "    columns: 1000\n    seconds: 60.0\n    memory: 2147483648\n",
     "max_sweep_points: 1000\n",
+    "    selector: null\n    train_scratchpad: false\n",  # of each agent
     "  max_transport_failed: 0.0\n",
     "  max_unusable: null\n",
     "    chat_format: openai\n",
@@ -277,6 +280,7 @@ ADDED = (
     "    from_run: null\n    from_group: null\n",
     "  rerun_tests: null\n",
     "    logprobs: null\n    top_logprobs: null\n",
+    "  answers: null\n  right_answers: auto\n",
     "  labels: {}\n  ids: column\n  explode: null\n",
     "  group_by: null\n",
     "  unique_by: []\n",
@@ -285,6 +289,7 @@ ADDED = (
     '  confidence: "Confidence:"\n',
     "verdict:\n  confidence: null\n",
     "until: null\n",
+    "tournament: null\n",
     "votes: 1\nrejudge: null\n",
     "      weights_sha256: null\n      release: null\n      release_sha256: null\n",  # of each step of a lineage
     "  from: null\n",

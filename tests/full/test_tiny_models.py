@@ -6,6 +6,8 @@ The models learn too little to play well. The test checks that every part fits t
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from runner.base.exit_codes import ExitCode
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.paths import ROOT
 from tests.support.processes import command, environment, nip_run, wait_until
@@ -173,7 +176,7 @@ def test_answers_do_not_change_when_the_server_restarts(example: Path) -> None:
     assert "".join(token["token"] for token in tokens) == before[2][0]["message"]["content"]
 
 
-def test_after_kills_of_the_game_the_server_and_the_trainer_the_same_command_goes_on(
+def test_after_kills_of_the_game_the_server_and_training_the_same_command_goes_on(
     example: Path, check: SoftAssertions
 ) -> None:
     """A kill loses at most the answers that are on their way, one for each game that is played at the same time."""
@@ -198,11 +201,23 @@ def test_after_kills_of_the_game_the_server_and_the_trainer_the_same_command_goe
             wait_until(lambda: trainer_log.exists() or process.poll() is not None)
         done = nip_run(*words, "--json", cwd=example, timeout=10 * HANG_SECONDS, **ONE_THREAD)
     assert done.returncode == 0, done.stderr
-    journals = [path.read_text("utf-8") for path in example.glob("results/runs/killed-*/journal.jsonl")]
-    calls = sum(journal.count('"kind":"call"') for journal in journals)
+    calls = saved_answers(example, "killed")
     answered = len(requests(example))
     check(calls <= answered <= calls + 2 * concurrency, f"{calls} saved answers, {answered} answers of the server")
     check_training(example, "killed", check)
+
+
+def saved_answers(example: Path, run: str) -> int:
+    """Return the number of answers in the journals of a training run's games."""
+    journals = [path.read_text("utf-8") for path in example.glob(f"results/runs/{run}-*/journal.jsonl")]
+    return sum(journal.count('"kind":"call"') for journal in journals)
+
+
+def trainer_process(job: Path) -> int:
+    """Return the id of the process that trains in a job's folder, or 0 before it has started."""
+    lock = job / "trainer.lock"
+    text = lock.read_text("utf-8") if lock.exists() else ""
+    return int(json.loads(text)["pid"]) if text else 0
 
 
 @contextmanager
@@ -212,3 +227,26 @@ def playing(folder: Path, words: list[str]) -> Iterator[subprocess.Popen[bytes]]
         yield process
         assert process.poll() is None, "the run ended before it was killed"
         process.kill()
+
+
+def test_after_a_kill_of_the_trainer_the_same_command_trains_again(example: Path, check: SoftAssertions) -> None:
+    (example / REQUESTS).unlink(missing_ok=True)
+    with serving(example) as address:
+        words = [
+            "verifier_only.yaml", "--run-id", "trainer-killed", "training.iterations=1", "training.test.limit=20",
+            "training.datapoints_per_iteration=150", *at(address),
+        ]  # fmt: skip
+        job = example / "results/runs/trainer-killed/iterations/0/verifier.job"
+        with subprocess.Popen(
+            command(*words), cwd=example, env=ONE_THREAD, stderr=subprocess.PIPE, text=True
+        ) as process:
+            wait_until(lambda: trainer_process(job) != 0 or process.poll() is not None)
+            os.kill(trainer_process(job), signal.SIGKILL)
+            _, message = process.communicate(timeout=10 * HANG_SECONDS)
+        check(process.returncode == ExitCode.FAILED and "killed by SIGKILL" in message, message)
+        done = nip_run(*words, "--json", cwd=example, timeout=10 * HANG_SECONDS, **ONE_THREAD)
+    assert done.returncode == 0, done.stderr
+    check((job / "trainer.1.log").exists(), "the killed trainer has left its log")
+    calls = saved_answers(example, "trainer-killed")
+    check(calls == len(requests(example)), f"{calls} saved answers, {len(requests(example))} answers of the server")
+    check_training(example, "trainer-killed", check)

@@ -16,7 +16,7 @@ from runner.documents.releases.reference import Kind, identifier_problem
 from runner.models.settings import ModelSettings
 from runner.registry.bundles.models import MAX_WEIGHTS_BYTES, build_model_drafts
 from runner.registry.bundles.run_facts import sources_of_manifest
-from runner.registry.components.parts import build_model_entry
+from runner.registry.components.spec_entries import build_model_entry
 from runner.registry.draft import Draft, Naming
 from runner.registry.lineage.links import build_links, collect_public_group_facts, release_name
 from runner.registry.redaction.draft_redaction import redact_drafts

@@ -23,7 +23,7 @@ from runner.registry.transports.locations import connect
 from runner.registry.transports.registry import Registry
 from runner.registry.verification.fresh_play import compare_with_published, fresh_plan
 from runner.registry.verification.replay import replay_run
-from runner.registry.verification.reproducible import fetch_into_results
+from runner.registry.verification.reproducibility import fetch_into_results
 from runner.registry.verification.training_replay import find_model_differences, replay_training
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results

@@ -14,7 +14,7 @@ import pytest
 from runner.base.errors import RunError
 from runner.registry.check_notes import MAX_LISTED, limit_differences
 from runner.registry.rollouts_file import ROLLOUTS_FILE
-from runner.registry.verification.rows import find_published_differences, find_row_differences
+from runner.registry.verification.row_differences import find_published_differences, find_row_differences
 from runner.results.folder import RunFolder
 from tests.support.run_bundles import build_run_bundle
 from tests.support.runs import run_spec

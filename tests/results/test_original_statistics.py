@@ -9,7 +9,7 @@ from statistics import fmean
 
 import pytest
 
-from runner.game.protocols.loader import builtin_names, load_protocol
+from runner.game.protocols.loader import load_protocol
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import FinishedGame, Reply, play
 from runner.models.interface import Choice, Completion, Request
@@ -18,7 +18,7 @@ from runner.rollouts.agents.arrays import timesteps
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.spec.datasets.loader import Datapoint
-from tests.support.games import make_agent
+from tests.support.games import ONE_VERIFIER, make_agent
 
 GAMES = 30
 
@@ -59,7 +59,7 @@ VARIANTS: Mapping[str, Mapping[str, object]] = {
 }
 
 
-@pytest.mark.parametrize("name", builtin_names())
+@pytest.mark.parametrize("name", ONE_VERIFIER)
 def test_shares_are_those_counted_row_by_row(name: str) -> None:
     protocol, chance = load_protocol(name, VARIANTS.get(name)), random.Random(name)
     games = [random_game(protocol, chance) for _ in range(GAMES)]

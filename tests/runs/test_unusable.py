@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runner.base.errors import TooManyUnusable
-from runner.runs.execution.unusable import MIN_ANSWERS, AnswerCounts
+from runner.runs.execution.unusable_answers import MIN_ANSWERS, AnswerCounts
 from runner.spec.loader import load_spec
 from runner.training.plan import plan_of
 from tests.support.processes import nip_run_here

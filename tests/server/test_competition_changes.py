@@ -21,7 +21,7 @@ from runner.registry.components.drafts import build_component_draft
 from runner.registry.draft import Naming
 from runner.results.leaderboard.results_folder import Results
 from runner.server.accounts.accounts import Viewer, find_account_id, viewer_of_account
-from runner.server.competitions.editing import Changes, change, find_for_change
+from runner.server.competitions.editing import CompetitionChanges, change_competition, find_for_change
 from runner.server.competitions.storage import REFUSED, WAITING, submit_run
 from runner.server.store.database import Database
 from runner.server.store.schema import competitions, releases, submissions
@@ -102,7 +102,7 @@ def test_it_closes_later_and_never_earlier_nor_again(records: Database) -> None:
     def to(closes: float, now: float = NOW) -> None:
         with records.writing() as connection:
             one = find_for_change(connection, None, "acme", "cup")
-            change(connection, one, Changes(closes=closes), now, by="", reason="")
+            change_competition(connection, one, CompetitionChanges(closes=closes), now, by="", reason="")
 
     to(NOW + 11 * DAY)
     with pytest.raises(UsageError, match="must stay open until"):

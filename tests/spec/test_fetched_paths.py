@@ -81,6 +81,9 @@ OUTSIDE: dict[str, Changes] = {
         "fine_tune": None,
         "training": {"method": "expert_iteration", "trainers": {}, "rerun_tests": {"run": str(own_run(got))}},
     },
+    "tournament.players.NAME.prompts": lambda _: {
+        "tournament": {"players": {"a": {"model": "m", "prompts": "../own/prompts"}, "b": {"model": "m"}}},
+    },
     "training.from": lambda got: {
         "kind": "training",
         "fine_tune": None,
@@ -189,7 +192,7 @@ def _texts(hint: Any, at: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 NO_PATH = {
     "name", "description", "benchmark", "until.compare", "sweep", "seats",
     "dataset.columns", "dataset.split", "dataset.filter", "dataset.group_by", "dataset.labels", "dataset.ids",
-    "dataset.unique_by",
+    "dataset.unique_by", "dataset.answers", "dataset.right_answers",
     "dataset.explode", "dataset.revision", "agents", "decision_format", "verdict", "fine_tune.agents",
     "fine_tune.formats", "models.*.model", "models.*.from_group", "models.*.base_model", "models.*.lineage",
     "models.*.base_url", "models.*.api_key_env", "models.*.headers", "models.*.stop", "models.*.reasoning_effort",

@@ -163,7 +163,7 @@ def test_a_folder_is_no_spec(tmp_path: Path) -> None:
             "spec.yaml:8:3: agents.provr: nip has no such agent; did you mean 'prover'?"]),
         ("prover: {model: m}", "prover: 3", [
             ("spec.yaml:8:3: agents.prover: a mapping (KEY: VALUE lines) belongs here, not 3; "
-             "its keys are model, max_response_words, freeze")]),
+             "its keys are model, max_response_words, freeze, selector, train_scratchpad")]),
         ("prompts: prompts/code_validation/nip", "prompts: nowhere", [
             ("spec.yaml:4:1: prompts: no folder 'nowhere' next to the spec or among the built-in folders; "
             "a path is relative to the folder of the file that contains it")]),

@@ -9,11 +9,18 @@ from typing import Any
 from runner.documents.dataclass_schema import from_plain
 from runner.game.prompts.templates import PromptSet
 from runner.game.protocols.answer_parser import DecisionFormat, parse_answer
-from runner.game.protocols.loader import load_protocol
+from runner.game.protocols.loader import builtin_names, load_protocol
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import FinishedGame, PendingTurn, Reply, play
 from runner.rollouts.agents.whole_agent import AgentRuntime, OpenAiWholeAgent
 from runner.spec.experiment import Experiment
+from tests.support.paths import ROOT
+
+ABOUT_CODE = [name for name in builtin_names() if (ROOT / "prompts" / "code_validation" / name).is_dir()]
+"""The built-in protocols with prompts about programs."""
+
+ONE_VERIFIER = [name for name in ABOUT_CODE if load_protocol(name).file.panel is None]
+"""The built-in protocols without a panel."""
 
 STRICT = DecisionFormat()
 LENIENT = DecisionFormat(lenient=True)
@@ -85,6 +92,8 @@ def make_undecided_speaker(protocol: Protocol) -> Callable[[PendingTurn, str], s
         headers = protocol.agent_spec(name).headers
         channels = turn.speakers[name]
         text = f"{name} in round {turn.round}"
+        if protocol.agent_spec(name).stance == "open":
+            text = f"Answer: A\n{text}"
         return text if len(channels) == 1 else "\n".join(f"{headers[c]} {text}" for c in channels)
 
     return says

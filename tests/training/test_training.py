@@ -196,7 +196,7 @@ def test_an_interrupted_part_is_told_as_the_run_that_was_begun(tmp_path: Path) -
     def interrupt(_: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(Interrupted, match=r"^run (learn-\w+) was interrupted in \1-i0; all paid answers are saved$"):
+    with pytest.raises(Interrupted, match=r"^run (learn-\w+) was interrupted in \1-i0; run the same command "):
         run_training(training_spec(tmp_path), tmp_path / "results", on_rollout=interrupt)
 
 

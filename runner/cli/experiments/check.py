@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from runner.results.leaderboard.results_folder import Results
     from runner.rollouts.estimate import CostEstimate
     from runner.rollouts.plan import Plan
+    from runner.runs.tournaments.plan import TournamentPlan
+    from runner.spec.datasets.loader import Datapoint, Dataset
     from runner.spec.loader import Spec
     from runner.training.plan import AnyPlan
 
@@ -46,6 +48,7 @@ def execute(args: argparse.Namespace) -> int:
     from runner.cli.experiments.shards import check_shard, resolve_shard_folders, restrict_to_shard
     from runner.cli.specs import keep_chat_formats, load_points, show_warnings
     from runner.cli.terminal.schedule import show_schedule
+    from runner.rollouts.estimate import max_calls
     from runner.spec.warnings.catalog import check_warnings_of
 
     results: Results = args.results
@@ -75,9 +78,13 @@ def execute(args: argparse.Namespace) -> int:
             shown_protocol = spec.protocol
         columns = ("model group", "model", "calls", "prompt tokens", "answer tokens", "cost")
         title = "estimate: from the shortest games to the longest, without retries; tokens are rough"
+        if spec.experiment.tournament is not None and spec.experiment.tournament.pairing != "round_robin":
+            title = f"at most, for the pairings that cost most, since results choose the pairings; {title}"
         if spec.experiment.until is not None:
             title = f"at most, since `until` may stop it sooner; {title}"
         print_table(columns, [_estimate_row(estimate) for estimate in estimates], title=title)
+        most = max_calls(estimates, spec.experiment)
+        say(f"at most {most:,} calls, if each answer is unusable until its last attempt")
     return _check_servers(args, points, results)[1]
 
 
@@ -100,16 +107,28 @@ def _show_run(point: SpecPoint) -> None:
     from runner.training.plan import TrainingPlan
 
     spec, first_plan = point.spec, point.plan.all_games()[0]
+    is_tournament = spec.experiment.tournament is not None
     is_test_rerun = isinstance(point.plan, TrainingPlan) and point.plan.training.rerun_tests is not None
-    datapoints = first_plan.spec.dataset.datapoints if is_test_rerun else point.plan.games.points
+    has_other_points = is_test_rerun or is_tournament
+    datapoints = first_plan.spec.dataset.datapoints if has_other_points else point.plan.games.points
     say(f"{point.path}: no errors. {_describe_run(point.plan, first_plan)}")
     if spec.point:
         say(f"with {format_point(spec.point)}")
-    labels = f"{sum(p.label == 1 for p in datapoints)} with label 1" if spec.dataset.is_labelled else "no labels"
+    labels = _describe_labels(spec.dataset, datapoints)
     say(f"on {counted(len(datapoints), 'datapoint')} ({labels}).")
-    lines = (*shard_lines(first_plan), *_describe_workers(spec), *_describe_blocks(first_plan))
+    blocks = [] if is_tournament else _describe_blocks(first_plan)
+    lines = (*shard_lines(first_plan), *_describe_workers(spec), *blocks)
     for line in (*lines, *_describe_key_uses(point.plan), *point.notes):
         say(line)
+
+
+def _describe_labels(dataset: Dataset, datapoints: Sequence[Datapoint]) -> str:
+    """Return the number of right solutions, or the numbers of answers if they are listed."""
+    counts = sorted({point.answer_count for point in datapoints if point.answer_count is not None})
+    if counts:
+        numbers = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+        return f"{numbers} answers each{'' if dataset.is_labelled else ', the right ones are not known'}"
+    return f"{sum(p.label == 1 for p in datapoints)} with label 1" if dataset.is_labelled else "no labels"
 
 
 def _describe_workers(spec: Spec) -> list[str]:
@@ -181,6 +200,7 @@ def _describe_run(plan: AnyPlan, first_plan: Plan) -> str:
 
     `first_plan` is the plan of the run's first games. In a benchmark, it is the same as `plan`.
     """
+    from runner.runs.tournaments.plan import TournamentPlan
     from runner.spec.checks.trees import tree_calls
     from runner.training.plan import TrainingPlan
 
@@ -195,6 +215,8 @@ def _describe_run(plan: AnyPlan, first_plan: Plan) -> str:
             f"{counted(size, 'tree')} of {protocol.name}, {shape.responses} answers to each step: exponential in their "
             f"{counted(shape.rounds, 'round')}, at most {tree_calls(protocol, shape.responses) * size:,} calls"
         )
+    if isinstance(plan, TournamentPlan):
+        return _describe_tournament(plan)
     if not isinstance(plan, TrainingPlan):
         return f"Run {plan.run_id} plays {limit}{games}"
     rerun = plan.training.rerun_tests
@@ -204,6 +226,18 @@ def _describe_run(plan: AnyPlan, first_plan: Plan) -> str:
     groups = "; ".join(f"{group} on the games of {comma_join(agents)}" for group, agents in plan.trained_groups.items())
     iterations, method = plan.training.iterations, plan.training.method
     return f"Run {plan.run_id} trains by {method}: {groups}.\nEach of {iterations} iterations plays {games}"
+
+
+def _describe_tournament(plan: TournamentPlan) -> str:
+    """Return sentences about the players, the pairings and the games of a tournament."""
+    games = sum(leg.size for leg in plan.all_games())
+    pairing = plan.tournament.pairing.replace("_", " ")
+    return (
+        f"Run {plan.run_id} is a tournament ({pairing}) of {comma_join(plan.players)}, judged by "
+        f"{comma_join(plan.judges)}.\nAbout each datapoint, a pairing plays {plan.games_per_datapoint} games: each "
+        f"player argues each side in each seat.\n{counted(len(plan.pairings), 'pairing')} play at most "
+        f"{counted(games, 'game')} of {plan.spec.protocol.name}"
+    )
 
 
 def _estimate_costs(games: Sequence[Plan]) -> list[CostEstimate]:
@@ -224,11 +258,13 @@ def _as_json(point: SpecPoint) -> dict[str, Any]:
 
     from runner.cli.experiments.shards import shard_as_json
     from runner.cli.terminal.schedule import schedule_as_json
+    from runner.rollouts.estimate import max_calls
     from runner.spec.warnings.catalog import check_warnings_of
     from runner.training.key_usage import key_uses_of
 
     plan, spec = point.plan, point.spec
     games = plan.all_games()
+    estimates = _estimate_costs(games)
     return {
         "spec": point.path,
         "run_id": plan.run_id,
@@ -246,7 +282,8 @@ def _as_json(point: SpecPoint) -> dict[str, Any]:
             {name: value for name, value in asdict(use).items() if value is not None} for use in key_uses_of(plan)
         ],
         "servers": _server_urls(plan),
-        "models": [asdict(estimate) for estimate in _estimate_costs(games)],
+        "models": [asdict(estimate) for estimate in estimates],
+        "max_calls": max_calls(estimates, spec.experiment),
         "notes": list(point.notes),
         "warnings": check_warnings_of(spec),
     }

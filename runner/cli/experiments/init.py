@@ -38,11 +38,15 @@ COMMENT_COLUMN = 32
 PROTOCOLS_WITH_ROUND_LIMIT = ("debate", "mnip", "nip")
 """Protocols whose spec gets a `max_message_rounds` that lets the verifier speak last."""
 
+ANSWER_PROTOCOLS = ("answer_debate", "consultancy", "open_consultancy")
+"""Protocols whose verifier chooses from listed answers. The first is the default for data with lists of answers."""
+
 DATASET_COMMENTS = {
     "labels": "1 if the verifier should accept, 0 if it should reject; rows with a word for skip are not used",
     "group_by": "rows with the same value are not independent of each other",
     "filter": "rows without a text to judge are not used",
     "unique_by": "of rows that are equal in these columns, the first is used, or none if their labels differ",
+    "answers": "the column with the list of answers; the column label names the right one",
     "ids": "they are the numbers of the rows, so do not reorder the file",
 }
 """Comments in the spec about keys of `dataset`, if it has them."""
@@ -63,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--protocol",
-        choices=("adp", "debate", "merlin_arthur", "mnip", "nip", "solo_verifier"),
+        choices=(*ANSWER_PROTOCOLS, "adp", "debate", "merlin_arthur", "mnip", "nip", "solo_verifier"),
         help="copy this built-in protocol and its prompts for editing, or use it with --data; default: short prompts "
         "for nip",
     )
@@ -78,16 +82,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     folder: Path = args.folder
-    roles = None if args.data is None else _roles_of(args.data)
+    roles = None if args.data is None else _roles_of(args.data, args.protocol)
+    name = args.protocol or (ANSWER_PROTOCOLS[0] if roles is not None and "answers" in roles.keys else "nip")
     if roles is not None:
-        files = _data_files(roles, args.data, folder, args.protocol or "nip")
+        files = _data_files(roles, args.data, folder, name)
     else:
         files = _starter_files() if args.protocol is None else _protocol_files(args.protocol)
     if existing := [str(folder / name) for name in files if exists(folder / name) or (folder / name).is_symlink()]:
         raise UsageError(f"nothing was written, because these files exist: {comma_join(existing)}; choose another DIR")
     _write_files(folder, files)
     change_folder = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]
-    steps = _next_steps(None if args.data is None else args.protocol or "nip")
+    steps = _next_steps(None if args.data is None else name)
     if args.json:
         column_facts = {}
         if roles is not None:
@@ -120,7 +125,7 @@ def execute(args: argparse.Namespace) -> int:
 def _next_steps(protocol: str | None) -> dict[str, str]:
     """Return commands to try next, each with a comment. `protocol` is None if the spec is not for the user's data."""
     check = {f"nip-run check {SPEC}": "find errors"}
-    if protocol in (None, "solo_verifier"):
+    if protocol in (None, "solo_verifier", *ANSWER_PROTOCOLS):
         return {**check, f"nip-run {SPEC}": "play, without a model", "nip-run show last --wrong": "what went wrong"}
     stances, both = (" stances=both", ", with both stances") if protocol == "debate" else ("", "")
     return {
@@ -151,8 +156,10 @@ def _protocol_files(name: str) -> dict[str, bytes]:
     from runner.game.protocols.loader import protocol_editor_schema
     from runner.spec.schemas import editor_schema
 
-    starter = STARTER / "protocol"
-    prompts = _read_prompts(root() / "prompts" / "code_validation" / name)
+    is_listed = name in ANSWER_PROTOCOLS
+    starter = STARTER / ("answers" if is_listed else "protocol")
+    prompts = _read_prompts(_prompt_folder(name))
+    data_file = "data.jsonl" if is_listed else "data.csv"
     agents = [Path(path).stem for path in prompts if Path(path).name.count(".") == 1]
     replacements = {
         "PROTOCOL": name,
@@ -165,7 +172,7 @@ def _protocol_files(name: str) -> dict[str, bytes]:
     schema_line = b"# yaml-language-server: $schema=protocol.schema.json\n"
     return {
         SPEC: spec.encode(),
-        "data.csv": _read_file(starter / "data.csv"),
+        data_file: _read_file(starter / data_file),
         f"{name}.yaml": schema_line + _read_file(PROTOCOLS / f"{name}.yaml"),
         **prompts,
         **_schema_file("experiment.schema.json", editor_schema()),
@@ -173,13 +180,18 @@ def _protocol_files(name: str) -> dict[str, bytes]:
     }
 
 
-def _roles_of(path: Path) -> ColumnRoles:
-    """Return the roles of a data file's columns.
+def _prompt_folder(protocol: str) -> Path:
+    """Return the folder of the prompts of a built-in protocol."""
+    return root() / "prompts" / ("question_answering" if protocol in ANSWER_PROTOCOLS else "code_validation") / protocol
+
+
+def _roles_of(path: Path, protocol: str | None) -> ColumnRoles:
+    """Return the roles of a data file's columns. Lists of answers have a role if the protocol needs them, or is None.
 
     Raises:
         SpecError, UsageError: the file cannot be read, or has no column with labels or with text to judge.
     """
-    from runner.spec.datasets.column_roles import find_roles
+    from runner.spec.datasets.column_roles import find_answer_roles, find_roles
     from runner.spec.datasets.limits import TooLarge
     from runner.spec.datasets.reader import Unreadable, check_not_ragged, read_table
     from runner.spec.datasets.settings import DatasetLimits
@@ -189,6 +201,16 @@ def _roles_of(path: Path) -> ColumnRoles:
         table = read_table(path, DatasetLimits())
     except (Unreadable, TooLarge) as error:
         raise UsageError(f"cannot read {path}: {error}") from error
+    if table.rows and protocol in (None, *ANSWER_PROTOCOLS):
+        answer_roles = find_answer_roles(table)
+        if answer_roles is not None:
+            return answer_roles
+    if protocol in ANSWER_PROTOCOLS:
+        raise UsageError(
+            f"{path} needs a column of questions, a column `label` that names the right answer, and a column with a "
+            f"list of answers in each row; it has {counted(len(table.rows), 'row')} with the columns "
+            f"{comma_join(table.columns)}. If each answer has a column of its own, write the spec with dataset.answers"
+        )
     roles = find_roles(table, path) if table.rows else None
     if roles is None:
         raise UsageError(
@@ -205,8 +227,8 @@ def _data_files(roles: ColumnRoles, data: Path, folder: Path, protocol: str) -> 
     from runner.spec.datasets.column_roles import PROMPT_ROLES
     from runner.spec.schemas import editor_schema
 
-    starter, prompts = STARTER / "data", _read_prompts(root() / "prompts" / "code_validation" / protocol)
-    if not roles.is_code:
+    starter, prompts = STARTER / "data", _read_prompts(_prompt_folder(protocol))
+    if not roles.is_code and protocol not in ANSWER_PROTOCOLS:
         prompt_roles = [role for role in PROMPT_ROLES if role in roles.columns]
         is_answer = "solution" in prompt_roles and "claim" not in prompt_roles
         replacements = {

@@ -49,15 +49,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="estimate the duration and the bottleneck with N workers (execution.processes)",
     )
-    add("--shards", type=int, metavar="N", help="the same for N shards, each on its own machine")
+    add("--shards", type=int, metavar="N", help="estimate them for N shards, each on its own machine")
     add("--cores", type=int, metavar="N", help="number of cores for all workers; default: this machine's")
-    add("--like", metavar="RUN", help="take game lengths and server speed from this run; default: the newest that fits")
+    add(
+        "--like",
+        metavar="RUN",
+        help="take game lengths and server speed from this run; default: a run of the spec or a similar one",
+    )
     add("--measure", type=float, metavar="S", help="seconds to spend on each measurement; default: 2")
 
 
 def execute(args: argparse.Namespace) -> int:
     from runner.cli.specs import keep_chat_formats, load_points
-    from runner.training.plan import TrainingPlan
+    from runner.rollouts.plan import Plan
 
     estimates_time = args.workers is not None or args.shards is not None
     if not estimates_time and any(value is not None for value in (args.cores, args.like, args.measure)):
@@ -70,10 +74,11 @@ def execute(args: argparse.Namespace) -> int:
     results: Results = args.results
     points = keep_chat_formats(load_points(args.spec_arguments, results.path_of, quiet=args.quiet), results)
     for point in points:
-        if isinstance(point.plan, TrainingPlan):
+        if not isinstance(point.plan, Plan):
+            kind = point.spec.experiment.kind
             raise UsageError(
-                f"{point.path} trains models, but only benchmarks can be planned; add `kind=benchmark training=null` "
-                "to plan a benchmark with its games"
+                f"{point.path} is a {kind}, but only benchmarks can be planned; add `kind=benchmark {kind}=null` to "
+                "plan a benchmark with its games"
             )
     sizes = [None if args.detect is None else _sample_size(point, args, results) for point in points]
     durations = _estimate_durations(points, args, results) if estimates_time else [None] * len(points)
@@ -107,10 +112,10 @@ def _estimate_durations(points: Sequence[SpecPoint], args: argparse.Namespace, r
 
 
 def _sample_size(point: SpecPoint, args: argparse.Namespace, results: Results) -> SampleSize:
+    from runner.rollouts.plan import Plan
     from runner.runs.planning.sample_size import sample_size_of
-    from runner.training.plan import TrainingPlan
 
-    assert not isinstance(point.plan, TrainingPlan)
+    assert isinstance(point.plan, Plan)
     return sample_size_of(point.plan, args.detect, results, from_runs=args.from_runs, against=args.against)
 
 

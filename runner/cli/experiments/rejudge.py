@@ -36,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--verdict",
         choices=("last", "each"),
         default="last",
-        help="last: judge at the turn where the first judge decided, or at its last turn; each: at every turn up to "
-        "that one at which the judge may decide; default: last",
+        help="last: judge at the turn where the first judge decided or, if it never decided, at its last turn; each: "
+        "judge at this turn and at each earlier turn where the judge may decide; default: last",
     )
     add_trust_options(parser)
     add("--again", action="store_true", help="judge again as a new run")

@@ -33,17 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SPEC AGENT [KEY=VALUE...]",
         help="a spec, one of its agents, and overrides",
     )
-    add("--datapoint", metavar="ID", help="default: the first")
+    add("--datapoint", metavar="ID", help="the datapoint; default: the first")
     add(
         "--round",
         type=int,
         metavar="N",
-        help="default: the agent's first round; the dummy provider fills earlier rounds",
+        help="the round, from 0; default: the agent's first; messages of earlier rounds are random answers",
     )
     add(
         "--stance",
         choices=("accept", "reject"),
-        help="with `stances: both`: the game with this stance; for opposed provers, the first one's",
+        help="with `stances: both`: the game whose provers argue for this; if stances are opposite, the first prover's",
     )
     add("--swapped", action="store_true", help="with `seats: swap`: the game with exchanged players")
 
@@ -83,7 +83,7 @@ def _load_plan(args: argparse.Namespace) -> tuple[Plan, str]:
     """
     from runner.cli.specs import note_renamed, split_arguments
     from runner.registry.components.lookup import make_finder_for
-    from runner.runs.session.chat_format_lock import with_original_formats
+    from runner.runs.session.original_chat_formats import with_original_formats
     from runner.spec.loader import load_specs
     from runner.training.plan import plan_of
 

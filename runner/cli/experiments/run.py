@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--until-round",
         type=int,
         metavar="N",
-        help="with --replay: replay the rounds before N and ask the models from N on",
+        help="with --replay: replay only the rounds before round N, and call the models from round N on",
     )
     add(
         "--set-model",

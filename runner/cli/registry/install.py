@@ -1,4 +1,4 @@
-"""Install components that specs name by reference, and pin them.
+"""Install components that specs refer to, and record their hashes in nip-run.lock.
 
 Examples:
   nip-run install protocol/acme/council@1.2.0 --from DIR

@@ -29,11 +29,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.registry.transports.http.tokens import REGISTRY, TOKEN, normalize_address, store_token, tokens_file
+    from runner.registry.transports.http.tokens import (
+        REGISTRY_ENV,
+        TOKEN_ENV,
+        normalize_address,
+        store_token,
+        tokens_file,
+    )
 
-    server = args.server or os.environ.get(REGISTRY, "")
+    server = args.server or os.environ.get(REGISTRY_ENV, "")
     if not server:
-        raise UsageError(f"the server is missing: give its address, such as https://HOST, or set {REGISTRY}")
+        raise UsageError(f"the server is missing: give its address, such as https://HOST, or set {REGISTRY_ENV}")
     address = normalize_address(server)
     if args.logout:
         return _log_out(address, as_json=args.json)
@@ -45,8 +51,8 @@ def execute(args: argparse.Namespace) -> int:
         return ExitCode.DONE
     permission = f"may publish as {in_one_line(comma_join(owners))}" if owners else "may read but not publish"
     say(f"{address}: logged in as {in_one_line(account)}, who {permission}; the token is stored in {tokens_file()}")
-    if os.environ.get(TOKEN):
-        note(f"{TOKEN} is set and overrides the stored token for the registry in {REGISTRY}")
+    if os.environ.get(TOKEN_ENV):
+        note(f"{TOKEN_ENV} is set and overrides the stored token for the registry in {REGISTRY_ENV}")
     return ExitCode.DONE
 
 

@@ -102,7 +102,7 @@ def _add_actions(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.registry.publishing.publish import Options, prepare_releases, send_releases
+    from runner.registry.publishing.publish import PublishOptions, prepare_releases, send_releases
     from runner.registry.redaction.machine_names import MachineNames
 
     kind = parse_kind(args.kind)
@@ -120,7 +120,7 @@ def execute(args: argparse.Namespace) -> int:
                 resources.enter_context(registry)
             draft_groups, folders = _collect_drafts(args, kind, registry, resources)
             names = MachineNames.of_process(args.results.path if folders else None).allow(args.allow_name)
-            options = Options(names=names, force=args.force)
+            options = PublishOptions(names=names, force=args.force)
             ready_releases = resources.enter_context(prepare_releases(draft_groups, registry, options))
             if args.dry_run:
                 return _show_dry_run(ready_releases, registry, args)
@@ -223,6 +223,11 @@ def _lock_run(folder: RunFolder, locks: ExitStack) -> None:
         raise UsageError(
             f"{manifest.run_id} is shard {manifest.shard} of run {run_id}; merge the run, then publish it: nip-run "
             f"merge {run_id}"
+        )
+    if manifest.is_tournament:
+        raise UsageError(
+            f"{manifest.run_id} is a tournament, which cannot be published yet; publish the runs of its pairings, such "
+            f"as {manifest.example_part}"
         )
     parts = Results.of(folder).parts_of(folder.run_id) if manifest.is_training_run else []
     for run in (folder, *parts):

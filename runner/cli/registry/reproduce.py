@@ -54,8 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--fresh",
         action="store_true",
-        help="play the run again and measure the drift: exit code 1 if the metric drifted, 5 if the data cannot "
-        "decide, 4 if a model is gone",
+        help="play the run again and test whether the metric differs: exit code 1 if it does, 5 if there is too little "
+        "data to decide, 4 if a model no longer exists",
     )
     add(
         "--set",
@@ -113,7 +113,7 @@ def _open_or_download(args: argparse.Namespace, results: Results) -> FetchedRele
     from runner.documents.releases.reference import Kind, parse_reference
     from runner.registry.fetched_release import find_run, is_fetched, open_fetched
     from runner.registry.transports.locations import connect_to_read
-    from runner.registry.verification.reproducible import fetch_into_results
+    from runner.registry.verification.reproducibility import fetch_into_results
 
     folder = Path(args.reference)
     if is_fetched(folder):

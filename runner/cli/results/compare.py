@@ -80,6 +80,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "be read; repeatable",
     )
     _add_further_questions(parser)
+    add(
+        "--players",
+        nargs=2,
+        metavar=("A", "B"),
+        help="compare the ratings of two players; RUN is one tournament",
+    )
     add("--flips", type=int, default=10, metavar="N", help="number of flips to list; default: 10")
 
 
@@ -115,8 +121,12 @@ def execute(args: argparse.Namespace) -> int:
 
     if args.flips < 0:
         raise UsageError(f"--flips {args.flips}: the number of flips must be 0 or more")
-    args.metric = args.metric or RANKING_METRIC
     results: Results = args.results
+    if args.players:
+        from runner.cli.results.compare_players import compare_players
+
+        return compare_players(args, results)
+    args.metric = args.metric or RANKING_METRIC
     worst = _find_worst(args, results) if args.worst else None
     comparison = _compare_runs(args, results)
     code = _exit_code(comparison)

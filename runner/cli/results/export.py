@@ -1,4 +1,4 @@
-"""Write fine-tune files, results and transcripts for other tools, or send runs to MLflow.
+"""Write fine-tuning files, results and transcripts for other tools, or send runs to MLflow.
 
 Examples:
   nip-run export RUN --format openai
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         required=True,
         choices=("openai", "trl", "verl", *EXPORT_NAMES, MLFLOW),
-        help="fine-tune files: openai, trl, verl; whole runs to a tracking server: mlflow; results, logs "
+        help="fine-tuning files: openai, trl, verl; whole runs to a tracking server: mlflow; results, logs "
         "and transcripts: the others",
     )
     _add_fine_tuning_options(parser)
@@ -116,7 +116,7 @@ def execute(args: argparse.Namespace) -> int:
     if len(args.runs) > 1:
         raise UsageError(f"--format {args.format} exports one run, not {len(args.runs)}; export them one by one")
     folder: RunFolder = args.results.find(args.runs[0])
-    if folder.manifest().is_training_run:
+    if folder.manifest().has_parts:
         _reject_training_run(folder, args.format)
     if args.format in EXPORT_NAMES:
         return _export_run(args, folder)
@@ -236,9 +236,11 @@ def _reject_training_run(folder: RunFolder, name: str) -> NoReturn:
 
     parts = [part.run_id for part in Results.of(folder).parts_of(folder.run_id)]
     example = f": nip-run export {parts[0]} --format {name}" if parts else ""
+    manifest = folder.manifest()
+    files = "" if manifest.is_tournament else f"Its training files are in {folder.path / 'iterations'}. "
     raise UsageError(
-        f"{folder.run_id} is a training run. Its training files are in {folder.path / 'iterations'}; its games are in "
-        f"other runs ({comma_join(parts) or 'none yet'}); export those one by one{example}"
+        f"{folder.run_id} is {manifest.kind_name}. {files}Its games are in other runs "
+        f"({comma_join(parts) or 'none yet'}); export those one by one{example}"
     )
 
 

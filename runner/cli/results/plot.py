@@ -35,7 +35,7 @@ FIGURES = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("figure", metavar="NAME", choices=FIGURES, help=f"one of {', '.join(FIGURES)}")
-    add("runs", nargs="+", metavar="RUN", help=f"{RUNS_HELP}; runs of one game are pooled as seeds")
+    add("runs", nargs="+", metavar="RUN", help=f"{RUNS_HELP}; runs that differ only in their seed are pooled")
     add(
         "-o",
         "--output",

@@ -63,7 +63,7 @@ def execute(args: argparse.Namespace) -> int:
     ]
     print_table((*_COLUMNS, "point") if has_points else _COLUMNS, rows, drop=_DROPPED_IF_NARROW)
     if part_counts and not args.quiet:
-        note("the finished parts of training runs are not listed; add -v to list them")
+        note("finished parts of other runs are not listed; add -v to list them")
     return ExitCode.DONE
 
 
@@ -90,7 +90,7 @@ def _fold_parts(manifests: Sequence[Manifest]) -> list[Manifest]:
 
 def _count_rollouts(manifest: Manifest, manifests: Sequence[Manifest]) -> int | None:
     """Return the number of rollouts of a run, or of all parts of a training run."""
-    if not manifest.is_training_run or manifest.rollouts is not None:
+    if not manifest.has_parts or manifest.rollouts is not None:
         return manifest.rollouts
     return sum(part.rollouts or 0 for part in manifests if part.parent_run_id == manifest.run_id)
 

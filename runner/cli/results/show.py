@@ -77,6 +77,8 @@ def execute(args: argparse.Namespace) -> int:
     manifest = folder.manifest()
     if manifest.is_training_run:
         return _show_training_run(folder, manifest, args)
+    if manifest.is_tournament:
+        return _show_tournament(folder, manifest, args)
     return _show_run(folder, row_filter, args)
 
 
@@ -218,6 +220,29 @@ def _part_as_json(part: RunFolder) -> dict[str, Any]:
     return {name: getattr(manifest, name) for name in names}
 
 
+def _show_tournament(folder: RunFolder, manifest: Manifest, args: argparse.Namespace) -> int:
+    from runner.cli.terminal.tournament_tables import show_tournament
+    from runner.results.leaderboard.results_folder import Results
+    from runner.runs.tournaments.summary import read_tournament
+
+    parts = Results.of(folder).parts_of(folder.run_id)
+    if args.wrong or args.undecided or args.repeat is not None:
+        example = f". Show one of these: {_show_command(parts[0], args)}" if parts else ""
+        raise UsageError(f"{folder.run_id} is a tournament; its rollouts are in the runs of its pairings{example}")
+    metrics = read_tournament(folder, manifest)
+    if args.json:
+        part_facts = [_part_as_json(part) for part in parts]
+        print_json({"manifest": manifest.to_json(), "metrics": metrics, "parts": part_facts})
+        return ExitCode.DONE
+    _print_facts({**manifest.to_json(), **metrics["games"]})
+    say()
+    show_tournament(metrics, full=args.all)
+    _print_problems(folder, parts, args)
+    if parts and not args.quiet:
+        say(f"list pairings with --all; show one: {_show_command(parts[0], args)}")
+    return ExitCode.DONE
+
+
 def _print_parts(folder: RunFolder, parts: list[RunFolder], args: argparse.Namespace) -> None:
     """Print the runs of a training run: one line for its games and one for its tests, or with --all each run."""
     if args.all:
@@ -281,7 +306,7 @@ def _show_rollout(folder: RunFolder, row_filter: RowFilter, args: argparse.Names
     from runner.cli.terminal.transcript import print_transcript
 
     match = _find_rollout(folder, row_filter, args)
-    if folder.manifest().is_training_run and not args.quiet:
+    if folder.manifest().has_parts and not args.quiet:
         note(f"from run {match.folder.run_id}")
     if match.prompts is not None:
         if args.json:
@@ -311,7 +336,8 @@ def _find_rollout(folder: RunFolder, row_filter: RowFilter, args: argparse.Names
     """
     from runner.results.leaderboard.results_folder import Results
 
-    if not folder.manifest().is_training_run:
+    manifest = folder.manifest()
+    if not manifest.has_parts:
         match = _find_in_run(folder, row_filter, args)
         if isinstance(match, str):
             raise UsageError(match)
@@ -322,8 +348,8 @@ def _find_rollout(folder: RunFolder, row_filter: RowFilter, args: argparse.Names
         if not isinstance(match, str):
             return match
     raise UsageError(
-        f"no rollout {args.rollout!r} in training run {folder.run_id}; list the rollouts of one of its runs with "
-        f"nip-run show RUN: {comma_join(part.run_id for part in parts) or 'none has started yet'}"
+        f"no rollout {args.rollout!r} in {folder.run_id}, {manifest.kind_name}; list the rollouts of one of its runs "
+        f"with nip-run show RUN: {comma_join(part.run_id for part in parts) or 'none has started yet'}"
     )
 
 

@@ -67,7 +67,7 @@ def change(database: Database, _: Settings, args: argparse.Namespace) -> int:
     request = parse_request_file(ChangeCompetitionRequest, _read_file(file), str(file))
     with _editing(database, args) as (connection, competition, _result):
         changes, reason = request.to_changes(), args.why or request.why
-        editing.change(connection, competition, changes, time.time(), by="", reason=reason)
+        editing.change_competition(connection, competition, changes, time.time(), by="", reason=reason)
     return ExitCode.DONE
 
 

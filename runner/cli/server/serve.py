@@ -99,21 +99,21 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=64.0,
         metavar="GIB",
-        help="storage per account, published and in upload, each file once; default: 64; 0: no limit",
+        help="storage per account, including uploads; equal files count once; default: 64; 0: no limit",
     )
     add(
         "--check-seconds",
         type=float,
         default=300.0,
         metavar="N",
-        help="time limit for the check of one publish; default: 300",
+        help="time limit for the check of one upload; default: 300",
     )
     add(
         "--check-memory",
         type=int,
         default=2_048,
         metavar="MIB",
-        help="memory limit for the check of one publish; default: 2048",
+        help="memory limit for the check of one upload; default: 2048",
     )
 
 

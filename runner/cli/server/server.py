@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--why",
         default="",
         metavar="TEXT",
-        help="with hide, show, disable and competitions: the reason, recorded in the list of acts",
+        help="with hide, show, disable and competitions: the reason, which `acts` lists",
     )
 
 
@@ -336,7 +336,7 @@ ACTIONS = {
     "revoke-token": _Action("ID...: the part of a token between nip_ and the second _", _revoke_token, 1),
     "hide": _Action("KIND/OWNER/NAME@VERSION...: show releases only to their owner; --why", _set_hidden, 1),
     "show": _Action("KIND/OWNER/NAME@VERSION...: show hidden releases to everybody again", _set_hidden, 1),
-    "acts": _Action("list administrative acts, by these commands and over the API", _list_acts),
+    "acts": _Action("list administrative changes that were made by these commands or over the API", _list_acts),
     "backup": _Action("FILE: write a consistent backup of all records, also while the server runs", _back_up, 1),
     "restore": _Action("FILE: load a backup into a server without records", _restore, 1, needs_server=False),
     "add-competition": _Action(

@@ -10,6 +10,7 @@ from runner.cli.arguments import results_option_text
 from runner.cli.terminal.learning_curve import show_training
 from runner.cli.terminal.output import describe_usage, note, print_heading, print_table, say
 from runner.cli.terminal.run_problems import print_problem_warning
+from runner.cli.terminal.tournament_tables import show_tournament
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import saved_value
 from runner.results.manifest import Manifest, Status, verifiers_of
@@ -17,6 +18,7 @@ from runner.results.metric_computation import NO_LABELS
 from runner.results.metric_definitions import RANKING_METRIC
 from runner.results.metric_rows import (
     COLUMNS,
+    judge_rows,
     lost_games_lines,
     metric_rows,
     missing_intervals,
@@ -28,12 +30,15 @@ from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.stored_problems import collect_problems, load_problems
 from runner.spec.checks.fixed_verdicts import explain_fixed_verdicts
 
-_JSON_METRICS = ("outcomes", "metrics", "iterations", "tests", "until", "variance")
+_JSON_METRICS = (
+    "outcomes", "metrics", "judge_pairs", "iterations", "tests", "until", "variance",
+    "ratings", "effects", "pairings", "intransitivity",
+)  # fmt: skip
 """Keys of the metrics file that the JSON output includes."""
 
 
 def as_json(result: FinishedRun) -> dict[str, Any]:
-    """Return a run's result as JSON data. The counts of a training run cover the games of all iterations and tests."""
+    """Return a run's result as JSON data. The counts of a run with parts cover the games of all parts."""
     totals = result.metrics.get("games") or result.manifest.to_json()
     return {
         "run_id": result.folder.run_id,
@@ -65,6 +70,9 @@ def show_result(
     if result.manifest.is_training_run:
         show_training(result.metrics, f"{show_command} --all{results_option}")
         say(f"folder: {result.folder.path}")
+    elif result.manifest.is_tournament:
+        show_tournament(result.metrics, full=verbose)
+        say(f"folder: {result.folder.path}")
     elif verbose:
         _show_all_metrics(result)
     else:
@@ -78,7 +86,12 @@ def show_result(
             note(f"{path} was already played; to play it again, add --again")
         else:
             note(f"{source.run_id} was already judged by {result.folder.run_id}; to judge it again, add --again")
-    if not result.manifest.is_training_run:
+    if result.manifest.is_tournament:
+        note(f"pairings: {show_command} --all{results_option}")
+        players = [row["player"] for row in result.metrics["ratings"] if row["side"] == "overall"][:2]
+        compare = f"nip-run compare {result.folder.run_id} --players {' '.join(players)}"
+        note(f"compare two players: {compare}{results_option}")
+    elif not result.manifest.is_training_run:
         if not verbose:
             note("all metrics: repeat the command with -v")
         note(f"transcripts: {show_command}{results_option}")
@@ -88,7 +101,7 @@ def show_result(
 
 def show_problems_and_notes(result: FinishedRun, results: Results, printed: Collection[str]) -> None:
     """Print a run's problems, and the notes that are neither in `printed` nor among the problems."""
-    parts = results.parts_of(result.folder.run_id) if result.manifest.is_training_run else []
+    parts = results.parts_of(result.folder.run_id) if result.manifest.has_parts else []
     problems = collect_problems(result.folder, parts)
     if result.manifest.status != Status.DONE:  # the last lines of the command report lost rollouts
         problems = [run_problem for run_problem in problems if run_problem.problem.kind != "transport_failed"]
@@ -100,7 +113,7 @@ def show_problems_and_notes(result: FinishedRun, results: Results, printed: Coll
     }
     for line in result.notes:
         part_id, _, part_note = line.partition(": ")
-        # While a training run plays, a note of one of its parts is printed without the part's id.
+        # While a run with parts plays, a note of one of its parts is printed without the part's id.
         was_printed_for_part = part_id.startswith(f"{result.folder.run_id}-") and part_note in printed_notes
         if line not in printed_notes and not was_printed_for_part:
             note(f"note: {line}")
@@ -124,6 +137,7 @@ def _show_summary(result: FinishedRun) -> None:
     for name, text in (
         (RANKING_METRIC, f"{value}{_interval_note(accuracy, value)}"),
         *signal_rows(result.metrics),
+        *judge_rows(result.metrics),
         ("decided", f"{outcomes['decided']} of {sum(outcomes.values())}" + (f" ({others})" if others else "")),
         ("n", f"{counted(accuracy['n'], 'rollout')} in {counted(accuracy['clusters'], 'cluster')}"),
         ("cost", _describe_cost(manifest)),

@@ -68,8 +68,13 @@ def describe_random_choices(protocol: Protocol, *, both_stances: bool = False) -
         for entry in protocol.agent_spec(agent).channel_order or ():
             if not isinstance(entry, str) and len(entry) > 1:
                 yield f"{agent} reads {comma_join(entry)} in an order chosen by the rollout's seed"
+    if protocol.lists_answers and protocol.parameters.shuffle_answers:
+        yield "the answers are shown in an order chosen by the rollout's seed"
     if protocol.parameters.randomize_prover_stance and not both_stances:
-        yield "provers argue the stance of the datapoint: the parity of its solution's hash"
+        if protocol.lists_answers:
+            yield "the rollout's seed decides which prover argues for a right answer, and which for a wrong one"
+        else:
+            yield "provers argue the stance of the datapoint: the parity of its solution's hash"
 
 
 def schedule_as_json(protocol: Protocol, *, both_stances: bool = False) -> dict[str, Any]:

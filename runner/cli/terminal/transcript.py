@@ -9,9 +9,10 @@ from runner.cli.terminal.output import say, wrap_width
 from runner.cli.terminal.wrapping import wrap_lines
 from runner.game.protocols.protocol import Decision, correct_word, label_player, label_word, verdict_word
 from runner.game.protocols.rounds import Round
+from runner.game.protocols.speeches import private_notes
 from runner.models.journal_records import FailureRecord
 from runner.rollouts.rollout import RoundVerdict
-from runner.rollouts.transcript import describe_confidence, describe_variant
+from runner.rollouts.transcript import describe_confidence, describe_variant, shown_columns, shown_label, shown_stances
 from runner.runs.finished.rollout_details import RecordedAnswer, RolloutDetails
 
 AGENT_COLORS = ("36", "33", "35", "32", "34", "31")
@@ -46,7 +47,7 @@ class _TranscriptPrinter:
         self.width = width
         names = details.protocol.agent_names
         self.colors = {name: AGENT_COLORS[index % len(AGENT_COLORS)] for index, name in enumerate(names)}
-        self.stances = details.protocol.prover_stances(details.rollout.job.prover_stance)
+        self.stances = shown_stances(details.protocol, details.rollout)
 
     def print(self, round_number: int | None) -> None:
         rollout, job = self.details.rollout, self.details.rollout.job
@@ -57,19 +58,21 @@ class _TranscriptPrinter:
             label_player(name, self.stances.get(name), protocol.chat_name(name)) for name in protocol.agent_names
         )
         self._print_lines(f"players: {comma_join(players)}")
-        for name, value in job.datapoint.columns.items() if round_number is None else ():
+        for name, value in shown_columns(rollout).items() if round_number is None else ():
             self._print_column(in_one_line(name), value if isinstance(value, str) else json.dumps(value, default=str))
         for number, played in self.details.rounds(round_number):
             for agent in self.details.speakers(number, played):
                 self._print_turn(number, played, agent)
             self._print_protocol_decision(number, played)
-        verdict, label = verdict_word(rollout.decision), label_word(job.datapoint.label)
+        verdict, label = verdict_word(rollout.decision), label_word(shown_label(rollout))
         correctness = correct_word(rollout.correct, rollout.decision)
         verdict_text = verdict if correctness == "-" else f"{verdict} ({correctness})"
         say(f"\noutcome: {rollout.outcome}, verdict: {verdict_text}, label: {label}")
         confidence = describe_confidence(rollout.confidence_stated, rollout.confidence_logprob, rollout.confidence_note)
         if confidence:
             self._print_lines(confidence)
+        if rollout.answers is not None and (numbers := rollout.answers.describe_numbers()):
+            self._print_lines(numbers)
         if rollout.votes:
             self._print_lines(f"votes: {comma_join(map(verdict_word, rollout.votes))}")
         if rollout.verdicts:
@@ -136,12 +139,26 @@ class _TranscriptPrinter:
         if undelivered:
             self._print_answer_heading(number, agent, "before its first header: delivered to no one", color)
             self._print_lines(undelivered, "  | ", f"2;{color}")
+        notes = private_notes(raw, self.details.protocol.agent_spec(agent).scratchpad)
+        if notes:
+            self._print_answer_heading(number, agent, "private notes: delivered to no one", color)
+            self._print_lines(notes, "  | ", f"2;{color}")
+        candidate = self._describe_candidate(number, played, agent)
         for message in messages:
-            listeners = comma_join(self.details.hearers(message.channel, agent)) or "nobody"
-            self._print_answer_heading(number, agent, f"{message.channel}, to {listeners}", color)
+            listeners = comma_join(self.details.listeners(message.channel, agent)) or "nobody"
+            self._print_answer_heading(number, agent, f"{message.channel}, to {listeners}{candidate}", color)
             text = message.text if message.text.strip() else self._placeholder_for_empty(number, agent, raw, usable)
             self._print_lines(text, "  ", color)
         self._print_truncation(usable, color)
+
+    def _describe_candidate(self, number: int, played: Round, agent: str) -> str:
+        """Return words for an answer that was selected from several candidates; empty for any other."""
+        selection, best_of = played.selections.get(agent), self.details.protocol.step(number).best_of
+        if selection is None or best_of is None:
+            return ""
+        score = selection.scores[selection.index] if selection.scores else None
+        score_text = "" if score is None else f", score {score:.3g}"
+        return f"; candidate {selection.index + 1} of {best_of.n} by {best_of.by}{score_text}"
 
     def _placeholder_for_empty(self, number: int, agent: str, raw: str, usable: RecordedAnswer | None) -> str:
         """Return a text that says why a message is empty."""
@@ -150,14 +167,18 @@ class _TranscriptPrinter:
         return EMPTY if raw.strip() else NO_CONTENT
 
     def _print_truncation(self, answer: RecordedAnswer | None, color: str) -> None:
-        if answer is not None and answer.is_cut:
+        if answer is not None and answer.is_truncated:
             self._print_lines(TRUNCATED, "  ", f"2;{color}")
 
     def _print_protocol_decision(self, number: int, played: Round | None) -> None:
         """Print a decision that the protocol made instead of an agent."""
         if played is None or played.decision == Decision.NONE:
             return
-        verifier = self.details.protocol.verifier_name
+        protocol = self.details.protocol
+        if protocol.file.panel is not None:
+            say(f"\n[round {number}] the panel decides ({protocol.file.panel.rule}): {verdict_word(played.decision)}")
+            return
+        verifier = protocol.verifier_name
         if verifier not in played.raw or any(message.agent == verifier for message in played.messages):
             say(f"\n[round {number}] the protocol decides: {verdict_word(played.decision)}")
 

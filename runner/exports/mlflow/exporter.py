@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from runner.base.errors import NipRunError, ServerUnreachable
+from runner.base.errors import NipRunError, ServerUnreachable, UsageError
 from runner.base.storage.locks import locked
 from runner.exports.mlflow.games import MlflowGames
 from runner.exports.mlflow.record import MlflowRun
@@ -51,6 +51,9 @@ class Exporter:
         self._finished_parts: set[str] = set()
         """Ids of the parts that have been sent completely."""
         self.runs: dict[str, ExportedRun] = {}
+        for folder in folders:
+            if folder.manifest().is_tournament:
+                raise UsageError(f"{folder.run_id} is a tournament; export the runs of its pairings instead")
 
     def send_new(self) -> bool:
         """Send the new data of all runs, and return whether a run is still playing.

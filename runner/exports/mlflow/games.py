@@ -26,6 +26,7 @@ from runner.results.manifest import Manifest, Status
 from runner.results.metric_definitions import RANKING_METRIC
 from runner.results.metric_rows import format_metric
 from runner.rollouts.rollout import Outcome
+from runner.rollouts.transcript import shown_label
 
 COUNTS = (
     "rollouts", "completions", "failed_calls", "prompt_tokens", "completion_tokens", "cached_tokens",
@@ -99,7 +100,7 @@ class MlflowGames:
             yield GameTrace(
                 tagged_hash("mlflow trace", [key, rollout.job.rollout_id])[:32],
                 texts.text(rollout.job.rollout_id),
-                texts.json({**rollout.job.datapoint.columns, "label": rollout.job.datapoint.label}),
+                texts.json({**game.columns, "label": shown_label(rollout)}),
                 texts.json({**outcome, "rewards": dict(rollout.rewards)}),
                 {TAG + name: texts.tag(name, value) for name, value in facts.items() if value is not None},
                 rollout.outcome == Outcome.TRANSPORT_FAILED,

@@ -133,7 +133,7 @@ def _task_sha256(folder: RunFolder, group_by: str | None, dataset_sha256: str) -
 def _trained_models(plan: Plan) -> Iterator[str]:
     """Yield the keys of the trained models that play."""
     experiment = plan.spec.experiment
-    for group in dict.fromkeys(agent.model for agent in experiment.agents.values()):
+    for group in dict.fromkeys(group for agent in experiment.agents.values() for group in agent.groups):
         lineage = experiment.models[group].lineage
         if lineage:
             step = lineage[-1]

@@ -8,6 +8,7 @@ from typing import TypedDict
 from runner.base.errors import AgentNotActiveInChannelError
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import Round
+from runner.game.protocols.speeches import without_notes
 
 
 class _SenderName(TypedDict, total=False):
@@ -33,10 +34,10 @@ def chat_messages(
 ) -> list[ChatMessage]:
     """Return the chat that an agent answers in round `round_`.
 
-    In each past round, the agent's own raw text comes first, with role `assistant`; the messages of other agents
-    follow, with role `user`, in the agent's order of channels. `last_round` is a system message that the chat has
-    before the messages of the last round, if `round_` is the last round and the protocol gives the agent such a
-    message.
+    In each past round, the agent's own raw text comes first, with role `assistant` and without private notes; the
+    messages of other agents follow, with role `user`, in the agent's order of channels. `last_round` is a system
+    message that the chat has before the messages of the last round, if `round_` is the last round and the protocol
+    gives the agent such a message.
     """
     chat: list[ChatMessage] = [{"role": "system", "content": system}]
     last = protocol.max_message_rounds - 1
@@ -47,7 +48,8 @@ def chat_messages(
             chat.append({"role": "system", "content": last_round or ""})
             last_round_added = True
         if agent in past_round.raw:
-            chat.append({"role": "assistant", "content": past_round.raw[agent]})
+            own_answer = without_notes(past_round.raw[agent], protocol.agent_spec(agent).scratchpad)
+            chat.append({"role": "assistant", "content": own_answer})
         messages_heard = [m for m in past_round.messages if m.agent != agent and m.channel in visible]
         if len(messages_heard) > 1:
             order = protocol.channel_order(agent, seed)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,10 +17,14 @@ from runner.base.problems import Place, Problem
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import comma_join, did_you_mean, did_you_mean_file
 from runner.game.prompts.sandbox import SandboxedTemplate, scan, variables_of
+from runner.game.protocols.ballot import ANSWERS
 from runner.game.protocols.protocol import Protocol
+from runner.game.protocols.schema import FORBIDDEN
 
 SUFFIX = ".jinja"
 LAST_ROUND = ".last_round"
+FUNCTION = ".function"
+"""Suffix of the name of a Python file that selects candidates."""
 CONFIDENCE = ".confidence"
 """Suffix of the template that asks a verifier for its confidence. Its text is appended to the instructions."""
 MAX_BYTES = 64 << 10
@@ -40,11 +45,30 @@ VARIABLES: Mapping[str, str] = {
     "reject": "the text that rejects",
     "confidence_marker": "the text before a stated confidence, `Confidence:` unless the spec's `decision_format` sets "
     "another; empty if `verdict.confidence` does not request it",
+    "speech_candidates": "in a template of a selector: the list of candidates for the agent's answer; else empty",
+    "scratchpad_marker": "the text that ends the agent's private notes; empty if the protocol gives it none",
 }
 """The variables of templates in addition to the datapoint's columns."""
 
-FORBIDDEN = ("label", "y")
-"""Names of columns that a template must not use, since they have the answer that the verifier must find."""
+ANSWER_VARIABLES: Mapping[str, str] = {
+    "answers": "the answers in the order of the game, for a loop: `{% for letter, text in answers %}`",
+    "answer": "the text of the answer that the agent argues for; empty for a verifier, and for a prover that chooses",
+    "answer_letter": "the letter of this answer, or empty",
+    "answer_marker": "the text before the letter that a prover with the stance `open` must write: `Answer:`",
+    "decision_line": "the line that a verdict must have, such as `Decision: <letter>`; it depends on `verdict.form`",
+    "verdict_form": "`answer`, `distribution` or `scores`: what a verdict states",
+}
+"""Further variables in protocols with `answers: listed`. `stance` is then the letter of the answer that the agent
+argues for, or `open`. There are no variables `accept`, `reject` and `confidence_marker`."""
+
+_BINARY_VARIABLES = ("accept", "reject", "confidence_marker")
+
+
+def variables_for(protocol: Protocol) -> Mapping[str, str]:
+    """Return the variables that templates of a protocol may use in addition to the datapoint's columns."""
+    if not protocol.lists_answers:
+        return VARIABLES
+    return {**{name: text for name, text in VARIABLES.items() if name not in _BINARY_VARIABLES}, **ANSWER_VARIABLES}
 
 
 class PromptTemplate(str):
@@ -142,6 +166,11 @@ class PromptSet:
         """Return the place of a line in a template's file, for a message."""
         return _line_place(self.files.get(name, Place(name + SUFFIX)), line, 1, self.sources[name])
 
+    def variable_place(self, name: str, variable: str) -> Place:
+        """Return the place of the first use of a variable in a template, for a message."""
+        source, file = self.sources[name], self.files.get(name, Place(name + SUFFIX))
+        return _variable_place(variable, scan(source).variables.get(variable, 1), source, file)
+
     def template(self, name: str) -> PromptTemplate:
         return PromptTemplate(name, self.sources[name])
 
@@ -150,17 +179,61 @@ class PromptSet:
         """The variables of each template in sorted order, because processes exchange cached texts by key."""
         return {name: sorted(variables) for name, variables in self.variables.items()}
 
+    @property
+    def functions(self) -> list[str]:
+        """The names of the Python functions that select candidates."""
+        return [name for name in self.sources if is_function(name)]
+
     @cached_property
     def variables(self) -> Mapping[str, frozenset[str]]:
         """The variables that each template uses."""
-        return {name: variables_of(source) for name, source in self.sources.items()}
+        return {
+            name: frozenset() if is_function(name) else variables_of(source) for name, source in self.sources.items()
+        }
 
 
 def template_names(protocol: Protocol) -> list[str]:
     """Return the names of the templates that a protocol needs."""
     names = list(protocol.agent_names)
     names.extend(name + LAST_ROUND for name in protocol.agent_names if protocol.agent_spec(name).last_round_message)
-    return names
+    selectors = (
+        f"{protocol.verifier_name if kind == 'judge' else speaker}.{kind}" for speaker, kind in protocol.selections
+    )
+    return [*names, *dict.fromkeys(selectors)]
+
+
+STORED_SUFFIXES = (SUFFIX, f"{FUNCTION}.py.txt")
+"""The ends of the names of files that a run's folder of prompts has."""
+
+
+def is_function(name: str) -> bool:
+    """Return whether a name is that of a Python function that selects candidates, and not of a template."""
+    return name.endswith(FUNCTION)
+
+
+def stored_name(name: str) -> str:
+    """Return the name of the file that stores a template or function with a run. Python never imports it."""
+    return name.removesuffix(FUNCTION) + STORED_SUFFIXES[is_function(name)]
+
+
+def source_path(folder: Path, name: str) -> Path:
+    """Return the file of a template or function in a folder of prompts, or in the folder of a run's prompts."""
+    path = folder / (f"{name}.py" if is_function(name) else name + SUFFIX)
+    return path if not is_function(name) or path.exists() else folder / stored_name(name)
+
+
+def function_problems(source: str, file: Place) -> Iterable[Problem]:
+    """Yield the problem of a Python file that cannot select candidates. The file is not executed."""
+    try:
+        functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    except (SyntaxError, ValueError) as error:
+        line, message = getattr(error, "lineno", None) or 1, f"not valid Python: {getattr(error, 'msg', error)}"
+        yield Problem(_line_place(file, line, 1, source), "", message, "a Python file that cannot be used")
+        return
+    select = next((function for function in functions if function.name == "select"), None)
+    if select is None or len(select.args.args) != 2:
+        message = "the file needs a function select(candidates, game) that returns the index of the best candidate"
+        yield Problem(_line_place(file, 1 if select is None else select.lineno, 1, source), "", message, message)
 
 
 def load_prompts(
@@ -173,12 +246,14 @@ def load_prompts(
     names_columns: bool = True,
     confidence: str | None = None,
     otherwise: Path | None = None,
+    agents: Collection[str] | None = None,
 ) -> PromptSet:
     """Read a protocol's templates, and check their variables against the columns of the dataset (None: unknown).
 
     A template that is missing in the folder is read from the folder `otherwise`, but at least one template of the
     verifier must be there. `shows` returns whether messages may quote a file. With `names_columns`, hints may name
-    columns. `confidence` is the marker before a stated confidence, which a template must ask for, or None.
+    columns. `confidence` is the marker before a stated confidence, which a template must ask for, or None. With
+    `agents`, only the templates of these agents are read.
 
     Raises:
         SpecError: templates are missing or not valid, use unknown variables or the label; lists all problems.
@@ -188,17 +263,17 @@ def load_prompts(
     files: dict[str, Place] = {}
     if not folder.is_dir():
         raise SpecError([Problem(place, "prompts", f"no folder {str(folder)!r}; set a folder of templates")])
-    confidence_template = protocol.verifier_name + CONFIDENCE
-    extra = (
-        [confidence_template] if confidence is not None and (folder / (confidence_template + SUFFIX)).is_file() else []
-    )
+    confidence_templates = [name + CONFIDENCE for name in protocol.verifier_names]
+    extra = [name for name in confidence_templates if confidence is not None and (folder / (name + SUFFIX)).is_file()]
     names = [*template_names(protocol), *extra]
-    inherited = [] if otherwise is None else [name for name in names if not (folder / (name + SUFFIX)).exists()]
+    if agents is not None:
+        names = [name for name in names if name.partition(".")[0] in agents]
+    inherited = [] if otherwise is None else [name for name in names if not source_path(folder, name).exists()]
     missing = _verifier_template_problem(protocol.verifier_name, {*names} - {*inherited}, folder) if inherited else None
     if missing is not None:
         problems.append(Problem(place, "prompts", missing))
     for name in names:
-        path = (otherwise if otherwise is not None and name in inherited else folder) / (name + SUFFIX)
+        path = source_path(otherwise if otherwise is not None and name in inherited else folder, name)
         try:
             source = _read_template(path)
         except OSError as error:
@@ -210,12 +285,27 @@ def load_prompts(
             problems.append(Problem(Place(str(path), is_own=shows(path)), "", str(error), str(error)))
             continue
         file = Place(str(path), is_own=shows(path))
-        source_problems = list(template_problems(source, file, columns, names_columns=names_columns))
+        hidden = protocol.hidden_columns(name.partition(".")[0])
+        source_problems = list(
+            function_problems(source, file)
+            if is_function(name)
+            else template_problems(
+                source,
+                file,
+                columns,
+                names_columns=names_columns,
+                hidden=hidden,
+                runner_variables=variables_for(protocol),
+            )
+        )
         problems.extend(source_problems)
         if not source_problems:
             sources[name], files[name] = source, file
-    if confidence is not None and not problems and not _asks_for_confidence(sources, confidence):
-        problems.append(_unused_confidence_problem(folder, protocol.verifier_name, place))
+    for judge in protocol.verifier_names if confidence is not None and not problems else ():
+        is_alone = len(protocol.verifier_names) == 1
+        own = {name: text for name, text in sources.items() if is_alone or name.partition(".")[0] == judge}
+        if not _asks_for_confidence(own, confidence or ""):
+            problems.append(_unused_confidence_problem(folder, judge, place))
     if problems:
         raise SpecError(problems)
     return PromptSet(sources, tuple(inherited), files)
@@ -239,7 +329,9 @@ def _template_hint(path: Path) -> str:
 def _asks_for_confidence(sources: Mapping[str, str], marker: str) -> bool:
     """Return whether a template asks for a confidence, with the variable or with the marker itself."""
     return any(
-        "confidence_marker" in variables_of(source) or marker.lower() in source.lower() for source in sources.values()
+        "confidence_marker" in variables_of(source) or marker.lower() in source.lower()
+        for name, source in sources.items()
+        if not is_function(name)
     )
 
 
@@ -267,26 +359,47 @@ def _read_template(path: Path) -> str:
 
 
 def template_problems(
-    source: str, file: Place, columns: Iterable[str] | None, *, names_columns: bool
+    source: str,
+    file: Place,
+    columns: Iterable[str] | None,
+    *,
+    names_columns: bool,
+    hidden: frozenset[str] = frozenset(),
+    runner_variables: Mapping[str, str] = VARIABLES,
 ) -> Iterable[Problem]:
-    """Yield the problems of a template, for a dataset with these columns (None: unknown)."""
+    """Yield the problems of a template, for a dataset with these columns (None: unknown).
+
+    `hidden` are columns that the template's agent must not see.
+    """
     scan_result = scan(source)
     for line, message in scan_result.refused:
         yield Problem(_line_place(file, line or 1, 1, source), "", message, REFUSED)
-    variables = {*VARIABLES, *(columns or ())} - set(FORBIDDEN)
-    hints = variables if names_columns else variables & set(VARIABLES)
+    variables = {*runner_variables, *(columns or ())} - set(FORBIDDEN) - hidden
+    hints = variables if names_columns else variables & set(runner_variables)
     for name, line in sorted(scan_result.variables.items()):
         place = _variable_place(name, line, source, file)
         if name in FORBIDDEN:
             yield Problem(place, name, "the label must not reach a prompt; remove the variable")
-        elif name in VARIABLES and name in (columns or ()):
+        elif name in hidden:
+            message = "this agent must not see the column, because the protocol's `private` does not list the agent"
+            yield Problem(place, name, f"{message}; remove the variable, or add the agent to private.{name}")
+        elif name in runner_variables and name in (columns or ()) and name != ANSWERS:
             message = (
                 "both a column of the dataset and a variable of the runner; rename the column with dataset.columns"
             )
             yield Problem(place, name, message)
         elif columns is not None and name not in variables and not scan_result.refused:
-            message = f"no such variable, and the dataset has no such column{did_you_mean(name, hints)}"
-            yield Problem(place, name, message)
+            hint = _hint_for_variable(name, runner_variables) or did_you_mean(name, hints)
+            yield Problem(place, name, f"no such variable, and the dataset has no such column{hint}")
+
+
+def _hint_for_variable(name: str, runner_variables: Mapping[str, str]) -> str:
+    """Return a hint for a variable that exists only in protocols with other verdicts; empty for other names."""
+    if name in ANSWER_VARIABLES and name not in runner_variables:
+        return "; this variable needs a protocol with answers: listed"
+    if name in VARIABLES and name not in runner_variables:
+        return "; this protocol lists answers, so use decision_line and answers instead"
+    return ""
 
 
 def _variable_place(name: str, line: int, source: str, file: Place) -> Place:
@@ -323,18 +436,20 @@ def own_variables(
     confidence_marker: str = "",
 ) -> dict[str, Any]:
     """Return the variables of an agent's templates that the runner sets in a round."""
+    judge = agent if agent in protocol.verifier_names else None
+    binary = {"accept": accept, "reject": reject, "confidence_marker": confidence_marker}
     return {
         "agent": agent,
         "agent_name": protocol.agent_spec(agent).human_name,
         "stance": _stance(protocol, agent, prover_stance),
         "max_response_words": max_response_words,
         "max_message_rounds": protocol.max_message_rounds,
-        "max_verifier_questions": protocol.max_verifier_questions,
-        "questions_left": max(protocol.questions_left(round_) - 1, 0),
+        "max_verifier_questions": protocol.questions_left(0, judge),
+        "questions_left": max(protocol.questions_left(round_, judge) - 1, 0),
         "headers": list(protocol.agent_spec(agent).headers.values()),
-        "accept": accept,
-        "reject": reject,
-        "confidence_marker": confidence_marker,
+        "speech_candidates": [],
+        "scratchpad_marker": protocol.agent_spec(agent).scratchpad or "",
+        **({} if protocol.lists_answers else binary),
     }
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from runner.base.errors import AgentNotActiveInChannelError, InvalidDecisionError, NotAllActiveChannelsInResponseError
 from runner.base.value_class import value_class
 from runner.documents.dataclass_schema import option
+from runner.game.protocols.answer_verdicts import ANSWER_MARKER, VerdictForm, parse_verdict, stated_answer
+from runner.game.protocols.ballot import FIRST_ANSWER, MAX_ANSWERS, OPEN, letter_of
 from runner.game.protocols.confidence import lenient_pattern, lenient_prefix, stated_confidence
 from runner.game.protocols.protocol import Decision, Protocol
 
@@ -38,24 +40,36 @@ class DecisionFormat:
 
 @value_class(frozen=True, slots=True)
 class ParsedAnswer:
-    """A parsed answer: the message for each channel, or a decision and no messages."""
+    """A parsed answer: the message for each channel, or a decision, which is a message only if a panel decides."""
 
     messages: Mapping[str, str] | None
-    decision: Decision
+    decision: int
     confidence: float | None = None
     """P(accept), from 0 to 1, if a decision must state one."""
+    numbers: tuple[float, ...] | None = None
+    """The probability or score of each listed answer, if a decision must state them."""
 
 
 def parse_answer(
-    protocol: Protocol, agent: str, round_: int, text: str, format_: DecisionFormat, *, states_confidence: bool = False
+    protocol: Protocol,
+    agent: str,
+    round_: int,
+    text: str,
+    format_: DecisionFormat,
+    *,
+    states_confidence: bool = False,
+    form: VerdictForm = "answer",
+    answer_count: int | None = None,
 ) -> ParsedAnswer:
     """Parse an agent's answer in a round; with `states_confidence`, a decision must state its confidence.
 
     Only the answer of a verifier that may decide can be a decision; a prover's text is always a message. If the agent
     speaks in several channels, the text is split at their headers, and text before the first header is dropped.
+    With listed answers, `answer_count` is their number and `form` the form of a decision.
 
     Raises:
-        InvalidDecisionError: the answer announces a decision, but neither accepts nor rejects.
+        InvalidDecisionError: the answer announces a decision, but has none; or a prover that chooses the answer that it
+            argues for does not state it in its first message.
         InvalidConfidenceError: a decision does not state its confidence as one readable number.
         NotAllActiveChannelsInResponseError: a channel's header is missing.
         AgentNotActiveInChannelError: the agent does not speak in this round.
@@ -63,15 +77,35 @@ def parse_answer(
     channels = protocol.can_be_active(round_).get(agent) if round_ < protocol.max_message_rounds else None
     if not channels:
         raise AgentNotActiveInChannelError(f"{agent} does not speak in round {round_} of {protocol.name}")
-    if agent == protocol.verifier_name and protocol.step(round_).may_decide:
+    may_decide = agent in protocol.verifier_names and protocol.step(round_).may_decide
+    if protocol.lists_answers:
+        count = answer_count or MAX_ANSWERS
+        _check_stated_answer(protocol, agent, round_, text, count)
+        verdict = parse_verdict(text, format_.marker, count, form) if may_decide else None
+        if verdict is not None:
+            return ParsedAnswer(None, FIRST_ANSWER + verdict.position, numbers=verdict.numbers)
+    elif may_decide:
         decision = _decision(text, format_)
         if decision is not Decision.NONE:
-            return ParsedAnswer(
-                None, decision, _accept_probability(text, decision, format_) if states_confidence else None
-            )
+            # The other members of a panel may hear the verdict; without a panel, the game ends.
+            messages = dict.fromkeys(channels, text) if protocol.file.panel is not None else None
+            confidence = _accept_probability(text, decision, format_) if states_confidence else None
+            return ParsedAnswer(messages, decision, confidence)
     if len(channels) == 1:
         return ParsedAnswer({channels[0]: text}, Decision.NONE)
     return ParsedAnswer(_split_at_headers(text, channels, protocol.agent_spec(agent).headers), Decision.NONE)
+
+
+def _check_stated_answer(protocol: Protocol, agent: str, round_: int, text: str, count: int) -> None:
+    """Check that the first message of a prover with the stance `open` states the answer that it argues for."""
+    spec = protocol.agent_spec(agent)
+    if spec.role != "prover" or spec.stance != OPEN or round_ != protocol.first_active_round(agent):
+        return
+    if stated_answer(text, count) is None:
+        raise InvalidDecisionError(
+            f"the first message of {agent} must state the answer that it argues for: {ANSWER_MARKER!r} and one letter "
+            f"from A to {letter_of(count - 1)}"
+        )
 
 
 def _accept_probability(text: str, decision: Decision, format_: DecisionFormat) -> float:

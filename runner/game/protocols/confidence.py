@@ -25,6 +25,14 @@ class VerdictSettings:
         example="both",
     )
 
+    form: Literal["answer", "distribution", "scores"] = option(
+        "For protocols with `answers: listed`, what a verdict states after the marker. `answer`: the letter of an "
+        "answer. `distribution`: a probability for each answer. `scores`: a score from 0 to 100 for each answer. "
+        "The answer with the highest number is the verdict; in a tie, the first of them in the game's order.",
+        default="answer",
+        example="distribution",
+    )
+
     @property
     def states(self) -> bool:
         """Whether the verifier must state its confidence."""

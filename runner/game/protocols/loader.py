@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
 from runner.base import package_data
@@ -17,8 +18,10 @@ from runner.documents.layer_loading import load_layers
 from runner.documents.merged_data import LayeredData
 from runner.documents.schema_check import check_schema
 from runner.documents.source_tree import ProjectTree
-from runner.game.protocols.protocol import Protocol
-from runner.game.protocols.schema import Parameters, ProtocolFile
+from runner.game.protocols.ballot import CORRECT, INCORRECT, OPEN
+from runner.game.protocols.protocol import ACCEPT, REJECT, Protocol
+from runner.game.protocols.schedule import verifiers_without_decision
+from runner.game.protocols.schema import FORBIDDEN, Parameters, ProtocolFile
 
 
 def protocol_schema() -> dict[str, Any]:
@@ -43,6 +46,9 @@ def protocol_editor_schema() -> dict[str, Any]:
 def builtin_names() -> list[str]:
     return sorted(path.stem for path in package_data.PROTOCOLS.glob("*.yaml"))
 
+
+_BINARY_STANCES = (ACCEPT, REJECT)
+_LISTED_STANCES = (CORRECT, INCORRECT, OPEN)
 
 _SPEC_KEYS = {"dataset", "models", "prompts", "protocol"}
 """Keys that only specs have, not protocol files."""
@@ -125,7 +131,22 @@ def load_protocol(
     if problems:
         raise SpecError(problems)
     paths = tuple(file.path for file in layered.read_files)
-    return Protocol(file, replace(file.parameters, **parameter_values), declares_verifier_first, paths=paths)
+    return Protocol(
+        file,
+        replace(file.parameters, **parameter_values),
+        declares_verifier_first,
+        paths=paths,
+        places=_find_places(file, layered),
+    )
+
+
+def _find_places(file: ProtocolFile, layered: LayeredData) -> dict[str, Place]:
+    """Return the place of each agent, channel and step, by dotted key."""
+    keys: list[tuple[str | int, ...]] = [("agents", name) for name in file.agents]
+    keys += [("channels", name) for name in file.channels]
+    for number, step in enumerate(file.cycle):
+        keys += [("cycle", number), *(("cycle", number, "speak", speaker) for speaker in step.speak)]
+    return {".".join(map(str, key)): layered.place(key) for key in keys}
 
 
 def _suggest_names(problems: Sequence[Problem], data: Mapping[str, Any]) -> list[Problem]:
@@ -152,19 +173,44 @@ def _starts_with_verifier(file: ProtocolFile) -> bool:
 
 def _static_problems(file: ProtocolFile, layered: LayeredData) -> Iterator[Problem]:
     verifiers = [name for name, agent in file.agents.items() if agent.role == "verifier"]
-    if len(verifiers) != 1:
-        yield _problem_at(layered, "agents")(
-            f"exactly one agent must be the verifier; here {comma_join(verifiers) or 'none'} is"
+    found = comma_join(verifiers) or "none"
+    if file.panel is not None and len(verifiers) < 2:
+        yield _problem_at(layered, "panel")(
+            f"a panel needs several verifiers; here {found} is one; add agents with role: verifier, or remove panel"
         )
+    elif file.panel is not None and file.answers != "accept_reject":
+        message = "a panel decides to accept or reject, not between listed answers; remove panel, or answers"
+        yield _problem_at(layered, "answers")(message)
+    elif file.panel is None and len(verifiers) > 1:
+        message = "exactly one agent must be the verifier; here {} are; add panel: {{rule: majority}}, or remove some"
+        yield _problem_at(layered, "agents")(message.format(found))
+    elif not verifiers:
+        yield _problem_at(layered, "agents")(f"exactly one agent must be the verifier; here {found} is")
     for name, channel in file.channels.items():
         yield from _unknown_names("agent", channel.members, file.agents, layered, "channels", name, "members")
-    for index, step in enumerate(file.cycle):
-        for speaker, channels in step.speak.items():
-            yield from _speaker_problems(file, layered, index, speaker, channels)
+    for index in range(len(file.cycle)):
+        yield from _step_problems(file, layered, index)
     for name in file.agents:
         yield from _agent_problems(file, layered, name)
+        yield from _stance_problems(file, layered, name)
+    yield from _column_problems(file, layered)
     parameters = [parameter.name for parameter in fields(Parameters)]
     yield from _unknown_names("parameter", file.fixed, parameters, layered, "fixed")
+
+
+def _step_problems(file: ProtocolFile, layered: LayeredData, index: int) -> Iterator[Problem]:
+    step = file.cycle[index]
+    for speaker, channels in step.speak.items():
+        yield from _speaker_problems(file, layered, index, speaker, channels)
+    if step.best_of is None:
+        return
+    judges = [name for name, agent in file.agents.items() if agent.role == "verifier"]
+    for speaker in step.speak.keys() & set(judges):
+        message = f"only provers have candidates, and {speaker} is the verifier; give it a step of its own"
+        yield _problem_at(layered, "cycle", index, "best_of")(message)
+    if step.best_of.by == "judge" and (len(judges) > 1 or file.answers == "listed"):
+        message = "`judge` needs a single verifier that accepts or rejects; choose another selector"
+        yield _problem_at(layered, "cycle", index, "best_of", "by")(message)
 
 
 def _unknown_names(
@@ -219,6 +265,35 @@ def _agent_problems(file: ProtocolFile, layered: LayeredData, name: str) -> Iter
         yield order("a channel is listed twice; remove one")
 
 
+def _column_problems(file: ProtocolFile, layered: LayeredData) -> Iterator[Problem]:
+    """Yield a problem for each agent in `private` that does not exist, and for rules that would reveal the label."""
+    for column, agents in file.private.items():
+        yield from _unknown_names("agent", agents, file.agents, layered, "private", column)
+        if column in FORBIDDEN:
+            yield _problem_at(layered, "private", column)("no agent ever sees the label; remove this column")
+    if file.quotes is not None and file.quotes.source in FORBIDDEN:
+        message = "the label cannot be quoted; name the column with the text"
+        yield _problem_at(layered, "quotes", "source")(message)
+
+
+def _stance_problems(file: ProtocolFile, layered: LayeredData, name: str) -> Iterator[Problem]:
+    """Yield a problem if an agent's stance has no meaning for the answers of the protocol."""
+    stance, is_prover = file.agents[name].stance, file.agents[name].role == "prover"
+    problem = _problem_at(layered, "agents", name, "stance")
+    if file.answers == "accept_reject" and stance not in _BINARY_STANCES:
+        listed = "; correct, incorrect, open and letters need the protocol key answers: listed"
+        hint = did_you_mean(stance, _BINARY_STANCES) or (listed if _is_listed_stance(stance) else "; write one of them")
+        yield problem(f"{stance!r} is not one of {comma_join(_BINARY_STANCES)}{hint}")
+    elif file.answers == "listed" and is_prover and not _is_listed_stance(stance):
+        hint = did_you_mean(stance, _LISTED_STANCES)
+        reason = "with answers: listed, a prover needs a stance: correct, incorrect, open, or a letter from A to Z"
+        yield problem(reason if stance in _BINARY_STANCES else f"{stance!r} is not a stance{hint}; {reason}")
+
+
+def _is_listed_stance(stance: str) -> bool:
+    return stance in _LISTED_STANCES or (len(stance) == 1 and stance in ascii_uppercase)
+
+
 def _value_problems(values: Mapping[str, Any], where: PlaceOf) -> Iterator[Problem]:
     """Yield the problems that the schema finds in parameter values. Values of a spec were already checked with it."""
     names = {field.name for field in fields(Parameters)}
@@ -246,6 +321,13 @@ def _parameter_problems(
                 f"parameters: {{verifier_first: {str(value).lower()}}} to the protocol's file"
             )
             yield Problem(where(key), key, message)
+    force = values.get("force_guess")
+    if file.answers == "listed" and force in ("zero", "one"):
+        message = f"{force} stands for accept or reject, but {file.name} lists answers; set it to y or null"
+        yield Problem(where("protocol.force_guess"), "protocol.force_guess", message)
+    if file.answers != "listed" and values.get("shuffle_answers") is False:
+        message = f"{file.name} lists no answers; remove protocol.shuffle_answers"
+        yield Problem(where("protocol.shuffle_answers"), "protocol.shuffle_answers", message)
 
 
 def unplayable_parameters(protocol: Protocol, where: PlaceOf) -> Iterator[Problem]:
@@ -254,6 +336,12 @@ def unplayable_parameters(protocol: Protocol, where: PlaceOf) -> Iterator[Proble
     if low > high:
         key = "protocol.min_message_rounds"
         yield Problem(where(key), key, f"{low} is more than max_message_rounds ({high}); lower it")
+    elif protocol.file.panel is not None:
+        for name, in_all_games in verifiers_without_decision(protocol).items():
+            if in_all_games:
+                key, rounds = f"agents.{name}", f"from {low - 1} to {high - 1} (rounds count from 0)"
+                message = f"{name} may decide in no round {rounds}; add a step in which {name} may decide, or remove it"
+                yield Problem(protocol.place(key), key, message)
     elif not any(protocol.can_ever_decide(round_) for round_ in range(high)):
         yield Problem(
             where("protocol"),

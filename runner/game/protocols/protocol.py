@@ -16,11 +16,24 @@ from pathlib import Path
 from typing import Final
 
 from runner.base.hashing import derived_seed
-from runner.game.protocols.schema import AgentSpec, Parameters, ProtocolFile, ProtocolStep
+from runner.base.problems import Place
+from runner.game.protocols.ballot import (
+    CORRECT,
+    INCORRECT,
+    Ballot,
+    CandidateAnswers,
+    answer_position,
+    deal_answers,
+    draws_correct,
+    exchange_stances,
+    is_exchangeable,
+    letter_of,
+)
+from runner.game.protocols.schema import AgentSpec, BestOf, Parameters, ProtocolFile, ProtocolStep
 
 
 class Decision(IntEnum):
-    """The verifier's verdict."""
+    """The verifier's verdict. The codes of verdicts on listed answers follow; see `runner.game.protocols.ballot`."""
 
     REJECT = 0
     ACCEPT = 1
@@ -36,26 +49,37 @@ def stance_word(stance: int) -> str:
     return ACCEPT if stance else REJECT
 
 
-def label_word(label: int | None) -> str:
-    """Return a label as text for display: `accept`, `reject` or `not known`."""
+def label_word(label: int | str | None) -> str:
+    """Return a label as text for display: `accept`, `reject` or `not known`; letters of listed answers as they are."""
+    if isinstance(label, str):
+        return label
     return "not known" if label is None else stance_word(label)
 
 
-def verdict_word(decision: int) -> str:
-    """Return a word for a decision; `none` if there is no verdict."""
+def verdict_word(decision: int | str) -> str:
+    """Return a word for a decision, or the letter of the chosen answer; `none` if there is no verdict."""
+    if isinstance(decision, str):
+        return decision
+    position = answer_position(decision)
+    if position is not None:
+        return letter_of(position)
     return "none" if decision == Decision.NONE else stance_word(decision)
 
 
-def label_player(agent: str, stance: int | None, chat_name: str | None = None, remark: str | None = None) -> str:
-    """Return an agent's name, its name in the chats and its stance: `prover0 (Expert_1; argues for accept)`."""
-    stance_remark = None if stance is None else f"argues for {stance_word(stance)}"
+def label_player(agent: str, stance: int | str | None, chat_name: str | None = None, remark: str | None = None) -> str:
+    """Return an agent's name, its name in the chats and its stance: `prover0 (Expert_1; argues for accept)`.
+
+    A stance as text is the letter of a listed answer.
+    """
+    word = stance if isinstance(stance, str) or stance is None else stance_word(stance)
+    stance_remark = None if word is None else f"argues for {word}"
     remarks = [text for text in (chat_name, stance_remark, remark) if text is not None]
     return f"{agent} ({'; '.join(remarks)})" if remarks else agent
 
 
-def correct_word(correct: bool | None, decision: int) -> str:
+def correct_word(correct: bool | None, decision: int | str) -> str:
     """Return `right`, `wrong`, or `-` if there is no verdict or no label."""
-    if decision == Decision.NONE or correct is None:
+    if decision in (Decision.NONE, "none") or correct is None:
         return "-"
     return "right" if correct else "wrong"
 
@@ -72,6 +96,8 @@ class Protocol:
     """Whether opposed provers exchange their stances in some games, since each game sets the first prover's stance."""
     paths: tuple[Path, ...] = field(default=(), compare=False, repr=False)
     """The files that the protocol was read from: its own, then the files that it extends."""
+    places: Mapping[str, Place] = field(default_factory=dict, compare=False, repr=False)
+    """The place of each agent, channel and step in these files, such as `agents.prover` and `cycle.0`."""
 
     def with_verifier_first(self, *, verifier_first: bool) -> Protocol:
         """Return the protocol as if its file declared this `verifier_first`."""
@@ -95,6 +121,10 @@ class Protocol:
     def with_rounds(self, rounds: int) -> Protocol:
         """Return the protocol with another number of rounds."""
         return replace(self, parameters=replace(self.parameters, max_message_rounds=rounds))
+
+    def place(self, key: str) -> Place:
+        """Return the place of an agent, channel or step, such as `cycle.0`, in the protocol's files, for a message."""
+        return self.places.get(key) or Place(f"{self.name}.yaml")
 
     @property
     def name(self) -> str:
@@ -122,8 +152,20 @@ class Protocol:
         return {name: self.stance(name, prover_stance) for name in self.prover_names}
 
     @cached_property
+    def verifier_names(self) -> tuple[str, ...]:
+        """The agents that decide: one, or the judges of a panel."""
+        return tuple(name for name, spec in self.file.agents.items() if spec.role == "verifier")
+
+    @property
     def verifier_name(self) -> str:
-        return next(name for name, spec in self.file.agents.items() if spec.role == "verifier")
+        """The only verifier.
+
+        Raises:
+            ValueError: the protocol has a panel.
+        """
+        if self.file.panel is not None:
+            raise ValueError(f"{self.name} has a panel of judges; use verifier_names instead of verifier_name")
+        return self.verifier_names[0]
 
     @property
     def max_message_rounds(self) -> int:
@@ -144,18 +186,27 @@ class Protocol:
     @cached_property
     def steps(self) -> tuple[ProtocolStep, ...]:
         """The steps of the cycle in the order of play: rotated by `verifier_first`, and split by `sequential`."""
-        cycle = self.file.cycle
+        return tuple(step for _, step in self._numbered_steps)
+
+    @cached_property
+    def step_numbers(self) -> tuple[int, ...]:
+        """The number of each of these steps in the cycle of the file."""
+        return tuple(number for number, _ in self._numbered_steps)
+
+    @cached_property
+    def _numbered_steps(self) -> tuple[tuple[int, ProtocolStep], ...]:
+        cycle = tuple(enumerate(self.file.cycle))
         first = next(
-            (i for i, step in enumerate(cycle) if (self.verifier_name in step.speak) == self.parameters.verifier_first),
+            (i for i, step in cycle if self._has_verifier(step.speak) == self.parameters.verifier_first),
             0,
         )
         rotated = cycle[first:] + cycle[:first]
-        if not self.parameters.sequential:
-            return rotated
-        return tuple(part for step in rotated for part in self._split(step))
+        return tuple((number, part) for number, step in rotated for part in self._split(step))
 
     def _split(self, step: ProtocolStep) -> Sequence[ProtocolStep]:
-        if step.draw == "one" or len(step.speak) < 2:
+        judges_in_turn = self.file.panel is not None and self.file.panel.rule == "sequential"
+        is_split = self.parameters.sequential or (judges_in_turn and self._has_verifier(step.speak))
+        if not is_split or step.draw == "one" or len(step.speak) < 2:
             return (step,)
         speakers = list(step.speak) if self.parameters.prover0_first else list(step.speak)[::-1]
         return [replace(step, speak={name: step.speak[name]}) for name in speakers]
@@ -182,26 +233,31 @@ class Protocol:
         name = list(step.speak)[seed % len(step.speak)]
         return {name: step.speak[name]}
 
-    def may_decide(self, round_: int, seed: int = 0) -> bool:
-        """Return whether the verifier speaks and may decide in this round. An early decision may not count."""
-        step = self.step(round_)
-        if not step.may_decide or self.verifier_name not in step.speak:
-            return False
-        return step.draw == "all" or self.verifier_name in self.speakers(round_, seed)
+    def may_decide(self, round_: int, seed: int = 0, agent: str | None = None) -> bool:
+        """Return whether a verifier, or this one, speaks and may decide in this round.
 
-    def can_ever_decide(self, round_: int) -> bool:
-        """Return whether a decision in this round counts for at least one seed."""
-        can_speak = self.verifier_name in self.can_be_active(round_)
+        An early decision may not count.
+        """
+        return self.step(round_).may_decide and self._has_verifier(self.speakers(round_, seed), agent)
+
+    def can_ever_decide(self, round_: int, agent: str | None = None) -> bool:
+        """Return whether a decision in this round, or this agent's decision, counts for at least one seed."""
+        can_speak = self._has_verifier(self.can_be_active(round_), agent)
         return round_ >= self.min_message_rounds - 1 and can_speak and self.step(round_).may_decide
+
+    def _has_verifier(self, speakers: Mapping[str, object], agent: str | None = None) -> bool:
+        """Return whether a verifier is among the speakers or, if `agent` is set, whether this verifier is."""
+        return any(name in speakers and agent in (None, name) for name in self.verifier_names)
 
     @cached_property
     def max_verifier_questions(self) -> int:
-        """The number of rounds in which the verifier speaks."""
+        """The number of rounds in which a verifier speaks."""
         return self.questions_left(0)
 
-    def questions_left(self, round_: int) -> int:
-        """Return the number of rounds, from this one on, in which the verifier speaks."""
-        return sum(self.verifier_name in self.can_be_active(i) for i in range(round_, self.max_message_rounds))
+    def questions_left(self, round_: int, agent: str | None = None) -> int:
+        """Return the number of rounds, from this one on, in which a verifier, or this one, speaks."""
+        rounds = range(round_, self.max_message_rounds)
+        return sum(self._has_verifier(self.can_be_active(i), agent) for i in rounds)
 
     def first_active_round(self, agent: str) -> int | None:
         return next((i for i in range(self.max_message_rounds) if agent in self.can_be_active(i)), None)
@@ -226,8 +282,41 @@ class Protocol:
             order.extend(names)
         return (*order, *(name for name in self.channel_names if name not in order))
 
+    @cached_property
+    def selections(self) -> Mapping[tuple[str, str], BestOf]:
+        """The selections from candidates by the speaker and the kind of the selector, each with the largest `n`."""
+        rules = [(step.best_of, step.speak) for step in self.file.cycle if step.best_of is not None]
+        rules.sort(key=lambda rule: rule[0].n)
+        return {(name, best_of.by): best_of for best_of, speak in rules for name in speak}
+
+    def hidden_columns(self, agent: str) -> frozenset[str]:
+        """Return the columns of the dataset that an agent must not see."""
+        return frozenset(column for column, agents in self.file.private.items() if agent not in agents)
+
     def default_stance(self, agent: str) -> int:
-        return int(self.agent_spec(agent).stance == ACCEPT)
+        return int(self.agent_spec(agent).stance in (ACCEPT, CORRECT))
+
+    @property
+    def lists_answers(self) -> bool:
+        """Whether the verifier chooses from listed answers, instead of accepting or rejecting."""
+        return self.file.answers == "listed"
+
+    @property
+    def may_exchange_answers(self) -> bool:
+        """Whether games can exchange right and wrong answers between the stances of provers."""
+        return is_exchangeable([self.agent_spec(name).stance for name in self.prover_names])
+
+    def ballot(self, candidates: CandidateAnswers, seed: int, given_stance: int | None = None) -> Ballot:
+        """Return the answers of a game with this seed in its order, and the answer of each prover.
+
+        `given_stance` is 1 if the first prover must argue for a right answer, 0 for a wrong one, None for its own.
+        """
+        stances = {name: self.agent_spec(name).stance for name in self.prover_names}
+        if given_stance is None and self.parameters.randomize_prover_stance:
+            given_stance = int(draws_correct(seed))
+        if given_stance is not None and self.may_exchange_answers:
+            stances = exchange_stances(stances, CORRECT if given_stance else INCORRECT)
+        return deal_answers(candidates, stances, seed, shuffle=self.parameters.shuffle_answers)
 
     @cached_property
     def are_opposed(self) -> bool:
@@ -269,6 +358,6 @@ class Protocol:
     def reward_mid_point(self, agent: str) -> float:
         """Return the mean of an agent's best and worst reward, which separates good from bad answers."""
         p = self.parameters
-        if agent == self.verifier_name:
+        if agent in self.verifier_names:
             return (p.verifier_reward + p.verifier_incorrect_penalty) / 2
         return p.prover_reward / 2

@@ -7,6 +7,7 @@ from dataclasses import field
 from typing import Final
 
 from runner.base.value_class import value_class
+from runner.game.protocols.ballot import FIRST_ANSWER, Ballot, answer_position
 from runner.game.protocols.protocol import Decision, Protocol
 
 TIE: Final = 1e-9
@@ -28,7 +29,7 @@ class Payoff:
     """Whether the game has ended without a decision."""
     rewards: Mapping[str, float] = field(default_factory=dict)
     """The reward of each agent in this round; an agent whose reward is unknown is left out."""
-    decision: Decision = Decision.NONE
+    decision: int = Decision.NONE
     """The decision that scores this round: the forced decision if the spec sets one, otherwise the verifier's."""
 
 
@@ -46,6 +47,24 @@ def forced_decision(protocol: Protocol, label: int | None) -> Decision | None:
     return Decision(int(force == "one") if label is None or force != "y" else label)
 
 
+def _effective_decision(
+    protocol: Protocol, decision: int, label: int | None, ballot: Ballot | None, *, counts: bool
+) -> int:
+    """Return the decision that scores a round, given whether a decision in this round ends the game (`counts`)."""
+    if ballot is not None:
+        is_forced = protocol.parameters.force_guess == "y" and ballot.right and counts
+        return FIRST_ANSWER + min(ballot.right) if is_forced and ballot.right else decision
+    forced = forced_decision(protocol, label)
+    return Decision(decision) if forced is None or not counts else forced
+
+
+def is_right(decision: int, label: int | None, ballot: Ballot | None) -> bool | None:
+    """Return whether a decision is right; None if this is not known."""
+    if ballot is None:
+        return None if label is None else decision == label
+    return None if ballot.right is None else answer_position(decision) in ballot.right
+
+
 def payoff(
     protocol: Protocol,
     *,
@@ -55,6 +74,8 @@ def payoff(
     prover_stance: int,
     decision: int,
     before: Payoff,
+    ballot: Ballot | None = None,
+    argued: Mapping[str, int] | None = None,
 ) -> Payoff:
     """Return the payoff of a round. `before` is the payoff of the previous round.
 
@@ -62,28 +83,30 @@ def payoff(
     which an agent can speak has no decision, the game ends, and the verifier gets a penalty. In a game that has already
     ended, the verifier gets no reward for rounds without a decision. If the label is unknown, the verifier's reward for
     a decision is unknown, too, so the verifier and the agents that share its reward are left out of `rewards`.
+    With listed answers, `ballot` has the right ones, and `argued` the decision that each prover argues for.
     """
     p = protocol.parameters
     may_decide = protocol.may_decide(round_, seed)
     counts = may_decide and round_ >= protocol.min_message_rounds - 1
-    forced = forced_decision(protocol, label)
-    verdict = Decision(decision) if forced is None or not counts else forced
+    verdict = _effective_decision(protocol, decision, label, ballot, counts=counts)
     decided = counts and verdict != Decision.NONE
     out_of_rounds = round_ >= protocol.last_speaking_round and not decided
     terminated = before.terminated or out_of_rounds
     rewards = dict.fromkeys(protocol.agent_names, 0.0)
     verifier = protocol.verifier_name
-    if decided and label is None:
+    right = is_right(verdict, label, ballot)
+    if decided and right is None:
         del rewards[verifier]
     elif decided:
-        rewards[verifier] = p.verifier_reward if verdict == label else p.verifier_incorrect_penalty
+        rewards[verifier] = p.verifier_reward if right else p.verifier_incorrect_penalty
     elif out_of_rounds:
         rewards[verifier] = p.verifier_terminated_penalty
     elif may_decide and not before.decided and not terminated:
         rewards[verifier] = p.verifier_no_guess_reward
     if decided:
         for prover in protocol.prover_names:
-            if verdict == protocol.stance(prover, prover_stance):
+            stance = protocol.stance(prover, prover_stance) if argued is None else argued.get(prover)
+            if verdict == stance:
                 rewards[prover] = p.prover_reward
     if p.shared_reward:
         rewards = dict.fromkeys(rewards, rewards[verifier]) if verifier in rewards else {}

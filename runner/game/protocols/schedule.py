@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import lcm
 
 from runner.game.protocols.protocol import Protocol
 
 MAX_TRIED = 16
 """The maximum distance between a protocol's number of rounds and the numbers that `rounds_without_waste` tries."""
+
+
+MAX_SEEDS = 1_000
+"""The maximum number of seeds whose drawn speakers `verifiers_without_decision` tries."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ def _round(protocol: Protocol, number: int) -> ScheduledRound:
         for agent, names in step.speak.items()
         for name in names
     )
-    decides = (protocol.verifier_name,) if protocol.can_ever_decide(number) else ()
+    decides = tuple(name for name in protocol.verifier_names if protocol.can_ever_decide(number, name))
     return ScheduledRound(step.draw if len(step.speak) > 1 else "all", speech, decides)
 
 
@@ -83,7 +88,7 @@ def messages_without_influence(protocol: Protocol) -> dict[int, tuple[str, ...]]
         influential = {
             agent
             for agent, channels in speakers.items()
-            if (agent == protocol.verifier_name and protocol.can_ever_decide(number))
+            if (agent in protocol.verifier_names and protocol.can_ever_decide(number, agent))
             or any(influencing_later.intersection(protocol.file.channels[name].members) for name in channels)
         }
         without_influence = tuple(agent for agent in speakers if agent not in influential)
@@ -91,6 +96,96 @@ def messages_without_influence(protocol: Protocol) -> dict[int, tuple[str, ...]]
             unheard_speakers[number] = without_influence
         influencing_later |= influential
     return dict(sorted(unheard_speakers.items()))
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A part of a protocol that has no effect, or that leaves games without a decision."""
+
+    key: str
+    """The key of the part in the protocol's file, such as `cycle.0.speak.prover`."""
+    message: str
+
+
+def find_faults(protocol: Protocol) -> list[Fault]:
+    """Return the agents that never speak, the steps that are never played, and the messages that nobody can use.
+
+    Also return the verifiers that cannot decide in some games, since another speaker is drawn.
+    """
+    undecided = [
+        Fault(
+            f"agents.{name}",
+            f"{name} cannot decide in games in which another speaker is drawn; let {name} speak in a step of its own",
+        )
+        for name, in_all_games in verifiers_without_decision(protocol).items()
+        if not in_all_games
+    ]
+    return [*_silent_agents(protocol), *_unreachable_steps(protocol), *_unheard_messages(protocol), *undecided]
+
+
+def _silent_agents(protocol: Protocol) -> Iterator[Fault]:
+    for agent in protocol.agent_names:
+        if protocol.first_active_round(agent) is None:
+            in_cycle = any(agent in step.speak for step in protocol.file.cycle)
+            reason = f"in the {_round_count(protocol)} of a game" if in_cycle else "in any step of the cycle"
+            yield Fault(f"agents.{agent}", f"{agent} does not speak {reason}; add a step for {agent}, or remove it")
+
+
+def _unreachable_steps(protocol: Protocol) -> Iterator[Fault]:
+    numbers, rounds = protocol.step_numbers, protocol.max_message_rounds
+    for number, step in enumerate(protocol.file.cycle):
+        # An agent that never speaks is reported once, not again for each of its steps.
+        speakers = [name for name in step.speak if protocol.first_active_round(name) is not None]
+        if number not in numbers[:rounds] and speakers:
+            message = (
+                f"step {number + 1} of the cycle, in which {' and '.join(speakers)} would speak, is never played; "
+                f"raise max_message_rounds ({rounds}), or remove the step"
+            )
+            yield Fault(f"cycle.{number}", message)
+
+
+def _unheard_messages(protocol: Protocol) -> Iterator[Fault]:
+    """Yield the channels in which an agent speaks, but no member can use its messages for a decision in any round."""
+    used: dict[tuple[int, str, str], bool] = {}
+    influencing_later: set[str] = set()
+    for number in reversed(range(protocol.max_message_rounds)):
+        speakers = protocol.can_be_active(number)
+        influential = set()
+        for agent, channels in speakers.items():
+            may_decide = agent in protocol.verifier_names and protocol.can_ever_decide(number, agent)
+            for name in channels:
+                is_heard = not influencing_later.isdisjoint(protocol.file.channels[name].members)
+                key = (protocol.step_numbers[number % len(protocol.steps)], agent, name)
+                used[key] = used.get(key, False) or is_heard or may_decide
+                if is_heard or may_decide:
+                    influential.add(agent)
+        influencing_later |= influential
+    for (number, agent, name), is_used in sorted(used.items()):
+        others = [used[key] for key in used if key[:2] == (number, agent) and key[2] != name]
+        if not is_used and any(others):  # `messages_without_influence` has speakers without any influence
+            message = (
+                f"what {agent} says in {name} cannot influence a decision, since no member of {name} passes it on or "
+                f"decides; add a member to channels.{name}, or remove {name} here"
+            )
+            yield Fault(f"cycle.{number}.speak.{agent}", message)
+
+
+def _round_count(protocol: Protocol) -> str:
+    rounds = protocol.max_message_rounds
+    return f"{rounds} round{'' if rounds == 1 else 's'}"
+
+
+def verifiers_without_decision(protocol: Protocol) -> dict[str, bool]:
+    """Return the verifiers that cannot decide in some games, with whether they cannot in any game."""
+    seeds = min(MAX_SEEDS, lcm(*(len(step.speak) for step in protocol.steps if step.draw == "one" and step.speak)))
+    first = protocol.min_message_rounds - 1
+    rounds = range(first, min(protocol.max_message_rounds, first + len(protocol.steps)))
+    result = {}
+    for name in protocol.verifier_names:
+        decides = [any(protocol.may_decide(round_, seed, name) for round_ in rounds) for seed in range(seeds)]
+        if not all(decides):
+            result[name] = not any(decides)
+    return result
 
 
 def rounds_without_waste(protocol: Protocol) -> list[int]:

@@ -5,14 +5,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from runner.documents.dataclass_schema import option
+from runner.documents.dataclass_schema import changed_keys, option, to_plain
+
+LATER_KEYS = ("answers", "private", "quotes", "panel")
+LATER_AGENT_KEYS = ("word_limit", "scratchpad")
+LATER_STEP_KEYS = ("best_of",)
+"""Keys of a protocol file, of its agents and of its steps added after 0.1.0. With their defaults, they are left out."""
 
 MAX_ROUNDS = 10_000
 """Maximum number of rounds. No model can play more, since a prompt contains all earlier rounds."""
+
+
+FORBIDDEN = ("label", "y")
+"""Names of columns that no agent may see, since they have the answer that the verifier must find."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +36,12 @@ class AgentSpec:
         example="Expert_1",
         pattern="^[A-Za-z0-9_-]{1,64}$",
     )
-    stance: Literal["accept", "reject"] = option(
-        "The verdict that a prover argues for. It is rewarded for this verdict.", default="accept"
+    stance: str = option(
+        "The verdict that a prover argues for. It is rewarded for this verdict. `accept` or `reject`; with `answers: "
+        "listed`, it is `correct` (a right answer), `incorrect` (a wrong answer, chosen by the game's seed), `open` "
+        "(the prover chooses, and writes `Answer:` and a letter in its first message), or the letter of an answer.",
+        default="accept",
+        example="reject",
     )
     anonymous: bool = option("Other agents do not see who wrote the agent's messages.", default=False)
     last_round_message: bool = option(
@@ -47,6 +60,21 @@ class AgentSpec:
         default=None,
         example=[["prover0_channel", "prover1_channel"]],
     )
+    word_limit: Literal["stated", "ask", "truncate"] = option(
+        "What nip-run does if the messages of an answer have more words than the spec's "
+        "`agents.AGENT.max_response_words`. `stated`: nothing, because only the prompt states the limit. `ask`: ask "
+        "again, as after an answer in a wrong format; if the last answer is also too long, truncate it. `truncate`: "
+        "remove the words over the limit.",
+        default="stated",
+    )
+    scratchpad: str | None = option(
+        "The text that ends the agent's private notes in each answer. Only what follows its last occurrence is the "
+        "agent's message or verdict. No other agent sees the notes, and neither does the agent in later rounds. null: "
+        "the agent has no private notes.",
+        default=None,
+        example="Statement:",
+        minLength=1,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +84,32 @@ class Channel:
     members: tuple[str, ...] = option(
         "The agents that see the channel's messages.", example=["prover", "verifier"], minItems=1
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestOf:
+    """Several candidates for an agent's answer, of which a selector chooses one. Other agents see only this one."""
+
+    n: int = option("The number of candidates.", example=4, minimum=2, maximum=128)
+    by: Literal["preference", "critic", "judge", "function"] = option(
+        "The selector. `preference`: a model compares the candidates, with the template `AGENT.preference.jinja`, and "
+        "ends with `Best: NUMBER`. `critic`: a model writes a critique of each candidate, with the template "
+        "`AGENT.critic.jinja`, and ends with `Score: NUMBER` from 0 to 10. `judge`: the verifier's model gives a "
+        "verdict after each candidate, with the template `VERIFIER.judge.jinja`; the candidate with the highest "
+        "probability of the agent's stance, by log-probabilities, is selected. `function`: the Python function "
+        "`select(candidates, game)` in `AGENT.function.py` of the prompts folder returns the index of the best.",
+        example="preference",
+    )
+
+    @property
+    def compares_all(self) -> bool:
+        """Whether one answer compares all candidates; otherwise, each candidate gets a score."""
+        return self.by in ("preference", "function")
+
+    @property
+    def answers(self) -> int:
+        """The number of answers of the selector."""
+        return 1 if self.compares_all else self.n
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +124,44 @@ class ProtocolStep:
         "`all`: all these agents speak. `one`: only one of them speaks, chosen at random in each game.", default="all"
     )
     may_decide: bool = option("The verifier may give its verdict in this step instead of asking.", default=True)
+    best_of: BestOf | None = option(
+        "Request several candidates for the answer of each speaker, and select one. null: request one answer.",
+        default=None,
+        example={"n": 4, "by": "preference"},
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quotes:
+    """Quotes that nip-run checks: text between `<quote>` and `</quote>` in messages.
+
+    Other agents see `<verified_quote>` or `<unverified_quote>` instead.
+    """
+
+    source: str = option("The column of the dataset with the text that agents quote.", example="passage")
+    max_words_per_message: int | None = option(
+        "The number of words that one agent may quote in a message. A quote that exceeds it is not verified, so that "
+        "others see it as unverified. null: no limit.",
+        default=None,
+        example=60,
+        minimum=1,
+    )
+    max_words_per_game: int | None = option(
+        "The same limit for all messages of an agent in a game.", default=None, example=200, minimum=1
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """How several verifiers (judges) decide together."""
+
+    rule: Literal["majority", "mean", "unanimous", "sequential"] = option(
+        "How the judges' verdicts give the decision. `majority`: the verdict of most judges. `mean`: by the mean of "
+        "the judges' probabilities of accept, which `verdict.confidence` of the spec records. `unanimous`: the verdict "
+        "that every judge gives. `sequential`: the judges of a step speak one after another, and the last verdict "
+        "decides. A tie, and a panel without a verdict that counts, gives no decision.",
+        example="majority",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +188,14 @@ class Parameters:
         "Shuffle channels, as `channel_order` of an agent says, in each game.", default=False
     )
     randomize_prover_stance: bool = option(
-        "The provers argue for a verdict that depends on the datapoint: the parity of the SHA-256 of its solution.",
+        "The provers argue for a verdict that depends on the datapoint: the parity of the SHA-256 of its solution. "
+        "With `answers: listed`, the game's seed decides whether `correct` and `incorrect` are exchanged.",
         default=False,
+    )
+    shuffle_answers: bool = option(
+        "With `answers: listed`: each game shows the answers in an order that its seed determines. false: in the order "
+        "of the dataset.",
+        default=True,
     )
     prover_reward: float = option("A prover's reward if the verdict is the verdict that it argues for.", default=1.0)
     verifier_reward: float = option("The verifier's reward for a right verdict.", default=1.0)
@@ -111,7 +209,7 @@ class Parameters:
     shared_reward: bool = option("Give every prover the verifier's reward.", default=False)
     force_guess: Literal["zero", "one", "y"] | None = option(
         "Replace every verdict: `zero` by reject, `one` by accept, `y` by the label. null: count the verifier's own "
-        "verdicts.",
+        "verdicts. With `answers: listed`, only `y` is possible: the first right answer.",
         default=None,
         example="zero",
     )
@@ -123,8 +221,14 @@ class ProtocolFile:
 
     name: str = option("The protocol's name.", example="nip", pattern="^[a-z][a-z0-9_]*$")
     description: str = option("A sentence that describes the game.", default="")
+    answers: Literal["accept_reject", "listed"] = option(
+        "`accept_reject`: the verifier accepts or rejects. `listed`: it chooses from the answers of the datapoint (see "
+        "the spec key `dataset.answers`).",
+        default="accept_reject",
+        example="listed",
+    )
     agents: Mapping[str, AgentSpec] = option(
-        "The agents, in the order of arrays and tables. Exactly one is a verifier.",
+        "The agents, in the order of arrays and tables. Exactly one is a verifier, unless the file has a `panel`.",
         example={"verifier": {"role": "verifier", "human_name": "Verifier"}},
         minProperties=1,
         propertyNames={"pattern": "^[a-z][a-z0-9_]*$"},
@@ -141,7 +245,49 @@ class ProtocolFile:
         example=[{"speak": {"verifier": ["main"]}}, {"speak": {"prover": ["main"]}}],
         minItems=1,
     )
+    panel: Panel | None = option(
+        "Several verifiers decide together, as the judges of a panel. Each gives one verdict, is then not asked again, "
+        "and is rewarded for its own verdict. Its answer is a message in the channels of its step. The game ends when "
+        "every judge has decided, or after the last round.",
+        default=None,
+        example={"rule": "majority"},
+    )
     parameters: Parameters = option(
         "The parameters' defaults in this protocol.", factory=Parameters, example={"max_message_rounds": 9}
     )
+    private: Mapping[str, tuple[str, ...]] = option(
+        "Columns of the dataset that only some agents may see, each with these agents. nip-run refuses templates of "
+        "other agents that use such a column.",
+        factory=dict,
+        example={"passage": ["prover0", "prover1"]},
+    )
+    quotes: Quotes | None = option(
+        "Check the quotes in messages against a column of the dataset; null: do not look for quotes.",
+        default=None,
+        example={"source": "passage"},
+    )
     fixed: tuple[str, ...] = option("Parameters that a spec cannot change.", default=(), example=["max_message_rounds"])
+
+
+def file_content(file: ProtocolFile) -> dict[str, Any]:
+    """Return a protocol file as data, without later keys that have their defaults."""
+    return {
+        **_without_defaults(file, LATER_KEYS),
+        "agents": {name: _without_defaults(agent, LATER_AGENT_KEYS) for name, agent in file.agents.items()},
+        "cycle": [_without_defaults(step, LATER_STEP_KEYS) for step in file.cycle],
+        "parameters": parameter_content(file.parameters),
+    }
+
+
+def _without_defaults(section: ProtocolFile | AgentSpec | ProtocolStep, names: Collection[str]) -> dict[str, Any]:
+    """Return a section as data without those of the given keys that have their defaults."""
+    data, changed = to_plain(section), changed_keys(section)
+    return {name: value for name, value in data.items() if name not in names or name in changed}
+
+
+def parameter_content(parameters: Parameters) -> dict[str, Any]:
+    """Return the parameters that a game depends on, without later parameters that have their defaults."""
+    data: dict[str, Any] = to_plain(parameters)
+    if parameters.shuffle_answers:
+        del data["shuffle_answers"]
+    return data

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import Context, copy_context
 
 from runner.base.async_runner import wait_for_turn
-from runner.base.errors import CallError, ServerUnreachable, TransientError
+from runner.base.errors import ANSWERS_ARE_SAVED, CallError, ServerUnreachable, TransientError
 from runner.models.interface import Complete, Completion, Request, SampleKey
 from runner.models.retry_policy import BreakerPolicy, TransientPolicy
 
@@ -159,8 +159,8 @@ class Breaker:
                 self._wake_next()
             raise ServerUnreachable(
                 f"cannot reach {self.failure_text}\n"
-                "All paid answers are saved. Run the same command again when the server is up. If the server is up and "
-                "these calls still fail, raise retry.breaker.failures."
+                f"{ANSWERS_ARE_SAVED}. Run the same command again when the server is up. If the server is up and these "
+                "calls still fail, raise retry.breaker.failures."
             )
 
     async def _wait_while_open(self) -> bool:

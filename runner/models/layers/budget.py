@@ -74,6 +74,10 @@ class Budget:
                 return name
         return None
 
+    def allows(self, amount: UsageTotals) -> bool:
+        """Return whether the budget allows this additional amount."""
+        return self._exceeded_limit(amount) is None
+
     async def reserve(self, amount: UsageTotals) -> None:
         """Reserve the maximum cost of a call. If it does not fit, wait for calls in flight, which may free enough.
 

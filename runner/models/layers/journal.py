@@ -1,7 +1,8 @@
 """The outermost layer around the models: answers from the journal, or records each new answer before a game gets it.
 
 A sample is a request of a game, with its place in the run. Samples of several repeats with identical requests are
-siblings. One call can request the answers for all of them. These answers are in a single record.
+siblings, and so are the samples of several candidates. One call can request the answers for all of them. These answers
+are in a single record.
 """
 
 from __future__ import annotations
@@ -179,7 +180,7 @@ class JournaledCompleter:
             self._events.on_fewer_answers(request)
         charge = self._charge(combined, completion)
         records = (
-            RepeatRecord(sample, request.sample.repeat, index)
+            RepeatRecord.of(sample, request.sample, index)
             if index and answer.body is not None
             else CallRecord(sample, identity, answer, charge if index == 0 else None)
             for index, (sample, answer) in enumerate(answers)

@@ -19,7 +19,7 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
-from runner.base.errors import RunError
+from runner.base.errors import ANSWERS_ARE_SAVED, RunError
 from runner.base.hashing import canonical
 from runner.base.storage.safe_files import create_only, is_still_at, open_to_read
 from runner.models.interface import SampleKey
@@ -64,8 +64,8 @@ class InFlightFile:
             self._write(offset, _SLOT.pack(_sample_hash(sample), records, cost.usd, cost.tokens, cost.completions))
         except OSError as error:
             raise RunError(
-                f"cannot write {self._path}: {error.strerror}; all paid answers are saved. Check the disk and its free "
-                "space, and run the same command again"
+                f"cannot write {self._path}: {error.strerror}. Check the disk and its free space, and run the same "
+                f"command again. {ANSWERS_ARE_SAVED}"
             ) from error
 
     def settle_call(self, sample: SampleKey) -> None:

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.base.async_runner import cancel_all
-from runner.base.errors import CallError, NipRunError, ServerUnreachable, TransientError
+from runner.base.errors import ANSWERS_ARE_SAVED, CallError, NipRunError, ServerUnreachable, TransientError
 from runner.models.call_events import CallEvents
 from runner.models.interface import Complete, Completion, Request, SampleKey
 from runner.models.layers.breaker import ALIVE_STATUSES, Breaker
@@ -256,8 +256,8 @@ class ServerPool:
             reasons = "\n".join(f"  {server.breaker.failure_text}" for server in self._servers)
             raise ServerUnreachable(
                 f"cannot reach any of {len(self._servers)} servers:\n{reasons}\n"
-                "All paid answers are saved. Run the same command again when a server is up. If the servers are up and "
-                "these calls still fail, raise retry.breaker.failures."
+                f"{ANSWERS_ARE_SAVED}. Run the same command again when a server is up. If the servers are up and these "
+                "calls still fail, raise retry.breaker.failures."
             )
 
     def _refusal_by_all(self, request: Request, progress: _Progress) -> NipRunError | None:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import aiohttp
 import httpx2
 
-from runner.base.errors import NipRunError, ProviderRefusal, RunError, TransientError
+from runner.base.errors import ANSWERS_ARE_SAVED, NipRunError, ProviderRefusal, RunError, TransientError
 from runner.base.redaction import redacted
 from runner.models.providers.openai_errors import classify_error, error_detail
 from runner.models.providers.openai_http import (
@@ -75,7 +75,7 @@ def _no_answer_error(message: str, error: Exception) -> NipRunError:
     if _has_too_many_files(error):  # the server did not cause this error
         return RunError(
             "this process has reached its limit of open files; lower rollouts.concurrency or raise `ulimit -n`, and "
-            "run the same command again. All paid answers are saved"
+            f"run the same command again. {ANSWERS_ARE_SAVED}"
         )
     return TransientError(message, unreachable=isinstance(error.__cause__, NoConnectionError))
 

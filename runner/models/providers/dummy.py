@@ -16,6 +16,7 @@ import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from string import ascii_uppercase
 from typing import Any
 
 import orjson
@@ -30,6 +31,9 @@ _REPORTED_PROBABILITY = 0.98
 
 DECISION_PROBABILITY = 0.3
 """Probability that a verifier decides if it may also continue."""
+
+STATEMENT_MARKER = "Answer:"
+"""The marker of the answer that a prover chooses to argue for, which comes first in its message."""
 
 EXAMPLES_FOR_HALF = 60
 """Number of examples after which a trained model knows half of the labels. It guesses the others."""
@@ -74,6 +78,7 @@ class DummyModel:
 
     async def complete(self, request: Request) -> Completion:
         text = _answer(request, random.Random(_seed("dummy", request)), self._known_label(request), self._word_count)
+        text = _with_notes_and_quote(request, text)
         usage = Usage(estimate_prompt_tokens(request.messages), estimate_tokens(text), estimated=True)
         body = None if self._top_logprobs is None else _body(request, text, self._top_logprobs)
         return Completion((Choice(text, "stop"),), MODEL, usage, body=body)
@@ -95,16 +100,68 @@ def _seed(purpose: str, request: Request) -> int:
 
 def _answer(request: Request, rng: random.Random, label: int | None, word_count: int | None) -> str:
     hint = request.hint
+    if hint.number is not None:
+        return f"{_text(rng, word_count)}\n\n{hint.number[0]} {rng.randint(1, hint.number[1])}"
+    if hint.answer_order is not None:
+        return _answer_with_choice(request, rng, label, word_count)
     may_decide = hint.accept is not None and hint.reject is not None
     if may_decide and (hint.must_decide or rng.random() < DECISION_PROBABILITY):
         sentence, guess = _sentence(rng), rng.random() < 0.5
         accepts = guess if label is None else label == 1
         answer = f"{_extend(sentence, rng, word_count)}\n\n{hint.accept if accepts else hint.reject}"
         return answer if hint.confidence is None else f"{answer}\n{hint.confidence} {_stated_confidence(request)}"
-    if hint.headers:
-        words_each = None if word_count is None else word_count // len(hint.headers)
-        return "\n\n".join(f"{header} {_text(rng, words_each)}" for header in hint.headers)
-    return _text(rng, word_count)
+    return _message(request, rng, word_count)
+
+
+def _answer_with_choice(request: Request, rng: random.Random, right: int | None, word_count: int | None) -> str:
+    """Return an answer that chooses one of the listed answers, or a question if the agent may also continue.
+
+    `right` is the index of a right answer in the dataset if the trained model knows it.
+    """
+    hint, order = request.hint, request.hint.answer_order or (0,)
+    is_statement = hint.answer_marker == STATEMENT_MARKER
+    if not (is_statement or hint.must_decide or rng.random() < DECISION_PROBABILITY):
+        return _message(request, rng, word_count)
+    sentence, guess = _sentence(rng), rng.randrange(len(order))
+    chosen = guess if right is None else order.index(right)
+    line = f"{hint.answer_marker} {_choice(chosen, len(order), hint.form, rng)}"
+    text = _extend(sentence, rng, word_count)
+    return f"{line}\n\n{text}" if is_statement else f"{text}\n\n{line}"
+
+
+def _choice(chosen: int, count: int, form: str, rng: random.Random) -> str:
+    """Return the letter of an answer, or a number for each answer of which the chosen one's is the highest."""
+    if form == "answer":
+        return ascii_uppercase[chosen]
+    weights = [rng.randint(1, 50) for _ in range(count)]
+    weights[chosen] += max(weights)
+    shares = [round(100 * weight / sum(weights)) for weight in weights]
+    shares[chosen] += 100 - sum(shares)
+    unit = "" if form == "scores" else "%"
+    return ", ".join(f"{ascii_uppercase[i]} {share}{unit}" for i, share in enumerate(shares))
+
+
+def _message(request: Request, rng: random.Random, word_count: int | None) -> str:
+    """Return a message for each channel of the agent."""
+    headers = request.hint.headers
+    if not headers:
+        return _text(rng, word_count)
+    words_each = None if word_count is None else word_count // len(headers)
+    return "\n\n".join(f"{header} {_text(rng, words_each)}" for header in headers)
+
+
+def _with_notes_and_quote(request: Request, text: str) -> str:
+    """Return an answer with private notes before it and a quote after it, if the request expects them.
+
+    A quarter of the quotes have another word at the end, so that the source does not have them.
+    """
+    hint, rng = request.hint, random.Random(_seed("dummy-quotes", request))
+    words = (hint.source or "").split()
+    if words:
+        start = rng.randrange(len(words))
+        quote = [*words[start : start + 6], *(["indeed"] if rng.random() < 0.25 else [])]
+        text = f"{text} <quote>{' '.join(quote)}</quote>"
+    return text if hint.scratchpad is None else f"{_sentence(rng)}\n\n{hint.scratchpad} {text}"
 
 
 def _text(rng: random.Random, word_count: int | None) -> str:

@@ -146,8 +146,9 @@ class _Picture:
             drawing.text(width + size * 0.6, drawing.y, label, max_width=drawing.width - width - size * 0.6)
         if any(scheduled.may_decide for scheduled in rounds):
             drawing.y += size * 1.4
-            self._draw_decision(size * 1.3, drawing.y - size * 0.35, self._names.index(self._protocol.verifier_name))
-            label = f"{self._protocol.verifier_name} may decide"
+            judges = self._protocol.verifier_names
+            self._draw_decision(size * 1.3, drawing.y - size * 0.35, self._names.index(judges[0]))
+            label = f"{', '.join(judges)} may decide"
             drawing.text(size * 3.2, drawing.y, label, max_width=drawing.width - size * 3.2)
         drawing.y += size * 0.5
         return drawing.svg(f"{len(rounds)} rounds at most. {join_facts(_descriptions(rounds), 24)}", key)

@@ -82,11 +82,11 @@ def systems_of(folders: Sequence[RunFolder]) -> list[FigureSystem]:
         UsageError: a run is not finished, is a training run, or repeats the answers of another seed.
     """
     manifests = [folder.manifest() for folder in folders]
-    training = [manifest.run_id for manifest in manifests if manifest.is_training_run]
+    training = [manifest.run_id for manifest in manifests if manifest.has_parts]
     if training:
         raise UsageError(
-            f"{comma_join(training)}: a training run has no games of its own; name the runs of its tests "
-            "(`nip-run runs` lists them), or plot learning_curve"
+            f"{comma_join(training)}: a training run or tournament has no games of its own; name the runs of its tests "
+            "or pairings (`nip-run runs` lists them), or plot learning_curve"
         )
     unfinished = [f"{manifest.run_id} is {manifest.status}" for manifest in manifests if manifest.status not in PLAYED]
     if unfinished:

@@ -75,7 +75,7 @@ class LiveRuns:
         for folder in self._requested:
             self._follower(folder)
             try:
-                if not folder.manifest().is_training_run or folder.name is not None:
+                if not folder.manifest().has_parts or folder.name is not None:
                     continue
             except NipRunError:
                 continue  # its follower reports the problem

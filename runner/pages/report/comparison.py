@@ -97,7 +97,7 @@ def page_reader() -> SystemReader:
 
 def run_pairs(folders: Sequence[RunFolder]) -> list[tuple[RunFolder, RunFolder]]:
     """Return the pairs of runs to compare; training runs have no games and are left out."""
-    runs = list({folder.run_id: folder for folder in folders if not folder.manifest().is_training_run}.values())
+    runs = list({folder.run_id: folder for folder in folders if not folder.manifest().has_parts}.values())
     return list(combinations(runs, 2)) if len(runs) <= MAX_ALL_PAIRS else [(runs[0], second) for second in runs[1:]]
 
 

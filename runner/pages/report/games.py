@@ -27,7 +27,7 @@ from typing import Any
 from runner.base.text import in_one_line, shortened
 from runner.base.value_class import value_class
 from runner.game.prompts.chat import ChatMessage
-from runner.game.protocols.protocol import Decision
+from runner.game.protocols.protocol import Decision, verdict_word
 from runner.game.protocols.rounds import Round
 from runner.pages.packing import PIECE_BYTES, PieceCompressor, Text, Texts, quotable_texts
 from runner.pages.site import StorePiece
@@ -35,6 +35,7 @@ from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
 from runner.rollouts.recorded_games import AnsweredRequest
 from runner.rollouts.rollout import CONFIDENCE_FIELDS, Call, Rollout
+from runner.rollouts.transcript import shown_columns, shown_decision, shown_label, shown_stances, votes_json
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
 from runner.runs.finished.rollout_details import RecordedAnswer, RolloutDetails
 from runner.runs.finished.sent_prompts import Chats, sent_chats
@@ -98,14 +99,14 @@ def row_of(game: GamePage) -> dict[str, Any]:
     rollout, job = game.rollout, game.rollout.job
     answers = [call for call in rollout.calls if call.is_answer]
     turns = {(call.round, call.agent, call.vote) for call in answers}
-    columns = {name: _to_text(value) for name, value in job.datapoint.columns.items()}
+    columns = {name: _to_text(value) for name, value in shown_columns(rollout).items()}
     first_text = next((text for text in columns.values() if " " in text.strip()), next(iter(columns.values()), ""))
     return {
         "id": job.rollout_id,
         "datapoint": job.datapoint.id,
         "repeat": job.repeat,
-        "label": job.datapoint.label,
-        "decision": int(rollout.decision) if rollout.decision != Decision.NONE else None,
+        "label": shown_label(rollout),
+        "decision": shown_decision(rollout),
         "correct": rollout.correct,
         "outcome": str(rollout.outcome),
         "rounds": len(rollout.rounds),
@@ -224,7 +225,7 @@ class _Packer:
     def __init__(self, game: GamePage, texts: Texts) -> None:
         self.game, self.texts = game, texts
         rollout = game.rollout
-        self._columns = {name: _to_text(value) for name, value in rollout.job.datapoint.columns.items()}
+        self._columns = {name: _to_text(value) for name, value in shown_columns(rollout).items()}
         messages = [message.text for played_round in rollout.rounds for message in played_round.messages]
         # Instructions quote columns. Without these, their parts are mostly known and need not be searched for messages.
         self._quoted = [*quotable_texts(self._columns.values()), *quotable_texts(messages)]
@@ -235,11 +236,12 @@ class _Packer:
         return {
             "id": job.rollout_id,
             "columns": {name: self._text(text) for name, text in self._columns.items()},
-            "stances": details.protocol.prover_stances(job.prover_stance),
+            "stances": shown_stances(details.protocol, rollout),
             "turns": [turn for number, played in details.rounds(None) for turn in self._pack_turns(number, played)],
             "rewards": dict(rollout.rewards),
             "confidence": {name: value for name in CONFIDENCE_FIELDS if (value := getattr(rollout, name)) is not None},
-            "votes": None if rollout.votes is None else list(rollout.votes),
+            **({} if rollout.answers is None else {"answers": rollout.answers.columns()}),
+            "votes": votes_json(rollout),
             "verdicts": None if rollout.verdicts is None else [verdict.to_json() for verdict in rollout.verdicts],
             "error": rollout.error,
         }
@@ -304,10 +306,15 @@ class _Packer:
         price = self.game.details.prices[call.agent]
         return None if price is None else round(price.cost_of(call.usage), 9)
 
-    def _decision(self, agent: str, played: Round | None) -> int | None:
-        if played is None or agent != self.game.details.protocol.verifier_name or played.decision == Decision.NONE:
+    def _decision(self, agent: str, played: Round | None) -> int | str | None:
+        if played is not None and agent in played.panel:
+            return int(played.panel[agent].decision)
+        protocol = self.game.details.protocol
+        if played is None or protocol.file.panel is not None or agent != protocol.verifier_name:
             return None
-        return int(played.decision)
+        if played.decision == Decision.NONE:
+            return None
+        return verdict_word(played.decision) if self.game.rollout.answers is not None else int(played.decision)
 
 
 def _to_text(value: Any) -> str:

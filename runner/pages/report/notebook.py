@@ -12,7 +12,6 @@ from typing import Any
 
 from markupsafe import Markup
 
-from runner.game.protocols.protocol import label_word, stance_word
 from runner.pages.charts.labels import format_count, format_dollars, format_interval
 from runner.pages.html import render_template
 from runner.results.manifest import Manifest
@@ -62,9 +61,9 @@ def run_html(manifest: Manifest, metrics: Mapping[str, Any]) -> Markup:
 
 def transcript_html(game: RolloutTranscript) -> Markup:
     """Render a game's messages, with agent, round and channel, and its result."""
-    facts = [game.run_id, game.rollout_id, f"right: {label_word(game.label)}", *describe_variant(game)]
-    verdict = "no verdict" if game.decision is None else f"verdict: {stance_word(game.decision)}"
-    result = game.outcome if game.decision is None else _RESULTS[game.correct]
+    facts = [game.run_id, game.rollout_id, f"right: {game.right_verdict}", *describe_variant(game)]
+    verdict = "no verdict" if game.verdict is None else f"verdict: {game.verdict}"
+    result = game.outcome if game.verdict is None else _RESULTS[game.correct]
     confidence = describe_confidence(game.confidence_stated, game.confidence_logprob, game.confidence_note)
     rewards = (f"{name} {value:g}" for name, value in game.rewards.items())
     ending = [verdict, result, *([confidence] if confidence else []), *rewards]

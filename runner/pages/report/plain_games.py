@@ -60,7 +60,7 @@ def game_section(
 class _TextReader:
     """Reads texts of a game until `MAX_CHARACTERS` is reached."""
 
-    def __init__(self, texts: list[str], about: Mapping[str, Any], stances: Mapping[str, int]) -> None:
+    def __init__(self, texts: list[str], about: Mapping[str, Any], stances: Mapping[str, int | str]) -> None:
         self._texts, self.left, self._stances = texts, MAX_CHARACTERS, stances
         self._agents = [agent["name"] for agent in about["agents"]]
         self._chat_names = {agent["name"]: agent.get("known_as") for agent in about["agents"]}

@@ -200,7 +200,7 @@ def _about(manifest: Manifest, protocol: Protocol) -> dict[str, Any]:
             {
                 "name": name,
                 "known_as": protocol.chat_name(name),
-                "verifier": name == protocol.verifier_name,
+                "verifier": name in protocol.verifier_names,
                 "channels": list(protocol.visible_channels(name)),
             }
             for name in names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from runner.results.provenance.sources_snapshot import OVERRIDES, WRITTEN
 from runner.rollouts.plan import Plan
 from runner.runs.execution.spending import used_models
 from runner.runs.finished.resume_advice import budget_overrides
+from runner.spec.experiment import AgentSettings
 from runner.spec.origin import DATA, MARKER
 
 HASHES = {
@@ -48,8 +50,8 @@ class AgentModel:
     price: str
 
 
-def agent_models(plan: Plan) -> list[AgentModel]:
-    """Return each agent's model with its settings."""
+def agent_models(plan: Plan, agents: Mapping[str, AgentSettings] | None = None) -> list[AgentModel]:
+    """Return the model of each agent with its settings; `agents` replaces the agents of the spec."""
     used = used_models(plan)
     return [
         AgentModel(
@@ -59,7 +61,7 @@ def agent_models(plan: Plan) -> list[AgentModel]:
             _describe_options(settings, agent.max_response_words),
             describe_price(price_of(settings, plan.spec.price_basis.day)) if settings.traits.metered else "free",
         )
-        for name, agent in plan.spec.experiment.agents.items()
+        for name, agent in (agents or plan.spec.experiment.agents).items()
         if agent.model in used
     ]
 
@@ -96,10 +98,16 @@ def origin(manifest: Manifest, here: Collection[str]) -> list[OriginFact]:
     return [fact if fact.run in here else fact._replace(run=None) for fact in facts]
 
 
+def _describe_part(manifest: Manifest) -> str:
+    """Describe a part of a tournament or a training run, whose id ends with the number of the pairing or iteration."""
+    if re.search(rf"-p{manifest.iteration}[ab]\\Z", manifest.run_id):
+        return f"games of pairing {manifest.iteration}"
+    return f"{'games of' if manifest.kind == 'training' else 'test before'} iteration {manifest.iteration}"
+
+
 def _origins(manifest: Manifest) -> Iterator[OriginFact]:
     if (parent := manifest.parent_run_id) is not None:
-        kind = "games of" if manifest.kind == "training" else "test before"
-        yield OriginFact("Part of", f"{parent}, {kind} iteration {manifest.iteration}", parent)
+        yield OriginFact("Part of", f"{parent}, {_describe_part(manifest)}", parent)
     if (judged := manifest.rejudge_of) is not None:
         yield OriginFact("Judges again", f"the debates of {judged.run_id} (verdict: {judged.verdict})", judged.run_id)
     if (replayed := manifest.replay_of) is not None:
@@ -187,7 +195,7 @@ def commands(folder: RunFolder, manifest: Manifest) -> list[tuple[str, str]]:
     return [
         *play_commands,
         *([("Play the original spec file again, with its overrides", original)] if original else []),
-        *([] if manifest.is_training_run else replay),
+        *([] if manifest.has_parts else replay),
         ("Check that records and numbers follow from the journal", _command_line("verify", here)),
         ("Show the run's numbers and games in a terminal", _command_line("show", here)),
     ]

@@ -149,13 +149,16 @@ class GameTables:
     rounds: Sequence[RoundsRow]
     agents: Sequence[AgentTally]
     """Totals of each agent; if there are several agents, the last row is their sum."""
+    lists_answers: bool = False
+    """Whether verdicts choose from listed answers: `accepted` then counts right verdicts, and `rejected` wrong ones."""
 
 
 def game_tables(tally: RunTally) -> GameTables:
     """Return the tables of the games counted so far."""
     return GameTables(
-        tally.games, _confusion_rows(tally), _outcome_rows(tally), _rounds_rows(tally), _agent_rows(tally)
-    )
+        tally.games, _confusion_rows(tally), _outcome_rows(tally), _rounds_rows(tally), _agent_rows(tally),
+        tally.lists_answers,
+    )  # fmt: skip
 
 
 def _outcome_rows(tally: RunTally) -> list[OutcomeRow]:
@@ -171,11 +174,11 @@ def _outcome_rows(tally: RunTally) -> list[OutcomeRow]:
 def _confusion_rows(tally: RunTally) -> list[LabelRow]:
     rows = []
     unlabelled = any(label is None for label, _ in tally.confusion)
-    for label in (None,) if unlabelled else LABELS:
+    for label in (None,) if unlabelled else (1,) if tally.lists_answers else LABELS:
         counts = [tally.confusion[label, int(verdict)] for verdict in VERDICTS[1::-1] + VERDICTS[2:]]
         kinds = ("right" if label else "wrong", "wrong" if label else "right", "none")
         kinds = ("none", "none", "none") if label is None else kinds
-        name = "not known" if label is None else f"{stance_word(label)}ed"
+        name = "not known" if label is None else "known" if tally.lists_answers else f"{stance_word(label)}ed"
         rows.append(LabelRow(name, list(zip(kinds, counts, strict=True)), sum(counts)))
     return rows
 

@@ -42,10 +42,15 @@ def runs_site(
     run_ids = {folder.run_id for folder in all_folders}
     pages = []
     for index, folder in enumerate(all_folders):
-        if folder.manifest().is_training_run:
+        manifest = folder.manifest()
+        if manifest.is_training_run:
             from runner.pages.report.training import training_page
 
             pages.append(training_page(folder, run_ids, titled=not is_single, has_commands=has_commands))
+        elif manifest.is_tournament:
+            from runner.pages.report.tournament import tournament_page
+
+            pages.append(tournament_page(folder, run_ids, titled=not is_single, has_commands=has_commands))
         else:
             pages.append(run_page(folder, f"r{index}", run_ids, collect or read_games, has_commands=has_commands))
     sections = [page.section for page in pages]
@@ -59,7 +64,7 @@ def runs_site(
         sections += side_by_side.sections
         links += [side_by_side.entry] if side_by_side.entry else []
         compares, verdicts = side_by_side.about, side_by_side.verdicts
-    if len(pages) > 1 and not pages[0].manifest.is_training_run:
+    if len(pages) > 1 and not pages[0].manifest.has_parts:
         from runner.pages.report.runs_overview import overview
 
         sections = [overview(pages, verdicts), *sections]
@@ -70,18 +75,18 @@ def runs_site(
 
 
 def with_parts(folders: Sequence[RunFolder]) -> list[RunFolder]:
-    """Return runs without duplicates, each training run followed by its games and tests."""
+    """Return runs without duplicates, each training run and tournament followed by its parts."""
     folders_by_id: dict[str, RunFolder] = {}
     for folder in folders:
         folders_by_id.setdefault(folder.run_id, folder)
-        if folder.manifest().is_training_run:
+        if folder.manifest().has_parts:
             for part in Results.of(folder).parts_of(folder.run_id):
                 folders_by_id.setdefault(part.run_id, part)
     return list(folders_by_id.values())
 
 
 def _without_parts(folders: Sequence[RunFolder]) -> list[RunFolder]:
-    """Return runs without the parts of those training runs that are also in `folders`."""
+    """Return runs without the parts of those runs that are also in `folders`."""
     ids = {folder.run_id for folder in folders}
     return [folder for folder in folders if folder.manifest().parent_run_id not in ids]
 
@@ -95,7 +100,8 @@ def _navigation(pages: Sequence[RunPage]) -> list[tuple[str, str]]:
     if len(pages) == 1:
         return _links(pages[0], "Summary")
     first = pages[0].manifest
-    links = [(pages[0].section.route, "Training run")] if first.is_training_run else [("runs", "Overview")]
+    name = "Tournament" if first.is_tournament else "Training run"
+    links = [(pages[0].section.route, name)] if first.has_parts else [("runs", "Overview")]
     if len(pages) > MAX_LINKED:
         return links
     # Link only the pages of runs, because several links named "Games" would be ambiguous.

@@ -55,6 +55,15 @@ class AgentTally:
         return total
 
 
+def _label_and_verdict(rollout: Rollout) -> tuple[int | None, int]:
+    """Return the label and the decision of a game; with listed answers, 1 and whether the verdict is right."""
+    if rollout.answers is None:
+        return rollout.job.datapoint.label, int(rollout.decision)
+    label = 1 if rollout.job.datapoint.is_labelled else None
+    decided = rollout.decision != Decision.NONE
+    return label, int(rollout.correct is not False) if decided else int(Decision.NONE)
+
+
 @dataclass
 class RunTally:
     """Counts games in the order of the plan. `measures`: also compute the metrics, because no file has them."""
@@ -84,7 +93,7 @@ class RunTally:
         """Count a game."""
         rollout = details.rollout
         self.games += 1
-        label, decision = rollout.job.datapoint.label, int(rollout.decision)
+        label, decision = _label_and_verdict(rollout)
         self.confusion[label, decision] += 1
         self.outcomes[str(rollout.outcome), label] += 1
         self.rounds[len(rollout.rounds), decision] += 1
@@ -99,6 +108,8 @@ class RunTally:
             kind = str(rollout.outcome)
         elif label is None or decision == label:
             return
+        elif rollout.answers is not None:
+            kind = "wrong answer"
         else:
             kind = "accepted, should be rejected" if decision else "rejected, should be accepted"
         kind_examples = self.examples.setdefault(kind, [])
@@ -109,7 +120,7 @@ class RunTally:
         for call in details.rollout.calls:
             if not call.is_answer:
                 continue
-            tally = self._agents[call.agent]
+            tally = self._agents[call.agent.partition(".")[0]]
             tally.calls += 1
             tally.repeats += call.attempt > 0
             tally.prompt_tokens += call.prompt_tokens
@@ -120,7 +131,12 @@ class RunTally:
                 price = details.prices[call.agent]
                 tally.usd = None if tally.usd is None or price is None else tally.usd + price.cost_of(call.usage)
         for failure in details.failures:
-            self._agents[failure.sample.agent].failed += 1
+            self._agents[failure.sample.agent.partition(".")[0]].failed += 1
+
+    @property
+    def lists_answers(self) -> bool:
+        """Whether verdicts choose from listed answers. They are then counted as right (1), wrong (0) or none."""
+        return self.plan.spec.protocol.lists_answers
 
     @property
     def agents(self) -> Sequence[AgentTally]:

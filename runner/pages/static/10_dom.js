@@ -1,6 +1,6 @@
 // The only functions that create elements: untrusted content becomes text, never markup.
 
-const NAMED = new Map([
+const CHARACTER_NAMES = new Map([
   ["\u001b", "ESC"], ["\u0000", "NUL"], ["\u007f", "DEL"], ["\u200b", "ZWSP"], ["\u200c", "ZWNJ"], ["\u200d", "ZWJ"],
   ["\u200e", "LRM"], ["\u200f", "RLM"], ["\u202a", "LRE"], ["\u202b", "RLE"], ["\u202c", "PDF"], ["\u202d", "LRO"],
   ["\u202e", "RLO"], ["\u2066", "LRI"], ["\u2067", "RLI"], ["\u2068", "FSI"], ["\u2069", "PDI"], ["\ufeff", "BOM"],
@@ -10,44 +10,44 @@ const NAMED = new Map([
 // Controls, formats, surrogates, private and unassigned characters, line and paragraph separators; not tab and newline.
 const HIDDEN = /(?![\n\t])[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}]/gu;
 
-const TOLD = new Set(["title", "aria-label"]); // attributes that users read or hear
+const TEXT_ATTRIBUTES = new Set(["title", "aria-label"]); // attributes whose text users read or hear
 
 // A number as Python rounds it (runner/base/text.py): exact ties go to the even digit, and there is no `-0.000`.
-function rounded(value, places) {
-  const exact = value.toFixed(places + 60), end = exact.length - 60;
-  const isDown = /^50*$/.test(exact.slice(end)) && "02468".includes(exact[end - 1]);
-  const shown = isDown ? exact.slice(0, end) : value.toFixed(places);
-  return Number(shown) === 0 ? shown.replace("-", "") : shown;
+function formatNumber(value, places) {
+  const exact = value.toFixed(places + 60), cut = exact.length - 60;
+  const isDown = /^50*$/.test(exact.slice(cut)) && "02468".includes(exact[cut - 1]);
+  const text = isDown ? exact.slice(0, cut) : value.toFixed(places);
+  return Number(text) === 0 ? text.replace("-", "") : text;
 }
 
 function el(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
+  const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (TOLD.has(name)) made.setAttribute(name, plain(String(value)));
-    else made.setAttribute(name, value === true ? "" : String(value));
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (TEXT_ATTRIBUTES.has(name)) element.setAttribute(name, plain(String(value)));
+    else element.setAttribute(name, value === true ? "" : String(value));
   }
-  add(made, children);
-  return made;
+  add(element, children);
+  return element;
 }
 
 function add(parent, children) {
   for (const child of children.flat(Infinity)) {
     if (child === null || child === undefined || child === false) continue;
     if (child instanceof Node) parent.append(child);
-    else parent.append(...shown(String(child)));
+    else parent.append(...toNodes(String(child)));
   }
 }
 
 // Convert a text to nodes; invisible characters, and those that change the text direction, become marks with their names.
-function shown(text) {
+function toNodes(text) {
   const nodes = [];
   let end = 0;
-  for (const found of text.matchAll(HIDDEN)) {
-    if (found.index > end) nodes.push(document.createTextNode(text.slice(end, found.index)));
-    nodes.push(mark(found[0]));
-    end = found.index + found[0].length;
+  for (const match of text.matchAll(HIDDEN)) {
+    if (match.index > end) nodes.push(document.createTextNode(text.slice(end, match.index)));
+    nodes.push(mark(match[0]));
+    end = match.index + match[0].length;
   }
   if (end < text.length) nodes.push(document.createTextNode(text.slice(end)));
   return nodes;
@@ -65,20 +65,20 @@ function escaped(character) {
 }
 
 function mark(character) {
-  const made = document.createElement("span");
-  made.className = "hidden-character";
+  const element = document.createElement("span");
+  element.className = "hidden-character";
   const code = character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0");
-  made.textContent = NAMED.get(character) ?? `U+${code}`;
-  made.title = `character U+${code}`;
-  return made;
+  element.textContent = CHARACTER_NAMES.get(character) ?? `U+${code}`;
+  element.title = `character U+${code}`;
+  return element;
 }
 
-function replaced(parent, ...children) {
+function replaceContent(parent, ...children) {
   parent.replaceChildren();
   add(parent, children);
 }
 
 function announce(text) {
-  const place = document.getElementById("announced");
-  if (place) place.textContent = plain(text);
+  const element = document.getElementById("announced");
+  if (element) element.textContent = plain(text);
 }

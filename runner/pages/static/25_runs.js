@@ -25,7 +25,7 @@ class Run {
   }
   // Show the notes of the run below its summary.
   async summary() {
-    const section = [...document.querySelectorAll("section.page[data-route]")].find((one) => one.dataset.route === `run/${this.about.run_id}`);
+    const section = [...document.querySelectorAll("section.page[data-route]")].find((section) => section.dataset.route === `run/${this.about.run_id}`);
     if (!section || site.about.served) return;
     await this.notes.open();
     section.append(this.notes.panel(null));

@@ -2,7 +2,7 @@
 
 class GameView {
   constructor(run) {
-    Object.assign(this, { run, games: run.games, about: run.about, place: el("div"), as: "", until: Infinity, id: null });
+    Object.assign(this, { run, games: run.games, about: run.about, container: el("div"), as: "", until: Infinity, id: null });
   }
 
   get list() {
@@ -12,7 +12,7 @@ class GameView {
   async show(id, as) {
     const row = this.games.row(id);
     if (!row) {
-      replaced(this.place, el("p", { class: "empty" }, `There is no game ${id} in this run.`));
+      replaceContent(this.container, el("p", { class: "empty" }, `There is no game ${id} in this run.`));
       return;
     }
     this.id = id;
@@ -22,28 +22,28 @@ class GameView {
   }
 
   draw(row, game) {
-    const rounds = grouped(game.turns);
-    // An agent never receives messages from the round of its last turn or later.
+    const rounds = groupByRound(game.turns);
+    // Hide the rounds from an agent's last turn on: it never receives their messages.
     this.until = this.as ? Math.max(-1, ...game.turns.filter((turn) => turn.agent === this.as).map((turn) => turn.round)) : Infinity;
-    replaced(this.place,
+    replaceContent(this.container,
       this.head(row),
       el("div", { class: "beside" },
         el("div", {}, this.columns(game), el("div", { class: "conversation" }, [...rounds].map(([number, turns]) => this.round(number, turns, game)))),
-        el("aside", { class: "facts", "aria-label": "Facts" }, this.as ? this.known() : [this.facts(row, game), this.run.notes.panel(row.id)])));
+        el("aside", { class: "facts", "aria-label": "Facts" }, this.as ? this.agentFacts() : [this.facts(row, game), this.run.notes.panel(row.id)])));
     document.title = plain(`${row.datapoint} · ${this.about.run_id}`);
     announce(this.as ? `Game ${row.datapoint} as ${this.as} saw it` : `Game ${row.datapoint}, ${row.correct === true ? "right" : row.decision === null ? "without a verdict" : row.correct === null ? "decided" : "wrong"}`);
   }
 
   head(row) {
-    const link = (step, word, key) => {
-      const id = this.list.beside(row.id, step);
-      return id === undefined ? el("span", { class: "step off" }, word) : el("a", { class: "step", href: this.link(id), "aria-keyshortcuts": key }, word);
+    const link = (step, label, key) => {
+      const id = this.list.neighbor(row.id, step);
+      return id === undefined ? el("span", { class: "step off" }, label) : el("a", { class: "step", href: this.link(id), "aria-keyshortcuts": key }, label);
     };
     const views = ["", ...this.about.agents.map((agent) => agent.name)];
     return el("header", { class: "game" },
       el("nav", { "aria-label": "From game to game" }, el("a", { href: this.list.address(), "aria-keyshortcuts": "u" }, "All games"), link(-1, "Previous", "k"), link(1, "Next", "j")),
       el("h2", {}, row.datapoint, " ", this.as ? null : verdictMark(row)),
-      el("p", { class: "which" }, this.as ? null : `label ${WORDS[row.label]}, verdict ${WORDS[row.decision] ?? "none"} · `, `game ${row.id}, repeat ${row.repeat} `, copyButton(() => location.href, "Copy the link")),
+      el("p", { class: "which" }, this.as ? null : `label ${verdictWord(row.label)}, verdict ${verdictWord(row.decision) ?? "none"} · `, `game ${row.id}, repeat ${row.repeat} `, copyButton(() => location.href, "Copy the link")),
       el("div", { class: "filters", role: "group", "aria-label": "Whose view" }, views.map((name) =>
         el("button", { type: "button", "aria-pressed": String(name === this.as), onclick: () => { location.hash = this.link(row.id, name); } },
           name ? `As ${name} saw it` : "Everything"))));
@@ -57,8 +57,8 @@ class GameView {
     return this.about.agents.find((agent) => agent.name === name);
   }
 
-  // Return the name of an agent, with its name in the chats if that is another one.
-  named(name) {
+  // Return the name of an agent, and in brackets its name in the chats if that is different.
+  displayName(name) {
     const known = this.agent(name)?.known_as;
     return known ? `${name} (${known})` : name;
   }
@@ -66,67 +66,67 @@ class GameView {
   // Return the role of a message in a chat, with its sender if the chat names one.
   sender({ role, name }) {
     const agents = this.about.agents.filter((agent) => agent.known_as === name);
-    return name === undefined ? role : `${role}: ${agents.length === 1 ? this.named(agents[0].name) : name}`;
+    return name === undefined ? role : `${role}: ${agents.length === 1 ? this.displayName(agents[0].name) : name}`;
   }
 
   sees(channel) {
     return !this.as || this.agent(this.as).channels.includes(channel);
   }
 
-  round(number, all, game) {
-    const turns = all.filter((turn) => number < this.until || turn.agent === this.as);
+  round(number, allTurns, game) {
+    const turns = allTurns.filter((turn) => number < this.until || turn.agent === this.as);
     const channels = this.about.channels.filter((channel) => this.sees(channel.name));
-    const spoken = channels.filter((channel) => turns.some((turn) => turn.messages.some((one) => one.channel === channel.name)));
+    const spoken = channels.filter((channel) => turns.some((turn) => turn.messages.some((message) => message.channel === channel.name)));
     const silent = turns.filter((turn) => !turn.messages.length && (!this.as || this.as === turn.agent));
     if (!spoken.length && !silent.length) return null;
-    const told = new Set(); // the details below a turn are shown once, even if it has messages in several channels
+    const shownAgents = new Set(); // agents whose details are shown; a turn with messages in several channels shows them once
     return el("section", { class: "round" },
       el("h3", {}, `Round ${number}`, turns.some((turn) => turn.cut_off) ? el("span", { class: "badge" }, "cut off") : null),
       el("div", { class: "channels" }, spoken.map((channel) => el("div", { class: `channel${channel.private ? " private" : ""}` },
         this.about.channels.length > 1 ? el("h4", {}, channel.name, channel.private ? el("span", { class: "badge" }, `private: ${channel.members.join(", ")}`) : null) : el("h4", { class: "unseen" }, channel.name),
-        turns.filter((turn) => turn.messages.some((one) => one.channel === channel.name)).map((turn) => {
-          const first = !told.has(turn.agent);
-          told.add(turn.agent);
-          return this.turn(turn, game, turn.messages.filter((one) => one.channel === channel.name), first);
+        turns.filter((turn) => turn.messages.some((message) => message.channel === channel.name)).map((turn) => {
+          const first = !shownAgents.has(turn.agent);
+          shownAgents.add(turn.agent);
+          return this.turn(turn, game, turn.messages.filter((message) => message.channel === channel.name), first);
         })))),
       silent.length ? el("h4", { class: "unseen" }, "Without a message") : null,
       silent.map((turn) => this.turn(turn, game, [], true)));
   }
 
   turn(turn, game, messages, first) {
-    const place = this.about.agents.findIndex((agent) => agent.name === turn.agent);
-    const last = turn.answers.findLast((answer) => !answer.unusable);
-    const texts = messages.length ? messages.map((one) => game.read(one.text)) : [last ? game.read(last.text) : ""];
-    const decided = turn.decision !== null && turn.decision !== undefined;
-    const stance = !this.as || this.as === turn.agent ? WORDS[game.stances?.[turn.agent]] : undefined;
-    return el("article", { class: `turn agent-${place % 6}${this.agent(turn.agent)?.verifier ? " asks" : ""}`, "aria-label": turn.agent },
-      el("h5", {}, this.named(turn.agent), stance ? el("span", { class: "badge" }, `argues for ${stance}`) : null, this.agent(turn.agent)?.verifier && turn.agent !== "verifier" ? el("span", { class: "badge" }, "verifier") : null,
-        decided && (!this.as || this.as === turn.agent) ? el("span", { class: `said ${WORDS[turn.decision]}` }, `decides: ${WORDS[turn.decision]}`) : null,
-        decided && turn.ignored && (!this.as || this.as === turn.agent) ? el("span", { class: "badge" }, "verdict ignored: too early") : null),
-      texts.map((text) => said(text)),
-      first && (!this.as || this.as === turn.agent) ? this.below(turn, game, last) : null);
+    const index = this.about.agents.findIndex((agent) => agent.name === turn.agent);
+    const used = turn.answers.findLast((answer) => !answer.unusable);
+    const texts = messages.length ? messages.map((message) => game.read(message.text)) : [used ? game.read(used.text) : ""];
+    const hasDecided = turn.decision !== null && turn.decision !== undefined;
+    const stance = !this.as || this.as === turn.agent ? verdictWord(game.stances?.[turn.agent]) : undefined;
+    return el("article", { class: `turn agent-${index % 6}${this.agent(turn.agent)?.verifier ? " asks" : ""}`, "aria-label": turn.agent },
+      el("h5", {}, this.displayName(turn.agent), stance ? el("span", { class: "badge" }, `argues for ${stance}`) : null, this.agent(turn.agent)?.verifier && turn.agent !== "verifier" ? el("span", { class: "badge" }, "verifier") : null,
+        hasDecided && (!this.as || this.as === turn.agent) ? el("span", { class: `said ${verdictWord(turn.decision)}` }, `decides: ${verdictWord(turn.decision)}`) : null,
+        hasDecided && turn.ignored && (!this.as || this.as === turn.agent) ? el("span", { class: "badge" }, "verdict ignored: too early") : null),
+      texts.map((text) => textOrEmpty(text)),
+      first && (!this.as || this.as === turn.agent) ? this.below(turn, game, used) : null);
   }
 
   // Show the details of a turn: every attempt, failed calls, the chat, and the cost.
   below(turn, game, last) {
     const { answers, failed, chat } = turn;
     const bad = answers.filter((answer) => answer.unusable).length;
-    const words = [
+    const labels = [
       bad ? `${bad} ${bad > 1 ? "answers" : "answer"} could not be used` : null,
       failed.length ? `${failed.length} failed ${failed.length > 1 ? "calls" : "call"}` : null,
       !bad && answers.length > 1 ? `${answers.length} answers` : null,
     ].filter(Boolean);
     return [
-      words.length ? folded("attempts", words.join(", "), () => [
+      labels.length ? collapsible("attempts", labels.join(", "), () => [
         answers.length > 1 || bad ? answers.map((answer) => this.attempt(answer, game)) : null,
-        failed.map((one) => el("div", { class: "attempt" }, el("h6", {}, "Failed call"), el("p", { class: "why" }, one.error), one.wait > 0 ? el("p", { class: "cost" }, `retried after ${one.wait.toFixed(1)} s`) : null)),
+        failed.map((call) => el("div", { class: "attempt" }, el("h6", {}, "Failed call"), el("p", { class: "why" }, call.error), call.wait > 0 ? el("p", { class: "cost" }, `retried after ${call.wait.toFixed(1)} s`) : null)),
       ]) : null,
-      last?.reasoning !== undefined ? folded("reasoning", "Reasoning", () => said(game.read(last.reasoning))) : null,
-      chat.length ? folded("chat", `The chat that was sent (${chat.length} ${chat.length > 1 ? "messages" : "message"})`, () => [
+      last?.reasoning !== undefined ? collapsible("reasoning", "Reasoning", () => textOrEmpty(game.read(last.reasoning))) : null,
+      chat.length ? collapsible("chat", `The chat that was sent (${chat.length} ${chat.length > 1 ? "messages" : "message"})`, () => [
         answers.length + failed.length > 1 ? el("p", { class: "cost" }, "All attempts of a turn use the same chat.") : null,
-        chat.map((one) => el("div", { class: `sent ${one.role}` }, el("h6", {}, this.sender(one)), said(game.read(one.text)))),
+        chat.map((message) => el("div", { class: `sent ${message.role}` }, el("h6", {}, this.sender(message)), textOrEmpty(game.read(message.text)))),
       ]) : null,
-      last?.logprobs ? folded("logprobs", "Log-probabilities of the verdict", () => logprobsTable(last.logprobs)) : null,
+      last?.logprobs ? collapsible("logprobs", "Log-probabilities of the verdict", () => logprobsTable(last.logprobs)) : null,
       last ? el("p", { class: "cost" }, this.cost(last, turn.agent)) : null,
     ];
   }
@@ -136,8 +136,8 @@ class GameView {
     return el("div", { class: "attempt" },
       el("h6", {}, title, answer.unusable ? null : el("span", { class: "badge" }, "used")),
       answer.unusable ? el("p", { class: "why" }, answer.unusable) : null,
-      answer.text === undefined ? el("p", { class: "cost" }, "The answer has no text.") : said(game.read(answer.text)),
-      answer.reasoning !== undefined ? folded("reasoning", "Reasoning", () => said(game.read(answer.reasoning))) : null,
+      answer.text === undefined ? el("p", { class: "cost" }, "The answer has no text.") : textOrEmpty(game.read(answer.text)),
+      answer.reasoning !== undefined ? collapsible("reasoning", "Reasoning", () => textOrEmpty(game.read(answer.reasoning))) : null,
       answer.logprobs ? logprobsTable(answer.logprobs) : null,
       el("p", { class: "cost" }, this.cost(answer)));
   }
@@ -149,7 +149,7 @@ class GameView {
       cached ? `${count(cached)} cached` : null,
       answer.usd ? inDollars(answer.usd) : null,
       answer.latency_ms === undefined ? null : `${(answer.latency_ms / 1000).toFixed(2)} s`,
-      answer.p_accept === undefined ? null : `P(accept) ${rounded(answer.p_accept, 3)}`,
+      answer.p_accept === undefined ? null : `P(accept) ${formatNumber(answer.p_accept, 3)}`,
       answer.finish && answer.finish !== "stop" ? `ended by ${answer.finish}` : null,
       answer.model,
     ].filter(Boolean).join(" · ");
@@ -158,23 +158,23 @@ class GameView {
   facts(row, game) {
     const yes = (value) => (value === null ? null : value ? "yes" : "no");
     const facts = [
-      ["Label", WORDS[row.label] ?? "not known"], ["Verdict", WORDS[row.decision] ?? "none"], ["Outcome", row.outcome.replaceAll("_", " ")],
-      ["Stance", row.stance === null ? null : WORDS[row.stance]],
+      ["Label", verdictWord(row.label) ?? "not known"], ["Verdict", verdictWord(row.decision) ?? "none"], ["Outcome", row.outcome.replaceAll("_", " ")],
+      ["Stance", row.stance === null ? null : verdictWord(row.stance)],
       ["Seats swapped", yes(row.swapped)], ["Stances exchanged", yes(row.stances_exchanged)],
       ["Rewards", Object.entries(game.rewards).map(([agent, reward]) => `${agent} ${Number(reward.toPrecision(6))}`).join(", ") || "none"],
-      ...Object.entries(game.confidence).map(([name, value]) => [CONFIDENCE[name] ?? name.replaceAll("_", " "), typeof value === "number" ? rounded(value, 3) : value]),
-      ["Votes", game.votes?.map((vote) => WORDS[vote] ?? "none").join(", ")],
-      ...(game.verdicts ?? []).map((one) => [`Verdict before round ${one.round}`, [WORDS[one.decision] ?? "none", one.votes ? `votes ${one.votes.map((vote) => WORDS[vote] ?? "none").join(", ")}` : null,
-        typeof one.confidence_stated === "number" ? `stated ${one.confidence_stated.toFixed(2)}` : null, typeof one.confidence_logprob === "number" ? `log-probability ${rounded(one.confidence_logprob, 3)}` : null, one.error].filter(Boolean).join("; ")]),
+      ...Object.entries(game.confidence).map(([name, value]) => [CONFIDENCE[name] ?? name.replaceAll("_", " "), typeof value === "number" ? formatNumber(value, 3) : value]),
+      ["Votes", game.votes?.map((vote) => verdictWord(vote) ?? "none").join(", ")],
+      ...(game.verdicts ?? []).map((verdict) => [`Verdict before round ${verdict.round}`, [verdictWord(verdict.decision) ?? "none", verdict.votes ? `votes ${verdict.votes.map((vote) => verdictWord(vote) ?? "none").join(", ")}` : null,
+        typeof verdict.confidence_stated === "number" ? `stated ${verdict.confidence_stated.toFixed(2)}` : null, typeof verdict.confidence_logprob === "number" ? `log-probability ${formatNumber(verdict.confidence_logprob, 3)}` : null, verdict.error].filter(Boolean).join("; ")]),
       ...this.about.agents.map(({ name }) => [`Tokens of ${name}`, row[`tokens.${name}`] ? count(row[`tokens.${name}`]) : null]),
-      ["Tokens", count(row.tokens)], ...this.paid(game), ["Seconds", (row.latency_ms / 1000).toFixed(1)],
+      ["Tokens", count(row.tokens)], ...this.costFacts(game), ["Seconds", (row.latency_ms / 1000).toFixed(1)],
       ["Group", row.group === row.datapoint ? null : row.group], ["Error", game.error],
     ];
     return el("dl", {}, facts.filter(([, value]) => value !== null && value !== undefined).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
   }
 
   // Return the cost of each agent's answers, if all prices are known and the cost is not 0.
-  paid(game) {
+  costFacts(game) {
     const answers = game.turns.flatMap((turn) => turn.answers.map((answer) => ({ agent: turn.agent, usd: answer.usd })));
     const costs = (name) => {
       const own = answers.filter((answer) => name === null || answer.agent === name);
@@ -184,7 +184,7 @@ class GameView {
   }
 
   // The view of one agent shows nothing that the agent did not know: no label, verdict, reward or other agents' stances.
-  known() {
+  agentFacts() {
     const agent = this.agent(this.as);
     return el("dl", {}, el("dt", {}, "Agent"), el("dd", {}, agent.name, agent.verifier && agent.name !== "verifier" ? " (verifier)" : ""), el("dt", {}, "Hears"), el("dd", {}, agent.channels.join(", ") || "nothing"),
       el("dt", {}, "Not shown"), el("dd", {}, "what it never received: label, result, rewards, other agents' chats"));
@@ -192,14 +192,14 @@ class GameView {
 
   // Show the columns of the datapoint; in an agent's view, only those that appear in its chats.
   columns(game) {
-    let columns = Object.entries(game.columns).map(([name, packed]) => [name, game.read(packed)]);
+    let columns = Object.entries(game.columns).map(([name, text]) => [name, game.read(text)]);
     if (this.as) {
-      const sent = game.turns.filter((turn) => turn.agent === this.as).flatMap((turn) => turn.chat.map((one) => game.read(one.text)));
+      const sent = game.turns.filter((turn) => turn.agent === this.as).flatMap((turn) => turn.chat.map((message) => game.read(message.text)));
       columns = columns.filter(([, text]) => text.trim() && sent.some((chat) => chat.includes(text.trim())));
     }
     if (!columns.length) return null;
     const isShort = ([, text]) => text.length <= 60 && text.trim() && !text.includes("\n");
-    const [short, long] = [columns.filter(isShort), columns.filter((one) => !isShort(one))];
+    const [short, long] = [columns.filter(isShort), columns.filter((column) => !isShort(column))];
     return el("section", { class: "columns" }, el("h3", {}, this.as ? "What it received" : "Datapoint"), short.length ? el("dl", {}, short.map(([name, text]) => [el("dt", {}, name), el("dd", {}, text)])) : null, long.map(([name, text]) =>
       el("details", { open: true }, el("summary", {}, name), columnBlock(text))));
   }
@@ -212,21 +212,21 @@ function inDollars(usd) {
   return `$${usd.toFixed(usd < 0.01 ? 6 : 4)}`;
 }
 
-function grouped(turns) {
-  const found = new Map();
-  for (const turn of turns) found.set(turn.round, [...(found.get(turn.round) ?? []), turn]);
-  return found;
+function groupByRound(turns) {
+  const rounds = new Map();
+  for (const turn of turns) rounds.set(turn.round, [...(rounds.get(turn.round) ?? []), turn]);
+  return rounds;
 }
 
-route("run/*/game/*", async (place, [id, game], words) => {
+route("run/*/game/*", async (container, [id, game], query) => {
   const run = site.runs.get(id);
-  if (!run) return replaced(place, el("p", { class: "empty" }, `There is no run ${id} in this page.`));
-  replaced(place, run.view.place);
+  if (!run) return replaceContent(container, el("p", { class: "empty" }, `There is no run ${id} in this page.`));
+  replaceContent(container, run.view.container);
   const step = (by) => {
-    const next = run.list.beside(game, by);
+    const next = run.list.neighbor(game, by);
     if (next !== undefined) location.hash = run.view.link(next);
   };
   keys.set("j", () => step(1)).set("k", () => step(-1)).set("u", () => { location.hash = run.list.address(); });
   await run.read();
-  await run.view.show(game, words.get("as") ?? "");
+  await run.view.show(game, query.get("as") ?? "");
 });

@@ -3,13 +3,13 @@
 const PAGE_ROWS = 100;
 const SVG = "http://www.w3.org/2000/svg";
 
-const decimal = (value) => (value === null ? "–" : rounded(value, 3));
+const decimal = (value) => (value === null ? "–" : formatNumber(value, 3));
 const whole = (value) => (value === null ? "–" : value.toLocaleString("en"));
 const rankOf = (row) => (row.rank === null ? "–" : row.rank === row.rank_last ? String(row.rank) : `${row.rank}–${row.rank_last}`);
 const intervalOf = (row) => (row.ci_low === null && row.ci_high === null ? "" : [row.ci_low, row.ci_high].map((end) => (end === null ? "not estimable" : decimal(end))).join("–"));
 
 // Columns: the title, the fields for sorting and for files, and the cell. Columns with `first` are shown by
-// default, those with `first: "served"` only on server pages, and those with `told` only if a row has a value.
+// default, those with `first: "served"` only on server pages, and those with `ifPresent` only if a row has a value.
 const BOARD_COLUMNS = {
   rank: { title: "Rank", fields: ["rank", "rank_last"], number: true, first: true, cell: rankOf },
   run: { title: "Run", fields: ["run"], first: true, head: true, cell: (row, list) => list.runCell(row) },
@@ -23,7 +23,7 @@ const BOARD_COLUMNS = {
   lost: { title: "Lost games", fields: ["lost"], number: true, cell: (row) => whole(row.lost) },
   undecided: { title: "Undecided games", fields: ["undecided"], number: true, cell: (row) => whole(row.undecided) },
   cost: { title: "Cost", fields: ["cost_usd"], number: true, first: true, cell: (row) => dollarsOf(row.cost_usd) },
-  trained: { title: "Trained on", fields: ["trained_on"], published: true, first: "served", told: true, kind: "models", cell: (row) => row.trained_on ?? "–" },
+  trained: { title: "Trained on", fields: ["trained_on"], published: true, first: "served", ifPresent: true, kind: "models", cell: (row) => row.trained_on ?? "–" },
   finished: { title: "Finished", fields: ["finished_at"], first: true, kind: "time", cell: (row) => (row.finished_at ?? "–").slice(0, 10) },
   tries: { title: "Owner's runs", fields: ["owner_runs"], number: true, served: true, first: true, cell: (row) => whole(row.owner_runs) },
   started: { title: "Started (UTC)", fields: ["started_at"], kind: "time", cell: (row) => row.started_at ?? "–" },
@@ -47,40 +47,40 @@ function dollarsOf(cost) {
 }
 
 function outcomesOf(row) {
-  let found;
+  let counts;
   try {
-    found = Object.entries(JSON.parse(row.outcomes ?? "{}"));
+    counts = Object.entries(JSON.parse(row.outcomes ?? "{}"));
   } catch {
     return row.outcomes; // a published row may have an invalid text
   }
-  return found.filter(([, count]) => count).map(([name, count]) => `${name.replaceAll("_", " ")} ${count}`).join(", ") || "–";
+  return counts.filter(([, count]) => count).map(([name, count]) => `${name.replaceAll("_", " ")} ${count}`).join(", ") || "–";
 }
 
-function drawn(tag, attributes, ...children) {
-  const made = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, String(value));
-  made.append(...children);
-  return made;
+function svgElement(tag, attributes, ...children) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, String(value));
+  element.append(...children);
+  return element;
 }
 
 function accuracyBar(row, domain) {
   if (!domain || row.accuracy === null) return null;
   const [low, high] = domain;
-  const at = (share) => (4 + ((Math.min(Math.max(share, low), high) - low) / (high - low)) * 112).toFixed(1);
-  const parts = [drawn("line", { class: "axis", x1: 4, x2: 116, y1: 8, y2: 8 })];
-  if (low < 0.5 && 0.5 < high) parts.push(drawn("line", { class: "half", x1: at(0.5), x2: at(0.5), y1: 1, y2: 15 }));
-  if (row.ci_low !== null || row.ci_high !== null) parts.push(drawn("line", { class: "interval", x1: at(row.ci_low ?? low), x2: at(row.ci_high ?? high), y1: 8, y2: 8 }));
-  parts.push(drawn("circle", { cx: at(row.accuracy), cy: 8, r: 3.5 }));
-  return drawn("svg", { class: "interval-bar", width: 120, height: 16, viewBox: "0 0 120 16", "aria-hidden": "true" }, ...parts);
+  const x = (share) => (4 + ((Math.min(Math.max(share, low), high) - low) / (high - low)) * 112).toFixed(1);
+  const marks = [svgElement("line", { class: "axis", x1: 4, x2: 116, y1: 8, y2: 8 })];
+  if (low < 0.5 && 0.5 < high) marks.push(svgElement("line", { class: "half", x1: x(0.5), x2: x(0.5), y1: 1, y2: 15 }));
+  if (row.ci_low !== null || row.ci_high !== null) marks.push(svgElement("line", { class: "interval", x1: x(row.ci_low ?? low), x2: x(row.ci_high ?? high), y1: 8, y2: 8 }));
+  marks.push(svgElement("circle", { cx: x(row.accuracy), cy: 8, r: 3.5 }));
+  return svgElement("svg", { class: "interval-bar", width: 120, height: 16, viewBox: "0 0 120 16", "aria-hidden": "true" }, ...marks);
 }
 
-// One list, with its rows once they are read.
+// One list of a board. Its rows are loaded when it is first shown.
 class BoardList {
   constructor(about, board) {
     this.about = about; // {slug, name, benchmark, task, count, pieces, domain}
     this.board = board; // {where, published, meanings, linked}
     this.linked = new Set(board.linked);
-    this.columns = { __proto__: null, ...Object.fromEntries(Object.entries(BOARD_COLUMNS).filter(([name, one]) => (board.published || !one.published) && (board.served || !one.served) && (name !== "bar" || about.domain))) };
+    this.columns = { __proto__: null, ...Object.fromEntries(Object.entries(BOARD_COLUMNS).filter(([name, column]) => (board.published || !column.published) && (board.served || !column.served) && (name !== "bar" || about.domain))) };
     this.open = new Set(); // runs whose details are shown
     this.element = el("div");
   }
@@ -89,11 +89,11 @@ class BoardList {
     this.reading ??= (async () => {
       this.rows = [];
       for (let number = 0; number < this.about.pieces; number++) {
-        const piece = await carried(`${this.about.slug}-rows-${number}`);
+        const piece = await loadPiece(`${this.about.slug}-rows-${number}`);
         const names = Object.keys(piece.columns);
-        for (let at = 0; at < piece.count; at++) {
+        for (let index = 0; index < piece.count; index++) {
           const row = { place: this.rows.length };
-          for (const name of names) row[name] = piece.columns[name][at];
+          for (const name of names) row[name] = piece.columns[name][index];
           this.rows.push(row);
         }
       }
@@ -118,7 +118,7 @@ class BoardList {
     this.body = el("tbody");
     this.table = el("table", { class: "board" }, el("thead", {}, this.head), this.body);
     this.pages = el("nav", { class: "steps", "aria-label": "Parts of the list" });
-    replaced(this.element,
+    replaceContent(this.element,
       el("div", { class: "tools" }, this.search, Object.values(this.selects)),
       el("div", { class: "tools" }, this.chosen,
         el("button", { type: "button", onclick: () => this.save("csv") }, "Save these rows as CSV"),
@@ -128,19 +128,19 @@ class BoardList {
       el("div", { class: "scrolls", tabindex: "0", role: "region", "aria-label": `Runs of ${this.about.benchmark}` }, this.table), this.pages);
   }
 
-  select(name, all, values) {
+  select(name, placeholder, values) {
     return el("select", { "aria-label": { protocol: "Protocol", model: "Model", mark: "Rank or mark" }[name], onchange: (event) => this.change({ [name]: event.target.value, page: 0 }) },
-      el("option", { value: "" }, all), values.map((value) => el("option", { value }, value)));
+      el("option", { value: "" }, placeholder), values.map((value) => el("option", { value }, value)));
   }
 
   get first() {
-    const isTold = ({ told, fields }) => !told || this.rows.some((row) => (row[fields[0]] ?? null) !== null);
-    return (this.first_ ??= Object.entries(this.columns).filter(([, one]) => (one.first === true || (one.first && this.board.served)) && isTold(one)).map(([name]) => name));
+    const isPresent = ({ ifPresent, fields }) => !ifPresent || this.rows.some((row) => (row[fields[0]] ?? null) !== null);
+    return (this.first_ ??= Object.entries(this.columns).filter(([, column]) => (column.first === true || (column.first && this.board.served)) && isPresent(column)).map(([name]) => name));
   }
 
   choose() {
-    const on = new Set(this.boxes.map((label) => label.firstChild).filter((box) => box.checked).map((box) => box.value));
-    this.change({ cols: Object.keys(this.columns).filter((name) => name === "run" || on.has(name)) });
+    const checked = new Set(this.boxes.map((label) => label.firstChild).filter((box) => box.checked).map((box) => box.value));
+    this.change({ cols: Object.keys(this.columns).filter((name) => name === "run" || checked.has(name)) });
   }
 
   change(part) {
@@ -155,46 +155,46 @@ class BoardList {
     return address("board", this.about.name, { q, sort, protocol, model, mark, cols: own, page: page ? page + 1 : "" });
   }
 
-  take(words) {
-    const cols = (words.get("cols") ?? "").split(",").filter((name) => name in this.columns);
-    const named = Object.fromEntries(["q", "protocol", "model", "mark"].map((name) => [name, words.get(name) ?? ""]));
-    const sort = words.get("sort") ?? "";
+  take(query) {
+    const cols = (query.get("cols") ?? "").split(",").filter((name) => name in this.columns);
+    const texts = Object.fromEntries(["q", "protocol", "model", "mark"].map((name) => [name, query.get(name) ?? ""]));
+    const sort = query.get("sort") ?? "";
     this.state = {
-      ...named,
+      ...texts,
       sort: this.columns[sort.replace(/^-/, "")]?.fields.length ? sort : "",
       cols: cols.length ? Object.keys(this.columns).filter((name) => name === "run" || cols.includes(name)) : this.first,
-      page: Math.max(0, (parseInt(words.get("page"), 10) || 1) - 1),
+      page: Math.max(0, (parseInt(query.get("page"), 10) || 1) - 1),
     };
     this.apply();
   }
 
   apply() {
     const { q, sort, protocol, model, mark } = this.state;
-    const wanted = q.toLowerCase().split(/\s+/).filter(Boolean);
+    const words = q.toLowerCase().split(/\s+/).filter(Boolean);
     this.shown = this.rows.filter((row) =>
       (!protocol || row.protocol === protocol) && (!model || modelsOf(row).includes(model)) && (!mark || isMarked(row, mark))
-      && wanted.every((word) => boardText(row).includes(word)));
+      && words.every((word) => boardText(row).includes(word)));
     if (sort) this.shown.sort(this.order(sort));
     this.search.value === q || (this.search.value = q);
     for (const [name, select] of Object.entries(this.selects)) select.value = this.state[name];
     for (const label of this.boxes) label.firstChild.checked = this.state.cols.includes(label.firstChild.value);
     // A list of a results folder has runs of other tasks below its own.
-    const own = (rows) => rows.filter((row) => row.task === this.about.task).length;
-    const all = own(this.rows).toLocaleString("en"), others = this.rows.length - own(this.rows);
-    const runs = this.shown.length === this.rows.length ? `${all} runs` : `${own(this.shown).toLocaleString("en")} of ${all} runs`;
+    const ofTask = (rows) => rows.filter((row) => row.task === this.about.task).length;
+    const all = ofTask(this.rows).toLocaleString("en"), others = this.rows.length - ofTask(this.rows);
+    const runs = this.shown.length === this.rows.length ? `${all} runs` : `${ofTask(this.shown).toLocaleString("en")} of ${all} runs`;
     this.count.textContent = others ? `${runs}, and ${others.toLocaleString("en")} of other tasks` : runs;
     this.draw();
     for (const link of document.querySelectorAll("a[data-permanent]")) link.href = this.address();
   }
 
-  // By a column's first field; what has none comes last, whichever way.
+  // Compare rows by a column's first field; rows without a value come last in both directions.
   order(sort) {
-    const down = sort.startsWith("-");
+    const descending = sort.startsWith("-");
     const name = this.columns[sort.replace(/^-/, "")].fields[0];
-    return (one, other) => {
-      const [a, b] = [one[name] ?? null, other[name] ?? null];
-      if (a === null || b === null) return (a === null) - (b === null) || one.place - other.place;
-      return (down ? -1 : 1) * inOrder(Array.isArray(a) ? a.join() : a, Array.isArray(b) ? b.join() : b) || one.place - other.place;
+    return (row, other) => {
+      const [a, b] = [row[name] ?? null, other[name] ?? null];
+      if (a === null || b === null) return (a === null) - (b === null) || row.place - other.place;
+      return (descending ? -1 : 1) * inOrder(Array.isArray(a) ? a.join() : a, Array.isArray(b) ? b.join() : b) || row.place - other.place;
     };
   }
 
@@ -202,16 +202,16 @@ class BoardList {
     const { cols, sort } = this.state;
     const last = Math.max(0, Math.ceil(this.shown.length / PAGE_ROWS) - 1);
     const page = Math.min(this.state.page, last);
-    replaced(this.head, cols.map((name) => {
+    replaceContent(this.head, cols.map((name) => {
       const column = this.columns[name];
       const order = sort === name ? "ascending" : sort === `-${name}` ? "descending" : null;
       const title = column.fields.length ? el("button", { type: "button", "data-column": name, onclick: () => this.sort(name) }, column.title) : this.scale();
       return el("th", { scope: "col", class: column.number ? "number" : null, "aria-sort": order }, title);
     }));
     const rows = this.shown.slice(page * PAGE_ROWS, (page + 1) * PAGE_ROWS);
-    replaced(this.body, rows.length ? rows.map((row) => this.line(row)) : el("tr", {}, el("td", { colspan: cols.length }, "No run matches.")));
+    replaceContent(this.body, rows.length ? rows.map((row) => this.line(row)) : el("tr", {}, el("td", { colspan: cols.length }, "No run matches.")));
     const step = (to, text) => el("button", { type: "button", disabled: to < 0 || to > last || to === page, onclick: () => { this.change({ page: to }); this.table.scrollIntoView(); } }, text);
-    replaced(this.pages, last > 0 && [step(page - 1, "Previous rows"), el("span", { class: "soft" }, ` ${(page * PAGE_ROWS + 1).toLocaleString("en")} to ${(page * PAGE_ROWS + rows.length).toLocaleString("en")} of ${this.shown.length.toLocaleString("en")} `), step(page + 1, "Next rows")]);
+    replaceContent(this.pages, last > 0 && [step(page - 1, "Previous rows"), el("span", { class: "soft" }, ` ${(page * PAGE_ROWS + 1).toLocaleString("en")} to ${(page * PAGE_ROWS + rows.length).toLocaleString("en")} of ${this.shown.length.toLocaleString("en")} `), step(page + 1, "Next rows")]);
   }
 
   sort(name) {
@@ -232,9 +232,9 @@ class BoardList {
       const kind = [column.number ? "number" : column.kind ?? "", column.head ? "name" : ""].join(" ").trim() || null;
       return el(column.head ? "th" : "td", { class: kind, scope: column.head ? "row" : null }, column.cell(row, this));
     });
-    const made = [el("tr", {}, cells)];
-    if (this.open.has(row.run)) made.push(el("tr", { class: "more" }, el("td", { colspan: cols.length }, this.details(row))));
-    return made;
+    const lines = [el("tr", {}, cells)];
+    if (this.open.has(row.run)) lines.push(el("tr", { class: "more" }, el("td", { colspan: cols.length }, this.details(row))));
+    return lines;
   }
 
   runCell(row) {
@@ -248,19 +248,19 @@ class BoardList {
   unfold(row) {
     if (!this.open.delete(row.run)) this.open.add(row.run);
     this.draw();
-    [...this.body.querySelectorAll("button.fold")].find((one) => one.getAttribute("aria-label") === plain(`Details of ${row.run}`))?.focus();
+    [...this.body.querySelectorAll("button.fold")].find((button) => button.getAttribute("aria-label") === plain(`Details of ${row.run}`))?.focus();
   }
 
   details(row) {
     const facts = ["name", "point", "seed", "status", "started_at", "finished_at", "version", "owner", "tier", "reproduced_by", "owner_runs", "numbers", "trained_on", "task", "spec_sha256", "dataset_sha256", "game_sha256", "release_sha256"];
-    const marks = row.marks.map((text, at) => [el("dt", {}, row.kinds[at]), el("dd", {}, `${text}. ${this.board.meanings[row.kinds[at]]}`)]);
+    const marks = row.marks.map((text, index) => [el("dt", {}, row.kinds[index]), el("dd", {}, `${text}. ${this.board.meanings[row.kinds[index]]}`)]);
     const leader = this.rows[0];
     const other = leader.run === row.run ? this.rows[1] : leader;
-    const both = other && this.linked.has(row.run_id) && this.linked.has(other.run_id);
+    const comparable = other && this.linked.has(row.run_id) && this.linked.has(other.run_id);
     return [
       el("dl", {}, marks, el("dt", {}, "Outcomes"), el("dd", {}, outcomesOf(row)),
         facts.filter((name) => (row[name] ?? null) !== null).map((name) => [el("dt", {}, name), el("dd", {}, String(row[name]))])),
-      both && el("p", {}, el("a", { href: address("compare", other.run_id, row.run_id) }, `Compare with ${other.run}, game by game`)),
+      comparable && el("p", {}, el("a", { href: address("compare", other.run_id, row.run_id) }, `Compare with ${other.run}, game by game`)),
       this.commands(row, other).map((command) => el("pre", { tabindex: "0" }, el("code", {}, command))),
     ];
   }
@@ -272,9 +272,9 @@ class BoardList {
 
   save(kind) {
     const fields = this.state.cols.flatMap((name) => this.columns[name].fields);
-    const told = kind === "csv" ? asCsv(fields, this.shown) : asJson(fields, this.shown);
+    const content = kind === "csv" ? asCsv(fields, this.shown) : asJson(fields, this.shown);
     const type = kind === "csv" ? "text/csv;charset=utf-8" : "application/json";
-    const link = el("a", { href: URL.createObjectURL(new Blob([told], { type })), download: `board-${this.about.name}.${kind}` });
+    const link = el("a", { href: URL.createObjectURL(new Blob([content], { type })), download: `board-${this.about.name}.${kind}` });
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
     announce(`${this.shown.length} rows saved as ${link.download}`);
@@ -294,7 +294,7 @@ function asCsv(fields, rows) {
   return lines.map((line) => `${line.map(csvCell).join(",")}\r\n`).join("");
 }
 
-// A text that a spreadsheet would read as a formula gets an apostrophe in front.
+// Format a cell; a text that a spreadsheet would run as a formula gets an apostrophe in front.
 function csvCell(value) {
   if (typeof value === "number" || typeof value === "boolean") return String(value);
   let text = Array.isArray(value) ? value.join("; ") : String(value);
@@ -313,23 +313,23 @@ function isMarked(row, mark) {
 const boardTexts = new WeakMap();
 
 function boardText(row) {
-  let found = boardTexts.get(row);
-  if (found === undefined) {
-    found = Object.values(row).flat().filter((value) => typeof value === "string").join("\n").toLowerCase();
-    boardTexts.set(row, found);
+  let text = boardTexts.get(row);
+  if (text === undefined) {
+    text = Object.values(row).flat().filter((value) => typeof value === "string").join("\n").toLowerCase();
+    boardTexts.set(row, text);
   }
-  return found;
+  return text;
 }
 
 const boardLists = new Map();
 
-route("board/*", async (place, [name], words) => {
-  const about = site.about.board?.lists.find((one) => one.name === name);
-  if (!about) return replaced(place, el("p", { class: "empty" }, `There is no list ${name} on this board.`));
+route("board/*", async (container, [name], query) => {
+  const about = site.about.board?.lists.find((list) => list.name === name);
+  if (!about) return replaceContent(container, el("p", { class: "empty" }, `There is no list ${name} on this board.`));
   if (!boardLists.has(name)) boardLists.set(name, new BoardList(about, site.about.board));
   const list = boardLists.get(name);
-  replaced(place, list.element);
+  replaceContent(container, list.element);
   await list.read();
-  list.take(words);
+  list.take(query);
   keys.set("/", () => list.search.focus());
 });

@@ -11,15 +11,15 @@ const PAIRS = {
 
 // Return the runs that a run is compared with on this page.
 function comparisonsOf(id) {
-  return (site.about.compares ?? []).filter((one) => one.base === id || one.other === id).map((one) => (one.base === id ? one.other : one.base));
+  return (site.about.compares ?? []).filter((comparison) => comparison.base === id || comparison.other === id).map((comparison) => (comparison.base === id ? comparison.other : comparison.base));
 }
 
 function comparisonNamed(base, other) {
-  return (site.about.compares ?? []).find((one) => one.base === base && one.other === other);
+  return (site.about.compares ?? []).find((comparison) => comparison.base === base && comparison.other === other);
 }
 
 async function pairsOf(about) {
-  about.read ??= carried(about.pairs);
+  about.read ??= loadPiece(about.pairs);
   return (await about.read).columns;
 }
 
@@ -30,7 +30,7 @@ async function flipsOf(run, id) {
   if (!about) return new Set();
   const pairs = await pairsOf(about);
   const ids = about.base === own ? pairs.base : pairs.other;
-  return new Set(ids.filter((_, at) => PAIRS.flipped[1](pairs.base_right[at], pairs.other_right[at])));
+  return new Set(ids.filter((_, place) => PAIRS.flipped[1](pairs.base_right[place], pairs.other_right[place])));
 }
 
 class PairList {
@@ -64,9 +64,9 @@ class PairList {
     return this.apply();
   }
 
-  take(words) {
-    this.only = words.get("only") in PAIRS ? words.get("only") : "";
-    this.search.value = this.q = words.get("q") ?? "";
+  take(query) {
+    this.only = query.get("only") in PAIRS ? query.get("only") : "";
+    this.search.value = this.q = query.get("q") ?? "";
     return this.apply();
   }
 
@@ -74,10 +74,10 @@ class PairList {
     const pairs = (this.pairs = await pairsOf(this.about));
     const [test, wanted] = [PAIRS[this.only]?.[1], this.q.toLowerCase()];
     this.shown = [];
-    for (let at = 0; at < pairs.datapoint.length; at++) {
-      if (test && !test(pairs.base_right[at], pairs.other_right[at])) continue;
-      if (wanted && !pairs.datapoint[at].toLowerCase().includes(wanted)) continue;
-      this.shown.push(at);
+    for (let place = 0; place < pairs.datapoint.length; place++) {
+      if (test && !test(pairs.base_right[place], pairs.other_right[place])) continue;
+      if (wanted && !pairs.datapoint[place].toLowerCase().includes(wanted)) continue;
+      this.shown.push(place);
     }
     for (const [name, button] of this.buttons) button.setAttribute("aria-pressed", String(this.only === name));
     this.count.textContent = `${count(this.shown.length)} of ${count(pairs.datapoint.length)} pairs, different verdicts first`;
@@ -88,26 +88,26 @@ class PairList {
 
   draw() {
     if (!this.pairs || !this.view.clientHeight) return;
-    const first = Math.max(0, Math.floor(this.view.scrollTop / ROW) - BEYOND);
-    const last = Math.min(this.shown.length, first + Math.ceil(this.view.clientHeight / ROW) + 2 * BEYOND);
+    const first = Math.max(0, Math.floor(this.view.scrollTop / ROW) - EXTRA_ROWS);
+    const last = Math.min(this.shown.length, first + Math.ceil(this.view.clientHeight / ROW) + 2 * EXTRA_ROWS);
     if (this.drawn === `${first} ${last}`) return;
     this.drawn = `${first} ${last}`;
     this.above.firstChild.style.height = `${first * ROW}px`;
     this.below.firstChild.style.height = `${(this.shown.length - last) * ROW}px`;
     const { pairs } = this;
-    this.body.replaceChildren(this.above, ...this.shown.slice(first, last).map((at, place) => el("tr", { "aria-rowindex": first + place + 2 },
-      el("td", {}, el("a", { href: this.link(at) }, pairs.datapoint[at])), el("td", {}, WORDS[pairs.label[at]]),
-      el("td", {}, rightMark(pairs.base_right[at])), el("td", {}, rightMark(pairs.other_right[at])))), this.below);
+    this.body.replaceChildren(this.above, ...this.shown.slice(first, last).map((place, index) => el("tr", { "aria-rowindex": first + index + 2 },
+      el("td", {}, el("a", { href: this.link(place) }, pairs.datapoint[place])), el("td", {}, verdictWord(pairs.label[place])),
+      el("td", {}, rightMark(pairs.base_right[place])), el("td", {}, rightMark(pairs.other_right[place])))), this.below);
   }
 
-  link(at) {
-    return address("compare", this.about.base, this.about.other, "pair", this.pairs.base[at] ?? "-", this.pairs.other[at] ?? "-");
+  link(place) {
+    return address("compare", this.about.base, this.about.other, "pair", this.pairs.base[place] ?? "-", this.pairs.other[place] ?? "-");
   }
 
-  // Return the link to the next or previous pair among the visible ones.
-  beside(base, other, step) {
-    const at = this.shown.findIndex((one) => (this.pairs.base[one] ?? "-") === base && (this.pairs.other[one] ?? "-") === other);
-    const next = at < 0 ? undefined : this.shown[at + step];
+  // Return the link to the pair that is `step` rows after a pair in the filtered list.
+  neighbor(base, other, step) {
+    const index = this.shown.findIndex((candidate) => (this.pairs.base[candidate] ?? "-") === base && (this.pairs.other[candidate] ?? "-") === other);
+    const next = index < 0 ? undefined : this.shown[index + step];
     return next === undefined ? undefined : this.link(next);
   }
 }
@@ -118,7 +118,7 @@ function rightMark(right) {
 }
 
 // Draw one game of a pair in the view of its run.
-async function half(run, id) {
+async function drawHalf(run, id) {
   if (id === "-") return el("p", { class: "empty" }, `${run.about.run_id} has no counterpart of this game.`);
   await run.read();
   const row = run.games.row(id);
@@ -128,37 +128,37 @@ async function half(run, id) {
   return el("section", { class: "half" },
     el("h3", {}, el("a", { href: view.link(id) }, run.about.run_id), " ", verdictMark(row)),
     view.facts(row, game),
-    [...grouped(game.turns)].map(([number, turns]) => view.round(number, turns, game)), view.columns(game));
+    [...groupByRound(game.turns)].map(([number, turns]) => view.round(number, turns, game)), view.columns(game));
 }
 
-function pairList(place, base, other) {
+function pairList(container, base, other) {
   const about = comparisonNamed(base, other);
   if (about) return (about.list ??= new PairList(about));
-  replaced(place, el("p", { class: "empty" }, `${base} and ${other} are not compared in this page.`));
+  replaceContent(container, el("p", { class: "empty" }, `${base} and ${other} are not compared in this page.`));
   return null;
 }
 
-route("compare/*/*/games", async (place, [base, other], words) => {
-  const list = pairList(place, base, other);
+route("compare/*/*/games", async (container, [base, other], query) => {
+  const list = pairList(container, base, other);
   if (!list) return;
-  replaced(place, list.element);
+  replaceContent(container, list.element);
   keys.set("/", () => list.search.focus());
-  await list.take(words);
+  await list.take(query);
 });
 
-route("compare/*/*/pair/*/*", async (place, [base, other, one, two]) => {
-  const list = pairList(place, base, other);
+route("compare/*/*/pair/*/*", async (container, [base, other, baseGame, otherGame]) => {
+  const list = pairList(container, base, other);
   if (!list) return;
   if (!list.pairs) await list.apply();
-  const step = (by) => { const next = list.beside(one, two, by); if (next) location.hash = next; };
+  const step = (by) => { const next = list.neighbor(baseGame, otherGame, by); if (next) location.hash = next; };
   keys.set("j", () => step(1)).set("k", () => step(-1)).set("u", () => { location.hash = list.address(); });
   const runs = [site.runs.get(base), site.runs.get(other)];
-  const halves = [await half(runs[0], one), await half(runs[1], two)];
-  const at = list.pairs.base.indexOf(one) >= 0 && one !== "-" ? list.pairs.base.indexOf(one) : list.pairs.other.indexOf(two);
-  const link = (by, word, key) => { const next = list.beside(one, two, by); return next ? el("a", { class: "step", href: next, "aria-keyshortcuts": key }, word) : el("span", { class: "step off" }, word); };
-  replaced(place, el("header", { class: "game" },
+  const halves = [await drawHalf(runs[0], baseGame), await drawHalf(runs[1], otherGame)];
+  const place = baseGame !== "-" && list.pairs.base.includes(baseGame) ? list.pairs.base.indexOf(baseGame) : list.pairs.other.indexOf(otherGame);
+  const link = (by, label, key) => { const next = list.neighbor(baseGame, otherGame, by); return next ? el("a", { class: "step", href: next, "aria-keyshortcuts": key }, label) : el("span", { class: "step off" }, label); };
+  replaceContent(container, el("header", { class: "game" },
     el("nav", { "aria-label": "From pair to pair" }, el("a", { href: list.address(), "aria-keyshortcuts": "u" }, "All pairs"), link(-1, "Previous", "k"), link(1, "Next", "j")),
-    el("h2", {}, list.pairs.datapoint[at] ?? "A pair"), el("p", { class: "which" }, at < 0 ? null : `label ${WORDS[list.pairs.label[at]]} `, copyButton(() => location.href, "Copy the link"))),
+    el("h2", {}, list.pairs.datapoint[place] ?? "A pair"), el("p", { class: "which" }, place < 0 ? null : `label ${verdictWord(list.pairs.label[place])} `, copyButton(() => location.href, "Copy the link"))),
   el("div", { class: "halves" }, halves));
-  announce(`The games of ${list.pairs.datapoint[at] ?? "a pair"} side by side`);
+  announce(`The games of ${list.pairs.datapoint[place] ?? "a pair"} side by side`);
 });

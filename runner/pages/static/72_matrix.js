@@ -11,7 +11,7 @@ const MATRIX_ROWS = 500; // rows that are drawn at first, and with each click on
 class Matrix {
   constructor() {
     Object.assign(this, { ids: [...site.runs.keys()], only: "", drawn: MATRIX_ROWS });
-    this.search = el("input", { type: "search", placeholder: "Search datapoints…", "aria-label": "Search datapoints", oninput: () => this.searched() });
+    this.search = el("input", { type: "search", placeholder: "Search datapoints…", "aria-label": "Search datapoints", oninput: () => this.onSearch() });
     this.filters = [["", "All"], ...Object.entries(MATRIX).map(([name, [title]]) => [name, title])].map(([name, title]) => el("a", { "data-only": name }, title));
     this.count = el("p", { class: "count", role: "status" });
     this.body = el("tbody");
@@ -26,18 +26,18 @@ class Matrix {
   // Count the right games of each datapoint in each run; rows with the largest difference come first.
   async read() {
     const rows = new Map();
-    for (const [at, run] of [...site.runs.values()].entries()) {
+    for (const [index, run] of [...site.runs.values()].entries()) {
       await run.read();
       for (let place = 0; place < run.games.length; place++) {
         const [datapoint, label, id, right] = ["datapoint", "label", "id", "correct"].map((name) => run.games.value(name, place));
         if (!rows.has(datapoint)) rows.set(datapoint, { datapoint, label, first: [run, place], cells: this.ids.map(() => ({ right: 0, games: 0, id: null })) });
-        const cell = rows.get(datapoint).cells[at];
+        const cell = rows.get(datapoint).cells[index];
         Object.assign(cell, { id: cell.id ?? id, games: cell.games + 1, right: cell.right + (right === true) });
       }
     }
     const shares = (row) => row.cells.filter((cell) => cell.games).map((cell) => cell.right / cell.games);
     const spread = (row) => Math.max(...row.shares) - Math.min(...row.shares);
-    this.rows = [...rows.values()].map((row) => ({ ...row, shares: shares(row) })).sort((one, two) => spread(two) - spread(one));
+    this.rows = [...rows.values()].map((row) => ({ ...row, shares: shares(row) })).sort((row, other) => spread(other) - spread(row));
   }
 
   address(only = this.only) {
@@ -51,7 +51,7 @@ class Matrix {
     this.draw();
   }
 
-  searched() {
+  onSearch() {
     history.replaceState(null, "", this.address());
     this.drawn = MATRIX_ROWS;
     if (this.rows) this.draw();
@@ -60,7 +60,7 @@ class Matrix {
   // Draw the first matching rows. Filters and search apply to all rows.
   draw() {
     const words = wordsOf(this.search.value), test = MATRIX[this.only]?.[1];
-    const rows = this.rows.filter((row) => (test?.(row.shares) ?? true) && has(...row.first, words));
+    const rows = this.rows.filter((row) => (test?.(row.shares) ?? true) && hasAllWords(...row.first, words));
     for (const link of this.filters) {
       link.setAttribute("href", this.address(link.dataset.only));
       link.toggleAttribute("aria-current", link.dataset.only === this.only);
@@ -68,7 +68,7 @@ class Matrix {
     const cut = rows.length > this.drawn ? `; the first ${count(this.drawn)} are shown` : "";
     this.count.textContent = `${count(rows.length)} of ${count(this.rows.length)} datapoints, those with the largest difference first${cut}`;
     this.more.hidden = !cut;
-    this.body.replaceChildren(...rows.slice(0, this.drawn).map((row) => el("tr", {}, el("th", { scope: "row" }, row.datapoint), el("td", {}, WORDS[row.label] ?? "not known"),
+    this.body.replaceChildren(...rows.slice(0, this.drawn).map((row) => el("tr", {}, el("th", { scope: "row" }, row.datapoint), el("td", {}, verdictWord(row.label) ?? "not known"),
       row.cells.map((cell, at) => el("td", {}, cell.games ? el("a", { href: address("run", this.ids[at], "game", cell.id) }, this.mark(cell)) : "–")))));
   }
 
@@ -77,9 +77,9 @@ class Matrix {
   }
 }
 
-route("matrix", async (place, _, words) => {
+route("matrix", async (container, _, query) => {
   const matrix = (site.matrix ??= new Matrix());
-  replaced(place, matrix.element);
+  replaceContent(container, matrix.element);
   keys.set("/", () => matrix.search.focus());
-  await matrix.show(words.get("only") ?? "", words.get("q") ?? "");
+  await matrix.show(query.get("only") ?? "", query.get("q") ?? "");
 });

@@ -3,31 +3,31 @@
 const keys = new Map(); // key -> action in the current view; each view sets its own
 
 async function show() {
-  const { parts, words } = addressed();
+  const { parts, query } = currentAddress();
   const path = parts.join("/");
   const sections = [...document.querySelectorAll("section.page[data-route]")];
-  const section = path === "" ? sections[0] : sections.find((one) => one.dataset.route === path);
+  const section = path === "" ? sections[0] : sections.find((candidate) => candidate.dataset.route === path);
   const view = document.getElementById("view");
   keys.clear();
-  for (const one of sections) one.hidden = one !== section;
+  for (const candidate of sections) candidate.hidden = candidate !== section;
   view.hidden = Boolean(section);
   document.title = site.title;
   current(section ? section.dataset.route : path);
-  const place = section?.querySelector("[data-live]"); // where a script adds content to a section
-  const found = section ? place && matched(section.dataset.route.split("/")) : matched(parts);
+  const container = section?.querySelector("[data-live]"); // where a script adds content to a section
+  const match = section ? container && matchRoute(section.dataset.route.split("/")) : matchRoute(parts);
   if (section) {
-    if (found) await found.show(place, found.values, words);
+    if (match) await match.show(container, match.values, query);
     return;
   }
-  if (found) await found.show(view, found.values, words);
-  else replaced(view, el("p", { class: "empty" }, `There is no page ${path} on this site.`));
+  if (match) await match.show(view, match.values, query);
+  else replaceContent(view, el("p", { class: "empty" }, `There is no page ${path} on this site.`));
 }
 
 // Mark the navigation link whose address is the longest prefix of the current one.
 function current(path) {
   const links = [...document.querySelectorAll('nav.pages a[href^="#"]')];
   const below = path.replace(/^(run\/[^/]+)\/game\//, "$1/games/"); // a game belongs to its list
-  const fits = (link) => `${below}/`.startsWith(`${decoded(link.hash.slice(2))}/`);
+  const fits = (link) => `${below}/`.startsWith(`${decode(link.hash.slice(2))}/`);
   const best = links.filter(fits).sort((one, other) => other.hash.length - one.hash.length)[0];
   for (const link of links) {
     if (link === best) link.setAttribute("aria-current", "page");
@@ -36,18 +36,18 @@ function current(path) {
 }
 
 // Move the focus for screen readers: to the heading of the new view, or the button that was just pressed.
-function lead(from, to) {
-  const place = [...document.querySelectorAll("section.page")].find((one) => !one.hidden);
-  const same = from.split("?")[0] === to.split("?")[0];
-  const found = (same && place.querySelector('[aria-pressed="true"]')) || place.querySelector("h2, h3") || place;
-  if (!found.matches("a, button, input")) found.tabIndex = -1;
-  found.focus({ preventScroll: true });
+function moveFocus(from, to) {
+  const place = [...document.querySelectorAll("section.page")].find((section) => !section.hidden);
+  const sameView = from.split("?")[0] === to.split("?")[0];
+  const target = (sameView && place.querySelector('[aria-pressed="true"]')) || place.querySelector("h2, h3") || place;
+  if (!target.matches("a, button, input")) target.tabIndex = -1;
+  target.focus({ preventScroll: true });
 }
 
 // Make wide tables and code reachable, so that keys can scroll them.
 function reachable() {
-  for (const one of document.querySelectorAll(".page table, .page pre")) {
-    if (one.scrollWidth > one.clientWidth && !one.hasAttribute("tabindex")) one.tabIndex = 0;
+  for (const element of document.querySelectorAll(".page table, .page pre")) {
+    if (element.scrollWidth > element.clientWidth && !element.hasAttribute("tabindex")) element.tabIndex = 0;
   }
 }
 
@@ -61,15 +61,15 @@ async function start() {
     const [from, to] = [event.oldURL, event.newURL].map((url) => new URL(url).hash);
     if (to === "#main" || (to !== "" && !isRoute(to) && !isRoute(from))) return; // an anchor in the current view
     const place = isRoute(to) ? null : document.getElementById(to.slice(1));
-    show().then(() => { place ? place.scrollIntoView() : scrollTo(0, 0); lead(from, to); reachable(); }).catch(failed);
+    show().then(() => { place ? place.scrollIntoView() : scrollTo(0, 0); moveFocus(from, to); reachable(); }).catch(failed);
   });
   addEventListener("resize", reachable, { passive: true });
   addEventListener("keydown", (event) => {
     if (event.target.closest("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
-    const does = keys.get(event.key) ?? (event.key === "?" ? help : undefined);
-    if (!does) return;
+    const action = keys.get(event.key) ?? (event.key === "?" ? help : undefined);
+    if (!action) return;
     event.preventDefault();
-    does();
+    action();
   });
   for (const run of site.runs.values()) run.summary().catch(failed);
   if (site.about.live) new Live(site.about.live).start();

@@ -1,6 +1,4 @@
-"""The leaderboard of a registry, called *board*. It ranks the published runs of each task.
-
-Each row also shows how the run's models were trained.
+"""The leaderboard of a registry, called *board*: ranks the published runs of each task, and shows their training.
 
 `nip-run leaderboard --from` and servers show boards. Two runs have the same task if they have the same datapoints,
 labels and groups.
@@ -21,7 +19,7 @@ from runner.base.text import comma_join, did_you_mean
 from runner.documents.releases.manifest import MANIFEST, Release
 from runner.documents.releases.reference import Kind, Reference
 from runner.registry.board.cache import ROLLOUTS, BoardCache, CachedRun
-from runner.registry.board.numbers import NOT_RECOMPUTED
+from runner.registry.board.run_check import NOT_RECOMPUTED
 from runner.registry.bundles.withheld_rows import MARK as WITHHELD
 from runner.registry.lineage.descriptions import describe_marks, origin_to_json, total_to_json
 from runner.registry.lineage.lineage import Lineage
@@ -115,22 +113,23 @@ def load_board(registry: Registry, cache: BoardCache, benchmark: str | None = No
     releases = dict(_read_manifests(registry, cache, board))
     nodes = dict(_read_nodes(registry, cache, releases, board))
     lineage = Lineage(nodes.values())
-    listed = {entry.sha256: entry for entry in _listed_runs(releases, board) if entry.sha256 in nodes}
+    entries_by_hash = {entry.sha256: entry for entry in _listed_runs(releases, board) if entry.sha256 in nodes}
     with reuse_connections():
-        runs = dict(_read_runs(registry, cache, releases, listed, board))
-    rows = _rank_runs(cache, runs, listed, board, registry)
+        runs = dict(_read_runs(registry, cache, releases, entries_by_hash, board))
+    rows = _rank_runs(cache, runs, entries_by_hash, board, registry)
     # Replays are excluded, because `describe_relations` marks each replay with the name of the replayed run.
-    repeats = _repeat_marks(releases, [listed[sha256] for sha256 in runs if replayed_run(nodes[sha256]) is None])
+    played_entries = [entries_by_hash[sha256] for sha256 in runs if replayed_run(nodes[sha256]) is None]
+    repeats = _repeat_marks(releases, played_entries)
     _check_benchmark(benchmark, rows, registry.address)
     for row in rows:
         if benchmark not in (None, row.benchmark):
             continue
         sha256 = row.run_id  # in the cache, a run's id is the hash of its release
-        entry = listed[sha256]
+        entry = entries_by_hash[sha256]
         with _omit_on_error(board, entry):
-            published = _published_row(row, entry, runs[sha256], lineage, nodes)
-            published.marks = [*repeats.get(sha256, ()), *published.marks]
-            board.rows.append(published)
+            published_row = _published_row(row, entry, runs[sha256], lineage, nodes)
+            published_row.marks = [*repeats.get(sha256, ()), *published_row.marks]
+            board.rows.append(published_row)
     return LoadedBoard(board, releases, nodes)
 
 
@@ -177,7 +176,7 @@ def _datapoint_lookup(
 
 def _listed_runs(releases: Mapping[ReleaseEntry, Release], board: RegistryBoard) -> Iterator[ReleaseEntry]:
     """Yield the benchmark runs to show: for each name, the newest version that is public and not yanked."""
-    newest: dict[Reference, ReleaseEntry] = {}
+    newest_entries: dict[Reference, ReleaseEntry] = {}
     for entry, release in releases.items():  # older versions of a name come first
         if entry.reference.kind != Kind.RUN or release.facts.get("kind") == "training":
             continue
@@ -187,22 +186,22 @@ def _listed_runs(releases: Mapping[ReleaseEntry, Release], board: RegistryBoard)
             board.yanked += 1
         else:
             name = entry.reference.unversioned
-            board.older += name in newest
-            newest[name] = entry
-    yield from newest.values()
+            board.older += name in newest_entries
+            newest_entries[name] = entry
+    yield from newest_entries.values()
 
 
 def _read_runs(
     registry: Registry,
     cache: BoardCache,
     releases: Mapping[ReleaseEntry, Release],
-    listed: Mapping[str, ReleaseEntry],
+    entries_by_hash: Mapping[str, ReleaseEntry],
     board: RegistryBoard,
 ) -> Iterator[tuple[str, CachedRun]]:
     """Yield the hash of each listed release, and its run after checking the run's metrics."""
-    files = ((entry, path) for entry in listed.values() for path in cache.files_to_read(entry, releases[entry]))
-    registry.plan_prefetch(files)
-    for sha256, entry in listed.items():
+    entries = entries_by_hash.values()
+    registry.plan_prefetch((entry, path) for entry in entries for path in cache.files_to_read(entry, releases[entry]))
+    for sha256, entry in entries_by_hash.items():
         with _omit_on_error(board, entry):
             yield sha256, cache.load_run(registry, entry, releases[entry])
 
@@ -210,40 +209,40 @@ def _read_runs(
 def _rank_runs(
     cache: BoardCache,
     runs: Mapping[str, CachedRun],
-    listed: Mapping[str, ReleaseEntry],
+    entries_by_hash: Mapping[str, ReleaseEntry],
     board: RegistryBoard,
     registry: Registry,
 ) -> list[LeaderboardRow]:
     """Update the leaderboard database in the cache so that it has these runs and no others; return its ranked rows."""
     database = Leaderboard(cache.path, cache.list_checked_runs)
-    cached: set[str] = set()
+    cached_ids: set[str] = set()
     if database.path.is_file():
         with suppress(NipRunError):
-            cached = {str(row[0]) for row in database.query("SELECT run_id FROM runs")[1]}
-    added = [run.folder for sha256, run in runs.items() if sha256 not in cached]
-    removed = cached - runs.keys()
-    if added or removed or not database.path.is_file():
-        for sha256, reason in database.update(added, removed, registry.publication_order()).items():
-            board.left_out.append((str(listed[sha256].reference), reason))
+            cached_ids = {str(row[0]) for row in database.query("SELECT run_id FROM runs")[1]}
+    added_folders = [run.folder for sha256, run in runs.items() if sha256 not in cached_ids]
+    removed_ids = cached_ids - runs.keys()
+    if added_folders or removed_ids or not database.path.is_file():
+        for sha256, reason in database.update(added_folders, removed_ids, registry.publication_order()).items():
+            board.left_out.append((str(entries_by_hash[sha256].reference), reason))
     rows = rows_of_view(*database.query("SELECT * FROM leaderboard"))
-    return separate_tasks([_replace_shared_hash(row, listed) for row in rows])
+    return separate_tasks([_replace_shared_hash(row, entries_by_hash) for row in rows])
 
 
-def _replace_shared_hash(row: LeaderboardRow, listed: Mapping[str, ReleaseEntry]) -> LeaderboardRow:
+def _replace_shared_hash(row: LeaderboardRow, entries_by_hash: Mapping[str, ReleaseEntry]) -> LeaderboardRow:
     """Return a row with a release's name instead of its hash in `shared_with`, and in the reason for having no rank.
 
     `shared_with` is another run with the same answers. The database only knows its id, which is the release's hash.
     """
-    if (sha256 := row.shared_with) is None or sha256 not in listed:
+    if (sha256 := row.shared_with) is None or sha256 not in entries_by_hash:
         return row
-    release = str(listed[sha256].reference)
+    release = str(entries_by_hash[sha256].reference)
     return replace(row, shared_with=release, reason=row.reason and row.reason.replace(sha256, release))
 
 
 def separate_tasks(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
     """Split the rows of each benchmark into one list for each task, and set `row.list` to the number of the list.
 
-    In the database, a list also has rows whose task is not the task of its first row. Those rows have no rank there.
+    In the database, a list can also have rows of another task than its first row. They have no rank in this list.
     """
     last_list_numbers: dict[str | None, int] = {}  # by benchmark
     list_numbers: dict[tuple[str | None, str | None], int] = {}  # by benchmark and task
@@ -253,7 +252,7 @@ def separate_tasks(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
         if (row.benchmark, row.list) not in known_lists:  # the first row of a list defines the list's task
             known_lists.add((row.benchmark, row.list))
             list_numbers[row.benchmark, row.task] = row.list
-    separated = []
+    separated_rows = []
     for row in rows:
         key = row.benchmark, row.task
         if key not in list_numbers:
@@ -264,26 +263,26 @@ def separate_tasks(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
         own_rank: dict[str, Any] = {"rank": 1, "rank_last": 1, "reason": None} if has_other_task else {}
         if own_rank or row.list != list_numbers[key]:  # unchanged rows are not copied, because copying is slow
             row = replace(row, list=list_numbers[key], **own_rank)  # noqa: PLW2901
-        separated.append(row)
-    return sorted(separated, key=lambda row: (str(row.benchmark), row.list))
+        separated_rows.append(row)
+    return sorted(separated_rows, key=lambda row: (str(row.benchmark), row.list))
 
 
 def _check_benchmark(benchmark: str | None, rows: Sequence[LeaderboardRow], address: str) -> None:
     names = sorted({str(row.benchmark) for row in rows})
     if benchmark is not None and benchmark not in names:
-        published = f"; published are runs of {comma_join(names)}" if names else "; publish one with nip-run publish"
-        hint = did_you_mean(benchmark, names) or published
+        alternatives = f"; published are runs of {comma_join(names)}" if names else "; publish one with nip-run publish"
+        hint = did_you_mean(benchmark, names) or alternatives
         raise UsageError(f"no run of benchmark {benchmark!r} is published in {address}{hint}")
 
 
-def _repeat_marks(releases: Mapping[ReleaseEntry, Release], listed: Sequence[ReleaseEntry]) -> dict[str, list[str]]:
+def _repeat_marks(releases: Mapping[ReleaseEntry, Release], entries: Sequence[ReleaseEntry]) -> dict[str, list[str]]:
     """Return marks for runs that repeat a spec and for releases that copy a run, by the hash of the release.
 
     Runs with the same identity have played the same spec. If their rollouts differ, each run is a new sample of the
     models' answers, and keeps its own row and rank. If their rollouts are the same, they are copies of one sample.
     """
     runs_of_spec: dict[str, list[ReleaseEntry]] = defaultdict(list)
-    for entry in listed:
+    for entry in entries:
         runs_of_spec[releases[entry].identity.get("run") or entry.sha256].append(entry)
     marks: dict[str, list[str]] = defaultdict(list)
     for runs in runs_of_spec.values():
@@ -308,17 +307,17 @@ def _and_more(count: int) -> str:
 
 
 def _published_row(
-    row: LeaderboardRow, entry: ReleaseEntry, cached: CachedRun, lineage: Lineage,
+    row: LeaderboardRow, entry: ReleaseEntry, cached_run: CachedRun, lineage: Lineage,
     nodes: Mapping[str, LineageNode],
 ) -> PublishedRow:  # fmt: skip
     """Return a row of the board: the row of the database, the run's release, and the training behind its models."""
     node = nodes[entry.sha256]
     ancestry = lineage.ancestry(node)
     overlap = lineage.training_overlap(node, ancestry)
-    has_unrecomputed_metrics = any(mark.startswith((NOT_RECOMPUTED, WITHHELD)) for mark in cached.marks)
-    shared = () if row.shared_note is None else (row.shared_note,)
+    has_unrecomputed_metrics = any(mark.startswith((NOT_RECOMPUTED, WITHHELD)) for mark in cached_run.marks)
+    shared_marks = () if row.shared_note is None else (row.shared_note,)
     return PublishedRow(
-        **{**row.to_json(), "run_id": cached.run_id},
+        **{**row.to_json(), "run_id": cached_run.run_id},
         release=str(entry.reference),
         release_sha256=entry.sha256,
         owner=entry.reference.owner,
@@ -328,5 +327,5 @@ def _published_row(
         lineage=[origin_to_json(origin) for origin in ancestry.origins],
         tier=entry.tier or DEFAULT_TIER,
         numbers=AS_PUBLISHED if has_unrecomputed_metrics else RECOMPUTED,
-        marks=[*cached.marks, *shared, *describe_relations(node), *describe_marks(node, ancestry, overlap)],
+        marks=[*cached_run.marks, *shared_marks, *describe_relations(node), *describe_marks(node, ancestry, overlap)],
     )

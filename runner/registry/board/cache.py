@@ -23,7 +23,7 @@ from runner.base.storage.safe_files import create, make_folders, read_bounded, r
 from runner.documents.releases.bundle import checked_copy
 from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import Release, digest
-from runner.registry.board.numbers import check_run
+from runner.registry.board.run_check import check_run
 from runner.registry.lineage.nodes import LineageNode, node_from_release, read_content_hashes
 from runner.registry.release_errors import describe_error, is_temporary
 from runner.registry.rollouts_file import ROLLOUTS_FILE
@@ -233,7 +233,7 @@ def _is_board_file(path: str) -> bool:
 
 @contextmanager
 def _refuse_malformed(entry: ReleaseEntry, folder: RunFolder) -> Iterator[None]:
-    """Convert exceptions from reading a release in a `with` block; refuse the release if its contents caused one.
+    """Convert exceptions in a `with` block that reads a release, and refuse the release if its contents caused one.
 
     Raises:
         RefusedRelease: the release contradicts itself, or is malformed.
@@ -257,7 +257,9 @@ def fetch_files(
         ReleaseError: a file is damaged, missing, or too large.
         OSError: a file cannot be written.
     """
-    for file in (file for file in release.files if is_selected(file.path)):
+    for file in release.files:
+        if not is_selected(file.path):
+            continue
         max_bytes = MAX_ROLLOUTS_BYTES if file.path == ROLLOUTS else MAX_INPUT_BYTES
         if file.size > (MAX_SMALL_BYTES if file.path in SMALL_FILES else max_bytes):
             raise ReleaseError(f"{entry.reference}: {file.path} has {file.size:,} bytes, too large for a board")

@@ -47,11 +47,11 @@ def find_extra_file_problems(
         if name not in ignored and fetched.release.file(name) is not None:
             may_have_more = name == run_data.FILE and is_from_other_version(manifest)
             yield from limit_differences(
-                _differences(name, fetched.folder / name, expected, may_have_more=may_have_more), "values"
+                _find_differences(name, fetched.folder / name, expected, may_have_more=may_have_more), "values"
             )
 
 
-def _differences(name: str, path: Path, expected: bytes, *, may_have_more: bool) -> Iterator[str]:
+def _find_differences(name: str, path: Path, expected: bytes, *, may_have_more: bool) -> Iterator[str]:
     try:
         data = read_small(path, name=name)
     except ReleaseError as error:

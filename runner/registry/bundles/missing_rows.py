@@ -92,5 +92,5 @@ def _possible_settings(fetched: FetchedRelease, file: Path) -> Iterator[DatasetS
 
 def _format_rows(dataset: Dataset) -> Iterator[bytes]:
     for point in dataset.datapoints:
-        row = {"id": point.id, "label": point.label, **point.columns}
+        row = {"id": point.id, "label": point.saved_label, **point.columns}
         yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)

@@ -84,13 +84,13 @@ def _model_draft(
     links: tuple[ReleaseLink, ...],
 ) -> Draft:
     """Return the draft of one model. `group` is a fact of `collect_training_facts`. Names are redacted later."""
-    name, last, model = group["group"], group["made"][-1], final_settings["model"]
-    weights, notes = _find_weights(model, last["weights_sha256"])
+    name, last_model, model = group["group"], group["made"][-1], final_settings["model"]
+    weights, notes = _find_weights(model, last_model["weights_sha256"])
     files, omitted = _weight_files(weights, model, naming) if weights is not None else ({}, [])
     start_settings = ModelSource(folder.path).groups[name]
     location = "weights/" if files else _find_public_location(start_settings, model)
     entry = _spec_entry(start_settings, final_settings)
-    entry |= _weights_entry(model, weights, last["weights_sha256"], location)
+    entry |= _weights_entry(model, weights, last_model["weights_sha256"], location)
     effort = _effort_of(group)
     release = Release(
         kind=Kind.MODEL,
@@ -100,12 +100,12 @@ def _model_draft(
         description=naming.description or _describe(name, manifest.run_id, entry["base_model"], effort["continues"]),
         licence=naming.licence,
         visibility=naming.visibility,
-        identity=_identity(manifest, last, weights),
+        identity=_identity(manifest, last_model, weights),
         sources=sources_of_manifest(manifest),
         links=links,
         facts={
             **_model_facts(manifest, group, effort, entry["base_model"], location),
-            **_shutdown_fact(group["provider"], last["model"], start_settings.get("base_url")),
+            **_shutdown_fact(group["provider"], last_model["model"], start_settings.get("base_url")),
         },
     )
     texts = {
@@ -119,14 +119,14 @@ def _model_draft(
 def _model_facts(
     manifest: Manifest, group: Mapping[str, Any], effort: Mapping[str, Any], base_model: str, location: str | None
 ) -> dict[str, Any]:
-    last = group["made"][-1]
+    last_model = group["made"][-1]
     return {
         **{name: getattr(manifest, name) for name in ("run_id", "name", "started_at", "finished_at")},
         "group": group["group"],
         "provider": group["provider"],
-        "model": last["model"],
+        "model": last_model["model"],
         "base_model": base_model,
-        "iteration": last["iteration"],
+        "iteration": last_model["iteration"],
         "address": location,
         "effort": effort["own"],
         "continues": effort["continues"],
@@ -256,11 +256,11 @@ def _sum(values: list[Any]) -> Any:
     return None if None in values else round(sum(values), 9)
 
 
-def _identity(manifest: Manifest, last: Mapping[str, Any], weights: Weights | None) -> dict[str, str]:
+def _identity(manifest: Manifest, last_model: Mapping[str, Any], weights: Weights | None) -> dict[str, str]:
     hashes = {
         "run": manifest.identity,
-        "training_data": last["dataset_sha256"],
-        "weights": last["weights_sha256"] if weights is None else weights.sha256,
+        "training_data": last_model["dataset_sha256"],
+        "weights": last_model["weights_sha256"] if weights is None else weights.sha256,
     }
     return {name: value for name, value in hashes.items() if value is not None and _SHA256.fullmatch(value)}
 

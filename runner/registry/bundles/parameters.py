@@ -45,10 +45,11 @@ def select_parameters(spec: Mapping[str, Any]) -> dict[str, Any]:
     selected = {name: value for name, value in spec.items() if name not in NOT_PARAMETERS}
     for section in ("dataset", "protocol", "training"):
         if selected.get(section) is not None:
-            selected[section] = _without(selected[section], _SOURCE_KEYS[section])
+            selected[section] = _remove_keys(selected[section], _SOURCE_KEYS[section])
     if spec.get("rejudge") is not None:
-        selected["rejudge"] = _without(spec["rejudge"], frozenset(("run",)))
-    selected["models"] = {name: _without(group, _SOURCE_KEYS["models"]) for name, group in selected["models"].items()}
+        selected["rejudge"] = _remove_keys(spec["rejudge"], frozenset(("run",)))
+    groups = selected["models"].items()
+    selected["models"] = {name: _remove_keys(group, _SOURCE_KEYS["models"]) for name, group in groups}
     return selected
 
 
@@ -57,5 +58,5 @@ def build_parameters(spec: Mapping[str, Any]) -> bytes:
     return (_HEADER + dump(select_parameters(spec))).encode()
 
 
-def _without(section: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
+def _remove_keys(section: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
     return {name: value for name, value in section.items() if name not in names}

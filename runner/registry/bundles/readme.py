@@ -38,7 +38,7 @@ def build_readme(
         _introduction(manifest),
         *_parents(release, manifest),
         *_model_table(manifest, spec),
-        _result(manifest, metrics) + _unranked_note(manifest, spec),
+        _describe_result(manifest, metrics) + _unranked_note(manifest, spec),
         _commands(release, manifest, spec, has_rows=has_rows),
         *([] if has_rows else [_missing_rows_note()]),
         _sources(release),
@@ -69,12 +69,12 @@ def _model_table(manifest: Manifest, spec: Mapping[str, Any]) -> Iterator[str]:
     """Yield a table of the agents with their models and servers."""
     lines = ["| agent | model | server |", "| --- | --- | --- |"]
     for row in manifest.agents[:MAX_MODELS]:
-        server = _server(spec["models"].get(row["model_group"], {}), row)
+        server = _describe_server(spec["models"].get(row["model_group"], {}), row)
         lines.append(f"| {as_cell(row['agent'])} | {as_cell(row['model'])} | {server} |")
     yield "\n".join(lines)
 
 
-def _server(group: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+def _describe_server(group: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     """Describe the server of an agent's model, and the environment variable with the server's key."""
     provider = group.get("provider") or row["provider"]
     if not PROVIDERS[provider if provider in PROVIDERS else DEFAULT_PROVIDER].remote:
@@ -87,7 +87,7 @@ def _server(group: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     return server if key is None else f"{server}, key in {as_cell(key)}"
 
 
-def _result(manifest: Manifest, metrics: Mapping[str, Any]) -> str:
+def _describe_result(manifest: Manifest, metrics: Mapping[str, Any]) -> str:
     accuracy = find_accuracy(metrics)
     # A replay made no calls, so its own cost is 0, although `cost_usd` has the cost of the replayed answers.
     cost = "an unknown cost" if manifest.own_cost_usd is None else f"${manifest.own_cost_usd:,.4f}"

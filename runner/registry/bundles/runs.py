@@ -19,7 +19,7 @@ from runner.documents.releases.bundle import Content
 from runner.documents.releases.manifest import Release, ReleaseLink
 from runner.documents.releases.reference import Kind, Reference
 from runner.documents.yaml_writer import dump
-from runner.game.prompts.templates import SUFFIX
+from runner.game.prompts.templates import STORED_SUFFIXES
 from runner.registry.bundles import parameters, readme, run_data
 from runner.registry.bundles.models import build_model_drafts
 from runner.registry.bundles.run_facts import (
@@ -52,7 +52,7 @@ NO_ROWS = "none"
 """The value of `--dataset-licence` for a dataset whose rows must not be published."""
 ROWS = f"{DATA}/inputs/dataset.jsonl"
 REPLAYED = "inputs/replayed"
-"""Replaces the path of a replayed run in a published spec. Readers do not need that run: the replay has its answers."""
+"""The path of replayed runs in a published spec. Readers do not need these runs, because the replay has the answers."""
 
 _RUN_FILES = ("journal.jsonl", "stages.jsonl", "state.json", "metrics.json", "manifest.json")
 _INPUTS = ("protocol.yaml", DEBATES, baseline_scores.FILE)
@@ -94,7 +94,9 @@ def build_run_draft(folder: RunFolder, results: Results, naming: Naming) -> Draf
         contents,
         notes=tuple(_notes(folder, manifest, spec, contents, has_rows=has_rows)),
         # The README has names from the spec and the manifest. After these are redacted, the README is built again.
-        rebuilders={readme.FILE: lambda public, root: _readme(public, RunFolder.from_release(root / DATA), has_rows)},
+        rebuilders={
+            readme.FILE: lambda redacted, root: _readme(redacted, RunFolder.from_release(root / DATA), has_rows)
+        },
         withheld={} if has_rows else {ROWS: folder.path / "inputs" / "dataset.jsonl"},
     )
 
@@ -136,12 +138,12 @@ def build_run_drafts(folder: RunFolder, results: Results, naming: Naming) -> Seq
 
 
 def _links(folder: RunFolder, results: Results, naming: Naming) -> tuple[ReleaseLink, ...]:
-    published = {
+    sent_references = {
         run_id: reference
         for run_id in folder.manifest().source_run_ids
         if (reference := find_sent_reference(results.run(run_id), naming.registry_address, naming.version)) is not None
     }
-    links = build_links(folder, results, naming.owner, naming.version, names={**published, **naming.references})
+    links = build_links(folder, results, naming.owner, naming.version, names={**sent_references, **naming.references})
     if naming.child_of is None:
         return links
     parent = ReleaseLink(role="child_of", release=naming.child_of, sha256=naming.child_of_sha256)
@@ -152,10 +154,10 @@ def _run_files(folder: RunFolder, spec: Mapping[str, Any]) -> dict[str, Content]
     """Return the files of the run's folder that are published. Files that can be recomputed from them are omitted."""
     inputs = folder.path / "inputs"
     trainers = inputs / FOLDER
-    stored = read_index(trainers)
-    names = {stored_name(group, path) for group, files in stored.items() for path in files.files}
-    names |= {INDEX} if stored else set()
-    prompts = sorted(path for path in (inputs / "prompts").iterdir() if path.name.endswith(SUFFIX))
+    stored_files = read_index(trainers)
+    names = {stored_name(group, path) for group, files in stored_files.items() for path in files.files}
+    names |= {INDEX} if stored_files else set()
+    prompts = sorted(path for path in (inputs / "prompts").iterdir() if path.name.endswith(STORED_SUFFIXES))
     contents: dict[str, Content] = {f"{DATA}/{SAVED_SPEC}": _published_spec(folder, spec)}
     contents |= {f"{DATA}/{name}": folder.path / name for name in _RUN_FILES if (folder.path / name).is_file()}
     contents |= {f"{DATA}/inputs/{name}": inputs / name for name in _INPUTS if (inputs / name).is_file()}
@@ -250,7 +252,8 @@ def _notes(
         yield f"no {ENVIRONMENT}: the run was started by nip-run {manifest.version}, which did not record its packages"
     if not has_rows:
         yield "the dataset's rows are not published, but their ids, hashes and source and the models' messages are"
-    for group in (group for group in spec["models"].values() if group.get("run") is not None):
-        yield f"the replayed run {PurePath(group['run']).name} is not part of the release, but its answers are"
+    for group in spec["models"].values():
+        if group.get("run") is not None:
+            yield f"the replayed run {PurePath(group['run']).name} is not part of the release, but its answers are"
     for line in missing_lines(read_index(folder.path / "inputs" / FOLDER)):
         yield f"not in the release: {line}"

@@ -2,7 +2,7 @@
 
 The run's *pin* (`inputs/dataset.pin.json`) has the hashes of the datapoints and groups, and its rollouts have the
 labels. From both, a board computes the task, so that the run is ranked only with runs on the same datapoints, labels
-and groups. No one else can check that the hashes and labels are right, so the board marks the run's metrics.
+and groups. Only the publisher can check that the hashes and labels are right, so the board marks the run's metrics.
 """
 
 from __future__ import annotations
@@ -59,23 +59,23 @@ def load_withheld(folder: RunFolder) -> Dataset:
     # The owner of a dataset may withhold all labels, but not some of them.
     are_labels_withheld = bool(labels) and all(label is None for label in labels.values())
     valid_labels = [(type(None), None)] if are_labels_withheld else [(int, 0), (int, 1)]
-    labeled = {point_id for point_id, label in labels.items() if (type(label), label) in valid_labels}
-    unknown = [row["id"] for row in rows if row["id"] not in labeled]
-    if unknown or len({row["id"] for row in rows}) < len(rows):
+    labeled_ids = {point_id for point_id, label in labels.items() if (type(label), label) in valid_labels}
+    unlabeled_ids = [row["id"] for row in rows if row["id"] not in labeled_ids]
+    if unlabeled_ids or len({row["id"] for row in rows}) < len(rows):
         raise ReleaseError(
             f"the run's dataset rows are withheld, and no rollout has the label of "
-            f"{counted(len(unknown), 'datapoint')}, so the task and metrics cannot be recomputed"
+            f"{counted(len(unlabeled_ids), 'datapoint')}, so the task and metrics cannot be recomputed"
         )
     if group_by is None and any(row["group_sha256"] is not None for row in rows):
         raise ReleaseError(f"the run's spec does not group the datapoints, but {PIN} does")
-    played = [_played_datapoint(row, labels[row["id"]]) for row in rows]
-    lines = [orjson.dumps(vars(point), option=orjson.OPT_APPEND_NEWLINE) for point in played]
+    played_points = [_played_datapoint(row, labels[row["id"]]) for row in rows]
+    lines = [orjson.dumps(vars(point), option=orjson.OPT_APPEND_NEWLINE) for point in played_points]
     atomic_write(folder.path / WITHHELD, b"".join(lines))
     columns = tuple(sorted(template_variables(folder) - VARIABLES.keys()))
-    empty = dict.fromkeys(columns, "")
+    empty_columns = dict.fromkeys(columns, "")
     datapoints = tuple(
-        _WithheldDatapoint(point.id, point.label, empty, point.group, row["sha256"])
-        for point, row in zip(played, rows, strict=True)
+        _WithheldDatapoint(point.id, point.label, empty_columns, point.group, row["sha256"])
+        for point, row in zip(played_points, rows, strict=True)
     )
     return Dataset(datapoints, columns, manifest.dataset_source_sha256 or "", group_by)
 

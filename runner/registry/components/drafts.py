@@ -11,8 +11,8 @@ from runner.base.text import comma_join
 from runner.documents.releases.manifest import Release, ReleaseLink
 from runner.documents.releases.reference import COMPONENTS, Kind, Reference, identifier_problem
 from runner.registry.components.files import UnnamedComponent, build_dataset, build_prompts, build_protocol
-from runner.registry.components.parts import build_agent, build_model, build_trainer
 from runner.registry.components.spec import build_spec
+from runner.registry.components.spec_entries import build_agent, build_model, build_trainer
 from runner.registry.draft import Draft, Naming
 from runner.results.provenance.file_pins import find_sources
 

@@ -18,7 +18,6 @@ from runner.base.hashing import tagged_hash
 from runner.base.problems import Place, Problem
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import comma_join
-from runner.documents.dataclass_schema import to_plain
 from runner.documents.layer_loading import EXTENDS
 from runner.documents.releases.bundle import Content
 from runner.documents.releases.manifest import ReleaseLink
@@ -26,6 +25,7 @@ from runner.documents.releases.reference import Kind
 from runner.documents.yaml_reader import read_yaml
 from runner.documents.yaml_writer import dump
 from runner.game.prompts.templates import (
+    ANSWER_VARIABLES,
     CONFIDENCE,
     LAST_ROUND,
     MAX_BYTES,
@@ -36,6 +36,7 @@ from runner.game.prompts.templates import (
 )
 from runner.game.protocols.loader import load_protocol
 from runner.game.protocols.protocol import Protocol
+from runner.game.protocols.schema import file_content, parameter_content
 from runner.registry.components.croissant import build_croissant, find_column_kinds
 from runner.registry.draft import Naming
 from runner.results.provenance.file_pins import PinnedFiles
@@ -75,11 +76,11 @@ def load_protocol_file(path: Path) -> tuple[bytes, Protocol]:
     """
     protocol = load_protocol(path.name, folder=path.absolute().parent, where=lambda _: Place(str(path)))
     extends_others = EXTENDS in read_yaml(path).data
-    return dump(_plain_protocol(protocol)).encode() if extends_others else _read_file(path), protocol
+    return dump(_protocol_data(protocol)).encode() if extends_others else _read_file(path), protocol
 
 
-def _plain_protocol(protocol: Protocol) -> dict[str, Any]:
-    data: dict[str, Any] = to_plain(protocol.file)
+def _protocol_data(protocol: Protocol) -> dict[str, Any]:
+    data: dict[str, Any] = file_content(protocol.file)
     if not protocol.declares_verifier_first:
         # If the file had this key, it would declare that the parameter can be changed.
         del data["parameters"]["verifier_first"]
@@ -93,11 +94,11 @@ def remove_nulls(value: Any) -> Any:
     return [remove_nulls(item) for item in value] if isinstance(value, list) else value
 
 
-def build_protocol(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
+def build_protocol(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - same parameters for all builders
     if path.suffix not in (".yaml", ".yml"):
         raise UsageError(f"{path} is not a protocol file; name a .yaml file")
     data, protocol = load_protocol_file(path)
-    parameters = to_plain(protocol.parameters)
+    parameters = parameter_content(protocol.parameters)
     return UnnamedComponent(
         parts={Kind.PROTOCOL: PinnedFiles(path, (path,))},
         contents={"protocol.yaml": data},
@@ -146,12 +147,14 @@ def sources_of(files: Mapping[str, bytes]) -> dict[str, str]:
     return {name.removesuffix(SUFFIX): data.decode("utf-8-sig") for name, data in files.items()}
 
 
-def build_prompts(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
+def build_prompts(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - same parameters for all builders
     files = load_template_files(path)
     prompts = PromptSet(sources_of(files))
     hashes = {name: tagged_hash("prompt", text) for name, text in sorted(prompts.sources.items())}
-    variables = {name: sorted(used & VARIABLES.keys()) for name, used in prompts.variables.items()}
-    columns = sorted({name for used in prompts.variables.values() for name in used - VARIABLES.keys()})
+    lists_answers = any("decision_line" in used for used in prompts.variables.values())
+    own = VARIABLES.keys() | ANSWER_VARIABLES.keys() if lists_answers else VARIABLES.keys()
+    variables = {name: sorted(used & own) for name, used in prompts.variables.items()}
+    columns = sorted({name for used in prompts.variables.values() for name in used - own})
     agents = sorted(name for name in prompts.sources if not name.endswith((LAST_ROUND, CONFIDENCE)))
     return UnnamedComponent(
         parts={Kind.PROMPTS: PinnedFiles(path, tuple(path / name for name in files))},
@@ -169,7 +172,7 @@ def build_prompts(path: Path, naming: Naming, part: str | None) -> UnnamedCompon
 # Datasets
 
 
-def build_dataset(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
+def build_dataset(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - same parameters for all builders
     if path.suffix not in _TABLE_SUFFIXES:
         raise UsageError(f"{path} is not a dataset file; name a file with suffix {comma_join(_TABLE_SUFFIXES)}")
     settings = DatasetSettings(path=path.name)
@@ -177,7 +180,7 @@ def build_dataset(path: Path, naming: Naming, part: str | None) -> UnnamedCompon
     name = f"dataset{path.suffix}"
     licence = naming.dataset_licence or naming.licence
     labels = Counter("none" if point.label is None else str(point.label) for point in dataset.datapoints)
-    splits = Counter(str(split) for split in (point.columns.get("split") for point in dataset.datapoints) if split)
+    splits = Counter(str(point.columns["split"]) for point in dataset.datapoints if point.columns.get("split"))
     description = naming.description or f"{len(dataset.datapoints):,} datapoints: {comma_join(dataset.columns)}"
     columns = {
         "id": "text",

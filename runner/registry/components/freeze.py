@@ -24,7 +24,7 @@ from runner.spec.loader import Spec
 
 @dataclass(frozen=True)
 class FrozenPin:
-    """A part of a spec with the release or commit that pins it (so that others get the same part), or why none does."""
+    """A part of a spec with the release or commit that pins its content, or with the reason why it is not pinned."""
 
     part: str
     """`spec`, `protocol`, `prompts`, `dataset`, or the key that names a release, such as `agents.verifier`."""

@@ -46,13 +46,13 @@ class Installer:
     def __init__(self, store: Store, lock: Lock, address: str | None = None) -> None:
         self.store, self.lock, self.address = store, lock, address
         self._registries: dict[str, Registry] = {}
-        self._stack = ExitStack()
+        self._exit_stack = ExitStack()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        self._exit_stack.close()
 
     def install(self, references: Sequence[str]) -> list[InstallResult]:
         """Install releases by reference with all releases that they need, and pin them.
@@ -96,7 +96,7 @@ class Installer:
     def _registry(self, address: str | None) -> Registry:
         key = address or ""
         if key not in self._registries:
-            self._registries[key] = self._stack.enter_context(connect_to_read(address))
+            self._registries[key] = self._exit_stack.enter_context(connect_to_read(address))
         return self._registries[key]
 
     def _find(self, reference: Reference | Digest) -> tuple[Registry | None, ReleaseEntry]:
@@ -137,14 +137,14 @@ class Installer:
                 )
             release = self._read_manifest(registry, entry)
             for reference, sha256 in find_dependencies(release):
-                pending.append(self._find_needed(registry, entry.reference, reference, sha256))
+                pending.append(self._find_dependency(registry, entry.reference, reference, sha256))
 
     def _read_manifest(self, registry: Registry | None, entry: ReleaseEntry) -> Release:
         if registry is None:
             return self.store.check(entry.reference).release
         return registry.read_manifest(entry)[0]
 
-    def _find_needed(
+    def _find_dependency(
         self, registry: Registry | None, dependent: Reference, reference: Reference, sha256: str | None
     ) -> tuple[Registry | None, ReleaseEntry]:
         """Return a release that `dependent` needs, with the registry to install it from; see `_find`."""

@@ -68,7 +68,7 @@ class Lock:
         start = folder.absolute()
         while (release_folder := fetched_folder([start])) is not None and release_folder != release_folder.parent:
             start = release_folder.parent
-        candidates = (up / LOCK for up in ancestors(start))
+        candidates = (parent / LOCK for parent in ancestors(start))
         path = next((path for path in candidates if is_file(path)), Path.cwd() / LOCK)
         return cls.read(path)
 
@@ -134,8 +134,8 @@ class Lock:
                     f"{'; '.join(conflicts)}. A version never changes, so one of the two is not genuine. To use the "
                     f"new one, remove the line of the release from {self.path} and install it again"
                 )
-            new = {name: self._relative_pin(pin) for name, pin in pins.items() if name not in current.pins}
-            return current.write({**current.pins, **new}) if new else current
+            new_pins = {name: self._relative_pin(pin) for name, pin in pins.items() if name not in current.pins}
+            return current.write({**current.pins, **new_pins}) if new_pins else current
 
     def remove(self, references: set[Reference]) -> Lock:
         """Remove pins from the file, and return the new lock. Raises as `add`."""
@@ -155,7 +155,7 @@ class Lock:
             yield Lock.read(self.path)
 
     def _relative_pin(self, pin: LockedPin) -> LockedPin:
-        """Return a pin with a relative path to a registry folder inside the project: the project may be moved."""
+        """Make the path of a registry folder inside the project relative, so that users can move the project."""
         if not pin.address.startswith("file:"):
             return pin
         with suppress(ValueError):

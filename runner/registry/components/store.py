@@ -98,9 +98,9 @@ class Store:
             raise type(error)(f"{folder}: {error}{repair}") from error
         if release.reference != reference:
             raise ReleaseError(f"{folder} contains another release, {release.reference}{repair}")
-        damaged = [damage for file in release.files if (damage := _describe_damage(folder, file))]
-        if damaged:
-            raise ReleaseError(f"{reference} is damaged in {folder}: {'; '.join(damaged)}{repair}")
+        problems = [problem for file in release.files if (problem := _describe_damage(folder, file))]
+        if problems:
+            raise ReleaseError(f"{reference} is damaged in {folder}: {'; '.join(problems)}{repair}")
         return Installed(release, folder, digest(data))
 
     def find_origin(self, reference: Reference) -> str | None:

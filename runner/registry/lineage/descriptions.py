@@ -79,10 +79,10 @@ def _describe_claims(origin: ModelOrigin) -> str:
 def _has_unknown_weights(origin: ModelOrigin) -> bool:
     """Return whether a trained model has neither a hash of its weights nor a unique name."""
     use = origin.use
-    last = use.lineage[-1] if use.lineage else None
-    is_trained = last is not None or bool(origin.makers)
+    last_step = use.lineage[-1] if use.lineage else None
+    is_trained = last_step is not None or bool(origin.makers)
     hashes = [
-        use.weights_sha256, last and last.weights_sha256,
+        use.weights_sha256, last_step and last_step.weights_sha256,
         *(maker.output_model.step.weights_sha256 for maker in origin.makers),
     ]  # fmt: skip
     return is_trained and not any(hashes) and not use.has_unique_name

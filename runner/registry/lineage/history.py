@@ -17,7 +17,7 @@ from runner.registry.lineage.lineage import Ancestry, Lineage, TrainingOverlap
 from runner.registry.lineage.model_origins import ModelOrigin
 from runner.registry.lineage.nodes import LineageNode
 from runner.registry.lineage.relations import (
-    Originals,
+    OriginalFinder,
     describe_dependencies,
     find_original_link,
     replayed_run,
@@ -152,7 +152,7 @@ def _group_by_run(nodes: Sequence[LineageNode]) -> tuple[Runs, Runs]:
     """
     runs: dict[RunKey, list[LineageNode]] = {}
     replays: dict[RunKey, list[LineageNode]] = {}
-    originals = Originals(nodes)
+    originals = OriginalFinder(nodes)
     for node in sorted(nodes, key=lambda item: (item.kind == "model", item.owner is not None)):
         if node.private or (node.kind == "training" and node.parent_run_id is not None):
             continue
@@ -170,8 +170,8 @@ def _all_names(node: LineageNode) -> Iterator[str]:
 
 
 def _model_names(group: Group) -> list[str]:
-    first = [] if group.model is None else [group.model]
-    return first + [model.step.model for model in group.output_models]
+    start_models = [] if group.model is None else [group.model]
+    return start_models + [model.step.model for model in group.output_models]
 
 
 def _select_runs(name: str, runs: Runs, replays: Runs, lineage: Lineage) -> Selection:
@@ -269,23 +269,23 @@ def _unique_replays(replays: Sequence[LineageNode]) -> tuple[LineageNode, ...]:
 
 
 def _order_as_tree(rows: Mapping[RunKey, HistoryRow]) -> Iterator[HistoryRow]:
-    """Yield each row after the row above it, and set its depth in the tree.
+    """Yield each row after its parent, and set its depth in the tree.
 
-    The row above a test is its training run. The row above another run is the first run that made one of its start
-    models. If only one row is below a row, both have the same depth; several rows are one level deeper. In a cycle, the
+    The parent of a test is its training run. The parent of another run is the first run that made one of its start
+    models. An only child has the same depth as its parent; several children are one level deeper. In a cycle, the
     oldest row comes first.
     """
     key_of_run = {(row.node.run_id, row.node.owner): key for key, row in rows.items()}
-    below: dict[RunKey | None, list[RunKey]] = {}
+    children_of: dict[RunKey | None, list[RunKey]] = {}
     for key, row in sorted(rows.items(), key=lambda item: (item[1].node.started_at, item[0])):
-        above = key_of_run.get(_parent_run(row.node)) or (row.maker_runs[0] if row.maker_runs else None)
-        below.setdefault(above, []).append(key)
+        parent = key_of_run.get(_parent_run(row.node)) or (row.maker_runs[0] if row.maker_runs else None)
+        children_of.setdefault(parent, []).append(key)
     remaining = dict(rows)
-    starts = below.get(None, [])
+    roots = children_of.get(None, [])
     while remaining:  # after the first iteration, only rows in cycles remain
         oldest = min(remaining, key=lambda key: (remaining[key].node.started_at, remaining[key].node.run_id))
-        pending = [(key, 0) for key in reversed(starts)] or [(oldest, 0)]
-        starts = []
+        pending = [(key, 0) for key in reversed(roots)] or [(oldest, 0)]
+        roots = []
         while pending:
             key, depth = pending.pop()
             if key not in remaining:
@@ -293,7 +293,7 @@ def _order_as_tree(rows: Mapping[RunKey, HistoryRow]) -> Iterator[HistoryRow]:
             row = remaining.pop(key)
             row.depth = depth
             yield row
-            children = below.get(key, [])
+            children = children_of.get(key, [])
             child_depth = depth + 1 if len(children) > 1 else depth
             pending.extend((child, child_depth) for child in reversed(children))
 

@@ -112,7 +112,7 @@ class Lineage(OriginIndex):
                 # Read every release of a run, because one release may declare less than another.
                 visited.add((source.node.key, *source.key))
                 self._count_games(source, ancestry)
-                pending.append(_trained_from(source))
+                pending.append(_find_training_start(source))
         return ancestry
 
     def _trace_use(self, use: ModelUse, ancestry: Ancestry) -> Iterator[ModelUse | ModelMaker]:
@@ -140,8 +140,9 @@ class Lineage(OriginIndex):
             for part in self._parts(run_id, maker.node.run_id, owners):
                 effort = _max_effort(effort, Effort.from_facts(part.facts))
             if key in ancestry.games:
-                old = ancestry.games[key]
-                run_id, effort, owners = run_id or old.run_id, _max_effort(old.effort, effort), owners | old.owners
+                known = ancestry.games[key]
+                run_id, owners = run_id or known.run_id, owners | known.owners
+                effort = _max_effort(known.effort, effort)
             ancestry.games[key] = IterationGames(run_id, effort, owners)
 
     def training_overlap(self, node: LineageNode, ancestry: Ancestry | None = None) -> TrainingOverlap | None:
@@ -155,19 +156,19 @@ class Lineage(OriginIndex):
         benchmark_datapoints = node.datapoints  # may read the run's inputs from disk
         if not benchmark_datapoints:
             return None
-        trained, at_least = self.training_datapoints(training)
-        return TrainingOverlap(len(trained & benchmark_datapoints), len(benchmark_datapoints), at_least)
+        trained_hashes, at_least = self.training_datapoints(training)
+        return TrainingOverlap(len(trained_hashes & benchmark_datapoints), len(benchmark_datapoints), at_least)
 
     def training_datapoints(self, ancestry: Ancestry) -> tuple[set[str], bool]:
         """Return the content hashes of the datapoints of all training in an ancestry, and whether there may be more."""
-        trained: set[str] = set()
+        trained_hashes: set[str] = set()
         at_least = bool(ancestry.unknown)
         for (run, _), games in ancestry.games.items():
             parts = self._parts(games.run_id, run[0], games.owners)
             known_datapoints = [part.datapoints for part in parts if part.datapoints is not None]
             at_least |= not known_datapoints
-            trained.update(*known_datapoints)
-        return trained, at_least
+            trained_hashes.update(*known_datapoints)
+        return trained_hashes, at_least
 
     def _parts(self, run_id: str, parent: str, owners: frozenset[str | None]) -> Iterator[LineageNode]:
         """Yield the releases of a run that these owners published as a part of the training run `parent`."""
@@ -176,7 +177,7 @@ class Lineage(OriginIndex):
                 yield part
 
 
-def _trained_from(maker: ModelMaker) -> ModelUse | ModelMaker:
+def _find_training_start(maker: ModelMaker) -> ModelUse | ModelMaker:
     """Return the model that a training started from: an earlier one of the same run, or the run's start model."""
     iteration = maker.output_model.from_iteration
     earlier = None if iteration is None else maker.group.model_of_iteration(iteration)

@@ -87,8 +87,8 @@ def _family_links(
             release=str(run_reference(part.run_id, owner, version)),
             identity=part.manifest().identity,
         )
-    judged = None if manifest.rejudge_of is None else manifest.rejudge_of.run_id
-    for role, run_id in (("parent", manifest.parent_run_id), ("judges", judged)):
+    judged_run_id = None if manifest.rejudge_of is None else manifest.rejudge_of.run_id
+    for role, run_id in (("parent", manifest.parent_run_id), ("judges", judged_run_id)):
         if run_id is None:
             continue
         run = results.run(run_id)
@@ -115,11 +115,11 @@ def _model_links(
             identity = model_identity(group["provider"], group["model"], group["weights_sha256"])
             yield ReleaseLink(role="input", release=source["release"], sha256=source["sha256"], identity=identity)
         if group["made"]:
-            last = group["made"][-1]
+            last_model = group["made"][-1]
             yield ReleaseLink(
                 role="output",
                 release=str(model_reference(folder.run_id, group["group"], owner, version)),
-                identity=model_identity(group["provider"], last["model"], last["weights_sha256"]),
+                identity=model_identity(group["provider"], last_model["model"], last_model["weights_sha256"]),
             )
 
 
@@ -262,8 +262,8 @@ def _effort(part: RunFolder) -> dict[str, Any]:
     if not part.manifest_path.is_file():
         return {"run_id": part.run_id, **dict.fromkeys(EFFORT)}
     manifest = part.manifest()
-    counted = {name: getattr(manifest, name) for name in EFFORT if name != "datapoints"}
-    return {"run_id": part.run_id, "datapoints": _count_datapoints(part), **counted}
+    counts = {name: getattr(manifest, name) for name in EFFORT if name != "datapoints"}
+    return {"run_id": part.run_id, "datapoints": _count_datapoints(part), **counts}
 
 
 def _count_datapoints(part: RunFolder) -> int | None:

@@ -172,46 +172,46 @@ class OriginIndex:
         """Return the origin from the makers of the same weights; it is `BROKEN` if the lineage names other weights."""
         if not use.lineage:
             return _hide_private(ModelOrigin(use, Proof.PROVED, tuple(makers), is_undeclared=True))
-        last = use.lineage[-1]
-        is_declared = any(maker.step_key == (last.run_id, last.iteration) for maker in makers)
-        named_makers = self._by_step[last.run_id, last.iteration]
-        if is_declared or not any(_is_meant(maker.node, use, last) for maker in named_makers):
+        last_step = use.lineage[-1]
+        is_declared = any(maker.step_key == (last_step.run_id, last_step.iteration) for maker in makers)
+        named_makers = self._by_step[last_step.run_id, last_step.iteration]
+        if is_declared or not any(_is_named(maker.node, use, last_step) for maker in named_makers):
             return _hide_private(ModelOrigin(use, Proof.PROVED, tuple(makers), is_undeclared=not is_declared))
         reason = (
-            f"the lineage says that {last.run_id} made the model, but its weights were made by {_format_makers(makers)}"
+            f"the lineage says that {last_step.run_id} made the model, but its weights were made by "
+            f"{_format_makers(makers)}"
         )
         return _hide_private(ModelOrigin(use, Proof.BROKEN, tuple(makers), reason))
 
-    def _find_by_lineage(self, use: ModelUse, last: TrainingStep) -> ModelOrigin:
+    def _find_by_lineage(self, use: ModelUse, last_step: TrainingStep) -> ModelOrigin:
         """Return the origin that the last step of the declared lineage names."""
-        if use.model is not None and use.model != last.model:
+        if use.model is not None and use.model != last_step.model:
             return self._broken_origin(
-                use, f"the run used {use.model}, but the lineage of its model ends with {last.model}"
+                use, f"the run used {use.model}, but the lineage of its model ends with {last_step.model}"
             )
-        same_step = self._by_step[last.run_id, last.iteration]
-        candidates = _meant_or_all(same_step, use, last)
-        makers = [maker for maker in candidates if _matches(maker, use, last)]
+        same_step = self._by_step[last_step.run_id, last_step.iteration]
+        candidates = _select_named_makers(same_step, use, last_step)
+        makers = [maker for maker in candidates if _matches(maker, use, last_step)]
         if makers:
             runs = {maker.node.run for maker in makers}
-            same_run = [
-                maker for maker in same_step if maker.node.run in runs and not _is_meant(maker.node, use, last)
-            ]  # releases of the same run by other owners
+            by_other_owners = [maker for maker in same_step if not _is_named(maker.node, use, last_step)]
+            same_run = [maker for maker in by_other_owners if maker.node.run in runs]
             claims = _public_makers(_without_copies(same_run, makers))
-            reason = _describe_other_release(makers, last)
+            reason = _describe_other_release(makers, last_step)
             return _hide_private(ModelOrigin(use, Proof.DECLARED, tuple(makers), reason, claimed_by=claims))
-        meant = [maker for maker in candidates if _is_meant(maker.node, use, last)]
-        if meant:
-            models = _describe_other_models(meant, last)
+        named_makers = [maker for maker in candidates if _is_named(maker.node, use, last_step)]
+        if named_makers:
+            models = _describe_other_models(named_makers, last_step)
             return self._broken_origin(
-                use, f"the lineage says that {_format_makers(meant)} made the model, but that run made {models}"
+                use, f"the lineage says that {_format_makers(named_makers)} made the model, but that run made {models}"
             )
-        step = f"iteration {last.iteration} of {last.run_id}"
-        nodes = (node for node in self._by_run[last.run_id] if _is_meant(node, use, last))
+        step = f"iteration {last_step.iteration} of {last_step.run_id}"
+        nodes = (node for node in self._by_run[last_step.run_id] if _is_named(node, use, last_step))
         if any(node.kind == "training" for node in nodes):
             return self._broken_origin(
                 use, f"the lineage says that {step} made the model, but that iteration made none"
             )
-        missing = ModelOrigin(use, Proof.MISSING, reason=_describe_missing(last), missing_run=last.run_id)
+        missing = ModelOrigin(use, Proof.MISSING, reason=_describe_missing(last_step), missing_run=last_step.run_id)
         return self._find_by_name(use, f"the lineage names {step}") or missing
 
     def _broken_origin(self, use: ModelUse, reason: str) -> ModelOrigin:
@@ -271,27 +271,27 @@ def _split_claims(makers: Sequence[ModelMaker], use: ModelUse) -> tuple[list[Mod
         runs = {(maker.node.run, maker.node.owner) for maker in with_weights}
         confirmed += [maker for maker in makers if (maker.node.run, maker.node.owner) in runs]
     if not confirmed and use.lineage:
-        last = use.lineage[-1]
-        same_step = [maker for maker in makers if maker.step_key == (last.run_id, last.iteration)]
-        confirmed = _meant_or_all(same_step, use, last)
+        last_step = use.lineage[-1]
+        same_step = [maker for maker in makers if maker.step_key == (last_step.run_id, last_step.iteration)]
+        confirmed = _select_named_makers(same_step, use, last_step)
     return confirmed, _without_copies(makers, confirmed)
 
 
 def _without_copies(makers: Sequence[ModelMaker], confirmed: Sequence[ModelMaker]) -> list[ModelMaker]:
     """Return the makers that are not confirmed, except those in other releases of a confirmed maker's run."""
-    same = [(maker.node.run, group) for maker in confirmed for group in maker.node.groups]
-    return [maker for maker in makers if maker not in confirmed and (maker.node.run, maker.group) not in same]
+    groups = [(maker.node.run, group) for maker in confirmed for group in maker.node.groups]
+    return [maker for maker in makers if maker not in confirmed and (maker.node.run, maker.group) not in groups]
 
 
-def _meant_or_all(makers: Sequence[ModelMaker], use: ModelUse, last: TrainingStep) -> list[ModelMaker]:
-    """Return the makers that the last step of a lineage means; if there are none and the step names no owner, all."""
-    meant = [maker for maker in makers if _is_meant(maker.node, use, last)]
-    return meant or (list(makers) if last.release is None else [])
+def _select_named_makers(makers: Sequence[ModelMaker], use: ModelUse, last_step: TrainingStep) -> list[ModelMaker]:
+    """Return the makers that the last step of a lineage names; if there are none and the step names no owner, all."""
+    named_makers = [maker for maker in makers if _is_named(maker.node, use, last_step)]
+    return named_makers or (list(makers) if last_step.release is None else [])
 
 
-def _is_meant(node: LineageNode, use: ModelUse, last: TrainingStep) -> bool:
-    """Return whether the last step of a lineage means this run, and not another owner's run with the same id."""
-    owner = [] if last.release is None else last.release.split("/")[-2:-1]
+def _is_named(node: LineageNode, use: ModelUse, last_step: TrainingStep) -> bool:
+    """Return whether the last step of a lineage names this run, and not another owner's run with the same id."""
+    owner = [] if last_step.release is None else last_step.release.split("/")[-2:-1]
     return node.owner in (None, use.node.owner, *owner)
 
 
@@ -299,32 +299,32 @@ def _public_makers(makers: Sequence[ModelMaker]) -> tuple[ModelMaker, ...]:
     return tuple(maker for maker in makers if not maker.node.private)
 
 
-def _matches(maker: ModelMaker, use: ModelUse, last: TrainingStep) -> bool:
+def _matches(maker: ModelMaker, use: ModelUse, last_step: TrainingStep) -> bool:
     """Return whether a maker made the model that the last step of a lineage describes."""
     step = maker.output_model.step
-    hashes = {digest for digest in (use.weights_sha256, last.weights_sha256) if digest is not None}
+    hashes = {digest for digest in (use.weights_sha256, last_step.weights_sha256) if digest is not None}
     return (
-        step.model == last.model
-        and last.dataset_sha256 in (None, step.dataset_sha256)
+        step.model == last_step.model
+        and last_step.dataset_sha256 in (None, step.dataset_sha256)
         and (not hashes or step.weights_sha256 is None or hashes == {step.weights_sha256})
     )
 
 
-def _describe_other_release(makers: Sequence[ModelMaker], last: TrainingStep) -> str | None:
+def _describe_other_release(makers: Sequence[ModelMaker], last_step: TrainingStep) -> str | None:
     """Return a remark if the lineage names a maker's release, but with another hash; otherwise None."""
     for maker in makers:
         node = maker.node
-        if node.key == last.release and last.release_sha256 not in (None, node.sha256):
-            return f"the lineage names another {node.key} (sha256:{last.release_sha256}) than the one that is here"
+        if node.key == last_step.release and last_step.release_sha256 not in (None, node.sha256):
+            return f"the lineage names another {node.key} (sha256:{last_step.release_sha256}) than the one that is here"
     return None
 
 
-def _describe_missing(last: TrainingStep) -> str:
+def _describe_missing(last_step: TrainingStep) -> str:
     """Return a remark about an ancestor that is not among the known runs."""
-    release = f", {last.release}" if last.release else ""
-    digest = last.release_sha256 or last.weights_sha256
-    hash_text = f"sha256:{digest}" if digest else f"trained on a dataset of sha256:{last.dataset_sha256}"
-    return f"made by {last.run_id}{release}, which is not here ({hash_text})"
+    release = f", {last_step.release}" if last_step.release else ""
+    digest = last_step.release_sha256 or last_step.weights_sha256
+    hash_text = f"sha256:{digest}" if digest else f"trained on a dataset of sha256:{last_step.dataset_sha256}"
+    return f"made by {last_step.run_id}{release}, which is not here ({hash_text})"
 
 
 def _format_makers(makers: Sequence[ModelMaker]) -> str:
@@ -332,12 +332,12 @@ def _format_makers(makers: Sequence[ModelMaker]) -> str:
     return " and ".join(dict.fromkeys(names))
 
 
-def _describe_other_models(makers: Sequence[ModelMaker], last: TrainingStep) -> str:
+def _describe_other_models(makers: Sequence[ModelMaker], last_step: TrainingStep) -> str:
     """Describe the models that the makers made instead of the model in a lineage."""
     models = {maker.output_model.step.model for maker in _public_makers(makers)}
-    if last.model not in models:
+    if last_step.model not in models:
         return " and ".join(sorted(models)) or "another model"
-    steps = [maker.output_model.step for maker in makers if maker.output_model.step.model == last.model]
-    if all(last.dataset_sha256 not in (None, step.dataset_sha256) for step in steps):
-        return f"{last.model} on another dataset"
-    return f"{last.model} with other weights"
+    steps = [maker.output_model.step for maker in makers if maker.output_model.step.model == last_step.model]
+    if all(last_step.dataset_sha256 not in (None, step.dataset_sha256) for step in steps):
+        return f"{last_step.model} on another dataset"
+    return f"{last_step.model} with other weights"

@@ -91,7 +91,7 @@ def _describe_part(node: LineageNode, iteration: int | None) -> str:
     return f"test of {node.parent_run_id}, {when}"
 
 
-class Originals:
+class OriginalFinder:
     """Finds the originals of replays among the runs of a results folder and a registry."""
 
     def __init__(self, nodes: Iterable[LineageNode]) -> None:
@@ -120,11 +120,11 @@ class Originals:
         run_id, link = replayed_run(node), find_original_link(node)
         if run_id is None:
             return None
-        by_run = self._by_run.get(run_id)
+        same_id = self._by_run.get(run_id)
         if link is None or link.sha256 is None:
-            return by_run
-        is_local_original = by_run is not None and by_run.owner is None and by_run.identity == node.identity
-        return self._by_sha256.get(link.sha256, by_run if is_local_original else None)
+            return same_id
+        is_local_original = same_id is not None and same_id.owner is None and same_id.identity == node.identity
+        return self._by_sha256.get(link.sha256, same_id if is_local_original else None)
 
 
 def unify_identities(nodes: Sequence[LineageNode]) -> list[LineageNode]:
@@ -139,19 +139,19 @@ def unify_identities(nodes: Sequence[LineageNode]) -> list[LineageNode]:
     return [_with_local_identity(node, local_runs.get(node.run_id)) for node in nodes]
 
 
-def _with_local_identity(node: LineageNode, local: LineageNode | None) -> LineageNode:
-    if local is None or node.owner is None or local.identity == node.identity:
+def _with_local_identity(node: LineageNode, local_run: LineageNode | None) -> LineageNode:
+    if local_run is None or node.owner is None or local_run.identity == node.identity:
         return node
-    if node.sha256 in local.sent_hashes:
-        return replace(node, identity=local.identity)
-    return replace(node, looks_like=local.run_id) if _looks_like(node, local) else node
+    if node.sha256 in local_run.sent_hashes:
+        return replace(node, identity=local_run.identity)
+    return replace(node, looks_like=local_run.run_id) if _looks_like(node, local_run) else node
 
 
-def _looks_like(published: LineageNode, local: LineageNode) -> bool:
+def _looks_like(published: LineageNode, local_run: LineageNode) -> bool:
     """Return whether a release was redacted (its fact `cleaned` is set), and else has the facts of a local run."""
     if not published.facts.get("cleaned") or published.facts.get("finished_at") is None:
         return False
-    if any(published.facts.get(name) != local.facts.get(name) for name in _UNCHANGED_FACTS):
+    if any(published.facts.get(name) != local_run.facts.get(name) for name in _UNCHANGED_FACTS):
         return False
-    local_datapoints, published_datapoints = local.datapoints, published.datapoints
+    local_datapoints, published_datapoints = local_run.datapoints, published.datapoints
     return local_datapoints is None or published_datapoints is None or local_datapoints == published_datapoints

@@ -66,11 +66,13 @@ class OutputModel:
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Self:
-        step, base = TrainingStep.from_facts(facts), read_typed(facts, "from_iteration", int)
+        step, from_iteration = TrainingStep.from_facts(facts), read_typed(facts, "from_iteration", int)
         game_iterations = read_typed(facts, "trained_on", list) or [step.iteration]
-        if any(type(item) is not int for item in game_iterations) or (base is not None and base >= step.iteration):
+        if any(type(item) is not int for item in game_iterations):
+            raise WrongFact("trained_on must be a list of iterations")
+        if from_iteration is not None and from_iteration >= step.iteration:
             raise WrongFact("a model cannot be made from a later one")
-        return cls(step, base, tuple(game_iterations))
+        return cls(step, from_iteration, tuple(game_iterations))
 
 
 @dataclass(frozen=True)

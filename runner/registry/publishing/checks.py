@@ -44,7 +44,7 @@ MAX_TEMPLATE_BYTES = 1 << 20
 class Subject:
     """A release to publish, with everything that its checks read."""
 
-    raw: Draft
+    original: Draft
     """The release before redaction."""
     draft: Draft
     """The redacted release."""
@@ -173,9 +173,9 @@ def _check_link(
 
 def _check_pinned(subject: Subject) -> Iterator[str]:
     """Every part of the release is in a public commit. Parts without a public remote repository only get a note."""
-    with_remote = {part for part, source in subject.release.sources.items() if source.repository is not None}
+    parts_with_remote = {part for part, source in subject.release.sources.items() if source.repository is not None}
     for reason in unpinned_reasons(subject.release.sources):
-        if subject.force or reason.partition(":")[0] not in with_remote:
+        if subject.force or reason.partition(":")[0] not in parts_with_remote:
             yield CheckNote(f"not pinned: {reason}")
         else:
             hint = " (then add --pin SPEC)" if subject.release.kind in (Kind.RUN, Kind.MODEL) else ""
@@ -197,7 +197,7 @@ def _check_versions(subject: Subject) -> Iterator[str]:
 
 def _check_nothing_private(subject: Subject) -> Iterator[str]:
     """No file has a secret, or a name of this machine or its user."""
-    yield from find_private_text(subject.release, subject.draft.contents, subject.raw, subject.names)
+    yield from find_private_text(subject.release, subject.draft.contents, subject.original, subject.names)
 
 
 def _check_readable(subject: Subject) -> Iterator[str]:

@@ -31,9 +31,9 @@ def pinned_sources(folder: RunFolder, path: Path) -> dict[str, FileSource]:
         ReleaseError: a file differs from the file that was played, or is in no public commit.
         SpecError: the spec cannot be loaded.
     """
-    written = folder.path / "inputs" / WRITTEN
+    written_folder = folder.path / "inputs" / WRITTEN
     try:
-        overrides = read_bounded(written / OVERRIDES, MAX_WRITTEN).decode().splitlines()
+        overrides = read_bounded(written_folder / OVERRIDES, MAX_WRITTEN).decode().splitlines()
     except OSError as error:
         raise ReleaseError(
             f"--pin: run {folder.run_id} cannot be pinned, because it has no copy of its original spec "
@@ -43,7 +43,7 @@ def pinned_sources(folder: RunFolder, path: Path) -> dict[str, FileSource]:
     sources = sources_of(spec)
     trainers = {f"trainer of {group}": part for group, part in _pin_trainers(spec).items()}
     problems = [
-        *_find_changes(spec, folder, written),
+        *_find_changes(spec, folder, written_folder),
         *unpinned_reasons({**sources, **file_pins.find_sources(trainers)}),
     ]
     if problems:
@@ -66,8 +66,8 @@ def _pin_trainers(spec: Spec) -> dict[str, PinnedFiles]:
     own_files = [
         (group, files) for group, files in _trainer_files(spec) if group not in spec.trainer_files and files.contents
     ]
-    here = Path.cwd()
-    return {group: PinnedFiles(here, tuple(here / path for path in files.contents)) for group, files in own_files}
+    cwd = Path.cwd()
+    return {group: PinnedFiles(cwd, tuple(cwd / path for path in files.contents)) for group, files in own_files}
 
 
 def _read_saved(path: Path) -> bytes | None:
@@ -77,11 +77,11 @@ def _read_saved(path: Path) -> bytes | None:
         return None
 
 
-def _find_changes(spec: Spec, folder: RunFolder, written: Path) -> Iterator[str]:
+def _find_changes(spec: Spec, folder: RunFolder, written_folder: Path) -> Iterator[str]:
     """Yield a message for each file of a spec that differs from the file that was played."""
     manifest = folder.manifest()
     for name, content in written_files(spec.origin.sources).items():
-        if name != INDEX and _read_saved(written / name) != content:
+        if name != INDEX and _read_saved(written_folder / name) != content:
             yield f"spec: {name} is not the file that was played"
     prompts = {name: tagged_hash("prompt", text) for name, text in spec.prompts.sources.items()}
     for name in sorted({name for name, _ in prompts.items() ^ manifest.prompts_sha256.items()}):
@@ -92,7 +92,8 @@ def _find_changes(spec: Spec, folder: RunFolder, written: Path) -> Iterator[str]
         yield "dataset: the file is not the one that was played"
     stored = read_index(folder.path / "inputs" / TRAINERS)
     for group, files in _trainer_files(spec):
-        played = {path: facts["sha256"] for path, facts in stored[group].files.items()} if group in stored else {}
-        current = {path: hashlib.sha256(data).hexdigest() for path, (data, _) in files.contents.items()}
-        for path in sorted({path for path, _ in played.items() ^ current.items()}):
+        stored_files = stored[group].files if group in stored else {}
+        played_hashes = {path: facts["sha256"] for path, facts in stored_files.items()}
+        current_hashes = {path: hashlib.sha256(data).hexdigest() for path, (data, _) in files.contents.items()}
+        for path in sorted({path for path, _ in played_hashes.items() ^ current_hashes.items()}):
             yield f"trainer of {group}: {path} is not the file that the run used"

@@ -30,7 +30,7 @@ from runner.registry.transports.registry import PublishResult, Registry
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class PublishOptions:
     """The options of one publish."""
 
     names: MachineNames
@@ -81,7 +81,7 @@ class ReadyRelease:
 
 @contextmanager
 def prepare_releases(
-    families: Sequence[Sequence[Draft]], registry: Registry | None, options: Options
+    families: Sequence[Sequence[Draft]], registry: Registry | None, options: PublishOptions
 ) -> Iterator[list[ReadyRelease]]:
     """Redact and check drafts, and yield them ready to send. Their temporary files exist during the `with` block.
 
@@ -92,17 +92,18 @@ def prepare_releases(
         ReleaseError: a draft cannot be redacted; nothing may be published.
     """
     with ExitStack() as stack:
-        prepared: list[ReadyRelease] = []
+        ready_releases: list[ReadyRelease] = []
         batch = [draft.release for family in families for draft in family]
         for drafts in families:
             family = [_resolve_parent(draft, registry) for draft in drafts]
-            work = Path(stack.enter_context(TemporaryDirectory(prefix=".nip-run-")))
-            for number, (raw, draft) in enumerate(zip(family, redact_drafts(family, work), strict=True)):
-                marked = _with_hashes(_with_notes(draft), prepared)
-                folder = write_fetched_folder(marked.release, marked.all_contents, work / f"laid_out_{number}")
-                subject = Subject(raw, marked, folder, registry, batch, options.names, options.force)
-                prepared.append(_check_release(subject))
-        yield prepared
+            work_folder = Path(stack.enter_context(TemporaryDirectory(prefix=".nip-run-")))
+            for number, (original, draft) in enumerate(zip(family, redact_drafts(family, work_folder), strict=True)):
+                complete_draft = _with_hashes(_with_notes(draft), ready_releases)
+                target = work_folder / f"fetched_{number}"
+                folder = write_fetched_folder(complete_draft.release, complete_draft.all_contents, target)
+                subject = Subject(original, complete_draft, folder, registry, batch, options.names, options.force)
+                ready_releases.append(_check_release(subject))
+        yield ready_releases
 
 
 def _resolve_parent(draft: Draft, registry: Registry | None) -> Draft:
@@ -124,13 +125,14 @@ def _resolve_link(link: ReleaseLink, registry: Registry | None, kind: Kind) -> R
 def _with_notes(draft: Draft) -> Draft:
     """Return the draft with the fact `pinned`, and with a note for each of its models that is shut down."""
     release, notes = draft.release, (*draft.notes, *shutdown_notes(draft.release.facts))
-    marked = replace(release, facts={**release.facts, "pinned": not any(unpinned_reasons(release.sources))})
-    return replace(draft, release=marked, notes=notes)
+    complete_release = replace(release, facts={**release.facts, "pinned": not any(unpinned_reasons(release.sources))})
+    return replace(draft, release=complete_release, notes=notes)
 
 
-def _with_hashes(draft: Draft, prepared: Sequence[ReadyRelease]) -> Draft:
+def _with_hashes(draft: Draft, earlier_releases: Sequence[ReadyRelease]) -> Draft:
     """Return the draft with the hashes of its parts and models, which were prepared before it in the same publish."""
-    hashes = {str(item.bundle.release.reference): item.bundle.sha256 for item in prepared if item.bundle is not None}
+    bundles = [release.bundle for release in earlier_releases if release.bundle is not None]
+    hashes = {str(bundle.release.reference): bundle.sha256 for bundle in bundles}
     links = tuple(
         replace(link, sha256=hashes.get(link.release)) if link.release and link.role in ("part", "output") else link
         for link in draft.release.links

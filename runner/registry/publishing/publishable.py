@@ -15,11 +15,13 @@ def find_obstacles(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
     """Yield the obstacles to publishing a run, and notes as `CheckNote`. Only the manifest and file names are read."""
     if manifest.shard is not None:
         yield f"shard {manifest.shard} of a run; merge the shards first"
+    if manifest.is_tournament:
+        yield "a tournament; publish the runs of its pairings"
     if manifest.status not in PLAYED:
         yield "being played" if manifest.status == Status.RUNNING else f"{manifest.status}: not finished"
     elif manifest.status == Status.INCOMPLETE:
         yield CheckNote("incomplete, and marked as such")
-    log = folder.stage_log if manifest.is_training_run else folder.journal
+    log = folder.stage_log if manifest.has_parts else folder.journal
     missing = [path.name for path in (folder.spec, log, folder.metrics) if not path.is_file()]
     if missing and manifest.status in PLAYED:
         yield f"missing files: {', '.join(missing)}"

@@ -38,8 +38,8 @@ def write_fetched_folder(release: Release, contents: Mapping[str, Content], targ
     Raises:
         ReleaseError: the folder cannot be written.
     """
-    marked = {MARKER: marker_bytes(str(release.reference), "0" * 64, "nowhere yet"), **contents}
-    return _write(marked, target, lambda path: path == ROLLOUTS or path in LOGS)
+    contents_with_marker = {MARKER: marker_bytes(str(release.reference), "0" * 64, "nowhere yet"), **contents}
+    return _write(contents_with_marker, target, lambda path: path == ROLLOUTS or path in LOGS)
 
 
 def _write(contents: Mapping[str, Content], target: Path, is_symlink: Callable[[str], bool]) -> Path:

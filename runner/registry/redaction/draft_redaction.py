@@ -100,16 +100,16 @@ def _read(content: Content) -> bytes:
 
 def _redact(draft: Draft, rules: RedactionRules, work_folder: Path) -> Draft:
     """Return a redacted draft, with large files in `work_folder`."""
-    release = _without_logins(draft.release)
+    release = _with_public_sources(draft.release)
     if release.kind not in _REDACTED_KINDS:
         return replace(draft, release=release)
-    rehashed: RehashedRun | None = None
+    rehashed_run: RehashedRun | None = None
     if SPEC in draft.contents:
-        rehashed = rehash_run(run_folder(write_draft_folder(draft.all_contents, work_folder / "original")), rules)
-        rules.hashes.update(rehashed.hashes)
+        rehashed_run = rehash_run(run_folder(write_draft_folder(draft.all_contents, work_folder / "original")), rules)
+        rules.hashes.update(rehashed_run.hashes)
     make_folders(work_folder / "redacted")
     contents = {
-        path: _redact_content(path, content, rules, rehashed, work_folder / "redacted" / f"{number}")
+        path: _redact_content(path, content, rules, rehashed_run, work_folder / "redacted" / f"{number}")
         for number, (path, content) in enumerate(draft.contents.items())
     }
     release = replace(
@@ -217,7 +217,7 @@ _BY_SUFFIX: Mapping[str, Callable[[str, bytes, RedactionRules], bytes]] = {
 """The function that redacts a file, by the file's suffix. Files with other suffixes are free text."""
 
 
-def _without_logins(release: Release) -> Release:
+def _with_public_sources(release: Release) -> Release:
     """Return a release whose sources are public; see `redact_source`."""
     return replace(release, sources={part: redact_source(source) for part, source in release.sources.items()})
 

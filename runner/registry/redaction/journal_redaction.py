@@ -34,7 +34,7 @@ def redact_log(source: Path, target: Path, rules: RedactionRules, rehash: Rehash
         ReleaseError: an answer cannot be redacted.
         OSError: the target cannot be written.
     """
-    changed, reseeded, seed = False, False, 0
+    changed, has_new_seed, seed = False, False, 0
     with open_to_read(source) as file, create(target) as out:
         for sequence, (_, line, record) in enumerate(scan(file, source)):
             if record is None:
@@ -42,12 +42,12 @@ def redact_log(source: Path, target: Path, rules: RedactionRules, rehash: Rehash
                 continue
             redacted = rules.redact_value(record) if "stage" in record else _redact_record(record, rules, rehash)
             if sequence == 0:
-                written = line if redacted == record else encode(0, redacted)
-                reseeded, seed = written != line, log_seed(written, redacted)
+                new_line = line if redacted == record else encode(0, redacted)
+                has_new_seed, seed = new_line != line, log_seed(new_line, redacted)
             else:
-                written = line if redacted == record and not reseeded else encode(sequence, redacted, seed)
-            changed = changed or written != line
-            out.write(written)
+                new_line = line if redacted == record and not has_new_seed else encode(sequence, redacted, seed)
+            changed = changed or new_line != line
+            out.write(new_line)
     return changed
 
 

@@ -65,11 +65,12 @@ class _ServerAddresses:
         for url in base_urls:
             by_host.setdefault(urlsplit(url).hostname or url, {}).update(dict.fromkeys(list_addresses([url])))
         # `compile_path_pattern` also finds an address in JSON or percent-encoded, as it has slashes like a path.
-        self._patterns = {
-            host: re.compile(b"|".join(compile_path_pattern(text).pattern for text in private), re.IGNORECASE)
-            for host, texts in by_host.items()
-            if (private := [text for text in texts if host.lower() not in allowed or _has_more_than_host(text)])
-        }
+        self._patterns = {}
+        for host, texts in by_host.items():
+            private_texts = [text for text in texts if host.lower() not in allowed or _has_more_than_host(text)]
+            if private_texts:
+                pattern = b"|".join(compile_path_pattern(text).pattern for text in private_texts)
+                self._patterns[host] = re.compile(pattern, re.IGNORECASE)
 
     def __call__(self, data: bytes) -> Iterator[tuple[int, Cause]]:
         for host, pattern in self._patterns.items():

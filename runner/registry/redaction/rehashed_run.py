@@ -62,12 +62,12 @@ class RehashedRun:
         if self.original_plan.game_hash == self.redacted_plan.game_hash:
             return str
         pairs = zip(_rollout_ids(self.original_plan), _rollout_ids(self.redacted_plan), strict=True)
-        skipped = dict[str, str]()
+        skipped_ids = dict[str, str]()
 
         def rename(rollout_id: str) -> str:
-            while rollout_id not in skipped and (pair := next(pairs, None)) is not None:
-                skipped[pair[0]] = pair[1]
-            return skipped.pop(rollout_id, rollout_id)
+            while rollout_id not in skipped_ids and (pair := next(pairs, None)) is not None:
+                skipped_ids[pair[0]] = pair[1]
+            return skipped_ids.pop(rollout_id, rollout_id)
 
         return rename
 

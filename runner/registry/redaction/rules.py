@@ -130,28 +130,28 @@ class RedactionRules:
         self._addresses = [_address_pattern(text) for text in addresses]
         self._hosts = [_address_pattern(host) for host in self.host_words]
 
-    def redact_value(self, value: Any, key: str = "", *, in_open: bool = False) -> Any:
+    def redact_value(self, value: Any, key: str = "", *, in_open_mapping: bool = False) -> Any:
         """Return structured data redacted, such as a manifest or a spec.
 
-        `key` is the key of the value. `in_open` says whether the value is in an open mapping; see `_OPEN_KEYS`.
+        `key` is the key of the value. `in_open_mapping` says whether the value is in an open mapping; see `_OPEN_KEYS`.
         """
         if isinstance(value, Mapping):
             prefix = "execution." if key == "execution" else ""
             return {
-                name: self.redact_value(item, f"{prefix}{name}", in_open=in_open or is_open(str(name)))
+                name: self.redact_value(item, f"{prefix}{name}", in_open_mapping=in_open_mapping or is_open(str(name)))
                 for name, item in value.items()
             }
         if isinstance(value, (list, tuple)):
-            return [self.redact_value(item, key, in_open=in_open) for item in value]
-        return self.redact_string(value, key, in_open=in_open) if isinstance(value, str) else value
+            return [self.redact_value(item, key, in_open_mapping=in_open_mapping) for item in value]
+        return self.redact_string(value, key, in_open_mapping=in_open_mapping) if isinstance(value, str) else value
 
-    def redact_string(self, text: str, key: str = "", *, in_open: bool = False) -> str:
-        """Return one string of structured data redacted; `key` and `in_open` are those of `redact_value`."""
+    def redact_string(self, text: str, key: str = "", *, in_open_mapping: bool = False) -> str:
+        """Return one string of structured data redacted; `key` and `in_open_mapping` are those of `redact_value`."""
         is_cluster = key == _CLUSTER_KEY
-        in_open, key = in_open or is_open(key), key.rpartition(".")[2]
+        in_open_mapping, key = in_open_mapping or is_open(key), key.rpartition(".")[2]
         if text in ("", NOT_PUBLISHED):
             return text
-        if is_cluster or key == "base_url" or (in_open and _HOST_KEYS.fullmatch(key)):
+        if is_cluster or key == "base_url" or (in_open_mapping and _HOST_KEYS.fullmatch(key)):
             return self._replace_all(ADDRESS, NOT_PUBLISHED)
         if text in self.models:
             return self._replace_all(MODEL, self.models[text])
@@ -159,7 +159,8 @@ class RedactionRules:
             return self.hashes[text]
         if key in _MESSAGE_KEYS:
             return self.redact_message(text)
-        may_be_path = key in _PATH_KEYS or not in_open  # in an open mapping, `/no_think` may be a command to a model
+        # In an open mapping, a text such as `/no_think` may be a command to a model.
+        may_be_path = key in _PATH_KEYS or not in_open_mapping
         has_blanks = " " in text and key in _PATH_KEYS
         if may_be_path and (_ABSOLUTE.fullmatch(text) or (has_blanks and _WITH_BLANKS.fullmatch(text))):
             return self._replace_all(PATH, key if key == "cache" else _last_part(text))
@@ -180,11 +181,11 @@ class RedactionRules:
         key, equals, value = line.partition("=")
         if not equals or not _OVERRIDE_KEY.fullmatch(key):
             return self._redact_text(line)
-        bare = value.strip()
-        is_quoted = len(bare) > 1 and bare[0] == bare[-1] and bare[0] in "\"'"
-        inner = bare[1:-1] if is_quoted else bare
-        redacted = self.redact_string(inner, key.lstrip("+~"))
-        return line if redacted == inner else key + equals + value.replace(inner, redacted)
+        stripped = value.strip()
+        is_quoted = len(stripped) > 1 and stripped[0] == stripped[-1] and stripped[0] in "\"'"
+        unquoted = stripped[1:-1] if is_quoted else stripped
+        redacted = self.redact_string(unquoted, key.lstrip("+~"))
+        return line if redacted == unquoted else key + equals + value.replace(unquoted, redacted)
 
     def redact_answer(self, answer: Mapping[str, Any]) -> dict[str, Any]:
         """Return a server's answer without unknown fields, and with all fields redacted that a model did not write."""

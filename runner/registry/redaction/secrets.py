@@ -36,10 +36,9 @@ _VALUE = rb"(?:" + _DIGIT + rb"[A-Za-z0-9+/=._~-]{8,}|[A-Za-z+/=]{20,})"
 """Matches the secret part of a header: at least 8 characters with a digit, or at least 20 without one."""
 
 
-def _form(description: str, hints: tuple[str, ...], pattern: bytes, *, bounded: bool = True) -> _SecretForm:
-    return _SecretForm(
-        description, tuple(hint.encode() for hint in hints), re.compile((_BEFORE if bounded else b"") + pattern)
-    )
+def _form(description: str, hints: tuple[str, ...], pattern: bytes, *, starts_word: bool = True) -> _SecretForm:
+    regex = re.compile((_BEFORE if starts_word else b"") + pattern)
+    return _SecretForm(description, tuple(hint.encode() for hint in hints), regex)
 
 
 FORMS: tuple[_SecretForm, ...] = (
@@ -60,7 +59,8 @@ FORMS: tuple[_SecretForm, ...] = (
     _form("a token of PyPI", ("pypi-AgE",), rb"pypi-AgE[A-Za-z0-9_-]{40,}"),
     _form("a token of npm", ("npm_",), rb"npm_[A-Za-z0-9]{36}"),
     _form("a key of Stripe", ("k_live_",), rb"[rs]k_live_[A-Za-z0-9]{20,}"),
-    _form("a private key", ("PRIVATE KEY",), rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----", bounded=False),
+    _form("a private key", ("PRIVATE KEY",), rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----",
+          starts_word=False),
     _form("a JSON web token", ("eyJ",), rb"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"),
     _form(
         "the value of an Authorization header", ("uthorization", "UTHORIZATION"),
@@ -73,7 +73,7 @@ FORMS: tuple[_SecretForm, ...] = (
         rb"(?i:bearer)\s{1,4}(?!\[secret removed\])(?=[^\s]{16})" + _VALUE,
     ),
     _form("a password in an address", ("://",), rb"[a-z][a-z0-9+.-]{1,20}://[^\s/@:\"'<>]{1,80}:[^\s/@\"'<>]{3,80}@[\w.-]",
-          bounded=False),
+          starts_word=False),
 )  # fmt: skip
 
 

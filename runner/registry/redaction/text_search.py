@@ -89,16 +89,16 @@ def search(contents: Mapping[str, Content], finders: Sequence[Finder]) -> Iterat
         OSError: a file cannot be read.
     """
     for path, content in contents.items():
-        lines: dict[Cause, dict[int, None]] = {}
+        lines_by_cause: dict[Cause, dict[int, None]] = {}
         counts: Counter[Cause] = Counter()
-        last: dict[Cause, int] = {}
+        last_offsets: dict[Cause, int] = {}
         for offset, line, cause in _matches(content, finders):
-            if offset > last.get(cause, -1):  # blocks overlap, so a match may be found twice
+            if offset > last_offsets.get(cause, -1):  # blocks overlap, so a match may be found twice
                 counts[cause] += 1
-                last[cause] = offset
-            lines.setdefault(cause, {})[line] = None
-        for cause, numbers in lines.items():
-            yield Occurrences(path, cause, tuple(numbers)[:MAX_PLACES], counts[cause])
+                last_offsets[cause] = offset
+            lines_by_cause.setdefault(cause, {})[line] = None
+        for cause, line_numbers in lines_by_cause.items():
+            yield Occurrences(path, cause, tuple(line_numbers)[:MAX_PLACES], counts[cause])
 
 
 def _matches(content: Content, finders: Sequence[Finder]) -> Iterator[tuple[int, int, Cause]]:

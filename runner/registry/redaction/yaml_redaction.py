@@ -41,7 +41,7 @@ def _changes(text: str, rules: RedactionRules) -> Iterator[tuple[int, int, str]]
     """Yield the start and end of each value to replace, and its replacement."""
     # Use the loader in Python: its positions count characters, and those of the loader in C count bytes.
     for key, node in _nodes(text, yaml.SafeLoader):
-        redacted = rules.redact_string(node.value, key.rpartition(".")[2], in_open=is_open(key))
+        redacted = rules.redact_string(node.value, key.rpartition(".")[2], in_open_mapping=is_open(key))
         if redacted != node.value:
             start, end = node.start_mark.index, node.end_mark.index
             is_block = node.style in ("|", ">") and text[start:end].endswith("\n")

@@ -170,8 +170,8 @@ class _RemoteFile(io.RawIOBase):
 
     def _request(self) -> None:
         """Request the file, or the rest of it after a broken connection."""
-        resumed = {"range": f"bytes={self._position}-", "if-range": self._etag or ""} if self._position else {}
-        self._response = response = self._client.stream_file(self._url, {**self._headers, **resumed})
+        range_headers = {"range": f"bytes={self._position}-", "if-range": self._etag or ""} if self._position else {}
+        self._response = response = self._client.stream_file(self._url, {**self._headers, **range_headers})
         try:
             self._check(response)
             etag = response.headers.get("etag")
@@ -193,9 +193,9 @@ class _RemoteFile(io.RawIOBase):
                 piece = self._next_piece()
                 if piece is None:
                     return 0
-                repeated = min(self._bytes_to_skip, len(piece))
-                self._bytes_to_skip -= repeated
-                if rest := memoryview(piece)[repeated:]:
+                skipped_count = min(self._bytes_to_skip, len(piece))
+                self._bytes_to_skip -= skipped_count
+                if rest := memoryview(piece)[skipped_count:]:
                     self._rest, self._position, self._failures = rest, self._position + len(rest), 0
         except TransferError as error:
             raise ReleaseError(f"{self._name}: {error}") from error

@@ -58,7 +58,7 @@ class HubClient(HttpClient):
 
     def __init__(self, endpoint: str, timeouts: Timeouts) -> None:
         super().__init__(endpoint, timeouts, follow_redirects=True)
-        self.action = _ActionRequests()
+        self.action_requests = _ActionRequests()
 
     def request(self, method: str, url: Any, *, data: Any = None, **options: Any) -> httpx2.Response:
         """Send a request. `huggingface_hub` passes an open file as `data`, but httpx2 expects it as `content`."""
@@ -89,8 +89,8 @@ class HubClient(HttpClient):
         return request.method in ("GET", "HEAD") or "/preupload/" in path or path.endswith("/info/lfs/objects/batch")
 
     def _check_request(self, request: httpx2.Request) -> None:
-        self.action.requests += request.method in ("GET", "HEAD")
-        if self.action.requests > self.timeouts.requests:
+        self.action_requests.count += request.method in ("GET", "HEAD")
+        if self.action_requests.count > self.timeouts.requests:
             raise TransferError(
                 f"more than {self.timeouts.requests:,} requests are needed, because the repository has too many files "
                 "for a registry. Ask its owner to split it."
@@ -101,7 +101,7 @@ class HubClient(HttpClient):
 class _ActionRequests(threading.local):
     """The number of GET and HEAD requests in a thread since the start of its last `HubSession.map_errors` block."""
 
-    requests = 0
+    count = 0
 
 
 class HubSession:
@@ -196,7 +196,7 @@ class HubSession:
             if HubSession._client_settings != (self._endpoint, self._timeouts):
                 self._hub.set_client_factory(lambda: HubClient(self._endpoint, self._timeouts))
                 HubSession._client_settings = (self._endpoint, self._timeouts)
-        self._client.action.requests = 0
+        self._client.action_requests.count = 0
         try:
             yield
         except (NipRunError, GeneratorExit):
@@ -367,13 +367,16 @@ class HubTransport:
         private = any(_is_private(content) for files in folders.values() for path, content in files if path == MANIFEST)
         summary = message.splitlines()[0][:200] if message.strip() else "Publish"
         for attempt in range(ATTEMPTS):
-            head = self._newest_for_publishing(private=private)
+            head = self._prepare_for_publishing(private=private)
             for folder in folders:
                 if any(True for _ in self._list(folder)):
                     raise TakenError(f"{self.address} has {folder} already")
             with self._hub.map_errors("publish"), ExitStack() as stack:
-                contents = [(f"{folder}/{path}", _open(content, stack)) for folder in folders
-                            for path, content in folders[folder]]  # fmt: skip
+                contents = [
+                    (f"{folder}/{path}", _open(content, stack))
+                    for folder, files in folders.items()
+                    for path, content in files
+                ]
                 info = self._hub.commit(contents, summary, head, revision=self._revision, create_pr=self._pull_request)
                 if info is not None:
                     return self._check_added(info, [path for path, _ in contents])
@@ -383,23 +386,23 @@ class HubTransport:
             "attempts; run the same command again later"
         )
 
-    def _newest_for_publishing(self, *, private: bool) -> str:
+    def _prepare_for_publishing(self, *, private: bool) -> str:
         """Return the newest commit, and read from this commit from now on; create the repository if necessary."""
         try:
-            head, is_private = self._hub.newest_commit(self._revision)
+            newest_commit, is_private = self._hub.newest_commit(self._revision)
         except RepositoryNotFound:
             if not self._hub.has_token:
                 raise
             with self._hub.map_errors("create the repository"):
                 self._hub.api.create_repo(self._repository, repo_type=_REPOSITORY_TYPE, private=private, exist_ok=True)
-            head, is_private = self._hub.newest_commit(self._revision)
+            newest_commit, is_private = self._hub.newest_commit(self._revision)
         if private and not is_private:
             raise ReleaseError(
                 f"{self.address} is public, and this release is private. Publish the release to a private repository, "
                 "or without --private."
             )
-        self._set_commit(head)
-        return head
+        self._set_commit(newest_commit)
+        return newest_commit
 
     def _set_commit(self, commit: str) -> None:
         if commit != self._commit:
@@ -448,7 +451,7 @@ def _open(content: Content, stack: ExitStack) -> io.BufferedIOBase:
             file = stack.enter_context(open_content(content))
             assert isinstance(file, io.BufferedIOBase)
             return file
-        with open_content(content) as small:
-            return io.BytesIO(small.read())
+        with open_content(content) as small_file:
+            return io.BytesIO(small_file.read())
     except OSError as error:
         raise ReleaseError(f"cannot read {content!s}: {error.strerror}") from error

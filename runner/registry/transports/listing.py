@@ -43,12 +43,12 @@ class Listing:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._listed: dict[str, dict[Reference, ReleaseEntry]] = {}
+        self._entries_by_prefix: dict[str, dict[Reference, ReleaseEntry]] = {}
         """The cache: the releases below each path that was listed; the empty path stands for the complete registry."""
 
     def clear(self) -> None:
         """Clear the cache, so that the next request lists the releases again."""
-        self._listed.clear()
+        self._entries_by_prefix.clear()
 
     def releases(self, kind: Kind | None) -> list[ReleaseEntry]:
         """Return the releases of a kind, or of all kinds, sorted by kind, owner, name and version (oldest first)."""
@@ -59,11 +59,11 @@ class Listing:
         return self._releases_below(f"{reference.kind}/{reference.owner}/{reference.name}/")
 
     def _releases_below(self, prefix: str) -> list[ReleaseEntry]:
-        listed = self._listed.get("", self._listed.get(prefix))
-        if listed is None:
-            listed = self._listed[prefix] = self._list_entries(prefix)
-        entries = [entry for entry in listed.values() if entry.reference.folder.startswith(prefix)]
-        return sorted(entries, key=lambda entry: _sort_key(entry.reference))
+        entries_below = self._entries_by_prefix.get("", self._entries_by_prefix.get(prefix))
+        if entries_below is None:
+            entries_below = self._entries_by_prefix[prefix] = self._list_entries(prefix)
+        entries_with_prefix = [entry for entry in entries_below.values() if entry.reference.folder.startswith(prefix)]
+        return sorted(entries_with_prefix, key=lambda entry: _sort_key(entry.reference))
 
     def _list_entries(self, prefix: str) -> dict[Reference, ReleaseEntry]:
         """List the releases whose paths start with a prefix, and return them by reference."""
@@ -75,13 +75,13 @@ class Listing:
             }
         references: list[Reference] = []
         yanked_or_signed: set[tuple[str, str]] = set()  # the folder of a release, and YANKED or SIGNATURE_FOLDER
-        for stored in self._transport.list_files(prefix):
-            parts = stored.path.split("/", _FOLDER_NAMES + 2)
-            folder, inside = "/".join(parts[:_FOLDER_NAMES]), parts[_FOLDER_NAMES:]
-            if inside == [CHECKSUM] and (reference := Reference.of_folder(folder)) is not None:
+        for stored_file in self._transport.list_files(prefix):
+            parts = stored_file.path.split("/", _FOLDER_NAMES + 2)
+            folder, path_inside = "/".join(parts[:_FOLDER_NAMES]), parts[_FOLDER_NAMES:]
+            if path_inside == [CHECKSUM] and (reference := Reference.of_folder(folder)) is not None:
                 references.append(reference)
-            elif inside in ([YANKED, YANKED_FILE], [SIGNATURE_FOLDER, SIGNATURE_FILE]):
-                yanked_or_signed.add((folder, inside[0]))
+            elif path_inside in ([YANKED, YANKED_FILE], [SIGNATURE_FOLDER, SIGNATURE_FILE]):
+                yanked_or_signed.add((folder, path_inside[0]))
         return {reference: self._entry(reference, yanked_or_signed) for reference in references}
 
     def _indexed_entry(self, reference: Reference, item: IndexedRelease) -> ReleaseEntry:

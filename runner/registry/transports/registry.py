@@ -48,7 +48,7 @@ class PublishResult:
     """Whether the registry already had the same release: from an earlier publish, even if that was interrupted, or from
     another publisher at the same time.
 
-    If two publishers push the same git commit (same content, same second), it is false for both."""
+    If two publishers push the same git commit (same content, same second), this is False for both."""
 
 
 class Registry:
@@ -127,7 +127,7 @@ class Registry:
         return True
 
     @contextmanager
-    def _name_release(self, entry: ReleaseEntry) -> Iterator[None]:
+    def _prefix_errors(self, entry: ReleaseEntry) -> Iterator[None]:
         """Prefix the errors in a `with` block with the release and the registry."""
         try:
             yield
@@ -149,7 +149,7 @@ class Registry:
         """
         if entry.unreadable is not None:
             raise ReleaseError(entry.unreadable)
-        with self._name_release(entry):
+        with self._prefix_errors(entry):
             data = read_small_file(self.open(entry, MANIFEST), MANIFEST, MAX_MANIFEST)
             if digest(data) != entry.sha256:
                 raise ReleaseError(f"{MANIFEST} or {CHECKSUM} is damaged: the hash differs; tell the release's owner")
@@ -194,14 +194,14 @@ class Registry:
         if file.size > max_bytes:
             raise ReleaseError(f"{entry.reference}: {path} has {file.size:,} bytes; at most {max_bytes:,} are allowed")
         pieces: list[bytes] = []
-        with self._name_release(entry), self.open(entry, path) as source:
+        with self._prefix_errors(entry), self.open(entry, path) as source:
             checked_copy(source, file, pieces.append)
         return b"".join(pieces)
 
     def unpack(self, entry: ReleaseEntry, target: Path, *, extra_files: Mapping[str, bytes] | None = None) -> Release:
         """Check a release and write it into a folder; see `runner.documents.releases.bundle.unpack`."""
         release, manifest = self.read_manifest(entry)
-        with self._name_release(entry):
+        with self._prefix_errors(entry):
             unpack(release, manifest, lambda path: self.open(entry, path), target, extra_files=extra_files)
         return release
 
@@ -229,11 +229,11 @@ class Registry:
         """Yield the files in a release's folder that do not belong to it."""
         if isinstance(self._transport, BulkTransport):
             return  # a server has only files of releases
-        additions = {f"{YANKED}/{YANKED_FILE}", f"{SIGNATURE_FOLDER}/{SIGNATURE_FILE}"}
-        expected = {MANIFEST, CHECKSUM, *additions, *(file.path for file in release.files)}
+        optional_files = {f"{YANKED}/{YANKED_FILE}", f"{SIGNATURE_FOLDER}/{SIGNATURE_FILE}"}
+        expected = {MANIFEST, CHECKSUM, *optional_files, *(file.path for file in release.files)}
         prefix = f"{entry.reference.folder}/"
-        for stored in self._transport.list_files(prefix):
-            path = stored.path.removeprefix(prefix)
+        for stored_file in self._transport.list_files(prefix):
+            path = stored_file.path.removeprefix(prefix)
             if path not in expected:
                 yield path
 
@@ -244,25 +244,26 @@ class Registry:
             TakenError: the registry has another release with the same name and version; nothing was added.
             ReleaseError: the registry cannot be written; complete releases stay, and the same call adds the others.
         """
-        by_reference = {bundle.release.reference: bundle for bundle in bundles}
-        if len(by_reference) < len({bundle.sha256 for bundle in bundles}):
+        bundles_by_reference = {bundle.release.reference: bundle for bundle in bundles}
+        if len(bundles_by_reference) < len({bundle.sha256 for bundle in bundles}):
             raise TakenError(
                 "two of the releases have the same name and version; nothing was added. Give one another name or "
                 "version with --as OWNER/NAME@VERSION"
             )
         added_folders: set[str] = set()
         while True:
-            existing = self._existing(by_reference)
-            for reference, bundle in by_reference.items():
-                _check_taken(bundle, existing.get(reference), self.address)
-            files = {name.folder: list(bundle.files()) for name, bundle in by_reference.items() if name not in existing}
+            existing = self._find_existing(bundles_by_reference)
+            for reference, bundle in bundles_by_reference.items():
+                _check_same_content(bundle, existing.get(reference), self.address)
+            missing = {name: bundle for name, bundle in bundles_by_reference.items() if name not in existing}
+            files = {name.folder: list(bundle.files()) for name, bundle in missing.items()}
             try:
                 result = self._transport.add(files, message) if files else AddResult()
                 break
             except TakenError as error:
-                # Another publisher added one of the releases first; the next iteration compares it with ours.
+                # Another publisher added one of the releases first; the next iteration compares it with this one.
                 added_folders.update(error.added)
-                if self._existing(by_reference).keys() == existing.keys():
+                if self._find_existing(bundles_by_reference).keys() == existing.keys():
                     raise TakenError(
                         f"{error}, but that folder is not a complete release: a copy is in progress or was "
                         "interrupted; copy it again, or remove the folder"
@@ -274,7 +275,7 @@ class Registry:
             for bundle in bundles
         ], result
 
-    def _existing(self, references: Collection[Reference]) -> dict[Reference, ReleaseEntry]:
+    def _find_existing(self, references: Collection[Reference]) -> dict[Reference, ReleaseEntry]:
         """List the registry again, and return the releases that have one of these references."""
         self._listing.clear()
         entries = (entry for reference in references for entry in self._listing.versions(reference))
@@ -295,9 +296,9 @@ class Registry:
         if entry.yanked is not None:
             raise TakenError(f"{reference} is yanked already: {entry.yanked}")
         folder = f"{entry.reference.folder}/{YANKED}"
-        added = self._transport.add({folder: [(YANKED_FILE, file)]}, f"Yank {entry.reference}: {reason}")
+        result = self._transport.add({folder: [(YANKED_FILE, file)]}, f"Yank {entry.reference}: {reason}")
         self._listing.clear()
-        return added
+        return result
 
     def add_signature(self, entry: ReleaseEntry, signature: bytes) -> AddResult:
         """Add a signature of a manifest to a release.
@@ -305,11 +306,11 @@ class Registry:
         Raises:
             TakenError: the release has a signature already.
         """
-        added = self._transport.add(
+        result = self._transport.add(
             {f"{entry.reference.folder}/{SIGNATURE_FOLDER}": [(SIGNATURE_FILE, signature)]}, f"Sign {entry.reference}"
         )
         self._listing.clear()
-        return added
+        return result
 
     def read_signature(self, entry: ReleaseEntry) -> bytes:
         """Return the signature of a release's manifest.
@@ -324,15 +325,15 @@ class Registry:
             raise ReleaseError("the file is missing; ask the publisher to sign the release again") from error
 
 
-def _check_taken(bundle: Bundle, published: ReleaseEntry | None, address: str) -> None:
+def _check_same_content(bundle: Bundle, existing: ReleaseEntry | None, address: str) -> None:
     """Check that a published release with the same name and version has the same bytes."""
-    if published is None:
+    if existing is None:
         return
-    if published.unreadable is not None:
-        raise ReleaseError(published.unreadable)
-    if published.sha256 != bundle.sha256:
+    if existing.unreadable is not None:
+        raise ReleaseError(existing.unreadable)
+    if existing.sha256 != bundle.sha256:
         raise TakenError(
             f"{bundle.release.reference} is published in {address} with other content "
-            f"(sha256:{published.sha256[:12]}), and a version never changes; publish yours "
+            f"(sha256:{existing.sha256[:12]}), and a version never changes; publish yours "
             f"(sha256:{bundle.sha256[:12]}) as another version with --as OWNER/NAME@VERSION"
         )

@@ -39,12 +39,15 @@ def remove_abandoned(incoming: Path, *, now: float, pattern: re.Pattern[str] = _
 
 
 def _was_written_since(folder: Path, since: float) -> bool:
-    """Return whether anything in a folder was written since that time; True if it is unknown, or not a folder."""
+    """Return whether anything in a folder was written since that time; True if unknown or if it is not a folder."""
     try:
         status = folder.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_mtime >= since:
             return True
-        paths = (os.path.join(parent, name) for parent, *lists in os.walk(folder) for names in lists for name in names)  # noqa: PTH118 - faster
-        return any(os.lstat(path).st_mtime >= since for path in paths)
+        return any(
+            os.lstat(os.path.join(parent, name)).st_mtime >= since  # noqa: PTH118 - faster
+            for parent, folders, files in os.walk(folder)
+            for name in (*folders, *files)
+        )
     except OSError:
         return True

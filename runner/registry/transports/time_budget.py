@@ -55,25 +55,25 @@ class TimeBudget:
         left = self.seconds_left
         if left <= 0:
             raise self._too_slow_error()
-        started, byte_count = self._clock(), 0
+        start_time, byte_count = self._clock(), 0
         try:
             result = step(left if timeout is None else min(timeout, left))
             byte_count = size(result)
         except Exception as error:
-            self._count(started, 0)
+            self._count(start_time, 0)
             if self.seconds_left <= 0:
                 raise self._too_slow_error() from error
             raise
-        self._count(started, byte_count)
+        self._count(start_time, byte_count)
         return result
 
     def sleep(self, seconds: float) -> None:
         """Sleep before another attempt. The sleep counts as time of the server. Raises as `run_step`."""
         self.run_step(lambda left: time.sleep(min(seconds, left)), None)
 
-    def _count(self, started: float, byte_count: int) -> None:
+    def _count(self, start_time: float, byte_count: int) -> None:
         with self._lock:
-            self._waited += self._clock() - started
+            self._waited += self._clock() - start_time
             self._bytes += byte_count
 
     def _too_slow_error(self) -> Exception:

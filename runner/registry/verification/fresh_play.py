@@ -13,7 +13,7 @@ from runner.base.text import comma_join, did_you_mean
 from runner.documents.renamed_keys import SWEEP
 from runner.models.api_keys import KeyUse
 from runner.registry.fetched_release import FetchedRelease
-from runner.registry.verification.reproducible import add_suffix, build_link, check_reproducible
+from runner.registry.verification.reproducibility import add_suffix, build_link, check_reproducible
 from runner.results.comparison.comparison import Comparison, SystemComparison, compare_systems
 from runner.results.comparison.wording import format_difference
 from runner.results.leaderboard.results_folder import Results
@@ -22,7 +22,7 @@ from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import OnProgress
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import RunSelection
-from runner.runs.session.chat_format_lock import with_original_formats
+from runner.runs.session.original_chat_formats import with_original_formats
 from runner.runs.session.run import RunOptions
 from runner.spec.loader import load_spec
 from runner.statistics.differences import Difference

@@ -22,8 +22,8 @@ from runner.registry.metric_differences import (
     is_from_other_version,
 )
 from runner.registry.recomputed_run import check_claims
-from runner.registry.verification.reproducible import add_suffix, build_link, check_reproducible
-from runner.registry.verification.rows import find_published_differences
+from runner.registry.verification.reproducibility import add_suffix, build_link, check_reproducible
+from runner.registry.verification.row_differences import find_published_differences
 from runner.registry.verification.verify import find_run_problems
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -32,7 +32,7 @@ from runner.runs.execution.accounting import OnProgress
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf, RunSelection
-from runner.runs.session.chat_format_lock import with_original_formats
+from runner.runs.session.original_chat_formats import with_original_formats
 from runner.runs.session.run import RunOptions
 from runner.spec.loader import load_spec
 from runner.training.dispatch import run_plan

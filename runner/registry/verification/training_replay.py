@@ -17,7 +17,7 @@ from runner.registry.fetched_release import FetchedRelease
 from runner.registry.release_errors import describe_error
 from runner.registry.transports.registry import Registry
 from runner.registry.verification.replay import ReplayResult, replay_run
-from runner.registry.verification.reproducible import check_intact, fetch_into_results
+from runner.registry.verification.reproducibility import check_intact, fetch_into_results
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest
@@ -89,9 +89,7 @@ def find_model_differences(run: RunFolder, stages: Stages, parts: Mapping[str, M
     """Yield a message for each part that is missing, or played by other models than the previous iteration made."""
     models = {name: settings.name for name, settings in saved_plan(run).spec.experiment.models.items()}
     manifest = run.manifest()
-    trained_models = {
-        record.iteration: record.models for record in stages.find_all(ModelSwitch)
-    }  # models after an iteration
+    models_after = {record.iteration: record.models for record in stages.find_all(ModelSwitch)}
     part_ids = {(record.iteration, "training"): record.run_id for record in stages.find_all(GamesPlayed)}
     part_ids |= {(record.iteration, "benchmark"): record.run_id for record in stages.find_all(TestPlayed)}
     for iteration in range(max((number for number, _ in part_ids), default=-1) + 1):
@@ -110,28 +108,28 @@ def find_model_differences(run: RunFolder, stages: Stages, parts: Mapping[str, M
                             f"{name}: {row['agent']} was played by {row['model']}, but the iteration before made "
                             f"{models.get(row['model_group'])}"
                         )
-        models |= {group: str(state["model"]) for group, state in trained_models.get(iteration, {}).items()}
+        models |= {group: str(state["model"]) for group, state in models_after.get(iteration, {}).items()}
     for row in manifest.agents:
         if row["model"] != models.get(row["model_group"]):
-            last = models.get(row["model_group"])
-            yield f"manifest.json: {row['agent']} ended as {row['model']}, but its last iteration made {last}"
+            expected_model = models.get(row["model_group"])
+            yield f"manifest.json: {row['agent']} ended as {row['model']}, but its last iteration made {expected_model}"
 
 
 def _find_test_differences(run: RunFolder, stages: Stages, parts: Mapping[str, ReplayResult]) -> Iterator[str]:
     """Yield a message for each test whose accuracy in the training run differs from that in its own part."""
     rows = read_json(run.metrics).get("tests", [])
-    recorded: dict[int, Any] = {row.get("iteration"): row for row in rows}
-    if len(recorded) < len(rows):
+    recorded_tests: dict[int, Any] = {row.get("iteration"): row for row in rows}
+    if len(recorded_tests) < len(rows):
         yield "metrics.json: two tests are listed for the same iteration"
     for record in stages.find_all(TestPlayed):
         part = parts.get(record.run_id)
-        row = recorded.get(record.iteration)
+        row = recorded_tests.get(record.iteration)
         if row is None:
             yield f"metrics.json: the test before iteration {record.iteration} is missing"
         elif part is not None:
-            measured = read_json(_run_of(part).metrics)["metrics"]
+            part_metrics = read_json(_run_of(part).metrics)["metrics"]
             accuracy = next(
-                metric for metric in measured if (metric["agent"], metric["metric"]) == (None, RANKING_METRIC)
+                metric for metric in part_metrics if (metric["agent"], metric["metric"]) == (None, RANKING_METRIC)
             )
             for name, value in row["accuracy"].items():
                 if not is_same(value, accuracy.get(name)):

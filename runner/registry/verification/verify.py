@@ -1,7 +1,7 @@
 """Find problems in a release, a fetched folder or a run: in its files, inputs and recorded numbers.
 
-`nip-run verify`, `reproduce` and servers use this module. It plays no games and changes no files; the engine only
-replays a run's journal in a temporary folder.
+`nip-run verify`, `reproduce` and servers use this module. It calls no models and changes no files of the run: it
+replays the journal in a temporary folder.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from runner.registry.rollouts_file import ROLLOUTS_FILE
 from runner.registry.signing import check_release_signature
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.registry.verification.kinds import find_kind_problems
-from runner.registry.verification.rows import find_row_differences
+from runner.registry.verification.row_differences import find_row_differences
 from runner.registry.verification.torn_logs import find_torn_logs
 from runner.results.folder import SUMS, RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -80,21 +80,21 @@ def find_release_problems(registry: Registry, entry: ReleaseEntry, signer_key: P
     yield from dict.fromkeys(problems)
     if entry.reference.kind != Kind.RUN or problems:
         return
-    with TemporaryDirectory(prefix=".nip-run-") as temporary:
+    with TemporaryDirectory(prefix=".nip-run-") as temporary_folder:
         try:
-            fetched = fetch_release(registry, entry.reference, Path(temporary) / "got", tables=False)
+            fetched = fetch_release(registry, entry.reference, Path(temporary_folder) / "got", tables=False)
         except ReleaseError as error:
             yield str(error)
             return
         yield from (
-            _without_folder(temporary, line) for line in _with_unexpected_errors(_find_record_problems(fetched))
+            _without_folder(temporary_folder, line) for line in _with_unexpected_errors(_find_record_problems(fetched))
         )
 
 
 def _with_unexpected_errors(lines: Iterator[str]) -> Iterator[str]:
-    """Yield the lines, then any exception as one more line: a malformed release can cause any exception.
+    """Yield the lines and, if an exception ends them, its message: a malformed release can cause any exception.
 
-    The advice to run `verify` is removed, because this is `verify`.
+    The advice to run `verify` is removed from the lines, because the user is running `verify`.
     """
     try:
         for line in lines:
@@ -104,9 +104,9 @@ def _with_unexpected_errors(lines: Iterator[str]) -> Iterator[str]:
         yield describe_error(error)
 
 
-def _without_folder(temporary: str, line: str) -> str:
+def _without_folder(temporary_folder: str, line: str) -> str:
     """Return a message without the path of the temporary folder, which no longer exists when the user reads it."""
-    message = line.replace(f"{Path(temporary).resolve() / 'got'}/", "").replace(f"{temporary}/got/", "")
+    message = line.replace(f"{Path(temporary_folder).resolve() / 'got'}/", "").replace(f"{temporary_folder}/got/", "")
     return type(line)(message)  # a `CheckNote` stays a `CheckNote`
 
 
@@ -229,8 +229,8 @@ def find_run_problems(folder: RunFolder) -> Iterator[str]:
     yield from problems
     if manifest.format < RUN_FOLDER and not is_from_0_1(manifest):
         yield f"manifest.json has no format, but nip-run {manifest.version}, which played the run, writes one"
-    # All versions that record `answers_from` also write a file with the hashes of a finished run's files. Fetched
-    # releases do not have this file; only their runs have a `folder.name`.
+    # All versions that record `answers_from` also write a file with the hashes of a finished run's files. The runs of
+    # fetched releases do not have this file; `folder.name` is set only for these runs.
     must_have_sums = manifest.status in PLAYED and "answers_from" in manifest.recorded and folder.name is None
     if must_have_sums and not folder.sums.is_file():
         yield f"{folder.sums.name} is missing, so changes to the tables and metrics cannot be detected"

@@ -27,7 +27,7 @@ def find_baseline(name: str, system: System, results: Results) -> System:
     candidates = [
         (folder, manifest)
         for folder, manifest in results.runs_with_manifests()
-        if manifest.protocol == name and not manifest.is_training_run
+        if manifest.protocol == name and not manifest.has_parts
     ]
     if not candidates:
         return _find_named_runs(name, system, results)

@@ -18,7 +18,7 @@ class GamePair:
     datapoint: str
     """The datapoint's id in the base."""
     group: str
-    label: int
+    label: int | str
     base: ScoredRollout | None
     other: ScoredRollout | None
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from runner.results.comparison.systems import DatapointScores, System, SystemReader
 from runner.results.metric_definitions import Metric
 
-_Content = tuple[int, tuple[str, ...]]
+_Content = tuple[int | str, tuple[str, ...]]
 """The label of a datapoint, and the hashes of its columns."""
 
 

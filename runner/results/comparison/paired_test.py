@@ -27,7 +27,7 @@ class Flip:
     datapoint: str
     """The datapoint's id in the base."""
     group: str
-    label: int
+    label: int | str
     right_in: str
     """The name of the system that is right."""
     base_accuracy: float
@@ -114,7 +114,7 @@ class _Row:
     """The scores of a datapoint in both systems."""
 
     group: str
-    label: int
+    label: int | str
     base: Sequence[float]
     other: Sequence[float]
 
@@ -144,6 +144,8 @@ def _paired_groups(measure: Metric, rows: Sequence[_Row], weights: Sequence[floa
 
 def compare_sensitivity(matched: MatchedPoints, seed: int) -> SensitivityDifference | None:
     """Test the difference of d' on the shared datapoints; None if a label has no decided game, or for one group."""
+    if any(isinstance(point.label, str) for point, _ in matched.pairs):
+        return None  # verdicts choose from listed answers
     groups: dict[str, list[list[int]]] = {}  # the counts that `sensitivity_difference` takes, of both systems
     for group, pair in zip(matched.groups, matched.pairs, strict=True):
         counts = groups.setdefault(group, [[0, 0, 0, 0], [0, 0, 0, 0]])
@@ -211,7 +213,7 @@ def sample_by_group(measure: Metric, points: Sequence[DatapointScores]) -> Sampl
     return Sample(means, sizes, sum(len(point.scores) for point in points), measure.is_proportion)
 
 
-def _datapoint_weights(measure: Metric, labels: Sequence[int]) -> list[float]:
+def _datapoint_weights(measure: Metric, labels: Sequence[int | str]) -> list[float]:
     """Return the weight of each datapoint, given its label: equal, or so that both labels have the same total weight.
 
     Raises:
@@ -224,7 +226,7 @@ def _datapoint_weights(measure: Metric, labels: Sequence[int]) -> list[float]:
         raise UsageError(
             f"{measure.name} needs datapoints of both labels; {counts[0]} have label 0, {counts[1]} label 1"
         )
-    return [len(labels) / (2 * counts[label]) for label in labels]
+    return [len(labels) / (2 * counts[int(label)]) for label in labels]
 
 
 def _mean(scores: Sequence[float]) -> float:

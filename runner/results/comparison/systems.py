@@ -16,7 +16,7 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import fixed_verdicts_of, saved_value
 from runner.results.manifest import PLAYED, Manifest, verifiers_of
-from runner.results.metric_definitions import Metric, compared_metric, option_names
+from runner.results.metric_definitions import METRICS, Metric, compared_metric, option_names
 from runner.results.tasks import Task, played_datapoints, verifier_variables
 
 
@@ -28,7 +28,7 @@ class ScoredRollout:
     rollout_id: str
     correct: bool
     decision: int
-    """0: reject, 1: accept, 2: none."""
+    """0: reject, 1: accept, 2: none or a listed answer."""
     score: float | None
 
 
@@ -38,7 +38,8 @@ class DatapointScores:
 
     id: str
     group: str
-    label: int
+    label: int | str
+    """0 or 1, or the texts of the right answers."""
     contents: Mapping[str, str]
     """The hash of each column that the verifier's templates use, by name."""
     value: Any
@@ -124,8 +125,12 @@ class System:
             UsageError: no dataset has the column `by`.
             RunError: a file of a run is missing or damaged.
         """
-        points: dict[str, dict[tuple[str, int, str], DatapointScores]] = {measure.name: {} for measure in measures}
-        errors: dict[str, UsageError] = {}
+        points: dict[str, dict[tuple[str, int | str, str], DatapointScores]] = {
+            measure.name: {} for measure in measures
+        }
+        errors: dict[str, UsageError] = {
+            m.name: error for m in measures if (error := self._meaning_error(m)) is not None
+        }
         for folder in self.runs:
             datapoints = {
                 point.id: ((point.id, point.label, tagged_hash("contents", dict(point.contents))), point)
@@ -145,6 +150,19 @@ class System:
                 for (id_, rollout_id, correct, decision), score in zip(run_scores.rollouts, scores, strict=True):
                     by_id[id_].rollouts.append(ScoredRollout(folder.run_id, rollout_id, correct, decision, score))
         return {name: errors.get(name) or self._played(points[name].values(), name) for name in points}
+
+    def _meaning_error(self, measure: Metric) -> UsageError | None:
+        """Return an error if a metric has no meaning for the verdicts of this system; else None."""
+        lists_answers = saved_value(self.runs[0], "dataset", "answers") is not None
+        if measure.applies(lists_answers=lists_answers):
+            return None
+        if not lists_answers:
+            return UsageError(f"{measure.name} needs listed answers, but the verdicts of {self.name} accept or reject")
+        names = [name for name, metric in METRICS.items() if metric.applies(lists_answers=True) and metric.is_compared]
+        return UsageError(
+            f"{measure.name} has no meaning for {self.name}, whose verdicts choose from listed answers; compare by "
+            f"{comma_join(name for name in names if not METRICS[name].is_per_agent)}"
+        )
 
     def _played(self, points: Iterable[DatapointScores], metric: str) -> list[DatapointScores] | UsageError:
         """Return the datapoints with rollouts, or an error if no rollout has a score."""
@@ -214,10 +232,12 @@ def load_system(names: Sequence[str | Path], results: Results) -> System:
 
 
 def _check_comparable(folder: RunFolder, manifest: Manifest) -> None:
-    if manifest.is_training_run:
+    if manifest.has_parts:
         parts = [part.run_id for part in Results.of(folder).parts_of(folder.run_id)]
+        players = "two of its players with `--players A B`, or the runs of its games"
+        what = players if manifest.is_tournament else "its games or tests"
         raise UsageError(
-            f"{folder.run_id} is a training run; compare its games or tests: {comma_join(parts[-4:]) or 'none yet'}"
+            f"{folder.run_id} is {manifest.kind_name}; compare {what}: {comma_join(parts[-4:]) or 'none yet'}"
         )
     if manifest.status not in PLAYED:
         raise UsageError(f"run {folder.run_id} is {manifest.status}; compare it once it is done")
@@ -248,22 +268,23 @@ def _load_points(folder: RunFolder, by: str | None) -> Iterator[DatapointScores]
     used, hashes = _used_columns(folder), []
     try:
         for point in played_datapoints(folder, saved_value(folder, "dataset", "group_by")):
-            if point.label is None:
+            label = point.shown_label
+            if label is None:
                 raise UsageError(
                     f"{folder.run_id} has no labels, as the owner of its dataset withholds them; it is unknown which "
                     "of its verdicts are right"
                 )
             contents = {name: tagged_hash("column", point.columns[name]) for name in used if name in point.columns}
             hashes.append(point.sha256)
-            value = _slice_value(point.columns, point.label, by, folder)
-            yield DatapointScores(point.id, point.group, point.label, contents, value)
+            value = _slice_value(point.columns, label, by, folder)
+            yield DatapointScores(point.id, point.group, label, contents, value)
     except (OSError, ValueError, KeyError) as error:
         raise _damaged_inputs(folder, error) from error
     if tagged_hash("dataset", hashes) != folder.manifest().dataset_sha256:
         raise RunError(f"{folder.path}: inputs/dataset.jsonl is not what was played; restore the file")
 
 
-def _slice_value(columns: Mapping[str, Any], label: int, by: str | None, folder: RunFolder) -> Any:
+def _slice_value(columns: Mapping[str, Any], label: int | str, by: str | None, folder: RunFolder) -> Any:
     if by is None:
         return None
     if by == "label":

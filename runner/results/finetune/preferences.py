@@ -58,4 +58,5 @@ def _build_preference(
     )
     observation = branch.job.observation(len(node.path), node.rounds)
     prompt = prompt_messages(agent, observation)
-    return Preference(prompt, preferred.rounds[-1].raw[name], rejected.rounds[-1].raw[name]), source
+    answers = (agent.learned_text(node.rounds[-1].raw[name]) for node in (preferred, rejected))
+    return Preference(prompt, *answers), source

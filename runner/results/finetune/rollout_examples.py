@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from runner.base.errors import InvalidResponseError
+from runner.base.errors import InvalidResponseError, UsageError
 from runner.game.prompts.chat import ChatMessage
 from runner.game.prompts.chat_format import format_chat
 from runner.game.prompts.supervised import check_replacement
@@ -51,15 +51,22 @@ def supervised_examples(
     turns = _answered_rounds(agent, rollout.rounds)
     if not turns:
         return []
-    answers = {round_: rollout.rounds[round_].raw[agent.agent_name] for round_ in turns}
+    answers = {round_: agent.learned_text(rollout.rounds[round_].raw[agent.agent_name]) for round_ in turns}
     learnable = [round_ for round_ in turns if is_trainable(agent, rollout, round_)]
     if replace_verifier_guess_with_true_label and agent.is_verifier:
-        answers[turns[-1]] = agent.true_verdict(rollout.job.datapoint.label)
+        answers[turns[-1]] = _true_verdict(agent, rollout, turns[-1])
         learnable = [*(round_ for round_ in learnable if round_ != turns[-1]), turns[-1]]
     chats = {round_: _chat_with_answer(agent, rollout, round_, answers[round_]) for round_ in turns}
     if not ensure_last_message_is_assistant:
         chats[turns[-1]] += _messages_after_last_turn(agent, rollout)
     return _group_turns(chats, learnable)
+
+
+def _true_verdict(agent: Agent, rollout: Rollout, round_: int) -> str:
+    """Return the text of the right verdict on a game."""
+    if agent.protocol_handler.lists_answers:
+        return agent.true_answer_verdict(rollout.job.observation(round_, ()))
+    return agent.true_verdict(rollout.job.datapoint.label)
 
 
 def _chat_with_answer(agent: Agent, rollout: Rollout, round_: int, answer: str) -> list[ChatMessage]:
@@ -110,6 +117,8 @@ def rl_turns(agent: Agent, rollout: Rollout, run_id: str) -> Iterator[RlTurn]:
     """Yield each turn of the agent, with exactly the chat that its model was sent."""
     name, job, experiment = agent.agent_name, rollout.job, agent.hyper_params
     label = job.datapoint.label
+    if job.datapoint.answers is not None:
+        raise UsageError("verl files have labels 0 and 1, which listed answers do not have; use another format")
     if label is None:
         raise ValueError(
             f"reinforcement learning needs rewards, but datapoint {job.datapoint.id!r} has no label; use a run of a "
@@ -118,7 +127,7 @@ def rl_turns(agent: Agent, rollout: Rollout, run_id: str) -> Iterator[RlTurn]:
     for round_ in _answered_rounds(agent, rollout.rounds):
         yield RlTurn(
             prompt=prompt_messages(agent, job.observation(round_, rollout.rounds[:round_])),
-            response=rollout.rounds[round_].raw[name],
+            response=agent.learned_text(rollout.rounds[round_].raw[name]),
             reward=rollout.rewards[name],
             ground_truth=label,
             datapoint_id=job.datapoint.id,
@@ -144,7 +153,7 @@ def is_trainable(agent: Agent, rollout: Rollout, round_: int) -> bool:
     if played_round.token_limits.get(agent.agent_name):
         return False
     try:
-        agent.parse(played_round.raw[agent.agent_name], round_)
+        agent.parse(played_round.raw[agent.agent_name], round_, rollout.job.datapoint.answer_count)
     except InvalidResponseError:
         return False
     return True

@@ -58,7 +58,8 @@ def remove_run(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
 def insert_run(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
     """Insert a run's rows into the tables, replacing rows of the same run."""
     manifest = folder.manifest()
-    is_finished = manifest.status in PLAYED and folder.metrics.is_file() and folder.table("rollouts").is_file()
+    has_metrics = manifest.status in PLAYED and folder.metrics.is_file()
+    is_finished = has_metrics and folder.table("rollouts").is_file()
     # A run that failed or was interrupted has a row with its status, and no metrics.
     metrics = folder.read_metrics() if is_finished else {"outcomes": {}, "metrics": []}
     if is_finished:
@@ -82,7 +83,9 @@ def insert_run(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None
             [run_id, *(agent[k] for k in ("agent", "role", "model_group", "provider", "model", "base_model"))],
         )
     keys = ("agent", "metric", "value", "stderr", "ci_low", "ci_high", "n", "clusters", "reason")
-    if rows := metrics["metrics"]:  # one statement, since separate ones would take most of the time
+    if rows := metrics["metrics"] or _rating_rows(
+        folder, is_rated=has_metrics and manifest.is_tournament
+    ):  # one statement, since separate ones would take most of the time
         columns = [[row.get(name) if name == "reason" else row[name] for row in rows] for name in keys]
         connection.execute(
             f"INSERT INTO metrics (run_id, {', '.join(keys)}) SELECT ?, {', '.join(['unnest(?)'] * len(keys))}",
@@ -91,6 +94,13 @@ def insert_run(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None
     connection.commit()
     if is_finished:
         _insert_rollouts(connection, folder)
+
+
+def _rating_rows(folder: RunFolder, *, is_rated: bool) -> list[dict[str, Any]]:
+    """Return the ratings of a tournament's players as rows of the table `metrics`; none for another run."""
+    names = {"overall": "rating", "right": "rating_right", "wrong": "rating_wrong"}
+    ratings = folder.read_metrics()["ratings"] if is_rated else []
+    return [{**row, "agent": row["player"], "metric": names[row["side"]]} for row in ratings]
 
 
 def fixed_verdicts_of(folder: RunFolder) -> str | None:
@@ -108,7 +118,7 @@ def add_facts(connection: duckdb.DuckDBPyConnection, folder: RunFolder, saved: M
     manifest, spec = folder.manifest(), _load_spec(folder) if saved is None else saved
     metrics = folder.read_metrics() if folder.metrics.is_file() and manifest.status in PLAYED else {}
     group_by = _lookup(spec, "dataset", "group_by")
-    task = None if manifest.is_training_run else _insert_datapoints(connection, folder, group_by)
+    task = None if manifest.has_parts else _insert_datapoints(connection, folder, group_by)
     facts = {**_played_facts(manifest, spec), **_outcome_facts(metrics.get("outcomes", {}))}
     facts |= stopping_columns(spec, metrics)
     if task is not None:

@@ -25,7 +25,9 @@ NEW_RUN_COLUMNS: Mapping[str, str] = {
 NEW_ROLLOUT_COLUMNS: Mapping[str, str] = {
     "swapped": "BOOLEAN",
     "confidence_stated": "DOUBLE", "confidence_logprob": "DOUBLE", "confidence_note": "VARCHAR",
-    "votes": "JSON", "verdicts": "JSON", "stances_exchanged": "BOOLEAN",
+    "votes": "JSON", "verdicts": "JSON", "stances_exchanged": "BOOLEAN", "panel": "JSON",
+    "answer": "VARCHAR", "right_answers": "JSON", "answer_order": "JSON", "argued_answers": "JSON",
+    "answer_scores": "JSON", "p_right": "DOUBLE", "answer_brier": "DOUBLE",
 }  # fmt: skip
 """The columns of `rollouts` added after 0.1.0."""
 
@@ -269,9 +271,19 @@ FROM {_JOIN}
 WHERE (a.accuracy - 0.5) * (b.accuracy - 0.5) < 0;
 """
 
+_RATINGS = """
+CREATE OR REPLACE VIEW ratings AS
+SELECT
+    run_id, agent AS player,
+    CASE metric WHEN 'rating' THEN 'overall' WHEN 'rating_right' THEN 'right' ELSE 'wrong' END AS side,
+    value, stderr, ci_low, ci_high, n, clusters, reason
+FROM metrics WHERE metric IN ('rating', 'rating_right', 'rating_wrong');
+"""
+
 VIEWS = {
     "shared_answers": _SHARED_ANSWERS, "copies": _COPIES,
     "leaderboard": f"CREATE OR REPLACE VIEW leaderboard AS {LEADERBOARD_SQL};", "flips": _FLIPS,
+    "ratings": _RATINGS,
 }  # fmt: skip
 """The SQL that creates each view, after the views that it reads."""
 
@@ -360,13 +372,14 @@ _TOKEN_COMMENTS = {
 
 COMMENTS: Mapping[str, Mapping[str, str]] = {
     "runs": {
-        "kind": "benchmark: measures models; training: a training run, or the run with the games of an iteration",
+        "kind": "benchmark: measures models; training: a training run, or the run with the games of an iteration; "
+        "tournament: rates players",
         "status": "running, done, incomplete (too many rollouts were lost in transport), failed or interrupted",
         "spec": "the resolved spec, with all defaults",
         "git_commit": "the commit of the repository with the spec; NULL: the spec is not in a repository",
         "git_dirty": "whether the repository or the spec itself had uncommitted changes",
-        "parent_run_id": "the training run that this run is a part of",
-        "iteration": "the iteration of that training run, from 0",
+        "parent_run_id": "the training run or tournament that this run is a part of",
+        "iteration": "the iteration of that training run, or the pairing of that tournament, from 0",
         "completions": "number of answered calls of models",
         "cached_tokens": "prompt tokens that the provider read from its cache",
         "cost_usd": "cost in US dollars; NULL: the price of a model is unknown",
@@ -423,7 +436,7 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "stance": "the verdict that all provers argue for. 0: reject, 1: accept; NULL: they have different stances",
         "swapped": "whether two seats had exchanged their players; NULL: the run exchanges none",
         "stances_exchanged": "whether the provers had exchanged opposite stances; NULL: the run exchanges none",
-        "decision": f"the verdict of the verifier. {_VERDICT}",
+        "decision": f"the verdict of the verifier, or of the panel. {_VERDICT}",
         "correct": "whether the decision equals the label; false without a decision; NULL: lost in transport",
         "outcome": "decided, no_decision, invalid_response, refused, context_exceeded or transport_failed",
         "rewards": "the reward of each agent: rewards->>'verifier'",
@@ -433,6 +446,7 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "confidence_note": "why a requested confidence is unknown, or only a bound",
         "votes": "the decision of each vote; NULL: there is one answer",
         "verdicts": "with rejudge --verdict each: round, decision, votes and confidences of every verdict",
+        "panel": "the verdict of each judge of a panel: agent, round, decision, votes and confidences; NULL: no panel",
     },
     "datapoints": {
         "group": 'the group; without group_by, the datapoint id (quote the name: "group")',
@@ -444,7 +458,7 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "rank": "the first rank in the run's 95 % confidence set, within its list",
         "rank_last": "the last rank in the run's 95 % confidence set",
     },
-    "rank_tests": {"p": "p-value of the sign-flip test of two runs of a list; 1 if it favors the one placed lower"},
+    "rank_tests": {"p": "p-value of the sign-flip test of the two runs; 1 if the test favors the lower-ranked run"},
     "flips": {
         "run_a": "the first run; each pair is listed in both orders",
         "right_in": "the run with mostly right verdicts; in the other run most are wrong",
@@ -453,17 +467,23 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "rollout_a": "a rollout with the majority verdict: nip-run show RUN_A ROLLOUT_A RUN_B ROLLOUT_B",
         "rollout_b": "a rollout with the majority verdict",
     },
+    "ratings": {
+        "player": "the player's name in `tournament.players`",
+        "side": "right, wrong (the rating for arguing for such answers), or overall, the mean of both",
+        "value": "Elo points above the average player of the tournament",
+        "n": "number of the player's games with a winner",
+    },
     "leaderboard": {
         "failures": "deprecated, mixes lost and undecided games; use transport_failed (lost) and the next four columns",
-        "accuracy": "right verdicts, of all rollouts that were not lost in transport",
-        "n": "rollouts that were not lost in transport",
-        "clusters": "independent groups of datapoints",
+        "accuracy": "share of right verdicts among the rollouts that were not lost in transport",
+        "n": "number of rollouts that were not lost in transport",
+        "clusters": "number of independent groups of datapoints",
         "rank": "the first rank of the run's 95 % confidence set; NULL: see reason",
         "rank_last": "the last rank of the run's 95 % confidence set",
         "reason": "why the run is unranked",
-        "stopped": "how the run, or the run it judges, stopped early: its interval is a confidence sequence",
+        "stopped": "how the run, or the run that it judges again, stopped early; its CI is a confidence sequence",
         "shared_with": "the run with the most answers in common",
-        "shared": "number of verdicts, at most, from answers shared with shared_with",
+        "shared": "maximum number of verdicts from the same answers as verdicts of shared_with",
         "list": "number of the run's list, from 1; a benchmark has a list for each task",
     },
 }  # fmt: skip
@@ -474,6 +494,12 @@ RECORD_COMMENTS: Mapping[str, Mapping[str, str]] = {
     "messages": {
         "round": "from 0",
         "content": "the delivered text: '' if the agent's answer had no part for this channel",
+        "words": "number of words, if the protocol enforces a limit (`word_limit`); else NULL",
+        "removed_words": "number of words over the limit, which were removed",
+        "verified_quotes": "number of quotes that the source has, if the protocol checks quotes; else NULL",
+        "unverified_quotes": "number of quotes that others see as unverified",
+        "over_limit_quotes": "number of those that the source has, but that exceed a limit of quoted words",
+        "quoted_words": "number of words in verified quotes",
     },
     "completions": {
         "round": "from 0",
@@ -485,7 +511,9 @@ RECORD_COMMENTS: Mapping[str, Mapping[str, str]] = {
         "error": "why the attempt failed, or the answer could not be used",
         "reasoning": "the model's reasoning before its answer, if the server returns it",
         "verdict_logprobs": "the tokens of the decision with their log probabilities",
-        "vote": "number of the vote; NULL: the first vote",
+        "vote": "number of the vote or candidate (`best_of`); NULL: the first one",
+        "selected": "whether the answer was selected from several candidates; NULL: there were no others",
+        "score": "the selector's score of this candidate; NULL: it gives none",
         **_TOKEN_COMMENTS,
         "service_tier": "the processing tier that the provider reports; NULL: not reported",
         "usage_estimated": "true: a token count was missing or implausible, so nip-run estimated it from the text",
@@ -497,7 +525,7 @@ RECORD_COMMENTS: Mapping[str, Mapping[str, str]] = {
         "stderr": "standard error, clustered by group of datapoints",
         "ci_low": "lower end of the 95 % interval of the difference",
         "ci_high": "upper end of the 95 % interval of the difference",
-        "p": "p-value of the sign-flip test; NULL: one group, samples of one system, or forced or copied verdicts",
+        "p": "p-value of the sign-flip test; NULL: no test (one group, one system, or forced or copied verdicts)",
         "detectable": "the minimum detectable difference at 80 % power, if the groups' differences spread as here",
         "groups": "independent groups of datapoints",
         "differing": "number of groups whose accuracy differs",

@@ -12,11 +12,16 @@ from runner.base.hashing import tagged_hash
 from runner.base.storage.atomic_files import atomic_write
 from runner.documents.dataclass_schema import to_plain
 from runner.documents.yaml_writer import dump
-from runner.game.prompts.templates import SUFFIX
+from runner.game.prompts.templates import stored_name
+from runner.game.protocols.ballot import ANSWERS
+from runner.game.protocols.schema import file_content
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
 from runner.spec.datasets.loader import Dataset
 from runner.spec.rejudged_run import DEBATES
+
+PLAYERS = "players"
+"""The folder in a run's `inputs/` with the templates of players of a tournament that have their own."""
 
 
 def write_inputs(plan: Plan, folder: RunFolder) -> None:
@@ -24,10 +29,14 @@ def write_inputs(plan: Plan, folder: RunFolder) -> None:
     inputs = folder.make("inputs")
     folder.make("inputs", "prompts")
     for name, source in plan.spec.prompts.sources.items():
-        atomic_write(inputs / "prompts" / (name + SUFFIX), source)
-    protocol = to_plain(plan.spec.protocol.file)
+        atomic_write(inputs / "prompts" / stored_name(name), source)
+    for player, templates in plan.spec.player_prompts.items():
+        player_folder = folder.make("inputs", PLAYERS, player)
+        for name, source in templates.sources.items():
+            atomic_write(player_folder / stored_name(name), source)
+    protocol = file_content(plan.spec.protocol.file)
     atomic_write(inputs / "protocol.yaml", dump({**protocol, "fixed": []}))
-    atomic_write(inputs / "dataset.jsonl", b"".join(_dataset_lines(plan)))
+    atomic_write(inputs / "dataset.jsonl", _dataset_lines(plan))
     if plan.debates is not None:
         atomic_write(inputs / DEBATES, plan.debates.lines())
     spec = resolved_spec(plan)
@@ -47,7 +56,7 @@ def _dataset_lines(plan: Plan) -> Iterator[bytes]:
         ]
     for dataset, split in splits:
         for point in dataset.datapoints:
-            row = {"id": point.id, "label": point.label, **point.columns, **split}
+            row = {"id": point.id, "label": point.saved_label, **point.columns, **split}
             yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
 
 
@@ -55,6 +64,8 @@ def resolved_spec(plan: Plan) -> dict[str, Any]:
     """Return the spec as data, without the key `execution`. Its paths name the files that are saved with the run."""
     data: dict[str, Any] = to_plain(plan.spec.experiment)
     del data["execution"]
+    for player in plan.spec.player_prompts:
+        data["tournament"]["players"][player]["prompts"] = f"inputs/{PLAYERS}/{player}"
     parameters = to_plain(plan.spec.protocol.parameters)
     selection: dict[str, Any] = {
         "columns": {},
@@ -67,6 +78,8 @@ def resolved_spec(plan: Plan) -> dict[str, Any]:
         "balance": "none",
         "shuffle": False,
         "revision": None,
+        "answers": None if data["dataset"]["answers"] is None else ANSWERS,
+        "right_answers": "auto" if data["dataset"]["answers"] is None else "number",
     }
     return {
         **data,

@@ -20,7 +20,9 @@ from runner.base.errors import (
     InvalidDecisionError,
     InvalidResponseError,
     RunError,
+    ScratchpadError,
     UnknownFinishReasonError,
+    WordLimitError,
 )
 from runner.base.value_class import value_class
 from runner.game.prompts.chat import ChatMessage, chat_messages
@@ -28,9 +30,13 @@ from runner.game.prompts.chat_format import ChatFormat, format_chat
 from runner.game.prompts.supervised import supervised_example
 from runner.game.prompts.templates import CONFIDENCE, LAST_ROUND, PromptSet, own_variables
 from runner.game.protocols.answer_parser import ParsedAnswer, VerdictFork, parse_answer, verdict_fork, verdict_span
+from runner.game.protocols.answer_verdicts import ANSWER_MARKER, certain_verdict, decision_line, display_marker
+from runner.game.protocols.ballot import OPEN, Ballot, CandidateAnswers
 from runner.game.protocols.protocol import Decision, Protocol
 from runner.game.protocols.rounds import Reply, Round
+from runner.game.protocols.speeches import count_words, deliver, visible_start, without_notes
 from runner.models.interface import Choice, Complete, Completion, Request, ResponseHint, SampleKey
+from runner.models.logprobs import p_accept
 from runner.models.retry_policy import Retry
 from runner.models.settings import ModelSettings
 from runner.rollouts.agents.arguments import check_name, protocol_of_spec
@@ -60,6 +66,14 @@ class Observation:
     prover_stance: int = 1
     datapoint: str = ""
     repeat: int = 0
+    candidates: CandidateAnswers | None = None
+    """The datapoint's candidate answers, if the protocol lists answers."""
+    given_stance: int | None = None
+    """The stance of the first prover, if the game sets it; see `Protocol.ballot`."""
+
+    @property
+    def answer_count(self) -> int | None:
+        return None if self.candidates is None else len(self.candidates.texts)
 
 
 class Agent:
@@ -83,6 +97,7 @@ class Agent:
         self.model_settings = hyper_params.models[self.model_group]
         self.agent_spec = protocol_handler.agent_spec(agent_name)
         self._variables_by_round: dict[tuple[int, int], dict[str, Any]] = {}
+        self._hidden_columns = protocol_handler.hidden_columns(agent_name)
         self.is_verifier = self.agent_spec.role == "verifier"
         self.is_prover = self.agent_spec.role == "prover"
         self.states_confidence = self.is_verifier and hyper_params.verdict.states
@@ -161,60 +176,163 @@ class Agent:
         Raises:
             TemplateFailedError: a template fails with these variables.
         """
-        prompts, columns = self.settings.prompts, observation.columns
+        prompts, hidden = self.settings.prompts, self._hidden_columns
+        columns = {name: value for name, value in observation.columns.items() if name not in hidden}
         variables = self._variables(observation.prover_stance, round_)
+        variables = {**variables, **self._extra_variables(observation)}
+        if observation.candidates is not None:
+            variables = {**variables, **self._answer_variables(observation)}
         text = prompts.render(self.agent_name + suffix, variables, columns)
         confidence_template = self.agent_name + CONFIDENCE
         if not self.states_confidence or confidence_template not in prompts.sources:
             return text
         return f"{text}\n\n{prompts.render(confidence_template, variables, columns)}"
 
+    def example_observation(self, observation: Observation) -> Observation:
+        """Return an observation with everything that the agent's prompt needs, to estimate its length."""
+        return observation
+
+    def _extra_variables(self, observation: Observation) -> Mapping[str, Any]:  # noqa: ARG002
+        """Return further variables for an observation, which a selector of candidates has."""
+        return {}
+
+    def _ballot(self, observation: Observation) -> Ballot:
+        assert observation.candidates is not None
+        return self.protocol_handler.ballot(observation.candidates, observation.seed, observation.given_stance)
+
+    def _answer_variables(self, observation: Observation) -> dict[str, Any]:
+        """Return the variables of the agent's templates that describe the listed answers of the game."""
+        ballot, marker = self._ballot(observation), self.hyper_params.decision_format.marker
+        form = self.hyper_params.verdict.form
+        return {
+            **ballot.variables(self.agent_name),
+            "answer_marker": ANSWER_MARKER,
+            "decision_line": decision_line(marker, len(ballot.texts), form),
+            "verdict_form": form,
+        }
+
     def _response_hint(self, observation: Observation, channels: Sequence[str]) -> ResponseHint:
         protocol = self.protocol_handler
         headers = tuple(self.agent_spec.headers[channel] for channel in channels) if len(channels) > 1 else ()
+        marker, quotes = self.agent_spec.scratchpad, protocol.file.quotes
+        source = (
+            None if quotes is None or quotes.source in self._hidden_columns else observation.columns.get(quotes.source)
+        )
+        order = None if observation.candidates is None else self._ballot(observation).order
+        if order is not None and self._must_state_answer(observation.round):
+            return ResponseHint(
+                headers, scratchpad=marker, source=source, answer_order=order, answer_marker=ANSWER_MARKER
+            )
         if not (self.is_verifier and protocol.step(observation.round).may_decide):
-            return ResponseHint(headers)
+            return ResponseHint(headers, scratchpad=marker, source=source)
         format_ = self.hyper_params.decision_format
-        must_decide = self.only_judges or protocol.questions_left(observation.round + 1) == 0
+        must_decide = self.only_judges or protocol.questions_left(observation.round + 1, self.agent_name) == 0
+        if protocol.lists_answers:
+            form, line_start = self.hyper_params.verdict.form, display_marker(format_.marker)
+            return ResponseHint(
+                headers,
+                must_decide=must_decide,
+                scratchpad=marker,
+                answer_order=order,
+                answer_marker=line_start,
+                form=form,
+            )
         confidence_marker = format_.confidence if self.states_confidence else None
-        return ResponseHint(headers, format_.accept, format_.reject, must_decide, confidence_marker)
+        return ResponseHint(headers, format_.accept, format_.reject, must_decide, confidence_marker, marker)
+
+    def _must_state_answer(self, round_: int) -> bool:
+        """Return whether the agent chooses the answer that it argues for, and must state it in this round."""
+        is_first = round_ == self.protocol_handler.first_active_round(self.agent_name)
+        return self.is_prover and self.agent_spec.stance == OPEN and is_first
 
     # Response
 
-    def parse(self, text: str, round_: int) -> ParsedAnswer:
+    def parse(self, text: str, round_: int, answer_count: int | None = None) -> ParsedAnswer:
         """Parse an answer; see `runner.game.protocols.answer_parser.parse_answer`.
+
+        `answer_count` is the number of listed answers of the game.
 
         Raises:
             GenerationError: the answer is unusable, or has no decision although the agent only judges.
         """
-        return self._parse(text, round_, states_confidence=self.states_confidence)
+        return self._parse(text, round_, answer_count, states_confidence=self.states_confidence)
 
-    def _parse(self, text: str, round_: int, *, states_confidence: bool) -> ParsedAnswer:
-        protocol, format_ = self.protocol_handler, self.hyper_params.decision_format
-        parsed = parse_answer(protocol, self.agent_name, round_, text, format_, states_confidence=states_confidence)
+    def _parse(
+        self,
+        text: str,
+        round_: int,
+        answer_count: int | None,
+        *,
+        states_confidence: bool,
+        limits_words: bool = True,
+    ) -> ParsedAnswer:
+        marker, max_words = self.agent_spec.scratchpad, self.agent_params.max_response_words
+        text = text[visible_start(text, marker) :].lstrip() if marker is not None else text
+        parsed = parse_answer(
+            self.protocol_handler, self.agent_name, round_, text, self.hyper_params.decision_format,
+            states_confidence=states_confidence, form=self.hyper_params.verdict.form, answer_count=answer_count,
+        )  # fmt: skip
+        words = count_words(parsed.messages) if self.agent_spec.word_limit == "ask" and limits_words else 0
+        if words > max_words:
+            raise WordLimitError(f"the answer has {words} words, and the limit is {max_words}")
         if self.only_judges and parsed.decision == Decision.NONE:
-            raise InvalidDecisionError(
-                f"decision required: the answer holds neither {format_.accept!r} nor {format_.reject!r}"
-            )
+            raise InvalidDecisionError(f"decision required: the answer holds {self._missing_verdict}")
         return parsed
 
-    def read(self, choice: Choice, round_: int) -> ParsedAnswer:
+    @property
+    def _missing_verdict(self) -> str:
+        """The text of a verdict that an answer lacks, for messages."""
+        format_ = self.hyper_params.decision_format
+        if self.protocol_handler.lists_answers:
+            return f"no {display_marker(format_.marker)!r}"
+        return f"neither {format_.accept!r} nor {format_.reject!r}"
+
+    def read(self, choice: Choice, round_: int, answer_count: int | None = None) -> ParsedAnswer:
         """Return a model's answer as parsed, after checking that it is complete and not a refusal.
 
         Raises:
             GenerationError: the answer is unusable; the message says why.
         """
-        return self.parse(_usable_text(choice, self.model_settings, self.model_group), round_)
+        return self.parse(self.usable_text(choice), round_, answer_count)
+
+    def usable_text(self, choice: Choice) -> str:
+        """Return the text of an answer, after checking that it is complete and not a refusal.
+
+        Raises:
+            GenerationError: the answer is unusable.
+        """
+        return _usable_text(choice, self.model_settings, self.model_group)
 
     def verdict_span(self, text: str, round_: int) -> tuple[int, int] | None:
         """Return the start and end of the verdict in an answer; None if the answer has or may have no verdict."""
-        if not (self.is_verifier and self.protocol_handler.step(round_).may_decide):
+        if (
+            not (self.is_verifier and self.protocol_handler.step(round_).may_decide)
+            or self.protocol_handler.lists_answers
+        ):
             return None
-        return verdict_span(text, self.hyper_params.decision_format)
+        start = self._visible_start(text)
+        span = verdict_span(text[start:], self.hyper_params.decision_format)
+        return None if span is None else (start + span[0], start + span[1])
 
     def verdict_fork(self, text: str) -> VerdictFork | None:
         """Return the position where the texts of the two verdicts begin to differ; None without a verdict."""
-        return verdict_fork(text, self.hyper_params.decision_format)
+        start = self._visible_start(text)
+        fork = verdict_fork(text[start:], self.hyper_params.decision_format)
+        return None if fork is None else replace(fork, at=fork.at + start)
+
+    def _visible_start(self, text: str) -> int:
+        """Return where an answer's visible part starts; its end if all of it is private."""
+        try:
+            return visible_start(text, self.agent_spec.scratchpad)
+        except ScratchpadError:
+            return len(text)
+
+    def _deliver(self, reply: Reply, observation: Observation) -> Reply:
+        """Return a reply with its messages as the other agents see them."""
+        return deliver(
+            self.protocol_handler, self.agent_name, reply, rounds=observation.rounds, columns=observation.columns,
+            max_words=self.agent_params.max_response_words,
+        )  # fmt: skip
 
     async def respond(
         self,
@@ -234,15 +352,16 @@ class Agent:
         """
         chat = self.prompt(observation) if messages is None else messages
         return await reply_by_vote(
-            lambda vote: self._respond(observation, complete, chat, vote),
+            lambda vote: self.respond_once(observation, complete, chat, vote),
             self.votes_in(observation.round),
             must_decide=self.only_judges,
             wait_for_replies=wait_for_replies,
         )
 
-    async def _respond(
+    async def respond_once(
         self, observation: Observation, complete: Complete, messages: Sequence[ChatMessage], vote: int
     ) -> Reply:
+        """Return the reply of one vote or candidate; see `respond`."""
         reader = self.read_answers(observation, vote)
         request = self.request(observation, messages, next(reader))
         while True:
@@ -274,39 +393,56 @@ class Agent:
             game = observation.datapoint, observation.repeat
             completion = yield SampleKey(*game, observation.round, self.agent_name, calls, vote)
             calls += 1
-            for choice in completion.choices or (Choice(None, None),):
+            for index, choice in enumerate(completion.choices or (Choice(None, None),)):
                 try:
-                    parsed = self.read(choice, observation.round)
+                    parsed = self.read(choice, observation.round, observation.answer_count)
                 except GenerationError as error:
                     unusable += 1
                     if unusable >= _allowed_attempts(error, retry):
-                        return self._reply_after_last_attempt(error, choice, observation.round, unusable, calls)
+                        reply = self._reply_after_last_attempt(error, choice, observation.round, unusable, calls)
+                        return self._deliver(reply, observation)
                 else:
                     assert choice.text is not None
                     cut = choice.finish_reason == "length"
-                    return Reply(choice.text, parsed.messages, parsed.decision, unusable, cut, calls, cut)
+                    probability = self._panel_probability(parsed, completion, index)
+                    reply = Reply(
+                        choice.text, parsed.messages, parsed.decision, unusable, cut, calls, cut, p_accept=probability
+                    )
+                    return self._deliver(reply, observation)
+
+    def _panel_probability(self, parsed: ParsedAnswer, completion: Completion, index: int) -> float | None:
+        """Return P(accept) of a judge's verdict if the panel decides by the mean; else None."""
+        panel, settings = self.protocol_handler.file.panel, self.hyper_params.verdict
+        if panel is None or panel.rule != "mean" or parsed.decision == Decision.NONE:
+            return None
+        if settings.states:
+            return parsed.confidence
+        fork = self.verdict_fork(completion.choices[index].text or "")
+        return p_accept(completion, index, fork).value
 
     def votes_in(self, round_: int) -> int:
         """Return the number of votes to request in a round: the spec's `votes` if the agent can decide, else 1."""
         votes = self.hyper_params.votes
-        return votes if votes > 1 and self.is_verifier and self.protocol_handler.can_ever_decide(round_) else 1
+        if votes == 1 or not self.is_verifier:
+            return 1
+        return votes if self.protocol_handler.can_ever_decide(round_, self.agent_name) else 1
 
-    def unusable_reason(self, choice: Choice, round_: int) -> str | None:
+    def unusable_reason(self, choice: Choice, round_: int, answer_count: int | None = None) -> str | None:
         """Return why an answer is unusable and must be requested again; None if it is usable."""
         try:
-            self.read(choice, round_)
+            self.read(choice, round_, answer_count)
         except GenerationError as error:
             return f"the model refused: {error}" if choice.refusal else str(error)
         return None
 
-    def undecided_reason(self, choice: Choice, round_: int) -> str | None:
+    def undecided_reason(self, choice: Choice, round_: int, answer_count: int | None = None) -> str | None:
         """Return why the game has no verdict after a usable answer; None if it has one or a later round may decide."""
-        protocol, format_ = self.protocol_handler, self.hyper_params.decision_format
-        if not self.is_verifier or protocol.questions_left(round_ + 1) > 0:
+        protocol = self.protocol_handler
+        if not self.is_verifier or protocol.questions_left(round_ + 1, self.agent_name) > 0:
             return None
-        if not protocol.step(round_).may_decide or self.read(choice, round_).decision != Decision.NONE:
+        if not protocol.step(round_).may_decide or self.read(choice, round_, answer_count).decision != Decision.NONE:
             return None
-        return f"the verifier must decide, and the answer holds neither {format_.accept!r} nor {format_.reject!r}"
+        return f"the verifier must decide, and the answer holds {self._missing_verdict}"
 
     def _reply_after_last_attempt(
         self, error: GenerationError, choice: Choice, round_: int, unusable: int, calls: int
@@ -327,14 +463,22 @@ class Agent:
         if isinstance(error, InvalidConfidenceError) and policy == "empty_message":
             # A verdict without a readable confidence counts: only its confidence is unknown.
             assert choice.text is not None
-            decision = self._parse(choice.text, round_, states_confidence=False).decision
-            return Reply(choice.text, None, decision, unusable, cut, calls, cut)
+            parsed = self._parse(choice.text, round_, None, states_confidence=False, limits_words=False)
+            return Reply(choice.text, parsed.messages, parsed.decision, unusable, cut, calls, cut)
+        if isinstance(error, WordLimitError) and policy == "empty_message":
+            assert choice.text is not None
+            parsed = self._parse(choice.text, round_, None, states_confidence=False, limits_words=False)
+            return Reply(choice.text, parsed.messages, parsed.decision, unusable, calls=calls, cut=cut)
         if isinstance(error, InvalidResponseError) and policy == "empty_message":
             channels = self.protocol_handler.can_be_active(round_)[self.agent_name]
             return Reply(choice.text or "", dict.fromkeys(channels, ""), Decision.NONE, unusable, calls=calls, cut=cut)
         raise error.after(unusable) from error
 
     # Fine-tuning
+
+    def learned_text(self, raw: str) -> str:
+        """Return the part of an answer that is training data: without private notes, unless the spec requests them."""
+        return raw if self.agent_params.train_scratchpad else without_notes(raw, self.agent_spec.scratchpad)
 
     def with_chat_format(self, chat_format: ChatFormat | None) -> Self:
         """Return a copy of this agent with another chat format for its model group; for None, the agent itself."""
@@ -363,6 +507,18 @@ class Agent:
         format_ = self.hyper_params.decision_format
         return format_.accept if label else format_.reject
 
+    def true_answer_verdict(self, observation: Observation) -> str:
+        """Return the text of the decision for a right answer of a game, with certainty if verdicts have numbers.
+
+        Raises:
+            ValueError: it is not known which answers are right.
+        """
+        ballot, verdict = self._ballot(observation), self.hyper_params.verdict
+        if not ballot.right:
+            raise ValueError("it is not known which answers are right; do not replace the verifier's guess")
+        marker = display_marker(self.hyper_params.decision_format.marker)
+        return f"{marker} {certain_verdict(min(ballot.right), len(ballot.texts), verdict.form)}"
+
     def fine_tune_example(
         self,
         observation: Observation,
@@ -378,7 +534,10 @@ class Agent:
         Raises:
             ValueError: the label must replace the guess, but the agent is not a verifier or there is no label.
         """
-        verdict = self.true_verdict(label) if replace_verifier_guess_with_true_label else None
+        verdict = None
+        if replace_verifier_guess_with_true_label:
+            is_listed = observation.candidates is not None
+            verdict = self.true_answer_verdict(observation) if is_listed else self.true_verdict(label)
         return supervised_example(
             self.final_prompt(observation),
             self.agent_name,

@@ -215,9 +215,11 @@ def _actions(protocol: Protocol, rounds: Sequence[Round], raw_message: Array) ->
     limits = np.zeros(shape, dtype=bool)
     message = np.full((*shape, len(channels)), None, dtype=object)
     decision[: len(rounds)] = Decision.NONE
-    verifier = agents.index(protocol.verifier_name)
     for index, played in enumerate(rounds):
-        decision[index, verifier] = played.decision
+        if protocol.file.panel is None:
+            decision[index, agents.index(protocol.verifier_name)] = played.decision
+        for judge, vote in played.panel.items():
+            decision[index, agents.index(judge)] = vote.decision
         for column, agent in enumerate(agents):
             rewards[index, column] = played.rewards.get(agent, 0.0)
             retries[index, column] = played.retry_counts.get(agent, 0)

@@ -68,10 +68,21 @@ class Environment:
 
     Raises:
         TypeError: `protocol_handler` is not a `Protocol`.
+        ValueError: the protocol has a panel, or selects answers from candidates.
     """
 
     def __init__(self, protocol_handler: Protocol, *, seed: int = 0) -> None:
         self.protocol_handler = checked_protocol(protocol_handler)
+        if self.protocol_handler.file.panel is not None:
+            raise ValueError(
+                f"{self.protocol_handler.name} has a panel of judges, whose games end at different times for different "
+                "agents; Environment plays protocols with one verifier, so play this protocol with run(spec)"
+            )
+        if self.protocol_handler.selections:
+            raise ValueError(
+                f"{self.protocol_handler.name} selects answers from candidates (best_of), and Environment plays one "
+                "answer for each turn; play this protocol with run(spec)"
+            )
         self.seed = seed
 
     @property

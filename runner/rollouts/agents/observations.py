@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from runner.game.prompts.chat import ChatMessage
-from runner.game.prompts.templates import FORBIDDEN
 from runner.game.protocols.protocol import Decision, Protocol
 from runner.game.protocols.rounds import Reply, Round
+from runner.game.protocols.schema import FORBIDDEN
 from runner.rollouts.agents.agent import Observation
 from runner.rollouts.agents.arrays import HISTORIES, rounds_from_arrays
 from runner.rollouts.agents.nested_arrays import Array, NestedArrayDict

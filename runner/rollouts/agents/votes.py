@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 from runner.base.async_runner import cancel_all
@@ -62,8 +63,10 @@ def combine_votes(replies: Sequence[Reply]) -> Reply:
     """Return the reply of the first vote for the majority's decision, with the decisions and counts of all votes."""
     decision = majority([reply.decision for reply in replies])
     majority_reply = next(reply for reply in replies if reply.decision == decision)
+    probabilities = [reply.p_accept for reply in replies if reply.p_accept is not None]
     return replace(
         majority_reply,
+        p_accept=fmean(probabilities) if probabilities else None,
         votes=tuple(int(reply.decision) for reply in replies),
         retry_count=sum(reply.retry_count for reply in replies),
         calls=sum(reply.calls for reply in replies),

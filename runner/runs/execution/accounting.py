@@ -21,7 +21,7 @@ from runner.results.manifest import Counts, Status, is_allowed_loss
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.runs.execution.spending import Spending
-from runner.runs.execution.unusable import AnswerCounts
+from runner.runs.execution.unusable_answers import AnswerCounts
 from runner.runs.finished.problems import GameProblems
 
 log = logging.getLogger("nip_run.accounting")
@@ -79,8 +79,8 @@ class Progress:
         self.repeats = sum(part.repeats for part in parts)
         self.answers = sum((part.answers for part in parts), UsageTotals())
         self.priced = all(part.priced for part in parts)
-        lost = Outcome.TRANSPORT_FAILED.value
-        self.outcomes = {lost: sum(part.outcomes.get(lost, 0) for part in parts)}
+        lost_outcome = Outcome.TRANSPORT_FAILED.value
+        self.outcomes = {lost_outcome: sum(part.outcomes.get(lost_outcome, 0) for part in parts)}
         self.in_flight = lambda: sum(part.in_flight() for part in parts)
 
     @property
@@ -100,8 +100,8 @@ class Progress:
         return self.answers.usd if self.priced else None
 
 
-class CountedRollout(NamedTuple):
-    """The values of one rollout that `Accounting` counts."""
+class RolloutCounts(NamedTuple):
+    """The counts of one rollout, which `Accounting` adds to those of the run."""
 
     outcome: str
     correct: bool | None
@@ -113,7 +113,7 @@ class CountedRollout(NamedTuple):
     usd: tuple[float, ...]
     """The cost of each call with a known price."""
     origin: str | None = None
-    """The run that the verdict was copied from, if any; None for a rollout that failed in transport."""
+    """The id of the run that the verdict was copied from; None if it was not copied or failed in transport."""
 
 
 OnProgress = Callable[[Progress], None]
@@ -205,11 +205,11 @@ class Accounting:
 
     def add(self, rollout: Rollout) -> None:
         """Count a finished rollout and its calls."""
-        self.count(self.values_of(rollout))
+        self.add_counts(self.rollout_counts(rollout))
         self.problems.add(rollout)
 
-    def values_of(self, rollout: Rollout) -> CountedRollout:
-        """Return the values of a finished rollout that `count` needs."""
+    def rollout_counts(self, rollout: Rollout) -> RolloutCounts:
+        """Return what a finished rollout adds to the counts."""
         groups, prices = self._plan.groups(swapped=rollout.job.swapped), self._costs.prices
         totals, usd, failed_calls = UsageTotals(), [], 0
         for call in rollout.calls:
@@ -219,15 +219,15 @@ class Accounting:
             totals.count(call.usage, None, int(is_answered))
             if price is not None:
                 usd.append(price.cost_of(call.usage))
-        lost = rollout.outcome == Outcome.TRANSPORT_FAILED
-        origin = None if lost else rollout.verdict_origin(self._plan.spec.protocol.verifier_name)
+        is_lost = rollout.outcome == Outcome.TRANSPORT_FAILED
+        origin = None if is_lost else rollout.verdict_origin(*self._plan.spec.protocol.verifier_names)
         tokens = totals.token_counts
-        return CountedRollout(
+        return RolloutCounts(
             rollout.outcome.value, rollout.correct, failed_calls, totals.completions, tokens, tuple(usd), origin
         )
 
-    def count(self, rollout: CountedRollout) -> None:
-        """Count a finished rollout, given as the result of `values_of`."""
+    def add_counts(self, rollout: RolloutCounts) -> None:
+        """Add the result of `rollout_counts` to the counts of the run."""
         progress, totals = self.progress, self._written_totals
         progress.rollouts += 1
         progress.outcomes[rollout.outcome] = progress.outcomes.get(rollout.outcome, 0) + 1
@@ -260,7 +260,7 @@ class Accounting:
         return Status.DONE if is_allowed_loss(lost, rollouts, self._max_lost) else Status.INCOMPLETE
 
     def describe_loss(self) -> str | None:
-        """Describe the lost rollouts of an incomplete run: the number, the limit and one example. Else return None."""
+        """Describe an incomplete run's lost rollouts: the number, the limit and an example; None for other runs."""
         if self.status() != Status.INCOMPLETE:
             return None
         return (

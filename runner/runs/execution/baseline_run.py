@@ -35,7 +35,7 @@ def load_baseline(plan: Plan, results: Results, new_run_id: str) -> BaselineScor
     until = plan.spec.experiment.until
     if until is None or until.compare is None:
         return None
-    # The folders of a resumed run, of a saved spec and of a downloaded spec have the baseline's scores. Prefer these.
+    # Prefer scores that were saved: in the folder of the resumed run, of the saved spec or of the downloaded spec.
     spec, folders = plan.spec, [results.run(new_run_id).path]
     if spec.path is not None:
         folders += [spec.path.parent, *([] if spec.fetched is None else [spec.path.parent / DATA])]
@@ -57,19 +57,20 @@ def load_baseline(plan: Plan, results: Results, new_run_id: str) -> BaselineScor
         raise UsageError(
             f"until.compare: run {other_id} is the run to play; name another run (`nip-run runs` lists them)"
         )
-    return scores_of_run(other_run, plan, f"until.compare: run {other_id}", until.compare)
+    return load_scores(other_run, plan, f"until.compare: run {other_id}", until.compare)
 
 
 def finished_spec(run: RunFolder, name: str) -> Spec:
-    """Return the spec of a finished benchmark. Every error message starts with `name`.
+    """Return the spec of a finished benchmark. `name` is the subject of error messages, such as "run pilot".
 
     Raises:
-        UsageError: the run is not finished, or is a training run.
+        UsageError: the run is not finished, or its games are separate runs.
         RunError: the run's files are damaged or have changed since they were written.
     """
     manifest = run.manifest()
-    if manifest.is_training_run:
-        raise UsageError(f"{name} is a training run; name one of its test runs (`nip-run runs` lists them)")
+    if manifest.has_parts:
+        runs = "runs" if manifest.is_tournament else "test runs"
+        raise UsageError(f"{name} is {manifest.kind_name}; name one of its {runs} (`nip-run runs` lists them)")
     if manifest.status not in PLAYED or not run.table("rollouts").is_file():
         raise UsageError(f"{name} is {manifest.status}; finish it first: nip-run {run.path}")
     try:
@@ -78,10 +79,10 @@ def finished_spec(run: RunFolder, name: str) -> Spec:
         raise RunError(f"{name}: its saved spec cannot be read: {error.problems[0]}; name another run") from error
 
 
-def scores_of_run(other_run: RunFolder, plan: Plan, name: str, name_in_spec: str = "") -> BaselineScores:
+def load_scores(other_run: RunFolder, plan: Plan, name: str, name_in_spec: str = "") -> BaselineScores:
     """Return the scores of a finished run on the datapoints that it shares with a plan.
 
-    Every error message starts with `name`. `name_in_spec` is the value of `until.compare`, if the spec sets it.
+    `name` is the subject of error messages. `name_in_spec` is the value of `until.compare`, if the spec sets it.
 
     Raises:
         UsageError: the run is not finished, shares no datapoint with the plan, sampled several responses per step

@@ -20,7 +20,7 @@ from runner.rollouts.failed_calls import FailedCalls, call_from_failure
 from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.accounting import Accounting
 from runner.runs.execution.server_notes import ServerNotes
-from runner.runs.execution.unusable import AnswerJudge
+from runner.runs.execution.unusable_answers import AnswerChecker
 
 
 @dataclass
@@ -35,7 +35,7 @@ class RecordedCallEvents(CallEvents):
     """The cache that stores new answers for other runs, if any."""
     is_budgeted: bool
     """Whether the run has a budget, which reserves the maximum cost of each call."""
-    judge: AnswerJudge
+    answer_checker: AnswerChecker
 
     def on_fewer_answers(self, request: Request) -> None:
         self.notes.report_fewer_answers(request.group)
@@ -86,7 +86,7 @@ class RunCallEvents(RecordedCallEvents):
         self.notes.report_differing_server(group, server, refused_calls, error_text)
 
     def on_recorded(self, request: Request, completion: Completion) -> None:
-        self.accounting.count_new_answers(self.judge.judge(request, completion))
+        self.accounting.count_new_answers(self.answer_checker.count(request, completion))
         self.store_in_cache(request, completion)
 
     def on_settled(self, sample: SampleKey) -> None:

@@ -1,7 +1,7 @@
 """The outputs of a finished game: the data for the run's files and counts.
 
-Outputs are small plain data: numbers, and lines that are ready to be written. The process that plays a game builds its
-outputs; this process may be a worker. The main process, called the writer, writes all outputs in the order of the plan.
+Outputs are small plain data: numbers, and lines that are ready to be written. The process that plays a game, which may
+be a worker, builds its outputs. The main process, called the writer, writes all outputs in the order of the plan.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from runner.results.game_measurements import GameMeasurement, measure_game
 from runner.results.tables import Rows, encode_rows
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
-from runner.runs.execution.accounting import Accounting, CountedRollout
+from runner.runs.execution.accounting import Accounting, RolloutCounts
 from runner.spec.experiment import FineTune
 from runner.statistics.variance_components import Play
 
@@ -35,21 +35,21 @@ class RolloutOutput(NamedTuple):
 
     rows: Sequence[Rows]
     """The rows of each table."""
-    measured: GameMeasurement
+    measurement: GameMeasurement
     """The contributions to the run's metrics."""
     examples: Sequence[AgentExample]
     """The examples for fine-tune files."""
     score: GameScore | None
-    """The score; None if the rollout has no correct or wrong verdict."""
+    """The score; None if the rollout's verdict is neither correct nor wrong."""
 
 
 class WorkerRollout(NamedTuple):
     """The outputs of a rollout that a worker played, sent to the writer instead of the rollout."""
 
     output: RolloutOutput
-    counted: CountedRollout
+    counts: RolloutCounts
     answer_and_message_counts: tuple[int, int]
-    """The numbers of answers and messages. (If a rollout has a problem, the worker sends the rollout itself.)"""
+    """The numbers of answers and messages. If a rollout has a problem, the worker sends the rollout itself instead."""
 
 
 @dataclass(frozen=True)
@@ -71,15 +71,15 @@ class WorkerGame:
 class OutputBuilder:
     """Builds the outputs of rollouts."""
 
-    def __init__(self, protocol: Protocol, run_id: str, examples: ExampleBuilder | None) -> None:
-        self._protocol, self._run_id, self._examples = protocol, run_id, examples
+    def __init__(self, protocol: Protocol, run_id: str, example_builder: ExampleBuilder | None) -> None:
+        self._protocol, self._run_id, self._example_builder = protocol, run_id, example_builder
 
     def build(self, rollout: Rollout) -> RolloutOutput:
         """Build the outputs of a rollout."""
         return RolloutOutput(
             encode_rows(self._run_id, rollout),
             measure_game(self._protocol, rollout),
-            () if self._examples is None else self._examples.of(rollout),
+            () if self._example_builder is None else self._example_builder.of(rollout),
             _score_rollout(rollout),
         )
 
@@ -93,8 +93,8 @@ def _score_rollout(rollout: Rollout) -> GameScore | None:
     return GameScore(point.group, play, float(correct))
 
 
-def fine_tune_of(plan: Plan) -> FineTune | None:
-    """Return the settings of a run's fine-tune files; None if it writes none, or is a shard: the merge writes them."""
+def fine_tune_settings(plan: Plan) -> FineTune | None:
+    """Return the settings of a run's fine-tune files; None for no files, and for a shard, as the merge writes them."""
     return plan.spec.experiment.fine_tune if plan.shard is None else None
 
 
@@ -120,26 +120,27 @@ class WorkerOutputBuilder:
         Raises:
             UsageError: `fine_tune` names an agent that does not exist.
         """
-        settings = fine_tune_of(plan)
-        examples = None
+        settings = fine_tune_settings(plan)
+        example_builder = None
         if settings:
             swapped = plan.players(swapped=True) if plan.seats else {}
-            examples = ExampleBuilder(settings, plan.players(), run_id, swapped=swapped)
-        self._builder, self._accounting = OutputBuilder(plan.spec.protocol, run_id, examples), Accounting(plan, costs)
+            example_builder = ExampleBuilder(settings, plan.players(), run_id, swapped=swapped)
+        self._builder = OutputBuilder(plan.spec.protocol, run_id, example_builder)
+        self._accounting = Accounting(plan, costs)
         self._intern_table: dict[Any, Any] = {}
 
     def build(self, rollouts: Sequence[Rollout]) -> WorkerGame | None:
         """Build the outputs of a game. Return None if a rollout has a problem; the writer then needs the rollouts."""
         outputs = []
         for rollout in rollouts:
-            answer_and_message_counts = self._accounting.problems.count_if_problem_free(rollout)
+            answer_and_message_counts = self._accounting.problems.problem_free_counts(rollout)
             if answer_and_message_counts is None:
                 return None
             output = self._builder.build(rollout)
-            measured = output.measured._replace(added=self._intern(output.measured.added))
-            counted = self._intern(self._accounting.values_of(rollout))
+            measurement = output.measurement._replace(added=self._intern(output.measurement.added))
+            counts = self._intern(self._accounting.rollout_counts(rollout))
             outputs.append(
-                WorkerRollout(output._replace(measured=measured), counted, self._intern(answer_and_message_counts))
+                WorkerRollout(output._replace(measurement=measurement), counts, self._intern(answer_and_message_counts))
             )
         return WorkerGame(outputs)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TextIO
 
 from runner.base.async_runner import on_interrupt
-from runner.base.errors import Interrupted, RunError
+from runner.base.errors import ANSWERS_ARE_SAVED, Interrupted, RunError
 from runner.base.redaction import redacted
 from runner.base.storage.safe_files import append_to
 from runner.rollouts.stop_switch import StopSwitch
@@ -29,9 +29,9 @@ Ctrl-C again to end the wait.
 """
 
 _LOGS: ContextVar[tuple[logging.Handler, ...]] = ContextVar("nip_run_logs", default=())
-"""The handlers that write the logs of this context: of a run and, if it is a part of a training run, also of that."""
+"""The handlers of this context's logs: of a run and, if the run is a part of a training run, of the training run."""
 
-_logging = logging.getLogger("nip_run")
+_logger = logging.getLogger("nip_run")
 
 
 class _RunLog(logging.StreamHandler[TextIO]):
@@ -70,16 +70,16 @@ def log_to(path: Path) -> Iterator[None]:
     stream = io.TextIOWrapper(file, "utf-8", write_through=True)
     handler = _RunLog(stream)
     handler.setFormatter(_WithoutSecrets("%(asctime)s %(name)s %(message)s"))
-    if _logging.getEffectiveLevel() > logging.INFO:
-        handler.original_level = _logging.level
-        _logging.setLevel(logging.INFO)
-    _logging.addHandler(handler)
+    if _logger.getEffectiveLevel() > logging.INFO:
+        handler.original_level = _logger.level
+        _logger.setLevel(logging.INFO)
+    _logger.addHandler(handler)
     context = _LOGS.set((*_LOGS.get(), handler))
     try:
         yield
     finally:
         _LOGS.reset(context)
-        _logging.removeHandler(handler)
+        _logger.removeHandler(handler)
         _restore_level(handler)
         handler.close()
         with suppress(OSError):
@@ -90,11 +90,11 @@ def _restore_level(handler: _RunLog) -> None:
     """Restore the logger's level. If logs of other runs are open, do it when one of these is closed."""
     if handler.original_level is None:
         return
-    other_logs = [handler for handler in _logging.handlers if isinstance(handler, _RunLog)]
+    other_logs = [handler for handler in _logger.handlers if isinstance(handler, _RunLog)]
     if other_logs:
         other_logs[0].original_level = handler.original_level
     else:
-        _logging.setLevel(handler.original_level)
+        _logger.setLevel(handler.original_level)
 
 
 @contextmanager
@@ -126,13 +126,13 @@ def stopping_on_signals(stop: StopSwitch, on_stop: Callable[[float], None] = lam
 
     timers: list[asyncio.TimerHandle] = []
 
-    def interrupt(number: signal.Signals = signal.SIGINT) -> None:
+    def interrupt(signal_number: signal.Signals = signal.SIGINT) -> None:
         if stop.is_stopping:
             cancel()
         else:
             stop.stop()
-            timers.append(loop.call_later(GRACE_SECONDS[number], cancel))
-            on_stop(GRACE_SECONDS[number])
+            timers.append(loop.call_later(GRACE_SECONDS[signal_number], cancel))
+            on_stop(GRACE_SECONDS[signal_number])
 
     with _handling_signals(loop, interrupt), on_interrupt(interrupt):
         try:
@@ -154,21 +154,21 @@ async def wait_for_signal_handlers() -> None:
 @contextmanager
 def _handling_signals(loop: asyncio.AbstractEventLoop, handle: Callable[[signal.Signals], None]) -> Iterator[None]:
     """Make the loop call `handle` with each SIGINT and SIGTERM. Outside of the main thread, do nothing."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    original_handlers = {number: signal.getsignal(number) for number in numbers}
+    signals = (signal.SIGINT, signal.SIGTERM)
+    original_handlers = {signal_number: signal.getsignal(signal_number) for signal_number in signals}
     try:
-        for number in numbers:
-            loop.add_signal_handler(number, handle, number)
+        for signal_number in signals:
+            loop.add_signal_handler(signal_number, handle, signal_number)
     except (ValueError, RuntimeError):
         pass  # not the main thread, as in a notebook, whose main thread calls the handler of `on_interrupt`
     try:
         yield
     finally:
-        for number in numbers:
+        for signal_number in signals:
             with suppress(ValueError, RuntimeError):
                 # The loop sets the system's default handler, not the original one.
-                if loop.remove_signal_handler(number):
-                    signal.signal(number, original_handlers[number])
+                if loop.remove_signal_handler(signal_number):
+                    signal.signal(signal_number, original_handlers[signal_number])
 
 
 @contextmanager
@@ -208,11 +208,11 @@ def interruptible(run_id: str) -> Iterator[None]:
 
 def interrupted_error(run_id: str) -> Interrupted:
     """Return the error for a run that was stopped."""
-    return Interrupted(f"run {run_id} was interrupted; all paid answers are saved")
+    return Interrupted(f"run {run_id} was interrupted; run the same command again to resume it. {ANSWERS_ARE_SAVED}")
 
 
-def allow_open_files(additional: int) -> None:
-    """Raise this process's soft limit of open files by `additional`, but at most to its hard limit."""
+def raise_open_files_limit(additional: int) -> None:
+    """Raise this process's soft limit of open files by `additional`, or to its hard limit if that is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY:
         target = soft + additional if hard == resource.RLIM_INFINITY else min(soft + additional, hard)
@@ -227,13 +227,13 @@ FILES_OF_RUN = 12
 """The number of open files to reserve for each additional concurrent run."""
 
 
-def connections_within_limits(requested: int, runs: int = 1) -> int:
-    """Raise the soft limit of open files, and return how many of the requested connections the process may open.
+def reserve_connections(requested: int, run_count: int = 1) -> int:
+    """Raise the soft limit of open files for these connections, and return how many of them the process may open.
 
-    `runs` is the number of concurrent runs.
+    `run_count` is the number of concurrent runs.
     """
-    spare = SPARE_FILES + FILES_OF_RUN * (runs - 1)
-    allow_open_files(requested + spare)
+    spare = SPARE_FILES + FILES_OF_RUN * (run_count - 1)
+    raise_open_files_limit(requested + spare)
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return requested

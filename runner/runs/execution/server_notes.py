@@ -163,7 +163,7 @@ def _lacks_logprobs(completion: Completion) -> bool:
     return completion.body is not None and any(c.text for c in completion.choices) and not has_logprobs(completion)
 
 
-def _lost_messages_note(request: Request, settings: ModelSettings, counted: int) -> str:
+def _lost_messages_note(request: Request, settings: ModelSettings, counted_tokens: int) -> str:
     """Return the note for a server that seems to drop messages, with remedies that are not in the settings yet.
 
     `counted` is the number of prompt tokens that the server counted.
@@ -177,7 +177,8 @@ def _lost_messages_note(request: Request, settings: ModelSettings, counted: int)
     ]
     advice = f"try {', and '.join(untried)}" if untried else "check the server's chat template, or use another model"
     return (
-        f"the server of model group {request.group} counted {counted} prompt tokens in {size:,} bytes of messages "
-        f"({roles}; {sample.agent} in round {sample.round} on {sample.datapoint}): the model did not get all the text, "
-        f"most likely because the server's chat template drops a message; {advice}. `nip-run render` shows the messages"
+        f"the server of model group {request.group} counted {counted_tokens} prompt tokens in {size:,} bytes of "
+        f"messages ({roles}; {sample.agent} in round {sample.round} on {sample.datapoint}): the model did not get all "
+        "the text, most likely because the server's chat template drops a message; "
+        f"{advice}. `nip-run render` shows the messages"
     )

@@ -14,8 +14,8 @@ from runner.rollouts.game_slots import Slots
 from runner.rollouts.plan import Plan
 from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.process import (
-    connections_within_limits,
     relaxed_gc,
+    reserve_connections,
     stopping_on_signals,
     wait_for_signal_handlers,
 )
@@ -84,19 +84,19 @@ class SharedResources:
             run.report_stopping(f"{status if calls else 'stopping'}; press Ctrl-C again to stop immediately")
 
 
-def _max_concurrent_calls(plans: Sequence[Plan], concurrency: int, runs: int) -> int:
+def _max_concurrent_calls(plans: Sequence[Plan], concurrency: int, run_count: int) -> int:
     """Return the number of concurrent calls that the limit of open files allows, at most `concurrency`.
 
-    `runs` is the number of concurrent runs, which also need open files.
+    `run_count` is the number of concurrent runs, which also need open files.
     """
-    models = (settings for plan in plans for settings in used_models(plan).values() if settings.calls_server)
-    server_sets = {tuple(map(connection_key, settings.settings_per_server)) for settings in models}
+    all_models = (settings for plan in plans for settings in used_models(plan).values() if settings.calls_server)
+    server_sets = {tuple(map(connection_key, settings.settings_per_server)) for settings in all_models}
     # A connection stays open after a call. So each concurrent call may need an open connection for each set of servers,
     # or two if the set has several servers: one to the current server, and an idle one to the previous server.
     open_connections_per_call = sum(min(len(servers), 2) for servers in server_sets)
     if not open_connections_per_call:
         return concurrency
-    connections = connections_within_limits(concurrency * open_connections_per_call, runs)
+    connections = reserve_connections(concurrency * open_connections_per_call, run_count)
     return min(concurrency, max(connections // open_connections_per_call, 1))
 
 

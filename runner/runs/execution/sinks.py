@@ -22,7 +22,7 @@ from runner.results.tables import PartFiles
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
 from runner.rollouts.trees import TreeStatistics, build_tree
-from runner.runs.execution.game_outputs import OutputBuilder, RolloutOutput, fine_tune_of
+from runner.runs.execution.game_outputs import OutputBuilder, RolloutOutput, fine_tune_settings
 from runner.statistics.variance_components import Scores, variance_section
 
 
@@ -39,7 +39,7 @@ class RolloutSinks:
         self._stopped_debates = None if stopping_note is None else StoppedDebates(plan, stopping_note)
         self._statistics = None if self._tree_shape is None else TreeStatistics(plan.spec.protocol, self._tree_shape)
         self._table_parts = PartFiles(folder.path)
-        self._fine_tune = fine_tune_of(plan)
+        self._fine_tune = fine_tune_settings(plan)
         trees = None if self._tree_shape is None else Trees(self._tree_shape, plan.spec.experiment.seed)
         self._fine_tune_files: FineTuneFiles | None = None
         if self._fine_tune:
@@ -51,8 +51,8 @@ class RolloutSinks:
             except BaseException:
                 self.discard()
                 raise
-        examples = None if self._fine_tune_files is None else self._fine_tune_files.examples
-        self._builder = OutputBuilder(plan.spec.protocol, folder.run_id, examples)
+        example_builder = None if self._fine_tune_files is None else self._fine_tune_files.examples
+        self._builder = OutputBuilder(plan.spec.protocol, folder.run_id, example_builder)
 
     @property
     def rows_folder(self) -> Path:
@@ -61,14 +61,14 @@ class RolloutSinks:
 
     def add(self, rollout: Rollout) -> None:
         """Add one rollout to all files. `end_job` adds what needs all rollouts of a job."""
-        self.put(self._builder.build(rollout))
+        self.add_output(self._builder.build(rollout))
         if self._stopped_debates is not None:
             self._stopped_debates.add(rollout)
 
-    def put(self, output: RolloutOutput) -> None:
+    def add_output(self, output: RolloutOutput) -> None:
         """Add the outputs of one rollout to the tables, metrics and examples."""
         self._table_parts.add(output.rows)
-        self._metrics.count(output.measured)
+        self._metrics.count(output.measurement)
         if output.score is not None and self._counts_scores:
             self._scores.add(*output.score)
         if self._fine_tune_files is not None:

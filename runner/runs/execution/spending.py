@@ -19,15 +19,18 @@ from runner.models.settings import ModelSettings
 from runner.models.usage_totals import UsageTotals
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
+from runner.spec.tournament_roles import called_groups
 
 
 def used_models(plan: Plan) -> dict[str, ModelSettings]:
-    """Return the model groups that a plan calls: those of all agents or, if it judges debates, of the judge."""
+    """Return the model groups that a plan calls: of all agents, of a tournament, or only of a judge of debates."""
     experiment = plan.shard_experiment
     if experiment.rejudge is not None:
         judge = experiment.agents[plan.spec.protocol.verifier_name].model
         return {judge: experiment.models[judge]}
-    return {agent.model: experiment.models[agent.model] for agent in experiment.agents.values()}
+    if experiment.tournament is not None:
+        return {group: experiment.models[group] for group in called_groups(experiment, plan.spec.protocol)}
+    return {group: experiment.models[group] for agent in experiment.agents.values() for group in agent.groups}
 
 
 def run_costs(plan: Plan) -> CallCosts:
@@ -44,7 +47,7 @@ class Spending(NamedTuple):
     usd: float
     """The cost by the token counts that servers reported or, without reports, by estimated counts; as in the tables."""
     maximum: UsageTotals
-    """The highest possible cost. It includes calls that failed or were left in flight, and calls of unknown usage."""
+    """The highest possible cost. It includes calls that failed, were left in flight, or have an unknown usage."""
 
 
 def max_spending(plan: Plan, folder: RunFolder) -> UsageTotals:
@@ -58,14 +61,14 @@ def measure_spending(plan: Plan, folder: RunFolder) -> Spending:
     if not folder.journal.is_file():
         return Spending(usd, total)
     costs = run_costs(plan)
-    metered = {name for name, settings in costs.groups.items() if settings.traits.metered}
+    metered_groups = {name for name, settings in costs.groups.items() if settings.traits.metered}
     abandoned = AbandonedCalls(folder.in_flight)
     records = read_journal(folder.journal, folder.identity())
-    if not metered and abandoned.is_empty:
+    if not metered_groups and abandoned.is_empty:
         next(records, None)  # checks that the journal belongs to this run; no call costs anything
         return Spending(usd, total)
     for _, data in records:
-        if abandoned.is_empty and _is_free(data, plan, metered):
+        if abandoned.is_empty and _is_free(data, plan, metered_groups):
             continue  # do not parse the answer, which would take most of the time
         record = parse_record(data)
         abandoned.apply_record(data["seq"], record)
@@ -89,12 +92,12 @@ def reported_usd(record: Record, plan: Plan, costs: CallCosts) -> float:
     return 0.0 if usage is None or price is None else price.cost_of(usage)
 
 
-def _is_free(record: Mapping[str, Any], plan: Plan, metered: Collection[str]) -> bool:
-    """Return whether a record is an answer that costs nothing."""
+def _is_free(record: Mapping[str, Any], plan: Plan, metered_groups: Collection[str]) -> bool:
+    """Return whether a record is an answer that costs nothing: it was copied, or its model group is not metered."""
     if record["kind"] != CallRecord.KIND or "charged" in record:
         return False
-    is_paid_elsewhere = "of" in record or record.get("cache", False)
-    return is_paid_elsewhere or plan.group_of(SampleKey(*record["sample"])) not in metered
+    is_copy = "of" in record or record.get("cache", False)  # of an earlier record, or from the cache
+    return is_copy or plan.group_of(SampleKey(*record["sample"])) not in metered_groups
 
 
 async def record_lost_calls(folder: RunFolder, journal: Journal) -> UsageTotals:

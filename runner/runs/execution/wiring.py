@@ -42,10 +42,11 @@ from runner.rollouts.rollout import Call
 from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.accounting import Accounting
 from runner.runs.execution.call_events import RunCallEvents
+from runner.runs.execution.selector_functions import with_functions
 from runner.runs.execution.server_notes import ServerNotes
 from runner.runs.execution.shared_resources import SharedResources
 from runner.runs.execution.spending import describe_lost_calls, record_lost_calls
-from runner.runs.execution.unusable import AnswerJudge
+from runner.runs.execution.unusable_answers import AnswerChecker
 from runner.runs.finished.selection import ReplayOf, is_whole_replay
 
 
@@ -83,7 +84,7 @@ class Wiring:
     replay: ReplayOf | None = None
     """The replay of another run's answers, if any."""
     recorded_only: bool = False
-    """Whether all answers must come from the journal. No model is called, and games lost in transport stay lost."""
+    """Whether all answers must come from the run's own journal. No model is called, and lost games stay lost."""
 
     @property
     def is_live(self) -> bool:
@@ -104,8 +105,8 @@ class Wiring:
             entries = read_records(self.folder.journal) if journal.state_at_opening.records else ()
             index = JournalIndex(journal.record, entries, group_of=self.plan.group_of)
             cache = None if self.recorded_only else self._open_cache(exit_stack, journal.journal_id)
-            replayed = self._replayed_model()
-            failures = replayed.failures if replayed is not None and is_whole_replay(self.replay) else index.failures
+            replayer = self._open_replayer()
+            failures = replayer.failures if replayer is not None and is_whole_replay(self.replay) else index.failures
             failed_calls = FailedCalls(failed_calls_finder(self.plan, failures))
             in_flight = InFlightFile(self.folder.in_flight)
             self.accounting.progress.in_flight = in_flight.count_calls
@@ -113,10 +114,11 @@ class Wiring:
                 self.costs, self.stop, failed_calls,
                 ServerNotes(self.costs.groups, self.notes, self.accounting.report_note),
                 cache=None if self.replay is not None else cache, is_budgeted=self.budget is not None,
-                judge=AnswerJudge(self.plan), accounting=self.accounting, journal=journal, in_flight=in_flight,
+                answer_checker=AnswerChecker(self.plan), accounting=self.accounting, journal=journal,
+                in_flight=in_flight,
             )  # fmt: skip
             batches = self._batch_providers(journal, index, events)
-            connection = self._connect(replayed, cache, events, batches, index.answered)
+            connection = self._connect(replayer, cache, events, batches, index.answered)
             exit_stack.push_async_callback(connection.close)
             exit_stack.callback(in_flight.close)
             complete = with_journal(
@@ -127,7 +129,7 @@ class Wiring:
                 lambda: journal.records, lambda job: connection.release((job.datapoint.id, job.number)),
             )  # fmt: skip
 
-    def _replayed_model(self) -> ReplayModel | None:
+    def _open_replayer(self) -> ReplayModel | None:
         if self.replay is None:
             return None
         return ReplayModel(*replayed_run(self.replay.run), sent_messages=partial(_sent_messages, self.costs))
@@ -170,17 +172,17 @@ class Wiring:
 
     def _connect(
         self,
-        replayed: ReplayModel | None,
+        replayer: ReplayModel | None,
         cache: Cache | None,
         events: CallEvents,
         batches: Mapping[str, Provider],
-        answered: Collection[str],
+        answered_groups: Collection[str],
     ) -> Connection:
-        """Connect a whole replay, or live models, perhaps after a replay of the first rounds."""
+        """Connect the replayed run, the live models, or both if only the first rounds are replayed."""
         if self.recorded_only:
             return Connection(_refuse_unrecorded)
-        if replayed is not None and is_whole_replay(self.replay):
-            return Connection(replayed.complete, (replayed.close,))
+        if replayer is not None and is_whole_replay(self.replay):
+            return Connection(replayer.complete, (replayer.close,))
         self.warn_about_open_files()
         live = connect(
             self.costs.groups,
@@ -191,14 +193,15 @@ class Wiring:
             cache=cache,
             providers=batches,
             events=events,
-            answered=answered,
+            answered=answered_groups,
             labels=labels_for_dummy(self.plan, self.costs.groups),
             sleep=self.stop.sleep_unless_stopped,
             servers=self.shared.servers,
         )
-        if replayed is None or self.replay is None or self.replay.until_round is None:
+        live = with_functions(live, self.plan.spec.prompts)
+        if replayer is None or self.replay is None or self.replay.until_round is None:
             return live
-        combined = ReplayThenLive(replayed, live, self.replay.until_round)
+        combined = ReplayThenLive(replayer, live, self.replay.until_round)
         return Connection(combined.complete, (combined.close,), live.check_groups_answered, live.release)
 
     def warn_about_open_files(self) -> None:
@@ -240,7 +243,7 @@ def with_journal(  # noqa: PLR0917 - these are the parts of a run
 ) -> Complete:
     """Return a function that answers a request from the recorded answers, or calls the model and records the answer.
 
-    With `repeats_lost_calls`, calls that failed in transport according to the journal are made again.
+    With `repeats_lost_calls`, the function makes a call again if its record says that it failed in transport.
     """
     return JournaledCompleter(
         connection.complete,
@@ -270,20 +273,25 @@ async def _refuse_unrecorded(request: Request) -> Completion:
 
 
 def parameters_hash(settings: ModelSettings) -> str:
-    """Return the hash of a group's requests without their messages."""
-    sent = {
+    """Return a hash of the parts that all requests of a model group have in common: everything except the messages."""
+    request_fields = {
         "model": settings.model,
         "sampling": to_plain(settings.request_parameters),
         "system_role": settings.system_role,
     }
-    return tagged_hash("model", sent)
+    return tagged_hash("model", request_fields)
 
 
 def labels_for_dummy(plan: Plan, groups: Mapping[str, ModelSettings]) -> dict[str, int]:
-    """Return the labels by datapoint id if the dummy provider imitates a trained model; otherwise an empty mapping."""
+    """Return the labels by datapoint id if the dummy provider imitates a trained model; otherwise an empty mapping.
+
+    With listed answers, the label is the index of a right answer.
+    """
     if not any(settings.traits.generates_locally and training_examples(settings.model) for settings in groups.values()):
         return {}
-    return {point.id: point.label for point in plan.spec.dataset.datapoints if point.label is not None}
+    points = plan.spec.dataset.datapoints
+    labels = {p.id: p.answers.right[0] if p.answers and p.answers.right else p.label for p in points}
+    return {name: label for name, label in labels.items() if label is not None}
 
 
 def replayed_run(run: Path) -> ReplayedRun:

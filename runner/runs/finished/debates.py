@@ -38,10 +38,10 @@ def build_games_plan(spec: Spec) -> Plan:
 
 
 def check_debates(plan: Plan, folder: RunFolder) -> None:
-    """Check that the debates which a resumed run has saved are unchanged in its plan. The plan may have more debates.
+    """Check that a plan still has all debates that its run saved at the start. The plan may have more debates.
 
     Raises:
-        RunDirectoryError: a debate has changed or is missing.
+        RunDirectoryError: the plan lacks a saved debate, or has changed it.
         RunError: the saved debates cannot be read.
     """
     saved = folder.path / "inputs" / DEBATES
@@ -50,20 +50,20 @@ def check_debates(plan: Plan, folder: RunFolder) -> None:
 
 
 def check_has_games(manifest: Manifest) -> None:
-    """Check that a run has games to judge, and is not a training run.
+    """Check that a run has games to judge, and is not a training run or a tournament.
 
     Raises:
-        UsageError: the run is a training run.
+        UsageError: the games are in separate runs.
     """
-    if manifest.is_training_run:
+    if manifest.has_parts:
         raise UsageError(
-            f"{manifest.run_id} is a training run, and its games are separate runs: judge one of these runs instead, "
-            f"such as {manifest.run_id}-i0"
+            f"{manifest.run_id} is {manifest.kind_name}, and its games are separate runs: judge one of these runs "
+            f"instead, such as {manifest.example_part}"
         )
 
 
 def debate_notes(plan: Plan) -> list[str]:
-    """Return a note on the games whose debates a plan omits, to show before the run starts."""
+    """Return the notes to show before a run starts: how many games of the judged run have no debate, and why."""
     debates = plan.debates
     if debates is None:
         return []
@@ -74,7 +74,7 @@ def debate_notes(plan: Plan) -> list[str]:
 
 @lru_cache(maxsize=4)
 def _load_debates(path: Path, journal_sha256: str) -> Debates:
-    """Return the debates saved in a file or in a run's inputs. Without saved ones, build them from the run's games.
+    """Read the debates saved in a file or in a run's inputs. If there are none, build them from the run's games.
 
     Raises:
         UsageError: the run is a training run, played trees or forces its verdicts, or has no debate to judge.
@@ -106,28 +106,28 @@ def _build_debates(folder: RunFolder, plan: Plan, manifest: Manifest, journal_sh
         UsageError: no game has a debate to judge.
     """
     omitted: Counter[str] = Counter()
-    by_job: dict[tuple[str, int], Debate] = {}
+    debates_by_job: dict[tuple[str, int], Debate] = {}
     finished_count = 0
     with closing(Reconstructor(folder, plan)) as reconstructor:
         for rollout in reconstructor.rollouts():
             finished_count += 1
-            debate = Debate.from_rollout(rollout, plan.spec.protocol)
-            if isinstance(debate, str):
-                omitted[debate] += 1
+            debate_or_reason = Debate.from_rollout(rollout, plan.spec.protocol)
+            if isinstance(debate_or_reason, str):
+                omitted[debate_or_reason] += 1
             else:
-                by_job[job_key(rollout.job)] = debate
+                debates_by_job[job_key(rollout.job)] = debate_or_reason
     if finished_count < plan.size:
         omitted["not finished"] = plan.size - finished_count
-    if not by_job:
+    if not debates_by_job:
         reasons = comma_join(omitted) or "no games"
         raise UsageError(f"{manifest.run_id} has no debate to judge ({reasons}); name another run")
     stopping_note = None
     if plan.spec.experiment.until is not None and finished_count < plan.size:
         stopping_note = (
-            f"only {finished_count:,} of {plan.size:,} games are judged, because {manifest.run_id} stopped after them "
-            "by its own verdicts"
+            f"only {finished_count:,} of {plan.size:,} games are judged, because the stopping rule of "
+            f"{manifest.run_id} ended that run after them"
         )
     return Debates(
         manifest.run_id, manifest.identity, journal_sha256, debate_context(plan.spec),
-        plan.spec.experiment.rollouts.per_datapoint, dict(omitted), by_job, stopping_note,
+        plan.spec.experiment.rollouts.per_datapoint, dict(omitted), debates_by_job, stopping_note,
     )  # fmt: skip

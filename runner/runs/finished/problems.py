@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from runner.base.errors import GenerationError, MalformedError
-from runner.base.text import in_one_line
+from runner.base.text import comma_join, in_one_line
+from runner.game.protocols.protocol import Decision
 from runner.models.interface import Choice
 from runner.models.logprobs import BOUND, UNBOUNDED
 from runner.models.settings import MAX_TOP_LOGPROBS
@@ -31,8 +32,8 @@ MIN_UNDECIDED_SHARE = 0.2
 """The minimum share of rollouts for a report of undecided rollouts."""
 
 MIN_UNHEARD_SHARE = 0.5
-"""The minimum share of decided rollouts for a report of verdicts without a message of a prover. A verifier that is
-certain may rightly decide alone in some games."""
+"""The minimum share of decided rollouts for a report of verdicts before any prover spoke. Some such verdicts are fine,
+because a verifier may be certain without a prover."""
 
 EXAMPLE_LENGTH = 120
 """The maximum number of characters of a quoted answer."""
@@ -74,7 +75,7 @@ class GameProblems:
     _counts: dict[str, _Count] = field(default_factory=dict)
     """The problems by kind. The kind of a rollout without a verdict is its outcome or `MALFORMED`.
 
-    A rollout is `MALFORMED` if a server refused its request as malformed. The server would do so again.
+    A rollout is `MALFORMED` if a server refused its request as malformed. Playing it again would not help.
     """
     _repeats: dict[str, _Count] = field(default_factory=dict)
     """The calls that were repeated because the previous answer was unusable, by the fault of this answer."""
@@ -85,9 +86,10 @@ class GameProblems:
         self._attempts = self.plan.spec.experiment.retry.invalid_response.attempts
         protocol = self.plan.spec.protocol
         self._provers = protocol.prover_names
-        first = min((r for name in self._provers if (r := protocol.first_active_round(name)) is not None), default=None)
-        rounds = () if first is None else range(first + 1, protocol.max_message_rounds)
-        self._first_informed_round = next((round_ for round_ in rounds if protocol.can_ever_decide(round_)), None)
+        prover_rounds = map(protocol.first_active_round, self._provers)
+        first = min((round_ for round_ in prover_rounds if round_ is not None), default=protocol.max_message_rounds)
+        later_rounds = range(first + 1, protocol.max_message_rounds)
+        self._first_informed_round = next(filter(protocol.can_ever_decide, later_rounds), None)
         """The first round in which the verifier can decide after a prover spoke; None if there is no such round."""
 
     def add(self, rollout: Rollout) -> None:
@@ -95,14 +97,14 @@ class GameProblems:
         self._rollouts += 1
         if rollout.outcome != Outcome.DECIDED:
             is_malformed = (rollout.error or "").startswith(MalformedError.__name__)
-            _count(self._counts, MALFORMED if is_malformed else rollout.outcome, rollout)
+            _count_problem(self._counts, MALFORMED if is_malformed else rollout.outcome, rollout)
         else:
             self._decided += 1
-            if not self._has_heard_prover(rollout):
-                _count(self._counts, NO_PROVER_HEARD, rollout)
+            if not self._has_prover_spoken(rollout):
+                _count_problem(self._counts, NO_PROVER_HEARD, rollout)
         for note in (rollout.confidence_note or "").split("; "):
             if note:
-                _count(self._unknown_confidences, note, rollout)
+                _count_problem(self._unknown_confidences, note, rollout)
         self._add_calls(rollout)
         for round_ in rollout.rounds:
             self._messages += sum(map(round_.counts, round_.raw))  # does not count messages of a judged debate
@@ -110,13 +112,13 @@ class GameProblems:
             deciders = round_.raw.keys() - speakers
             for agent, retry_count in round_.retry_counts.items():
                 if retry_count >= self._attempts and agent not in deciders:
-                    _count(self._counts, EMPTY_MESSAGES, rollout)
+                    _count_problem(self._counts, EMPTY_MESSAGES, rollout)
 
-    def _has_heard_prover(self, rollout: Rollout) -> bool:
+    def _has_prover_spoken(self, rollout: Rollout) -> bool:
         """Return whether a prover spoke before the round of the verdict, or no prover can speak before a verdict."""
         earlier = rollout.rounds[:-1]
         return self._first_informed_round is None or any(
-            name in played.raw for played in earlier for name in self._provers
+            name in round_.raw for round_ in earlier for name in self._provers
         )
 
     def _add_calls(self, rollout: Rollout) -> None:
@@ -127,18 +129,18 @@ class GameProblems:
                 continue
             self._answers += 1
             if call.usage_estimated:
-                _count(self._counts, ESTIMATED, rollout, call)
+                _count_problem(self._counts, ESTIMATED, rollout, call)
             if call.attempt and previous is not None and _fault(previous) != EMPTY:  # `NO_CONTENT` counts empty ones
-                _count(self._repeats, _fault(previous), rollout, previous)
+                _count_problem(self._repeats, _fault(previous), rollout, previous)
             if _fault(call) == EMPTY:
-                _count(self._counts, NO_CONTENT, rollout, call)
+                _count_problem(self._counts, NO_CONTENT, rollout, call)
             elif call.finish_reason == "length":
-                _count(self._counts, TRUNCATED, rollout, call)
+                _count_problem(self._counts, TRUNCATED, rollout, call)
             previous = call
 
-    def count_if_problem_free(self, rollout: Rollout) -> tuple[int, int] | None:
-        """Return a rollout's numbers of answers and messages; None if the rollout has a problem."""
-        if rollout.outcome != Outcome.DECIDED or rollout.confidence_note or not self._has_heard_prover(rollout):
+    def problem_free_counts(self, rollout: Rollout) -> tuple[int, int] | None:
+        """Return the numbers of answers and messages of a rollout without problems; None if it has a problem."""
+        if rollout.outcome != Outcome.DECIDED or rollout.confidence_note or not self._has_prover_spoken(rollout):
             return None
         answers = 0
         for call in rollout.calls:
@@ -187,7 +189,7 @@ class GameProblems:
             yield self._rollout_problem(Outcome.TRANSPORT_FAILED.value, count, message, advice=advice)
 
     def _lost_counts(self) -> dict[str, _Count]:
-        """Return the counts of rollouts that failed in transport, by kind. The rollouts to play again come first."""
+        """Return the counts of rollouts that failed in transport, by kind; first those that can be played again."""
         return {kind: self._counts[kind] for kind in (Outcome.TRANSPORT_FAILED, MALFORMED) if kind in self._counts}
 
     def lost_example(self) -> str:
@@ -217,7 +219,9 @@ class GameProblems:
         count = self._counts.get(Outcome.NO_DECISION)
         if count is None or count.number < MIN_UNDECIDED_SHARE * self._rollouts:
             return
-        verifier, format_ = self.plan.spec.protocol.verifier_name, self.plan.spec.experiment.decision_format
+        protocol, format_ = self.plan.spec.protocol, self.plan.spec.experiment.decision_format
+        silent = [verdict.agent for verdict in count.rollout.panel or () if verdict.verdict.decision == Decision.NONE]
+        verifier = (silent or protocol.verifier_names)[0]
         answers = [round_.raw[verifier] for round_ in count.rollout.rounds if verifier in round_.raw]
         if answers and not answers[-1].strip():
             advice = self._advice_on_empty_answers(verifier, count.rollout)
@@ -230,6 +234,8 @@ class GameProblems:
         if answers:
             last_answer = _quote_start(answers[-1])
             example = f"{_describe_rollout(count.rollout)}: the last answer of {verifier} is {last_answer}"
+        if count.rollout.panel and not silent:
+            advice, example = "the judges disagree: use an odd number of judges, or another rule of the panel", ""
         message = f"{self._rollout_count(count)} ended undecided, {COUNTED_AS_WRONG}"
         yield self._rollout_problem(
             Outcome.NO_DECISION.value, count, message, example=example, advice=advice, show="--undecided"
@@ -241,7 +247,7 @@ class GameProblems:
         if count is None or count.number < MIN_UNHEARD_SHARE * self._decided:
             return
         protocol, settings = self.plan.spec.protocol, []
-        assert self._first_informed_round is not None, "_has_heard_prover counts no other rollout"
+        assert self._first_informed_round is not None, "_has_prover_spoken counts no other rollout"
         can_rotate = protocol.declares_verifier_first and "verifier_first" not in protocol.file.fixed
         if can_rotate and protocol.parameters.verifier_first:
             settings.append("protocol.verifier_first=false")
@@ -251,8 +257,8 @@ class GameProblems:
             NO_PROVER_HEARD,
             count.number,
             self._decided,
-            f"in {count.number} of {self._decided} decided games, {protocol.verifier_name} decided before any prover "
-            "spoke; these games say nothing about provers",
+            f"in {count.number} of {self._decided} decided games, {comma_join(protocol.verifier_names)} decided before "
+            "any prover spoke; these games say nothing about provers",
             advice=f"to let a prover speak before each verdict, set {' or '.join(settings)}" if settings else "",
             show=count.rollout.job.rollout_id,
         )
@@ -344,14 +350,15 @@ class GameProblems:
 
     def _advice_on_confidence(self, note: str) -> str:
         """Return advice for verdicts with unknown confidence."""
-        verifier = self.plan.spec.protocol.verifier_name
+        judges = self.plan.spec.protocol.verifier_names
         if note == UNREADABLE:
             marker = self.plan.spec.experiment.decision_format.confidence
-            return f"check that the template of {verifier} asks for {marker!r} and a number from 0 to 1"
+            return f"check that the template of {comma_join(judges)} asks for {marker!r} and a number from 0 to 1"
         if note.endswith((BOUND, UNBOUNDED)):
-            group = self.plan.spec.experiment.agents[verifier].model
-            top_logprobs = self.plan.spec.experiment.models[group].top_logprobs or 0
-            return f"raise models.{group}.top_logprobs" if top_logprobs < MAX_TOP_LOGPROBS else ""
+            models = self.plan.spec.experiment.models
+            groups = dict.fromkeys(self.plan.spec.experiment.agents[judge].model for judge in judges)
+            keys = [f"models.{g}.top_logprobs" for g in groups if (models[g].top_logprobs or 0) < MAX_TOP_LOGPROBS]
+            return f"raise {' and '.join(keys)}" if keys else ""
         return ""
 
     def _rollout_count(self, count: _Count) -> str:
@@ -375,15 +382,16 @@ class GameProblems:
         reason = call.error or f"finish_reason {call.finish_reason!r}"
         if _fault(call) == UNPARSABLE:
             try:
-                agents = self.plan.agents(swapped=rollout.job.swapped)
-                agents[call.agent].read(Choice(call.raw_message, call.finish_reason), call.round)
+                agents = self.plan.game_agents(swapped=rollout.job.swapped)
+                choice = Choice(call.raw_message, call.finish_reason)
+                agents[call.agent].read(choice, call.round, rollout.job.datapoint.answer_count)
             except GenerationError as error:
                 reason = str(error)
         quote = "" if call.raw_message is None else f" answered {_quote_start(call.raw_message)}"
         return f"{call.agent} in round {call.round} of {_describe_rollout(rollout)}{quote}: {reason}"
 
 
-def _count(counts: dict[str, _Count], kind: str, rollout: Rollout, call: Call | None = None) -> None:
+def _count_problem(counts: dict[str, _Count], kind: str, rollout: Rollout, call: Call | None = None) -> None:
     """Count one occurrence of a problem."""
     counts.setdefault(kind, _Count(rollout, call)).number += 1
 

@@ -39,14 +39,14 @@ MAX_RENDERED = 16 << 20
 def saved_plan(folder: RunFolder, dataset: Dataset | None = None) -> Plan:
     """Return the plan of a run from its saved spec and inputs; `dataset` replaces the saved dataset.
 
-    Rollout ids depend on the hash of a replayed run. The plan uses the hash in the manifest, because the replayed run
-    may have got more games since then.
+    The rollout ids of a replay depend on the hash of the replayed run. The plan uses the hash in the manifest, because
+    more games may have been added to the replayed run since then.
     """
     manifest = folder.manifest()
     spec = replace(load_saved(folder.spec, dataset), shard=manifest.shard, price_basis=manifest.price_basis)
-    replayed = manifest.replayed_sha256
+    replayed_sha256 = manifest.replayed_sha256
     debates = None if spec.rejudged is None else read_debates(spec.rejudged.path)
-    return Plan(spec if replayed is None else replace(spec, replayed_sha256=replayed), debates)
+    return Plan(spec if replayed_sha256 is None else replace(spec, replayed_sha256=replayed_sha256), debates)
 
 
 def played_plan(folder: RunFolder, dataset: Dataset | None = None) -> Plan:
@@ -127,10 +127,10 @@ def find_rollout(folder: RunFolder, plan: Plan, name: str) -> Rollout:
             f"rollout {jobs[0].rollout_id} of run {folder.run_id} is not finished; resume the run with "
             f"nip-run {folder.path}"
         )
-    first = next(plan.jobs())
+    first_job = next(plan.jobs())
     raise UsageError(
-        f"{folder.run_id} has no rollout {name!r}; the first one is {first.rollout_id} ({first.datapoint.id}), and "
-        f"nip-run show {folder.run_id} --all lists all rollouts"
+        f"{folder.run_id} has no rollout {name!r}; the first one is {first_job.rollout_id} "
+        f"({first_job.datapoint.id}), and nip-run show {folder.run_id} --all lists all rollouts"
     )
 
 
@@ -193,7 +193,7 @@ class Reconstructor:
         return self._index.failures(job.datapoint.id, job.number)
 
     def __len__(self) -> int:
-        """Return the number of records in the journal that are an answer, or an error that ended a game."""
+        """Return the number of results in the journal: answers, and errors that ended a game."""
         return len(self._index)
 
     def details(self, rollout: Rollout) -> RolloutDetails:
@@ -224,8 +224,8 @@ class Reconstructor:
 
     def is_from_cache(self, request: Request) -> bool:
         """Return whether the run got the answer to this request from its cache."""
-        # If one call requests several samples, all answers except the first are marked as cached, although they do not
-        # come from the cache.
+        # If one call requests several samples, the journal marks all answers except the first as cached, although the
+        # cache did not give them.
         record = None if request.group in self.plan.sharing_groups else self._index.get(request.sample)
         return isinstance(record, CallRecord) and record.completion.from_cache
 

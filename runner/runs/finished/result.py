@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 NO_ROW: Mapping[str, Any] = {"value": None}
-"""The row that stands for a metric which a run does not have."""
+"""The row to use for a metric that a run does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,25 +260,26 @@ class FinishedRun:
 
         self._check_has_games()
         plan = played_plan(self.folder)
-        rollouts, agents = [], {swapped: plan.agents(swapped=swapped) for swapped in plan.swapped_values}
+        agents = {swapped: plan.agents(swapped=swapped) for swapped in plan.swapped_values}
+        rollout_arrays = []
         with closing(Reconstructor(self.folder, plan)) as reconstructor:
             for rollout in reconstructor.rollouts():
                 job = rollout.job
-                steps = timesteps(
+                arrays = timesteps(
                     plan.spec.protocol, rollout.rounds, job.datapoint, seed=job.seed, prover_stance=job.prover_stance
                 )
                 if prompts:
-                    steps["agents", "prompt"] = _prompts(agents[job.swapped], rollout)
-                rollouts.append(steps)
-        if not rollouts:
+                    arrays["agents", "prompt"] = _prompts(agents[job.swapped], rollout)
+                rollout_arrays.append(arrays)
+        if not rollout_arrays:
             raise RunError(f"run {self.run_id} has no finished rollout yet; continue the run with nip-run {self.path}")
-        return stacked(rollouts)
+        return stacked(rollout_arrays)
 
     def _check_has_games(self) -> None:
-        if self.manifest.is_training_run:
+        if self.manifest.has_parts:
             raise UsageError(
-                f"{self.run_id} is a training run; its games are separate runs ({self.run_id}-i0 and so on), which "
-                "parts() returns"
+                f"{self.run_id} is {self.manifest.kind_name}; its games are separate runs "
+                f"({self.manifest.example_part} and so on), which parts() returns"
             )
 
     def __repr__(self) -> str:
@@ -297,19 +298,19 @@ def _prompts(agents: Mapping[str, OpenAiWholeAgent], rollout: Rollout) -> Any:
     from runner.rollouts.agents.observations import max_prompt_messages, prompt_array
 
     protocol, rounds = next(iter(agents.values())).protocol_handler, rollout.rounds
-    length, width = protocol.max_message_rounds, max_prompt_messages(protocol)
+    round_count, message_count = protocol.max_message_rounds, max_prompt_messages(protocol)
     chats = [
         agent.prompt(rollout.job.observation(round_, rounds[:round_]))
         if round_ < len(rounds) and name in rounds[round_].raw
         else []
-        for round_ in range(length)
+        for round_ in range(round_count)
         for name, agent in agents.items()
     ]
-    return prompt_array(chats, width).reshape(length, len(agents), width, -1)
+    return prompt_array(chats, message_count).reshape(round_count, len(agents), message_count, -1)
 
 
 def _with_parts(metrics: Mapping[str, Any], metric: str) -> Mapping[str, Any]:
-    """Return a metric's row with the other values that `find_worst_case` needs."""
+    """Return a metric's row with the additional keys that `find_worst_case` needs."""
     row = {**(_row(metrics, metric, None) or NO_ROW), "grouped": is_by_group(metrics)}
     if metric == BALANCED_ACCURACY:
         row["parts"] = [_row(metrics, f"accuracy_{label}", None) for label in (1, 0)]

@@ -27,7 +27,7 @@ def resume_advice(folder: RunFolder, manifest: Manifest, results_options: Sequen
 
 
 def budget_overrides(folder: RunFolder, manifest: Manifest) -> list[str]:
-    """Return overrides that raise the budget if it stopped the run. The user replaces the placeholder `N`."""
+    """Return overrides that raise the budget, with a placeholder `N`; empty if the budget did not stop the run."""
     if manifest.status != Status.INTERRUPTED or manifest.why_stopped is None:
         return []
     from runner.runs.finished.reconstruction import saved_plan

@@ -10,6 +10,8 @@ from runner.base.value_class import value_class
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import Round
 from runner.models.interface import Choice
+from runner.rollouts.answer_record import decision_fields
+from runner.rollouts.transcript import shown_columns, shown_label, votes_json
 
 if TYPE_CHECKING:
     from runner.models.journal_records import FailureRecord
@@ -29,7 +31,7 @@ class RecordedAnswer:
     unusable_reason: str | None
 
     @property
-    def is_cut(self) -> bool:
+    def is_truncated(self) -> bool:
         """Whether the answer was truncated at the token limit."""
         return self.finish_reason == "length"
 
@@ -69,11 +71,11 @@ class RolloutDetails:
 
         The content of a round that an error ended is None.
         """
-        played = self.rollout.rounds
+        finished_rounds = self.rollout.rounds
         called_rounds = {number for number, _ in self.turns}
-        for number in range(len(played) + 1):
-            if only_round in (None, number) and (number < len(played) or number in called_rounds):
-                yield number, played[number] if number < len(played) else None
+        for number in range(len(finished_rounds) + 1):
+            if only_round in (None, number) and (number < len(finished_rounds) or number in called_rounds):
+                yield number, finished_rounds[number] if number < len(finished_rounds) else None
 
     def ignores_verdict(self, number: int) -> bool:
         """Return whether a verdict in this round is too early to count."""
@@ -85,9 +87,16 @@ class RolloutDetails:
         return [name for name in self.protocol.agent_names if (number, name) in self.turns or name in raw]
 
     def answers(self, number: int, agent: str) -> list[RecordedAnswer]:
-        """Return an agent's answers in a round: the unusable ones, then the one that the game used, if any."""
+        """Return an agent's answers in a round: the unusable ones, then the one that the game used, if any.
+
+        If the answer was selected from several candidates, the other candidates are left out.
+        """
         answers = []
+        rounds = self.rollout.rounds
+        selection = rounds[number].selections.get(agent) if number < len(rounds) else None
         for call in self.turns.get((number, agent), ()):
+            if selection is not None and call.vote != selection.index:
+                continue
             if call.is_answer:
                 answers.append(self.answer(call))
                 if answers[-1].unusable_reason is None:
@@ -99,7 +108,8 @@ class RolloutDetails:
         reason = None
         if not self._is_known_usable(call):
             choice = Choice(call.raw_message, call.finish_reason, call.error)
-            reason = self.agents[call.agent].unusable_reason(choice, call.round)
+            count = self.rollout.job.datapoint.answer_count
+            reason = self.agents[call.agent].unusable_reason(choice, call.round, count)
         return RecordedAnswer(call.attempt, call.raw_message, call.finish_reason, call.reasoning, reason)
 
     def _is_known_usable(self, call: Call) -> bool:
@@ -107,16 +117,16 @@ class RolloutDetails:
         rounds, agent = self.rollout.rounds, call.agent
         if call.round >= len(rounds) or len(self.turns[call.round, agent]) > 1:
             return False
-        played = rounds[call.round]
+        round_ = rounds[call.round]
         return (
-            played.counts(agent) and played.retry_counts.get(agent) == 0 and played.raw.get(agent) == call.raw_message
+            round_.counts(agent) and round_.retry_counts.get(agent) == 0 and round_.raw.get(agent) == call.raw_message
         )
 
     def failed_calls(self, number: int, agent: str) -> list[FailureRecord]:
         """Return the failed calls of an agent in a round."""
         return [failure for failure in self.failures if (failure.sample.round, failure.sample.agent) == (number, agent)]
 
-    def hearers(self, channel: str, agent: str) -> list[str]:
+    def listeners(self, channel: str, agent: str) -> list[str]:
         """Return the agents that see a channel, without `agent`."""
         names = self.protocol.agent_names
         return [name for name in names if name != agent and channel in self.protocol.visible_channels(name)]
@@ -125,21 +135,23 @@ class RolloutDetails:
         rollout, job = self.rollout, self.rollout.job
         return {
             "rollout_id": job.rollout_id,
-            "datapoint": {"id": job.datapoint.id, "label": job.datapoint.label, **job.datapoint.columns},
+            "datapoint": {"id": job.datapoint.id, "label": shown_label(rollout), **shown_columns(rollout)},
             "repeat": job.repeat,
             "stance": rollout.stance,
             "swapped": job.swapped,
             "stances_exchanged": job.stances_exchanged,
             "outcome": rollout.outcome,
-            "decision": int(rollout.decision),
+            **decision_fields(rollout.decision, lists_answers=rollout.answers is not None),
+            **({} if rollout.answers is None else rollout.answers.columns()),
             "correct": rollout.correct,
             "confidence_stated": rollout.confidence_stated,
             "confidence_logprob": rollout.confidence_logprob,
             "confidence_note": rollout.confidence_note,
             "rewards": dict(rollout.rewards),
             "error": rollout.error,
-            "votes": None if rollout.votes is None else list(rollout.votes),
+            "votes": votes_json(rollout),
             "verdicts": None if rollout.verdicts is None else [verdict.to_json() for verdict in rollout.verdicts],
+            **({} if rollout.panel is None else {"panel": [judge.to_json() for judge in rollout.panel]}),
             "transcript": [self._round_json(number, played) for number, played in self.rounds(only_round)],
         }
 
@@ -154,7 +166,7 @@ class RolloutDetails:
                 {"channel": message.channel, "agent": message.agent, "content": message.text}
                 for message in content.messages
             ],
-            "decision": int(content.decision),
+            **decision_fields(content.decision, lists_answers=self.protocol.lists_answers),
             "rewards": dict(content.rewards),
             "cut_off": played is None,
             "answers": {name: [answer.to_json() for answer in self.answers(number, name)] for name in speakers},

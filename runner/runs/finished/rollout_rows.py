@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
@@ -9,8 +10,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from runner.base.storage.parquet import read_tables
-from runner.game.protocols.protocol import Decision
+from runner.game.protocols.protocol import Decision, verdict_word
 from runner.results.folder import RunFolder
+from runner.rollouts.transcript import shown_label
 
 if TYPE_CHECKING:
     from runner.rollouts.rollout import Rollout
@@ -41,9 +43,9 @@ class RowFilter:
         """Return the SQL condition on the table `rollouts`, and its parameters."""
         kinds, conditions, parameters = [], [], dict[str, Any]()
         if self.wrong:
-            kinds.append("(decision <> $none AND NOT correct)")
+            kinds.append("(coalesce(decision <> $none, answer IS NOT NULL) AND NOT correct)")
         if self.undecided:
-            kinds.append("decision = $none")
+            kinds.append("coalesce(decision = $none, answer IS NULL)")
         if kinds:
             conditions.append(f"({' OR '.join(kinds)})")
             parameters["none"] = int(Decision.NONE)
@@ -60,8 +62,10 @@ class RolloutRow:
     rollout_id: str
     datapoint_id: str
     repeat: int
-    label: int | None
-    decision: int
+    label: int | str | None
+    """0, 1, or the letters of the right answers."""
+    decision: int | str
+    """The number of a verdict, or the letter of the chosen answer; `none` without one."""
     correct: bool | None
     outcome: str
     rounds: int
@@ -83,11 +87,12 @@ class RolloutRow:
 _ROWS = """
 WITH all_rollouts AS (
     SELECT * FROM rollouts
-    UNION ALL BY NAME SELECT NULL::BOOLEAN AS swapped, NULL::BOOLEAN AS stances_exchanged WHERE false
+    UNION ALL BY NAME SELECT NULL::BOOLEAN AS swapped, NULL::BOOLEAN AS stances_exchanged, NULL::VARCHAR AS answer,
+        NULL::JSON AS right_answers, NULL::JSON AS answer_order WHERE false
 ), selected AS MATERIALIZED (
     SELECT row_number() OVER () AS place, * FROM (
-        SELECT rollout_id, datapoint_id, repeat, y, decision, correct, outcome, rounds, stance, swapped,
-            stances_exchanged
+        SELECT rollout_id, datapoint_id, repeat, {label} AS y, {decision} AS decision, correct, outcome, rounds, stance,
+            swapped, stances_exchanged
         FROM all_rollouts
         WHERE {condition} {limit}
     )
@@ -110,6 +115,14 @@ columns `swapped` and `stances_exchanged`.
 """
 
 
+_VERDICTS = {
+    "label": """CASE WHEN answer_order IS NULL THEN to_json(y)
+            ELSE to_json(array_to_string(right_answers::VARCHAR[], ', ')) END""",
+    "decision": "CASE WHEN answer_order IS NULL THEN to_json(decision) ELSE to_json(coalesce(answer, 'none')) END",
+}
+"""SQL for the label and the decision as JSON: numbers, or letters of listed answers."""
+
+
 @dataclass
 class RolloutList:
     """The rollouts of a run that a filter selects, in the order of the plan, at most `limit` of them."""
@@ -118,7 +131,7 @@ class RolloutList:
     row_filter: RowFilter
     limit: int | None
     further_count: int | None = field(default=0, init=False)
-    """The number of selected rollouts beyond `limit`, set after the last row; None if above 0 but not counted."""
+    """The number of selected rollouts beyond `limit`, set after the last row; None if it is above 0 but unknown."""
 
     def rows(self) -> Iterator[RolloutRow]:
         """Read the run's files, and yield a row for each selected rollout.
@@ -138,8 +151,10 @@ class RolloutList:
         condition, parameters = self.row_filter.sql_condition()
         limit = "" if self.limit is None else f"LIMIT {self.limit:d}"
         count = total = 0
-        for row in read_tables(_ROWS.format(condition=condition, limit=limit), tables, parameters):
-            yield RolloutRow(*row[:-1])
+        for row in read_tables(_ROWS.format(condition=condition, limit=limit, **_VERDICTS), tables, parameters):
+            label, decision = json.loads(row[3]), json.loads(row[4])
+            values = (*row[:3], label, decision, *row[5:-1])
+            yield RolloutRow(*values)
             count, total = count + 1, row[-1]
         if self.limit == 0:
             count_query = f"SELECT count(*) FROM rollouts WHERE {condition}"
@@ -161,7 +176,8 @@ def _row(rollout: Rollout, failures: int) -> RolloutRow:
     answers = {(call.round, call.agent, call.attempt) for call in rollout.calls if call.is_answer}
     turns = {(round_, agent) for round_, agent, _ in answers}
     return RolloutRow(
-        job.rollout_id, job.datapoint.id, job.repeat, job.datapoint.label, int(rollout.decision), rollout.correct,
+        job.rollout_id, job.datapoint.id, job.repeat, shown_label(rollout),
+        verdict_word(rollout.decision) if rollout.answers is not None else int(rollout.decision), rollout.correct,
         rollout.outcome, len(rollout.rounds), len(answers) - len(turns), failures, rollout.stance, job.swapped,
         job.stances_exchanged,
     )  # fmt: skip

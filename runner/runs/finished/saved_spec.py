@@ -1,9 +1,9 @@
 """Finds the run that a saved spec belongs to, so that a run can be resumed or shown by the spec in its folder.
 
 A saved spec refers to copies of files in the folder `inputs/`. The identity of a run is a hash of everything that
-determines its games. The dataset's copy has only the selected rows, so the saved spec alone would have another identity
-than the run. If the copies are unchanged, this module takes the dataset's source and selection from the manifest. Then
-the saved spec has the identity of the run. The same holds for the spec of a downloaded run.
+determines its games. The dataset's copy has only the selected rows, so the plan of the saved spec has a different
+identity than the run. If the copies are unchanged, this module takes the dataset's source and selection from the
+manifest, which restores the run's identity. It does the same for the spec of a downloaded run.
 
 A saved spec starts another run if `again` is set, if the spec is in a copy of the folder, or if the command names
 another results folder.
@@ -41,8 +41,8 @@ def resolve_saved_spec(
 ) -> tuple[P, str | None] | None:
     """Return the plan of the run whose folder has this saved spec, with a note or None; None for any other spec.
 
-    With overrides that change the identity, a saved spec describes another run. If files in the run's folder were
-    edited, the result is still the plan of this run, and opening the run fails later.
+    If overrides change the identity, the saved spec describes another run, and the result is None. If files in the
+    run's folder were edited, the result is still the plan of this run; opening the run then fails.
 
     Raises:
         UsageError: the spec selects other datapoints than the folder has.
@@ -63,7 +63,8 @@ def resolve_saved_spec(
     run_plan = _plan_of_run(plan.spec, run_folder, manifest, build_plan)
     if run_plan.identity == manifest.identity:
         return run_plan, _note_on_chat_formats(run_plan.spec, manifest)
-    if not _was_edited(run_folder, manifest, build_plan):  # then overrides changed the identity
+    have_overrides_changed_identity = not _was_edited(run_folder, manifest, build_plan)
+    if have_overrides_changed_identity:
         return None if run_id is None else (build_plan(replace(run_plan.spec, resumed_run_id=None)), None)
     note = (
         f"run {manifest.run_id} cannot be resumed: its {SAVED_SPEC} or inputs/ were edited after the run started; "
@@ -148,7 +149,7 @@ def recorded_plan(spec: Spec, folder: RunFolder, build_plan: Callable[[Spec], P]
 
 
 def _was_edited(folder: RunFolder, manifest: Manifest, build_plan: Callable[[Spec], RunPlan]) -> bool:
-    """Return whether the saved spec and inputs of a run now have another identity than its manifest."""
+    """Return whether the saved spec or inputs of a run were edited: their identity differs from the manifest's."""
     return _plan_of_run(load_spec(folder.spec), folder, manifest, build_plan).identity != manifest.identity
 
 
@@ -157,7 +158,7 @@ def _plan_of_run(spec: Spec, folder: RunFolder, manifest: Manifest, build_plan: 
     recorded = _with_run_facts(spec, folder, manifest)
     plan = build_plan(_with_recorded_selection(replace(recorded, recorded_fields={}), manifest))
     if plan.identity != manifest.identity:
-        # If the run was started from a copy of another run's folder, its identity is that of the copied inputs.
+        # A run that was started from a copy of another run's folder has the identity of the copied inputs.
         copied_plan = build_plan(recorded)
         plan = copied_plan if copied_plan.identity == manifest.identity else plan
     return plan
@@ -166,7 +167,7 @@ def _plan_of_run(spec: Spec, folder: RunFolder, manifest: Manifest, build_plan: 
 def with_published_identity(plan: P) -> P:
     """Return the plan of a downloaded run with the identity of the published run.
 
-    Return any other plan unchanged. An edited run is another run, so its plan is returned unchanged too.
+    Return any other plan unchanged, and also the plan of a downloaded run that was edited, which is another run.
     """
     folder = _fetched_folder(plan.spec)
     if folder is None or not folder.manifest_path.is_file() or folder.damage() is not None:
@@ -177,9 +178,9 @@ def with_published_identity(plan: P) -> P:
 
 
 def _fetched_folder(spec: Spec) -> RunFolder | None:
-    """Return the folder with the published run whose spec was downloaded; None for other specs.
+    """Return the folder of the published run if a spec was downloaded with it; None for other specs.
 
-    The folder is in the downloaded release or in the folder of a run that played its spec.
+    This folder is in the downloaded release, or in the folder of a run that played the downloaded spec.
     """
     if spec.path is None or spec.path.name != SAVED_SPEC or spec.got_from is None or spec.fetched is None:
         return None

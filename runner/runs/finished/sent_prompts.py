@@ -66,7 +66,7 @@ Chats = Mapping[tuple[int, str], Sequence[ChatMessage]]
 
 
 def sent_chats(plan: Plan, rollouts: Sequence[Rollout], answered: Sequence[AnsweredRequest]) -> list[Chats]:
-    """Return the sent chats of each rollout of a job (a game or a tree), given the job's answered requests.
+    """Return the sent chats of each rollout of a job, which is a game or a tree, from the job's answered requests.
 
     Raises:
         RunError: a rendered chat differs from the sent one.
@@ -129,9 +129,9 @@ def _prompts(reconstructor: Reconstructor, rollout: Rollout, agent: Agent) -> It
 
 
 def _recorded_repeat(shape: TreeShape | None, repeat: int, round_: int) -> int:
-    """Return the repeat in the sample key of an answer.
+    """Return the repeat number in the sample key of a branch's answer in a round.
 
-    In a tree, several branches share an answer. The answer has the repeat of the tree's node after this answer.
+    Branches of a tree share answers. The number is that of the tree's node that the answer leads to.
     """
     if shape is None:
         return repeat

@@ -14,7 +14,7 @@ from runner.results.folder import RunFolder
 
 @dataclass(frozen=True)
 class GameProblem:
-    """A kind of problem, which affects `count` of `of` calls, messages or rollouts. (The fields' names are stored.)"""
+    """A kind of problem, which affects `count` out of `of` calls, messages or rollouts. Field names are stored."""
 
     kind: str
     count: int
@@ -50,7 +50,7 @@ class PartProblem(NamedTuple):
 
 
 def collect_problems(folder: RunFolder, parts: Iterable[RunFolder]) -> list[PartProblem]:
-    """Return the problems in a run, and one problem of each kind in its parts, from the first part that has it.
+    """Return a run's problems, and one problem of each kind in its parts: the problem of the first affected part.
 
     The parts of a training run are the runs of its games. Other runs have no parts.
 
@@ -71,8 +71,8 @@ def collect_problems(folder: RunFolder, parts: Iterable[RunFolder]) -> list[Part
 def store_problems(folder: RunFolder, problems: Sequence[GameProblem]) -> None:
     """Write the problems to a file, or delete this file if there are none.
 
-    The file is not `metrics.json`, which every version of nip-run must recompute without a change, because the kinds
-    and texts of problems may change.
+    The problems are not stored in `metrics.json`, because every version of nip-run must recompute that file without a
+    change, but the kinds and texts of problems may change.
     """
     file = folder.problems_path
     if problems:

@@ -26,7 +26,7 @@ from runner.runs.session.run import RunOptions, run_games
 from runner.spec.experiment import Execution
 
 FIRST_CALLS = 300
-"""The number of calls in the short first run. It loads all modules, and its speed sets the size of later runs."""
+"""The number of calls in the short first run, which loads all modules. Its speed sets the size of later runs."""
 WARM_UP_SHARE = 0.25
 """The share of the games to play before the measurement starts, so that all workers have started to play."""
 MIN_GAMES = 24
@@ -119,9 +119,9 @@ class CalibrationRun:
             if progress.jobs and (not samples or progress.jobs > samples[-1].jobs):
                 samples.append(_TimeSample(progress.jobs, progress.calls, time.perf_counter(), time.process_time()))
 
-        started = time.perf_counter()
+        start_time = time.perf_counter()
         run_games(plan, self.results, run_id, RunOptions(on_progress=on_progress))
-        return _measured_run(plan.size, samples, started, time.perf_counter(), self.results.run(run_id))
+        return _summarize_run(plan.size, samples, start_time, time.perf_counter(), self.results.run(run_id))
 
     def _plan_with_games(self, game_count: int, execution: Execution) -> Plan:
         """Return a plan of this many games on the first datapoints, with repeats if there are too few datapoints."""
@@ -164,30 +164,30 @@ class _TimeSample:
     cpu: float
 
 
-def _measured_run(
-    games: int, samples: list[_TimeSample], started: float, ended: float, folder: RunFolder
+def _summarize_run(
+    games: int, samples: list[_TimeSample], start_time: float, end_time: float, folder: RunFolder
 ) -> MeasuredRun:
     """Return the speed and file sizes of a run, measured after its warm-up games. Times are in seconds.
 
     Raises:
         RunError: not all games were played.
     """
-    start = next((sample for sample in samples if sample.jobs >= WARM_UP_SHARE * games), None)
-    if start is None or samples[-1].jobs < games or samples[-1].calls == start.calls:
+    warm_up_end = next((sample for sample in samples if sample.jobs >= WARM_UP_SHARE * games), None)
+    if warm_up_end is None or samples[-1].jobs < games or samples[-1].calls == warm_up_end.calls:
         raise RunError(
             "cannot measure the speed of games on this machine, because not all games of the measurement were played; "
             "add --verbose to see the error"
         )
     last = samples[-1]
-    calls = last.calls - start.calls
+    calls = last.calls - warm_up_end.calls
     tables = [*folder.path.glob("*.parquet"), *folder.fine_tune.glob("*")]
     return MeasuredRun(
         games=games,
         calls=last.calls,
-        seconds_to_first_game=samples[0].time - started,
-        seconds_per_call=(last.time - start.time) / calls,
-        cpu_seconds_per_call=(last.cpu - start.cpu) / calls,
-        seconds_after_games=ended - last.time,
+        seconds_to_first_game=samples[0].time - start_time,
+        seconds_per_call=(last.time - warm_up_end.time) / calls,
+        cpu_seconds_per_call=(last.cpu - warm_up_end.cpu) / calls,
+        seconds_after_games=end_time - last.time,
         journal_bytes_per_call=folder.journal.stat().st_size / last.calls,
         table_bytes_per_call=sum(path.stat().st_size for path in tables) / last.calls,
         folder=folder,

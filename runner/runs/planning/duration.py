@@ -32,7 +32,7 @@ from runner.runs.planning.duration_model import (
 )
 from runner.runs.planning.earlier_runs import EarlierRun, find_similar_run, read_statistics
 from runner.runs.planning.expected_games import expected_games, planned_words, rates_of
-from runner.runs.planning.server_overhead import ServerOverhead, server_overhead
+from runner.runs.planning.server_overhead import ServerOverhead, measure_server_overhead
 from runner.runs.session.execution_check import check_engine
 from runner.spec.datasets.shards import MAX_SHARDS
 from runner.spec.experiment import MAX_PROCESSES, MAX_WORKERS
@@ -175,39 +175,41 @@ def duration_of(
     try:
         with temporary_results(results) as folder:
             calibration = CalibrationRun(plan, folder, planned_words(plan, earlier), options.measure_seconds)
-            measured = _measure(calibration, options.workers, live_groups, average_games[1].usage_by_group, report_step)
+            usage = average_games[1].usage_by_group
+            measurements = _measure(calibration, options.workers, live_groups, usage, report_step)
             if not live_groups and earlier is None:  # the spec uses `dummy`, so the measured games are representative
-                played = replace(read_statistics(measured.one_process.folder, plan).games, game_count=plan.size)
+                played = replace(read_statistics(measurements.one_process.folder, plan).games, game_count=plan.size)
                 average_games = (played, played)
     except Interrupted:
         raise Interrupted("the measurement was interrupted; nothing was saved") from None
     free_bytes = shutil.disk_usage(results.disk).free
     return _build_forecast(
-        plan, options, measured, average_games, earlier, is_live=bool(live_groups), free_bytes=free_bytes
+        plan, options, measurements, average_games, earlier, is_live=bool(live_groups), free_bytes=free_bytes
     )
 
 
 def _build_forecast(
     plan: Plan,
     options: ForecastOptions,
-    measured: _Measurements,
+    measurements: _Measurements,
     average_games: tuple[PlannedGames, PlannedGames],
     earlier: EarlierRun | None,
     *,
     is_live: bool,
     free_bytes: int,
 ) -> Duration:
-    """Return the forecast. `average_games` are the shortest and the longest; `is_live`: the plan calls servers."""
+    """Return the forecast. `average_games` are the shortest and the longest games; `is_live`: servers are called."""
     cores, longest = options.cores or available_cores(), average_games[1]
     concurrency = plan.spec.experiment.rollouts.concurrency
     capacity = RunCapacity(concurrency, rates_of(plan, earlier), cores, options.workers, options.shards)
-    costs = measured.time_costs(options.load_seconds, options.workers, cores)
+    costs = measurements.time_costs(options.load_seconds, options.workers, cores)
     low, high = (predict(games, costs, capacity) for games in average_games)
-    one_process, server = measured.one_process, measured.server
+    one_process, server = measurements.one_process, measurements.server
     journal_bytes = one_process.journal_bytes_per_call if server is None else server.journal_bytes
     journal_bytes = journal_bytes if earlier is None else earlier.journal_bytes or journal_bytes
-    usd, calls_per_second = _estimate_cost(plan, earlier), high.bounds[0].calls_per_second
+    cost_usd, calls_per_second = _estimate_cost(plan, earlier), high.bounds[0].calls_per_second
     games_on_disk = free_bytes / (longest.calls_per_game * (journal_bytes + one_process.table_bytes_per_call))
+    games_a_day = count_games_within(DAY, longest, costs, capacity)
     return Duration(
         games=plan.size, workers=options.workers, shards=options.shards, cores=cores,
         calls=(low.total_calls, high.total_calls),
@@ -219,37 +221,37 @@ def _build_forecast(
         bottleneck="start and end" if high.other_seconds > high.game_seconds else high.bounds[0].name,
         bounds=tuple(high.bounds),
         servers_known=not is_live or longest.wait_seconds is not None,
-        cost_usd=usd,
+        cost_usd=cost_usd,
         journal_bytes=high.total_calls * journal_bytes,
         table_bytes=high.total_calls * one_process.table_bytes_per_call,
         free_bytes=free_bytes,
         memory_bytes=_peak_memory(),
-        breaks=_breaking_points(plan, longest, count_games_within(DAY, longest, costs, capacity), games_on_disk, usd),
-        measured=tuple(_describe_measurements(measured, earlier, is_live=is_live)),
+        breaks=_breaking_points(plan, longest, games_a_day, games_on_disk, cost_usd),
+        measured=tuple(_describe_measurements(measurements, earlier, is_live=is_live)),
     )  # fmt: skip
 
 
 def _measure(
-    calibration: CalibrationRun, workers: int, live: list[str], usage: Mapping[str, GroupUsage], report_step: ReportStep
+    calibration: CalibrationRun, workers: int, groups: list[str], usage: Mapping[str, GroupUsage], report: ReportStep
 ) -> _Measurements:
     """Return the measurements for a forecast.
 
-    `live` are the model groups that call servers. `usage` is the expected usage of each group in a game.
+    `groups` are the model groups that call servers. `usage` is the expected usage of each group in a game.
     """
-    report_step("measuring the time of a call on this machine, in games with the provider dummy")
+    report("measuring the time of a call on this machine, in games with the provider dummy")
     one_process = calibration.play_one_process()
     worker_count, with_workers = min(workers, max(available_cores(), 2)), None
     is_on_ray = calibration.plan.spec.experiment.execution.engine == "ray"
     if workers > 1 or is_on_ray:
-        report_step(f"measuring workers {'on Ray ' if is_on_ray else ''}and their writer")
+        report(f"measuring workers {'on Ray ' if is_on_ray else ''}and their writer")
         with_workers = calibration.play_workers(worker_count, one_process.seconds_per_call)
     server, live_share = None, 0.0
-    live_calls = {name: usage[name].calls for name in live if name in usage and usage[name].calls > 0}
+    live_calls = {name: usage[name].calls for name in groups if name in usage and usage[name].calls > 0}
     if live_calls:
-        report_step("measuring the additional time of an answer from a server")
+        report("measuring the additional time of an answer from a server")
         group = max(live_calls, key=lambda name: live_calls[name])
         live_share = sum(live_calls.values()) / sum(group_usage.calls for group_usage in usage.values())
-        server = server_overhead(
+        server = measure_server_overhead(
             calibration.plan, calibration.results, group, words=calibration.words[group],
             prompt_tokens=usage[group].prompt_tokens / usage[group].calls,
         )  # fmt: skip
@@ -339,7 +341,7 @@ def _estimate_cost(plan: Plan, earlier: EarlierRun | None) -> Pair | None:
 
 
 def _breaking_points(
-    plan: Plan, games: PlannedGames, games_a_day: int, games_on_disk: float, usd: Pair | None
+    plan: Plan, games: PlannedGames, games_a_day: int, games_on_disk: float, cost_usd: Pair | None
 ) -> tuple[BreakingPoint, ...]:
     """Return the numbers of games that reach a limit, smallest first."""
     breaks = [
@@ -355,7 +357,7 @@ def _breaking_points(
     ]  # fmt: skip
     budget = plan.spec.experiment.budget
     for key, limit, amount_per_game in (
-        ("budget.usd", budget.usd, None if usd is None else usd[1] / plan.size),
+        ("budget.usd", budget.usd, None if cost_usd is None else cost_usd[1] / plan.size),
         ("budget.completions", budget.completions, games.calls_per_game),
         ("budget.tokens", budget.tokens, games.tokens_per_game),
     ):
@@ -365,7 +367,7 @@ def _breaking_points(
     return tuple(sorted(breaks, key=lambda point: point.games))
 
 
-def _describe_measurements(measured: _Measurements, earlier: EarlierRun | None, *, is_live: bool) -> Iterator[str]:
+def _describe_measurements(measurements: _Measurements, earlier: EarlierRun | None, *, is_live: bool) -> Iterator[str]:
     """Yield sentences that describe the measurements."""
     if earlier is not None:
         in_flight = "" if earlier.in_flight is None else f", {earlier.in_flight:.0f} calls in flight on average"
@@ -379,16 +381,16 @@ def _describe_measurements(measured: _Measurements, earlier: EarlierRun | None, 
             "the latency of the servers is not known, because the results have no run of this protocol with these "
             "models. Play a few games (dataset.limit=20 --run-id pilot), and plan again with --like pilot"
         )
-    single = measured.one_process
+    single = measurements.one_process
     yield f"{counted(single.games, 'game')} with dummy on this machine: {1e3 * single.seconds_per_call:.2f} ms a call"
-    if measured.server is not None:
-        milliseconds = 1e3 * measured.server.seconds
+    if measurements.server is not None:
+        milliseconds = 1e3 * measurements.server.seconds
         yield f"{milliseconds:.2f} ms of additional CPU time a call over HTTP, with a test server on this machine"
-    run = measured.with_workers
+    run = measurements.with_workers
     if run is not None:
         yield (
-            f"{counted(measured.worker_count, 'worker')} and their writer, {counted(run.games, 'game')}: first game "
-            f"after {run.seconds_to_first_game:.1f} s, {1e3 * run.seconds_per_call:.2f} ms a call, including "
+            f"{counted(measurements.worker_count, 'worker')} and their writer, {counted(run.games, 'game')}: first "
+            f"game after {run.seconds_to_first_game:.1f} s, {1e3 * run.seconds_per_call:.2f} ms a call, including "
             f"{1e3 * run.cpu_seconds_per_call:.2f} ms for the writer"
         )
 

@@ -167,12 +167,12 @@ def _rate_bounds(games: PlannedGames, capacity: RunCapacity, shard_games: int) -
     `BURST` is the share of a minute's limit that may be sent at once, in addition to the steady rate.
     """
     for group, rate in capacity.rates.items():
-        use = games.usage_by_group.get(group, GroupUsage(0, 0, 0))
-        for unit, limit, used in (("requests", rate.requests, use.calls), ("tokens", rate.tokens, use.tokens)):
+        usage = games.usage_by_group.get(group, GroupUsage(0, 0, 0))
+        for unit, limit, amount in (("requests", rate.requests, usage.calls), ("tokens", rate.tokens, usage.tokens)):
             if limit is None:
                 continue
             share, detail = limit / capacity.shards, f"{group}: {limit:,.0f} {unit} a minute"
-            seconds = (shard_games * used - share * BURST) / share * MINUTE
+            seconds = (shard_games * amount - share * BURST) / share * MINUTE
             if seconds > 0:
                 yield Bound(RATE, shard_games * games.calls_per_game / seconds, detail)
 

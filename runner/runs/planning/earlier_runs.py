@@ -71,10 +71,10 @@ class EarlierRun:
 
 
 def find_similar_run(plan: Plan, results: Results, like: str | None) -> EarlierRun | None:
-    """Return the statistics of the run `like`. If `like` is None, return those of a run with similar games.
+    """Return the statistics of the run `like` or, if `like` is None, of a run with similar games.
 
-    This is the plan's own run if it is finished, or else the newest run with the same protocol and models. If there is
-    no such run, return None.
+    A similar run is the plan's own run if it is finished, or else the newest run with the same protocol and models. If
+    there is no such run, return None.
 
     Raises:
         UsageError: the run `like` does not exist, is not finished, or plays another protocol.
@@ -135,14 +135,14 @@ def read_statistics(folder: RunFolder, plan: Plan) -> EarlierRun:
     ((games, wait_seconds, longest_wait_seconds, steps),) = read_tables(_STEPS_QUERY, tables, {})
     if not calls or not games:
         raise RunError(f"{folder.path} has no answers; name another run with --like RUN")
-    uses = {
+    usage_by_group = {
         name: GroupUsage(counts["calls"] / games, counts["prompt"] / games, counts["completion"] / games)
         for name, counts in counts_by_group.items()
     }
     journal = folder.journal.stat().st_size if folder.journal.is_file() else 0
     return EarlierRun(
         folder.run_id,
-        PlannedGames(plan.size, uses, steps, wait_seconds, longest_wait_seconds, seconds / calls),
+        PlannedGames(plan.size, usage_by_group, steps, wait_seconds, longest_wait_seconds, seconds / calls),
         {name: counts["answer_bytes"] / counts["calls"] for name, counts in counts_by_group.items()},
         journal / calls,
         _reported_rates(folder),

@@ -19,23 +19,19 @@ def expected_games(plan: Plan, earlier: EarlierRun | None) -> tuple[PlannedGames
         games = replace(earlier.games, game_count=plan.size)
         return games, games
     estimates, size = estimate_costs(plan), plan.size
-    shortest, longest = (
-        PlannedGames(
-            size,
-            {
-                row.group: GroupUsage(
-                    *(pair[i] / size for pair in (row.calls, row.prompt_tokens, row.completion_tokens))
-                )
-                for row in estimates
-            },
-            steps=rounds,
-            wait_seconds=None,
-            longest_wait_seconds=None,
-            seconds_per_call=None,
-        )
-        for i, rounds in enumerate(played_rounds(plan.spec.protocol))  # index in pairs of the lowest and highest value
-    )
-    return shortest, longest
+
+    def games_at(bound: int, rounds: int) -> PlannedGames:
+        """Return the shortest games for bound 0, and the longest for bound 1."""
+        usage_by_group = {
+            row.group: GroupUsage(
+                row.calls[bound] / size, row.prompt_tokens[bound] / size, row.completion_tokens[bound] / size
+            )
+            for row in estimates
+        }
+        return PlannedGames(size, usage_by_group, rounds, None, None, None)
+
+    fewest_rounds, most_rounds = played_rounds(plan.spec.protocol)
+    return games_at(0, fewest_rounds), games_at(1, most_rounds)
 
 
 def planned_words(plan: Plan, earlier: EarlierRun | None) -> dict[str, int]:

@@ -16,18 +16,18 @@ from runner.base.errors import RunError
 WORD_BYTES = 6
 """The number of bytes of a word and a space in the answers of `dummy` and of this server."""
 
-_LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]+)", re.IGNORECASE)
+_CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]+)", re.IGNORECASE)
 
 
 class LoopbackServer:
     """Gives every chat request the same answer."""
 
-    def __init__(self, listening: socket.socket, answer: bytes) -> None:
-        host, port = listening.getsockname()
+    def __init__(self, listening_socket: socket.socket, answer: bytes) -> None:
+        host, port = listening_socket.getsockname()
         self.address = f"http://{host}:{port}/v1"
         self.cpu_seconds = 0.0
         """The CPU time that the server has used, which is part of this process's CPU time."""
-        self._listening, self._answer = listening, answer
+        self._listening, self._answer = listening_socket, answer
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
 
@@ -47,7 +47,7 @@ class LoopbackServer:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                length = _LENGTH.search(head)
+                length = _CONTENT_LENGTH.search(head)
                 await reader.readexactly(int(length[1]) if length else 0)
                 writer.write(self._answer)
                 self.cpu_seconds = time.thread_time()
@@ -62,15 +62,15 @@ def loopback_server(words: int, prompt_tokens: int) -> Iterator[LoopbackServer]:
         RunError: no port can be opened on this machine.
     """
     try:
-        listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        listening_socket = socket.create_server(("127.0.0.1", 0), backlog=1024)
     except OSError as error:
         raise RunError(
             f"cannot measure the time of a call: no port of 127.0.0.1 can be opened ({error.strerror}). Allow this "
             "process to listen on 127.0.0.1 (check a sandbox or firewall), or omit --workers to plan without the "
             "duration"
         ) from error
-    with listening:
-        server = LoopbackServer(listening, _answer(("answer " * words)[: words * WORD_BYTES], prompt_tokens))
+    with listening_socket:
+        server = LoopbackServer(listening_socket, _response(("answer " * words)[: words * WORD_BYTES], prompt_tokens))
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
         try:
@@ -80,7 +80,7 @@ def loopback_server(words: int, prompt_tokens: int) -> Iterator[LoopbackServer]:
             thread.join()
 
 
-def _answer(content: str, prompt_tokens: int) -> bytes:
+def _response(content: str, prompt_tokens: int) -> bytes:
     """Return an HTTP response with a chat completion of this content."""
     tokens = len(content) // 4 + 1
     body = json.dumps(

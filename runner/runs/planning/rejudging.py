@@ -76,12 +76,12 @@ def _spec_content(folder: RunFolder, verdict: WhichVerdicts) -> Mapping[str, Any
     path = folder.path.absolute()
     saved = load_saved(folder.spec).experiment
     name = saved.name if saved.rejudge is not None else saved.name[: MAX_NAME_LENGTH - len(SUFFIX)] + SUFFIX
-    unused = {key: None for key in ("training", "fine_tune", "until") if getattr(saved, key, None) is not None}
+    reset_keys = {key: None for key in ("training", "fine_tune", "until") if getattr(saved, key, None) is not None}
     return {
         "extends": str(path / SAVED_SPEC),
         "name": name,
         "kind": "benchmark",
         "benchmark": saved.benchmark or saved.name,
-        **unused,
+        **reset_keys,
         "rejudge": {"run": str(path), "verdict": verdict},
     }

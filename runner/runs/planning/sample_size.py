@@ -26,7 +26,7 @@ from runner.results.metric_definitions import METRICS, RANKING_METRIC
 from runner.results.tasks import describe_task_difference
 from runner.rollouts.estimate import estimate_costs
 from runner.rollouts.plan import Plan
-from runner.runs.execution.baseline_run import finished_spec, scores_of_run
+from runner.runs.execution.baseline_run import finished_spec, load_scores
 from runner.spec.datasets.datapoint import group_datapoints
 from runner.statistics.differences import approximate_differences
 from runner.statistics.intervals import variance_factors
@@ -140,7 +140,7 @@ def sample_size_of(
     factor_at: _FactorAt = _constant_factor
     if against is not None:
         other_run = results.find(against)
-        other_scores = scores_of_run(other_run, plan, f"run {against}")
+        other_scores = load_scores(other_run, plan, f"run {against}")
         datapoints = [point for point in datapoints if other_scores.score(point) is not None]
         variance = _variance_of_run(other_run, run_is_baseline=True)
     else:

@@ -1,8 +1,8 @@
-"""Finds out what the server of a model group supports, with a few short requests, for `check --live`.
+"""Checks which features the server of a model group supports, with a few short requests, for `check --live`.
 
-The first request tries all features at once. If the server refuses it, the next request is in the form that games send,
-and then one request tries each feature. All requests pass through the layers that games use, so they have the same
-errors, retries and budget.
+The first request tries all features at once. If the server refuses it, the second request has the same form as in
+games, and then one request follows for each feature. All requests pass through the layers that games use, so they have
+the same errors, retries and budget.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _SCHEMA: dict[str, Any] = {
 
 
 class Finding(NamedTuple):
-    """Whether a server supports a feature (None: unknown), and the reason if it is not known to."""
+    """Whether a server supports a feature, or None if that is unknown; and the reason for False or None."""
 
     supported: bool | None
     reason: str = ""
@@ -112,7 +112,7 @@ def settings_to_check(settings: ModelSettings) -> Iterator[ModelSettings]:
 
 
 def probes_of(settings: ModelSettings) -> list[Probe]:
-    """Return all requests that a check may send, in their order: a server that accepts the first gets no other."""
+    """Return the requests of a check in their order. If the server accepts the first one, the others are not sent."""
     features = _requested_features(settings)
     return [make_probe(settings, names) for names in (features, (), *((name,) for name in features))]
 
@@ -125,13 +125,13 @@ def make_probe(settings: ModelSettings, features: Collection[str]) -> Probe:
     """Return a request that tries these features; without features, a request in the form that the games send."""
     is_alternating = settings.resolved_chat_format == "alternating"
     has_system = SYSTEM in features or not (is_alternating and settings.system_role == "user")
-    parts = [[text] for text in _TEXTS]
+    texts = [[text] for text in _TEXTS]
     if is_alternating and CONSECUTIVE not in features:
-        parts[1:] = [[*_TEXTS[1:]]]
+        texts[1:] = [[*_TEXTS[1:]]]
     if not has_system:
-        parts[:2] = [[*parts[0], *parts[1]]]
-    roles = ["system" if has_system and not index else "user" for index in range(len(parts))]
-    messages = (ChatMessage(role=role, content="\n".join(texts)) for role, texts in zip(roles, parts, strict=True))
+        texts[:2] = [[*texts[0], *texts[1]]]
+    roles = ["system" if has_system and not index else "user" for index in range(len(texts))]
+    messages = (ChatMessage(role=role, content="\n".join(lines)) for role, lines in zip(roles, texts, strict=True))
     changes: dict[str, Any] = {"system_role": "system"} if has_system and settings.system_role == "user" else {}
     if LOGPROBS in features:
         changes["logprobs"] = True
@@ -148,8 +148,8 @@ def max_cost(group: str, probe: Probe, unconfirmed_prices: Collection[str] = ())
 async def check_server(
     group: str, settings: ModelSettings, retry: Retry, budget: Budget, unconfirmed_prices: Collection[str] = ()
 ) -> ServerReport:
-    """Send the requests of a check to one server within the budget, and return what they show."""
-    report, before = ServerReport(group, settings), budget.spent
+    """Check the features of one server within the budget, and return the results."""
+    report, spent_before = ServerReport(group, settings), budget.spent
     transient = replace(
         retry.transient,
         attempts=min(retry.transient.attempts, MAX_ATTEMPTS),
@@ -181,21 +181,21 @@ async def check_server(
                 report.features[name] = await _try_feature(name, report, send(probe))
     except NipRunError as error:
         report.error = error
-    report.spent = budget.spent - before
+    report.spent = budget.spent - spent_before
     return report
 
 
 def _may_be_about_features(error: ProviderRefusal | CallError) -> bool:
-    """Return whether a request without these features may succeed."""
+    """Return whether the server may have refused a request because of its features, and not for another reason."""
     if isinstance(error, ProviderRefusal):
         return bool(error.changes) and not error.no_such_model  # a key or an account needs no change of the spec
     return error.status is not None and error.status != 429
 
 
-async def _try_feature(name: str, report: ServerReport, sending: Any) -> Finding:
+async def _try_feature(name: str, report: ServerReport, pending_completion: Any) -> Finding:
     """Return whether the server supports a feature, from the answer to a request for this feature alone."""
     try:
-        completion = await sending
+        completion = await pending_completion
     except (BudgetExhausted, RunError) as error:
         return Finding(None, in_one_line(str(error).partition("\n")[0]))
     except (ProviderRefusal, CallError) as error:
@@ -216,7 +216,8 @@ def _read_feature(name: str, report: ServerReport) -> Finding:
         return Finding(True) if has_logprobs(completion) else Finding(False, "the server accepts it, but returns none")
     if name == SCHEMA:
         return Finding(True) if _follows_schema(text) else Finding(False, "the answer does not follow the schema")
-    if _CODE_WORDS[name == CONSECUTIVE] in text.casefold():
+    first_word, second_word = _CODE_WORDS
+    if (second_word if name == CONSECUTIVE else first_word) in text.casefold():
         return Finding(True)
     return Finding(None, "the server accepts it, but the answer does not show that the model read it")
 

@@ -39,10 +39,10 @@ class ServerOverhead:
     seconds: float
     """CPU seconds per call, minus those of a call to `dummy`."""
     journal_bytes: float
-    """Bytes per call in the journal (not a difference)."""
+    """Bytes per call in the journal, without a subtraction."""
 
 
-def server_overhead(
+def measure_server_overhead(
     plan: Plan, results: Results, model_group: str, *, words: int, prompt_tokens: float
 ) -> ServerOverhead:
     """Measure and return the cost of answers of `words` words to chats of `prompt_tokens` tokens.
@@ -60,11 +60,11 @@ def server_overhead(
         return _measure(measurement_plan, results, run_id, model_group, prompt_tokens, clock)
 
     with loopback_server(words, int(prompt_tokens)) as server:
-        live, journal_bytes = measure(
+        server_seconds, journal_bytes = measure(
             "live", _settings_for_server(settings, server.address), lambda: time.process_time() - server.cpu_seconds
         )
-    offline, _ = measure("dummy", dummy, time.process_time)
-    return ServerOverhead(max(live - offline, 0.0), journal_bytes)
+    dummy_seconds, _ = measure("dummy", dummy, time.process_time)
+    return ServerOverhead(max(server_seconds - dummy_seconds, 0.0), journal_bytes)
 
 
 def _settings_for_server(settings: ModelSettings, address: str) -> ModelSettings:
@@ -87,7 +87,7 @@ def _plan_measurement(plan: Plan, settings: ModelSettings) -> Plan:
     )
 
 
-def _measure(  # noqa: PLR0917 - only `server_overhead` calls this function
+def _measure(  # noqa: PLR0917 - only `measure_server_overhead` calls this function
     plan: Plan, results: Results, run_id: str, group: str, prompt_tokens: float, clock: Callable[[], float]
 ) -> tuple[float, float]:
     """Return the average CPU seconds per call (measured with `clock`), and the bytes per call in the journal."""
@@ -111,9 +111,9 @@ def _measure(  # noqa: PLR0917 - only `server_overhead` calls this function
                 await asyncio.gather(*(send_calls(count // CONCURRENCY) for _ in range(CONCURRENCY)))
 
             await send_concurrently(WARM_UP)
-            started = clock()
+            start_time = clock()
             await send_concurrently(CALLS)
-            seconds.append(clock() - started)
+            seconds.append(clock() - start_time)
 
     shared.run_in_event_loop(send_all_calls)
     return seconds[0] / CALLS, folder.journal.stat().st_size / (WARM_UP + CALLS)
@@ -128,10 +128,10 @@ def _generate_requests(plan: Plan, group: str, prompt_tokens: float) -> Iterator
     number = 0
     while True:
         point = points[number % len(points)]
-        chat = list(agents[name].prompt(Observation(first_round, (), point.columns)))
+        chat = list(agents[name].prompt(Observation(first_round, (), point.columns, candidates=point.answers)))
         # A token has about 4 characters.
-        missing = int(prompt_tokens * 4) - sum(len(message["content"]) for message in chat)
-        if missing > 0:
-            chat.append({"role": "user", "content": ("word " * (missing // 5 + 1))[:missing]})
+        missing_characters = int(prompt_tokens * 4) - sum(len(message["content"]) for message in chat)
+        if missing_characters > 0:
+            chat.append({"role": "user", "content": ("word " * (missing_characters // 5 + 1))[:missing_characters]})
         yield Request(group, chat, SampleKey(point.id, number, first_round, name, 0), number)
         number += 1

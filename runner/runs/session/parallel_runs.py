@@ -17,6 +17,7 @@ from runner.base.async_runner import cancel_all
 from runner.base.errors import BudgetExhausted, Interrupted, RunDirectoryError
 from runner.base.text import comma_join
 from runner.results.leaderboard.results_folder import Results
+from runner.results.manifest import TrainingPart
 from runner.rollouts.engine import grace_seconds_after
 from runner.rollouts.plan import Plan
 from runner.runs.execution.baseline_run import load_baseline
@@ -25,17 +26,20 @@ from runner.runs.execution.shared_resources import SharedResources
 from runner.runs.finished.result import FinishedRun
 from runner.runs.session.run import RunOptions, open_session, recording_failure
 
+_SAVED = "All answers so far are saved in the journals of these runs and are not paid for again"
+
 MAX_CONCURRENT_RUNS = 16
 """The maximum number of concurrent runs, because each keeps several files open."""
 
 
 @dataclass(frozen=True)
 class GamesRun:
-    """A plan with its run id and options."""
+    """A plan with its run id and options. `part` names the tournament that the run belongs to."""
 
     plan: Plan
     run_id: str
     options: RunOptions
+    part: TrainingPart | None = None
 
 
 OnFinish = Callable[[int, FinishedRun], None]
@@ -88,23 +92,23 @@ class _ParallelPlayer:
         """The error to raise if a signal stopped exactly one run."""
         self._notes: dict[str, None] = {}
         """The notes of all stopped runs, without repetitions."""
-        self._progress = asyncio.Event()
-        """Set when a run has ended or started its first game, a slot is free, or the runs are stopping."""
-        self._slots.notify_on_change(self._progress)
-        shared.stop.notify_on_stop(self._progress)
+        self._state_changed = asyncio.Event()
+        """Set after a run ends or starts its first game, a slot becomes free, or the runs are stopped."""
+        self._slots.notify_on_change(self._state_changed)
+        shared.stop.notify_on_stop(self._state_changed)
 
     async def play(self) -> None:
         """Play all runs. Errors are only stored, and `finish` raises one of them."""
         try:
             for position in range(len(self._runs)):
                 while not (self._must_not_start(position) or self._can_start_another()):
-                    await self._wait_for_progress()
+                    await self._wait_for_change()
                 if not self._must_not_start(position):
-                    self._tasks[position] = asyncio.create_task(self._play_one(position))
+                    self._tasks[position] = asyncio.create_task(self._play_run(position))
             await self._wait_for_all()
             for position in self._locked_positions:
                 if not self._must_not_start(position):
-                    self._tasks[position] = asyncio.create_task(self._play_one(position, is_last_try=True))
+                    self._tasks[position] = asyncio.create_task(self._play_run(position, is_last_try=True))
             await self._wait_for_all()
         except asyncio.CancelledError:
             self._shared.stop.stop()  # the user interrupted a second time
@@ -121,12 +125,11 @@ class _ParallelPlayer:
             self._on_finish(position, self._unreported.pop(position))
         if self._first_error is not None:
             if self._stopped_ids:
-                self._first_error.add_note(
-                    f"This error also stopped {comma_join(self._stopped_ids)}; all paid answers are saved"
-                )
+                self._first_error.add_note(f"This error also stopped {comma_join(self._stopped_ids)}. {_SAVED}")
             raise self._first_error
         if len(self._stopped_ids) > 1:
-            message = f"runs {comma_join(self._stopped_ids)} were interrupted; all paid answers are saved"
+            ids = comma_join(self._stopped_ids)
+            message = f"runs {ids} were interrupted; run the same command again to resume them. {_SAVED}"
             raise Interrupted(message).with_notes(self._notes)
         if self._stopped_ids:
             raise self._interrupted_error
@@ -135,11 +138,11 @@ class _ParallelPlayer:
 
     async def _wait_for_all(self) -> None:
         while not all(task.done() for task in self._tasks.values()):
-            await self._wait_for_progress()
+            await self._wait_for_change()
 
-    async def _wait_for_progress(self) -> None:
-        self._progress.clear()
-        await self._progress.wait()
+    async def _wait_for_change(self) -> None:
+        self._state_changed.clear()
+        await self._state_changed.wait()
 
     def _must_not_start(self, position: int) -> bool:
         """Return whether a waiting run must not start, because all runs are stopping or its budget is exhausted."""
@@ -152,7 +155,7 @@ class _ParallelPlayer:
         all_have_started_games = all(self._slots.has_run_started(position) for position in unfinished)
         return len(unfinished) < self._shared.max_concurrent_runs and all_have_started_games and self._slots.has_free
 
-    async def _play_one(self, position: int, *, is_last_try: bool = False) -> None:
+    async def _play_run(self, position: int, *, is_last_try: bool = False) -> None:
         """Play one run, and store its result or error. A run that another process has locked is tried again later."""
         run = self._runs[position]
         try:
@@ -169,9 +172,9 @@ class _ParallelPlayer:
             self._notes.update(dict.fromkeys(getattr(error, "__notes__", ())))
             self._interrupted_error = error if isinstance(error, Interrupted) else interrupted_error(run.run_id)
         except BaseException as error:  # noqa: BLE001 - `finish` raises it
-            self._fail(run, error)
+            self._record_failure(run, error)
         finally:
-            self._progress.set()
+            self._state_changed.set()
 
     async def _play_unless_locked(self, position: int, run: GamesRun, *, is_last_try: bool) -> FinishedRun | None:
         """Play a run and return its result; None if another process has locked the run, except for the last try."""
@@ -186,8 +189,9 @@ class _ParallelPlayer:
                     raise
                 return None
             session = open_session(
-                run.plan, results, run.run_id, run.options, self._shared, run_position=position, baseline=baseline
-            )
+                run.plan, results, run.run_id, run.options, self._shared,
+                run_position=position, part=run.part, baseline=baseline,
+            )  # fmt: skip
             if isinstance(session, FinishedRun):
                 return session
             with recording_failure(session, results):
@@ -196,7 +200,7 @@ class _ParallelPlayer:
             await asyncio.to_thread(results.board.append, session.folder)
         return session.result()
 
-    def _fail(self, run: GamesRun, error: BaseException) -> None:
+    def _record_failure(self, run: GamesRun, error: BaseException) -> None:
         """Store the error of the run that failed first, and stop the others."""
         if self._first_error is not None:
             self._stopped_ids.append(run.run_id)

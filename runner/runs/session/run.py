@@ -122,16 +122,16 @@ def open_session(
         RunError: an error of the disk or the leaderboard, or the folder contains another run.
         DamagedRunError: the shards were merged, but metrics or tables of the merged run are missing.
     """
-    merged = check_shards(plan, results, run_id)
-    if merged is not None:
-        return _merged_result(merged)
+    merged_folder = check_shards(plan, results, run_id)
+    if merged_folder is not None:
+        return _merged_result(merged_folder)
     folder, manifest = results.open(plan, run_id)
     plan = plan.with_spec(replace(plan.spec, price_basis=manifest.price_basis))
     replay = options.replay or _recorded_replay(plan, manifest, run_id, results)
-    source = _replay_source(replay, folder, manifest)
+    replay_source = _replay_source(replay, folder, manifest)
     if _is_finished(plan, folder, manifest, replay):
         return _finished_result(plan, folder, manifest, results)
-    size_notes = _check_continuable(plan, folder, manifest, results) if part is None else []
+    size_notes = _check_can_continue(plan, folder, manifest, results) if part is None else []
     check_debates(plan, folder)
     if plan.shard is None:
         results.board.check()
@@ -140,7 +140,7 @@ def open_session(
         baseline.write(folder)
     manifest = replace(
         updated_manifest(manifest, plan).with_null_fields("replay_of", "cache"),
-        replay_of=source,
+        replay_of=replay_source,
         cache=relative_cache_path(plan.spec, folder),
         reproduces=options.reproduces or manifest.reproduces,
         **({} if part is None else asdict(part)),
@@ -183,7 +183,7 @@ def _recorded_replay(plan: Plan, manifest: Manifest, run_id: str, results: Resul
     return ReplayOf(_folder_of_replayed_run(manifest.replay_of.run_id, results), manifest.replay_of.until_round)
 
 
-def _check_continuable(plan: Plan, folder: RunFolder, manifest: Manifest, results: Results) -> list[str]:
+def _check_can_continue(plan: Plan, folder: RunFolder, manifest: Manifest, results: Results) -> list[str]:
     """Check that a benchmark may play the remaining games of this run, and return notes.
 
     Raises:
@@ -216,9 +216,9 @@ def open_budget(settings: BudgetSettings, spent: Callable[[], UsageTotals]) -> B
 
 
 def _is_finished(plan: Plan, folder: RunFolder, manifest: Manifest, replay: ReplayOf | None) -> bool:
-    """Return whether a run has all files and games of the plan, and has not lost too many games in transport.
+    """Return whether a run has all files and games of the plan, and lost no more games than the plan allows.
 
-    The status alone is not enough: in 0.1.0, which had no limit, a run with lost games was always `done`.
+    The status alone is not enough: 0.1.0 had no limit, so its runs are `done` even if they lost games.
     """
     share = plan.spec.experiment.rollouts.max_transport_failed
     has_allowed_loss = is_allowed_loss(manifest.transport_failed or 0, manifest.rollouts or 0, share)
@@ -338,7 +338,7 @@ def recording_failure(session: Session, results: Results) -> Iterator[None]:
 
 
 def _mark_as_fetched(spec: Spec, folder: RunFolder) -> None:
-    """If the spec was downloaded, mark the run's folder as downloaded, so that its saved spec is not trusted either."""
+    """Mark the run's folder as downloaded if its spec was downloaded, so that the saved spec is not trusted either."""
     if spec.fetched is None:
         return
     try:

@@ -13,7 +13,7 @@ from contextvars import copy_context
 from dataclasses import replace
 from typing import Protocol
 
-from runner.base.errors import BudgetExhausted, CallError, FolderGoneError, RunError
+from runner.base.errors import ANSWERS_ARE_SAVED, BudgetExhausted, CallError, FolderGoneError, RunError
 from runner.base.storage.log_lines import first_record
 from runner.base.text import counted
 from runner.models.layers.budget import Budget
@@ -47,7 +47,7 @@ _GAME_ENDING_ERRORS = (Stopped, BudgetExhausted, *ERRORS_THAT_STOP_ALL)
 
 
 class Player(Protocol):
-    """Plays games: `Engine` in this process, or `GameScheduler` with workers."""
+    """Plays all games of a run: `Engine` in this process, or `GameScheduler` with workers."""
 
     async def play_all(self, jobs: Iterator[Job], results: PlanOrderBuffer, concurrency: int) -> None: ...
 
@@ -115,7 +115,7 @@ class Session:
         try:
             with log_to(self.folder.log):
                 self._log_context = copy_context()
-                await self._play()
+                await self._play_with_layers()
         except (Stopped, asyncio.CancelledError):
             if self.manifest.status == Status.RUNNING:  # any other status was set after all files were written
                 self._write_unfinished_manifest(Status.INTERRUPTED)
@@ -130,8 +130,8 @@ class Session:
                 raise RunError(f"run {self.folder.run_id} failed: {error}") from error
             if isinstance(error, MemoryError) or "can't start new thread" in str(error):
                 raise RunError(
-                    f"run {self.folder.run_id} failed: out of memory; all paid answers are saved. Lower "
-                    "rollouts.concurrency, or give the process more memory"
+                    f"run {self.folder.run_id} failed: out of memory. Lower rollouts.concurrency or give the process "
+                    f"more memory, and run the same command again. {ANSWERS_ARE_SAVED}"
                 ) from None
             raise
         finally:
@@ -168,8 +168,8 @@ class Session:
             self.manifest = self.manifest.with_error(error).ended(status, **counts)
             self.folder.write_manifest(self.manifest)
 
-    async def _play(self) -> None:
-        """Play the remaining games in this process or with workers, and write the run's files."""
+    async def _play_with_layers(self) -> None:
+        """Connect the models or start the workers, then play the remaining games and write the run's files."""
         if self._wiring.is_live:
             check_disk_space(self.plan, self.folder)
         workers = self._worker_count()
@@ -179,7 +179,7 @@ class Session:
             sends_outputs = self._on_rollout is None and not needs_rollouts(self.plan)
             async with open_scheduler(self._wiring, workers, sends_outputs=sends_outputs) as (scheduler, journal):
                 cores = min(workers, available_cores())
-                await self._play_all(scheduler, journal.check_not_moved, lambda: journal.records, cores)
+                await self._play_and_write(scheduler, journal.check_not_moved, lambda: journal.records, cores)
             return
         has_earlier_calls = self.folder.journal.is_file() or self.folder.in_flight.is_file()
         self._is_counted = self._stopping_decision is None and not has_earlier_calls
@@ -189,7 +189,7 @@ class Session:
                 layers.check_groups_answered()
                 layers.check_folder()
 
-            await self._play_all(self._create_engine(layers), check_after_games, layers.count_records)
+            await self._play_and_write(self._create_engine(layers), check_after_games, layers.count_records)
 
     def _worker_count(self) -> int | None:
         """Return the number of workers; None if this process plays the games itself."""
@@ -221,7 +221,7 @@ class Session:
             check_budget=(lambda: None) if self._budget is None else self._budget.check,
         )
 
-    async def _play_all(
+    async def _play_and_write(
         self, player: Player, check_after_games: Callable[[], None], count_records: Callable[[], int], cores: int = 1
     ) -> None:
         """Play all games and write the run's files, with up to `cores` cores for the tables.
@@ -273,8 +273,8 @@ class Session:
         accounting = self._accounting
         if isinstance(finished, WorkerGame):
             for worker_rollout in finished.rollouts:
-                sinks.put(worker_rollout.output)
-                accounting.count(worker_rollout.counted)
+                sinks.add_output(worker_rollout.output)
+                accounting.add_counts(worker_rollout.counts)
                 accounting.problems.add_rollout_without_problems(*worker_rollout.answer_and_message_counts)
         else:
             assert isinstance(finished, Sequence)

@@ -36,37 +36,37 @@ def check_and_sort_parts(run_id: str, parts: Sequence[ShardPart], earlier_proble
         raise MergeError(run_id, [*problems, "no shard has started here; play the first with nip-run SPEC --shard 1/N"])
     counts = Counter((part.manifest.identity, part.shard.of) for part in parts)
     (identity, shard_count), _ = max(counts.items(), key=lambda item: item[1])
-    members = [part for part in parts if (part.manifest.identity, part.shard.of) == (identity, shard_count)]
-    problems.extend(_describe_mismatch(part, members[0]) for part in parts if part not in members)
+    majority = [part for part in parts if (part.manifest.identity, part.shard.of) == (identity, shard_count)]
+    problems.extend(_describe_mismatch(part, majority[0]) for part in parts if part not in majority)
     problems.extend(
         f"{part} belongs to {other_run_id}, another run of the same spec; leave out this folder"
-        for part in members
+        for part in majority
         if (other_run_id := split_part(part.manifest.run_id)[0]) != run_id
     )
-    problems.extend(_find_number_problems(members, shard_count, parts))
-    problems.extend(_find_unfinished_parts(members))
-    problems.extend(_find_input_problems(members))
-    for part in members:
+    problems.extend(_find_number_problems(majority, shard_count, parts))
+    problems.extend(_find_unfinished_parts(majority))
+    problems.extend(_find_input_problems(majority))
+    for part in majority:
         problems.extend(_find_journal_problems(part))
     if problems:
         raise MergeError(run_id, problems)
-    return sorted(members, key=lambda part: part.shard)
+    return sorted(majority, key=lambda part: part.shard)
 
 
-def _describe_mismatch(part: ShardPart, member: ShardPart) -> str:
-    """Return why a part does not belong to the run of most parts. `member` is one of these parts."""
-    if part.manifest.identity != member.manifest.identity:
+def _describe_mismatch(part: ShardPart, majority_part: ShardPart) -> str:
+    """Return why a part does not belong to the same run as most parts. `majority_part` is one of these parts."""
+    if part.manifest.identity != majority_part.manifest.identity:
         run_id = split_part(part.manifest.run_id)[0]
         try:
-            plan = member.plan
+            plan = majority_part.plan
             keys = changed_keys(part.folder, part.manifest, plan, plan.mutable_keys)
         except NipRunError:
             keys = []
         difference = f"these keys differ: {', '.join(keys)}" if keys else "the contents of its files differ"
         return f"{part} belongs to another run, {run_id}: {difference}; leave out this folder"
     return (
-        f"{part} is one of {part.shard.of} shards, but the others are of {member.shard.of} shards; leave out this "
-        "folder, or play the run with one number of shards"
+        f"{part} is one of {part.shard.of} shards, but most parts are of {majority_part.shard.of} shards; leave out "
+        "this folder, or play the run with one number of shards"
     )
 
 
@@ -75,11 +75,11 @@ def _find_number_problems(members: Sequence[ShardPart], shard_count: int, parts:
     by_number: dict[int, list[ShardPart]] = {}
     for part in members:
         by_number.setdefault(part.shard.number, []).append(part)
-    for number, same_number in sorted(by_number.items()):
-        if len(same_number) > 1:
-            paths = comma_join([str(part.folder.path) for part in same_number])
+    for number, duplicates in sorted(by_number.items()):
+        if len(duplicates) > 1:
+            paths = comma_join([str(part.folder.path) for part in duplicates])
             shard = f"shard {number}/{shard_count}"
-            yield f"{shard} exists {len(same_number)} times: {paths}; leave out all of them except one"
+            yield f"{shard} exists {len(duplicates)} times: {paths}; leave out all of them except one"
     missing = [number for number in range(1, shard_count + 1) if number not in by_number]
     if missing:
         listed = ", ".join(f"{number}/{shard_count}" for number in missing[:_MAX_LISTED])
@@ -91,16 +91,16 @@ def _find_number_problems(members: Sequence[ShardPart], shard_count: int, parts:
             yield f"{part} is in the folder of shard {folder_shard}; rename the folder to {part.shard.folder}"
 
 
-def _find_unfinished_parts(members: Sequence[ShardPart]) -> Iterator[str]:
+def _find_unfinished_parts(majority: Sequence[ShardPart]) -> Iterator[str]:
     """Yield a problem for each part that is not finished, and one if the parts lost too many rollouts in total."""
-    for part in members:
+    for part in majority:
         manifest = part.manifest
         if manifest.status == Status.RUNNING:
             yield f"{part} is still running; wait until it has finished, and merge again"
         elif manifest.status not in PLAYED:
             reason = f": {manifest.why_stopped}" if manifest.why_stopped else ""
             yield f"{part} is not finished ({manifest.status}{reason}); resume this shard with --shard {part.shard}"
-    played = [part for part in members if part.manifest.status in PLAYED]
+    played = [part for part in majority if part.manifest.status in PLAYED]
     lost = sum(part.manifest.transport_failed or 0 for part in played)
     if not lost:
         return
@@ -116,10 +116,10 @@ def _find_unfinished_parts(members: Sequence[ShardPart]) -> Iterator[str]:
         )
 
 
-def _find_input_problems(members: Sequence[ShardPart]) -> Iterator[str]:
+def _find_input_problems(majority: Sequence[ShardPart]) -> Iterator[str]:
     """Yield a problem for each part whose spec or inputs were edited, or differ from most parts."""
     readable: list[tuple[ShardPart, Mapping[str, str]]] = []
-    for part in members:
+    for part in majority:
         try:
             readable.append((part, part.inputs))
         except RunError as error:
@@ -169,13 +169,13 @@ def _find_journal_problems(part: ShardPart) -> Iterator[str]:
     if not path.is_file():
         yield f"{part}: its journal is missing; copy {path.name} from the machine that played this shard"
         return
-    first = first_record(path)
-    if first is None or not is_bound(first) or RUN not in first:
+    header = first_record(path)
+    if header is None or not is_bound(header) or RUN not in header:
         yield f"{part}: the first record of its journal is damaged or does not name a run; restore the journal"
         return
-    if first.get(SHARD) != list(part.shard.pair) and first.get(RUN) == manifest.identity:
-        recorded = first.get(SHARD)
-        owner = "the whole run" if recorded is None else f"shard {'/'.join(map(str, recorded))}"
+    if header.get(SHARD) != list(part.shard.pair) and header.get(RUN) == manifest.identity:
+        recorded_shard = header.get(SHARD)
+        owner = "the whole run" if recorded_shard is None else f"shard {'/'.join(map(str, recorded_shard))}"
         yield f"{part}: its journal belongs to {owner}; restore the journal of this shard"
         return
     try:
@@ -187,7 +187,7 @@ def _find_journal_problems(part: ShardPart) -> Iterator[str]:
 
 def _find_record_problems(part: ShardPart, ids: frozenset[str] | None) -> Iterator[str]:
     """Yield the problems of the records in a part's journal; `ids` are the part's datapoints, if known."""
-    path, records = part.folder.journal, 0
+    path, record_count = part.folder.journal, 0
     foreign_ids: dict[str, None] = {}
     try:
         with open_to_read(path) as file:
@@ -198,7 +198,7 @@ def _find_record_problems(part: ShardPart, ids: frozenset[str] | None) -> Iterat
                         "write; resume this shard to repair the journal"
                     )
                     continue
-                records += 1
+                record_count += 1
                 sample = record.get("sample")
                 if ids is not None and sample is not None and sample[0] not in ids:
                     foreign_ids[sample[0]] = None
@@ -211,10 +211,10 @@ def _find_record_problems(part: ShardPart, ids: frozenset[str] | None) -> Iterat
     if foreign_ids:
         listed = ", ".join(list(foreign_ids)[:3]) + (", ..." if len(foreign_ids) > 3 else "")
         yield f"{part}: its journal has answers for datapoints of other shards ({listed}); restore this shard's journal"
-    recorded = part.manifest.journal_records
-    if part.manifest.status in PLAYED and recorded != records:
-        expected = "an unknown number" if recorded is None else f"{recorded:,}"
+    expected_count = part.manifest.journal_records
+    if part.manifest.status in PLAYED and expected_count != record_count:
+        expected = "an unknown number" if expected_count is None else f"{expected_count:,}"
         yield (
-            f"{part}: its journal has {records:,} records, but had {expected} when the shard ended; restore the "
+            f"{part}: its journal has {record_count:,} records, but had {expected} when the shard ended; restore the "
             "journal, or resume the shard with the same command"
         )

@@ -103,11 +103,11 @@ def _result_of_merged_run(run: RunFolder, results: Results) -> FinishedRun:
 def count_finished_parts(run: RunFolder, shard_count: int) -> tuple[bool, int]:
     """Return whether all `shard_count` parts in a run's folder are finished, and the number of finished parts."""
     parts = [part for shard, part in run.started_parts() if shard.of == shard_count]
-    done = 0
+    finished_count = 0
     for part in parts:
         with suppress(RunError):
-            done += part.manifest().status in PLAYED
-    return done == shard_count, done
+            finished_count += part.manifest().status in PLAYED
+    return finished_count == shard_count, finished_count
 
 
 class _Merge:
@@ -115,24 +115,24 @@ class _Merge:
 
     def __init__(self, run: RunFolder, parts: Sequence[ShardPart]) -> None:
         self._run, self._parts = run, parts
-        self._first = min(parts, key=lambda part: (part.manifest.started_at, part.shard))
+        self._first_part = min(parts, key=lambda part: (part.manifest.started_at, part.shard))
         """The part that started first. The merged run takes its spec, start time and versions from this part."""
-        self._staged = RunFolder(run.path / STAGING, run.run_id)
+        self._staging = RunFolder(run.path / STAGING, run.run_id)
         self._notes: list[str] = []
 
     def build(self) -> FinishedRun:
         """Build the merged run in the staging folder, move it to its final location, and return it."""
-        saved_spec = self._first.read_plan().spec
+        saved_spec = self._first_part.read_plan().spec
         plan = Plan(replace(saved_spec, shard=None, resumed_run_id=self._run.run_id))
-        with _explain_write_errors(self._staged.path):
-            remove_folder(self._staged.path)
-            make_folder(self._staged.path)
+        with _explain_write_errors(self._staging.path):
+            remove_folder(self._staging.path)
+            make_folder(self._staging.path)
         self._note_differences()
         self._write_journal()
         self._write_log()
         manifest = self._build_manifest(plan)
-        self._staged.write_manifest(manifest)
-        session = Session(plan, self._staged, manifest, SharedResources([plan]), recorded_only=True)
+        self._staging.write_manifest(manifest)
+        session = Session(plan, self._staging, manifest, SharedResources([plan]), recorded_only=True)
         try:
             session.play_in_new_loop()
         except RunError as error:
@@ -148,18 +148,18 @@ class _Merge:
         for label, name in (("nip-run", "version"), ("Python", "python"), ("git commit", "git_commit")):
             values = sorted({str(getattr(part.manifest, name)) for part in self._parts})
             if len(values) > 1:
-                first = getattr(self._first.manifest, name)
+                first = getattr(self._first_part.manifest, name)
                 self._notes.append(f"shards were played with {label} {comma_join(values)}; the merged run has {first}")
         specs = {file_hash(part.folder.spec) for part in self._parts}
         if len(specs) > 1:
             self._notes.append(
                 "the specs of the shards differ in addresses or limits; the merged run has the spec of shard "
-                f"{self._first.shard}"
+                f"{self._first_part.shard}"
             )
 
     def _write_journal(self) -> None:
         """Write the journal with the records of all parts."""
-        identity, path = self._first.manifest.identity, self._staged.journal
+        identity, path = self._first_part.manifest.identity, self._staging.journal
         first_records = [first_record(part.folder.journal) for part in self._parts]
         journal_ids = [None if record is None else record.get("journal") for record in first_records]
         header = log_header(identity, self._run.run_id, journal=tagged_hash("merged", journal_ids)[:16])
@@ -177,20 +177,20 @@ class _Merge:
 
     def _write_log(self) -> None:
         """Write the parts' logs, one after the other."""
-        with _explain_write_errors(self._staged.log), create(self._staged.log) as file:
+        with _explain_write_errors(self._staging.log), create(self._staging.log) as file:
             for part in self._parts:
                 with suppress(FileNotFoundError), open_to_read(part.folder.log) as log:
                     shutil.copyfileobj(log, file)
 
     def _build_manifest(self, plan: Plan) -> Manifest:
         """Return the manifest of the merged run, with the start time and versions of the part that started first."""
-        first_manifest = replace(self._first.manifest, run_id=self._run.run_id)
+        first_manifest = replace(self._first_part.manifest, run_id=self._run.run_id)
         manifest = updated_manifest(first_manifest, plan).with_null_fields("replay_of", "cache")
         return replace(manifest, cache=relative_cache_path(plan.spec, self._run))
 
     def _copy_inputs(self, plan: Plan) -> None:
         """Copy the spec and the inputs of the part that started first to the run's folder."""
-        first = self._first.folder.path
+        first = self._first_part.folder.path
         self._run.make("inputs")
         for path in _list_files(first / "inputs"):
             relative_path = path.relative_to(first)
@@ -201,20 +201,20 @@ class _Merge:
         if plan.spec.replays:  # the paths of replayed runs are relative to the run's folder, so the spec changes
             write_inputs(plan, self._run)
         else:
-            _copy_file(self._first.folder.spec, self._run.spec)
+            _copy_file(self._first_part.folder.spec, self._run.spec)
 
     def _move_to_run(self, manifest: Manifest) -> None:
         """Move the staged files to the run's folder. The manifest comes last, because it marks the run as complete."""
-        run_folder, staged = self._run.path, self._staged
+        run_folder, staging = self._run.path, self._staging
         with _explain_write_errors(run_folder):
-            staged.manifest_path.unlink()
-            for path in sorted(staged.path.iterdir()):
+            staging.manifest_path.unlink()
+            for path in sorted(staging.path.iterdir()):
                 target = run_folder / path.name
                 if path.is_dir():
                     remove_folder(target)
                 path.replace(target)
             fsync_dir(run_folder)
-            remove_folder(staged.path)
+            remove_folder(staging.path)
         merged_parts = {
             "parts": [
                 {

@@ -98,11 +98,11 @@ def _hash_files(inputs: Path) -> Iterator[tuple[str, str]]:
     """Yield the path and the hash of each input file."""
     if not inputs.is_dir():
         return
-    for name, subfolders, files in os.walk(inputs):
+    for name, subfolder_names, file_names in os.walk(inputs):
         folder = Path(name)
         excluded = MACHINE_FILES if folder == inputs else ()
-        subfolders[:] = [name for name in subfolders if name not in excluded]
-        for path in (folder / name for name in files if name not in excluded):
+        subfolder_names[:] = [name for name in subfolder_names if name not in excluded]
+        for path in (folder / name for name in file_names if name not in excluded):
             try:
                 yield path.relative_to(inputs).as_posix(), file_hash(path)
             except OSError as error:

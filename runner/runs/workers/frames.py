@@ -37,7 +37,8 @@ class Outbox:
             messages, self._messages = self._messages, []
             batch = pickle.dumps(messages, pickle.HIGHEST_PROTOCOL)
             self._bytes = memoryview(_LENGTH.pack(len(batch)) + batch)
-        data, self._bytes = self._bytes[:limit], self._bytes[len(self._bytes) if limit is None else limit :]
+        end = len(self._bytes) if limit is None else limit
+        data, self._bytes = self._bytes[:end], self._bytes[end:]
         return data
 
 

@@ -71,8 +71,8 @@ class GameRecords:
     def records_for(self, game: LeasedGame, sent_datapoints: set[str]) -> list[Record]:
         """Return the records that a worker needs to play a game.
 
-        If games share calls, these are the records of all games of the datapoint. The result is empty for
-        `sent_datapoints`, whose records the worker already has. Any other datapoint is added to this set.
+        If games share calls, these are the records of all games of the datapoint, and the datapoint is added to
+        `sent_datapoints`. The result is empty for a datapoint in this set, because the worker already has its records.
         """
         if self._plan.games_share_calls:
             if game.job.datapoint.id in sent_datapoints:

@@ -15,7 +15,7 @@ from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 
 SUSPECT_DEATHS = 3
-"""The number of deaths of workers that makes the game they played a suspect."""
+"""A game is a suspect after this many workers died while they played it."""
 
 MAX_DEATHS_ALONE = 2
 """After this many deaths of workers that played only one game, the run ends with an error that names the game."""
@@ -68,7 +68,7 @@ class LeaseBook:
     def __init__(
         self, jobs: Iterator[Job], may_start: Callable[[int], bool], slot_count: int, *, by_datapoint: bool
     ) -> None:
-        """Prepare to lease `jobs`. `may_start` returns whether the game with this index may start now."""
+        """Prepare to lease `jobs`. `may_start` takes the index of a game and returns whether it may start now."""
         self._jobs, self._may_start = jobs, may_start
         self._by_datapoint = by_datapoint
         self._next_job: Job | None = next(jobs, None)
@@ -101,7 +101,7 @@ class LeaseBook:
         return heapq.heappop(self._queues[slot])
 
     def _add_to_queue(self, game: LeasedGame, requesting_slot: int) -> None:
-        """Add a game to the queue of its datapoint's slot. If the datapoint has no slot, it gets `requesting_slot`."""
+        """Add a game to the queue of its datapoint's slot. A datapoint without a slot gets `requesting_slot`."""
         slot = self._slot_by_datapoint.setdefault(game.job.datapoint.id, requesting_slot)
         heapq.heappush(self._queues[slot], game)
 

@@ -17,9 +17,9 @@ from contextlib import ExitStack, suppress
 from tempfile import TemporaryFile
 from typing import IO, Any
 
-from runner.base.errors import RunError
+from runner.base.errors import ANSWERS_ARE_SAVED, RunError
 from runner.base.redaction import redacted
-from runner.runs.execution.process import allow_open_files
+from runner.runs.execution.process import raise_open_files_limit
 from runner.runs.workers.channel import ReceiveBatch, SocketChannel
 from runner.runs.workers.pool import END_SECONDS
 
@@ -47,13 +47,13 @@ class LocalPool:
             return await self._start(receive, on_exit)
         except OSError as error:
             raise RunError(
-                f"cannot start a worker process: {error.strerror}; all paid answers are saved. Lower "
-                "execution.processes, and run the same command again"
+                f"cannot start a worker process: {error.strerror}. Lower execution.processes, and run the same command "
+                f"again. {ANSWERS_ARE_SAVED}"
             ) from error
 
     @staticmethod
     async def _start(receive: ReceiveBatch, on_exit: Callable[[str], None]) -> LocalWorker:
-        allow_open_files(_OPEN_FILES)
+        raise_open_files_limit(_OPEN_FILES)
         with ExitStack() as undo_on_failure:
             writer_socket, worker_socket = socket.socketpair()
             undo_on_failure.enter_context(writer_socket)

@@ -18,7 +18,7 @@ from runner.models.usage_totals import UsageTotals
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.reorder_buffer import FinishedJob
-from runner.runs.execution.unusable import AnswerCounts
+from runner.runs.execution.unusable_answers import AnswerCounts
 from runner.runs.workers.remote_errors import RemoteError
 
 Record = dict[str, Any]
@@ -73,13 +73,13 @@ class Acknowledged(NamedTuple):
 class Granted(NamedTuple):
     """A call may be sent."""
 
-    number: int
+    call_number: int
 
 
 class Denied(NamedTuple):
     """A call may not be sent."""
 
-    number: int
+    call_number: int
     failure: RemoteError
 
 
@@ -130,7 +130,7 @@ class Append(NamedTuple):
 class PermitRequested(NamedTuple):
     """A request for a permit to call a model."""
 
-    number: int
+    call_number: int
     group: str
     server: str | None
     """One of the group's servers; None if the group has only one."""
@@ -142,7 +142,7 @@ class PermitRequested(NamedTuple):
 class CallEnded(NamedTuple):
     """A granted call has ended with an answer or a failure."""
 
-    number: int
+    call_number: int
     charge: UsageTotals | None
     """The cost of the answer."""
     failure: RemoteError | None = None
@@ -151,7 +151,7 @@ class CallEnded(NamedTuple):
 class CallAbandoned(NamedTuple):
     """The worker has canceled a call that it had requested or made."""
 
-    number: int
+    call_number: int
 
 
 class CallRefused(NamedTuple):

@@ -61,7 +61,7 @@ class _PermitRequest(Request):
     """A worker's call, as passed to the layers of the budget and the limits: with a maximum cost, without a prompt."""
 
     max_cost: UsageTotals
-    number: int
+    call_number: int
     calls: WorkerCalls
 
 
@@ -75,7 +75,7 @@ class _ReportedCosts(CallCosts):
     def charge(self, request: Request, completion: Completion) -> UsageTotals:
         del completion
         assert isinstance(request, _PermitRequest)
-        return request.calls.open_calls[request.number].charge
+        return request.calls.open_calls[request.call_number].charge
 
 
 class Permits:
@@ -107,10 +107,10 @@ class Permits:
 
     def request_permit(self, calls: WorkerCalls, message: PermitRequested) -> None:
         """Start a task that grants the call once the budget and the limits allow it, or denies it."""
-        call = calls.open_calls[message.number] = _Call(asyncio.get_running_loop().create_future())
+        call = calls.open_calls[message.call_number] = _Call(asyncio.get_running_loop().create_future())
         request = _PermitRequest(
-            group=message.group, messages=(), sample=message.sample, max_cost=message.max_cost, number=message.number,
-            calls=calls,
+            group=message.group, messages=(), sample=message.sample, max_cost=message.max_cost,
+            call_number=message.call_number, calls=calls,
         )  # fmt: skip
         call.task = asyncio.create_task(self._admit(call, request, message.server))
 
@@ -119,9 +119,9 @@ class Permits:
             await self._grant_when_admitted[server](request)
         except Exception as error:  # noqa: BLE001 - any error denies the call
             if not call.is_granted:  # after the grant, the error came from the worker itself
-                request.calls.send(Denied(request.number, RemoteError.from_exception(error)))
+                request.calls.send(Denied(request.call_number, RemoteError.from_exception(error)))
         finally:
-            request.calls.open_calls.pop(request.number, None)
+            request.calls.open_calls.pop(request.call_number, None)
 
     async def _grant(self, request: Request) -> Completion:
         """Grant the call and return its result when the worker reports it. The layers treat this as the model call."""
@@ -131,26 +131,26 @@ class Permits:
         if self._costs.groups[request.group].calls_server:
             self._in_flight.add_call(request.sample, request.max_cost, self._count_records())
             calls.in_flight[request.sample] = request.max_cost
-        call = calls.open_calls[request.number]
+        call = calls.open_calls[request.call_number]
         call.is_granted = True
-        calls.send(Granted(request.number))
+        calls.send(Granted(request.call_number))
         return await call.result
 
     def finish_call(self, calls: WorkerCalls, message: CallEnded) -> None:
         """Finish a granted call with the result that the worker reports."""
-        call = calls.open_calls.get(message.number)
+        call = calls.open_calls.get(message.call_number)
         if call is None or call.result.done():  # the call was abandoned
             return
         if message.charge is not None:
             call.charge = message.charge
-            used = Usage(message.charge.prompt_tokens, message.charge.completion_tokens)
-            call.result.set_result(Completion((), "", used))
+            usage = Usage(message.charge.prompt_tokens, message.charge.completion_tokens)
+            call.result.set_result(Completion((), "", usage))
         elif message.failure is not None:
             call.result.set_exception(message.failure.to_exception())
 
-    def abandon_call(self, calls: WorkerCalls, number: int) -> None:
+    def abandon_call(self, calls: WorkerCalls, call_number: int) -> None:
         """End a call that the worker no longer waits for. A granted call counts as billed."""
-        call = calls.open_calls.get(number)
+        call = calls.open_calls.get(call_number)
         if call is not None:
             _cancel_or_fail(call, _AbandonedError())
 

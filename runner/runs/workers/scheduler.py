@@ -55,28 +55,28 @@ class GameScheduler:
     def __init__(self, state: WriterState, pool: WorkerPool, worker_count: int) -> None:
         self._state, self._pool = state, pool
         self._slots = [WorkerSlot(number) for number in range(worker_count)]
-        self._progress = asyncio.Event()
+        self._state_changed = asyncio.Event()
         """Set when more games may be leased, the run may be over, or the run is stopping."""
-        state.stop.notify_on_stop(self._progress)
+        state.stop.notify_on_stop(self._state_changed)
         self._failure: BaseException | None = None
         """The first error that stops the run, which `play_all` raises."""
         self._budget_error: BudgetExhausted | None = None
         """The error of the budget, if the budget does not allow more games."""
         self._has_stopped_games = False
-        """Whether a game in progress ended unfinished because the run is stopping."""
+        """Whether a game in progress was stopped before it was finished."""
         self._deaths = WorkerDeaths(worker_count)
         self._events = WorkerEvents(state, self._slots)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_ending = False
         """Whether the workers are being ended. Dead workers are then not replaced."""
-        self._actions: Mapping[type, Callable[[WorkerSlot, Any], None]] = {
+        self._handlers: Mapping[type, Callable[[WorkerSlot, Any], None]] = {
             messages.WorkerReady: self._handle_ready,
             messages.Alive: lambda *_: None,
-            messages.CannotStart: lambda _, message: self._fail(message.failure.to_exception()),
+            messages.CannotStart: lambda _, message: self._stop_with(message.failure.to_exception()),
             messages.GameFinished: self._handle_finished,
             messages.GameUnfinished: self._handle_unfinished,
             messages.FinalReport: self._handle_final_report,
-            **self._events.actions,
+            **self._events.handlers,
         }
 
     async def play_all(self, jobs: Iterator[Job], results: PlanOrderBuffer, concurrency: int) -> None:
@@ -92,7 +92,7 @@ class GameScheduler:
         # Games that share calls must go to the same worker, because only this worker has the records of these calls.
         self._lease_book = LeaseBook(jobs, results.has_room, len(slots), by_datapoint=state.plan.games_share_calls)
         is_complete = False
-        watch_task = asyncio.create_task(watch_workers(slots, state, self._fail))
+        watch_task = asyncio.create_task(watch_workers(slots, state, self._stop_with))
         try:
             state.stop.check()
             start_message = PickledMessage(state.start_message)
@@ -120,14 +120,14 @@ class GameScheduler:
             Stopped, BudgetExhausted: not all games were played.
         """
         while True:
-            self._progress.clear()
+            self._state_changed.clear()
             self._raise_failure()
             self._state.accounting.check_share_of_unusable_answers()
             self._events.forward_stop()
             self._lease_games()
             if (self._lease_book.is_empty or self._is_stopping) and not self._has_leases():
                 break
-            await self._progress.wait()
+            await self._state_changed.wait()
         if self._budget_error is not None:
             raise self._budget_error
         if self._has_stopped_games or not self._lease_book.is_empty:
@@ -149,16 +149,17 @@ class GameScheduler:
             self._budget_error = error
         now = asyncio.get_running_loop().time()
         expected_workers = sum(slot.is_ready or now < slot.start_deadline for slot in self._slots)
-        concurrent_games, waiting_games = math.ceil(self._concurrency / max(expected_workers, 1)), 0
+        concurrent_games = math.ceil(self._concurrency / max(expected_workers, 1))
+        waiting_games = 0
         if not self._state.start_message.answers_cost_money:  # free answers come from no server, so no call waits
             concurrent_games = waiting_games = min(concurrent_games, MAX_OFFLINE_GAMES)
         new_leases = 1
         while new_leases and not self._is_stopping:
             # Each worker gets one game per round, the least busy first, to balance the number of games.
             ready = sorted((slot for slot in self._slots if slot.is_ready), key=lambda slot: len(slot.leases))
-            new_leases = sum(self._lease_one_to(slot, concurrent_games, waiting_games) for slot in ready)
+            new_leases = sum(self._lease_game_to(slot, concurrent_games, waiting_games) for slot in ready)
 
-    def _lease_one_to(self, slot: WorkerSlot, concurrent_games: int, waiting_games: int) -> bool:
+    def _lease_game_to(self, slot: WorkerSlot, concurrent_games: int, waiting_games: int) -> bool:
         """Lease one game to a worker if possible, and return whether a game was leased.
 
         The worker plays up to `concurrent_games` games at a time, and has up to `waiting_games` further games waiting.
@@ -191,8 +192,8 @@ class GameScheduler:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while not is_done():
-                    self._progress.clear()
-                    await self._progress.wait()
+                    self._state_changed.clear()
+                    await self._state_changed.wait()
 
     # Messages of workers
 
@@ -209,10 +210,10 @@ class GameScheduler:
                 task.add_done_callback(slot.append_tasks.discard)
             for message in batch:
                 if not isinstance(message, messages.Append):
-                    self._actions[type(message)](slot, message)
+                    self._handlers[type(message)](slot, message)
         except BaseException as error:  # noqa: BLE001 - `play_all` raises it
-            self._fail(error)
-        self._progress.set()
+            self._stop_with(error)
+        self._state_changed.set()
 
     async def _append_records(
         self, slot: WorkerSlot, worker: WorkerHandle | None, appends: Sequence[messages.Append]
@@ -222,7 +223,7 @@ class GameScheduler:
         try:
             await self._state.game_records.append(appends, partial(self._state.permits.remove_recorded, calls))
         except Exception as error:  # noqa: BLE001 - `play_all` raises it
-            self._fail(error)
+            self._stop_with(error)
             return
         if worker is not None:
             worker.send(messages.Acknowledged([append.number for append in appends if append.number is not None]))
@@ -250,13 +251,13 @@ class GameScheduler:
         elif isinstance(error, Stopped):
             self._has_stopped_games = True
         else:
-            self._fail(error)
+            self._stop_with(error)
 
-    def _fail(self, error: BaseException) -> None:
+    def _stop_with(self, error: BaseException) -> None:
         """Stop the run with this error, unless an earlier error has already stopped it."""
         if self._failure is None:
             self._failure = error
-        self._progress.set()
+        self._state_changed.set()
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -274,17 +275,17 @@ class GameScheduler:
         slot.calls = WorkerCalls(slot.send)
         loop = asyncio.get_running_loop()
         slot.start_deadline = loop.time() + START_SECONDS
-        loop.call_later(START_SECONDS, self._progress.set)
+        loop.call_later(START_SECONDS, self._state_changed.set)
         try:
             slot.worker = await self._pool.start(partial(self._receive, slot), partial(self._handle_exit, slot))
             slot.worker.send(start_message)
         except Exception as error:  # noqa: BLE001 - `play_all` raises it
-            self._fail(error)
+            self._stop_with(error)
 
     def _handle_exit(self, slot: WorkerSlot, what_happened: str) -> None:
         if not (self._is_ending or slot.has_final_report):
             self._create_task(self._replace_worker(slot, what_happened))
-        self._progress.set()
+        self._state_changed.set()
 
     async def _replace_worker(self, slot: WorkerSlot, what_happened: str) -> None:
         """Replace a dead worker: count the calls that it left in flight, return its games, and start a new worker.
@@ -302,7 +303,7 @@ class GameScheduler:
             self._events.withdraw_server_problems(slot)
             self._deaths.count(slot, what_happened, was_ready=was_ready)
         except Exception as error:  # noqa: BLE001 - `play_all` raises it
-            self._fail(error)
+            self._stop_with(error)
             return
         for game in slot.leases.values():
             self._lease_book.return_game(game)
@@ -310,7 +311,7 @@ class GameScheduler:
         slot.leases.clear()
         slot.is_testing_suspect = False
         slot.sent_datapoints.clear()
-        self._progress.set()
+        self._state_changed.set()
         if not (self._is_ending or self._lease_book.is_empty or self._is_stopping):
             await self._start_worker(slot, PickledMessage(state.start_message))
 
@@ -332,7 +333,7 @@ class GameScheduler:
     def _handle_final_report(self, slot: WorkerSlot, message: messages.FinalReport) -> None:
         slot.has_final_report = True
         if message.failure is not None:
-            self._fail(message.failure.to_exception())
+            self._stop_with(message.failure.to_exception())
 
     async def _end_worker(self, slot: WorkerSlot, *, immediately: bool) -> None:
         """End a worker. Its unanswered calls stay in the file of calls in flight, which the next process reads."""

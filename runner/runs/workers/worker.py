@@ -22,9 +22,10 @@ from runner.rollouts.engine import Engine
 from runner.rollouts.failed_calls import FailedCalls, failed_calls_finder
 from runner.rollouts.job import Job
 from runner.rollouts.stop_switch import StopSwitch
-from runner.runs.execution.game_outputs import WorkerOutputBuilder, fine_tune_of
+from runner.runs.execution.game_outputs import WorkerOutputBuilder, fine_tune_settings
+from runner.runs.execution.selector_functions import with_functions
 from runner.runs.execution.spending import run_costs
-from runner.runs.execution.unusable import AnswerJudge
+from runner.runs.execution.unusable_answers import AnswerChecker
 from runner.runs.execution.wiring import labels_for_dummy, replayed_run, with_journal
 from runner.runs.workers import messages
 from runner.runs.workers.channel import WorkerChannel
@@ -62,9 +63,9 @@ class Worker:
             elif isinstance(message, messages.StartMessage):
                 self._start(message, self._channel)
 
-    def _start(self, start: messages.StartMessage, channel: WorkerChannel) -> None:
+    def _start(self, start_message: messages.StartMessage, channel: WorkerChannel) -> None:
         try:
-            self._player = _RunPlayer(start, channel, self.finished)
+            self._player = _RunPlayer(start_message, channel, self.finished)
         except (NipRunError, MemoryError, OSError) as error:
             channel.send(messages.CannotStart(RemoteError.from_exception(error)))
         else:
@@ -99,18 +100,18 @@ class _RunPlayer:
         failed_calls = FailedCalls(failed_calls_finder(plan, self._records.failures))
         self._events = RemoteEvents(
             costs, self._stop, failed_calls, RemoteNotes(costs, channel), self._cache, start.is_budgeted,
-            AnswerJudge(plan), channel=channel, journal=self._journal,
+            AnswerChecker(plan), channel=channel, journal=self._journal,
         )  # fmt: skip
         self._builder = WorkerOutputBuilder(plan, start.run_id, costs) if start.sends_outputs else None
-        if fine_tune_of(plan) is not None and self._builder is None:
+        if fine_tune_settings(plan) is not None and self._builder is None:
             plan.spec.prompts.rendered.on_new_text = self._send_rendered
         self._servers = Servers(start.concurrency, self._stop.sleep_unless_stopped)
         self._servers.adapters = start.adapters
         self._connection = self._connect()
         self._engine = self._create_engine(failed_calls)
         self._alive_task = asyncio.create_task(self._send_alive())
-        self._actions: Mapping[type, Callable[[Any], None]] = {
-            messages.Lease: self._lease,
+        self._handlers: Mapping[type, Callable[[Any], None]] = {
+            messages.Lease: self._accept_lease,
             messages.Acknowledged: self._journal.acknowledge,
             messages.Granted: self._permits.grant,
             messages.Denied: self._permits.deny,
@@ -121,7 +122,7 @@ class _RunPlayer:
 
     def receive(self, message: Any) -> None:
         """Handle a message from the writer."""
-        self._actions[type(message)](message)
+        self._handlers[type(message)](message)
 
     async def _send_alive(self) -> None:
         while True:
@@ -131,7 +132,7 @@ class _RunPlayer:
     def _connect(self) -> Connection:
         """Return the connection to the models. Each call needs a permit of the writer."""
         plan = self._plan
-        return connect(
+        connection = connect(
             self._costs.groups,
             plan.spec.experiment.retry,
             replays={group: replayed_run(run) for group, run in plan.spec.replays.items()},
@@ -143,6 +144,7 @@ class _RunPlayer:
             servers=self._servers,
             admission=self._permits,
         )
+        return with_functions(connection, plan.spec.prompts)
 
     def _create_engine(self, failed_calls: FailedCalls) -> Engine:
         plan = self._plan
@@ -157,13 +159,13 @@ class _RunPlayer:
     def _send_rendered(self, key: tuple[Any, ...], text: str) -> None:
         self._channel.send(messages.TemplateRendered(key, text))
 
-    def _lease(self, lease: messages.Lease) -> None:
+    def _accept_lease(self, lease: messages.Lease) -> None:
         self._waiting_jobs.append(lease.job)
         self._records.add(lease.records)
         self._concurrent_games = lease.concurrent_games
-        self._start_waiting()
+        self._start_waiting_games()
 
-    def _start_waiting(self) -> None:
+    def _start_waiting_games(self) -> None:
         """Start waiting games in the order of their leases, up to the maximum number of concurrent games."""
         while self._waiting_jobs and len(self._tasks) < self._concurrent_games:
             task = asyncio.create_task(self._play(self._waiting_jobs.popleft()))
@@ -172,7 +174,7 @@ class _RunPlayer:
 
     def _end_game(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._start_waiting()
+        self._start_waiting_games()
 
     async def _play(self, job: Job) -> None:
         """Play one game, and send its outputs or its error to the writer."""

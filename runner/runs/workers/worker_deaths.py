@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 
-from runner.base.errors import RunError
+from runner.base.errors import ANSWERS_ARE_SAVED, RunError
 from runner.models.journal_records import LostRecord
 from runner.models.usage_totals import UsageTotals
 from runner.runs.execution.spending import describe_lost_calls
@@ -22,7 +22,7 @@ MAX_DEATHS = 12
 
 
 async def record_calls_in_flight(state: WriterState, slot: WorkerSlot, what_happened: str) -> None:
-    """Write the maximum cost of the calls that a dead worker left in flight to the journal, and add a note."""
+    """Record the maximum cost of the calls that a dead worker left in flight in the journal, and add a note."""
     max_cost = sum(slot.calls.in_flight.values(), UsageTotals())
     if not max_cost.completions:
         return
@@ -64,8 +64,8 @@ class WorkerDeaths:
                 raise RunError(
                     f"{game.deaths} worker processes died while they played rollout {job.rollout_id} "
                     f"({job.datapoint.id}, repeat {job.repeat}), {MAX_DEATHS_ALONE} of them only that rollout; the "
-                    f"last {what_happened}. All paid answers are saved. Check that datapoint, or add ~execution to the "
-                    "command to play in one process and see the error"
+                    f"last {what_happened}. {ANSWERS_ARE_SAVED}. Check that datapoint, or repeat the command with "
+                    "~execution to play in one process and see the error"
                 )
         for deaths, limit, details in (
             (self._early_deaths, self._max_early_deaths, "before they were ready for a game"),
@@ -73,7 +73,7 @@ class WorkerDeaths:
         ):
             if deaths >= limit:
                 raise RunError(
-                    f"{deaths} worker processes died in a row, {details}; the last {what_happened}. All paid answers "
-                    "are saved. If memory is short, lower the number of workers or rollouts.concurrency; otherwise add "
-                    "~execution to the command to play in one process and see the error"
+                    f"{deaths} worker processes died in a row, {details}; the last {what_happened}. "
+                    f"{ANSWERS_ARE_SAVED}. If memory is short, lower the number of workers or rollouts.concurrency; "
+                    "otherwise repeat the command with ~execution to play in one process and see the error"
                 )

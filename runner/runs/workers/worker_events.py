@@ -24,10 +24,10 @@ class WorkerEvents:
         """The numbers of the slots whose workers report a problem with a server, for each server's address."""
         self._has_sent_stop = False
         permits = state.permits
-        self.actions: Mapping[type, Callable[[WorkerSlot, Any], None]] = {
+        self.handlers: Mapping[type, Callable[[WorkerSlot, Any], None]] = {
             messages.PermitRequested: lambda slot, message: permits.request_permit(slot.calls, message),
             messages.CallEnded: lambda slot, message: permits.finish_call(slot.calls, message),
-            messages.CallAbandoned: lambda slot, message: permits.abandon_call(slot.calls, message.number),
+            messages.CallAbandoned: lambda slot, message: permits.abandon_call(slot.calls, message.call_number),
             messages.CallRefused: lambda slot, message: permits.remove_refused(slot.calls, message.sample),
             messages.RateLimitsReported: lambda _, message: permits.apply_rate_limits(
                 message.group, message.server, message.headers

@@ -24,7 +24,7 @@ from runner.models.usage_totals import UsageTotals
 from runner.rollouts.plan import Plan
 from runner.runs.execution.call_events import RecordedCallEvents
 from runner.runs.execution.server_notes import ServerNotes
-from runner.runs.execution.unusable import AnswerCounts
+from runner.runs.execution.unusable_answers import AnswerCounts
 from runner.runs.workers import messages
 from runner.runs.workers.channel import WorkerChannel
 from runner.runs.workers.leases import GameKey, game_key_of_sample
@@ -69,9 +69,9 @@ class RemoteJournal:
                 self.flush()
             return
         number = next(self._numbers)
-        written = self._waiting[number] = asyncio.get_running_loop().create_future()
+        written_future = self._waiting[number] = asyncio.get_running_loop().create_future()
         self._send(number)
-        await written
+        await written_future
 
     def flush(self) -> None:
         """Send the unsent records. The writer must get the records of a game before `GameFinished`."""
@@ -85,9 +85,9 @@ class RemoteJournal:
     def acknowledge(self, message: messages.Acknowledged) -> None:
         """Continue the calls whose records are on disk."""
         for number in message.numbers:
-            written = self._waiting.pop(number)
-            if not written.done():
-                written.set_result(None)
+            written_future = self._waiting.pop(number)
+            if not written_future.done():
+                written_future.set_result(None)
 
 
 class LeasedRecords:
@@ -102,11 +102,11 @@ class LeasedRecords:
         for record in records:
             key = game_key_of_sample(self._plan, *record["sample"][:2])
             if key not in self._games:
-                stored: list[messages.Record] = []
-                self._games[key] = stored, JournalIndex(stored.__getitem__, ())
-            stored, index = self._games[key]
-            stored.append(record)
-            index.add(IndexedRecord(len(stored) - 1, len(stored) - 1, parse_record(record)))
+                game_records: list[messages.Record] = []
+                self._games[key] = game_records, JournalIndex(game_records.__getitem__, ())
+            game_records, index = self._games[key]
+            game_records.append(record)
+            index.add(IndexedRecord(len(game_records) - 1, len(game_records) - 1, parse_record(record)))
 
     def drop(self, key: GameKey) -> None:
         """Forget the records of a game that has ended."""
@@ -136,7 +136,7 @@ class RemotePermits:
         self._channel, self._costs, self._is_budgeted = channel, costs, is_budgeted
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[None]] = {}
-        self._sent_rates: dict[tuple[str, str | None], Mapping[str, str]] = {}
+        self._sent_rate_limits: dict[tuple[str, str | None], Mapping[str, str]] = {}
 
     def wrap(self, complete: Complete, server: str | None) -> Complete:
         """Return a function that gets a permit from the writer, and then makes one attempt of the call."""
@@ -145,12 +145,12 @@ class RemotePermits:
             if not (self._is_budgeted or self._costs.groups[request.group].calls_server):
                 return await complete(request)
             number = next(self._numbers)
-            granted = self._waiting[number] = asyncio.get_running_loop().create_future()
+            grant_future = self._waiting[number] = asyncio.get_running_loop().create_future()
             self._channel.send(
                 messages.PermitRequested(number, request.group, server, request.sample, self._costs.worst_case(request))
             )
             try:
-                await granted
+                await grant_future
             except asyncio.CancelledError:
                 self._waiting.pop(number, None)
                 self._channel.send(messages.CallAbandoned(number))
@@ -172,15 +172,15 @@ class RemotePermits:
 
     def grant(self, message: messages.Granted) -> None:
         """Start a call that has its permit."""
-        granted = self._waiting.pop(message.number, None)
-        if granted is not None and not granted.done():
-            granted.set_result(None)
+        grant_future = self._waiting.pop(message.call_number, None)
+        if grant_future is not None and not grant_future.done():
+            grant_future.set_result(None)
 
     def deny(self, message: messages.Denied) -> None:
         """End a call whose permit was denied."""
-        granted = self._waiting.pop(message.number, None)
-        if granted is not None and not granted.done():
-            granted.set_exception(message.failure.to_exception())
+        grant_future = self._waiting.pop(message.call_number, None)
+        if grant_future is not None and not grant_future.done():
+            grant_future.set_exception(message.failure.to_exception())
 
     def rate_listener(self, group: str, server: str | None) -> RateListener | None:
         """Return a function that sends a server's new rate limits to the writer; None if the group calls no server."""
@@ -189,8 +189,8 @@ class RemotePermits:
 
         def send_rates(headers: Mapping[str, str]) -> None:
             rates = {name: headers[name] for name in _RATE_HEADERS if name in headers}
-            if rates and self._sent_rates.get((group, server)) != rates:
-                self._sent_rates[group, server] = rates
+            if rates and self._sent_rate_limits.get((group, server)) != rates:
+                self._sent_rate_limits[group, server] = rates
                 self._channel.send(messages.RateLimitsReported(group, server, rates))
 
         return send_rates
@@ -235,7 +235,7 @@ class RemoteEvents(RecordedCallEvents):
         self.channel.send(messages.DifferingServer(group, server, refused_calls, error_text))
 
     def on_recorded(self, request: Request, completion: Completion) -> None:
-        self._new_answers = self._new_answers.plus(self.judge.judge(request, completion))
+        self._new_answers = self._new_answers.plus(self.answer_checker.count(request, completion))
         self.store_in_cache(request, completion)
 
     def on_refused(self, sample: SampleKey) -> None:

@@ -36,13 +36,13 @@ async def open_scheduler(
         RunError: a file cannot be opened.
     """
     plan, costs, accounting = wiring.plan, wiring.costs, wiring.accounting
-    async with AsyncExitStack() as closing:
-        journal = await wiring.open_journal(closing)
+    async with AsyncExitStack() as exit_stack:
+        journal = await wiring.open_journal(exit_stack)
         game_records = GameRecords(plan, journal, accounting)
         if journal.state_at_opening.records:
             game_records.load(wiring.folder.journal)
         in_flight = InFlightFile(wiring.folder.in_flight)
-        closing.callback(in_flight.close)
+        exit_stack.callback(in_flight.close)
         accounting.progress.in_flight = in_flight.count_calls
         wiring.warn_about_open_files()
         for model_settings in costs.groups.values():
@@ -62,7 +62,7 @@ async def open_scheduler(
             ServerNotes(costs.groups, wiring.notes, accounting.report_note), costs, wiring.stop,
             (lambda: None) if wiring.budget is None else wiring.budget.check,
         )  # fmt: skip
-        yield GameScheduler(state, await _open_pool(wiring, closing), worker_count), journal
+        yield GameScheduler(state, await _open_pool(wiring, exit_stack), worker_count), journal
 
 
 def _start_message(wiring: Wiring, journal: Journal, game_records: GameRecords, *, sends_outputs: bool) -> StartMessage:
@@ -80,10 +80,10 @@ def _start_message(wiring: Wiring, journal: Journal, game_records: GameRecords, 
     )
 
 
-async def _open_pool(wiring: Wiring, closing: AsyncExitStack) -> WorkerPool:
+async def _open_pool(wiring: Wiring, exit_stack: AsyncExitStack) -> WorkerPool:
     execution = wiring.plan.spec.experiment.execution
     if execution.engine == "processes":
         return LocalPool()
     from runner.runs.workers.cluster.pool import ray_pool  # imported here because most runs do not use a cluster
 
-    return await closing.enter_async_context(ray_pool(execution))
+    return await exit_stack.enter_async_context(ray_pool(execution))

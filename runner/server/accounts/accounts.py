@@ -120,10 +120,8 @@ def create_token(
 
 def revoke_token(connection: Connection, token_id: str, now: float) -> None:
     """Revoke a token; raise UsageError if no valid token has this id."""
-    updated = connection.execute(
-        update(tokens).where(tokens.c.id == token_id, tokens.c.revoked.is_(None)).values(revoked=now)
-    )
-    if updated.rowcount == 0:
+    query = update(tokens).where(tokens.c.id == token_id, tokens.c.revoked.is_(None)).values(revoked=now)
+    if connection.execute(query).rowcount == 0:
         raise UsageError(
             f"token {token_id!r} does not exist or is revoked; `nip-run server tokens DIR` lists valid ones"
         )

@@ -112,9 +112,7 @@ def set_hidden(connection: Connection, reference: Reference, *, hidden: bool) ->
     Raises:
         NotFoundError: there is no public release of this name to hide, or no hidden one to show.
     """
-    old, new = (PUBLIC, HIDDEN) if hidden else (HIDDEN, PUBLIC)
-    updated = connection.execute(
-        update(releases).where(is_release(reference), releases.c.visibility == old).values(visibility=new)
-    )
-    if updated.rowcount == 0:
-        raise NotFoundError(f"there is no {old} release {reference}; check KIND/OWNER/NAME and the version")
+    old_state, new_state = (PUBLIC, HIDDEN) if hidden else (HIDDEN, PUBLIC)
+    query = update(releases).where(is_release(reference), releases.c.visibility == old_state)
+    if connection.execute(query.values(visibility=new_state)).rowcount == 0:
+        raise NotFoundError(f"there is no {old_state} release {reference}; check KIND/OWNER/NAME and the version")

@@ -64,12 +64,12 @@ def find_organization(connection: Connection, viewer: Viewer, name: str) -> Orga
     """Return an organization; raise NotFoundError if the viewer is neither a member nor invited."""
     query = select(accounts.c.id).where(accounts.c.name == name, accounts.c.is_organisation)
     organization_id = connection.execute(query.where(accounts.c.disabled.is_(None))).scalar()
-    people = [] if organization_id is None else _members_and_invited(connection, organization_id)
-    own_membership = next((member for member in people if member.account == viewer.account), None)
+    all_members = [] if organization_id is None else _members_and_invited(connection, organization_id)
+    own_membership = next((member for member in all_members if member.account == viewer.account), None)
     if organization_id is None or own_membership is None:
         raise NotFoundError(f"you are not in an organization {name!r}; ask one of its owners for an invitation")
     role = own_membership.role
-    return OrganizationView(organization_id, name, role, () if role == MemberRole.INVITED else tuple(people))
+    return OrganizationView(organization_id, name, role, () if role == MemberRole.INVITED else tuple(all_members))
 
 
 def _members_and_invited(connection: Connection, organization_id: int) -> list[OrganizationMember]:
@@ -134,8 +134,8 @@ def remove_from_organization(connection: Connection, viewer: Viewer, name: str, 
         NotFoundError: there is no such organization for the viewer, or the account is not in it.
         UsageError: the account is the last owner.
     """
-    find = find_organization if account == viewer.account else _owned_organization
-    view = find(connection, viewer, name)
+    find_view = find_organization if account == viewer.account else _owned_organization
+    view = find_view(connection, viewer, name)
     removed_id = _account_id(connection, account)
     invitation = invitations.c.organisation_id == view.id, invitations.c.account_id == removed_id
     if connection.execute(delete(invitations).where(*invitation)).rowcount == 0:

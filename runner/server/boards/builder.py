@@ -105,7 +105,7 @@ def write_folder(board_input: BoardInput, folder: Path, earlier: Path | None = N
         files = _ListFiles(folder, earlier, _read_list_hashes(earlier))
         rows = list(_write_tasks(index, board, board_input, files))
         pages = {row["release"]: row["page"] for row in rows}
-        release_rows = [_build_release_row(*pair, board_input) for pair in board_input.releases]
+        release_rows = [_build_release_row(entry, release, board_input) for entry, release in board_input.releases]
         values = (_release_values(place, row, pages.get(row["reference"])) for place, row in enumerate(release_rows))
         index.executemany(f"INSERT INTO releases VALUES({','.join('?' * 10)})", values)
         links = sorted(set(_find_links(board_input)), key=lambda link: tuple(map(str, link)))
@@ -237,10 +237,10 @@ def _csv_cell(value: Any) -> Any:
 
 def _release_values(place: int, row: Mapping[str, Any], page: str | None) -> tuple[Any, ...]:
     """Return a row of the table `releases`; `row` is from `_build_release_row`, and `page` the name of its list."""
-    searched = (row[name] for name in ("reference", "description", "benchmark", "models", "protocol"))
+    searched_texts = (row[name] for name in ("reference", "description", "benchmark", "models", "protocol"))
     return (
         *(row[name] for name in ("reference", "kind", "owner", "name")), place, row["created"], row["yanked"], page,
-        " ".join(map(str, searched)).lower(), _to_json(row),
+        " ".join(map(str, searched_texts)).lower(), _to_json(row),
     )  # fmt: skip
 
 
@@ -249,7 +249,7 @@ def _build_release_row(entry: ReleaseEntry, release: Release, board_input: Board
 
     The publisher of the release chose its texts, so pages must escape them.
     """
-    reference, listed = entry.reference, listed_facts(release)
+    reference, shown_facts = entry.reference, listed_facts(release)
     # A release with invalid facts has no node. Its accuracy is not read, because it may have any type.
     node = board_input.loaded.nodes.get(entry.sha256)
     created, tier = board_input.registry.public_releases[reference].created, board_input.tiers.get(entry.sha256)
@@ -261,8 +261,8 @@ def _build_release_row(entry: ReleaseEntry, release: Release, board_input: Board
         "reference": str(reference), "kind": str(reference.kind), "owner": reference.owner, "name": reference.name,
         "version": reference.version, "sha256": entry.sha256, "created": created,
         "yanked": entry.yanked, "signed": entry.signed, "description": release.description,
-        "licence": release.licence, "what": listed["kind"], "benchmark": listed["benchmark"],
-        "protocol": listed["protocol"], "models": listed["models"], "pinned": release.facts.get("pinned"),
+        "licence": release.licence, "what": shown_facts["kind"], "benchmark": shown_facts["benchmark"],
+        "protocol": shown_facts["protocol"], "models": shown_facts["models"], "pinned": release.facts.get("pinned"),
         **{name: None if node is None else node.facts.get(name) for name in ("run_id", "accuracy")},
         **tier_facts,
     }  # fmt: skip
@@ -300,22 +300,22 @@ def _families(nodes: Sequence[LineageNode]) -> Iterator[list[LineageNode]]:
             key = parent_key[key]
         return key
 
-    by_run: dict[tuple[str, str | None], str] = {}
+    key_of_run: dict[tuple[str, str | None], str] = {}
     for node in nodes:
-        first_key = by_run.setdefault((node.run_id, node.owner), node.key)
+        first_key = key_of_run.setdefault((node.run_id, node.owner), node.key)
         if node.trains_models:
             parent_key[root(node.key)] = root(first_key)
         origins = [lineage.origin_of(node, group) for group in node.groups if group.lineage]
         for maker in (maker for origin in origins if origin is not None for maker in origin.makers):
             parent_key[root(node.key)] = root(maker.node.key)
     for node in nodes:
-        if node.parent_run_id and (parent := by_run.get((node.parent_run_id, node.owner))):
+        if node.parent_run_id and (parent := key_of_run.get((node.parent_run_id, node.owner))):
             parent_key[root(node.key)] = root(parent)
-    sets: dict[str, list[LineageNode]] = {}
+    families: dict[str, list[LineageNode]] = {}
     for node in nodes:
         if node.key in parent_key:
-            sets.setdefault(root(node.key), []).append(node)
-    yield from (family for family in sets.values() if len(family) > 1)
+            families.setdefault(root(node.key), []).append(node)
+    yield from (family for family in families.values() if len(family) > 1)
 
 
 def _to_json(value: Any) -> str:

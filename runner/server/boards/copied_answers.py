@@ -4,7 +4,7 @@
 mostly uses other words. A copied journal (the record of a run's answers) has the same words, and a slightly changed
 copy has nearly the same words. Therefore answers are compared by the words, or triples of words, that they share. Two
 answers with the same id from the provider are the same answer. The comparison does not detect answers that somebody
-rewrote completely, and cannot distinguish two models that answer alike.
+rewrote completely, or tell apart two models that give similar answers.
 """
 
 from __future__ import annotations

@@ -106,8 +106,8 @@ class MemoryBoardCache(BoardCache):
             release = super().load_release(registry, entry)
             hashes = release.facts.get("datapoints_sha256")
             if isinstance(hashes, list):
-                shared = self._datapoint_hashes.setdefault(tuple(map(str, hashes)), hashes)
-                release = replace(release, facts={**release.facts, "datapoints_sha256": shared})
+                shared_hashes = self._datapoint_hashes.setdefault(tuple(map(str, hashes)), hashes)
+                release = replace(release, facts={**release.facts, "datapoints_sha256": shared_hashes})
             self._releases[entry.sha256] = release
         return self._releases[entry.sha256]
 
@@ -130,11 +130,11 @@ class MemoryBoardCache(BoardCache):
             super().check_training(registry, entry, release)
             self._checked_training.add(entry.sha256)
 
-    def keep_only(self, public: set[str]) -> None:
-        """Remove all releases from memory except the public ones, whose hashes are in `public`."""
-        for cached in (self._releases, self._runs):
-            for sha256 in cached.keys() - public:
-                del cached[sha256]
-        self._checked_training.intersection_update(public)
-        for key in [key for key in self._nodes if key[0] not in public]:
+    def keep_only(self, public_hashes: set[str]) -> None:
+        """Remove all releases from memory except the public ones, whose hashes are in `public_hashes`."""
+        for cache in (self._releases, self._runs):
+            for sha256 in cache.keys() - public_hashes:
+                del cache[sha256]
+        self._checked_training.intersection_update(public_hashes)
+        for key in [key for key in self._nodes if key[0] not in public_hashes]:
             del self._nodes[key]

@@ -50,7 +50,7 @@ class Boards:
         self._thread = threading.Thread(target=self._run, name="boards", daemon=True)
         self._newest: BoardSnapshot | None = None
         self._worker: tuple[BaseProcess, Connection] | None = None
-        self._logged: set[str] = set()
+        self._logged_releases: set[str] = set()
         """Releases that the newest board leaves out and that the log already names."""
 
     def start(self) -> None:
@@ -104,8 +104,8 @@ class Boards:
         """Make a board the newest one. Remove old boards, and boards with a release that was hidden or yanked since."""
         self._newest = BoardSnapshot(folder)
         public_releases = self._newest.list_releases()
-        older = [path for path in self._paths.boards.iterdir() if path != folder and path.name[:1] != "."]
-        for number, path in enumerate(sorted(older, key=lambda path: path.stat().st_mtime, reverse=True)):
+        older_boards = [path for path in self._paths.boards.iterdir() if path != folder and path.name[:1] != "."]
+        for number, path in enumerate(sorted(older_boards, key=lambda path: path.stat().st_mtime, reverse=True)):
             if number >= MAX_STORED - 1 or not _has_only(path, public_releases):
                 remove_folder(path)
 
@@ -113,12 +113,12 @@ class Boards:
         """Log once each release that the board leaves out, so that an administrator can hide the release."""
         assert self._newest is not None
         reasons = dict(self._newest.read_info("left_out"))
-        for release in sorted(reasons.keys() - self._logged):
+        for release in sorted(reasons.keys() - self._logged_releases):
             LOG.warning(
                 "a release is on no board; `nip-run server hide` removes it from the server's pages",
                 extra={"release": release, "why": reasons[release]},
             )
-        self._logged = set(reasons)
+        self._logged_releases = set(reasons)
 
     def _build(self) -> str:
         """Have the worker build a board; return the board's name.

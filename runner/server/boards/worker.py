@@ -110,8 +110,8 @@ class BoardWorker:
     def _find_harmful(self, registry: PublicRegistry, folder: Path, error: Exception) -> None:
         """Find the releases that make building a board fail, by bisection, and add them to `_harmful`.
 
-        First try the releases of the newest board, without the releases published since. If these do not fail, bisect
-        only the others, which takes fewer attempts.
+        First build a board of the releases that the newest board has. If this succeeds, bisect only the releases
+        published since then, which takes fewer attempts.
 
         Raises:
             Exception: `error`, if even a board without releases fails.

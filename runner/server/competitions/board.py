@@ -81,13 +81,13 @@ def describe_board(connection: Connection, viewer: Viewer, owner: str, name: str
     query = (
         _select_submissions(competition["id"], viewer).where(submissions.c.state == SCORED).order_by(submissions.c.id)
     )
-    scored = [
+    scored_submissions = [
         _build_submission(
             row, orjson.loads(row["score"]), part, is_closed=description["is_closed"], owner_counts=owner_counts
         )
         for row in connection.execute(query).mappings()
     ]
-    board = _rank_rows(scored)
+    board = _rank_rows(scored_submissions)
     ranked = sum(row.rank is not None for row in board)
     return {
         **description, "copied_from": find_original_dataset(connection, viewer, competition["id"]),
@@ -216,51 +216,51 @@ def _build_submission(
     return _Submission(board_row, AnswerOrigins(**score["origins"]) if "origins" in score else None)
 
 
-def _unrank_shared_answers(scored: Sequence[_Submission]) -> None:
+def _unrank_shared_answers(scored_submissions: Sequence[_Submission]) -> None:
     """Make a submission unranked, by setting its `reason`, if most of its answers are also in an earlier submission."""
-    earlier: list[tuple[str, AnswerOrigins]] = []
-    related: dict[str, list[int]] = {}  # the indexes in `earlier` by name of an origin
-    for submission in scored:
+    earlier_submissions: list[tuple[str, AnswerOrigins]] = []
+    indexes_by_origin: dict[str, list[int]] = {}  # the indexes in `earlier_submissions`, by the name of an origin
+    for submission in scored_submissions:
         if submission.origins is None or submission.row.reason is not None:
             continue
         verdicts = submission.origins.verdicts
         names = submission.origins.names
-        for index in sorted({index for name in names for index in related.get(name, ())}):
-            release, origins = earlier[index]
+        for index in sorted({index for name in names for index in indexes_by_origin.get(name, ())}):
+            release, origins = earlier_submissions[index]
             shared = submission.origins.shared_with(origins)
             if shared > verdicts / 2:
                 submission.row.reason = Unranked.SHARED_ANSWERS.format(shared=shared, verdicts=verdicts, other=release)
                 break
         else:
             for name in names:
-                related.setdefault(name, []).append(len(earlier))
-            earlier.append((submission.row.release, submission.origins))
+                indexes_by_origin.setdefault(name, []).append(len(earlier_submissions))
+            earlier_submissions.append((submission.row.release, submission.origins))
 
 
-def _rank_rows(scored: Sequence[_Submission]) -> list[CompetitionRow]:
+def _rank_rows(scored_submissions: Sequence[_Submission]) -> list[CompetitionRow]:
     """Return the rows with their ranges of ranks, best first.
 
     Ranks follow from the published, rounded numbers only, because ranks from exact numbers would reveal more about the
     labels. These numbers permit only an unpaired significance test, which finds fewer differences than a paired one.
     """
-    _unrank_shared_answers(scored)
-    rows = (submission.row for submission in scored)
+    _unrank_shared_answers(scored_submissions)
+    rows = (submission.row for submission in scored_submissions)
     order = sorted(rows, key=lambda row: (-(row.accuracy or 0.0), row.created, row.release))
-    by_name = {row.release: row for row in order}
+    rows_by_release = {row.release: row for row in order}
 
     def p_values(pairs: Sequence[tuple[str, str]]) -> list[float]:
-        return [_p_value(by_name[first], by_name[second]) for first, second in pairs]
+        return [_p_value(rows_by_release[first], rows_by_release[second]) for first, second in pairs]
 
     accuracies = ((row.release, row.accuracy or 0.0) for row in order if row.reason is None)
     for name, (first, last) in rank(accuracies, p_values).items():
-        by_name[name].rank, by_name[name].rank_last = first, last
+        rows_by_release[name].rank, rows_by_release[name].rank_last = first, last
     return sorted(order, key=lambda row: row.rank is None)
 
 
-def _p_value(a: CompetitionRow, b: CompetitionRow) -> float:
+def _p_value(first: CompetitionRow, second: CompetitionRow) -> float:
     """Return the p-value of the difference of two accuracies, from their intervals; 1 if an interval is missing."""
-    if a.ci_low is None or a.ci_high is None or b.ci_low is None or b.ci_high is None:
+    if first.ci_low is None or first.ci_high is None or second.ci_low is None or second.ci_high is None:
         return 1.0
-    standard_error = math.hypot(a.ci_high - a.ci_low, b.ci_high - b.ci_low) / (2 * _Z_95)
-    difference = abs((a.accuracy or 0.0) - (b.accuracy or 0.0))
+    standard_error = math.hypot(first.ci_high - first.ci_low, second.ci_high - second.ci_low) / (2 * _Z_95)
+    difference = abs((first.accuracy or 0.0) - (second.accuracy or 0.0))
     return 1.0 if standard_error == 0 else math.erfc(difference / standard_error / math.sqrt(2))

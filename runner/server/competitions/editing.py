@@ -30,7 +30,7 @@ from runner.server.visible_releases import visible_to
 
 
 @dataclass(frozen=True)
-class Changes:
+class CompetitionChanges:
     """New values for a competition; a value of None changes nothing."""
 
     title: str | None = None
@@ -62,8 +62,8 @@ def find_for_change(connection: Connection, viewer: Viewer | None, owner: str, n
     return competition
 
 
-def change(
-    connection: Connection, competition: RowMapping, changes: Changes, now: float, *, by: str, reason: str
+def change_competition(
+    connection: Connection, competition: RowMapping, changes: CompetitionChanges, now: float, *, by: str, reason: str
 ) -> None:
     """Change the title, the daily limit or the closing time of a competition, and record the change.
 
@@ -84,8 +84,8 @@ def change(
     if not values:
         return
     connection.execute(update(competitions).where(competitions.c.id == competition["id"]).values(**values))
-    logged = {**values, "closes": format_time(values["closes"])} if "closes" in values else values
-    summary = ", ".join(f"{field}={value}" for field, value in logged.items())
+    logged_values = {**values, "closes": format_time(values["closes"])} if "closes" in values else values
+    summary = ", ".join(f"{field}={value}" for field, value in logged_values.items())
     log_action(connection, now, "change-competition", f"{name} {summary}", by=by, reason=reason)
 
 
@@ -101,18 +101,18 @@ def relabel(
     query = select(competition_labels).where(same_competition)
     old_labels = {row.datapoint_id: row.label for row in connection.execute(query)}
     check_labels(labeled=old_labels.keys() | labels.keys(), rows=old_labels.keys())
-    changed = {id_: label for id_, label in labels.items() if old_labels[id_] != label}
-    if not changed:
+    changed_labels = {id_: label for id_, label in labels.items() if old_labels[id_] != label}
+    if not changed_labels:
         return 0
-    for id_, label in changed.items():
+    for id_, label in changed_labels.items():
         same_row = competition_labels.c.datapoint_id == id_
         connection.execute(update(competition_labels).where(same_competition, same_row).values(label=label))
     connection.execute(update(competitions).where(competitions.c.id == competition["id"]).values(relabelled=now))
     is_scored = submissions.c.competition_id == competition["id"], submissions.c.state == SCORED
     connection.execute(update(submissions).where(*is_scored).values(state=WAITING, score=None, scored=None))
-    summary = f"{competition_name(competition)}: {len(changed)} of {len(old_labels)}"
+    summary = f"{competition_name(competition)}: {len(changed_labels)} of {len(old_labels)}"
     log_action(connection, now, "relabel-competition", summary, by=by, reason=reason)
-    return len(changed)
+    return len(changed_labels)
 
 
 def withdraw(connection: Connection, competition: RowMapping, now: float, *, by: str, reason: str) -> bool:

@@ -64,7 +64,7 @@ def compute_result(settings: Settings, work_folder: Path, submission_id: int) ->
                 return {"refused": "some games failed because the model's server did not answer; resume the run and "
                         "publish it again"}  # fmt: skip
             game_counts[rollout.job.datapoint.id] += 1
-            if (origin := rollout.verdict_origin(plan.spec.protocol.verifier_name)) is not None:
+            if (origin := rollout.verdict_origin(*plan.spec.protocol.verifier_names)) is not None:
                 origin_counts[origin] += 1
             label, is_held = labels[rollout.job.datapoint.id]
             metrics[is_held].add(_with_label(rollout, label, row.group_by))

@@ -181,8 +181,8 @@ def _choose_held_out(request: CompetitionRequest, groups: Mapping[str, str]) -> 
     held_ids = set(request.held_out)
     if held_ids and request.held_share:
         raise UsageError("set either `held_out` (ids of rows) or `held_share` (a share of the rows), not both")
-    if unknown := held_ids - groups.keys():
-        ids = comma_join(sorted(unknown)[:_MAX_LISTED])
+    if unknown_ids := held_ids - groups.keys():
+        ids = comma_join(sorted(unknown_ids)[:_MAX_LISTED])
         raise UsageError(f"`held_out` has ids of rows that do not exist: {ids}; use ids of the dataset's rows")
     if request.held_share:
         names = sorted(set(groups.values()))
@@ -290,8 +290,8 @@ def _try_to_score(settings: Settings, database: Database, submission_id: int) ->
     query = query.join(submissions, submissions.c.competition_id == competitions.c.id)
     query = query.where(submissions.c.id == submission_id)
     with database.reading() as connection:
-        before = connection.execute(query).one_or_none()
-    if before is None or before.state != WAITING:
+        row_before = connection.execute(query).one_or_none()
+    if row_before is None or row_before.state != WAITING:
         return True
     try:
         result = run_with_check_limits(settings, compute_result, submission_id)
@@ -302,8 +302,8 @@ def _try_to_score(settings: Settings, database: Database, submission_id: int) ->
     if not refused:
         values["score"] = orjson.dumps(result).decode()
     with database.writing() as connection:
-        after = connection.execute(query).one_or_none()
-        if after is not None and after.relabelled != before.relabelled:
+        row_after = connection.execute(query).one_or_none()
+        if row_after is not None and row_after.relabelled != row_before.relabelled:
             return False
         still_waiting = submissions.c.id == submission_id, submissions.c.state == WAITING
         connection.execute(update(submissions).where(*still_waiting).values(**values))

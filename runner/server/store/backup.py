@@ -135,8 +135,8 @@ def _advance_sequence(connection: Any, table: Table) -> None:
 
 def _read_backup(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield pairs of a table's name and a row. The header comes first, with the name ""."""
-    damaged = f"the backup {file} is damaged"
-    hasher, rows, has_header = hashlib.sha256(), 0, False
+    damage = f"the backup {file} is damaged"
+    hasher, count, has_header = hashlib.sha256(), 0, False
     try:
         with open_to_read(file) as raw, gzip.GzipFile(fileobj=raw, mode="rb") as compressed:
             while line := compressed.readline(_MAX_LINE_BYTES):
@@ -148,11 +148,11 @@ def _read_backup(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                     has_header = True
                     yield "", entry
                 elif "table" not in entry:
-                    if (entry["rows"], entry["sha256"]) != (rows, hasher.hexdigest()) or compressed.read(1):
-                        raise RunError(f"{damaged}: the checksum in its last line does not match; restore another copy")
+                    if (entry["rows"], entry["sha256"]) != (count, hasher.hexdigest()) or compressed.read(1):
+                        raise RunError(f"{damage}: the checksum in its last line does not match; restore another copy")
                     return
                 else:
-                    rows += 1
+                    count += 1
                     if entry["table"] != _UNUSED_TABLE:
                         table = metadata.tables[entry["table"]]
                         yield table.name, {column.name: entry["row"][column.name] for column in table.columns}
@@ -160,8 +160,8 @@ def _read_backup(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     except OSError as error:  # includes gzip.BadGzipFile
         raise RunError(f"cannot read the backup {file}: {error.strerror or error}; check the path") from error
     except (EOFError, zlib.error, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(f"{damaged}: {type(error).__name__} after {rows} rows; restore another copy") from error
-    raise RunError(f"{damaged}: the file is truncated; restore another copy")
+        raise RunError(f"{damage}: {type(error).__name__} after {count} rows; restore another copy") from error
+    raise RunError(f"{damage}: the file is truncated; restore another copy")
 
 
 def find_missing_blobs(database: Database, blobs: BlobStore) -> list[str]:

@@ -124,8 +124,8 @@ def _release_findings(
 ) -> Iterator[str]:
     """Yield the problems of a release, and notes (`CheckNote`), which do not prevent its publication."""
     data = read_small_file(incoming.open(f"{folder.path}/{MANIFEST}"), MANIFEST, MAX_MANIFEST)
-    expected = read_checksum(read_small_file(incoming.open(f"{folder.path}/{CHECKSUM}"), CHECKSUM, 1_000))
-    if digest(data) != expected:
+    expected_hash = read_checksum(read_small_file(incoming.open(f"{folder.path}/{CHECKSUM}"), CHECKSUM, 1_000))
+    if digest(data) != expected_hash:
         yield f"{CHECKSUM} is not the hash of {MANIFEST}; publish the release again"
         return
     try:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, Self
 
 import orjson
@@ -110,7 +111,7 @@ class Declaration:
         repeated = sorted(path for path, count in Counter(folder.path for folder in folders).items() if count > 1)
         problems += (f"{path} is declared twice; declare it once" for path in repeated)
         sizes: dict[str, int] = {}
-        for file in (file for folder in folders for file in folder.files):
+        for file in chain.from_iterable(folder.files for folder in folders):
             if sizes.setdefault(file.sha256, file.size) != file.size:
                 name = shortened(file.path)
                 problems.append(f"file {name!r}: another file has the same hash and another size; correct the sizes")

@@ -27,8 +27,8 @@ class OffsetError(ReleaseError):
     """A piece does not start where the stored bytes of its file end."""
 
     def __init__(self, stored_bytes: int) -> None:
-        stored = f"the server has {stored_bytes:,} bytes of this file"
-        super().__init__(f"{stored}; send the bytes after them, Upload-Offset: {stored_bytes}")
+        status = f"the server has {stored_bytes:,} bytes of this file"
+        super().__init__(f"{status}; send the bytes after them, Upload-Offset: {stored_bytes}")
         self.stored_bytes = stored_bytes
 
 
@@ -178,8 +178,8 @@ class UploadPieces:
         folder = self.folder(upload_id)
         with suppress(OSError):  # if this fails, `Uploads.delete_expired` tries again
             # Renamed first, because the client may declare the same upload again during the removal.
-            old = folder if folder.suffix == ".old" else folder.rename(folder.with_suffix(".old"))
-            remove_folder(old)
+            renamed_folder = folder if folder.suffix == ".old" else folder.rename(folder.with_suffix(".old"))
+            remove_folder(renamed_folder)
 
     def free_bytes(self) -> int:
         """Return the free bytes of the disk."""

@@ -23,8 +23,8 @@ def new_bytes(connection: Connection, account_id: int, blobs: Mapping[str, int])
     """Return the total size of the blobs that the account has not published yet; `blobs` maps hashes to sizes."""
     query = select(files.c.sha256).join(releases, releases.c.id == files.c.release_id)
     query = query.where(releases.c.publisher_id == account_id, files.c.sha256.in_(blobs))
-    published = set(connection.execute(query).scalars())
-    return sum(size for sha256, size in blobs.items() if sha256 not in published)
+    published_hashes = set(connection.execute(query).scalars())
+    return sum(size for sha256, size in blobs.items() if sha256 not in published_hashes)
 
 
 def check_quota(settings: Settings, published_size: int, open_size: int, new_size: int) -> None:
@@ -49,11 +49,11 @@ def check_disk_space(
     `active_states` has the states of uploads that have not ended.
     """
     query = select(uploads.c.id, uploads.c.size).where(uploads.c.state.in_(active_states))
-    declared = {row.id: int(row.size) for row in connection.execute(query)}
+    declared_sizes = {row.id: int(row.size) for row in connection.execute(query)}
     available = pieces.free_bytes() - settings.spare_bytes - size
-    if sum(declared.values()) <= available:  # enough without subtracting received bytes, which is slow
+    if sum(declared_sizes.values()) <= available:  # enough without subtracting received bytes, which is slow
         return
-    if sum(max(0, total - pieces.total_received_bytes(upload)) for upload, total in declared.items()) > available:
+    if sum(max(0, total - pieces.total_received_bytes(upload)) for upload, total in declared_sizes.items()) > available:
         raise DiskFullError(
             f"the server's disk has no space for an upload of {size:,} bytes; publish again later, or ask the server's "
             "administrator to free disk space"

@@ -97,13 +97,9 @@ class Uploads:
                 raise TakenError(f"{existing[0]} exists already; publish under a new version (--as OWNER/NAME@VERSION)")
             if row is None or not (was_published or row.state in _ACTIVE):
                 self._insert(
-                    connection,
-                    upload_id,
-                    viewer.account_id,
-                    declaration,
-                    published_size=published_size,
+                    connection, upload_id, viewer.account_id, declaration, published_size=published_size,
                     new_size=new_size,
-                )
+                )  # fmt: skip
         return self.find(viewer, upload_id)
 
     def _insert(
@@ -228,8 +224,8 @@ class Uploads:
         If the upload ends, `published` (the published folders) replaces the stored declaration, to save space.
         """
         query = update(uploads).where(uploads.c.id == upload_id, uploads.c.state == if_state)
-        stored = [shortened(problem, MAX_PROBLEM_LENGTH) for problem in problems[:MAX_PROBLEMS]]
-        values: dict[str, Any] = {"state": state, "problems": orjson.dumps(stored).decode(), "touched": now}
+        short_problems = [shortened(problem, MAX_PROBLEM_LENGTH) for problem in problems[:MAX_PROBLEMS]]
+        values: dict[str, Any] = {"state": state, "problems": orjson.dumps(short_problems).decode(), "touched": now}
         if state not in _ACTIVE:
             values["declared"] = Declaration([replace(folder, files=[]) for folder in published]).to_bytes().decode()
         return connection.execute(query.values(**values)).rowcount > 0
@@ -248,20 +244,17 @@ class Uploads:
     def abandon(self, viewer: Viewer, upload_id: str) -> None:
         """Delete an upload of the viewer's account, unless it is being checked."""
         with self._database.writing() as connection:
-            deletable = (
-                uploads.c.id == upload_id,
-                uploads.c.account_id == viewer.account_id,
-                uploads.c.state != CHECKING,
-            )
-            is_deleted = connection.execute(delete(uploads).where(*deletable)).rowcount > 0
+            is_own_upload = uploads.c.id == upload_id, uploads.c.account_id == viewer.account_id
+            query = delete(uploads).where(*is_own_upload, uploads.c.state != CHECKING)
+            is_deleted = connection.execute(query).rowcount > 0
         if is_deleted:
             self.pieces.remove(upload_id)
 
     def delete_expired(self) -> None:
         """Delete uploads that were idle for `upload_seconds`, and the received bytes of uploads that have ended."""
         with self._database.writing() as connection:
-            old = uploads.c.touched < time.time() - self._settings.upload_seconds, uploads.c.state != CHECKING
-            connection.execute(delete(uploads).where(*old))
+            is_expired = uploads.c.touched < time.time() - self._settings.upload_seconds, uploads.c.state != CHECKING
+            connection.execute(delete(uploads).where(*is_expired))
         # List the folders before the query, because folders of uploads that are declared after the query must stay.
         folder_names = list(self.pieces.folder_names())
         with self._database.reading() as connection:

@@ -78,13 +78,13 @@ def error_response(
 def add_error_handlers(app: FastAPI) -> None:
     """Make an application answer every error with an `ApiError`."""
 
-    async def known_error(_: Request, error: Exception) -> JSONResponse:
+    async def handle_known_error(_: Request, error: Exception) -> JSONResponse:
         status, code = next((status, code) for kind, status, code in _CODES if isinstance(error, kind))
         problems = getattr(error, "__notes__", ())
         have = error.stored_bytes if isinstance(error, OffsetError) else None
         return error_response(status, code, str(error), problems, have=have)
 
-    async def http_error(request: Request, error: Exception) -> JSONResponse:
+    async def handle_http_error(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         code = _CODE_OF_STATUS.get(error.status_code, "usage" if error.status_code < 500 else "failed")
         headers = dict(error.headers or {})
@@ -92,7 +92,7 @@ def add_error_handlers(app: FastAPI) -> None:
             headers["allow"] = ", ".join(methods)  # of all routes with this path, not only of the one that matched
         return error_response(error.status_code, code, str(error.detail), headers=headers)
 
-    async def database_error(_: Request, error: Exception) -> JSONResponse:
+    async def handle_database_error(_: Request, error: Exception) -> JSONResponse:
         if isinstance(error, OperationalError) and is_disk_full(error):
             LOG.error("the disk of the database is full", exc_info=error)
             return error_response(
@@ -102,18 +102,18 @@ def add_error_handlers(app: FastAPI) -> None:
         message = "the server's database does not answer; try again in a minute"
         return error_response(503, "busy", message, headers={"retry-after": "2"})
 
-    async def validation_error(_: Request, error: Exception) -> JSONResponse:
+    async def handle_validation_error(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
         problems = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
         message = "the request does not match the schema in /api/v1/openapi.json; correct these fields"
         return error_response(422, "invalid", message, problems[:20])
 
-    app.add_exception_handler(NipRunError, known_error)
-    app.add_exception_handler(PermissionError, known_error)
-    app.add_exception_handler(OperationalError, database_error)
-    app.add_exception_handler(PoolTimeout, database_error)
-    app.add_exception_handler(HTTPException, http_error)
-    app.add_exception_handler(RequestValidationError, validation_error)
+    app.add_exception_handler(NipRunError, handle_known_error)
+    app.add_exception_handler(PermissionError, handle_known_error)
+    app.add_exception_handler(OperationalError, handle_database_error)
+    app.add_exception_handler(PoolTimeout, handle_database_error)
+    app.add_exception_handler(HTTPException, handle_http_error)
+    app.add_exception_handler(RequestValidationError, handle_validation_error)
 
 
 def _methods(app: FastAPI, request: Request) -> list[str]:

@@ -82,7 +82,7 @@ class LimitedConnection(H11Protocol):
             self.transport.close()
 
     def _enforce_limits(self) -> None:
-        """Close another connection, chosen by `_close_one`, if there are too many, in total or from one address.
+        """Close another connection, chosen by `_close_waiting`, if there are too many, in total or from one address.
 
         If its client was sending or receiving a file, the client can resume.
         """
@@ -90,22 +90,22 @@ class LimitedConnection(H11Protocol):
         counts = Counter(connection.address() for connection in candidates)
         address = self.address()
         if counts[address] >= self.max_per_address and not is_within(address, self.proxies):
-            _close_one([connection for connection in candidates if connection.address() == address], counts)
+            _close_waiting([connection for connection in candidates if connection.address() == address], counts)
         elif len(candidates) + 1 >= self.max_connections:
-            _close_one(candidates, counts)
+            _close_waiting(candidates, counts)
 
     def make_room(self, *, same_address: bool) -> bool:
         """End another request that waits for its client, and return whether there was one.
 
-        With `same_address`, end only a request from this connection's address. Then a request from a proxy ends no
-        other one, because requests from this address come from many clients.
+        With `same_address`, end only a request from this connection's address. If this address is a proxy, end none,
+        because its requests come from many clients.
         """
         address = self.address()
         if same_address and is_within(address, self.proxies):
             return False
         active = [connection for connection in self._other_connections() if not connection.is_idle()]
         candidates = [connection for connection in active if not same_address or connection.address() == address]
-        return _close_one(candidates, Counter(connection.address() for connection in candidates))
+        return _close_waiting(candidates, Counter(connection.address() for connection in candidates))
 
     def _other_connections(self) -> list[LimitedConnection]:
         connections = cast("set[LimitedConnection]", self.connections)
@@ -116,22 +116,22 @@ class LimitedConnection(H11Protocol):
         return caller_key(self.client[0]) if self.client else ""
 
 
-def _close_one(connections: Iterable[LimitedConnection], counts: Mapping[str, int]) -> bool:
-    """Close one of the connections that wait for their client; return whether there was one.
+def _close_waiting(connections: Iterable[LimitedConnection], counts: Mapping[str, int]) -> bool:
+    """Close one of the connections that wait for their client, and return whether there was one.
 
-    It is a connection of the address with the most connections (`counts`), if possible an idle one. Of several, it is
-    the one that was inactive for the longest time.
+    The connection is chosen from the address with the most connections (`counts`). Idle connections are preferred, and
+    then connections that have been inactive for longer.
     """
 
     def sort_key(connection: LimitedConnection) -> tuple[int, bool, float]:
         return -counts[connection.address()], not connection.is_idle(), connection.last_active_at
 
     waiting = (connection for connection in connections if connection.is_waiting_for_client())
-    closed = min(waiting, key=sort_key, default=None)
-    if closed is None:
+    chosen = min(waiting, key=sort_key, default=None)
+    if chosen is None:
         return False
-    closed.is_closed = True
-    closed.transport.abort()
+    chosen.is_closed = True
+    chosen.transport.abort()
     return True
 
 

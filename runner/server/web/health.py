@@ -33,12 +33,13 @@ class Readiness:
     def __init__(self, server: Service, clock: Callable[[], float] = time.monotonic) -> None:
         self._server, self._clock = server, clock
         self._probe: asyncio.Future[list[str]] | None = None
-        self._probe_started = 0.0
+        self._probe_start_time = 0.0
 
     async def problems(self) -> list[str]:
         """Return a message for each part of the server that does not answer in time."""
-        if self._probe is None or (self._probe.done() and self._clock() > self._probe_started + MAX_PROBE_AGE_SECONDS):
-            self._probe_started = self._clock()
+        is_outdated = self._clock() > self._probe_start_time + MAX_PROBE_AGE_SECONDS
+        if self._probe is None or (self._probe.done() and is_outdated):
+            self._probe_start_time = self._clock()
             self._probe = asyncio.get_running_loop().run_in_executor(None, self._run_probe)
         done, _ = await asyncio.wait([self._probe], timeout=MAX_PROBE_SECONDS)
         return (

@@ -21,7 +21,7 @@ LOG = logging.getLogger("nip_run.server")
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 """Upper bounds of the histogram's buckets, in seconds."""
 _STANDARD_FIELDS = frozenset((*vars(logging.makeLogRecord({})), "color_message"))
-"""Fields of a log record that are not from `extra`; uvicorn adds `color_message`."""
+"""Fields that every log record has, so they are not from `extra`; uvicorn adds `color_message`."""
 CLIENT_CLOSED = 499
 """Logged status of a request whose client disconnected before the response."""
 _UNLOGGED_PATHS = ("/healthz", "/readyz", "/metrics")
@@ -69,8 +69,8 @@ class RequestMetrics:
     def add(self, method: str, route: str, status: int, seconds: float) -> None:
         self.requests[method, route, status] += 1
         self.sum_seconds += seconds
-        for upper in BUCKETS:
-            self.bucket_counts[upper] += seconds <= upper
+        for bound in BUCKETS:
+            self.bucket_counts[bound] += seconds <= bound
 
     def lines(self) -> Iterator[str]:
         """Yield the metrics in Prometheus's text format.
@@ -83,7 +83,7 @@ class RequestMetrics:
             yield f'nip_run_requests_total{{method="{method}",route="{route}",status="{status}"}} {count}'
         yield "# TYPE nip_run_request_seconds histogram"
         total = sum(self.requests.values())
-        yield from (f'nip_run_request_seconds_bucket{{le="{upper}"}} {self.bucket_counts[upper]}' for upper in BUCKETS)
+        yield from (f'nip_run_request_seconds_bucket{{le="{bound}"}} {self.bucket_counts[bound]}' for bound in BUCKETS)
         yield f'nip_run_request_seconds_bucket{{le="+Inf"}} {total}'
         yield f"nip_run_request_seconds_sum {self.sum_seconds:.6f}"
         yield f"nip_run_request_seconds_count {total}"
@@ -113,18 +113,18 @@ class RequestLog:
             return
         self._warn_of_unknown_proxy(scope)
         metrics, start = self._metrics, time.monotonic()
-        sent = received = status = 0
+        sent_bytes = received_bytes = status = 0
 
         async def count_received() -> Message:
-            nonlocal received
+            nonlocal received_bytes
             message = await receive()
-            received += len(message.get("body", b""))
+            received_bytes += len(message.get("body", b""))
             return message
 
         async def count_sent(message: Message) -> None:
-            nonlocal sent, status
+            nonlocal sent_bytes, status
             status = message.get("status", status)
-            sent += len(message.get("body", b""))
+            sent_bytes += len(message.get("body", b""))
             await send(message)
 
         scope.setdefault("state", {})
@@ -133,19 +133,19 @@ class RequestLog:
             await self._app(scope, count_received, count_sent)
         finally:
             metrics.open_requests -= 1
-            metrics.sent_bytes += sent
-            metrics.received_bytes += received
+            metrics.sent_bytes += sent_bytes
+            metrics.received_bytes += received_bytes
             seconds = time.monotonic() - start
-            self._record(scope, status or CLIENT_CLOSED, seconds, received=received, sent=sent)
+            self._record(scope, status or CLIENT_CLOSED, seconds, received_bytes=received_bytes, sent_bytes=sent_bytes)
 
-    def _record(self, scope: Scope, status: int, seconds: float, *, received: int, sent: int) -> None:
-        """Count and log a request that has ended; `received` and `sent` are numbers of bytes."""
+    def _record(self, scope: Scope, status: int, seconds: float, *, received_bytes: int, sent_bytes: int) -> None:
+        """Count and log a request that has ended."""
         method = scope["method"] if scope["method"] in _METHODS else "other"
         self._metrics.add(method, getattr(scope.get("route"), "path", "none"), status, seconds)
         if scope["path"] not in _UNLOGGED_PATHS or status >= 400:
             fields = {
                 "method": method, "path": scope["path"], "status": status, "seconds": round(seconds, 4),
-                "received": received, "sent": sent, "from": caller_of(scope, self._trusted_proxies),
+                "received": received_bytes, "sent": sent_bytes, "from": caller_of(scope, self._trusted_proxies),
                 "account": scope["state"].get("account", ""),
             }  # fmt: skip
             LOG.info("request", extra=fields)

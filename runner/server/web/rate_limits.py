@@ -117,7 +117,7 @@ class RateLimit:
         if wait == 0.0 and match is not None and not is_valid:
             try:
                 is_valid = await self._tokens.check(match[1])
-                may_be_guess = False  # because an invalid token is counted here, not again after the 401 response
+                may_be_guess = False  # an invalid token is counted here, so it must not be counted after the response
                 if not is_valid:
                     self._guesses.take(address)
             except SQLAlchemyError:
@@ -146,9 +146,9 @@ def _too_many_requests(wait: float) -> Response:
 
 
 class OpenRequestLimit:
-    """Middleware that answers 503 if too many requests are open, from one address or in total; never to health checks.
+    """Middleware that answers 503 if too many requests are open, from one address or in total.
 
-    It first tries to end another request whose client sends or reads slowly. Only if there is none, it answers 503.
+    It first tries to end another request whose client sends or reads slowly. It never refuses health checks.
     """
 
     def __init__(self, app: ASGIApp, max_requests: int, max_per_address: int, proxies: tuple[str, ...]) -> None:

@@ -102,8 +102,8 @@ class PageCache:
             body = render_served(build())
             page = (body, _compress(body), _entity_tag(body))
             if len(self._pages) >= MAX_CACHED_PAGES:
-                for old in list(self._pages)[: MAX_CACHED_PAGES // 2]:
-                    self._pages.pop(old, None)
+                for old_key in list(self._pages)[: MAX_CACHED_PAGES // 2]:
+                    self._pages.pop(old_key, None)
             self._pages[key] = page
         body, compressed, tag = page
         return body_response(

@@ -47,7 +47,8 @@ def group_problems(layered: LayeredData, sound: SoundSpec) -> Iterator[Problem]:
     """Yield a problem for each agent whose model group does not exist."""
     models = layered.data.get("models")
     for name, settings in sound.mappings("agents"):
-        if isinstance(models, dict) and "model" in settings and settings["model"] not in models:
-            hint = did_you_mean(settings["model"], models) or f"; choose one of {comma_join(models)}"
-            key_path = ("agents", name, "model")
-            yield layered.problem_at(key_path, f"no model group {settings['model']!r}{hint}")
+        for key in ("model", "selector"):
+            group = settings.get(key)
+            if isinstance(models, dict) and group is not None and group not in models:
+                hint = did_you_mean(group, models) or f"; choose one of {comma_join(models)}"
+                yield layered.problem_at(("agents", name, key), f"no model group {group!r}{hint}")

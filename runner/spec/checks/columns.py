@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from runner.base.problems import Place, Problem
 from runner.base.text import list_some
 from runner.game.prompts.templates import PromptSet
+from runner.game.protocols.protocol import Protocol
 from runner.spec.datasets.loader import Dataset
 
 
@@ -23,3 +24,27 @@ def column_problems(dataset: Dataset, prompts: PromptSet, place: Place) -> Itera
             yield Problem(
                 place, f"dataset.{name}", message, "dataset: a template shows a column without text or numbers"
             )
+
+
+def protocol_column_problems(dataset: Dataset, protocol: Protocol, place: Place) -> Iterator[Problem]:
+    """Yield a problem for each column that the protocol's `private` or `quotes` names and that the dataset lacks.
+
+    The column that agents quote must be text in every row.
+    """
+    quotes = protocol.file.quotes
+    keys = {column: f"private.{column}" for column in protocol.file.private}
+    if quotes is not None:
+        keys[quotes.source] = "quotes.source"
+    for column, key in keys.items():
+        if column not in dataset.columns:
+            message = (
+                f"`{key}` of {protocol.name} needs the column {column!r}, which the dataset lacks; add it, or rename"
+            )
+            yield Problem(place, "protocol.use", f"{message} another with dataset.columns")
+        elif quotes is not None and column == quotes.source:
+            rows = [p.id for p in dataset.datapoints if not isinstance(p.columns[column], str)]
+            if rows:
+                message = (
+                    f"agents quote the column {column!r}, which is not text in: {list_some(rows)}; correct these rows"
+                )
+                yield Problem(place, f"dataset.{column}", message, "dataset: the column to quote is not text")

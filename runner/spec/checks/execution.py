@@ -48,7 +48,7 @@ def _address_problem(address: str) -> str | None:
 
 def _batch_problems(experiment: Experiment) -> Iterator[tuple[str, str]]:
     """Yield a problem if workers play with models that are called in batches."""
-    used = {agent.model for agent in experiment.agents.values()}
+    used = {group for agent in experiment.agents.values() for group in agent.groups}
     batched = sorted(group for group in used if group in experiment.models and experiment.models[group].is_batched)
     if batched:
         groups = comma_join(f"models.{group}" for group in batched)

@@ -21,6 +21,7 @@ def unlabelled_problems(experiment: Experiment, protocol: Protocol, dataset: Dat
     needs_labels = {
         "protocol.force_guess": (protocol.parameters.force_guess == "y", "force_guess: y decides by the label"),
         "training": (experiment.kind == "training", "training needs to know which verdicts are right"),
+        "tournament": (experiment.kind == "tournament", "ratings need to know who argues for the right answer"),
         "until": (experiment.until is not None, "the accuracy, by which a run stops early, is unknown"),
         "fine_tune": (experiment.fine_tune is not None, "examples need games with known rewards"),
         "rollouts.num_responses_per_timestep": (

@@ -84,31 +84,41 @@ def _key_problems(name: str, settings: Mapping[str, Any], traits: ProviderTraits
 
 def verdict_problems(layered: LayeredData, protocol: Protocol, sound: SoundSpec) -> Iterator[Problem]:
     """Yield a problem for each setting that prevents the use of log-probabilities as the probability of a verdict."""
+    key, alternative = "verdict.confidence", "set verdict.confidence=stated"
     if not from_plain(VerdictSettings, sound.section("verdict")).reads_logprobs:
-        return
-    place = layered.place(("verdict", "confidence"))
+        if not any(kind == "judge" for _, kind in protocol.selections):
+            return
+        key, alternative = "protocol.use", "choose another selector for `best_of` in the protocol"
+    place = layered.place(tuple(key.split(".")))
     format_ = from_plain(DecisionFormat, sound.section("decision_format"))
     accept, reject = format_.accept.lower(), format_.reject.lower()
     if accept.startswith(reject) or reject.startswith(accept):
         message = "one verdict's text begins with the other's, so no token distinguishes them; change decision_format"
-        yield Problem(place, "verdict.confidence", message)
-    group = sound.section("agents", protocol.verifier_name).get("model")
-    settings = dict(sound.mappings("models")).get(group) if isinstance(group, str) else None
-    if settings is None:
-        return
+        yield Problem(place, key, message)
+    judges_of_group: dict[str, str] = {}
+    for judge in protocol.verifier_names:
+        group = sound.section("agents", judge).get("model")
+        if isinstance(group, str):
+            judges_of_group.setdefault(group, judge)
+    for group, judge in judges_of_group.items():
+        settings = dict(sound.mappings("models")).get(group)
+        for message in [] if settings is None else _logprob_problems(group, judge, settings, alternative):
+            yield Problem(place, key, message)
+
+
+def _logprob_problems(group: str, judge: str, settings: Mapping[str, Any], alternative: str) -> Iterator[str]:
+    """Yield a message if a model group returns no log-probabilities. `judge` is a verifier that uses the group."""
     provider = settings.get("provider", DEFAULT_PROVIDER)
     if PROVIDERS[provider].needs_run:
         return
     if "logprobs" in PROVIDERS[provider].lacks:
-        message = f"provider {provider} returns no log-probabilities; set verdict.confidence=stated"
-        yield Problem(place, "verdict.confidence", message)
+        yield f"provider {provider} returns no log-probabilities; {alternative}"
         return
     missing = [] if settings.get("logprobs") else [f"models.{group}.logprobs=true"]
     if (settings.get("top_logprobs") or 0) < MIN_ALTERNATIVES:
         missing.append(f"models.{group}.top_logprobs=5")
     if missing:
-        message = f"reads the log-probabilities of {protocol.verifier_name}'s model; set {' and '.join(missing)}"
-        yield Problem(place, "verdict.confidence", message)
+        yield f"reads the log-probabilities of {judge}'s model; set {' and '.join(missing)}"
 
 
 def _is_set(key: str, value: Any) -> bool:

@@ -61,9 +61,11 @@ def _method_problems(
     if without_replacement and selection.sample_size_factor > 1:
         name = "training.selection.sample_size_factor"
         yield name, "a sample without replacement cannot be larger than all rollouts; lower it to 1"
-    if training.guess_replacement.proportion and experiment.agents[protocol.verifier_name].freeze:
-        name = "training.guess_replacement.proportion"
-        yield name, f"{protocol.verifier_name} is frozen, so no guess is replaced; remove {name}"
+    is_frozen = all(experiment.agents[judge].freeze for judge in protocol.verifier_names)
+    if training.guess_replacement.proportion and is_frozen:
+        name, judges = "training.guess_replacement.proportion", " and ".join(protocol.verifier_names)
+        verb = "is" if len(protocol.verifier_names) == 1 else "are"
+        yield name, f"{judges} {verb} frozen, so no guess is replaced; remove {name}"
 
 
 def split_problems(

@@ -30,6 +30,11 @@ def tree_problems(experiment: Experiment, protocol: Protocol, dataset: Dataset) 
     responses, key = rollouts.num_responses_per_timestep, "rollouts.num_responses_per_timestep"
     if responses is None:
         return
+    if protocol.selections:
+        yield (
+            key,
+            f"trees have all candidates as branches, so {protocol.name} must not select one (best_of); remove {key}",
+        )
     datapoints = experiment.training.datapoints_per_iteration if experiment.training is not None else None
     trees = (datapoints or len(dataset.datapoints)) * rollouts.per_datapoint
     calls = tree_calls(protocol, responses) * trees

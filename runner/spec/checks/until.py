@@ -14,8 +14,8 @@ def until_problems(experiment: Experiment) -> Iterator[tuple[str, str]]:
         return
     if (until.width is None) == (until.compare is None):
         yield key, "set either width or compare; or set until to null to play all datapoints"
-    if experiment.kind == "training":
-        yield key, "only a benchmark can stop early, since training needs all its games; remove until"
+    if experiment.kind != "benchmark":
+        yield key, f"only a benchmark can stop early, and this is a {experiment.kind}; remove until"
     if experiment.rollouts.num_responses_per_timestep is not None:
         message = (
             "a run of trees cannot stop early, since the rollouts of a tree are not independent; remove until, or "

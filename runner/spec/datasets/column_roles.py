@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -89,6 +90,44 @@ def find_roles(table: Table, path: Path) -> ColumnRoles | None:
     roles = ColumnRoles(columns, _label_meanings(values[columns["label"]], is_text=table.labels_are_text), is_code)
     _check_rows(roles, values, _RowNames(path, len(table.rows)))
     return roles
+
+
+def find_answer_roles(table: Table) -> ColumnRoles | None:
+    """Return the roles of the columns of questions with listed answers; None if no column is a list of answers."""
+    values = {name: [row[name] for row in table.rows] for name in table.columns}
+    lists = [name for name in table.columns if all(_is_answer_list(value) for value in values[name])]
+    labels = [name for name in table.columns if name not in lists and _score("label", name, [True]) > 2]
+    if not lists or not labels:
+        return None
+    columns, free = {"label": labels[0]}, [name for name in table.columns if name not in (lists[0], labels[0])]
+    for role in ("id", "question"):
+        best = max(free, key=lambda name: _score(role, name, values[name]), default=None)
+        if best is not None and _score(role, best, values[best]) > 0:
+            columns[role] = best
+    longest = max(free, key=lambda name: _mean_length(values[name]), default=None)
+    if "question" not in columns and longest is not None:
+        columns["question"] = longest
+    keys: dict[str, Any] = {"answers": lists[0], **({} if "id" in columns else {"ids": "rows"})}
+    if all(
+        isinstance(label, str) and label in answers for label, answers in _labels_with_lists(table, labels[0], lists[0])
+    ):
+        keys["right_answers"] = "text"
+    return ColumnRoles(columns, {}, is_code=False, keys=keys) if "question" in columns else None
+
+
+def _labels_with_lists(table: Table, label: str, answers: str) -> Iterator[tuple[Any, Sequence[Any]]]:
+    for row in table.rows:
+        yield row[label], row[answers] if isinstance(row[answers], list) else json.loads(row[answers])
+
+
+def _is_answer_list(value: Any) -> bool:
+    """Return whether a value is a list of at least two texts or numbers, or such a list as JSON in a text."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return False
+    return isinstance(value, list) and len(value) > 1 and all(isinstance(item, str | int | float) for item in value)
 
 
 def _score(role: str, name: str, values: Sequence[Any]) -> float:

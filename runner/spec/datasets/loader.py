@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,6 +18,7 @@ from runner.base.hashing import canonical, tagged_hash
 from runner.base.problems import Place, PlaceOf, Problem
 from runner.base.storage.safe_files import create
 from runner.base.text import comma_join, did_you_mean, list_some
+from runner.spec.datasets.candidates import candidate_answers, list_answers
 from runner.spec.datasets.datapoint import Datapoint
 from runner.spec.datasets.explode import ROW_NUMBER, added_column_types, columns_after_exploding, explode_rows
 from runner.spec.datasets.labels import SKIP, contradictory_words, label_problems, parse_label
@@ -61,7 +62,7 @@ class Dataset:
     @property
     def is_labelled(self) -> bool:
         """Whether the labels are known: either all of them, or none if the dataset's owner hides them."""
-        return any(point.label is not None for point in self.datapoints)
+        return any(point.is_labelled for point in self.datapoints)
 
     @cached_property
     def sha256(self) -> str:
@@ -81,11 +82,15 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, place_
         with nullcontext((path, None)) if path is not None else hub_file(settings) as (file, sha256):
             table, notes = _read_rows(file, settings, place_of)
             rows = _select_rows(file, table, settings, place_of)
+            if settings.answers is not None:
+                describe = partial(_describe_row, settings=settings)
+                rows, new_columns = list_answers(rows, table.columns, settings, place_of, describe)
+                table = replace(table, columns=new_columns)
     except (Unreadable, TooLarge, TaskLimitExceeded) as error:
         raise _error(place_of, str(error), getattr(error, "key", "dataset.path")) from error
     columns = tuple(name for name in table.columns if name not in ("id", "label"))
     group_by = settings.group_by or (settings.explode.row if settings.explode else None)
-    rows, label_messages = _convert_labels(rows, table, settings)
+    rows, label_messages = (rows, []) if settings.answers is not None else _convert_labels(rows, table, settings)
     if settings.unique_by and not label_messages:
         rows = _drop_duplicates(rows, table, settings, place_of, notes)
     problems = list(_row_problems(rows, columns, label_messages, place_of("dataset.path")))
@@ -94,7 +99,7 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, place_
         raise SpecError(problems)
     if settings.balance == "label" and rows[0]["label"] is None:
         raise _error(place_of, "cannot balance by label, since the dataset has no labels; set none", "dataset.balance")
-    points = [_datapoint(row, columns, group_by) for row in rows]
+    points = [_datapoint(row, columns, group_by, has_answers=settings.answers is not None) for row in rows]
     selected = tuple(select_datapoints(points, settings, seed))
     if not selected:
         message = f"no datapoint is left after balancing {len(points)} rows; set none, or add rows of the other label"
@@ -102,10 +107,13 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, place_
     return Dataset(selected, columns, sha256 or table.sha256, group_by, tuple(notes))
 
 
-def _datapoint(row: Mapping[str, Any], columns: Sequence[str], group_by: str | None) -> Datapoint:
+def _datapoint(row: Mapping[str, Any], columns: Sequence[str], group_by: str | None, *, has_answers: bool) -> Datapoint:
     group = "" if group_by is None else str(row[group_by])
+    values = {name: row[name] for name in columns}
+    if has_answers:
+        return Datapoint(str(row["id"]), None, values, group, candidate_answers(row))
     label = None if row["label"] is None else int(row["label"])
-    return Datapoint(str(row["id"]), label, {name: row[name] for name in columns}, group)
+    return Datapoint(str(row["id"]), label, values, group)
 
 
 def _error(place_of: PlaceOf, message: str, key: str) -> SpecError:

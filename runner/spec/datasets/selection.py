@@ -28,6 +28,12 @@ def select_datapoints(points: Sequence[Datapoint], settings: DatasetSettings, se
     return [point for point in points if point.id in selected_ids]
 
 
+def spread_evenly(points: Sequence[Datapoint], number: int) -> list[Datapoint]:
+    """Return at most `number` datapoints at equal distances, in their order."""
+    count = min(number, len(points))
+    return [points[index * len(points) // count] for index in range(count)]
+
+
 def _shuffle_key(point: Datapoint, seed: int) -> tuple[int | str, ...]:
     """Return the sort key of a datapoint: the random number of its group, then its own random number."""
     return (

@@ -95,6 +95,23 @@ class DatasetSettings:
         factory=dict,
         example={"correct": 1, "buggy": 0, "unsure": "skip"},
     )
+    answers: str | tuple[str, ...] | None = option(
+        "For protocols with `answers: listed`: the column with the list of candidate answers (a list value, or a text "
+        "in JSON), or the columns with one answer each. The column `label` then names the right answer, or a list of "
+        "right answers. Templates see the answers only as the variable `answers`. null: datapoints have labels 0 and "
+        "1, and no answers.",
+        default=None,
+        example=["right_answer", "wrong_answer"],
+        anyOf=[
+            {"type": ["string", "null"], "minLength": 1},
+            {"type": "array", "items": {"type": "string"}, "minItems": 1},
+        ],
+    )
+    right_answers: Literal["auto", "text", "letter", "number", "index"] = option(
+        "How the column `label` names a right answer: by its `text`, `letter` (A is the first answer of the file), "
+        "`number` (from 1) or `index` (from 0). `auto`: by one of the first three, if it is clear by which.",
+        default="auto",
+    )
     ids: Literal["column", "rows"] = option(
         "`column`: ids are in the column `id`. `rows`: the file has no ids, and nip-run numbers the rows `row-1`, "
         "`row-2`, ...; the order of the file must then not change.",

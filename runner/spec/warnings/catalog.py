@@ -10,13 +10,17 @@ from datetime import date
 
 from runner.base.text import comma_join, list_some
 from runner.game.prompts.templates import LAST_ROUND, SUFFIX
+from runner.game.protocols.answer_verdicts import ANSWER_MARKER, display_marker
+from runner.game.protocols.ballot import OPEN
 from runner.game.protocols.protocol import Protocol
-from runner.game.protocols.schedule import messages_without_influence, rounds_without_waste
+from runner.game.protocols.schedule import find_faults, messages_without_influence, rounds_without_waste
 from runner.models.retirements import retirement_warnings
 from runner.spec.assembly import Spec
 from runner.spec.checks.fixed_verdicts import explain_fixed_verdicts
+from runner.spec.checks.listed_answers import order_notes
 from runner.spec.paired_design import design_notes
 from runner.spec.warnings.groups import group_notes
+from runner.spec.warnings.leaks import revealed_labels, revealed_speakers, revealed_stances
 from runner.spec.warnings.measurable import few_groups, single_label, unused_columns
 from runner.spec.warnings.seeds import fixed_seeds
 from runner.spec.warnings.servers import called_groups, temperatures_out_of_range, unset_keys
@@ -38,8 +42,7 @@ def check_warnings_of(spec: Spec) -> list[str]:
 
 def _silent_templates(spec: Spec) -> Iterator[str]:
     """Warn about agents whose templates do not explain how their answers are parsed."""
-    judge = spec.protocol.verifier_name
-    for agent in spec.protocol.agent_names if spec.rejudged is None else (judge,):
+    for agent in spec.protocol.agent_names if spec.rejudged is None else spec.protocol.verifier_names:
         names = [name for name in (agent, agent + LAST_ROUND) if name in spec.prompts.sources]
         used = {variable for name in names for variable in spec.prompts.variables[name]}
         text = "\n".join(spec.prompts.sources[name] for name in names)
@@ -48,6 +51,9 @@ def _silent_templates(spec: Spec) -> Iterator[str]:
         headers = _required_headers(spec.protocol, agent) if spec.rejudged is None else ()
         if "headers" not in used and any(header.lower() not in text.lower() for header in headers):
             yield f"{never} `headers`, so {agent} does not learn how to start a message to each channel; add this"
+        marker = spec.protocol.agent_spec(agent).scratchpad
+        if marker is not None and "scratchpad_marker" not in used and marker.lower() not in text.lower():
+            yield f"{never} `scratchpad_marker`, so {agent} does not learn how to end its private notes; add this"
         decisions = _decision_texts(spec, agent).items()
         missing = [f"`{name}`" for name, decision_text in decisions if name not in used and decision_text not in text]
         if missing:
@@ -57,26 +63,34 @@ def _silent_templates(spec: Spec) -> Iterator[str]:
 def _decision_texts(spec: Spec, agent: str) -> dict[str, str]:
     """Return the texts that express an agent's decisions, by the template variables that have them."""
     format_ = spec.experiment.decision_format
-    return {"accept": format_.accept, "reject": format_.reject} if agent == spec.protocol.verifier_name else {}
+    if spec.protocol.lists_answers:
+        texts = {"decision_line": display_marker(format_.marker)} if agent in spec.protocol.verifier_names else {}
+        if spec.protocol.agent_spec(agent).stance == OPEN:
+            texts["answer_marker"] = ANSWER_MARKER
+        return texts
+    return {"accept": format_.accept, "reject": format_.reject} if agent in spec.protocol.verifier_names else {}
 
 
 def _replaced_confidence(spec: Spec) -> Iterator[str]:
     """Warn about examples that end with the true label and no confidence, if the verifier is asked for one."""
     fine_tune = spec.experiment.fine_tune
-    verifier = spec.protocol.verifier_name
     if fine_tune is None or not fine_tune.replace_verifier_guess_with_true_label or not spec.experiment.verdict.states:
         return
-    if fine_tune.agents is None or verifier in fine_tune.agents:
+    trained = [name for name in spec.protocol.verifier_names if fine_tune.agents is None or name in fine_tune.agents]
+    if trained:
         yield (
-            f"fine_tune.replace_verifier_guess_with_true_label: examples of {verifier} end with the label and without "
-            "a confidence, so a model trained on them will not state one; set false to train the confidence too"
+            f"fine_tune.replace_verifier_guess_with_true_label: examples of {comma_join(trained)} end with the label "
+            "and without a confidence, so a model trained on them will not state one; set false to train the "
+            "confidence too"
         )
 
 
 def _fixed_verdicts(spec: Spec) -> Iterator[str]:
     """Warn if a run of the spec cannot have a rank on a leaderboard."""
-    group = spec.experiment.models[spec.experiment.agents[spec.protocol.verifier_name].model]
-    reason = explain_fixed_verdicts(spec.protocol.parameters.force_guess, [(group.provider, group.model)])
+    agents, models = spec.experiment.agents, spec.experiment.models
+    groups = [models[agents[name].model] for name in spec.protocol.verifier_names]
+    judges = [(group.provider, group.model) for group in groups]
+    reason = explain_fixed_verdicts(spec.protocol.parameters.force_guess, judges)
     if reason is not None:
         yield f"the run will have no rank on any leaderboard: {reason}"
 
@@ -85,7 +99,7 @@ def _required_headers(protocol: Protocol, agent: str) -> set[str]:
     """Return the headers that an agent needs: those of each channel, if it speaks in several channels in a round."""
     rounds = map(protocol.can_be_active, range(protocol.max_message_rounds))
     turns = [channels_of[agent] for channels_of in rounds if agent in channels_of]
-    if agent == protocol.verifier_name:
+    if agent in protocol.verifier_names:
         turns = turns[:-1]  # in its last turn, the verifier must decide
     shared_channels = {channel for channels in turns if len(channels) > 1 for channel in channels}
     return {header for channel, header in protocol.agent_spec(agent).headers.items() if channel in shared_channels}
@@ -106,6 +120,12 @@ def _unheard_rounds(spec: Spec) -> Iterator[str]:
     yield f"{subject} paid for and wasted: no decision follows what {speakers} there{hint}"
 
 
+def _protocol_faults(spec: Spec) -> Iterator[str]:
+    """Warn about parts of the protocol that have no effect, and about games that cannot have a decision."""
+    if spec.rejudged is None:
+        yield from (f"{spec.protocol.place(fault.key)}: {fault.message}" for fault in find_faults(spec.protocol))
+
+
 def _skipped_parts(spec: Spec) -> Iterable[str]:
     """Warn about parts of the dataset's file that are skipped."""
     return spec.dataset.notes
@@ -118,8 +138,8 @@ def _paired_design_notes(spec: Spec) -> Iterator[str]:
 
 def _inherited_templates(spec: Spec) -> Iterator[str]:
     """Warn about the judge's templates that are taken from the run whose debates are judged."""
-    judge = spec.protocol.verifier_name
-    inherited = [name + SUFFIX for name in spec.prompts.inherited if name.partition(".")[0] == judge]
+    judges = spec.protocol.verifier_names
+    inherited = [name + SUFFIX for name in spec.prompts.inherited if name.partition(".")[0] in judges]
     if inherited and spec.rejudged is not None:
         verb = "is" if len(inherited) == 1 else "are"
         yield (
@@ -128,9 +148,15 @@ def _inherited_templates(spec: Spec) -> Iterator[str]:
         )
 
 
+def _answer_order(spec: Spec) -> Iterator[str]:
+    """Warn about listed answers whose order reveals the right one."""
+    return order_notes(spec.protocol, spec.dataset)
+
+
 WARNINGS: tuple[Callable[[Spec], Iterable[str]], ...] = (
     _unheard_rounds, _silent_templates, _replaced_confidence, fixed_seeds, _paired_design_notes, _skipped_parts,
-    group_notes, _inherited_templates, _fixed_verdicts,
+    group_notes, _inherited_templates, _fixed_verdicts, _protocol_faults, revealed_labels, revealed_stances,
+    revealed_speakers, _answer_order,
 )  # fmt: skip
 
 CHECK_WARNINGS: tuple[Callable[[Spec], Iterable[str]], ...] = (

@@ -12,7 +12,7 @@ def fixed_seeds(spec: Spec) -> Iterator[str]:
     experiment = spec.experiment
     rollouts, attempts = experiment.rollouts, experiment.retry.invalid_response.attempts
     repeats = max(rollouts.per_datapoint, rollouts.num_responses_per_timestep or 1)
-    for group in sorted({agent.model for agent in experiment.agents.values()}):
+    for group in sorted({group for agent in experiment.agents.values() for group in agent.groups}):
         settings = experiment.models[group]
         seed = settings.request_parameters.get("seed")
         if seed is not None and settings.traits.remote and max(repeats, attempts, experiment.votes) > 1:

@@ -43,8 +43,8 @@ def temperatures_out_of_range(spec: Spec) -> Iterator[str]:
 
 def called_groups(spec: Spec) -> dict[str, ModelSettings]:
     """Return the model groups that a run of the spec calls: those of all agents, or with `rejudge` only the judge's."""
-    judge, agents = spec.protocol.verifier_name, spec.experiment.agents
-    called = {agents[name].model for name in agents if spec.rejudged is None or name == judge}
+    judges, agents = spec.protocol.verifier_names, spec.experiment.agents
+    called = {agents[name].model for name in agents if spec.rejudged is None or name in judges}
     return {group: settings for group, settings in spec.experiment.models.items() if group in called}
 
 

@@ -14,6 +14,7 @@ from runner.game.prompts.templates import (
     load_prompts,
     template_names,
 )
+from runner.game.protocols.ballot import CandidateAnswers
 from runner.game.protocols.loader import builtin_names, load_protocol
 from runner.game.protocols.protocol import Protocol
 from tests.support.paths import ROOT
@@ -22,7 +23,10 @@ from tests.support.prompt_variables import make_prompt_variables
 # The prompts that ship
 
 SHIPPED = ROOT / "prompts" / "code_validation"
-AGENTS = [(name, agent) for name in builtin_names() for agent in template_names(load_protocol(name))]
+LISTED = [name for name in builtin_names() if load_protocol(name).lists_answers]
+QUOTING = [name for name in builtin_names() if load_protocol(name).file.quotes is not None]
+BINARY = [name for name in builtin_names() if name not in (*LISTED, *QUOTING)]
+AGENTS = [(name, agent) for name in BINARY for agent in template_names(load_protocol(name))]
 
 
 def shipped(name: str) -> tuple[Protocol, PromptSet]:
@@ -49,7 +53,7 @@ def test_a_shipped_prompt_renders_in_every_round(name: str, template: str, stanc
             assert "137 words" in text
 
 
-@pytest.mark.parametrize("name", builtin_names())
+@pytest.mark.parametrize("name", BINARY)
 def test_a_shipped_verifier_prompt_has_the_wire_format(name: str) -> None:
     protocol, prompts = shipped(name)
     for template in [t for t in prompts.sources if t.startswith("verifier")]:
@@ -61,7 +65,7 @@ def test_a_shipped_verifier_prompt_has_the_wire_format(name: str) -> None:
                 assert f"\n{header}" in text
 
 
-@pytest.mark.parametrize("name", builtin_names())
+@pytest.mark.parametrize("name", BINARY)
 def test_a_shipped_verifier_prompt_does_not_know_the_provers_stance(name: str) -> None:
     _, prompts = shipped(name)
     for template in [t for t in prompts.sources if t.startswith("verifier")]:
@@ -94,8 +98,59 @@ def test_a_shipped_prover_prompt_tells_the_prover_its_stance(name: str, template
 
 
 def test_every_shipped_template_is_used_by_its_protocol() -> None:
-    for name in builtin_names():
-        files = {path.name.removesuffix(".jinja") for path in (SHIPPED / name).iterdir()}
-        protocol = load_protocol(name)
-        assert files == {*template_names(protocol), protocol.verifier_name + CONFIDENCE}
-    assert {path.name for path in SHIPPED.iterdir()} == set(builtin_names())
+    for folder, names in ((SHIPPED, BINARY), (QUESTIONS, LISTED), (PASSAGES, QUOTING)):
+        for name in names:
+            files = {path.name.partition(".jinja")[0].removesuffix(".py") for path in (folder / name).iterdir()}
+            protocol = load_protocol(name)
+            confidence = [judge + CONFIDENCE for judge in protocol.verifier_names] if folder == SHIPPED else []
+            assert files == {*template_names(protocol), *confidence}
+        assert {path.name for path in folder.iterdir()} == set(names)
+
+
+# Prompts about listed answers
+
+QUESTIONS = ROOT / "prompts" / "question_answering"
+PASSAGES = ROOT / "prompts" / "passages"
+ANSWERS = CandidateAnswers(("Paris", "Rome", "Oslo"), (1,))
+
+
+def texts_about_answers(name: str, template: str, form: str = "answer") -> list[str]:
+    """Return the text of a template in games with several seeds."""
+    protocol = load_protocol(name)
+    prompts = load_prompts(QUESTIONS / name, protocol, ["question", "answers"], Place("s"))
+    agent = template.removesuffix(LAST_ROUND)
+    texts = []
+    for seed in range(8):
+        ballot = protocol.ballot(ANSWERS, seed).variables(agent)
+        line = {"decision_line": f"LINE {form}", "verdict_form": form, "answer_marker": "Answer:"}
+        texts.append(prompts.render(template, {**make_prompt_variables(protocol, agent), **ballot, **line}))
+    return texts
+
+
+@pytest.mark.parametrize("form", ["answer", "distribution", "scores"])
+@pytest.mark.parametrize("name", LISTED)
+def test_a_verifier_about_answers_sees_all_answers_and_the_line_of_a_verdict(name: str, form: str) -> None:
+    for text in texts_about_answers(name, "verifier", form):
+        assert all(re.search(rf"^[ABC]\) {answer}$", text, re.MULTILINE) for answer in ANSWERS.texts)
+        assert f"LINE {form}" in text
+        assert "What is it?" in text
+    assert all(f"LINE {form}" in text for text in texts_about_answers(name, "verifier.last_round", form))
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_a_verifier_about_answers_does_not_learn_who_argues_for_which(name: str) -> None:
+    prompts = load_prompts(QUESTIONS / name, load_protocol(name), ["question", "answers"], Place("s"))
+    for template in [t for t in prompts.sources if t.startswith("verifier")]:
+        assert not {"stance", "answer", "answer_letter"} & prompts.variables[template]
+
+
+@pytest.mark.parametrize(
+    ("name", "prover"), [("answer_debate", "prover0"), ("answer_debate", "prover1"), ("consultancy", "prover")]
+)
+def test_a_prover_learns_the_answer_that_it_must_argue_for(name: str, prover: str) -> None:
+    argued = {re.search(r"the right answer is ([ABC]\) \w+)\.", text)[1] for text in texts_about_answers(name, prover)}  # type: ignore[index]
+    assert len({answer[3:] for answer in argued}) > 1
+
+
+def test_a_prover_that_chooses_learns_how_to_state_its_answer() -> None:
+    assert all("\nAnswer: <letter>\n" in text for text in texts_about_answers("open_consultancy", "prover"))

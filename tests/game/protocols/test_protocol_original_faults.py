@@ -23,6 +23,7 @@ from runner.rollouts.agents.whole_agent import Observation
 from tests.support.games import (
     DUEL,
     LENIENT,
+    ONE_VERIFIER,
     STRICT,
     list_speakers,
     load_protocol_text,
@@ -160,7 +161,10 @@ def test_a_parameter_that_the_protocol_fixes_is_refused_by_its_name(
 @pytest.mark.parametrize(("name", "parameters"), ALLOWED)
 def test_there_are_as_many_questions_as_rounds_of_the_verifier(name: str, parameters: dict[str, object]) -> None:
     protocol = load_protocol(name, parameters)
-    speaks = ["verifier" in protocol.can_be_active(i) for i in range(protocol.max_message_rounds)]
+    speaks = [
+        any(judge in protocol.can_be_active(i) for judge in protocol.verifier_names)
+        for i in range(protocol.max_message_rounds)
+    ]
     assert protocol.max_verifier_questions == sum(speaks)
     for round_ in range(protocol.max_message_rounds):
         assert protocol.questions_left(round_) == sum(speaks[round_:])
@@ -182,7 +186,7 @@ def test_a_game_that_was_begun_goes_on_as_it_would_have() -> None:
     assert next(game).round == 5
 
 
-@pytest.mark.parametrize("name", builtin_names())
+@pytest.mark.parametrize("name", ONE_VERIFIER)
 def test_there_is_no_round_before_the_first(name: str) -> None:
     protocol = load_protocol(name)
     agent = make_agent(protocol, "verifier", attempts=1)

@@ -29,7 +29,8 @@ def make_place(key: str) -> Place:
         ("name: council", "name: Council", ["1:1: name: 'Council' does not have the form ^[a-z][a-z0-9_]*$"]),
         ("role: verifier", "role: prover", ["3:1: agents: exactly one agent must be the verifier; here none is"]),
         ("role: prover, human_name: Second", "role: verifier, human_name: Second", [
-            "3:1: agents: exactly one agent must be the verifier; here second, verifier is"]),
+            ("3:1: agents: exactly one agent must be the verifier; here second, verifier are; add "
+             "panel: {rule: majority}, or remove some")]),
         ("members: [speaker, verifier]", "members: [speaker, verifer]", [
             "9:29: channels.main.members.1: no agent 'verifer'; did you mean 'verifier'?",
             ("12:13: cycle.0.speak.verifier: verifier speaks in 'main', but is not a member; "

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from runner import Environment, NestedArrayDict
-from runner.game.protocols.loader import builtin_names, load_protocol
+from runner.game.protocols.loader import load_protocol
 from runner.game.protocols.protocol import Protocol
 from runner.models.providers.dummy import DummyModel
 from runner.rollouts.agents import AgentNotActiveInChannelError, AgentRuntime, OpenAiWholeAgent
@@ -20,6 +20,7 @@ from runner.rollouts.engine import Engine
 from runner.rollouts.plan import Plan
 from runner.spec.loader import Spec, load_spec
 from tests.reference.adapter import Script, agents_of, cases, protocol_of
+from tests.support.games import ONE_VERIFIER
 from tests.support.specs import spec_file
 
 
@@ -66,7 +67,7 @@ def assert_steps_hold(steps: NestedArrayDict, expected: NestedArrayDict, *path: 
         assert got.tolist() == value.tolist(), (*path, name)
 
 
-@pytest.mark.parametrize("name", builtin_names())
+@pytest.mark.parametrize("name", ONE_VERIFIER)
 def test_stepped_by_hand_it_is_the_game_that_the_runner_plays(tmp_path: Path, name: str) -> None:
     spec = spec_of(tmp_path, name, randomize_prover_stance=True, verifier_no_guess_reward=-0.125)
     plan = Plan(spec)

@@ -9,7 +9,7 @@ import pytest
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.plan import Plan
 from runner.runs.planning.calibration import CalibrationRun, temporary_results
-from runner.runs.planning.server_overhead import CALLS, server_overhead
+from runner.runs.planning.server_overhead import CALLS, measure_server_overhead
 from runner.spec.loader import load_spec
 from tests.support.specs import spec_file
 
@@ -32,7 +32,7 @@ def test_a_measured_run_plays_twice_the_first_games_at_least_and_counts_all_its_
 def test_what_a_servers_answer_costs_is_the_cpu_of_the_client_alone(tmp_path: Path) -> None:
     plan = Plan(load_spec(spec_file(tmp_path, "http://127.0.0.1:9/v1", size=4)))
     with temporary_results(Results(tmp_path / "results")) as results:
-        found = server_overhead(plan, results, "m", words=2000, prompt_tokens=3000)
+        found = measure_server_overhead(plan, results, "m", words=2000, prompt_tokens=3000)
         (live,) = (run for run in (results.path / "runs").iterdir() if run.name == "live")
         records = (live / "journal.jsonl").read_bytes().count(b'"kind":"call"')
     assert records > CALLS

@@ -22,7 +22,7 @@ from runner.results.tables import Rows
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.reorder_buffer import MAX_CHARACTERS_IN_MEMORY, PlanOrderBuffer
-from runner.runs.execution.accounting import CountedRollout
+from runner.runs.execution.accounting import RolloutCounts
 from runner.runs.execution.game_outputs import RolloutOutput, WorkerGame, WorkerRollout
 from runner.runs.workers import messages
 from runner.runs.workers.leases import (
@@ -167,7 +167,7 @@ def test_a_line_that_gets_its_number_later_is_the_line_that_one_process_writes(r
 def test_what_was_made_of_a_game_waits_on_disk_where_memory_does_not_hold_it(tmp_path: Path) -> None:
     def made(number: int, size: int) -> WorkerGame:
         rows = [Rows(b"x" * size, 1), Rows(b"", 0), Rows(b"", 0)]
-        counted = CountedRollout("decided", True, 0, 5, (number, 0, 0), ())
+        counted = RolloutCounts("decided", True, 0, 5, (number, 0, 0), ())
         one = RolloutOutput(rows, GameMeasurement("decided", "g", (), None), [], None)
         return WorkerGame([WorkerRollout(one, counted, (1, 1))])
 

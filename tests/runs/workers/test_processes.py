@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.base.errors import BudgetExhausted, ProviderRefusal, RunError
+from runner.base.errors import ANSWERS_ARE_SAVED, BudgetExhausted, ProviderRefusal, RunError
 from runner.runs.execution.accounting import Progress
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import (
@@ -98,7 +98,7 @@ def test_ctrl_c_lets_calls_in_flight_come_in_and_the_run_goes_on_by_one_process(
         process.send_signal(signal.SIGINT)
         code, _, err = wait_for_exit(process)
         assert code == 130, err
-        assert "all paid answers are saved" in err
+        assert ANSWERS_ARE_SAVED in err
         assert not any(map(is_worker_running, workers))
         run = only_run(tmp_path / "results")
         calls = [record for record in journal_records(run) if record["kind"] == "call"]
@@ -305,7 +305,7 @@ def test_a_worker_without_memory_is_told_and_loses_nothing(tmp_path: Path) -> No
         said = str(error)
         result = run_spec(path, tmp_path / "two", TWO)
     assert short
-    assert not said or re.search("(out of memory|worker process).*all paid answers are saved", said, re.IGNORECASE), (
+    assert not said or re.search("(out of memory|worker process).*all answers so far are saved", said, re.IGNORECASE), (
         said
     )
     assert derived_files(result.path) == derived_files(run_spec(path, tmp_path / "one").path)

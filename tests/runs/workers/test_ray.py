@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from runner.base.errors import ANSWERS_ARE_SAVED
 from runner.runs.workers import messages
 from runner.runs.workers.cluster import connection
 from runner.runs.workers.cluster.connection import connected
@@ -79,7 +80,7 @@ def test_ctrl_c_lets_calls_in_flight_come_in_and_leaves_nothing(tmp_path: Path) 
         os.killpg(process.pid, signal.SIGINT)
         code, _, err = wait_for_exit(process)
         assert code == 130, err
-        assert "all paid answers are saved" in err
+        assert ANSWERS_ARE_SAVED in err
         run = only_run(tmp_path / "results")
         assert len([one for one in journal_records(run) if one["kind"] == "call"]) == server.requests
         assert not (run / "in_flight").exists()
@@ -154,7 +155,7 @@ def test_ctrl_c_between_two_points_leaves_nothing_of_their_ray(tmp_path: Path, s
         os.killpg(process.pid, signal.SIGINT)
         code, _, err = wait_for_exit(process)
     assert code == 130, err
-    assert "all paid answers are saved" in err
+    assert ANSWERS_ARE_SAVED in err
     assert len(list(short.glob("ray/session_2*"))) == 1
     wait_until(nothing_left)
 

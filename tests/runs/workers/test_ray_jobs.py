@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.base.errors import ANSWERS_ARE_SAVED
 from tests.support import ray_cluster
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import command, environment, wait_until
@@ -108,7 +109,7 @@ def test_a_job_that_is_stopped_lets_calls_come_in_and_the_next_one_goes_on(tmp_p
             assert len([one for one in journal_records(run) if one["kind"] == "call"]) == server.requests
             assert not (run / "in_flight").exists()
             said = ray(nodes, "logs", "first").stdout
-            assert "all paid answers are saved" in said
+            assert ANSWERS_ARE_SAVED in said
             assert "SIGTERM received" not in said
             again = submit(nodes, tmp_path / "work", *RUN, "--results", kept)
             assert again.returncode == 0, again.stdout + again.stderr

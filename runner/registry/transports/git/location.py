@@ -103,8 +103,8 @@ def parse_location(text: str) -> GitLocation:
         match = _SSH_SHORTHAND.fullmatch(text)
     if match is not None:
         return _parse_url(match)
-    path, revision = (text, None) if _absolute(text).exists() else _split_revision(text)
-    return GitLocation(str(_absolute(path)), _normalize_revision(revision), ("file",))
+    path, revision = (text, None) if _absolute_path(text).exists() else _split_revision(text)
+    return GitLocation(str(_absolute_path(path)), _normalize_revision(revision), ("file",))
 
 
 def _parse_url(match: re.Match[str]) -> GitLocation:
@@ -123,7 +123,7 @@ def _parse_url(match: re.Match[str]) -> GitLocation:
     if scheme and ("?" in path or "#" in path):
         raise UsageError(f"git:{start}{host}: the address of a repository cannot have '?' or '#'; remove the query")
     if scheme == "file" and not (host or port) and path:
-        return GitLocation(str(_absolute(unquote(path))), _normalize_revision(revision), ("file",))
+        return GitLocation(str(_absolute_path(unquote(path))), _normalize_revision(revision), ("file",))
     if scheme == "file" or not _HOST.fullmatch(host) or not path.strip("/") or (user and not _USER.fullmatch(user)):
         raise _invalid_address(start)
     if scheme in _UNENCRYPTED and not _LOOPBACK.fullmatch(host):
@@ -142,7 +142,7 @@ def _parse_url(match: re.Match[str]) -> GitLocation:
     )
 
 
-def _absolute(path: str) -> Path:
+def _absolute_path(path: str) -> Path:
     try:
         return local_path(path)
     except UsageError as error:

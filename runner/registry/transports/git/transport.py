@@ -160,10 +160,10 @@ class GitTransport:
         if self._commit is None or not arguments:
             return
         count = size = 0
-        rest = b""
+        incomplete_record = b""
         with self._git.stream("ls-tree", "-z", "-l", self._commit, *arguments) as output:
             while piece := output.read1(PIECE_BYTES):  # type: ignore[attr-defined]
-                *records, rest = (rest + piece).split(b"\0")
+                *records, incomplete_record = (incomplete_record + piece).split(b"\0")
                 count, size = count + len(records), size + len(piece)
                 if count > self._limits.entries or size > self._limits.entries * _MEAN_ENTRY_BYTES:
                     raise ReleaseError(
@@ -226,9 +226,9 @@ class GitTransport:
     def _find_revision(self) -> tuple[str | None, str | None]:
         """Return the full name of the branch or tag to read, and the branch to publish to.
 
-        A repository without commits has no full name (None), and a tag has no branch (None).
+        The name is None if the repository has no commits. The branch is None if the revision is a tag.
         """
-        refs, target = self._list_refs()
+        refs, default_ref = self._list_refs()
         revision = self._location.revision
         if revision is not None:
             if f"{_HEADS}{revision}" in refs:
@@ -241,26 +241,27 @@ class GitTransport:
                 )
             return None, revision
         branches = [name.removeprefix(_HEADS) for name in refs if name.startswith(_HEADS)]
-        has_default = HEAD in refs and target in (None, *refs)  # the default branch may be missing, or have no commits
+        # The default branch may be missing, or have no commits.
+        has_default = HEAD in refs and default_ref in (None, *refs)
         if not has_default:
-            usual = [name for name in _USUAL_BRANCHES if name in branches] or branches
+            candidates = [name for name in _USUAL_BRANCHES if name in branches] or branches
             if not branches:
                 return None, self._location.unborn_branch or _USUAL_BRANCHES[0]
-            if usual[0] not in _USUAL_BRANCHES and len(branches) > 1:
+            if candidates[0] not in _USUAL_BRANCHES and len(branches) > 1:
                 raise ReleaseError(f"{self.address}: the repository has no default branch. Name a branch: @BRANCH")
-            target = f"{_HEADS}{usual[0]}"
-        if target is None:  # the remote HEAD is detached: a commit, not a branch
+            default_ref = f"{_HEADS}{candidates[0]}"
+        if default_ref is None:  # the remote HEAD is detached: a commit, not a branch
             return HEAD, None
-        branch = target.removeprefix(_HEADS)
-        if not target.startswith(_HEADS) or not is_revision_name(branch):
+        branch = default_ref.removeprefix(_HEADS)
+        if not default_ref.startswith(_HEADS) or not is_revision_name(branch):
             raise ReleaseError(
                 f"{self.address}: nip-run does not accept the name of its default branch, {branch!r}. Name another "
                 "branch: @BRANCH"
             )
-        return target, branch
+        return default_ref, branch
 
     def _list_refs(self, *names: str) -> tuple[dict[str, str], str | None]:
-        """Return the commit of each branch and tag of the repository, and the full name of its default branch."""
+        """Return the commit of each branch and tag, and the full name of the default branch or None if unknown."""
         output = self._git.run(*self._remote_options(), "ls-remote", "--symref", _REMOTE, *names)
         refs, target = {}, None
         for line in output.decode("utf-8", "replace").splitlines():
@@ -299,10 +300,10 @@ class GitTransport:
             self._check_free(folders)
             if self._branch is None:
                 raise UsageError(f"{self.address}: cannot publish to a commit or tag. Name a branch: @BRANCH")
-            new = _NewFolders(self._git, folders, message)
+            new_folders = _NewFolders(self._git, folders, message)
             if self._pull_request and self._commit is not None:
-                return self._propose(new, self._branch)
-            return self._push_with_retries(new, self._branch)
+                return self._push_for_pull_request(new_folders, self._branch)
+            return self._push_with_retries(new_folders, self._branch)
 
     def _check_free(self, folders: Mapping[str, object]) -> None:
         """Check that the folders do not exist yet, and that their parents are folders or do not exist."""
@@ -315,16 +316,16 @@ class GitTransport:
         for path, entry in self._list_entries(*{path for path in parents if path not in existing}):
             raise ReleaseError(f"{self.address}: {path} is {entry}, not a folder; tell the repository's owner")
 
-    def _push_with_retries(self, new: _NewFolders, branch: str) -> AddResult:
+    def _push_with_retries(self, new_folders: _NewFolders, branch: str) -> AddResult:
         """Push a commit with the new folders; if another publisher was faster, try again on the new commit."""
         for attempt in range(self._limits.pushes):
-            commit = new.create_commit(self._commit)
+            commit = new_folders.create_commit(self._commit)
             if self._push(commit, branch, self._commit):
                 self._set_commit(commit)
                 return AddResult(revision=commit)
             self._sleep(random.uniform(0, min(0.1 * 1.5**attempt, _MAX_WAIT_SECONDS)))
             self._fetch_newest()
-            self._check_free(new.trees)
+            self._check_free(new_folders.trees)
         raise ReleaseError(
             f"{self.address}: other publishers changed the branch {branch} during each of {self._limits.pushes} "
             "attempts. Nothing was added; try again later."
@@ -346,19 +347,20 @@ class GitTransport:
             return current == commit
         return True
 
-    def _propose(self, new: _NewFolders, base: str) -> AddResult:
+    def _push_for_pull_request(self, new_folders: _NewFolders, base: str) -> AddResult:
         """Push the folders to a new branch, for a pull request into `base`.
 
         The branch's name depends only on the content of the folders, so a repeated call finds the branch again.
         """
-        trees = [f"{folder}={new.trees[folder]}" for folder in sorted(new.trees)]
-        label = re.sub(r"[^a-z0-9]+", "-", min(new.trees))[:60].strip("-")
+        trees = [f"{folder}={new_folders.trees[folder]}" for folder in sorted(new_folders.trees)]
+        label = re.sub(r"[^a-z0-9]+", "-", min(new_folders.trees))[:60].strip("-")
         branch = f"publish/{label}-{sha256(' '.join(trees).encode()).hexdigest()[:12]}"
-        commit = new.create_commit(self._commit)
+        commit = new_folders.create_commit(self._commit)
         if not self._push(commit, branch, None):
             proposed = self._fetch(f"{_HEADS}{branch}", _PROPOSED_REF)
-            listing = self._git.run("ls-tree", "-z", "-d", "-t", proposed, *new.trees).decode("utf-8", "replace")
-            if all(f" {tree}\t{folder}\0" in listing for folder, tree in new.trees.items()):
+            trees_output = self._git.run("ls-tree", "-z", "-d", "-t", proposed, *new_folders.trees)
+            listing = trees_output.decode("utf-8", "replace")
+            if all(f" {tree}\t{folder}\0" in listing for folder, tree in new_folders.trees.items()):
                 commit = proposed  # an earlier call pushed the same folders
             else:
                 branch = f"{branch}-{secrets.token_hex(3)}"
@@ -376,7 +378,7 @@ class _NewFolders:
         self._git = git
         self._message = (message.replace("\0", "").strip() or "Publish").encode("utf-8", "replace")
         contents = {f"{folder}/{path}": content for folder, files in folders.items() for path, content in files}
-        git.fast_import(self._import(contents))
+        git.fast_import(self._import_commands(contents))
         hashes = git.run("rev-parse", *(f"{_FILES_REF}:{folder}" for folder in folders)).decode().split()
         self.trees = dict(zip(folders, hashes, strict=True))
         """The hash of each folder's git tree."""
@@ -384,10 +386,11 @@ class _NewFolders:
     def create_commit(self, base: str | None) -> str:
         """Return a new commit that adds the folders to the commit `base`; without `base`, a first commit."""
         changes = [f"M 040000 {tree} {folder}" for folder, tree in self.trees.items()]
-        self._git.fast_import([self._commit(_NEW_REF, [*([] if base is None else [f"from {base}"]), *changes])])
+        parents = [] if base is None else [f"from {base}"]
+        self._git.fast_import([self._commit_commands(_NEW_REF, [*parents, *changes])])
         return self._git.resolve_commit(_NEW_REF)
 
-    def _import(self, contents: Mapping[str, Content]) -> Iterator[bytes]:
+    def _import_commands(self, contents: Mapping[str, Content]) -> Iterator[bytes]:
         """Yield the commands for `git fast-import` that store the files."""
         for number, content in enumerate(contents.values(), 1):
             try:
@@ -395,22 +398,23 @@ class _NewFolders:
                     size = file.seek(0, io.SEEK_END)
                     file.seek(0)
                     yield b"blob\nmark :%d\ndata %d\n" % (number, size)
-                    left = size
-                    while left and (piece := file.read(min(PIECE_BYTES, left))):
-                        left -= len(piece)
+                    bytes_left = size
+                    while bytes_left and (piece := file.read(min(PIECE_BYTES, bytes_left))):
+                        bytes_left -= len(piece)
                         yield piece
-                    if left or file.read(1):
+                    if bytes_left or file.read(1):
                         raise ReleaseError(f"{content!s} changed while it was read; publish again")
             except OSError as error:
                 raise ReleaseError(f"cannot read {content!s}: {error.strerror}") from error
             yield b"\n"
-        yield self._commit(_FILES_REF, [f"M 100644 :{number} {path}" for number, path in enumerate(contents, 1)])
+        changes = [f"M 100644 :{number} {path}" for number, path in enumerate(contents, 1)]
+        yield self._commit_commands(_FILES_REF, changes)
 
-    def _commit(self, ref: str, changes: Sequence[str]) -> bytes:
+    def _commit_commands(self, ref: str, changes: Sequence[str]) -> bytes:
         """Return the commands of `git fast-import` for a commit."""
         now = int(time.time())
-        people = [f"{role.lower()} {self._person(role)} {now} +0000" for role in ("AUTHOR", "COMMITTER")]
-        head = [f"commit {ref}", *people, f"data {len(self._message)}", ""]
+        person_lines = [f"{role.lower()} {self._person(role)} {now} +0000" for role in ("AUTHOR", "COMMITTER")]
+        head = [f"commit {ref}", *person_lines, f"data {len(self._message)}", ""]
         return "\n".join(head).encode() + self._message + "\n".join(["", *changes, "done", ""]).encode()
 
     def _person(self, role: str) -> str:

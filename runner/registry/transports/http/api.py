@@ -16,7 +16,12 @@ import orjson
 from runner.base.errors import NotFoundError, ReleaseError
 from runner.base.redaction import remember_secret
 from runner.base.text import in_one_line, shortened
-from runner.registry.transports.http.tokens import REGISTRY, TOKEN, is_token_for_other_server, token_for
+from runner.registry.transports.http.tokens import (
+    REGISTRY_ENV,
+    TOKEN_ENV,
+    is_token_for_other_server,
+    token_for,
+)
 from runner.registry.transports.http_client import ConnectionFailed, HttpClient, TransferError
 from runner.registry.transports.interface import IndexedRelease
 from runner.registry.transports.timeouts import Timeouts, requested_wait
@@ -49,8 +54,8 @@ class ApiResponse:
     @property
     def problems(self) -> Sequence[str]:
         problems = self.body.get("problems", [])
-        listed = problems[:_MAX_PROBLEMS] if isinstance(problems, list) else []
-        return [in_one_line(shortened(str(problem), 1_000)) for problem in listed]
+        shown_problems = problems[:_MAX_PROBLEMS] if isinstance(problems, list) else []
+        return [in_one_line(shortened(str(problem), 1_000)) for problem in shown_problems]
 
 
 class RegistryApi:
@@ -72,7 +77,7 @@ class RegistryApi:
     @property
     def token_hint(self) -> str:
         """The end of an error message about a refused request: why no token was sent, and what to do."""
-        hint = f"; {TOKEN} is for {REGISTRY}, which is not this server" if self._has_other_token else ""
+        hint = f"; {TOKEN_ENV} is for {REGISTRY_ENV}, which is not this server" if self._has_other_token else ""
         return hint if self._token else f"{hint}; give a token: nip-run login {self.base}"
 
     def get_json(self, path: str, **options: Any) -> Mapping[str, Any]:

@@ -24,18 +24,18 @@ class FilePrefetch:
 
     def __init__(self, api: RegistryApi) -> None:
         self._api = api
-        self._planned: Sequence[str] = ()
+        self._planned_paths: Sequence[str] = ()
         self._positions: Mapping[str, int] = {}
-        """The positions of files in `_planned`."""
+        """The positions of files in `_planned_paths`."""
         self._next_position = 0
-        """The position in `_planned` after the last requested file."""
-        self._fetched: dict[str, bytes] = {}
+        """The position in `_planned_paths` after the last requested file."""
+        self._contents: dict[str, bytes] = {}
         """The contents of the files in the last answer that `pop_file` has not returned yet, by path."""
 
     def plan_prefetch(self, paths: Sequence[str]) -> None:
         """Set the paths of the files that the caller will open soon. The first path is the file to open first."""
-        self._fetched.clear()
-        self._planned, self._next_position = paths, 0
+        self._contents.clear()
+        self._planned_paths, self._next_position = paths, 0
         self._positions = {path: position for position, path in enumerate(paths)}
 
     def pop_file(self, path: str) -> bytes | None:
@@ -43,13 +43,13 @@ class FilePrefetch:
         position = self._positions.get(path, -1)
         if position >= self._next_position:
             self._next_position = position + MAX_FILES_AT_ONCE
-            self._fetched = dict(self._fetch(self._planned[position : self._next_position]))
-        return self._fetched.pop(path, None)
+            self._contents = dict(self._fetch(self._planned_paths[position : self._next_position]))
+        return self._contents.pop(path, None)
 
     def _fetch(self, requested: Sequence[str]) -> Iterator[tuple[str, bytes]]:
         """Yield the path and content of each requested file, except missing and too large files."""
         data = self._api.post("/files", json={"paths": requested})
-        position, missing = 0, set(requested)
+        position, unanswered = 0, set(requested)
         while position < len(data):
             end = data.find(b"\n", position, position + _MAX_HEADER_BYTES)
             try:
@@ -61,11 +61,11 @@ class FilePrefetch:
                 ) from error
             position = end + 1
             is_valid_size = size is None or (type(size) is int and 0 <= size <= len(data) - position)
-            if path not in missing or not is_valid_size:
+            if path not in unanswered or not is_valid_size:
                 raise ReleaseError(
                     f"{self._api.base} sends a file that was not requested, or of the wrong size; tell its operator"
                 )
-            missing.discard(path)
+            unanswered.discard(path)
             if size is not None:  # None: the file is missing or too large
                 yield path, data[position : position + size]
                 position += size

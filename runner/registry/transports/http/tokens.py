@@ -22,9 +22,9 @@ from runner.base.storage.locks import locked
 from runner.base.storage.safe_files import make_folders, read_bounded
 from runner.base.text import shortened
 
-TOKEN = "NIP_RUN_TOKEN"  # noqa: S105 - a name
+TOKEN_ENV = "NIP_RUN_TOKEN"  # noqa: S105 - a name
 """The environment variable with the token for the server in `NIP_RUN_REGISTRY`."""
-REGISTRY = "NIP_RUN_REGISTRY"
+REGISTRY_ENV = "NIP_RUN_REGISTRY"
 _MAX_BYTES = 1 << 20
 
 
@@ -69,18 +69,19 @@ def token_for(base: str) -> str | None:
         UsageError: `NIP_RUN_TOKEN` is set without the address of a server in `NIP_RUN_REGISTRY`.
         RunError: the stored tokens cannot be read.
     """
-    token, registry = os.environ.get(TOKEN, "").strip(), os.environ.get(REGISTRY, "")
+    token, registry = os.environ.get(TOKEN_ENV, "").strip(), os.environ.get(REGISTRY_ENV, "")
     # A stored token is not used instead: it could belong to another account than the user expects.
     if token and not registry.startswith(("http://", "https://")):
         raise UsageError(
-            f"{TOKEN} is set, but {REGISTRY} does not name its server: set {REGISTRY}={base}, or unset {TOKEN}"
+            f"{TOKEN_ENV} is set, but {REGISTRY_ENV} does not name its server: set {REGISTRY_ENV}={base}, or unset "
+            f"{TOKEN_ENV}"
         )
     return token if token and _is_same_server(registry, base) else _read_tokens().get(base)
 
 
 def is_token_for_other_server(base: str) -> bool:
     """Return whether `NIP_RUN_TOKEN` is set for another server."""
-    return bool(os.environ.get(TOKEN, "").strip()) and not _is_same_server(os.environ.get(REGISTRY, ""), base)
+    return bool(os.environ.get(TOKEN_ENV, "").strip()) and not _is_same_server(os.environ.get(REGISTRY_ENV, ""), base)
 
 
 def _is_same_server(address: str, base: str) -> bool:

@@ -110,12 +110,12 @@ class HttpTransport:
 
     def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> AddResult:  # noqa: ARG002
         contents: dict[str, Content] = {}
-        declared: list[dict[str, Any]] = [
+        declared_folders: list[dict[str, Any]] = [
             {"folder": folder, "files": [_declare_file(*file, contents) for file in files]}
             for folder, files in folders.items()
         ]
-        sizes = {file["sha256"]: file["size"] for entry in declared for file in entry["files"]}
-        upload = self._send_request(sizes, "POST", "/uploads", json={"folders": declared})
+        sizes = {file["sha256"]: file["size"] for entry in declared_folders for file in entry["files"]}
+        upload = self._send_request(sizes, "POST", "/uploads", json={"folders": declared_folders})
         if upload.state == OPEN:
             for sha256, offset in upload.resume_offsets.items():
                 self._send_file(sizes, upload.id, sha256, contents[sha256], offset)
@@ -167,7 +167,7 @@ class HttpTransport:
                     if len(data) < REQUEST_BYTES and received == offset + len(data):
                         return
                 else:
-                    self._check_refusal(response)
+                    self._raise_if_refused(response)
                     received = self._send_request(sizes, "GET", f"/uploads/{upload_id}").resume_offsets.get(sha256)
                     if received is None:
                         return  # the server has the complete file
@@ -181,7 +181,7 @@ class HttpTransport:
                     timer.pause(0.0 if response is None else response.wait)
                 offset = received
 
-    def _check_refusal(self, response: ApiResponse | None) -> None:
+    def _raise_if_refused(self, response: ApiResponse | None) -> None:
         """Raise an error if the server refused a piece of a file, and would refuse it again."""
         if response is not None and response.status == 422:
             message = f"{self.address}: {response.message}; a file changed during the upload, publish again"

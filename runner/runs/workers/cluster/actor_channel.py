@@ -35,7 +35,7 @@ class ActorChannel:
         self._next_number = 0
         """The number of the writer's next call."""
         self._early_calls: dict[int, asyncio.Future[None]] = {}
-        """The calls that wait because a call with a lower number has not arrived, by number."""
+        """Futures, by number, of the calls that arrived before a call with a lower number."""
         self._open_call: asyncio.Future[bytes] | None = None
         """The result of the writer's open call."""
         self._is_flush_scheduled = False
@@ -66,8 +66,8 @@ class ActorChannel:
         """
         loop = asyncio.get_running_loop()
         if number != self._next_number:
-            own_turn = self._early_calls[number] = loop.create_future()
-            await own_turn
+            turn_future = self._early_calls[number] = loop.create_future()
+            await turn_future
         self._next_number = number + 1
         self._return_messages()
         if self._abandon_timer is not None:

@@ -55,7 +55,7 @@ class _Connection:
     """This process's connection to a cluster, which successive runs can share."""
 
     def __init__(self) -> None:
-        self._closing = ExitStack()
+        self._exit_stack = ExitStack()
         self._address: str | None = None
         self._cpus = 0
         self._is_open = False
@@ -68,16 +68,16 @@ class _Connection:
         if ray.is_initialized():
             return
         # Ray's processes end together with the thread that started them, so this thread must live until `close`.
-        thread = self._closing.enter_context(ThreadPoolExecutor(1, "nip-run-ray"))
-        self._closing.enter_context(_without_ray_output(ray))
-        self._closing.callback(lambda: thread.submit(ray.shutdown).result())
+        thread = self._exit_stack.enter_context(ThreadPoolExecutor(1, "nip-run-ray"))
+        self._exit_stack.enter_context(_without_ray_output(ray))
+        self._exit_stack.callback(lambda: thread.submit(ray.shutdown).result())
         self._address, self._cpus, self._is_open = address, execution.count, True
         await _connect_in(thread, ray, execution)
 
     def close(self) -> None:
         """Disconnect, and end a cluster that this command started."""
         self._is_open = False
-        self._closing.close()
+        self._exit_stack.close()
 
 
 _SHARED: ContextVar[_Connection | None] = ContextVar("nip_run_ray", default=None)
@@ -120,11 +120,11 @@ async def connected(execution: Execution) -> AsyncIterator[None]:
 
 async def _connect_in(thread: Executor, ray: Any, execution: Execution) -> None:
     """Connect in a thread. On cancellation, wait for the thread before raising, so that the caller can disconnect."""
-    connecting = asyncio.get_running_loop().run_in_executor(thread, _connect, ray, execution)
+    connect_future = asyncio.get_running_loop().run_in_executor(thread, _connect, ray, execution)
     try:
-        await asyncio.shield(connecting)
+        await asyncio.shield(connect_future)
     except asyncio.CancelledError:
-        await asyncio.wait([connecting])
+        await asyncio.wait([connect_future])
         raise
 
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from runner.base.errors import RunError
+from runner.base.errors import ANSWERS_ARE_SAVED, RunError
 from runner.runs.workers import messages
 from runner.runs.workers.channel import ReceiveBatch
 from runner.runs.workers.cluster.actor import worker_class
@@ -146,7 +146,7 @@ class RayWorker:
         try:
             while True:
                 try:
-                    await self._wait_for_place()
+                    await self._wait_for_node()
                     await self._receive_all()
                 except NodeError as error:
                     if not self._pool.has_had_ready_worker:
@@ -166,7 +166,7 @@ class RayWorker:
         finally:
             self._pool.placed_workers.discard(self)
 
-    async def _wait_for_place(self) -> None:
+    async def _wait_for_node(self) -> None:
         """Create an actor and wait until it runs on a node.
 
         Raises:
@@ -174,14 +174,14 @@ class RayWorker:
             RunError: no worker has got a CPU within `PATIENCE_SECONDS`.
         """
         self._actor = self._pool.create_actor()
-        description = asyncio.ensure_future(_await_result(self._actor.describe.remote()))
+        describe_task = asyncio.ensure_future(_await_result(self._actor.describe.remote()))
         try:
-            started = self._loop.time()
-            while not (await asyncio.wait([description], timeout=self._pool.notice_seconds))[0]:
-                self._note_waiting(self._loop.time() - started)
-            info = description.result()
+            start_time = self._loop.time()
+            while not (await asyncio.wait([describe_task], timeout=self._pool.notice_seconds))[0]:
+                self._note_waiting(self._loop.time() - start_time)
+            info = describe_task.result()
         finally:
-            description.cancel()
+            describe_task.cancel()
         self._location = f"on node {info['node']} (pid {info['pid']})"
         if (problem := find_node_problem(info)) is not None:
             raise NodeError(RemoteError.from_exception(RunError(problem)))
@@ -192,8 +192,8 @@ class RayWorker:
         line = self._pool.describe_waiting()
         if not self._pool.placed_workers and seconds >= self._pool.patience_seconds:
             raise RunError(
-                f"{line}, after {seconds:.0f} s; all paid answers are saved. Add nodes, free some CPUs, or lower "
-                "execution.workers, and run the same command again"
+                f"{line}, after {seconds:.0f} s. Add nodes, free some CPUs, or lower execution.workers, and run the "
+                f"same command again. {ANSWERS_ARE_SAVED}"
             )
         self._note(line)
 

@@ -82,8 +82,8 @@ class MemberRoleResponse(ResponseBody):
 def list_tokens(request: Request, viewer: AccountViewer) -> TokenListResponse:
     """List the tokens of your account, without their secrets."""
     with server_of(request).database.reading() as connection:
-        valid = list_own_tokens(connection, viewer, time.time())
-    return TokenListResponse.model_validate({"tokens": [vars(token) for token in valid]})
+        valid_tokens = list_own_tokens(connection, viewer, time.time())
+    return TokenListResponse.model_validate({"tokens": [vars(token) for token in valid_tokens]})
 
 
 @router.post("/tokens", status_code=201, responses=errors(400, 401, 403))

@@ -18,7 +18,13 @@ from runner.documents.releases.reference import Kind, Reference
 from runner.server.accounts.accounts import Viewer
 from runner.server.accounts.administration import log_action
 from runner.server.competitions import board as competition_board
-from runner.server.competitions.editing import Changes, change, find_for_change, relabel, withdraw
+from runner.server.competitions.editing import (
+    CompetitionChanges,
+    change_competition,
+    find_for_change,
+    relabel,
+    withdraw,
+)
 from runner.server.competitions.storage import CompetitionRequest, create_competition
 from runner.server.web.api.schemas import (
     LINE_PATTERN,
@@ -81,9 +87,9 @@ class ChangeCompetitionRequest(RequestBody):
     why: Annotated[str, Field(max_length=2_000, pattern=TEXT_PATTERN)] = ""
     """The reason, recorded in the server's log of actions."""
 
-    def to_changes(self) -> Changes:
+    def to_changes(self) -> CompetitionChanges:
         closes = None if self.closes is None else self.closes.timestamp()
-        return Changes(title=self.title, day_limit=self.day_limit, closes=closes)
+        return CompetitionChanges(title=self.title, day_limit=self.day_limit, closes=closes)
 
 
 class ReplaceLabelsRequest(RequestBody):
@@ -256,10 +262,10 @@ def update(
     server, now = server_of(request), time.time()
     with server.database.writing() as connection:
         competition = find_for_change(connection, viewer, owner, name)
-        change(connection, competition, body.to_changes(), now, by=viewer.account, reason=body.why)
+        change_competition(connection, competition, body.to_changes(), now, by=viewer.account, reason=body.why)
         server.database.increment_revision(connection)
-        changed = competition_board.find_competition(connection, viewer, owner, name)
-    return CompetitionResponse(**competition_board.describe_competition(changed, now))
+        changed_competition = competition_board.find_competition(connection, viewer, owner, name)
+    return CompetitionResponse(**competition_board.describe_competition(changed_competition, now))
 
 
 @router.put("/{owner}/{name}/labels", responses=errors(400, 403, 404))

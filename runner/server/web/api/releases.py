@@ -99,14 +99,14 @@ def list_releases(request: Request, viewer: AnyViewer, query: Annotated[ListingQ
     page = _visible_releases(request, viewer).list_release_page(query.prefix, after, query.limit)
     next_after = page[-1].folder if len(page) == query.limit else None
     tiers = _find_tiers(request, [release.folder for release in page])
-    listed = [
+    entries = [
         ReleaseResponse(
             folder=release.folder, sha256=release.sha256, signed=release.signed, tier=tiers.get(release.folder),
             yanked=None if release.yanked is None else release.yanked.decode(),
         )
         for release in page
     ]  # fmt: skip
-    return ReleaseListResponse(releases=listed, next=next_after)
+    return ReleaseListResponse(releases=entries, next=next_after)
 
 
 def _find_tiers(request: Request, folders: list[str]) -> dict[str, str]:

@@ -209,22 +209,24 @@ def _state_response(request: Request, upload: Upload) -> UploadResponse:
 
 def _publication_notes(request: Request, upload: Upload) -> list[str]:
     """Return messages about a published upload: the URLs of its pages, and the competitions of its runs."""
-    published = [folder.reference for folder in upload.declaration.folders if folder.part == ""]
-    runs = [reference for reference in published if reference.kind == Kind.RUN]
+    references = [folder.reference for folder in upload.declaration.folders if folder.part == ""]
+    runs = [reference for reference in references if reference.kind == Kind.RUN]
     server, address = server_of(request), server_of(request).settings.address
     with server.database.reading() as connection:
-        return [*_page_notes(connection, published, address), *submission_notes(connection, runs, address)]
+        return [*_page_notes(connection, references, address), *submission_notes(connection, runs, address)]
 
 
-def _page_notes(connection: Connection, published: Sequence[Reference], address: str) -> list[str]:
+def _page_notes(connection: Connection, references: Sequence[Reference], address: str) -> list[str]:
     """Return messages with URLs: the page of the main release and, for several releases, the page of their owner."""
-    if not published:  # the upload yanks or signs existing releases
+    if not references:  # the upload yanks or signs existing releases
         return []
     # The main release is the run with the shortest name, because the names of a training run's parts are longer.
-    main = min(published, key=lambda reference: (reference.kind != Kind.RUN, len(reference.name)))
-    if connection.execute(select(releases.c.visibility).where(is_release(main))).scalar() == "public":
-        page, list_page = href_of(str(main)), f"/owner/{main.owner}"
+    main_release = min(references, key=lambda reference: (reference.kind != Kind.RUN, len(reference.name)))
+    if connection.execute(select(releases.c.visibility).where(is_release(main_release))).scalar() == "public":
+        page, list_page = href_of(str(main_release)), f"/owner/{main_release.owner}"
     else:
-        page, list_page = private_href(main), "/mine"
-    messages = [f"page of {main}, in a few seconds: {address}{page}"]
-    return [*messages, f"all releases of {main.owner}: {address}{list_page}"] if len(published) > 1 else messages
+        page, list_page = private_href(main_release), "/mine"
+    messages = [f"page of {main_release}, in a few seconds: {address}{page}"]
+    if len(references) > 1:
+        messages.append(f"all releases of {main_release.owner}: {address}{list_page}")
+    return messages

@@ -101,7 +101,7 @@ class BoardView(View):
     domain: tuple[str, str] | None
     """The two ends of the accuracy axis."""
     trained: bool
-    """Whether a run on this part of the board uses a trained model; the table then has the column "Trained on"."""
+    """Whether a run on this part of the board uses a trained model. If so, the table has the column "Trained on"."""
     first: int
     last: int
     """The places of the first and the last shown row, from 1."""
@@ -158,16 +158,16 @@ def board_csv(request: Request, board: BoardData, page: BoardName) -> Response:
     return _download(request, board, page, "csv", "text/csv; charset=utf-8")
 
 
-def _download(request: Request, board: BoardSnapshot, page: str, ending: str, content_type: str) -> Response:
+def _download(request: Request, board: BoardSnapshot, page: str, extension: str, content_type: str) -> Response:
     """Return a board as a file to download."""
     task = board.task(page)
     if task is None:
         return error_response(404, "missing", f"there is no board {page}; the server's first page lists all boards")
     page = task["page"]  # the current name of the board; the URL may contain an earlier name
-    path = board.folder / f"{page}.{ending}.gz"
-    tag = f"{board.name}-{page}-{ending}"
+    path = board.folder / f"{page}.{extension}.gz"
+    tag = f"{board.name}-{page}-{extension}"
     response = compressed_file_response(request, path, content_type, cache_control=PUBLIC, tag=tag)
-    response.headers["content-disposition"] = f'attachment; filename="board-{page}.{ending}"'
+    response.headers["content-disposition"] = f'attachment; filename="board-{page}.{extension}"'
     return response
 
 
@@ -200,12 +200,12 @@ def _board_page(board: BoardSnapshot, task: Mapping[str, Any], number: int, addr
         tiers=list(TIERS.items()), meanings=[(kind, MEANINGS[kind]) for kind in MEANINGS if kind in task["kinds"]],
         commands=board_commands(address),
     )  # fmt: skip
-    listed = {"slug": page, "name": page, "count": task["rows"]} | {
+    list_data = {"slug": page, "name": page, "count": task["rows"]} | {
         name: task[name] for name in ("benchmark", "task", "pieces", "domain")
     }
     # The page's script reads the keys of these dictionaries.
     script_data = {"where": address, "published": True, "served": True, "place": f" --from {address}",
-                   "lists": [listed], "linked": [], "meanings": MEANINGS}  # fmt: skip
+                   "lists": [list_data], "linked": [], "meanings": MEANINGS}  # fmt: skip
     page_data = {"format": FORMAT, "runs": [], "live": False, "notes": None, "data": f"/boards/{board.name}/",
              "board": script_data}  # fmt: skip
     return ServedPage(task["benchmark"], [(f"board/{page}", view.render())], page_data, [("/", "Boards")], wide=True)

@@ -50,8 +50,8 @@ class CompetitionView(View):
 def list_competitions(request: Request) -> Response:
     """Show the list of competitions."""
     with server_of(request).database.reading() as connection:
-        listed = competition_board.list_competitions(connection, ANYBODY, time.time(), "", MAX_LISTED)
-    section = CompetitionListView(competitions=[CompetitionResponse(**facts) for facts in listed]).render()
+        descriptions = competition_board.list_competitions(connection, ANYBODY, time.time(), "", MAX_LISTED)
+    section = CompetitionListView(competitions=[CompetitionResponse(**facts) for facts in descriptions]).render()
     return page_response(request, ServedPage("Competitions", [("competitions", section)], nav_path="/competitions"))
 
 

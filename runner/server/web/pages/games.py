@@ -97,10 +97,10 @@ def _list_section(cached: CachedPage, run_data: Mapping[str, Any], first: int, r
 
 
 def _game_section(cached: CachedPage, run_data: Mapping[str, Any], place: int, run_path: str) -> tuple[str, Markup]:
-    listed, piece = (_read_piece(cached, run_data, kind, place) for kind in ("list", "games"))
-    if listed is None or piece is None:
+    list_piece, piece = (_read_piece(cached, run_data, kind, place) for kind in ("list", "games"))
+    if list_piece is None or piece is None:
         return f"Game {place + 1:,}", ListingView(lead=[_TOO_LARGE]).render()
-    row = row_at(listed, place)
+    row = row_at(list_piece, place)
     section = game_section(
         row, piece["games"][place - piece["first"]], piece["texts"], run_data,
         before=f"{run_path}/game/{place}" if place else None,

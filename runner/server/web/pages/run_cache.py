@@ -110,8 +110,7 @@ class Lane:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """The lock that a task holds while it builds a page."""
     tasks: dict[str, tuple[str, asyncio.Task[CachedPage]]] = field(default_factory=dict)
-    """The task of each page that waits or is being built, with its first requester, by the name of the page's
-    folder."""
+    """The first requester and the task of each page that waits or is being built, by the name of the page's folder."""
 
     def has_capacity(self, requester: str) -> bool:
         """Return whether the lane can accept one more page of this requester."""
@@ -129,8 +128,7 @@ class RunPages:
             remove_folder(unfinished)
         self.lanes = {name: Lane() for name in LANES}
         self._failed: OrderedDict[str, tuple[float, CachedPage]] = OrderedDict()
-        """Pages that failed, by the names of their folders: the time of the next attempt, and a page with the
-        reason."""
+        """The time of the next attempt and a page with the reason, for each page that failed, by its folder's name."""
 
     def _page_folder(self, hashes: Sequence[str]) -> Path:
         return self._folder / LANES[len(hashes) - 1] / tagged_hash("page", [__version__, *hashes])
@@ -145,8 +143,8 @@ class RunPages:
             page = _load_page(folder)
             os.utime(folder)  # the least recently read pages are removed first
             return page
-        retry_at, failed = self._failed.get(folder.name, (0.0, None))
-        return failed if time.monotonic() < retry_at else None
+        retry_at, failed_page = self._failed.get(folder.name, (0.0, None))
+        return failed_page if time.monotonic() < retry_at else None
 
     async def get_or_build(
         self, references: Sequence[Reference], hashes: Sequence[str], viewer: Viewer, wait: float, *, requester: str
@@ -189,12 +187,12 @@ class RunPages:
                 LOG.warning("a page could not be built: %s %s", outcome.status.value, outcome.failure)
                 is_over_limit = outcome.status is not TaskStatus.DIED
                 message = OVER_LIMIT_MESSAGE if is_over_limit else FAILED_MESSAGE
-                return self._fail(folder, message, is_over_limit=is_over_limit)
+                return self._cache_failure(folder, message, is_over_limit=is_over_limit)
             error_text = outcome.value  # the result of `write_page`
             if error_text is not None:
-                return self._fail(folder, str(error_text))
+                return self._cache_failure(folder, str(error_text))
             if _folder_bytes(unfinished) > self._settings.pages_bytes:
-                return self._fail(folder, OVER_LIMIT_MESSAGE, is_over_limit=True)
+                return self._cache_failure(folder, OVER_LIMIT_MESSAGE, is_over_limit=True)
             with suppress(OSError):  # fails if another process has built the page already
                 unfinished.rename(folder)
         finally:
@@ -202,7 +200,7 @@ class RunPages:
         remove_old_pages(self._folder, self._settings.pages_bytes)
         return _load_page(folder)
 
-    def _fail(self, folder: Path, message: str, *, is_over_limit: bool = False) -> CachedPage:
+    def _cache_failure(self, folder: Path, message: str, *, is_over_limit: bool = False) -> CachedPage:
         """Return a page with a message, and cache it until the server may try to build the page again."""
         page = CachedPage(folder, PageContent(wrong=message), is_permanent=False)
         seconds = RETRY_OVER_LIMIT_SECONDS if is_over_limit else RETRY_SECONDS
@@ -234,14 +232,14 @@ def remove_old_pages(folder: Path, max_bytes: int) -> None:
             continue
         pages = [path for path in lane.iterdir() if path.name[:1] != "."]
         total = 0
-        for number, path in enumerate(sorted(pages, key=_last_read, reverse=True)):
+        for number, path in enumerate(sorted(pages, key=_last_read_time, reverse=True)):
             total += _folder_bytes(path)
             if total > max_bytes or number >= MAX_PAGES:
                 with suppress(OSError):
                     remove_folder(path)
 
 
-def _last_read(path: Path) -> float:
+def _last_read_time(path: Path) -> float:
     with suppress(OSError):
         return path.stat().st_mtime
     return 0.0

@@ -275,7 +275,7 @@ def _build_view(
         page=None if row is None else row["page"],
         tier=facts.get("tier_words"), tier_meaning=TIERS.get(facts.get("tier") or "", ""),
         owner_runs=facts.get("owner_runs"), facts=_build_facts(facts, row),
-        links=[] if board is None else _by_role(board.links_from(reference)),
+        links=[] if board is None else _group_by_role(board.links_from(reference)),
         commands=commands_of(reference, facts["kind"], address, trains=is_training),
         inner=Markup("").join(Markup(html) for _, html in cached.content.sections),  # noqa: S704 - escaped when built
         games=f"{path}/games" if has_games else None,
@@ -302,7 +302,7 @@ _ROLE_TITLES = {"part": "Parts", "output": "Trained models", "reproduces": "Repr
 """Titles for the roles of links. The title of another role is the role itself."""
 
 
-def _by_role(links: Sequence[tuple[str, str, bool]]) -> list[tuple[str, list[tuple[str, str | None]]]]:
+def _group_by_role(links: Sequence[tuple[str, str, bool]]) -> list[tuple[str, list[tuple[str, str | None]]]]:
     """Group linked releases by role, each with the path of its page if the release is public."""
     by_role: dict[str, list[tuple[str, str | None]]] = {}
     for role, target, is_public in links:

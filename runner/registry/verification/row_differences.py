@@ -13,7 +13,7 @@ from runner.base.text import in_one_line, shortened
 from runner.base.token_classes import NEW_TOKEN_CLASSES
 from runner.registry.rollouts_file import ROLLOUTS_FILE, read_published_rows
 from runner.results.folder import RunFolder
-from runner.results.table_columns import COLUMNS
+from runner.results.table_columns import COLUMNS, OPTIONAL_COLUMNS
 
 Row = Mapping[str, Any]
 
@@ -110,9 +110,7 @@ def _find_missing_columns(path: Path) -> frozenset[str]:
 def _describe_differing_columns(recorded: Row, recomputed: Row, ignored: frozenset[str]) -> str:
     """Describe the columns that differ, with both values; empty if no column differs."""
     columns = [
-        name
-        for name, value in recomputed.items()
-        if name not in ignored and (name not in recorded or not is_same(recorded[name], value))
+        name for name, value in recomputed.items() if name not in ignored and not _is_recorded(recorded, name, value)
     ]
     columns += [name for name in recorded if name not in recomputed]
     descriptions = [
@@ -123,6 +121,13 @@ def _describe_differing_columns(recorded: Row, recomputed: Row, ignored: frozens
     if len(columns) > MAX_COLUMNS:
         descriptions.append(f"and {len(columns) - MAX_COLUMNS:,} more columns")
     return "; ".join(descriptions)
+
+
+def _is_recorded(recorded: Row, name: str, value: Any) -> bool:
+    """Return whether a row has a value, or has no such column because an earlier version wrote it."""
+    if name not in recorded:
+        return value is None and name in OPTIONAL_COLUMNS
+    return is_same(recorded[name], value)
 
 
 def _format_value(row: Row, name: str) -> str:

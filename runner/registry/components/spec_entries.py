@@ -39,7 +39,7 @@ MODEL = "model.yaml"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def build_agent(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
+def build_agent(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - same parameters for all builders
     """Return the component with an agent of a spec and the agent's model group."""
     specs = load_specs(path, (), find_component=make_finder_for(path))
     name = _select_part(part, specs[0].protocol.agent_names, "agent", path)
@@ -69,7 +69,7 @@ def build_agent(path: Path, naming: Naming, part: str | None) -> UnnamedComponen
     )
 
 
-def build_trainer(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
+def build_trainer(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - same parameters for all builders
     """Return the component with the trainer of a model group, from a spec that trains models."""
     specs = load_specs(path, (), find_component=make_finder_for(path))
     sections = [spec.experiment.training for spec in specs if spec.experiment.training is not None]
@@ -112,11 +112,11 @@ def collect_trainer_contents(
         for group, trainer in trainers.items()
         if trainer.command is not None
     }
-    stored = {f"{FOLDER}/{name}": data for name, data in stored_contents(files).items()} if files else {}
-    return stored, tuple(f"not in the release: {line}" for line in missing_lines(files))
+    scripts = {f"{FOLDER}/{name}": data for name, data in stored_contents(files).items()} if files else {}
+    return scripts, tuple(f"not in the release: {line}" for line in missing_lines(files))
 
 
-def build_model(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
+def build_model(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - same parameters for all builders
     """Return the component with a model group of a spec, or with a model file that a user wrote and its weights."""
     if part is not None:
         specs = load_specs(path, (), find_component=make_finder_for(path))
@@ -166,17 +166,17 @@ def _model_component(
     parts: dict[str, PinnedFiles],
 ) -> UnnamedComponent:
     entry, notes = build_model_entry(settings, group)
-    published = from_plain(ModelSettings, entry)
+    public = from_plain(ModelSettings, entry)
     sha256 = weights.get("sha256")
     is_hash = isinstance(sha256, str) and _SHA256.fullmatch(sha256) is not None
-    identity = {"model": tagged_hash("model", model_content(published, None))}
+    identity = {"model": tagged_hash("model", model_content(public, None))}
     return UnnamedComponent(
         parts=parts,
         contents={MODEL: dump({**entry, **({WEIGHTS: weights} if weights else {})}).encode(), **files},
         identity={**identity, WEIGHTS: str(sha256)} if is_hash else identity,
-        facts={**_model_facts(published), WEIGHTS: weights or None, "models": {"model": published.name}},
+        facts={**_model_facts(public), WEIGHTS: weights or None, "models": {"model": public.name}},
         notes=notes,
-        description=f"Model {published.name}, trained from {published.base_model or published.name}",
+        description=f"Model {public.name}, trained from {public.base_model or public.name}",
     )
 
 

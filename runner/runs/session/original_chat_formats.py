@@ -1,7 +1,7 @@
 """Finds the chat formats and order of turns that an existing run started with, if its spec does not set them.
 
-Commands need them to find the folder of the run. Two things can change the meaning of a spec between the start of a run
-and its resumption:
+Commands need them to find the folder of the run. Between the start of a run and its resumption, the meaning of a spec
+can change in two ways:
 
 - If a spec sets no `chat_format`, the address of the model's server (`base_url`) decides the format. The address may
   change between processes, and nip-run 0.1.0 used the format `openai` for every address.
@@ -97,7 +97,7 @@ def _possible_original_plans(plan: P) -> Iterator[tuple[P, tuple[str, str]]]:
 
 
 def _with_0_1_0_turn_order(spec: Spec) -> Spec | None:
-    """Return the spec with the order of turns that 0.1.0 played; None if the order is the same today."""
+    """Return the spec with the order of turns of nip-run 0.1.0; None if the spec has the same order today."""
     protocol = spec.protocol
     if protocol.declares_verifier_first or protocol.parameters.verifier_first:
         return None
@@ -129,33 +129,40 @@ def _with_replayed_formats(plan: P, replay: ReplayOf) -> P:
     Raises:
         UsageError: the spec sets another format for an agent than the replayed run has.
     """
-    spec, played = plan.spec, load_saved_formats(RunFolder(replay.run).spec)
+    spec, replayed = plan.spec, load_saved_formats(RunFolder(replay.run).spec)
     formats = {}
     for group in sorted(spec.groups_with_default_format):
         agents = spec.experiment.agents.items()
         settings = {
-            played[name].without_sending_settings() for name, agent in agents if agent.model == group and name in played
+            replayed[name].without_sending_settings()
+            for name, agent in agents
+            if agent.model == group and name in replayed
         }
         if len(settings) == 1:
             formats[group] = settings.pop()
-    replayed = plan.with_spec(_with_formats(spec, formats)) if formats else plan
-    problems = list(_format_problems(replayed.spec, replay, played))
+    replayed_plan = plan.with_spec(_with_formats(spec, formats)) if formats else plan
+    problems = list(_format_problems(replayed_plan.spec, replay, replayed))
     if problems:
         raise UsageError(f"run {replay.run.name} cannot be replayed: {'; '.join(problems)}")
-    return replayed
+    return replayed_plan
 
 
-def _format_problems(spec: Spec, replay: ReplayOf, played: Mapping[str, ChatSettings]) -> Iterator[str]:
+def _format_problems(spec: Spec, replay: ReplayOf, replayed: Mapping[str, ChatSettings]) -> Iterator[str]:
     """Yield a message for each agent whose answers are replayed but whose format differs in the spec."""
     for name, agent in spec.experiment.agents.items():
-        first = spec.protocol.first_active_round(name)
-        if first is None or name not in played or (replay.until_round is not None and first >= replay.until_round):
+        first_round = spec.protocol.first_active_round(name)
+        if first_round is None or name not in replayed:
             continue
+        if replay.until_round is not None and first_round >= replay.until_round:
+            continue  # all answers of this agent are new
         current_format = ChatSettings.from_group(spec.experiment.models[agent.model])
-        if current_format.without_sending_settings() != played[name].without_sending_settings():
-            recorded = _format_overrides(agent.model, played[name])
-            current = _format_overrides(agent.model, current_format)
-            yield f"that run called {name} with {recorded}, but this spec has {current}; add {recorded} to the command"
+        if current_format.without_sending_settings() != replayed[name].without_sending_settings():
+            replayed_format = _format_overrides(agent.model, replayed[name])
+            spec_format = _format_overrides(agent.model, current_format)
+            yield (
+                f"that run called {name} with {replayed_format}, but this spec has {spec_format}; add "
+                f"{replayed_format} to the command"
+            )
 
 
 def _format_overrides(group: str, settings: ChatSettings) -> str:

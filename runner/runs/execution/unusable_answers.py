@@ -52,21 +52,23 @@ class AnswerCounts(NamedTuple):
         return max_share is not None and self.answers >= MIN_ANSWERS and self.unusable > max_share * self.answers
 
 
-class AnswerJudge:
-    """Decides whether answers are usable, by the rules of the agent that requested them. Blank text is not usable."""
+class AnswerChecker:
+    """Checks whether answers are usable, by the rules of the agent that requested them. Blank text is not usable."""
 
     def __init__(self, plan: Plan) -> None:
-        self._agents, self._models = plan.agents(), plan.spec.experiment.models
+        self._agents, self._models = plan.game_agents(), plan.spec.experiment.models
+        self._answer_counts = {point.id: point.answer_count for point in plan.spec.dataset.datapoints}
 
-    def judge(self, request: Request, completion: Completion) -> AnswerCounts:
-        """Return the counts of one answer. Answers from a cache or a replay cost nothing and do not count."""
+    def count(self, request: Request, completion: Completion) -> AnswerCounts:
+        """Return the counts of one answer; zeros for an answer from a cache or a replay, which cost nothing."""
         if completion.from_cache:
             return AnswerCounts()
         sample, problem = request.sample, ""
         agent = self._agents[sample.agent]
         choices = completion.choices or (Choice(None, None),)
         for choice in choices:
-            unusable = agent.unusable_reason(choice, sample.round) or agent.undecided_reason(choice, sample.round)
+            turn = choice, sample.round, self._answer_counts.get(sample.datapoint)
+            unusable = agent.unusable_reason(*turn) or agent.undecided_reason(*turn)
             if unusable is None and (choice.text or "").strip():
                 return AnswerCounts(1)
             problem = problem or unusable or "the answer has no content"

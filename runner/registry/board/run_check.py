@@ -61,18 +61,18 @@ def check_run(folder: RunFolder, release: Release, cached_id: str) -> tuple[tupl
     if manifest.status in PLAYED:
         if release.file(f"{DATA}/{ROLLOUTS_FILE}") is None:
             raise ReleaseError(f"the release has no {DATA}/{ROLLOUTS_FILE} to recompute its metrics from")
-        published = read_json(folder.metrics)
+        published_metrics = read_json(folder.metrics)
         withheld = load_withheld(folder) if release.file(PIN) is not None and release.file(ROWS) is None else None
-        marks, metrics = _recompute_metrics(folder, published, withheld)
+        marks, metrics = _recompute_metrics(folder, published_metrics, withheld)
         marks = marks if withheld is None else (WITHHELD_MARK, *marks)
         atomic_write(folder.metrics, orjson.dumps(metrics))
         game_metrics = {row["metric"]: row["value"] for row in metrics["metrics"] if row["agent"] is None}
         accuracy = game_metrics.get(RANKING_METRIC)
         _write_rows(folder, cached_id)
-    stated = release.facts.get("accuracy")
-    if not is_same((stated or {}).get("value"), accuracy):
+    stated_accuracy = release.facts.get("accuracy")
+    if not is_same((stated_accuracy or {}).get("value"), accuracy):
         raise ReleaseError(
-            f"the release says accuracy {(stated or {}).get('value')}, but the run's records give {accuracy}"
+            f"the release says accuracy {(stated_accuracy or {}).get('value')}, but the run's records give {accuracy}"
         )
     folder.write_manifest(replace(manifest, run_id=cached_id))
     return marks, manifest.run_id
@@ -92,7 +92,7 @@ def _check_facts(release: Release, facts: Mapping[str, Any]) -> None:
 
 
 def _recompute_metrics(
-    folder: RunFolder, published: Mapping[str, Any], withheld: Dataset | None
+    folder: RunFolder, published_metrics: Mapping[str, Any], withheld: Dataset | None
 ) -> tuple[tuple[str, ...], dict[str, Any]]:
     """Recompute a run's metrics from its rollouts, and return the marks on its row and the content of metrics.json.
 
@@ -103,18 +103,18 @@ def _recompute_metrics(
     """
     plan, manifest = played_plan(folder, withheld), folder.manifest()
     if plan.tree_shape is not None:
-        return (f"{NOT_RECOMPUTED}: a tree",), dict(published)
+        return (f"{NOT_RECOMPUTED}: a tree",), dict(published_metrics)
     checker = RolloutChecker(folder, plan)
     for row in read_rows(folder.path / ROLLOUTS_FILE):
         checker.add(row)
-    recomputed = checker.summary()
+    recomputed_metrics = checker.summary()
     if plan.debates is not None and plan.debates.stopping_note is not None:
-        return (f"{NOT_RECOMPUTED}: the run judges the debates of a run that had stopped",), dict(published)
-    differences = describe_differences(published, recomputed)
+        return (f"{NOT_RECOMPUTED}: the run judges the debates of a run that had stopped",), dict(published_metrics)
+    differences = describe_differences(published_metrics, recomputed_metrics)
     if differences and manifest.version == __version__:
         raise ReleaseError(f"the run's metrics do not follow from its records: {'; '.join(differences[:5])}")
     marks = (f"recomputed with {__version__} (published with {manifest.version}): {'; '.join(differences[:3])}",)
-    return marks if differences else (), merge_metrics(published, recomputed)
+    return marks if differences else (), merge_metrics(published_metrics, recomputed_metrics)
 
 
 def _write_rows(folder: RunFolder, cached_id: str) -> None:
@@ -123,21 +123,21 @@ def _write_rows(folder: RunFolder, cached_id: str) -> None:
     The rows first go to several JSON files of limited size, because the writer of the table loads a complete file.
     """
     paths: list[Path] = []
-    longest = size = row_count = 0
+    longest_line = part_size = row_count = 0
     file: IO[bytes] | None = None
     try:
         for row in read_rows(folder.path / ROLLOUTS_FILE):
             line = orjson.dumps({**row, "run_id": cached_id}, option=orjson.OPT_APPEND_NEWLINE)
-            if file is None or row_count >= PART_ROWS or size + len(line) > PART_BYTES:
+            if file is None or row_count >= PART_ROWS or part_size + len(line) > PART_BYTES:
                 if file is not None:
                     file.close()
                 paths.append(folder.path / f".rollouts.{len(paths):05d}.jsonl")
-                file, size, row_count = create(paths[-1]), 0, 0
+                file, part_size, row_count = create(paths[-1]), 0, 0
             file.write(line)
-            longest, size, row_count = max(longest, len(line)), size + len(line), row_count + 1
+            longest_line, part_size, row_count = max(longest_line, len(line)), part_size + len(line), row_count + 1
     finally:
         if file is not None:
             file.close()
-    write_parquet(paths, COLUMNS["rollouts"], folder.table("rollouts"), longest=longest)
+    write_parquet(paths, COLUMNS["rollouts"], folder.table("rollouts"), longest=longest_line)
     for path in (*paths, folder.path / ROLLOUTS_FILE):
         path.unlink()

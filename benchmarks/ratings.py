@@ -1,0 +1,203 @@
+"""Ratings of planted players: coverage of intervals, the test of intransitivity, and the games that pairing needs.
+
+    python benchmarks/ratings.py [--times N] [--seed S]
+
+The strengths of the players by side and seat are known. A share of the games about a datapoint has the same luck, so
+that they are not independent, while every chance stays as planted. Adaptive pairing and round robin play until the
+widest interval of the overall ratings has the same width.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+from common import sample_arguments
+
+from runner.statistics.adaptive_pairing import most_informative
+from runner.statistics.clustered_means import Floats, Quantity
+from runner.statistics.intervals import load_scipy
+from runner.statistics.pairings import Pairing, every_pairing
+from runner.statistics.ratings import ELO, SIDES, RatedGames, RatingModel, Side, design_rows, intransitivity, logistic
+from tests.support.soft_assertions import SoftAssertions
+
+LOWEST_COVERAGE = 0.93
+HIGHEST_FALSE_ALARMS = 0.05
+LOWEST_POWER = 0.80
+HIGHEST_SHARE_OF_GAMES = 0.60
+
+
+@dataclass(frozen=True)
+class Situation:
+    """The size of a round robin, and the differences between its players (standard deviation in log odds)."""
+
+    players: int
+    judges: int
+    datapoints: int
+    same_luck: float
+    spread: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.players} players, {self.judges} judges, {self.datapoints} datapoints, same luck "
+            f"{self.same_luck:.0%}, spread {self.spread * ELO:.0f}"
+        )
+
+
+SITUATIONS = (
+    Situation(3, 1, 8, 0.3, 0.5),
+    Situation(4, 1, 20, 0.3, 0.7),
+    Situation(4, 2, 20, 0.0, 0.7),
+    Situation(4, 2, 40, 0.3, 1.5),
+    Situation(6, 1, 12, 0.5, 0.7),
+    Situation(5, 1, 30, 0.3, 2.0),
+)
+
+
+@dataclass
+class Planted:
+    """Players and judges with known strengths, and the games that they have played."""
+
+    right: Floats
+    wrong: Floats
+    seats: Floats
+    judges: Floats
+    same_luck: float
+    rng: np.random.Generator
+    circle: float = 0.0
+    """How much more the players 0, 1 and 2 beat each other in a circle, in log odds."""
+    luck: dict[int, float] = field(default_factory=dict)
+    games: list[tuple[int, int, int, bool, bool, int]] = field(default_factory=list)
+
+    @classmethod
+    def drawn(cls, situation: Situation, rng: np.random.Generator, circle: float = 0.0) -> Planted:
+        right, wrong = rng.normal(0, situation.spread, (2, situation.players))
+        seats, judges = rng.normal(0.3, 0.3, situation.players), rng.normal(0.5, 0.3, situation.judges)
+        planted = cls(right, wrong, seats, judges, situation.same_luck, rng, circle)
+        for pairing in every_pairing(situation.players, situation.judges):
+            planted.play(pairing, range(situation.datapoints))
+        return planted
+
+    def play(self, pairing: Pairing, datapoints: range) -> None:
+        """Play the four games of a pairing about each datapoint."""
+        games = [
+            (right, wrong, pairing.judge, is_first, point)
+            for point in datapoints
+            for right, wrong in ((pairing.first, pairing.second), (pairing.second, pairing.first))
+            for is_first in (True, False)
+        ]
+        right, wrong, judge, is_first, points = (np.array(column) for column in zip(*games, strict=True))
+        rows = design_rows(len(self.right), len(self.judges), right, wrong, judge, right_is_first=is_first)
+        log_odds = rows @ np.concatenate([self.right, self.wrong, self.seats, self.judges])
+        for winner, loser in ((0, 1), (1, 2), (2, 0)):
+            log_odds += self.circle * ((right == winner) & (wrong == loser)).astype(float)
+            log_odds -= self.circle * ((right == loser) & (wrong == winner)).astype(float)
+        shared = np.array([self.luck.setdefault(point, float(self.rng.random())) for point in points])
+        luck = np.where(self.rng.random(len(points)) < self.same_luck, shared, self.rng.random(len(points)))
+        won = luck < logistic(log_odds)
+        self.games += [(*game[:4], bool(result), game[4]) for game, result in zip(games, won, strict=True)]
+
+    def fitted(self) -> RatingModel:
+        right, wrong, judge, is_first, won, points = (np.array(column) for column in zip(*self.games, strict=True))
+        return RatingModel(RatedGames(len(self.right), len(self.judges), right, wrong, judge, is_first, won, points))
+
+    def true_rating(self, player: int, side: Side) -> float:
+        right, wrong = self.right - self.right.mean(), self.wrong - self.wrong.mean()
+        overall = (right + wrong) / 2
+        return float({"overall": overall, "right": right, "wrong": wrong}[side][player]) * ELO
+
+
+def main() -> int:
+    args = sample_arguments(__doc__, 2000)
+    load_scipy()
+    check = SoftAssertions()
+    for situation in SITUATIONS:
+        measure_coverage(situation, args.times, args.seed, check)
+    measure_power(SITUATIONS[1], max(args.times // 4, 50), args.seed, check)
+    measure_pairing(max(args.times // 100, 4), args.seed, check)
+    return check.exit_code()
+
+
+def measure_coverage(situation: Situation, times: int, seed: int, check: SoftAssertions) -> None:
+    """Measure how often intervals contain the planted value, and how often the test gives a false alarm."""
+    rng, covered, alarms = np.random.default_rng(seed), defaultdict(list), 0
+    for repetition in range(times):
+        planted = Planted.drawn(situation, rng)
+        model = planted.fitted()
+        for player in range(situation.players):
+            for side in SIDES:
+                covered[side].append(contains(model.rating(player, side), planted.true_rating(player, side)))
+            covered["seat"].append(contains(model.seat_advantage(player), float(planted.seats[player]) * ELO))
+        difference = planted.true_rating(0, "overall") - planted.true_rating(1, "overall")
+        covered["difference"].append(contains(model.difference(0, 1, "overall"), difference))
+        shift = float(planted.right.mean() - planted.wrong.mean())
+        for judge in range(situation.judges):
+            chance = float(logistic(planted.judges[judge] + np.array(shift)))
+            covered["judge"].append(contains(model.right_side_chance(judge), chance))
+        p = intransitivity(model, repetition).p
+        alarms += p is not None and p < 0.05
+    shares = {name: float(np.mean(values)) for name, values in covered.items()}
+    print(f"{situation}: " + ", ".join(f"{name} {share:.1%}" for name, share in shares.items()), flush=True)
+    print(f"  false alarms of the test of intransitivity: {alarms / times:.1%}", flush=True)
+    for name, share in shares.items():
+        check(share >= LOWEST_COVERAGE, f"{situation}: interval of {name} covers {share:.1%}")
+    noise = 2 * (HIGHEST_FALSE_ALARMS * (1 - HIGHEST_FALSE_ALARMS) / times) ** 0.5
+    check(alarms / times <= HIGHEST_FALSE_ALARMS + noise, f"{situation}: false alarms {alarms / times:.1%}")
+
+
+def contains(quantity: Quantity, value: float) -> bool:
+    return quantity.interval is not None and quantity.interval[0] <= value <= quantity.interval[1]
+
+
+def measure_power(situation: Situation, times: int, seed: int, check: SoftAssertions) -> None:
+    """Measure how often the test finds a planted circle, in which each player beats the next 174 points more often."""
+    rng, found = np.random.default_rng(seed), 0
+    for repetition in range(times):
+        result = intransitivity(Planted.drawn(situation, rng, circle=1.0).fitted(), repetition)
+        found += result.p is not None and result.p < 0.05 and result.triple in ((0, 1, 2), (1, 2, 0), (2, 0, 1))
+    print(f"{situation}: power against a planted circle {found / times:.1%}", flush=True)
+    check(found / times >= LOWEST_POWER, f"{situation}: power {found / times:.1%}")
+
+
+def measure_pairing(times: int, seed: int, check: SoftAssertions) -> None:
+    """Compare the games of adaptive pairing and of round robin until the widest intervals are the same."""
+    shares = []
+    for repetition in range(times):
+        strengths = np.linspace(-2.5, 2.5, 8)
+        games = {}
+        for is_adaptive in (False, True):
+            rng = np.random.default_rng([seed, repetition])
+            noise = rng.normal(0, 0.3, (2, 8))
+            planted = Planted(strengths + noise[0], strengths + noise[1], np.full(8, 0.2), np.array([0.5]), 0.2, rng)
+            games[is_adaptive] = games_until_narrow(planted, 250, adaptive=is_adaptive)
+        shares.append(games[True] / games[False])
+    share = float(np.mean(shares))
+    print(f"adaptive pairing: {share:.0%} of the games of a round robin, {min(shares):.0%} to {max(shares):.0%}")
+    check(share <= HIGHEST_SHARE_OF_GAMES, f"adaptive pairing needs {share:.0%} of the games")
+
+
+def games_until_narrow(planted: Planted, width: float, *, adaptive: bool, datapoints: int = 2) -> int:
+    """Return how many games are played until no interval is wider, in Elo points."""
+    pairings = every_pairing(len(planted.right), 1)
+    played = dict.fromkeys(pairings, 0)
+    for step in range(100_000):
+        model = planted.fitted() if planted.games else None
+        if model is not None and widest(model) <= width:
+            return len(planted.games)
+        chosen = pairings[step % len(pairings)]
+        if adaptive and model is not None:
+            chosen = most_informative(model, pairings, lambda _: 4 * datapoints)
+        planted.play(chosen, range(played[chosen], played[chosen] + datapoints))
+        played[chosen] += datapoints
+    raise AssertionError("the intervals stay wide")
+
+
+def widest(model: RatingModel) -> float:
+    intervals = [model.rating(player, "overall").interval for player in range(model.games.players)]
+    return float(np.max([np.inf if ends is None else ends[1] - ends[0] for ends in intervals]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

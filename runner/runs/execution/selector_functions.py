@@ -1,0 +1,75 @@
+"""Runs the Python functions that select candidates (`best_of` with `function`), below the journal.
+
+So a function runs once for each selection. Everything that reads a run takes the recorded result, and runs no code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from runner.base.errors import RunError
+from runner.game.prompts.templates import PromptSet
+from runner.models.client import Connection
+from runner.models.interface import Choice, Completion, Request
+
+MODEL = "function"
+"""The name of the model in the records of these calls."""
+
+
+def with_functions(connection: Connection, prompts: PromptSet) -> Connection:
+    """Return a connection that answers the requests of selectors with the functions of the prompts."""
+    functions = {name: _load(name, prompts.sources[name]) for name in prompts.functions}
+    if not functions:
+        return connection
+
+    async def complete(request: Request) -> Completion:
+        name = request.sample.agent
+        if name not in functions:
+            return await connection.complete(request)
+        arguments = json.loads(request.messages[0]["content"])
+        index = await asyncio.to_thread(_call, name, functions[name], arguments)
+        return Completion((Choice(str(index + 1), "stop"),), MODEL)
+
+    return replace(connection, complete=complete)
+
+
+def _load(name: str, source: str) -> Callable[[list[str], dict[str, Any]], object]:
+    namespace: dict[str, Any] = {"__name__": name}
+    try:
+        exec(compile(source, _file(name), "exec"), namespace)  # noqa: S102 - the user's own, or allowed by the user
+    except Exception as error:
+        raise RunError(f"{_file(name)} fails when it is loaded: {_describe(name, error)}") from error
+    function: Callable[[list[str], dict[str, Any]], object] = namespace["select"]
+    return function
+
+
+def _call(name: str, function: Callable[[list[str], dict[str, Any]], object], arguments: Mapping[str, Any]) -> int:
+    """Return the index that a function selects.
+
+    Raises:
+        RunError: the function fails, or returns no index of a candidate.
+    """
+    candidates = list(arguments["candidates"])
+    try:
+        index = function(list(candidates), dict(arguments["game"]))
+    except Exception as error:
+        raise RunError(f"select in {_file(name)} failed: {_describe(name, error)}") from error
+    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(candidates):
+        raise RunError(f"select in {_file(name)} returned {index!r}; return an index from 0 to {len(candidates) - 1}")
+    return index
+
+
+def _file(name: str) -> str:
+    return f"{name}.py"
+
+
+def _describe(name: str, error: Exception) -> str:
+    """Return an exception with its line in the user's file."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == _file(name)]
+    line = f" (line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{line}"

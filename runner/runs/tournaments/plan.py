@@ -1,0 +1,230 @@
+"""Plans a tournament: its pairings, and the plan of each pairing's games.
+
+Each pairing of two players and a judge has two legs, in which the players exchange their seats. A leg is an ordinary
+benchmark, so it shares the answers of other runs through the cache. It has two games about each datapoint, in which the
+players exchange their sides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Self
+
+from runner.base.errors import UsageError
+from runner.base.hashing import tagged_hash
+from runner.game.prompts.templates import PromptSet
+from runner.results.manifest import AgentRow
+from runner.rollouts.estimate import CostEstimate, estimate_costs
+from runner.rollouts.identity import selection_content
+from runner.rollouts.plan import Plan
+from runner.spec.loader import Spec
+from runner.spec.run_names import MAX_RUN_ID_LENGTH
+from runner.spec.tournament_roles import GAMES_PER_DATAPOINT, judges_of, seats_of
+from runner.spec.tournament_settings import TournamentSettings
+from runner.statistics.pairings import Pairing, every_pairing
+
+LEGS = ("a", "b")
+"""The legs of a pairing: with the first player in the first seat, and in the second seat."""
+MAX_PART_SUFFIX = len("-p99999a")
+
+MUTABLE_TOURNAMENT_KEYS = ("tournament.games", "tournament.datapoints_per_round")
+"""Keys of `tournament` that may change when a run resumes."""
+
+
+def part_run_id(run_id: str, number: int, leg: str) -> str:
+    """Return the run id of a leg of a pairing, which is counted from 0."""
+    return f"{run_id}-p{number}{leg}"
+
+
+@dataclass(frozen=True)
+class TournamentPlan:
+    """The plan of a tournament, which is known before it starts."""
+
+    spec: Spec
+
+    def with_spec(self, spec: Spec) -> Self:
+        """Return the same plan for another tournament spec."""
+        return replace(self, spec=spec)
+
+    @cached_property
+    def games(self) -> Plan:
+        """The plan of games on all datapoints by the agents of the spec, for the facts that all pairings share."""
+        return Plan(self.spec)
+
+    @property
+    def tournament(self) -> TournamentSettings:
+        assert self.spec.experiment.tournament is not None
+        return self.spec.experiment.tournament
+
+    @cached_property
+    def players(self) -> tuple[str, ...]:
+        """The names of the players; a pairing names them by number."""
+        return tuple(self.tournament.players)
+
+    @cached_property
+    def judges(self) -> tuple[str, ...]:
+        """The model groups that judge."""
+        return judges_of(self.spec.experiment, self.tournament, self.spec.protocol)
+
+    @property
+    def judge_groups(self) -> list[tuple[str, str]]:
+        """The name and the model group of each judge, or of each member of the panel."""
+        if self.spec.protocol.file.panel is None:
+            return [(group, group) for group in self.judges]
+        return [(name, self.spec.experiment.agents[name].model) for name in self.spec.protocol.verifier_names]
+
+    @cached_property
+    def seats(self) -> tuple[str, ...]:
+        """The two agents that players play."""
+        return seats_of(self.tournament, self.spec.protocol)
+
+    @cached_property
+    def pairings(self) -> list[Pairing]:
+        """Every pairing, in the order of a round robin."""
+        return every_pairing(len(self.players), len(self.judges))
+
+    @cached_property
+    def games_per_datapoint(self) -> int:
+        """The number of games of a pairing about each datapoint."""
+        return GAMES_PER_DATAPOINT * self.spec.experiment.rollouts.per_datapoint
+
+    @property
+    def max_games(self) -> int:
+        """The number of games after which the tournament ends, also if its budget allows more."""
+        return self.tournament.games or len(self.pairings) * self.max_games_of_pairing
+
+    @property
+    def max_games_of_pairing(self) -> int:
+        return len(self.spec.dataset.datapoints) * self.games_per_datapoint
+
+    @cached_property
+    def identity(self) -> str:
+        """The hash that identifies a tournament."""
+        experiment = self.spec.experiment
+        return tagged_hash(
+            "tournament",
+            {
+                "name": experiment.name,
+                "benchmark": self.games.benchmark,
+                "seed": experiment.seed,
+                "players": list(self.players),
+                "judges": list(self.judges),
+                "seats": list(self.seats),
+                "pairing": self.tournament.pairing,
+                "per_datapoint": experiment.rollouts.per_datapoint,
+                "games": [Plan(self.leg_spec(pairing, leg, 1)).game_hash for pairing in self.pairings for leg in LEGS],
+                "dataset": [self.spec.dataset.source_sha256, selection_content(experiment.dataset)],
+            },
+        )
+
+    @property
+    def mutable_keys(self) -> tuple[str, ...]:
+        """The spec keys that do not change the identity; `*` matches any name."""
+        game_keys = (key for key in self.games.mutable_keys if key != "rollouts.per_datapoint")
+        return (*game_keys, *MUTABLE_TOURNAMENT_KEYS)
+
+    @property
+    def run_id(self) -> str:
+        """The default id of the run."""
+        return self.spec.resumed_run_id or f"{self.spec.experiment.name}-{self.identity[:10]}"
+
+    def check_run_id(self, run_id: str) -> None:
+        """Check that a tournament's id leaves enough characters for the ids of its parts, which start with it.
+
+        Raises:
+            UsageError: the run id is too long.
+        """
+        max_length = MAX_RUN_ID_LENGTH - MAX_PART_SUFFIX
+        if len(run_id) > max_length:
+            raise UsageError(
+                f"--run-id {run_id}: the id has {len(run_id)} characters; choose an id of at most {max_length}, "
+                f"because the ids of the pairings start with it ({part_run_id('ID', 0, LEGS[0])} and so on)"
+            )
+
+    def leg_spec(self, pairing: Pairing, leg: str, datapoints: int) -> Spec:
+        """Return the spec of a leg's games about the first datapoints: an ordinary benchmark with both stances."""
+        experiment, protocol = self.spec.experiment, self.spec.protocol
+        order = pairing[:2] if leg == LEGS[0] else (pairing.second, pairing.first)
+        seated = {seat: self.players[player] for seat, player in zip(self.seats, order, strict=True)}
+        agents = dict(experiment.agents)
+        for seat, player in seated.items():
+            agents[seat] = replace(agents[seat], model=self.tournament.players[player].model)
+        if protocol.file.panel is None:
+            agents[protocol.verifier_name] = replace(agents[protocol.verifier_name], model=self.judges[pairing.judge])
+        dataset = replace(self.spec.dataset, datapoints=self.spec.dataset.datapoints[:datapoints])
+        return replace(
+            self.spec,
+            experiment=replace(
+                experiment,
+                kind="benchmark",
+                tournament=None,
+                agents=agents,
+                stances="both",
+                dataset=replace(experiment.dataset, limit=len(dataset.datapoints)),
+            ),
+            protocol=protocol.with_given_stance(),
+            prompts=self._seated_prompts(seated),
+            dataset=dataset,
+            player_prompts={},
+            resumed_run_id=None,
+        )
+
+    def _seated_prompts(self, seated: dict[str, str]) -> PromptSet:
+        """Return the templates of a game, given the player in each seat."""
+        prompts, sources, files = self.spec.prompts, dict(self.spec.prompts.sources), dict(self.spec.prompts.files)
+        for seat, player in seated.items():
+            own = self.spec.player_prompts.get(player)
+            for name in () if own is None else [name for name in own.sources if name.partition(".")[0] == seat]:
+                assert own is not None
+                sources[name] = own.sources[name]
+                files |= {name: own.files[name]} if name in own.files else {}
+        return PromptSet(sources, prompts.inherited, files)
+
+    def legs(self, pairing: Pairing, datapoints: int) -> list[Plan]:
+        """Return the plans of both legs of a pairing about the first datapoints."""
+        return [Plan(self.leg_spec(pairing, leg, datapoints)) for leg in LEGS]
+
+    def all_games(self) -> list[Plan]:
+        """Return plans of as many games as the tournament may play.
+
+        If results choose the pairings, these are the pairings with the highest possible cost.
+        """
+        pairings, games_left = self.pairings, self.max_games
+        if self.tournament.pairing == "round_robin":
+            datapoints = self.round_robin_datapoints
+            return [plan for pairing in pairings for plan in self.legs(pairing, datapoints)]
+        plans: list[Plan] = []
+        for pairing in sorted(pairings, key=self._highest_cost, reverse=True):
+            datapoints = min(games_left // self.games_per_datapoint, len(self.spec.dataset.datapoints))
+            if not datapoints:
+                break
+            plans += self.legs(pairing, datapoints)
+            games_left -= datapoints * self.games_per_datapoint
+        return plans
+
+    @property
+    def round_robin_datapoints(self) -> int:
+        """The number of datapoints of each pairing in a round robin."""
+        per_pairing = self.max_games // (len(self.pairings) * self.games_per_datapoint)
+        return min(per_pairing, len(self.spec.dataset.datapoints))
+
+    def _highest_cost(self, pairing: Pairing) -> float:
+        """Return the highest possible cost of a pairing's games about one datapoint; calls without a price cost 0."""
+        return sum(estimate.cost_usd[1] for estimate in self.estimates(pairing, 1) if estimate.cost_usd is not None)
+
+    def estimates(self, pairing: Pairing, datapoints: int) -> list[CostEstimate]:
+        return [estimate for plan in self.legs(pairing, datapoints) for estimate in estimate_costs(plan)]
+
+    def agent_rows(self) -> tuple[AgentRow, ...]:
+        """Return a row for each player and each judge, in the format of the leaderboard's table `agents`."""
+        models = self.spec.experiment.models
+        groups = [(name, "prover", player.model) for name, player in self.tournament.players.items()]
+        groups += [(name, "verifier", group) for name, group in self.judge_groups]
+        return tuple(
+            AgentRow(
+                agent=name, role=role, model_group=group, provider=models[group].provider,
+                model=models[group].name, base_model=models[group].base_model or models[group].name,
+            )
+            for name, role, group in groups
+        )  # fmt: skip

@@ -1,0 +1,95 @@
+"""A tournament that is killed or interrupted asks nothing twice, and ends as if it had not been."""
+
+from __future__ import annotations
+
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import start_nip_run, start_nip_run_silently, wait_for_exit, wait_or_kill, wait_until
+from tests.support.runs import derived_files, journal_records, run_spec
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.tournaments import tournament_spec
+
+ADAPTIVE = {"pairing": "adaptive", "games": 64, "datapoints_per_round": 2}
+
+
+def recorded_calls(results: Path) -> list[tuple[str, str]]:
+    """Return the run and the sample of each recorded call of all parts."""
+    return [
+        (part.name, str(record["sample"]))
+        for part in sorted((results / "runs").iterdir())
+        if (part / "journal.jsonl").is_file()
+        for record in journal_records(part)
+        if record["kind"] == "call"
+    ]
+
+
+def results_of(results: Path) -> dict[str, object]:
+    """Return the files of all parts that depend only on their answers, and the rounds."""
+    runs = sorted((results / "runs").iterdir())
+    files: dict[str, object] = {run.name: derived_files(run) for run in runs if (run / "rollouts.parquet").is_file()}
+    logs = [run / "stages.jsonl" for run in runs if (run / "stages.jsonl").is_file()]
+    return files | {"rounds": [path.read_text().splitlines()[1:] for path in logs]}
+
+
+@pytest.mark.gate
+def test_after_a_kill_only_what_is_missing_is_asked(tmp_path: Path) -> None:
+    with run_chat_server(held_after=100) as server:
+        tournament_spec(tmp_path, server.base_url, tournament=ADAPTIVE)
+        process = start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)
+        wait_until(lambda: server.requests > 100 or process.poll() is not None)
+        process.kill()
+        process.wait()
+        server.change(held_after=None)
+        wait_until(lambda: server.stats()["open"] == 0)
+        asked, kept = server.requests, len(recorded_calls(tmp_path / "results"))
+        assert 0 < kept <= 100
+        assert wait_or_kill(start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)) == 0
+        samples = recorded_calls(tmp_path / "results")
+        assert server.requests - asked == len(samples) - kept
+        assert len(samples) == len(set(samples))
+        run_spec(tmp_path / "spec.yaml", tmp_path / "whole")
+    assert len(list(tmp_path.glob("results/runs/*/stages.jsonl"))) == 1
+    assert results_of(tmp_path / "results") == results_of(tmp_path / "whole")
+
+
+@pytest.mark.gate
+def test_ctrl_c_keeps_all_answers_and_says_how_to_resume(tmp_path: Path) -> None:
+    with run_chat_server(latency=0.05) as server:
+        tournament_spec(tmp_path, server.base_url, tournament=ADAPTIVE)
+        process = start_nip_run("spec.yaml", cwd=tmp_path)
+        wait_until(lambda: server.requests >= 60 or process.poll() is not None)
+        process.send_signal(signal.SIGINT)
+        code, _, error = wait_for_exit(process)
+        assert code == 130, error
+        assert "Resume with: nip-run run spec.yaml" in error
+        kept = len(recorded_calls(tmp_path / "results"))
+        assert server.requests == kept
+        assert wait_or_kill(start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)) == 0
+        samples = recorded_calls(tmp_path / "results")
+        assert server.requests == len(samples) == len(set(samples))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("pairing", ["round_robin", "swiss", "adaptive"])
+def test_kills_at_random_moments_change_nothing(tmp_path: Path, pairing: str) -> None:
+    rng = random.Random(pairing)
+    with run_chat_server(latency=[0.0, 0.03]) as server:
+        path = tournament_spec(tmp_path, server.base_url, size=8, tournament={**ADAPTIVE, "pairing": pairing})
+        run_spec(path, tmp_path / "whole")
+        needed = server.requests
+        for goal in sorted(rng.uniform(0, needed) for _ in range(12)):
+            start = server.requests
+            process = start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)
+            recorded = len(recorded_calls(tmp_path / "results")) if (tmp_path / "results" / "runs").is_dir() else 0
+            wanted = max(1, goal - recorded)
+            wait_until(lambda: process.poll() is not None or server.requests - start >= wanted)  # noqa: B023
+            process.kill()
+            process.wait()
+        assert wait_or_kill(start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)) == 0
+        samples = recorded_calls(tmp_path / "results")
+        assert len(samples) == len(set(samples)) == needed
+    assert results_of(tmp_path / "results") == results_of(tmp_path / "whole")

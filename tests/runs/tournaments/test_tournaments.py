@@ -1,0 +1,257 @@
+"""Tournaments: pairings are ordinary runs, results choose rounds, and the ratings are those of the planted players."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.base.errors import UsageError
+from runner.results.leaderboard.results_folder import Results
+from runner.runs.finished.result import FinishedRun
+from runner.runs.tournaments.plan import TournamentPlan
+from runner.runs.tournaments.round_log import read_rounds
+from runner.spec.loader import load_spec
+from runner.spec.run_names import MAX_RUN_ID_LENGTH
+from tests.support.hang_guard import HANG_SECONDS
+from tests.support.processes import nip_run_here
+from tests.support.runs import derived_files, run_spec, table
+from tests.support.servers.chat_client import run_chat_server
+from tests.support.servers.client import LoopbackServer
+from tests.support.servers.judges_client import judged_spec, run_judge_server
+from tests.support.tournaments import PLAYERS, tournament_spec
+
+
+def parts_of(result: FinishedRun) -> list[Path]:
+    return sorted(path for path in result.path.parent.iterdir() if path.name.startswith(f"{result.run_id}-p"))
+
+
+def ratings(result: FinishedRun) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(row["player"], row["side"]): row for row in result.metrics["ratings"]}
+
+
+def test_a_round_robin_plays_every_pairing_about_the_same_datapoints(tmp_path: Path) -> None:
+    result = run_spec(tournament_spec(tmp_path), tmp_path / "results")
+    assert len(parts_of(result)) == 6
+    seen = []
+    for part in parts_of(result):
+        rows = table(part, "rollouts")
+        assert len({row["datapoint_id"] for row in rows}) == 6
+        assert [row["stances_exchanged"] for row in rows].count(True) == 6
+        manifest = json.loads((part / "manifest.json").read_text())
+        assert (manifest["kind"], manifest["parent_run_id"]) == ("benchmark", result.run_id)
+        models = {row["agent"]: row["model"] for row in manifest["agents"]}
+        seen.append((models["prover0"], models["prover1"], models["verifier"]))
+    expected = [
+        (*pair, "judge") for first, second in combinations(PLAYERS, 2) for pair in ((first, second), (second, first))
+    ]
+    assert sorted(seen) == sorted(expected)
+    assert [row["games"] for row in result.metrics["pairings"]] == [24, 24, 24]
+    assert result.metrics["games"]["rollouts"] == 72
+
+
+def test_wins_in_the_cross_table_are_those_of_the_games(tmp_path: Path) -> None:
+    result = run_spec(tournament_spec(tmp_path), tmp_path / "results")
+    for row in result.metrics["pairings"]:
+        first_won = right_won = 0
+        for name, first_seat_is_first in zip(row["runs"], (True, False), strict=True):
+            for game in table(result.path.parent / name, "rollouts"):
+                # prover0 argues for reject, unless the stances are exchanged.
+                first_seat_stance = int(game["stances_exchanged"])
+                right_won += game["decision"] == game["y"]
+                first_won += (game["decision"] == first_seat_stance) == first_seat_is_first
+        assert (row["first_won"], row["right_won"]) == (first_won, right_won)
+        assert row["first_won"] + row["second_won"] == row["games"]
+
+
+def test_a_finished_tournament_is_not_played_again(tmp_path: Path) -> None:
+    with run_chat_server() as server:
+        path = tournament_spec(tmp_path, server.base_url, size=2)
+        first = run_spec(path, tmp_path / "results")
+        requests = server.requests
+        second = run_spec(path, tmp_path / "results")
+        from_folder = nip_run_here(f"results/runs/{first.run_id}", "-q", cwd=tmp_path)
+        assert server.requests == requests
+    assert second.was_finished
+    assert second.metrics == first.metrics
+    assert from_folder.returncode == 0, from_folder.stderr
+
+
+def test_more_games_extend_the_runs_of_the_pairings(tmp_path: Path) -> None:
+    with run_chat_server() as server:
+        path = tournament_spec(tmp_path, server.base_url)
+        run_spec(path, tmp_path / "results", "tournament.games=24")
+        requests = server.requests
+        longer = run_spec(path, tmp_path / "results", "tournament.games=48")
+        extended = server.requests
+        whole = run_spec(path, tmp_path / "whole", "tournament.games=48")
+        assert server.requests - extended == extended
+    assert requests < extended
+    assert longer.run_id == whole.run_id
+    assert {**longer.metrics, "games": None} == {**whole.metrics, "games": None}
+    for one, other in zip(parts_of(longer), parts_of(whole), strict=True):
+        assert derived_files(one) == derived_files(other)
+
+
+def test_a_tournament_shares_games_with_a_run_that_has_played_them(tmp_path: Path) -> None:
+    two_players = {"players": {"medium": None}}
+    with run_chat_server() as server:
+
+        def count_requests(results: str, **changes: Any) -> int:
+            before = server.requests
+            run_spec(tournament_spec(tmp_path, server.base_url, size=2, **changes), tmp_path / results)
+            return server.requests - before
+
+        alone = count_requests("alone", tournament=two_players)
+        benchmark = count_requests(
+            "shared", kind="benchmark", tournament=None, stances="both", cache="cache.sqlite",
+            agents={"prover0": {"model": "strong"}, "prover1": {"model": "weak"}},
+        )  # fmt: skip
+        # The pairing's other leg also shares requests, such as the judge's first question, which no player influences.
+        assert count_requests("shared", tournament=two_players, cache="cache.sqlite") <= alone - benchmark
+
+
+@pytest.mark.parametrize("pairing", ["swiss", "adaptive"])
+def test_results_choose_the_same_rounds_each_time(tmp_path: Path, pairing: str) -> None:
+    settings = {"pairing": pairing, "games": 48, "datapoints_per_round": 2}
+    path = tournament_spec(tmp_path, tournament=settings)
+    first, second = (run_spec(path, tmp_path / name) for name in ("first", "second"))
+    rounds = read_rounds(first.path)
+    assert rounds == read_rounds(second.path)
+    assert len(rounds) > 3
+    assert first.metrics["ratings"] == second.metrics["ratings"]
+    assert sum(row["games"] for row in first.metrics["pairings"]) == 48
+
+
+def test_results_choose_pairings_until_every_datapoint_is_played(tmp_path: Path) -> None:
+    for pairing in ("swiss", "adaptive"):
+        settings = {"pairing": pairing, "games": 10_000, "datapoints_per_round": 4}
+        result = run_spec(tournament_spec(tmp_path, size=6, tournament=settings), tmp_path / "results")
+        assert [row["games"] for row in result.metrics["pairings"]] == [24, 24, 24]
+
+
+@pytest.fixture(scope="module")
+def judges() -> Iterator[LoopbackServer]:
+    with run_judge_server(
+        seed=3,
+        judges={"judge": {"sensitivity": 0.5}, "swayed": {"sensitivity": 0.0}},
+        provers={"strong": 1.5, "medium": 0.8, "weak": 0.1},
+    ) as server:
+        yield server
+
+
+@pytest.mark.gate
+def test_the_planted_order_of_players_and_the_better_judge_are_found(tmp_path: Path, judges: LoopbackServer) -> None:
+    server = {"base_url": judges.base_url, "timeout": 2 * HANG_SECONDS}
+    path = judged_spec(
+        tmp_path, judges.base_url, "debate", "judge", ("strong", "weak"), labels=[0, 1] * 15, kind="tournament",
+        models={name: {"model": name, **server} for name in ("medium", "swayed")},
+        tournament={"players": {name: {"model": name} for name in PLAYERS}, "judges": ["judge", "swayed"]},
+    )  # fmt: skip
+    result = run_spec(path, tmp_path / "results")
+    rows = ratings(result)
+    for better, worse in (("strong", "medium"), ("medium", "weak")):
+        assert rows[better, "overall"]["ci_low"] > rows[worse, "overall"]["ci_high"]
+    chances = {row["of"]: row for row in result.metrics["effects"] if row["effect"] == "right_side"}
+    assert chances["judge"]["value"] > chances["swayed"]["value"]
+    assert chances["swayed"]["ci_low"] < 0.5 < chances["swayed"]["ci_high"]
+    compared = nip_run_here("compare", result.run_id, "--players", "strong", "weak", "--json", cwd=tmp_path)
+    differences = json.loads(compared.stdout)["differences"]
+    assert [row["side"] for row in differences] == ["overall", "right", "wrong"]
+    assert differences[0]["p"] < 0.001
+    assert differences[0]["ci_low"] > 0
+
+
+def test_games_without_a_verdict_have_no_winner_and_are_counted(tmp_path: Path) -> None:
+    with run_chat_server(kind="bad_decision") as server:
+        path = tournament_spec(tmp_path, server.base_url, size=2, retry={"invalid_response": {"attempts": 1}})
+        result = run_spec(path, tmp_path / "results")
+    assert [(row["games"], row["undecided"]) for row in result.metrics["pairings"]] == [(8, 8)] * 3
+    assert {(row["value"], row["reason"], row["n"]) for row in result.metrics["ratings"]} == {(None, "no games", 0)}
+    shown = nip_run_here("show", result.run_id, cwd=tmp_path)
+    assert "games that no rating uses: 24 without a verdict" in shown.stdout
+
+
+def test_a_player_with_its_own_prompts_uses_them_in_both_seats(tmp_path: Path) -> None:
+    own = tmp_path / "careful"
+    own.mkdir()
+    for seat in ("prover0", "prover1"):
+        (own / f"{seat}.jinja").write_text("Careful. {{ question }} {{ solution }} Argue for {{ stance }}.")
+    players = {"careful": {"model": "weak", "prompts": "careful"}}
+    path = tournament_spec(tmp_path, size=2, tournament={"players": players})
+    result = run_spec(path, tmp_path / "results")
+    seats = []
+    for part in parts_of(result):
+        texts = {name: (part / "inputs" / "prompts" / f"{name}.jinja").read_text() for name in ("prover0", "prover1")}
+        seats += [name for name, text in texts.items() if text.startswith("Careful.")]
+    assert sorted(seats) == ["prover0"] * 3 + ["prover1"] * 3
+    resumed = nip_run_here(f"results/runs/{result.run_id}", "-q", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+
+
+def test_ratings_are_in_a_table_of_the_leaderboard(tmp_path: Path) -> None:
+    result = run_spec(tournament_spec(tmp_path, size=3), tmp_path / "results")
+    sql = "SELECT player, side, value, n FROM ratings WHERE run_id = 'RUN'".replace("RUN", result.run_id)
+    _, rows = Results(tmp_path / "results").board.query(sql)
+    assert sorted(rows) == sorted(
+        (row["player"], row["side"], row["value"], row["n"]) for row in result.metrics["ratings"]
+    )
+
+
+def test_a_budget_ends_a_tournament_with_ratings_of_the_games_so_far(tmp_path: Path) -> None:
+    with run_chat_server() as server:
+        path = tournament_spec(
+            tmp_path, server.base_url, size=12,
+            tournament={"datapoints_per_round": 2}, budget={"completions": 200},
+        )  # fmt: skip
+        result = run_spec(path, tmp_path / "results")
+        assert server.requests <= 200
+        assert any("larger budget" in note for note in result.notes)
+        games = {row["games"] for row in result.metrics["pairings"]}
+        assert len(games) == 1
+        assert games < {8, 16, 24, 32, 40}
+        requests = server.requests
+        more = run_spec(path, tmp_path / "results", "budget.completions=400")
+        assert requests < server.requests <= 400
+    assert more.run_id == result.run_id
+    assert more.metrics["pairings"][0]["games"] > result.metrics["pairings"][0]["games"]
+
+
+def test_a_part_cannot_be_resumed_alone(tmp_path: Path) -> None:
+    result = run_spec(tournament_spec(tmp_path, size=2), tmp_path / "results")
+    part = parts_of(result)[0]
+    (part / "metrics.json").unlink()
+    done = nip_run_here(part, cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"is a part of {result.run_id}" in done.stderr
+
+
+def test_a_lost_part_is_reported(tmp_path: Path) -> None:
+    path = tournament_spec(tmp_path, size=4, tournament={"pairing": "swiss", "games": 8, "datapoints_per_round": 1})
+    result = run_spec(path, tmp_path / "results")
+    (parts_of(result)[0] / "journal.jsonl").unlink()
+    done = nip_run_here("spec.yaml", "tournament.games=16", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "has games of tournament" in done.stderr
+
+
+def test_the_worst_case_covers_the_pairings_that_cost_most(tmp_path: Path) -> None:
+    prices = {"strong": {"price": {"input": 10.0, "output": 10.0}}, "weak": {"price": {"input": 1.0, "output": 1.0}}}
+    path = tournament_spec(
+        tmp_path, "http://127.0.0.1:9/v1", models=prices, tournament={"pairing": "adaptive", "games": 24}
+    )
+    plan = TournamentPlan(load_spec(path))
+    games = plan.all_games()
+    assert sum(leg.size for leg in games) == 24
+    assert {agent.model for leg in games for agent in leg.spec.experiment.agents.values()} >= {"strong"}
+    assert all("strong" in {agent.model for agent in leg.spec.experiment.agents.values()} for leg in games)
+
+
+def test_an_id_that_leaves_no_room_for_the_ids_of_parts_is_refused(tmp_path: Path) -> None:
+    plan = TournamentPlan(load_spec(tournament_spec(tmp_path)))
+    with pytest.raises(UsageError, match="the ids of the pairings start with it"):
+        plan.check_run_id("a" * MAX_RUN_ID_LENGTH)

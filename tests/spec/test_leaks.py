@@ -1,0 +1,309 @@
+"""Planted leaks in templates, datasets, protocols and settings are found before play, and shipped files have none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner import SpecError
+from runner.game.protocols.rounds import Round
+from runner.rollouts.agents.agent import Agent, Observation
+from runner.rollouts.estimate import estimate_costs
+from runner.rollouts.information_flow import flow_problems
+from runner.rollouts.job import Job
+from runner.rollouts.plan import Plan
+from runner.spec.loader import Spec, load_spec
+from runner.spec.warnings.catalog import check_warnings_of
+from tests.support.paths import ROOT
+from tests.support.processes import nip_run_here
+from tests.support.specs import spec_file
+
+PLAIN = "{{ question }} {{ accept }} {{ reject }} {% for header in headers %}{{ header }}{% endfor %}"
+MERLIN = (
+    "{name: own, agents: {p0: {role: prover, human_name: A, stance: reject%s},"
+    " p1: {role: prover, human_name: B, stance: accept%s}, verifier: {role: verifier, human_name: V}},"
+    " channels: {main: {members: [p0, p1, verifier]}, side: {members: [p1, verifier]}},"
+    " cycle: [{speak: {p0: [main], p1: [%s]}, draw: one}, {speak: {verifier: [main]}}],"
+    " parameters: {max_message_rounds: 2}}"
+)
+CHAIN = (
+    "{name: own, agents: {prover: {role: prover, human_name: A, headers: {main: 'M:', attic: 'X:'}},"
+    " helper: {role: prover, human_name: H}, verifier: {role: verifier, human_name: V}},"
+    " channels: {main: {members: [prover, verifier]}, attic: {members: [prover, helper]}},"
+    " cycle: [%s], parameters: {max_message_rounds: %d}}"
+)
+NIP = "{name: own, extends: nip, parameters: {max_message_rounds: 5}}"
+REVEALS = "reveals the label"
+
+
+def rows(size: int = 32) -> list[dict[str, Any]]:
+    """Rows in the order of their labels, with columns that reveal the labels and columns that do not."""
+    result = []
+    for index in range(size):
+        label = int(index >= size // 2)
+        word = ("wrong", "right")[label]
+        result.append(
+            {
+                "id": f"p{index}", "label": label, "question": f"What is {index} % 5, and what is {index * 7} % 3?",
+                "solution": f"It is {index % 5}.", "gold": label, "gold_word": word, "is_bad": not label,
+                "pass_rate": index / size, "errors": 5 - 4 * label + (index % 2), "row": index,
+                "task": f"task-{index}-{word}", "path": f"data/{word}/{index}.py", "topic": f"{word} {index % 3}",
+                "tests": [f"case {index}", f"expected {word}"], "nested": [["x"], [label]],
+                "note": f"The reviewers found this {word} in round {index}.", "parity": index % 2,
+                "length": 40 + index % 7, "author": f"author {index % 3}",
+            }
+        )  # fmt: skip
+    return result
+
+
+def spec_of(
+    folder: Path,
+    protocol: str,
+    changes: Mapping[str, str],
+    overrides: Sequence[str] = (),
+    size: int = 32,
+) -> Spec:
+    """A spec of a protocol file, whose agents have `PLAIN` templates except for `changes`."""
+    (folder / "own.yaml").write_text(protocol)
+    (folder / "prompts").mkdir()
+    path = spec_file(folder, protocol=None, agents=None, prompts="prompts")
+    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(size)))
+    names = ["p0", "p1"] if "p0:" in protocol else ["prover", "helper"] if "helper:" in protocol else ["prover"]
+    names.append("verifier")
+    for name in (*names, "verifier.last_round"):
+        (folder / "prompts" / f"{name}.jinja").write_text(changes.get(name, PLAIN))
+    if "verifier.confidence" in changes:
+        (folder / "prompts" / "verifier.confidence.jinja").write_text(changes["verifier.confidence"])
+    agents = {name: {"model": "m"} for name in names}
+    spec = {**json.loads(path.read_text()), "protocol": {"use": "own.yaml"}, "agents": agents}
+    path.write_text(json.dumps(spec))
+    return load_spec(path, overrides)
+
+
+COLUMN_LEAKS: list[tuple[str, Mapping[str, str], list[str]]] = [
+    ("a copy of the label", {"verifier": PLAIN + "{{ gold }}"}, []),
+    ("a copy in words", {"verifier": PLAIN + "{{ gold_word }}"}, []),
+    ("the opposite of the label", {"verifier": PLAIN + "{{ is_bad }}"}, []),
+    ("a condition on the label", {"verifier": PLAIN + "{% if gold == 1 %}Be brief.{% endif %}"}, []),
+    ("white space", {"verifier": PLAIN + "{{ ' ' if gold else '' }}"}, []),
+    ("a filter", {"verifier": PLAIN + "{{ gold_word | upper }}"}, []),
+    ("a length", {"verifier": PLAIN + "{{ (gold_word + 's') | length }}"}, []),
+    ("a part of a list", {"verifier": PLAIN + "{{ tests[1] }}"}, []),
+    ("a loop over a list", {"verifier": PLAIN + "{% for test in tests %}{{ test }}{% endfor %}"}, []),
+    ("a number above a threshold", {"verifier": PLAIN + "{{ pass_rate }}"}, []),
+    ("a count below a threshold", {"verifier": PLAIN + "{{ errors }}"}, []),
+    ("the order of the file", {"verifier": PLAIN + "{{ row }}"}, []),
+    ("the name of the task", {"verifier": PLAIN + "{{ task }}"}, []),
+    ("a folder in a path", {"verifier": PLAIN + "{{ path }}"}, []),
+    ("a category", {"verifier": PLAIN + "{{ topic }}"}, []),
+    ("a remark in prose", {"verifier": PLAIN + "{{ note }}"}, []),
+    ("the last message only", {"verifier.last_round": "Decide. {{ gold_word }}"}, []),
+    ("the last question only", {"verifier": PLAIN + "{% if questions_left == 0 %}{{ gold }}{% endif %}"}, []),
+    ("the request for a confidence", {"verifier.confidence": "{{ confidence_marker }}{{ gold }}"},
+     ["verdict.confidence=stated"]),
+    ("the prover's prompt", {"prover": PLAIN + "{{ gold_word }}"}, []),
+    ("a renamed copy", {"verifier": PLAIN + "{{ hint }}"}, ["dataset.columns.hint=gold_word"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "overrides"), [case[1:] for case in COLUMN_LEAKS], ids=[c[0] for c in COLUMN_LEAKS]
+)
+def test_a_column_that_reveals_the_label_is_named_with_its_place(
+    tmp_path: Path, changes: Mapping[str, str], overrides: list[str]
+) -> None:
+    (line,) = [line for line in check_warnings_of(spec_of(tmp_path, NIP, changes, overrides)) if REVEALS in line]
+    ((template, text),) = changes.items()
+    column = line.split("the column '")[1].split("'")[0]
+    assert line.startswith(f"{tmp_path / 'prompts' / template}.jinja:1:{text.index(column, len(PLAIN)) + 1}: " if (
+        text.startswith(PLAIN)
+    ) else f"{tmp_path / 'prompts' / template}.jinja:1:")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["label", "y"])
+def test_a_template_with_the_label_is_an_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SpecError, match="the label must not reach a prompt"):
+        spec_of(tmp_path, NIP, {"verifier": PLAIN + f"{{{{ {name} }}}}"})
+
+
+STANCE_LEAKS: list[tuple[str, str, Mapping[str, str], list[str], str]] = [
+    ("the verifier's template", NIP, {"verifier": PLAIN + "{{ stance }}"}, ["protocol.randomize_prover_stance=true"],
+     "verifier.jinja:1:96: verifier learns which verdict the provers argue for"),
+    ("its last message", NIP, {"verifier.last_round": "{% if stance == 'accept' %} {% endif %}Decide."},
+     ["protocol.randomize_prover_stance=true"], "verifier.last_round.jinja:1:7: verifier learns which verdict"),
+    ("games with both stances", NIP, {"verifier": PLAIN + "{{ stance }}", "prover": PLAIN + "{{ stance }}"},
+     ["stances=both"], "verifier learns which verdict"),
+    ("the names of the drawn", MERLIN % ("", "", "main"), {}, [], "verifier can tell which of p0, p1 was drawn"),
+    ("one name", MERLIN % (", anonymous: true", "", "main"), {}, [], "verifier can tell which of p0, p1 was drawn"),
+    ("the other name", MERLIN % ("", ", anonymous: true", "main"), {}, [], "own.yaml:1:275: verifier can tell"),
+    ("two channels", MERLIN % (", anonymous: true", ", anonymous: true", "main, side"), {}, [],
+     "verifier can tell which of p0, p1 was drawn"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("protocol", "changes", "overrides", "expected"), [c[1:] for c in STANCE_LEAKS], ids=[c[0] for c in STANCE_LEAKS]
+)
+def test_a_verifier_that_learns_the_stance_is_named(
+    tmp_path: Path, protocol: str, changes: Mapping[str, str], overrides: list[str], expected: str
+) -> None:
+    if "main, side" in protocol:
+        protocol = protocol.replace("human_name: B", "human_name: B, headers: {main: 'M:', side: 'S:'}")
+    lines = check_warnings_of(spec_of(tmp_path, protocol, changes, overrides))
+    assert [expected in line for line in lines].count(True) == 1, lines
+
+
+FAULTS: list[tuple[str, str, int, str]] = [
+    ("a prover without a step", "{speak: {prover: [main]}}, {speak: {verifier: [main]}}", 2,
+     "own.yaml:1:97: helper does not speak in any step of the cycle"),
+    ("a prover whose step comes too late", ("{speak: {prover: [main]}}, {speak: {verifier: [main]}}, "
+     "{speak: {helper: [attic]}}"), 2, "helper does not speak in the 2 rounds of a game"),
+    ("a step that comes too late", ("{speak: {prover: [main], helper: [attic]}}, {speak: {verifier: [main]}}, "
+     "{speak: {prover: [main]}}"), 2, "step 3 of the cycle, in which prover would speak, is never played"),
+    ("a channel that nobody uses", "{speak: {prover: [main, attic]}}, {speak: {verifier: [main]}}", 2,
+     "what prover says in attic cannot influence a decision"),
+    ("a verifier that must be drawn", ("{speak: {helper: [attic]}}, {speak: {prover: [main], verifier: [main]}, "
+     "draw: one}"), 4, "verifier cannot decide in games in which another speaker is drawn"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("cycle", "rounds", "expected"), [case[1:] for case in FAULTS], ids=[c[0] for c in FAULTS])
+def test_a_part_of_a_protocol_without_effect_is_named(tmp_path: Path, cycle: str, rounds: int, expected: str) -> None:
+    lines = check_warnings_of(spec_of(tmp_path, CHAIN % (cycle, rounds), {}))
+    assert [expected in line for line in lines].count(True) == 1, lines
+
+
+def test_a_verifier_that_may_decide_in_no_round_is_an_error(tmp_path: Path) -> None:
+    protocol = CHAIN % ("{speak: {prover: [main], helper: [attic]}}, {speak: {verifier: [main]}, may_decide: false}", 4)
+    with pytest.raises(SpecError, match="the verifier may decide in no round"):
+        spec_of(tmp_path, protocol, {})
+
+
+def test_a_label_that_the_engine_itself_would_pass_to_a_prompt_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = spec_of(tmp_path, NIP, {})
+    estimate_costs(Plan(spec))
+
+    observation = Job.observation
+
+    def leak_label(job: Job, round_: int, rounds: Sequence[Round]) -> Observation:
+        seen = observation(job, round_, rounds)
+        question = f"{seen.columns['question']}{' ' * int(job.datapoint.label or 0)}"
+        return replace(seen, columns={**seen.columns, "question": question})
+
+    monkeypatch.setattr(Job, "observation", leak_label)
+    with pytest.raises(SpecError) as error:
+        estimate_costs(Plan(spec))
+    verifier, prover = sorted(error.value.problems, key=lambda problem: problem.key, reverse=True)
+    assert (verifier.key, prover.key) == ("agents.verifier", "agents.prover")
+    assert Path(verifier.place.file).name == "verifier.jinja"
+    assert "verifier's prompt changes if only the label of a datapoint changes: p0, p2" in verifier.message
+
+
+HIDDEN = (
+    "{name: own, extends: nip, parameters: {max_message_rounds: 5}, private: {note: [prover]},"
+    " quotes: {source: note, max_words_per_message: 9}}"
+)
+
+
+def test_a_template_that_shows_a_private_column_to_another_agent_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="this agent must not see the column"):
+        spec_of(tmp_path, HIDDEN, {"prover": PLAIN + "{{ note }}", "verifier": PLAIN + "{{ note }}"})
+
+
+def test_a_private_column_that_the_engine_itself_would_pass_to_a_prompt_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = spec_of(tmp_path, HIDDEN, {"prover": PLAIN + "{{ note }}"})
+    assert list(flow_problems(Plan(spec))) == []
+    instructions = Agent.instructions
+
+    def leak_length(agent: Agent, suffix: str, observation: Observation, round_: int) -> str:
+        text = instructions(agent, suffix, observation, round_)
+        return text if len(observation.columns["note"]) < 60 else text + " "
+
+    monkeypatch.setattr(Agent, "instructions", leak_length)
+    (problem,) = flow_problems(Plan(spec))
+    assert problem.key == "agents.verifier"
+    assert "verifier's prompt changes if only the column 'note' of a datapoint changes: p0, p" in problem.message
+
+
+LISTED = (
+    "{name: own, extends: consultancy, agents: {prover: {stance: open},"
+    " verifier: {last_round_message: false}}, fixed: [randomize_prover_stance]}"
+)
+
+
+def listed_spec(folder: Path) -> Spec:
+    """A spec of a consultancy about listed answers, of which the second is right for all datapoints."""
+    (folder / "own.yaml").write_text(LISTED)
+    (folder / "prompts").mkdir()
+    for name in ("prover", "verifier", "verifier.last_round"):
+        text = "{{ question }} {% for item in answers %}{{ item }}{% endfor %} {{ decision_marker }}"
+        (folder / "prompts" / f"{name}.jinja").write_text(text.replace(" {{ decision_marker }}", ""))
+    path = spec_file(folder, protocol=None, prompts="prompts", fine_tune=None)
+    points = [
+        {"id": f"p{i}", "label": 2, "question": f"What is {i} + 1?", "answers": [f"{i + k} or so" for k in range(3)]}
+        for i in range(16)
+    ]
+    (folder / "data.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
+    spec = json.loads(path.read_text())
+    dataset = {"path": "data.jsonl", "answers": "answers"}
+    path.write_text(json.dumps({**spec, "protocol": {"use": "own.yaml"}, "dataset": dataset}))
+    return load_spec(path)
+
+
+def test_a_right_answer_that_the_engine_itself_would_pass_to_a_prompt_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = listed_spec(tmp_path)
+    assert list(flow_problems(Plan(spec))) == []
+    observation = Job.observation
+
+    def leak_answer(job: Job, round_: int, rounds: Sequence[Round]) -> Observation:
+        seen = observation(job, round_, rounds)
+        assert job.datapoint.answers is not None
+        return replace(seen, columns={**seen.columns, "question": f"Hint: {job.datapoint.answers.right}"})
+
+    monkeypatch.setattr(Job, "observation", leak_answer)
+    assert {problem.key for problem in flow_problems(Plan(spec))} == {"agents.prover", "agents.verifier"}
+
+
+def test_thirty_leaks_are_planted() -> None:
+    assert len(COLUMN_LEAKS) + len(STANCE_LEAKS) + len(["label", "y"]) >= 30
+
+
+@pytest.mark.parametrize("column", ["parity", "length", "author", "solution"])
+def test_a_column_that_says_nothing_about_the_label_is_no_leak(tmp_path: Path, column: str) -> None:
+    spec = spec_of(tmp_path, NIP, {"verifier": PLAIN + f"{{{{ {column} }}}}"})
+    assert not [line for line in check_warnings_of(spec) if REVEALS in line]
+
+
+def test_few_datapoints_may_agree_with_a_column_by_chance(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, NIP, {"verifier": PLAIN + "{{ gold }}"}, size=14)
+    assert not [line for line in check_warnings_of(spec) if REVEALS in line]
+
+
+def test_a_stance_that_is_the_same_in_all_games_is_no_leak(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, NIP, {"verifier": PLAIN + "{{ stance }}"})
+    assert not [line for line in check_warnings_of(spec) if "learns" in line]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "specs").glob("*.yaml")), ids=lambda path: path.stem)
+def test_no_shipped_spec_has_a_leak_or_a_fault(path: Path) -> None:
+    lines = [line for line in check_warnings_of(load_spec(path)) if "wasted" not in line and "not set" not in line]
+    assert lines == []
+
+
+def test_check_prints_the_calls_of_the_worst_case(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, size=2, retry={"invalid_response": {"attempts": 3}})
+    done = nip_run_here("check", path.name, cwd=tmp_path)
+    assert "at most 36 calls, if each answer is unusable until its last attempt" in done.stdout
+    document = json.loads(nip_run_here("check", path.name, "--json", cwd=tmp_path).stdout)
+    assert document[0]["max_calls"] == 36 if isinstance(document, list) else document["max_calls"] == 36
