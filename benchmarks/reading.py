@@ -2,14 +2,15 @@
 
 The other checkout, which must not be newer, plays a run with the provider `dummy`. Each command then reads this run in
 a process of its own, alternately with the other checkout and with this one. CPU is user and system time, the least of
-`--repeat`. A file (or template) counts as executed if one of its functions is called outside an import, in a run of
-100 games.
+`--repeat`. Use at least 2, because the first process also compiles the modules. A file (or template) counts as executed
+if one of its functions is called outside an import, in a run of 100 games.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -88,7 +89,9 @@ def main() -> None:
     args = parser.parse_args()
     checkouts = [str(args.other.resolve()), str(ROOT)]
     rows: list[list[object]] = []
-    with temporary_folder() as folder, temporary_folder() as small:
+    with temporary_folder() as folder, temporary_folder() as small, temporary_folder() as bytecode:
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = str(bytecode)
         play(folder, args.games, checkouts[0])
         play(small, 100, checkouts[0])
         for name, words in COMMANDS.items():

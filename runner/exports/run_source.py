@@ -161,7 +161,7 @@ class ExportedGame:
         """The columns of the datapoint; listed answers are a mapping of the game's letters to texts."""
         return shown_columns(self.rollout)
 
-    @property
+    @cached_property
     def facts(self) -> dict[str, Any]:
         """The variant of the game and the details of its verdict, without missing values.
 
@@ -386,16 +386,22 @@ def token_usage(calls: Sequence[Call], *, with_reasoning: bool) -> dict[str, int
 
     Cache writes and reasoning are left out if they are 0, since most servers do not report them.
     """
-    prompt, completion = sum(call.prompt_tokens for call in calls), sum(call.completion_tokens for call in calls)
+    prompt = completion = cached = cache_written = reasoning = 0
+    for call in calls:
+        prompt += call.prompt_tokens
+        completion += call.completion_tokens
+        cached += call.cached_tokens
+        cache_written += call.cache_write_tokens
+        reasoning += call.reasoning_tokens
     optional = {
-        "input_tokens_cache_write": sum(call.cache_write_tokens for call in calls),
-        "reasoning_tokens": sum(call.reasoning_tokens for call in calls) if with_reasoning else 0,
+        "input_tokens_cache_write": cache_written,
+        "reasoning_tokens": reasoning if with_reasoning else 0,
     }
     return {
         "input_tokens": prompt,
         "output_tokens": completion,
         "total_tokens": prompt + completion,
-        "input_tokens_cache_read": sum(call.cached_tokens for call in calls),
+        "input_tokens_cache_read": cached,
         **{name: tokens for name, tokens in optional.items() if tokens},
     }
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gzip
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -65,21 +65,27 @@ class Texts:
         """Store a text that may contain the `quoted` texts, and return the reference to it."""
         if len(text) < MIN_SHARED_LENGTH or text in self._places:
             return self.add(text)
-        references = [self.add(part) for part in self._split_at_quotes(text, quoted)]
+        references: list[int | str] = []
+        self._add_parts(text, quoted, 0, references)
         return references if len(references) > 1 else references[0]
 
-    def _split_at_quotes(self, text: str, quoted: Sequence[str]) -> Iterator[str]:
-        """Yield the parts of a text between the starts and ends of quoted texts. A part that is stored is not split."""
-        for place, quoted_text in enumerate(() if text in self._places else quoted):
-            if quoted_text in text:
-                before, _, after = text.partition(quoted_text)
-                if before:
-                    yield from self._split_at_quotes(before, quoted[place + 1 :])
-                yield quoted_text
-                if after:
-                    yield from self._split_at_quotes(after, quoted[place:])
-                return
-        yield text
+    def _add_parts(self, text: str, quoted: Sequence[str], first: int, references: list[int | str]) -> None:
+        """Store the parts of a text between the starts and ends of the texts in `quoted` from the place `first` on.
+
+        A part that is stored already is not split. The references to the parts are appended to `references`.
+        """
+        if text not in self._places:
+            for place in range(first, len(quoted)):
+                quoted_text = quoted[place]
+                if quoted_text in text:
+                    before, _, after = text.partition(quoted_text)
+                    if before:
+                        self._add_parts(before, quoted, place + 1, references)
+                    references.append(self.add(quoted_text))
+                    if after:
+                        self._add_parts(after, quoted, place, references)
+                    return
+        references.append(self.add(text))
 
 
 def resolve_text(texts: Sequence[str], text: Text) -> str:

@@ -148,7 +148,7 @@ def play_game(parts: GameParts, rounds: Sequence[Round] = ()) -> GameScript:
 def calls_of(sample: SampleKey, completion: Completion, agent: Agent) -> Iterator[Call]:
     """Yield one call for each answer in a completion. The first call has the token counts of the whole completion."""
     usage, with_logprobs = completion.usage, has_logprobs(completion)
-    is_metered = agent.model_settings.traits.metered
+    is_estimated = usage.estimated and agent.model_settings.traits.metered
     reads_logprobs = agent.is_verifier and agent.hyper_params.verdict.reads_logprobs
     for index, choice in enumerate(completion.choices):
         if index:
@@ -164,5 +164,5 @@ def calls_of(sample: SampleKey, completion: Completion, agent: Agent) -> Iterato
             p_accept=p_accept(completion, index, fork) if verdict is not None and reads_logprobs else None,
             cache_write_tokens=usage.cache_write_tokens, reasoning_tokens=usage.reasoning_tokens,
             audio_input_tokens=usage.audio_input_tokens, audio_output_tokens=usage.audio_output_tokens,
-            service_tier=usage.service_tier, usage_estimated=usage.estimated and is_metered, origin=completion.origin,
+            service_tier=usage.service_tier, usage_estimated=usage.estimated and is_estimated, origin=completion.origin,
         )  # fmt: skip

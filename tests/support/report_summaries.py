@@ -14,6 +14,7 @@ from runner.pages.report.run_games import CollectedGames
 from runner.pages.report.run_site import runs_site
 from runner.pages.site import Site
 from runner.results.folder import RunFolder
+from runner.rollouts.plan import Plan
 
 
 class SummarySection(HTMLParser):
@@ -89,8 +90,8 @@ def build_run_pages(*runs: Path) -> list[RunPage]:
     data: dict[str, bytes] = {}
     run_ids = {run.name for run in runs}
 
-    def gather(folder: RunFolder, slug: str) -> CollectedGames:
-        return collect_games(folder, slug, data.__setitem__)
+    def gather(folder: RunFolder, slug: str, plan: Plan) -> CollectedGames:
+        return collect_games(folder, slug, data.__setitem__, plan)
 
     return [run_page(RunFolder(run), f"r{number}", run_ids, gather) for number, run in enumerate(runs)]
 

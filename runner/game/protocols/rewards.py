@@ -29,6 +29,8 @@ class Payoff:
     """Whether the game has ended without a decision."""
     rewards: Mapping[str, float] = field(default_factory=dict)
     """The reward of each agent in this round; an agent whose reward is unknown is left out."""
+    decision: int = Decision.NONE
+    """The decision that scores this round: the forced decision if the spec sets one, otherwise the verifier's."""
 
 
 def forced_decision(protocol: Protocol, label: int | None) -> Decision | None:
@@ -45,17 +47,15 @@ def forced_decision(protocol: Protocol, label: int | None) -> Decision | None:
     return Decision(int(force == "one") if label is None or force != "y" else label)
 
 
-def effective_decision(
-    protocol: Protocol, round_: int, seed: int, decision: int, label: int | None, *, ballot: Ballot | None = None
+def _effective_decision(
+    protocol: Protocol, decision: int, label: int | None, ballot: Ballot | None, *, counts: bool
 ) -> int:
-    """Return the decision that scores a round: the forced decision if the spec sets one, otherwise the verifier's."""
+    """Return the decision that scores a round, given whether a decision in this round ends the game (`counts`)."""
     if ballot is not None:
-        is_forced = protocol.parameters.force_guess == "y" and ballot.right and _decision_counts(protocol, round_, seed)
+        is_forced = protocol.parameters.force_guess == "y" and ballot.right and counts
         return FIRST_ANSWER + min(ballot.right) if is_forced and ballot.right else decision
     forced = forced_decision(protocol, label)
-    if forced is None or not _decision_counts(protocol, round_, seed):
-        return Decision(decision)
-    return forced
+    return Decision(decision) if forced is None or not counts else forced
 
 
 def is_right(decision: int, label: int | None, ballot: Ballot | None) -> bool | None:
@@ -63,11 +63,6 @@ def is_right(decision: int, label: int | None, ballot: Ballot | None) -> bool | 
     if ballot is None:
         return None if label is None else decision == label
     return None if ballot.right is None else answer_position(decision) in ballot.right
-
-
-def _decision_counts(protocol: Protocol, round_: int, seed: int) -> bool:
-    """Return whether a decision in this round ends the game."""
-    return round_ >= protocol.min_message_rounds - 1 and protocol.may_decide(round_, seed)
 
 
 def payoff(
@@ -91,8 +86,10 @@ def payoff(
     With listed answers, `ballot` has the right ones, and `argued` the decision that each prover argues for.
     """
     p = protocol.parameters
-    verdict = effective_decision(protocol, round_, seed, decision, label, ballot=ballot)
-    decided = verdict != Decision.NONE and _decision_counts(protocol, round_, seed)
+    may_decide = protocol.may_decide(round_, seed)
+    counts = may_decide and round_ >= protocol.min_message_rounds - 1
+    verdict = _effective_decision(protocol, decision, label, ballot, counts=counts)
+    decided = counts and verdict != Decision.NONE
     out_of_rounds = round_ >= protocol.last_speaking_round and not decided
     terminated = before.terminated or out_of_rounds
     rewards = dict.fromkeys(protocol.agent_names, 0.0)
@@ -104,7 +101,7 @@ def payoff(
         rewards[verifier] = p.verifier_reward if right else p.verifier_incorrect_penalty
     elif out_of_rounds:
         rewards[verifier] = p.verifier_terminated_penalty
-    elif protocol.may_decide(round_, seed) and not before.decided and not terminated:
+    elif may_decide and not before.decided and not terminated:
         rewards[verifier] = p.verifier_no_guess_reward
     if decided:
         for prover in protocol.prover_names:
@@ -113,4 +110,4 @@ def payoff(
                 rewards[prover] = p.prover_reward
     if p.shared_reward:
         rewards = dict.fromkeys(rewards, rewards[verifier]) if verifier in rewards else {}
-    return Payoff(decided, terminated, rewards)
+    return Payoff(decided, terminated, rewards, verdict)

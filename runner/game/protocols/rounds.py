@@ -13,7 +13,7 @@ from runner.game.protocols.answer_verdicts import stated_answer
 from runner.game.protocols.ballot import FIRST_ANSWER, Ballot
 from runner.game.protocols.panel import PanelVote, panel_decision, panel_rewards
 from runner.game.protocols.protocol import Decision, Protocol
-from runner.game.protocols.rewards import Payoff, effective_decision, forced_decision, payoff
+from runner.game.protocols.rewards import Payoff, forced_decision, payoff
 
 
 @value_class(frozen=True, slots=True)
@@ -147,24 +147,25 @@ def play(
         speakers = protocol.speakers(round_, seed)
         replies = (yield PendingTurn(round_, speakers, played)) if speakers else {}
         verifier = replies.get(protocol.verifier_name)
-        own_decision = verifier.decision if verifier else Decision.NONE
-        decision = effective_decision(protocol, round_, seed, own_decision, label, ballot=ballot)
-        texts = [*(past.raw for past in played), {agent: reply.raw for agent, reply in replies.items()}]
+        argued = None
+        if ballot is not None:
+            texts = [*(past.raw for past in played), {agent: reply.raw for agent, reply in replies.items()}]
+            argued = argued_decisions(protocol, ballot, texts)
         pay = payoff(
             protocol,
             round_=round_,
             seed=seed,
             label=label,
             prover_stance=prover_stance,
-            decision=decision,
+            decision=Decision.NONE if verifier is None else verifier.decision,
             before=pay,
             ballot=ballot,
-            argued=None if ballot is None else argued_decisions(protocol, ballot, texts),
+            argued=argued,
         )
         votes = () if verifier is None else verifier.votes
-        played.append(_round(replies, decision, pay.rewards, votes))
+        played.append(_round(replies, pay.decision, pay.rewards, votes))
         if pay.decided:
-            return FinishedGame(played, decision, terminated=False)
+            return FinishedGame(played, pay.decision, terminated=False)
     return FinishedGame(played, Decision.NONE, terminated=True)
 
 

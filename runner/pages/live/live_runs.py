@@ -21,6 +21,7 @@ from runner.pages.report.run_site import CollectedGames, notes_name, runs_site
 from runner.pages.site import Section, Site, StorePiece, as_index
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
+from runner.rollouts.plan import Plan
 
 PARTS_SECONDS = 3.0
 """Seconds between checks for new parts of a training run."""
@@ -109,7 +110,7 @@ class LiveRuns:
         """Build the pages of the followed runs, with comparisons once all runs are done."""
         by_id = {follower.folder.run_id: follower for follower in followers}
 
-        def collect(folder: RunFolder, _: str) -> CollectedGames:
+        def collect(folder: RunFolder, _: str, __: Plan) -> CollectedGames:
             follower = by_id.get(folder.run_id) or self._follower(folder)
             return follower.collect()
 

@@ -250,17 +250,16 @@ class _Packer:
         return self.texts.add_quoting(text, self._quoted)
 
     def _pack_turns(self, number: int, played: Round | None) -> Iterator[dict[str, Any]]:
-        details = self.game.details
+        details, messages = self.game.details, played.messages if played else ()
         for agent in details.speakers(number, played):
-            messages = [message for message in (played.messages if played else ()) if message.agent == agent]
             yield {
                 "round": number,
                 "agent": agent,
                 "cut_off": played is None,
                 "chat": [self._chat_message(message) for message in self.game.chats.get((number, agent), ())],
-                "answers": list(self._pack_answers(number, agent)),
+                "answers": self._pack_answers(number, agent),
                 "failed": [{"error": call.error, "wait": call.wait} for call in details.failed_calls(number, agent)],
-                "messages": [{"channel": sent.channel, "text": self._text(sent.text)} for sent in messages],
+                "messages": [{"channel": m.channel, "text": self._text(m.text)} for m in messages if m.agent == agent],
                 "decision": self._decision(agent, played),
                 "ignored": details.ignores_verdict(number),
             }
@@ -271,15 +270,16 @@ class _Packer:
             return {"role": message["role"], "name": message["name"], "text": text}
         return {"role": message["role"], "text": text}
 
-    def _pack_answers(self, number: int, agent: str) -> Iterator[dict[str, Any]]:
-        """Yield the evaluated answers of an agent in a round: for each vote, all up to the first usable answer."""
-        ended = set()
+    def _pack_answers(self, number: int, agent: str) -> list[dict[str, Any]]:
+        """Return the evaluated answers of an agent in a round: for each vote, all up to the first usable answer."""
+        ended, answers = set(), list[dict[str, Any]]()
         for call in self.game.details.turns.get((number, agent), ()):
             if call.is_answer and call.vote not in ended:
                 answer = self.game.details.answer(call)
-                yield self._pack_answer(call, answer)
+                answers.append(self._pack_answer(call, answer))
                 if answer.unusable_reason is None:
                     ended.add(call.vote)
+        return answers
 
     def _pack_answer(self, call: Call, answer: RecordedAnswer) -> dict[str, Any]:
         fields = {

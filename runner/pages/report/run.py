@@ -35,7 +35,8 @@ from runner.pages.site import Section, StorePiece
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
 from runner.results.notes import Notes
-from runner.runs.finished.reconstruction import played_plan, saved_plan
+from runner.rollouts.plan import Plan
+from runner.runs.finished.reconstruction import check_played, saved_plan
 from runner.runs.finished.stored_problems import load_problems as problems_of_run
 
 
@@ -92,8 +93,8 @@ class RunView:
     count: int
 
 
-GameCollector = Callable[[RunFolder, str], CollectedGames]
-"""Returns the games of a run, given its folder and slug; the names of their pieces begin with the slug."""
+GameCollector = Callable[[RunFolder, str, Plan], CollectedGames]
+"""Returns the games of a run, given its folder, slug and saved plan; the names of their pieces begin with the slug."""
 
 
 def run_page(
@@ -106,7 +107,7 @@ def run_page(
     """
     manifest, missing = folder.manifest(), missing_rows(folder)
     plan = saved_plan(folder, None if missing is None else missing.dataset)
-    games = collect(folder, slug)
+    games = collect(folder, slug, plan)
     results, game_count = games.results, games.about["count"]
     metrics = read_metrics(folder) or (None if results is None else results.metrics)
     number = games_number(manifest, metrics, game_count, is_part=games.is_part, is_lost=games.problem is not None)
@@ -142,12 +143,17 @@ def run_page(
     return RunPage(folder, manifest, section, about, metrics, game_count, 0 if results is None else results.tree_count)
 
 
-def collect_games(folder: RunFolder, slug: str, store_piece: StorePiece) -> CollectedGames:
-    """Read all finished games, trees and notes of a run, and store their data. Raises as `run_page`."""
+def collect_games(folder: RunFolder, slug: str, store_piece: StorePiece, plan: Plan | None = None) -> CollectedGames:
+    """Read all finished games, trees and notes of a run, and store their data. Raises as `run_page`.
+
+    `plan` is the result of `saved_plan`, if known.
+    """
     missing = missing_rows(folder)
     known_data = None if missing is None else missing.dataset
     has_games = folder.journal.is_file()
-    plan = played_plan(folder, known_data) if has_games else saved_plan(folder, known_data)
+    plan = plan or saved_plan(folder, known_data)
+    if has_games:
+        check_played(folder, plan)
     run_games = RunGames(plan, folder.run_id, slug, store_piece, measures=not folder.metrics.is_file())
     if has_games:
         for game in games_of(folder, known_data, plan):

@@ -11,6 +11,7 @@ from runner.pages.report.run_games import MAX_PLAIN_GAMES, CollectedGames
 from runner.pages.site import Site, StorePiece
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
+from runner.rollouts.plan import Plan
 
 __all__ = ["MAX_PLAIN_GAMES", "CollectedGames", "GameCollector", "collect_games", "notes_name", "runs_site"]
 
@@ -34,8 +35,8 @@ def runs_site(
         RunError, JournalError, SpecError, ReleaseError: a file of a run is missing or damaged.
     """
 
-    def read_games(folder: RunFolder, slug: str) -> CollectedGames:
-        return collect_games(folder, slug, store_piece)
+    def read_games(folder: RunFolder, slug: str, plan: Plan) -> CollectedGames:
+        return collect_games(folder, slug, store_piece, plan)
 
     all_folders, is_single = with_parts(folders), len(_without_parts(folders)) == 1
     run_ids = {folder.run_id for folder in all_folders}

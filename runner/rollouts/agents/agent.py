@@ -422,8 +422,10 @@ class Agent:
 
     def votes_in(self, round_: int) -> int:
         """Return the number of votes to request in a round: the spec's `votes` if the agent can decide, else 1."""
-        decides = self.is_verifier and self.protocol_handler.can_ever_decide(round_, self.agent_name)
-        return self.hyper_params.votes if decides else 1
+        votes = self.hyper_params.votes
+        if votes == 1 or not self.is_verifier:
+            return 1
+        return votes if self.protocol_handler.can_ever_decide(round_, self.agent_name) else 1
 
     def unusable_reason(self, choice: Choice, round_: int, answer_count: int | None = None) -> str | None:
         """Return why an answer is unusable and must be requested again; None if it is usable."""

@@ -57,8 +57,18 @@ def played_plan(folder: RunFolder, dataset: Dataset | None = None) -> Plan:
     Raises:
         RunDirectoryError: the spec or inputs have changed.
     """
-    plan, manifest = saved_plan(folder, dataset), folder.manifest()
-    changed_parts = []
+    plan = saved_plan(folder, dataset)
+    check_played(folder, plan)
+    return plan
+
+
+def check_played(folder: RunFolder, plan: Plan) -> None:
+    """Check that the saved spec and inputs of a run, from which `plan` was loaded, are unchanged since it was played.
+
+    Raises:
+        RunDirectoryError: the spec or inputs have changed.
+    """
+    manifest, changed_parts = folder.manifest(), []
     if plan.spec.dataset.sha256 != manifest.dataset_sha256:
         changed_parts.append("the datapoints")
     if plan.game_hash != manifest.game_sha256:
@@ -68,7 +78,6 @@ def played_plan(folder: RunFolder, dataset: Dataset | None = None) -> Plan:
             f"{folder.path} has changed since its run started: {folder.spec.name} or files in inputs/ were edited "
             f"({comma_join(changed_parts)} differ). Restore these files, or add --again to play a new run"
         )
-    return plan
 
 
 def read_debates(path: Path) -> Debates:
