@@ -200,7 +200,8 @@ class Metric:
 
 
 _AGENT_SOURCES = (
-    Source.AGENTS, Source.PLAYERS, Source.PLAYER_LOGPROBS, Source.SEATS, Source.ANSWER_PLAYERS, Source.JUDGES)  # fmt: skip
+    Source.AGENTS, Source.PLAYERS, Source.PLAYER_LOGPROBS, Source.SEATS, Source.ANSWER_PLAYERS, Source.JUDGES,
+)  # fmt: skip
 
 _WILSON = "Wilson 1927 at the effective sample size of the clustered error"
 _MOVER = "of two shares, each by Wilson 1927 at its effective sample size, put together by Zou and Donner 2008"
