@@ -200,14 +200,13 @@ class Metric:
 
 
 _AGENT_SOURCES = (
-    Source.AGENTS, Source.PLAYERS, Source.PLAYER_LOGPROBS, Source.SEATS, Source.ANSWER_PLAYERS,
+    Source.AGENTS, Source.PLAYERS, Source.PLAYER_LOGPROBS, Source.SEATS, Source.ANSWER_PLAYERS, Source.JUDGES,
 )  # fmt: skip
 
 _WILSON = "Wilson 1927 at the effective sample size of the clustered error"
 _MOVER = "of two shares, each by Wilson 1927 at its effective sample size, put together by Zou and Donner 2008"
 _SIGNAL = (
-    f"z of H and F, of decided games, with half a game added (Hautus 1995); error: delta method; interval: {_MOVER}",
-    Source.JUDGES,
+    f"z of H and F, of decided games, with half a game added (Hautus 1995); error: delta method; interval: {_MOVER}"
 )
 _BINS = (
     "10 bins of equal width; interval: inverted test with the bins' clustered covariance; error of ECE: "
