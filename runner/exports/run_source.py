@@ -18,10 +18,10 @@ from runner.models.settings import ModelSettings
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.rows import fixed_verdicts_of
 from runner.results.manifest import AgentRow, Manifest, Status
-from runner.rollouts.answer_record import shown_columns, shown_label, shown_stances, votes_json
 from runner.rollouts.plan import Plan
 from runner.rollouts.recorded_games import AnsweredRequest
 from runner.rollouts.rollout import CONFIDENCE_FIELDS, Call, Outcome, Rollout
+from runner.rollouts.transcript import shown_columns, shown_label, shown_stances, votes_json
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
 from runner.spec.paired_design import exchange_players
 

@@ -36,7 +36,7 @@ class OmittedDifferences(str):
         self.number = number
         return self
 
-    def __getnewargs__(self) -> tuple[str, int]:
+    def __getnewargs__(self) -> tuple[str, int]:  # type: ignore[override]
         """Return the arguments of `__new__`, so that a copy or a pickle of the line keeps its number."""
         return str(self), self.number
 

@@ -165,7 +165,7 @@ def _added_values(protocol: Protocol, rollout: Rollout) -> Iterator[AddedValues]
             yield agent_facts.name, ORIGINAL_LIMITED, tuple(agent_facts.limited)
     for judge in rollout.panel or ():
         judge_facts = JudgeFacts(judge.verdict.decision, _decision(rollout), rollout.job.datapoint.label)
-        for name, compute in _metric_functions(Source.JUDGES, names):
+        for name, compute in _metric_functions(Source.JUDGES, names, protocol.lists_answers):
             if values := compute(judge_facts):
                 yield judge.agent, name, values
 

@@ -23,8 +23,9 @@ from runner.base.storage.safe_files import create, make_folder, remove_folder
 from runner.base.token_classes import NEW_TOKEN_CLASSES
 from runner.game.protocols.rounds import MessageCounts
 from runner.results.table_columns import COLUMNS
-from runner.rollouts.answer_record import ANSWER_COLUMNS, votes_json
+from runner.rollouts.answer_record import ANSWER_COLUMNS
 from runner.rollouts.rollout import Call, Rollout
+from runner.rollouts.transcript import votes_json
 
 _CALL_COLUMNS = tuple(name for name in COLUMNS["completions"] if name not in ("run_id", "rollout_id"))
 

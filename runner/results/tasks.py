@@ -20,7 +20,8 @@ from runner.base.hashing import tagged_hash
 from runner.base.storage.safe_files import open_to_read, read_bounded
 from runner.base.text import comma_join
 from runner.game.prompts.sandbox import scan
-from runner.game.prompts.templates import ANSWERS, MAX_BYTES, SUFFIX
+from runner.game.prompts.templates import MAX_BYTES, SUFFIX
+from runner.game.protocols.ballot import ANSWERS
 from runner.results.folder import RunFolder
 from runner.results.metric_definitions import RANKING_METRIC
 

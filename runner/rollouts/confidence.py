@@ -11,11 +11,13 @@ from typing import Final, NamedTuple
 
 from runner.base.errors import GenerationError
 from runner.game.protocols.answer_parser import ParsedAnswer
+from runner.game.protocols.ballot import FIRST_ANSWER, Ballot, answer_position
 from runner.game.protocols.protocol import Decision
 from runner.game.protocols.rewards import forced_decision
-from runner.game.protocols.rounds import Round
+from runner.game.protocols.rounds import Round, argued_decisions
 from runner.models.logprobs import BOUND, NO_LOGPROBS, PAccept
 from runner.rollouts.agents.agent import Agent
+from runner.rollouts.answer_record import AnswerRecord
 from runner.rollouts.rollout import UNREADABLE, Call
 
 UNREADABLE_VOTES: Final = "some votes stated no readable confidence"
@@ -126,3 +128,27 @@ def _logprob_notes(values: Sequence[PAccept]) -> Iterator[str]:
 def is_bound(note: str | None) -> bool:
     """Return whether a rollout's `confidence_note` says that its log-probabilities only bound P(accept)."""
     return note is not None and f"{BY_LOGPROBS}{BOUND}" in note
+
+
+def record_answers(
+    verifier: Agent, ballot: Ballot, rounds: Sequence[Round], calls: Sequence[Call], decision: int
+) -> AnswerRecord:
+    """Return the record of a game's answers. Its last round has the decision, if there is one."""
+    protocol = verifier.protocol_handler
+    argued = argued_decisions(protocol, ballot, [played.raw for played in rounds])
+    positions = {agent: code - FIRST_ANSWER for agent, code in argued.items()}
+    chosen, form = answer_position(decision), verifier.hyper_params.verdict.form
+    is_forced = protocol.parameters.force_guess is not None
+    if chosen is None or form == "answer" or is_forced:
+        return AnswerRecord(ballot, chosen, positions, form)
+    return AnswerRecord(ballot, chosen, positions, form, _mean_numbers(verifier, ballot, rounds, calls))
+
+
+def _mean_numbers(
+    verifier: Agent, ballot: Ballot, rounds: Sequence[Round], calls: Sequence[Call]
+) -> tuple[float, ...] | None:
+    round_, count = len(rounds) - 1, len(ballot.texts)
+    texts = (text for text, _ in answers_that_decided(verifier, rounds[-1], calls, round_, count))
+    parsed = (parse_or_none(verifier, text, round_, count) for text in texts)
+    votes = [answer.numbers for answer in parsed if answer is not None and answer.numbers is not None]
+    return tuple(math.fsum(values) / len(votes) for values in zip(*votes, strict=True)) if votes else None

@@ -25,8 +25,8 @@ from runner.game.protocols.rounds import PendingTurn, Reply, Round, episode_rewa
 from runner.models.interface import Completion, SampleKey, Usage
 from runner.models.logprobs import has_logprobs, logprobs_of_span, p_accept
 from runner.rollouts.agents.agent import Agent
-from runner.rollouts.answer_record import AnswerRecord, record_answers
-from runner.rollouts.confidence import Confidence, confidence_of
+from runner.rollouts.answer_record import AnswerRecord
+from runner.rollouts.confidence import Confidence, confidence_of, record_answers
 from runner.rollouts.job import Job
 from runner.rollouts.panel_verdicts import panel_confidence, panel_verdicts
 from runner.rollouts.rollout import Call, Outcome, Rollout

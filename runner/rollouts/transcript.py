@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, Self
 
 from runner.base.text import escape_controls
-from runner.game.protocols.protocol import Decision, label_player, label_word, stance_word
+from runner.game.protocols.ballot import ANSWERS, letter_of
+from runner.game.protocols.protocol import Decision, label_player, label_word, stance_word, verdict_word
 from runner.game.protocols.protocol import Protocol as GameProtocol
-from runner.rollouts.answer_record import shown_columns, shown_stances
 from runner.rollouts.rollout import Outcome, Rollout
 
 
@@ -183,3 +183,35 @@ class RolloutTranscript:
         yield "rewards: " + ", ".join(f"{agent} {reward:g}" for agent, reward in self.rewards.items())
         if self.error:
             yield f"error: {self.error}"
+
+
+def votes_json(rollout: Rollout) -> list[int] | list[str] | None:
+    """Return the votes of a game as JSON data: decisions, or letters of listed answers (`none` without one)."""
+    if rollout.votes is None:
+        return None
+    return list(rollout.votes) if rollout.answers is None else [verdict_word(vote) for vote in rollout.votes]
+
+
+def shown_columns(rollout: Rollout) -> dict[str, Any]:
+    """Return the columns of a game's datapoint, with listed answers by the letters of this game."""
+    columns = dict(rollout.job.datapoint.columns)
+    return columns if rollout.answers is None else {**columns, ANSWERS: rollout.answers.texts}
+
+
+def shown_label(rollout: Rollout) -> int | str | None:
+    """Return the label of a game's datapoint, or the letters of the right answers in this game."""
+    return rollout.job.datapoint.label if rollout.answers is None else rollout.answers.right_letters
+
+
+def shown_decision(rollout: Rollout) -> int | str | None:
+    """Return the decision of a game, or the letter of the chosen answer; None without a verdict."""
+    if rollout.answers is not None:
+        return rollout.answers.chosen_letter
+    return None if rollout.decision == Decision.NONE else int(rollout.decision)
+
+
+def shown_stances(protocol: GameProtocol, rollout: Rollout) -> dict[str, int | str]:
+    """Return the stance of each prover, or the letter of the answer that it argued for."""
+    if rollout.answers is None:
+        return dict(protocol.prover_stances(rollout.job.prover_stance))
+    return {agent: letter_of(position) for agent, position in rollout.answers.argued.items()}

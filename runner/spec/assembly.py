@@ -40,7 +40,7 @@ from runner.spec.checks.hidden_labels import unlabelled_problems
 from runner.spec.checks.listed_answers import answer_problems, section_problems
 from runner.spec.checks.models import budget_problems, model_problems, replay_folder, verdict_problems
 from runner.spec.checks.panels import panel_problems
-from runner.spec.checks.tournaments import seats_of, tournament_problems
+from runner.spec.checks.tournaments import tournament_problems
 from runner.spec.checks.training import TEST_SPLIT, split_problems, training_problems
 from runner.spec.checks.trees import tree_problems
 from runner.spec.checks.until import until_problems
@@ -57,6 +57,7 @@ from runner.spec.run_names import SAVED_SPEC
 from runner.spec.schemas import experiment_schema
 from runner.spec.sound_spec import SoundSpec
 from runner.spec.source_files import NamedFiles, SpecOrigin
+from runner.spec.tournament_roles import seats_of
 from runner.spec.trainer_files import TrainerFiles, find_trainer_files
 
 _DATASET = ("dataset", "path")

@@ -237,9 +237,8 @@ class ProtocolUse(Parameters):
     """A protocol by name, and the parameters to change."""
 
     use: str = option(
-        "A built-in protocol (nip, adp, debate, merlin_arthur, mnip, panel_debate, solo_verifier; with several "
-        "answers: answer_debate, consultancy, open_consultancy), the path of a protocol file, or an installed "
-        "protocol OWNER/NAME@VERSION.",
+        "A built-in protocol (nip, adp, debate, merlin_arthur, mnip, solo_verifier or another one), the path of a "
+        "protocol file, or an installed protocol OWNER/NAME@VERSION.",
         example="nip",
     )
 

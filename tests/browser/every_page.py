@@ -37,7 +37,7 @@ def visited(watched: Any, address: Any, most: int = 3) -> dict[str, str]:
         if route in seen or counts.get(shape, 0) >= most:
             continue
         counts[shape] = counts.get(shape, 0) + 1
-        watched.go(route)
+        watched.navigate(route)
         page.wait_for_function(WAITING)
         page.wait_for_load_state("networkidle")
         page.wait_for_timeout(60)

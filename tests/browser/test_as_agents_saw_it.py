@@ -60,7 +60,7 @@ def test_an_agents_view_has_what_it_was_told_and_nothing_else(protocol: str, wat
 
 def as_seen(one: Any, page: Any, run_id: str, game: GamePage, agent: str) -> str:
     """The whole text of the page of a game as an agent saw it, what is folded up unfolded."""
-    one.go(f"run/{run_id}/game/{game.rollout.job.rollout_id}?as={agent}")
+    one.navigate(f"run/{run_id}/game/{game.rollout.job.rollout_id}?as={agent}")
     page.wait_for_function(
         "([id, name]) => document.querySelector('header.game .which')?.textContent.includes(id)"
         " && document.querySelector('header.game [aria-pressed=true]')?.textContent === `As ${name} saw it`",

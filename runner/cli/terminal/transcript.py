@@ -11,9 +11,8 @@ from runner.game.protocols.protocol import Decision, correct_word, label_player,
 from runner.game.protocols.rounds import Round
 from runner.game.protocols.speeches import private_notes
 from runner.models.journal_records import FailureRecord
-from runner.rollouts.answer_record import shown_columns, shown_label, shown_stances
 from runner.rollouts.rollout import RoundVerdict
-from runner.rollouts.transcript import describe_confidence, describe_variant
+from runner.rollouts.transcript import describe_confidence, describe_variant, shown_columns, shown_label, shown_stances
 from runner.runs.finished.rollout_details import RecordedAnswer, RolloutDetails
 
 AGENT_COLORS = ("36", "33", "35", "32", "34", "31")

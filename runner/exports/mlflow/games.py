@@ -25,8 +25,8 @@ from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 from runner.results.metric_definitions import RANKING_METRIC
 from runner.results.metric_rows import format_metric
-from runner.rollouts.answer_record import shown_label
 from runner.rollouts.rollout import Outcome
+from runner.rollouts.transcript import shown_label
 
 COUNTS = (
     "rollouts", "completions", "failed_calls", "prompt_tokens", "completion_tokens", "cached_tokens",

@@ -17,6 +17,7 @@ from runner.base.problems import Place, Problem
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import comma_join, did_you_mean, did_you_mean_file
 from runner.game.prompts.sandbox import SandboxedTemplate, scan, variables_of
+from runner.game.protocols.ballot import ANSWERS
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.schema import FORBIDDEN
 
@@ -68,10 +69,6 @@ def variables_for(protocol: Protocol) -> Mapping[str, str]:
     if not protocol.lists_answers:
         return VARIABLES
     return {**{name: text for name, text in VARIABLES.items() if name not in _BINARY_VARIABLES}, **ANSWER_VARIABLES}
-
-
-ANSWERS = "answers"
-"""The column with the datapoint's answers, which the variable of this name replaces."""
 
 
 class PromptTemplate(str):

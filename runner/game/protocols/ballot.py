@@ -25,6 +25,9 @@ INCORRECT: Final = "incorrect"
 OPEN: Final = "open"
 """The stance of a prover that chooses its answer itself."""
 
+ANSWERS = "answers"
+"""The column with the datapoint's answers, which the variable of this name replaces."""
+
 
 def letter_of(position: int) -> str:
     """Return the letter of an answer: `A` for position 0."""

@@ -181,7 +181,7 @@ def _static_problems(file: ProtocolFile, layered: LayeredData) -> Iterator[Probl
     elif file.panel is not None and file.answers != "accept_reject":
         message = "a panel decides to accept or reject, not between listed answers; remove panel, or answers"
         yield _problem_at(layered, "answers")(message)
-    elif len(verifiers) > 1:
+    elif file.panel is None and len(verifiers) > 1:
         message = "exactly one agent must be the verifier; here {} are; add panel: {{rule: majority}}, or remove some"
         yield _problem_at(layered, "agents")(message.format(found))
     elif not verifiers:

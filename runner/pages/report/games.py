@@ -32,10 +32,10 @@ from runner.game.protocols.rounds import Round
 from runner.pages.packing import PIECE_BYTES, PieceCompressor, Text, Texts, quotable_texts
 from runner.pages.site import StorePiece
 from runner.results.folder import RunFolder
-from runner.rollouts.answer_record import shown_columns, shown_decision, shown_label, shown_stances, votes_json
 from runner.rollouts.plan import Plan
 from runner.rollouts.recorded_games import AnsweredRequest
 from runner.rollouts.rollout import CONFIDENCE_FIELDS, Call, Rollout
+from runner.rollouts.transcript import shown_columns, shown_decision, shown_label, shown_stances, votes_json
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
 from runner.runs.finished.rollout_details import RecordedAnswer, RolloutDetails
 from runner.runs.finished.sent_prompts import Chats, sent_chats

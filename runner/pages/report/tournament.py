@@ -102,9 +102,9 @@ def _headline(manifest: Manifest, metrics: Mapping[str, Any]) -> list[tuple[str,
 def _player_models(plan: TournamentPlan) -> list[AgentModel]:
     """Return the models of the players and judges."""
     agents = plan.spec.experiment.agents
-    seat, judge = agents[plan.seats[0]], agents[plan.spec.protocol.verifier_name]
+    seat, judge = agents[plan.seats[0]], agents[plan.spec.protocol.verifier_names[0]]
     by_name = {name: replace(seat, model=player.model) for name, player in plan.tournament.players.items()}
-    by_name |= {f"judge {group}": replace(judge, model=group) for group in plan.judges}
+    by_name |= {f"judge {name}": replace(judge, model=group) for name, group in plan.judge_groups}
     return agent_models(plan.games, by_name)
 
 

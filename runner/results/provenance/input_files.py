@@ -12,7 +12,8 @@ from runner.base.hashing import tagged_hash
 from runner.base.storage.atomic_files import atomic_write
 from runner.documents.dataclass_schema import to_plain
 from runner.documents.yaml_writer import dump
-from runner.game.prompts.templates import ANSWERS, stored_name
+from runner.game.prompts.templates import stored_name
+from runner.game.protocols.ballot import ANSWERS
 from runner.game.protocols.schema import file_content
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
@@ -35,7 +36,7 @@ def write_inputs(plan: Plan, folder: RunFolder) -> None:
             atomic_write(player_folder / stored_name(name), source)
     protocol = file_content(plan.spec.protocol.file)
     atomic_write(inputs / "protocol.yaml", dump({**protocol, "fixed": []}))
-    atomic_write(inputs / "dataset.jsonl", b"".join(_dataset_lines(plan)))
+    atomic_write(inputs / "dataset.jsonl", _dataset_lines(plan))
     if plan.debates is not None:
         atomic_write(inputs / DEBATES, plan.debates.lines())
     spec = resolved_spec(plan)

@@ -19,7 +19,7 @@ from runner.models.settings import ModelSettings
 from runner.models.usage_totals import UsageTotals
 from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
-from runner.spec.checks.tournaments import called_groups
+from runner.spec.tournament_roles import called_groups
 
 
 def used_models(plan: Plan) -> dict[str, ModelSettings]:

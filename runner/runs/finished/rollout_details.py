@@ -10,7 +10,8 @@ from runner.base.value_class import value_class
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import Round
 from runner.models.interface import Choice
-from runner.rollouts.answer_record import decision_fields, shown_columns, shown_label, votes_json
+from runner.rollouts.answer_record import decision_fields
+from runner.rollouts.transcript import shown_columns, shown_label, votes_json
 
 if TYPE_CHECKING:
     from runner.models.journal_records import FailureRecord

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from runner.base.storage.parquet import read_tables
 from runner.game.protocols.protocol import Decision, verdict_word
 from runner.results.folder import RunFolder
-from runner.rollouts.answer_record import shown_label
+from runner.rollouts.transcript import shown_label
 
 if TYPE_CHECKING:
     from runner.rollouts.rollout import Rollout

@@ -18,11 +18,11 @@ from runner.results.manifest import AgentRow
 from runner.rollouts.estimate import CostEstimate, estimate_costs
 from runner.rollouts.identity import selection_content
 from runner.rollouts.plan import Plan
-from runner.spec.checks.tournaments import GAMES_PER_DATAPOINT, judges_of, seats_of
 from runner.spec.loader import Spec
 from runner.spec.run_names import MAX_RUN_ID_LENGTH
+from runner.spec.tournament_roles import GAMES_PER_DATAPOINT, judges_of, seats_of
 from runner.spec.tournament_settings import TournamentSettings
-from runner.statistics.pairing import Pairing, every_pairing
+from runner.statistics.pairings import Pairing, every_pairing
 
 LEGS = ("a", "b")
 """The legs of a pairing: with the first player in the first seat, and in the second seat."""
@@ -66,6 +66,13 @@ class TournamentPlan:
     def judges(self) -> tuple[str, ...]:
         """The model groups that judge."""
         return judges_of(self.spec.experiment, self.tournament, self.spec.protocol)
+
+    @property
+    def judge_groups(self) -> list[tuple[str, str]]:
+        """The name and the model group of each judge, or of each member of the panel."""
+        if self.spec.protocol.file.panel is None:
+            return [(group, group) for group in self.judges]
+        return [(name, self.spec.experiment.agents[name].model) for name in self.spec.protocol.verifier_names]
 
     @cached_property
     def seats(self) -> tuple[str, ...]:
@@ -143,7 +150,8 @@ class TournamentPlan:
         agents = dict(experiment.agents)
         for seat, player in seated.items():
             agents[seat] = replace(agents[seat], model=self.tournament.players[player].model)
-        agents[protocol.verifier_name] = replace(agents[protocol.verifier_name], model=self.judges[pairing.judge])
+        if protocol.file.panel is None:
+            agents[protocol.verifier_name] = replace(agents[protocol.verifier_name], model=self.judges[pairing.judge])
         dataset = replace(self.spec.dataset, datapoints=self.spec.dataset.datapoints[:datapoints])
         return replace(
             self.spec,
@@ -212,7 +220,7 @@ class TournamentPlan:
         """Return a row for each player and each judge, in the format of the leaderboard's table `agents`."""
         models = self.spec.experiment.models
         groups = [(name, "prover", player.model) for name, player in self.tournament.players.items()]
-        groups += [(group, "verifier", group) for group in self.judges]
+        groups += [(name, "verifier", group) for name, group in self.judge_groups]
         return tuple(
             AgentRow(
                 agent=name, role=role, model_group=group, provider=models[group].provider,

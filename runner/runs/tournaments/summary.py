@@ -14,8 +14,7 @@ from runner.runs.tournaments.plan import LEGS, TournamentPlan, part_run_id
 from runner.runs.tournaments.round_log import datapoints_played, read_rounds
 from runner.statistics.clustered_means import Quantity
 from runner.statistics.intervals import student_tail
-from runner.statistics.intransitivity import Intransitivity, intransitivity
-from runner.statistics.ratings import SIDES, RatingModel
+from runner.statistics.ratings import SIDES, Intransitivity, RatingModel, intransitivity
 
 
 def read_tournament(folder: RunFolder, manifest: Manifest) -> dict[str, Any]:

@@ -9,33 +9,10 @@ from runner.game.prompts.templates import PromptSet
 from runner.game.protocols.protocol import Protocol
 from runner.spec.experiment import Experiment
 from runner.spec.paired_design import stance_problems
+from runner.spec.tournament_roles import GAMES_PER_DATAPOINT, judges_of, seats_of
 from runner.spec.tournament_settings import TournamentSettings
 
-GAMES_PER_DATAPOINT = 4
-"""The games of a pairing about each datapoint: each player argues each side in each seat."""
-
 _SECTION = "tournament"
-
-
-def seats_of(settings: TournamentSettings, protocol: Protocol) -> tuple[str, ...]:
-    """Return the agents that the players of a pairing play: two, unless the spec has a problem."""
-    return settings.seats or protocol.prover_names
-
-
-def judges_of(experiment: Experiment, settings: TournamentSettings, protocol: Protocol) -> tuple[str, ...]:
-    """Return the model groups that judge."""
-    return settings.judges or (experiment.agents[protocol.verifier_name].model,)
-
-
-def called_groups(experiment: Experiment, protocol: Protocol) -> list[str]:
-    """Return the model groups that a tournament calls: of players, judges, and provers that no player plays."""
-    settings = experiment.tournament
-    assert settings is not None
-    others = [
-        experiment.agents[name].model for name in protocol.prover_names if name not in seats_of(settings, protocol)
-    ]
-    players = (player.model for player in settings.players.values())
-    return list(dict.fromkeys((*players, *judges_of(experiment, settings, protocol), *others)))
 
 
 def count_pairings(experiment: Experiment, settings: TournamentSettings, protocol: Protocol) -> int:
@@ -148,6 +125,10 @@ def _excluded_keys(experiment: Experiment, protocol: Protocol) -> Iterator[tuple
     if experiment.rollouts.num_responses_per_timestep is not None:
         key = "rollouts.num_responses_per_timestep"
         yield key, f"a tournament plays single games; remove {key}"
+    if protocol.lists_answers:
+        yield "protocol.use", f"the verdicts of {protocol.name} choose from listed answers; use a protocol without them"
+    if protocol.file.panel is not None and experiment.tournament is not None and experiment.tournament.judges:
+        yield f"{_SECTION}.judges", f"{protocol.name} has a panel, whose models are in `agents`; remove judges"
     if protocol.parameters.force_guess is not None:
         yield "protocol.force_guess", "a replaced verdict chooses no winner; set protocol.force_guess to null"
 

@@ -13,8 +13,7 @@ import orjson
 from runner.base.errors import SpecError
 from runner.base.problems import PlaceOf, Problem
 from runner.base.text import comma_join, did_you_mean, list_some
-from runner.game.prompts.templates import ANSWERS
-from runner.game.protocols.ballot import MAX_ANSWERS, CandidateAnswers
+from runner.game.protocols.ballot import ANSWERS, MAX_ANSWERS, CandidateAnswers
 from runner.spec.datasets.labels import SKIP
 from runner.spec.datasets.settings import DatasetSettings
 

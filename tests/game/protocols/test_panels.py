@@ -18,7 +18,7 @@ from runner.game.prompts.chat import chat_messages
 from runner.game.protocols.panel import PanelVote, panel_decision
 from runner.game.protocols.protocol import Decision, Protocol
 from runner.game.protocols.rounds import FinishedGame, PendingTurn, Reply, play
-from tests.support.games import load_protocol_text, play_game
+from tests.support.games import load_protocol_text, make_agent, play_game
 
 WORDS = {0: "Decision: reject", 1: "Decision: accept", 2: "What about 0?"}
 PANEL = """\
@@ -130,6 +130,14 @@ def test_the_text_of_a_verdict_is_heard_in_the_channels_of_the_judge_only() -> N
     assert heard["first"] == ["Expert", None, "Judge_2"]
     assert heard["third"] == ["Expert", None]
     assert heard["prover"] == [None]
+
+
+def test_private_notes_of_a_judge_stay_private_when_others_hear_its_verdict() -> None:
+    text = PANEL.replace("human_name: Judge_1", 'human_name: Judge_1, scratchpad: "Statement:"')
+    parsed = make_agent(load(text), "first", attempts=1).parse("I doubt it.\nStatement: Fine. Decision: accept", 1)
+    assert (parsed.decision, parsed.messages) == (1, {"bench": "Fine. Decision: accept"})
+    with pytest.raises(SpecError, match="a panel decides to accept or reject, not between listed answers"):
+        load(PANEL.replace("name: bench", "name: bench\nanswers: listed").replace("stance: reject", "stance: open"))
 
 
 def test_judges_are_rewarded_for_their_own_verdicts_and_provers_for_the_panels() -> None:
