@@ -17,19 +17,25 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common import child, footer, median, table, temporary_folder
 
+if TYPE_CHECKING:
+    from runner.spec.assembly import Spec
+    from tests.support.servers.client import LoopbackServer
+
 ROUNDS = 5
+WORDS_200 = 1150
+"""Characters."""
 PATHS = ("nip-run", "official", "leanest", "aiohttp")
 Ask = Callable[[list[dict[str, str]]], Awaitable[str]]
 
 
-def write_spec(folder: Path, base_url: str, rollouts: int, concurrency: int) -> Path:
-    """Write a spec with `rollouts` datapoints, whose games all last five rounds; return its path."""
+def write_spec(folder: Path, base_url: str, rollouts: int, concurrency: int, rounds: int = ROUNDS) -> Path:
+    """Write a spec with `rollouts` datapoints, whose games all last `rounds` rounds; return its path."""
     rows = (
         {
             "id": f"p{i}", "label": i % 2, "question": f"Write f(x) that returns x + {i}. " + "Mind the limits. " * 20,
@@ -40,7 +46,7 @@ def write_spec(folder: Path, base_url: str, rollouts: int, concurrency: int) -> 
     (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     spec = {
         "name": "benchmark", "seed": 1, "dataset": {"path": "data.jsonl"},
-        "protocol": {"use": "nip", "min_message_rounds": ROUNDS, "max_message_rounds": ROUNDS, "verifier_first": True},
+        "protocol": {"use": "nip", "min_message_rounds": rounds, "max_message_rounds": rounds, "verifier_first": True},
         "prompts": "prompts/code_validation/nip",
         "models": {"m": {"model": "tiny", "base_url": base_url}},
         "agents": {"prover": {"model": "m"}, "verifier": {"model": "m"}},
@@ -49,6 +55,22 @@ def write_spec(folder: Path, base_url: str, rollouts: int, concurrency: int) -> 
     path = folder / "spec.yaml"
     path.write_text(json.dumps(spec))
     return path
+
+
+def prompt_starts(spec: Spec) -> list[list[list[dict[str, str]]]]:
+    """What the prompt of each turn of each game starts with."""
+    from runner.rollouts.agents.whole_agent import Observation
+    from runner.rollouts.plan import Plan
+
+    agents = Plan(spec).agents()
+    speakers = ["verifier" if turn % 2 == 0 else "prover" for turn in range(ROUNDS)]
+    return [
+        [
+            agents[name].prompt(Observation(turn, (), p.columns, 0, p.prover_stance))
+            for turn, name in enumerate(speakers)
+        ]
+        for p in spec.dataset.datapoints
+    ]
 
 
 # The children
@@ -117,7 +139,7 @@ async def bare(base_url: str, chats: Any, concurrency: int) -> None:
         await plain(chats, ask, concurrency)
 
 
-def run_child(path: str, base_url: str, rollouts: int, concurrency: int) -> None:
+def run_child(path: str, base_url: str, rollouts: int, concurrency: int, rounds: int) -> None:
     """Play one path and print its figures."""
     # Import what any path needs before the clock starts.
     import aiohttp  # noqa: F401
@@ -125,28 +147,18 @@ def run_child(path: str, base_url: str, rollouts: int, concurrency: int) -> None
     import scipy.special  # noqa: F401
 
     from runner.api import run
-    from runner.rollouts.agents.whole_agent import Observation
-    from runner.rollouts.plan import Plan
     from runner.spec.loader import load_spec
 
     with temporary_folder() as folder:
-        spec = load_spec(write_spec(folder, base_url, rollouts, concurrency))
+        spec = load_spec(write_spec(folder, base_url, rollouts, concurrency, rounds))
         if path == "nip-run":
             from runner.models.providers import openai as _  # noqa: F401
             from runner.results.leaderboard import database  # noqa: F401
 
             work: Callable[[], Any] = lambda: run(spec, folder / "results")  # noqa: E731
         else:
-            agents = Plan(spec).agents()
-            speakers = ["verifier" if turn % 2 == 0 else "prover" for turn in range(ROUNDS)]
-            chats: Any = [
-                [
-                    agents[name].prompt(Observation(turn, (), p.columns, 0, p.prover_stance))
-                    for turn, name in enumerate(speakers)
-                ]
-                for p in spec.dataset.datapoints
-            ]
             play = {"official": official, "leanest": leanest, "aiohttp": bare}[path]
+            chats = prompt_starts(spec)
             work = lambda: asyncio.run(play(base_url, chats, concurrency))  # noqa: E731
         cpu, wall = time.process_time(), time.perf_counter()
         work()
@@ -165,13 +177,14 @@ def measure(latency: float, rollouts: int, concurrency: int, paths: tuple[str, .
         before = server.stats()
         for _ in range(repeat):
             for path in paths:
-                row = child(__file__, path, server.base_url, rollouts, concurrency)
+                row = child(__file__, path, server.base_url, rollouts, concurrency, ROUNDS)
                 after = server.stats()
                 row["calls"] = after["requests"] - before["requests"]
                 row["bytes"] = after["body_bytes"] - before["body_bytes"]
+                row["max_open"] = after["max_open"]
                 before = after
                 measurements[path].append(row)
-    names = ("wall", "cpu", "calls", "bytes", "peak_mb")
+    names = ("wall", "cpu", "calls", "bytes", "max_open", "peak_mb")
     return {path: {name: median([row[name] for row in rows]) for name in names} for path, rows in measurements.items()}
 
 
@@ -199,7 +212,7 @@ def slopes(small: int, large: int, concurrency: int, paths: tuple[str, ...], rep
         for _ in range(repeat):
             for path in paths:
                 low, high = (
-                    child(__file__, path, server.base_url, size, concurrency)["cpu"] for size in (small, large)
+                    child(__file__, path, server.base_url, size, concurrency, ROUNDS)["cpu"] for size in (small, large)
                 )
                 cpu[path].append((high - low) * 1000 / (large - small))
     ratios = {path: [ours / row for ours, row in zip(cpu["nip-run"], rows, strict=True)] for path, rows in cpu.items()}
@@ -214,6 +227,48 @@ def wall_row(latency: float, rollouts: int, concurrency: int, wall: float) -> tu
     return concurrency, rollouts, ideal, wall, wall / ideal
 
 
+def many_in_flight(counts: Sequence[int], latency: float, repeat: int) -> None:
+    """As many games as calls in flight. A call that fails is repeated, so that the server gets more calls."""
+    rows = []
+    for count in counts:
+        row = measure(latency, count, count, ("nip-run",), repeat)["nip-run"]
+        repeated = int(row["calls"]) - count * ROUNDS
+        rows.append(
+            (count, int(row["max_open"]), count * ROUNDS, repeated, row["wall"], row["cpu"], int(row["peak_mb"]))
+        )
+    columns = ("in flight", "most at the server", "calls", "repeated calls", "wall s", "CPU s", "peak MB")
+    table(f"nip-run with many calls in flight, answered in {latency:g} s", columns, rows)
+
+
+def long_chats(turns: Sequence[int], rollouts: int, concurrency: int, repeat: int) -> None:
+    """CPU time of one more call by the turns of a game, with answers of 200 words, and the size of its request."""
+    from tests.support.servers.chat_client import run_chat_server
+
+    found: dict[int, list[tuple[float, float]]] = {count: [] for count in turns}
+    with run_chat_server(latency=0.0, decide=0.0, prose=WORDS_200) as server:
+        for _ in range(repeat):
+            for count in turns:
+                low, _ = _long_chat(server, rollouts, concurrency, count)
+                high, size = _long_chat(server, 3 * rollouts, concurrency, count)
+                found[count].append(((high - low) * 1000 / (2 * rollouts * count), size))
+    rows = []
+    for count, pairs in found.items():
+        cpu, size = (median([pair[i] for pair in pairs]) for i in (0, 1))
+        first_cpu, first_size = rows[0][1:3] if rows else (cpu, size)
+        rows.append((count, cpu, size, cpu / first_cpu, size / first_size))
+    columns = ("turns", "CPU ms/call", "KB/call", "CPU over the first", "KB over the first")
+    table(
+        f"games of many turns of 200 words, between {rollouts} and {3 * rollouts} games, {repeat} times", columns, rows
+    )
+
+
+def _long_chat(server: LoopbackServer, rollouts: int, concurrency: int, turns: int) -> tuple[float, float]:
+    """Return the CPU seconds of nip-run with games of that many turns, and the mean KB of a request."""
+    before = server.stats()["body_bytes"]
+    cpu = child(__file__, "nip-run", server.base_url, rollouts, concurrency, turns)["cpu"]
+    return cpu, (server.stats()["body_bytes"] - before) / (rollouts * turns * 1000)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rollouts", type=int, default=1000)
@@ -223,14 +278,23 @@ def main() -> None:
     parser.add_argument(
         "--slopes", type=int, nargs=2, metavar=("SMALL", "LARGE"), help="only the CPU of one more rollout"
     )
-    parser.add_argument("--child", nargs=4, metavar=("PATH", "URL", "ROLLOUTS", "CONCURRENCY"))
+    parser.add_argument("--turns", type=int, nargs="+", metavar="N", help="only games of that many turns of 200 words")
+    parser.add_argument(
+        "--in-flight", type=int, nargs="+", metavar="N", help="only nip-run, with that many calls at once"
+    )
+    parser.add_argument("--child", nargs=5, metavar=("PATH", "URL", "ROLLOUTS", "CONCURRENCY", "ROUNDS"))
     args = parser.parse_args()
     if args.child:
-        path, url, rollouts, concurrency = args.child
-        run_child(path, url, int(rollouts), int(concurrency))
+        path, url, *numbers = args.child
+        run_child(path, url, *map(int, numbers))
         return
-    if args.slopes:
-        slopes(*args.slopes, args.concurrency, PATHS, args.repeat)
+    if args.slopes or args.turns or args.in_flight:
+        if args.slopes:
+            slopes(*args.slopes, args.concurrency, PATHS, args.repeat)
+        if args.turns:
+            long_chats(args.turns, args.rollouts // 10, args.concurrency, args.repeat)
+        if args.in_flight:
+            many_in_flight(args.in_flight, args.latency, args.repeat)
         footer(__file__)
         return
     about = f"{args.rollouts} rollouts of {ROUNDS} completions, {args.concurrency} in flight"

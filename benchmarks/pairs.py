@@ -93,6 +93,7 @@ def main() -> None:
     parser.add_argument("--rollouts", type=int, default=1000)
     parser.add_argument("--only", default="", help="the commands whose names have this text")
     args = parser.parse_args()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # installed versions have compiled files
     rows = []
     with temporary_folder() as folder, commands(folder, args.rollouts) as named_commands:
         for name, words in named_commands.items():

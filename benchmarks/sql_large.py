@@ -60,8 +60,8 @@ def make(results: Path, rollouts: int, run: RunFolder) -> None:
         f"FROM range({RUNS}) t(i)"
     )
     connection.execute(
-        "INSERT INTO metrics SELECT 'run-' || i, NULL, 'accuracy', i / 1000, 0.1, 0.4, 0.6, 10000, 500 "
-        f"FROM range({RUNS}) t(i)"
+        "INSERT INTO metrics (run_id, metric, value, stderr, ci_low, ci_high, n, clusters) "
+        f"SELECT 'run-' || i, 'accuracy', i / 1000, 0.1, 0.4, 0.6, 10000, 500 FROM range({RUNS}) t(i)"
     )
     connection.execute(
         "INSERT INTO rollouts BY NAME SELECT 'run-' || (i // $each) AS run_id, substr(md5(i::VARCHAR), 1, 16) AS "
@@ -139,7 +139,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (child := os.fork()) == 0:  # later processes would inherit the peak memory of this one
             make(results, rollouts, next(Results(results).runs()))
             os._exit(0)
-        check(os.waitpid(child, 0)[1] == 0, f"a board of {rollouts:,} rollouts in {RUNS:,} runs is made")
+        if os.waitpid(child, 0)[1]:
+            raise RuntimeError("the board was not made")
         prove(results, rollouts, check)
     return check.exit_code()
 

@@ -7,9 +7,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from runner.statistics.pairing import most_informative, swiss_round
+from runner.statistics.adaptive_pairing import most_informative
+from runner.statistics.pairings import Pairing, every_pairing, swiss_round
 from runner.statistics.ratings import ELO, RatedGames, RatingModel, design_rows, intransitivity, logistic
-from runner.statistics.round_robin import Pairing, every_pairing
 
 
 def played(

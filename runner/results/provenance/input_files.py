@@ -36,7 +36,7 @@ def write_inputs(plan: Plan, folder: RunFolder) -> None:
             atomic_write(player_folder / stored_name(name), source)
     protocol = file_content(plan.spec.protocol.file)
     atomic_write(inputs / "protocol.yaml", dump({**protocol, "fixed": []}))
-    atomic_write(inputs / "dataset.jsonl", b"".join(_dataset_lines(plan)))
+    atomic_write(inputs / "dataset.jsonl", _dataset_lines(plan))
     if plan.debates is not None:
         atomic_write(inputs / DEBATES, plan.debates.lines())
     spec = resolved_spec(plan)

@@ -17,8 +17,8 @@ from runner.base.storage.parquet import read_tables
 from runner.game.protocols.protocol import Decision
 from runner.results.folder import RunFolder
 from runner.runs.tournaments.plan import LEGS, TournamentPlan
+from runner.statistics.pairings import Pairing
 from runner.statistics.ratings import RatedGames, RatingModel
-from runner.statistics.round_robin import Pairing
 
 _SQL = "SELECT datapoint_id, y, decision, stances_exchanged FROM rollouts ORDER BY ALL"
 

@@ -22,7 +22,7 @@ from runner.spec.loader import Spec
 from runner.spec.run_names import MAX_RUN_ID_LENGTH
 from runner.spec.tournament_roles import GAMES_PER_DATAPOINT, judges_of, seats_of
 from runner.spec.tournament_settings import TournamentSettings
-from runner.statistics.round_robin import Pairing, every_pairing
+from runner.statistics.pairings import Pairing, every_pairing
 
 LEGS = ("a", "b")
 """The legs of a pairing: with the first player in the first seat, and in the second seat."""

@@ -1,17 +1,14 @@
-"""The choice of a tournament's next pairing from the results so far.
-
-Every function is deterministic: equal results give equal pairings.
-"""
+"""The choice of the pairing whose games tell most about the ratings so far. Equal results give equal choices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from runner.statistics.clustered_means import Floats
+from runner.statistics.pairings import Pairing
 from runner.statistics.ratings import ELO, RatingModel, design_rows, logistic
-from runner.statistics.round_robin import Pairing
 
 
 def most_informative(
@@ -47,22 +44,3 @@ def _rows_of(pairing: Pairing, players: int, judges: int) -> Floats:
     wrong = np.array([pairing.second, pairing.second, pairing.first, pairing.first])
     judge, is_first = np.full(4, pairing.judge), np.array([True, False, True, False])
     return design_rows(players, judges, right, wrong, judge, right_is_first=is_first)
-
-
-def swiss_round(ratings: Sequence[float], meetings: Mapping[tuple[int, int], int]) -> list[tuple[int, int]]:
-    """Return the pairs of a Swiss round: from the best player on, the nearest opponent among those met least often.
-
-    With an odd number of players, one player rests: the lowest among those who have played most.
-    """
-    played = [sum(count for pair, count in meetings.items() if player in pair) for player in range(len(ratings))]
-    waiting = sorted(range(len(ratings)), key=lambda player: (-ratings[player], player))
-    if len(waiting) % 2:
-        waiting.remove(max(waiting, key=lambda player: (played[player], waiting.index(player))))
-    pairs = []
-    while waiting:
-        player = waiting.pop(0)
-        pair_with = {other: (min(player, other), max(player, other)) for other in waiting}
-        opponent = min(waiting, key=lambda other: meetings.get(pair_with[other], 0))
-        waiting.remove(opponent)
-        pairs.append(pair_with[opponent])
-    return pairs
