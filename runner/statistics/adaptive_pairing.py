@@ -34,7 +34,8 @@ def most_informative(
         gained = spread @ rows.T
         reduction = np.einsum("ij,ij->i", gained, np.linalg.solve(noise + rows @ covariance @ rows.T, gained.T).T)
         losses.append(float(np.mean((measured * np.maximum(1 - reduction / variances, 0)) ** 4)))
-    return pairings[int(np.argmin(np.asarray(losses) / max(losses)))]
+    # Rounding lets the order of the pairings decide ties, which otherwise differ between machines and processes.
+    return pairings[int(np.argmin(np.round(np.asarray(losses) / max(losses), 9)))]
 
 
 def _rows_of(pairing: Pairing, players: int, judges: int) -> Floats:

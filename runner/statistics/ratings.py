@@ -170,7 +170,7 @@ class RatingModel:
             return Quantity(None, None, None, n, clusters, reason)
         value = float(weights @ self.coefficients)
         if clusters < 2:
-            return Quantity(value, None, None, n, clusters, "only one datapoint, so its interval is unknown")
+            return Quantity(value, None, None, n, clusters, "only one group of datapoints, so its interval is unknown")
         jackknife = (clusters - 1) / clusters * float(np.sum((self._deviations @ weights) ** 2))
         error = math.sqrt(max(jackknife, float(weights @ self.covariance @ weights)))
         half = t_quantile(clusters) * error

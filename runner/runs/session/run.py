@@ -192,7 +192,7 @@ def _check_can_continue(plan: Plan, folder: RunFolder, manifest: Manifest, resul
     """
     if manifest.parent_run_id is not None:
         raise RunDirectoryError(
-            f"{folder.path} is a part of the training run {manifest.parent_run_id}; resume the training run with "
+            f"{folder.path} is a part of the run {manifest.parent_run_id}; resume that run with "
             f"nip-run {results.run(manifest.parent_run_id).path}, or add --again to play the part as a new run"
         )
     return _notes_on_size(plan, folder, manifest)

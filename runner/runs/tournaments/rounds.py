@@ -63,7 +63,8 @@ class RoundPlanner:
             pairing = self.plan.pairings[number]
             meetings[pairing.first, pairing.second] += count
         model = self.games.model()
-        ratings = [model.rating(player, "overall").value or 0.0 for player in range(len(self.plan.players))]
+        players = range(len(self.plan.players))
+        ratings = [round(model.rating(player, "overall").value or 0.0, 6) for player in players]  # equal ratings tie
         judges = range(len(self.plan.judges))
         pairs = swiss_round(ratings, meetings)
         chosen = [numbers[Pairing(*pair, judge)] for pair in pairs for judge in judges]

@@ -279,18 +279,25 @@ def _rebuild_parts(results: Results, plan: TournamentPlan, folder: RunFolder) ->
         RunError: a part that has played is missing.
     """
     rounds = read_rounds(folder.path, plan.identity)
-    for number in datapoints_played(rounds[:-1]):
+    finished_numbers = datapoints_played(rounds[:-1])
+    for number in datapoints_played(rounds):
         for leg in LEGS:
             part = folder.sibling(part_run_id(folder.run_id, number, leg))
+            if number not in finished_numbers and not _has_finished(part):
+                continue  # the last round may have been stopped before it
             for path in (part.manifest_path, part.spec, part.journal):
                 if not path.is_file():
                     raise RunError(
                         f"{path} is missing; run {part.run_id} has games of tournament {folder.run_id}. Restore "
                         f"{part.path} from a backup, or start over with --again"
                     )
-            if not has_outputs(part) and part.manifest().status == Status.DONE:
+            if not has_outputs(part) and _has_finished(part):
                 with results.lock(part.run_id):
                     rebuild_outputs(part, results)
+
+
+def _has_finished(part: RunFolder) -> bool:
+    return part.manifest_path.is_file() and part.manifest().status == Status.DONE
 
 
 def spent_on_parts(results: Results, run_id: str) -> UsageTotals:

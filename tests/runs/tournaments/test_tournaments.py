@@ -226,8 +226,8 @@ def test_a_part_cannot_be_resumed_alone(tmp_path: Path) -> None:
     part = parts_of(result)[0]
     (part / "metrics.json").unlink()
     done = nip_run_here(part, cwd=tmp_path)
-    assert done.returncode == 2
-    assert f"is a part of {result.run_id}" in done.stderr
+    assert done.returncode == 1
+    assert f"is a part of the run {result.run_id}; resume that run with" in done.stderr
 
 
 def test_a_lost_part_is_reported(tmp_path: Path) -> None:
@@ -255,3 +255,14 @@ def test_an_id_that_leaves_no_room_for_the_ids_of_parts_is_refused(tmp_path: Pat
     plan = TournamentPlan(load_spec(tournament_spec(tmp_path)))
     with pytest.raises(UsageError, match="the ids of the pairings start with it"):
         plan.check_run_id("a" * MAX_RUN_ID_LENGTH)
+
+
+def test_the_page_of_a_tournament_has_ratings_pairings_and_the_cross_table(tmp_path: Path) -> None:
+    result = run_spec(tournament_spec(tmp_path, size=3), tmp_path / "results")
+    done = nip_run_here("report", result.run_id, "-o", "page.html", "-q", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "page.html").read_text()
+    won, games = result.metrics["pairings"][0]["first_won"], result.metrics["pairings"][0]["games"]
+    for text in ("Ratings by side in Elo points", "Cross table", f'<td class="number">{won}/{games}</td>'):
+        assert text in page
+    assert all(f'href="#/run/{row["runs"][0]}"' in page for row in result.metrics["pairings"])
