@@ -66,11 +66,11 @@ def test_a_key_that_a_tournament_excludes_is_reported_once(tmp_path: Path, chang
 @pytest.mark.parametrize("protocol", ["nip", "mnip", "merlin_arthur", "solo_verifier"])
 def test_a_protocol_without_two_opposed_provers_in_every_game_is_refused(tmp_path: Path, protocol: str) -> None:
     changes: dict[str, Any] = {
-        "protocol": {"use": protocol, "max_message_rounds": None},
+        "protocol": {"use": protocol},
         "prompts": f"prompts/code_validation/{protocol}",
     }
     with pytest.raises(SpecError) as caught:
-        load_spec(tournament_spec(tmp_path, **changes))
+        load_spec(tournament_spec(tmp_path, **changes), "~protocol.max_message_rounds")
     assert {problem.key for problem in caught.value.problems} & {"protocol.use", "prompts"}
 
 

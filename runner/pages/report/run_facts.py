@@ -100,7 +100,7 @@ def origin(manifest: Manifest, here: Collection[str]) -> list[OriginFact]:
 
 def _describe_part(manifest: Manifest) -> str:
     """Describe a part of a tournament or a training run, whose id ends with the number of the pairing or iteration."""
-    if re.search(rf"-p{manifest.iteration}[ab]\\Z", manifest.run_id):
+    if re.search(rf"-p{manifest.iteration}[ab]\Z", manifest.run_id):
         return f"games of pairing {manifest.iteration}"
     return f"{'games of' if manifest.kind == 'training' else 'test before'} iteration {manifest.iteration}"
 

@@ -263,6 +263,7 @@ def test_the_page_of_a_tournament_has_ratings_pairings_and_the_cross_table(tmp_p
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "page.html").read_text()
     won, games = result.metrics["pairings"][0]["first_won"], result.metrics["pairings"][0]["games"]
+    assert f"{result.run_id}</a>, games of pairing 0" in page or f"{result.run_id}, games of pairing 0" in page
     for text in ("Ratings by side in Elo points", "Cross table", f'<td class="number">{won}/{games}</td>'):
         assert text in page
     assert all(f'href="#/run/{row["runs"][0]}"' in page for row in result.metrics["pairings"])
