@@ -69,7 +69,7 @@ def test_a_page_has_every_metric_that_show_prints(ours: RunFolder) -> None:
 def test_verdicts_stand_beside_labels_as_the_rollouts_have_them(served: SummarySection, results: Path) -> None:
     rows = parquet_rows(results / "runs" / SERVED / "rollouts.parquet")
     for row in served.table("Verdicts by label"):
-        label = int(row["The solution should be"] == "accepted")
+        label = int(row["Should be"] == "accepted")
         for decision, column in ((1, "Accepted"), (0, "Rejected"), (2, "No verdict")):
             is_so = [one for one in rows if (one["y"], one["decision"]) == (label, decision)]
             assert row[column].split()[0] == str(len(is_so))

@@ -102,6 +102,8 @@ def test_check_warns_about_columns_that_agents_should_see_and_do_not(tmp_path: P
     assert warnings_on(tmp_path, rows=rows, filter="background <> 'x'") == []
     (line,) = warnings_on(tmp_path, rows=claims(10, source="a book"), columns={"book": "source"})
     assert line.startswith("no template uses book: ")
+    (line,) = warnings_on(tmp_path, rows=claims(10, **{"Source text": long}))
+    assert "set dataset.columns.Source_text to 'Source text' and write {{ Source_text }} in a template" in line
 
 
 @pytest.mark.parametrize(

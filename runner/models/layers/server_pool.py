@@ -256,8 +256,8 @@ class ServerPool:
             reasons = "\n".join(f"  {server.breaker.failure_text}" for server in self._servers)
             raise ServerUnreachable(
                 f"cannot reach any of {len(self._servers)} servers:\n{reasons}\n"
-                f"{ANSWERS_ARE_SAVED}. Run the same command again when a server is up. If the servers are up and these "
-                "calls still fail, raise retry.breaker.failures."
+                f"{ANSWERS_ARE_SAVED}. Correct base_url if an address is wrong, or run the same command again when a "
+                "server is up. If the servers are up and only some calls fail, raise retry.breaker.failures."
             )
 
     def _refusal_by_all(self, request: Request, progress: _Progress) -> NipRunError | None:

@@ -58,7 +58,10 @@ def unused_columns(spec: Spec) -> Iterator[str]:
         and (name in settings.columns or any(is_question(name, point.columns[name]) for point in dataset.datapoints))
     ]
     if unused:
+        name = re.sub(r"\W+", "_", unused[0]) if not unused[0].isidentifier() else unused[0]
+        renaming = "" if name == unused[0] else f"set dataset.columns.{name} to {unused[0]!r} and "
         yield (
-            f"no template uses {comma_join(unused)}: agents do not see {'it' if len(unused) == 1 else 'them'}; write "
-            f"{{{{ {unused[0]} }}}} in a template in {spec.experiment.prompts}, or remove the column from the dataset"
+            f"no template uses {comma_join(unused)}: agents do not see {'it' if len(unused) == 1 else 'them'}; "
+            f"{renaming}write {{{{ {name} }}}} in a template in {spec.experiment.prompts}, or remove the column from "
+            "the dataset"
         )
