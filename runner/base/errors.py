@@ -39,7 +39,9 @@ An exception without an exit code in this tree has the code of its base class:
     │   └── InvalidResponseError
     │       ├── InvalidDecisionError
     │       │   └── InvalidConfidenceError
-    │       └── NotAllActiveChannelsInResponseError
+    │       ├── NotAllActiveChannelsInResponseError
+    │       ├── ScratchpadError
+    │       └── WordLimitError
     └── AgentNotActiveInChannelError
 """
 

@@ -66,7 +66,7 @@ class ResponseHint:
     answer_marker: str = ""
     """The text before the letter of the chosen answer, or before the numbers of all answers."""
     form: str = "answer"
-    """What follows the marker; see the spec key `verdict.form`."""
+    """The kind of text after the marker; see the spec key `verdict.form`."""
 
 
 @value_class(frozen=True)

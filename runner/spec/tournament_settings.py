@@ -68,8 +68,8 @@ class TournamentSettings:
         minimum=4,
     )
     datapoints_per_round: int = option(
-        "Number of datapoints that a pairing plays before the next pairing is chosen. (For `round_robin`, this matters "
-        "only with a budget.)",
+        "Number of datapoints that a pairing plays before the next pairing is chosen. For `round_robin`, this matters "
+        "only with a budget.",
         default=5,
         minimum=1,
     )

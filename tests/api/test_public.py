@@ -203,7 +203,7 @@ def test_a_transcript_is_what_was_delivered(result: RunResult) -> None:
     transcript = result.transcript(rollout_id[:8])
     assert transcript == result.transcript(point)
     rows = result.messages().filter(f"rollout_id = '{rollout_id}' AND content <> ''").fetchall()
-    assert {(m.round, m.channel, m.agent, m.text) for m in transcript.messages} == {row[2:] for row in rows}
+    assert {(m.round, m.channel, m.agent, m.text) for m in transcript.messages} == {row[2:6] for row in rows}
     assert f"[round 0] {transcript.messages[0].agent} in {transcript.messages[0].channel}:\n  " in str(transcript)
     with pytest.raises(UsageError, match="the first one is"):
         result.transcript("no such rollout")

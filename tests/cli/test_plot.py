@@ -132,7 +132,7 @@ def test_a_learning_curve_pools_the_tests_of_its_seeds(seeds: Path, tmp_path: Pa
     ("figure", "of", "says"),
     [
         ("learning_curve", "sure", "not a training run"),
-        ("accuracy_by_protocol", "learning", "a training run has no games of its own"),
+        ("accuracy_by_protocol", "learning", "a training run or tournament has no games of its own"),
         ("reliability", "solo-verifier", "a reliability curve needs probabilities of verdicts"),
     ],
 )

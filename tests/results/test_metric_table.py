@@ -98,18 +98,28 @@ def test_every_metric_has_a_description_a_direction_and_a_decision_on_comparing(
         assert one.low < one.high, name
         assert one.sql or not one.is_compared, f"{name}: runs are compared by `sql`"
         assert (one.compute is None) == (one.source is Source.CALLS), name
-        has_common_method = one.source in (Source.GAMES, Source.AGENTS, Source.CALLS)
+        has_common_method = one.source in (Source.GAMES, Source.AGENTS, Source.JUDGES, Source.CALLS)
         assert one.method or one.rule.never or has_common_method, f"{name}: how is its interval computed?"
 
 
 SIMILAR = {
+    "answer_brier": "brier",
+    "answer_ece": "ece",
+    "answer_ece_corrected": "ece_corrected",
+    "answer_log_score": "log_score",
+    "answer_score_difference": "score_difference",
+    "answer_score_difference_log": "score_difference",
     "confidence_bounds_logprob": "undecided_0",
     "confidence_disagreement": "undecided_0",
     "episode_length": "calls_per_message",
+    "judge_accuracy": "accuracy",
+    "judge_advantage": "score_difference",
+    "panel_agreement": "accuracy",
     "retries_per_round": "calls_per_message",
     "rounds_played": "calls_per_message",
     "score_difference_logprob": "score_difference",
     "token_limit_proportion": "decided",
+    "win_rate": "accuracy",
 }
 """Metrics whose coverage was not measured, each with a similar metric whose coverage was."""
 
@@ -125,6 +135,7 @@ def test_the_coverage_of_every_interval_is_measured() -> None:
 
 
 ALSO_WORDS = {
+    "answer_brier": "a column of `rollouts`",
     "calls": "a count and a column heading",
     "cost": "a column heading",
     "decided": "an outcome",

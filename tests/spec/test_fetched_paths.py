@@ -81,7 +81,7 @@ OUTSIDE: dict[str, Changes] = {
         "fine_tune": None,
         "training": {"method": "expert_iteration", "trainers": {}, "rerun_tests": {"run": str(own_run(got))}},
     },
-    "tournament.players.NAME.prompts": lambda _: {
+    "tournament.players.a.prompts": lambda _: {
         "tournament": {"players": {"a": {"model": "m", "prompts": "../own/prompts"}, "b": {"model": "m"}}},
     },
     "training.from": lambda got: {
@@ -197,7 +197,7 @@ NO_PATH = {
     "fine_tune.formats", "models.*.model", "models.*.from_group", "models.*.base_model", "models.*.lineage",
     "models.*.base_url", "models.*.api_key_env", "models.*.headers", "models.*.stop", "models.*.reasoning_effort",
     "training.trainers.*.command", "training.trainers.*.files", "training.trainers.*.suffix", "training.test.split",
-    "training.rerun_tests.models", "execution",
+    "training.rerun_tests.models", "execution", "tournament.players.*.model", "tournament.seats", "tournament.judges",
 }  # fmt: skip
 """Keys, and what is below them, that name no file. `until.compare` is seen to when it is played, a trainer's files by
 `runner.spec.trainer_files`."""

@@ -159,8 +159,8 @@ class Breaker:
                 self._wake_next()
             raise ServerUnreachable(
                 f"cannot reach {self.failure_text}\n"
-                f"{ANSWERS_ARE_SAVED}. Correct base_url if the address is wrong, or run the same command again when the "
-                "server is up. If the server is up and only some calls fail, raise retry.breaker.failures."
+                f"{ANSWERS_ARE_SAVED}. Correct base_url if the address is wrong, or run the same command again when "
+                "the server is up. If the server is up and only some calls fail, raise retry.breaker.failures."
             )
 
     async def _wait_while_open(self) -> bool:

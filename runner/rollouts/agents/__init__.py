@@ -9,7 +9,9 @@ from runner.base.errors import (
     InvalidDecisionError,
     InvalidResponseError,
     NotAllActiveChannelsInResponseError,
+    ScratchpadError,
     UnknownFinishReasonError,
+    WordLimitError,
 )
 from runner.rollouts.agents.agent import AgentRuntime, Observation
 from runner.rollouts.agents.whole_agent import OpenAiWholeAgent, ParsedChatCompletion, SharedModelGroup
@@ -27,6 +29,8 @@ __all__ = [
     "Observation",
     "OpenAiWholeAgent",
     "ParsedChatCompletion",
+    "ScratchpadError",
     "SharedModelGroup",
     "UnknownFinishReasonError",
+    "WordLimitError",
 ]
