@@ -276,7 +276,7 @@ def load_prompts(
         path = source_path(otherwise if otherwise is not None and name in inherited else folder, name)
         file = Place(str(path), is_own=shows(path))
         source, source_problems = _load_template(
-            path, name, protocol, columns, place, file, names_columns=names_columns
+            path, name, protocol, columns, place=place, file=file, names_columns=names_columns
         )
         problems.extend(source_problems)
         if not source_problems:
