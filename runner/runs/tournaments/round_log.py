@@ -15,7 +15,7 @@ from runner.base.storage.journal import Journal
 from runner.base.storage.log_lines import check_log_format, read_journal
 from runner.results.folder import RunFolder
 
-_BEGUN, _ROUND = "begun", "round"
+_FIRST_RECORD, _ROUND = "begun", "round"
 Round = Mapping[int, int]
 """For each pairing of a round, by its index in the plan: how many datapoints it has played when the round has ended."""
 
@@ -64,7 +64,7 @@ def round_log(folder: RunFolder, identity: str) -> Iterator[RoundLog]:
         NewerFormatError: a newer nip-run wrote the log.
     """
     rounds = read_rounds(folder.path, identity)
-    first = {"stage": _BEGUN, "format": format_versions.LOG_FORMAT, "run": identity, "run_id": folder.run_id}
+    first = {"stage": _FIRST_RECORD, "format": format_versions.LOG_FORMAT, "run": identity, "run_id": folder.run_id}
     is_new = not folder.stage_log.is_file() or not folder.stage_log.stat().st_size
     journal = Journal(folder.stage_log, run=identity)
     try:
