@@ -235,11 +235,9 @@ def main() -> None:
         if args.role == "verifier" and "adp" in args.protocols:
             facts |= measure_in_adp(model, random)
         print(json.dumps(facts), flush=True)
-        save(model, args.checkpoint)
         if args.until and facts["accuracy"] >= args.until:
             break
-    else:
-        save(model, args.checkpoint)
+    save(model, args.checkpoint)  # only at the end, so that prepare.sh knows a finished model
 
 
 if __name__ == "__main__":
