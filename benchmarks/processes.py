@@ -119,7 +119,7 @@ def feed(descriptor: int, size: int, count: int) -> None:
         journal: list[RemoteJournal] = []
         end = socket.socket(fileno=descriptor)
         link = await SocketChannel.open(end, lambda batch: [journal[0].acknowledge(one) for one in batch], gone.set)
-        journal.append(RemoteJournal(link, is_bound=True, waits_for_disk=True))
+        journal.append(RemoteJournal(link, is_bound_to_run=True, waits_for_disk=True))
         numbers = iter(range(count))
 
         async def one() -> None:

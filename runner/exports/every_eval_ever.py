@@ -63,8 +63,8 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     atomic_write(path, orjson.dumps(content, option=orjson.OPT_INDENT_2))
     export.files |= {path: rows, samples: rows}
     judges = [] if subject["role"] == "verifier" else source.verifiers
-    known = {subject["agent"], *(row["agent"] for row in judges or source.verifiers[:1])}
-    other_agents = [row["agent"] for row in source.manifest.agents if row["agent"] not in known]
+    shown_agents = {subject["agent"], *(row["agent"] for row in judges or source.verifiers[:1])}
+    other_agents = [row["agent"] for row in source.manifest.agents if row["agent"] not in shown_agents]
     if other_agents:
         export.not_carried.append(
             f"the models of {comma_join(other_agents)}: a record describes one model; source_metadata names the others"

@@ -92,11 +92,15 @@ class AnswerGames:
 
     def _forecasts(self) -> Forecasts | None:
         numbers = self._clusters()
-        known = [(numbers[group], facts) for group, _, facts, _ in self._sorted() if not math.isnan(facts.p_chosen)]
-        if not known:
+        forecast_games = [
+            (numbers[group], facts) for group, _, facts, _ in self._sorted() if not math.isnan(facts.p_chosen)
+        ]
+        if not forecast_games:
             return None
-        p = np.array([facts.p_chosen for _, facts in known])
-        return chosen_forecasts(p, _codes(f.is_right for _, f in known), _codes(c for c, _ in known), len(numbers))
+        p = np.array([facts.p_chosen for _, facts in forecast_games])
+        return chosen_forecasts(
+            p, _codes(f.is_right for _, f in forecast_games), _codes(c for c, _ in forecast_games), len(numbers)
+        )
 
     def _argued_by_player(self) -> dict[str, ArguedAnswers]:
         """Return the answers of each player (an entry of `agents`). In a swapped game, it has the other seat."""

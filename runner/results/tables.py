@@ -30,7 +30,6 @@ from runner.rollouts.transcript import votes_json
 _CALL_COLUMNS = tuple(name for name in COLUMNS["completions"] if name not in ("run_id", "rollout_id"))
 
 _COUNT_COLUMNS = tuple(name for name in COLUMNS["messages"] if hasattr(MessageCounts(), name))
-_NO_COUNTS = MessageCounts()
 _NO_ANSWERS = dict.fromkeys(ANSWER_COLUMNS)
 
 _NULL_UNLESS_SET = ("vote", *NEW_TOKEN_CLASSES, "usage_estimated")
@@ -84,7 +83,8 @@ def rollout_rows(run_id: str, rollout: Rollout) -> dict[str, list[dict[str, Any]
 
 
 def _count_row(counts: MessageCounts | None) -> dict[str, Any]:
-    return {name: getattr(counts or _NO_COUNTS, name) for name in _COUNT_COLUMNS}
+    """Return the counts of a message. Without counts, the columns are left out, and so are NULL."""
+    return {} if counts is None else {name: getattr(counts, name) for name in _COUNT_COLUMNS}
 
 
 def _call_row(call: Call) -> dict[str, Any]:

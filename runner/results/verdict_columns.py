@@ -168,8 +168,8 @@ class JudgedGames:
             return
         games, argued, _ = self._sorted_columns()
         if games.is_labelled and self._protocol.lists_answers:
-            found = estimates_of(Source.VERDICTS, games.verdicts)
-            yield from (row for row in found if METRICS[row.metric].with_answers)
+            estimates = estimates_of(Source.VERDICTS, games.verdicts)
+            yield from (row for row in estimates if METRICS[row.metric].with_answers)
             return
         if games.is_labelled:
             yield from estimates_of(Source.VERDICTS, games.verdicts)

@@ -110,10 +110,10 @@ def _prompt(agent: Agent, point: Datapoint, round_: int, stance: int) -> object:
 
 def _earlier_rounds(protocol: Protocol, end: int) -> list[Round]:
     """Return the last rounds before a round, in which each speaker has said the same in each game."""
-    return [_said(protocol.speakers(i, 0)) for i in range(max(0, end - MAX_ROUNDS), end)]
+    return [_sample_round(protocol.speakers(i, 0)) for i in range(max(0, end - MAX_ROUNDS), end)]
 
 
-def _said(speakers: Mapping[str, Sequence[str]]) -> Round:
+def _sample_round(speakers: Mapping[str, Sequence[str]]) -> Round:
     raw: dict[str, Any] = {name: f"the answer of {name}" for name in speakers}
     messages = [Message(channel, name, raw[name]) for name, channels in speakers.items() for channel in channels]
     return Round(raw, messages)

@@ -137,7 +137,9 @@ class RecordedGames:
 
     def _votes(self, parts: GameParts, agent: Agent, observations: Sequence[Observation]) -> list[Reply]:
         """Return the recorded replies of one agent to several observations, by vote."""
-        readers = {vote: partial(self._vote, parts, agent, seen, vote) for vote, seen in enumerate(observations)}
+        readers = {
+            vote: partial(self._vote, parts, agent, observed, vote) for vote, observed in enumerate(observations)
+        }
         return list(_all_or_first_failure(readers).values())
 
     def _vote(self, parts: GameParts, agent: Agent, observation: Observation, vote: int) -> Reply:

@@ -69,10 +69,12 @@ def _templates_with_rounds(plan: Plan, agent: Agent) -> Iterator[tuple[str, int]
 def _failures(
     plan: Plan, agent: Agent, templates: list[tuple[str, int]], point: Datapoint
 ) -> Iterator[TemplateFailedError]:
-    for stance, given in {(point.prover_stance if stance is None else stance, stance) for stance, _ in plan.variants}:
+    for stance, drawn_stance in {
+        (point.prover_stance if stance is None else stance, stance) for stance, _ in plan.variants
+    }:
         for suffix, round_ in templates:
             observation = Observation(
-                round_, (), point.columns, prover_stance=stance, candidates=point.answers, given_stance=given
+                round_, (), point.columns, prover_stance=stance, candidates=point.answers, given_stance=drawn_stance
             )
             try:
                 agent.instructions(suffix, observation, round_)

@@ -19,8 +19,8 @@ class BackgroundWorker(Generic[Item]):
 
     Args:
         task: what the worker does, for the log.
-        list_waiting: returns the account's id for each waiting item's id, oldest item first.
-        process: processes an item, given the ids of the item and its account, so that the item no longer waits.
+        list_waiting: returns a mapping from the id of each waiting item to the id of its account, oldest item first.
+        process: called with the ids of an item and its account. It processes the item and ends its waiting.
         retry_seconds: delay before the next attempt after a failure of the server itself, such as a full disk.
     """
 
@@ -34,8 +34,8 @@ class BackgroundWorker(Generic[Item]):
         self._wake_up, self._stopping = Event(), Event()
         self._retry_at: dict[Item, float] = {}
         """The time of the next attempt for each item whose processing failed."""
-        self._turns: dict[int, int] = {}
-        """The number of each account's last turn; a larger number is more recent."""
+        self._last_turns: dict[int, int] = {}
+        """The position of each account's last turn among all turns, from 1."""
 
     def start(self) -> None:
         Thread(target=self._work, name=self._task, daemon=True).start()
@@ -57,7 +57,7 @@ class BackgroundWorker(Generic[Item]):
         """Process items until none is ready."""
         while not self._stopping.is_set():
             waiting = self._list_waiting()
-            item = self.next_item(waiting)
+            item = self.choose_next_item(waiting)
             if item is None:
                 return
             try:
@@ -68,15 +68,16 @@ class BackgroundWorker(Generic[Item]):
                 )
                 self._retry_at[item] = time.monotonic() + self._retry_seconds
 
-    def next_item(self, waiting: Mapping[Item, int]) -> Item | None:
-        """Return the oldest ready item of the account whose last turn is longest ago, or None if all must wait."""
+    def choose_next_item(self, waiting: Mapping[Item, int]) -> Item | None:
+        """Give an account the next turn, and return its oldest ready item; None if no account has a ready item."""
         now = time.monotonic()
         self._retry_at = {item: retry_at for item, retry_at in self._retry_at.items() if item in waiting}
         ready = [item for item in waiting if self._retry_at.get(item, 0.0) <= now]
         if not ready:
             return None
-        chosen = min(ready, key=lambda item: self._turns.get(waiting[item], 0))
-        self._turns[waiting[chosen]] = 1 + max(self._turns.values(), default=0)
+        # The account whose last turn is longest ago has the next turn.
+        chosen = min(ready, key=lambda item: self._last_turns.get(waiting[item], 0))
+        self._last_turns[waiting[chosen]] = 1 + max(self._last_turns.values(), default=0)
         return chosen
 
     def close(self) -> None:

@@ -158,8 +158,8 @@ class RatingModel:
         """The projection to the combinations of coefficients that the games determine without the prior."""
         gram = self.games.rows.T @ self.games.rows
         values, vectors = np.linalg.eigh(gram)
-        kept = vectors[:, values > _RANK_TOLERANCE * max(float(values.max(initial=0.0)), 1.0)]
-        projection: Floats = kept @ kept.T
+        main_vectors = vectors[:, values > _RANK_TOLERANCE * max(float(values.max(initial=0.0)), 1.0)]
+        projection: Floats = main_vectors @ main_vectors.T
         return projection
 
     def combination(self, weights: Floats) -> Quantity:

@@ -97,7 +97,7 @@ def stage_log(folder: RunFolder, run: str) -> Iterator[StageLog]:
     """Open the stage log of a run, and write its first record if it is new. `run` is the run's identity.
 
     Raises:
-        JournalError: the log cannot be written, or see `read_stages`.
+        JournalError: the log cannot be read or written, or belongs to another run.
     """
     records = read_stages(folder.path, run).records
     journal = Journal(folder.stage_log, run=run)

@@ -4,8 +4,8 @@ A model's name is the path of its checkpoint, such as ./models/0/start/verifier.
 started. The server loads it for the first request, so a new model can be served once its trainer has written it.
 
 The server answers requests in batches if they are for the same model and their prompts have the same length. An answer
-depends only on the model, the chat, the settings and the number of equal requests before. So with the same requests, a
-restarted server gives the same answers, also at temperature 1.
+depends only on the checkpoint's path, the chat, the settings and the number of equal requests before. So with the same
+requests, a restarted server gives the same answers, also at temperature 1.
 """
 
 from __future__ import annotations
@@ -62,10 +62,13 @@ class Server:
         self._requests = Counter[str]()
 
     def _model(self, name: str) -> Transformer:
-        path = (self._folder / self._aliases.get(name, name)).resolve()
+        path = self._path(name)
         if path.suffix != ".pt" or not path.is_relative_to(self._folder) or not path.is_file():
             raise Refusal(404, f"There is no model {name!r} in {self._folder}; GET /v1/models lists the models.")
         return _load(path, path.stat().st_mtime_ns)
+
+    def _path(self, name: str) -> Path:
+        return (self._folder / self._aliases.get(name, name)).resolve()
 
     async def run_batches(self, _app: web.Application) -> Any:
         """Generate answers while the server is running."""
@@ -129,7 +132,8 @@ class Server:
             limits = f"{MAX_TOKENS} tokens of an answer, {MAX_ANSWERS} answers, {MAX_PROMPT} tokens of a prompt"
             raise Refusal(400, f"The request is above a limit: {limits}.")
         temperature = float(1 if body.get("temperature") is None else body["temperature"])
-        key = _digest([name, chat, max_tokens, temperature, body.get("seed")])
+        checkpoint = f"./{self._path(name).relative_to(self._folder)}"  # the same for an alias of the model
+        key = _digest([checkpoint, chat, max_tokens, temperature, body.get("seed")])
         self._requests[key] += 1
         loop, seeds = asyncio.get_running_loop(), [_digest([key, self._requests[key], i]) for i in range(count)]
         settings = [Sampling(max_tokens, temperature, int(seed[:15], 16)) for seed in seeds]

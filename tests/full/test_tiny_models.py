@@ -23,6 +23,7 @@ from runner.base.exit_codes import ExitCode
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.paths import ROOT
 from tests.support.processes import command, environment, nip_run, wait_until
+from tests.support.runs import journal_records
 from tests.support.soft_assertions import SoftAssertions
 
 PROTOCOLS = ("solo_verifier", "adp", "nip", "debate", "merlin_arthur")
@@ -146,7 +147,9 @@ def check_training(example: Path, run: str, check: SoftAssertions) -> None:
         weights = (example / step["model"]).read_bytes()
         check(weights != (example / step["from_model"]).read_bytes(), f"{run}: {group} has new weights")
     played = played_chats(example)
-    for path in sorted((folder / "iterations/0").glob("*.trl.jsonl")):
+    datasets = sorted((folder / "iterations/0").glob("*.trl.jsonl"))
+    check(bool(datasets), f"{run}: {len(datasets)} fine-tuning files")
+    for path in datasets:
         examples = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
         keys = [key for key in ("completion", "chosen", "rejected") if key in examples[0]]
         learned = {json.dumps([row["prompt"], row[key][0]["content"]]) for row in examples for key in keys}
@@ -196,21 +199,30 @@ def test_after_kills_of_the_game_the_server_and_training_the_same_command_goes_o
         with playing(example, words) as process:
             wait_until(lambda: len(requests(example)) > before + 40 or process.poll() is not None)
             server.kill()
+            server.wait()
             restarted, _ = start_server(example, urlsplit(address).port or 0)
             stack.enter_context(killed_at_end(restarted))
             wait_until(lambda: trainer_log.exists() or process.poll() is not None)
         done = nip_run(*words, "--json", cwd=example, timeout=10 * HANG_SECONDS, **ONE_THREAD)
     assert done.returncode == 0, done.stderr
-    calls = saved_answers(example, "killed")
+    calls = check_saved_answers(example, "killed", check)
     answered = len(requests(example))
     check(calls <= answered <= calls + 2 * concurrency, f"{calls} saved answers, {answered} answers of the server")
     check_training(example, "killed", check)
 
 
-def saved_answers(example: Path, run: str) -> int:
-    """Return the number of answers in the journals of a training run's games."""
-    journals = [path.read_text("utf-8") for path in example.glob(f"results/runs/{run}-*/journal.jsonl")]
-    return sum(journal.count('"kind":"call"') for journal in journals)
+def check_saved_answers(example: Path, run: str, check: SoftAssertions) -> int:
+    """Check that no answer of a training run's games was requested again, and return the number of answers."""
+    samples = [
+        (path.parent.name, *record["sample"])
+        for path in example.glob(f"results/runs/{run}-*/journal.jsonl")
+        for record in journal_records(path.parent)
+        if record["kind"] == "call"
+    ]
+    check(
+        len(samples) == len(set(samples)), f"{run}: {len(samples)} answers for {len(set(samples))} different requests"
+    )
+    return len(samples)
 
 
 def trainer_process(job: Path) -> int:
@@ -247,6 +259,6 @@ def test_after_a_kill_of_the_trainer_the_same_command_trains_again(example: Path
         done = nip_run(*words, "--json", cwd=example, timeout=10 * HANG_SECONDS, **ONE_THREAD)
     assert done.returncode == 0, done.stderr
     check((job / "trainer.1.log").exists(), "the killed trainer has left its log")
-    calls = saved_answers(example, "trainer-killed")
+    calls = check_saved_answers(example, "trainer-killed", check)
     check(calls == len(requests(example)), f"{calls} saved answers, {len(requests(example))} answers of the server")
     check_training(example, "trainer-killed", check)

@@ -312,7 +312,7 @@ def test_it_says_which_key_goes_where_and_which_address_is_to_be_given(
         takes = find_requirements(tmp_path / "got")
         assert takes.addresses == ("models.m.base_url",)
         assert [use.variable for use in takes.keys] == ["ROW_VARIABLE"]
-        assert takes.fresh_command("nip-run reproduce got") == (
+        assert takes.add_fresh_options("nip-run reproduce got") == (
             "nip-run reproduce got --fresh --set models.m.base_url=http://HOST:PORT/v1 --allow-key VAR=HOST"
         )
         asked = server.requests

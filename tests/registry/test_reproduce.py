@@ -287,8 +287,8 @@ def test_a_part_that_is_gone_or_was_played_by_another_model_breaks_the_chain(
     }
     assert got.run is not None
     stages = read_stages(got.run.path)
-    assert not [line for line in find_model_differences(got.run, stages, named) if "was played by" in line]
-    assert [line for line in find_model_differences(got.run, stages, other) if "was played by another" in line]
+    assert not [line for line in find_model_differences(got.run, stages, named) if "used the model" in line]
+    assert [line for line in find_model_differences(got.run, stages, other) if "used the model another" in line]
 
 
 LABELS = [number % 2 for number in range(160)]

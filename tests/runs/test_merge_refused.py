@@ -17,9 +17,9 @@ from runner.base.storage.locks import locked
 from runner.base.storage.log_lines import encode, log_seed, read_journal
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from runner.runs.shards.checks import check_and_sort_parts
+from runner.runs.shards.checks import check_shards
 from runner.runs.shards.merge import merge
-from runner.runs.shards.parts import read_parts
+from runner.runs.shards.stored_shards import read_shards
 from tests.support.runs import only_run, run_spec
 from tests.support.shards import all_shards
 from tests.support.specs import spec_file
@@ -56,7 +56,7 @@ class Parts:
         """What keeps them from being merged; empty where nothing does."""
         parts = [part for _, part in RunFolder(self.run).started_parts()]
         try:
-            check_and_sort_parts(self.run.name, *read_parts([*parts, *map(RunFolder, others)]))
+            check_shards(self.run.name, *read_shards([*parts, *map(RunFolder, others)]))
         except MergeError as error:
             return "\n".join(error.problems)
         return ""

@@ -247,7 +247,7 @@ def test_a_check_that_takes_too_long_is_ended_and_the_upload_refused(tmp_path: P
 def test_accounts_take_turns() -> None:
     waiting = {"busy0": 1, "busy1": 1, "busy2": 1, "other": 2}
     worker, order = BackgroundWorker[str]("check", lambda: waiting, lambda upload, account: None, retry_seconds=1), []
-    while (upload := worker.next_item(waiting)) is not None:
+    while (upload := worker.choose_next_item(waiting)) is not None:
         order.append(upload)
         del waiting[upload]
     assert order == ["busy0", "other", "busy1", "busy2"]

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from runner.documents.releases.bundle import Bundle, checked_copy
+from runner.documents.releases.bundle import Bundle, check_content
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind
 from runner.registry.transports.locations import connect
@@ -113,7 +113,7 @@ def read_release(registry: Registry, entry: ReleaseEntry) -> int:
     total = 0
     for file in release.files:
         with registry.open(entry, file.path) as source, tempfile.TemporaryFile() as target:
-            checked_copy(source, file, target.write)
+            check_content(source, file, copy_to=target.write)
         total += file.size
     return total
 

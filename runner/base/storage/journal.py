@@ -24,7 +24,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from runner.base.errors import FolderGoneError, JournalError, RunDirectoryError, RunError
-from runner.base.storage.log_lines import MORE, Unnumbered, add_number, encode, is_bound, log_seed, record_at, scan
+from runner.base.storage.log_lines import (
+    MORE,
+    Unnumbered,
+    add_number,
+    encode,
+    is_bound_to_run,
+    log_seed,
+    record_at,
+    scan,
+)
 from runner.base.storage.moved_files import check_not_moved
 from runner.base.storage.safe_files import is_still_at, open_own, open_to_read
 
@@ -149,7 +158,7 @@ class Journal:
 
     def _repair(self) -> JournalState:
         records, end, torn = 0, 0, 0
-        self._seed, self.is_bound = 0, True
+        self._seed, self.is_bound_to_run = 0, True
         self.journal_id: str | None = None if self._first is None else self._first.get("journal")
         with open_to_read(self._path) as file:
             for offset, line, record in scan(file, self._path, self._run):
@@ -174,7 +183,7 @@ class Journal:
 
     def _use_first_line(self, first: bytes, record: Mapping[str, Any]) -> None:
         """Use the seed and id of the journal's first line."""
-        self._seed, self.is_bound = log_seed(first, record), is_bound(record)
+        self._seed, self.is_bound_to_run = log_seed(first, record), is_bound_to_run(record)
         self.journal_id = record.get("journal")
 
     @property

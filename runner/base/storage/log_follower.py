@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.base.errors import JournalError
-from runner.base.storage.log_lines import MORE, check_first_record, decode, is_bound, log_seed
+from runner.base.storage.log_lines import MORE, check_first_record, decode, is_bound_to_run, log_seed
 from runner.base.storage.safe_files import open_to_read
 
 PIECE = 8 << 20
@@ -70,7 +70,7 @@ class LogFollower:
                 raise JournalError(f"{self._path} is damaged at byte {offset}; run `nip-run verify RUN` for details")
             if sequence == 0:
                 check_first_record(self._path, record, self._run)
-                self._bound, self._seed = is_bound(record), log_seed(line, record)
+                self._bound, self._seed = is_bound_to_run(record), log_seed(line, record)
             group.append((offset, record))
             offset, sequence = offset + len(line), sequence + 1
             if not record.get(MORE):

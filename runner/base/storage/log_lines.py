@@ -128,10 +128,10 @@ def decode(line: bytes, sequence: int, seed: int = 0) -> dict[str, Any] | None:
 
 def log_seed(first: bytes, record: Mapping[str, Any]) -> int:
     """Return the initial value of a log's checksums, from its first line and record."""
-    return int(first[:8], 16) if is_bound(record) else 0
+    return int(first[:8], 16) if is_bound_to_run(record) else 0
 
 
-def is_bound(first: Mapping[str, Any]) -> bool:
+def is_bound_to_run(first: Mapping[str, Any]) -> bool:
     """Return whether a log with this first record is bound to its run."""
     return bool(first.get(KEY, 0) >= BOUND)
 
@@ -167,7 +167,7 @@ class JournalReader:
         first = self._file.readline()
         record = decode(first, 0)
         self._seed = 0 if record is None else log_seed(first, record)
-        self.is_bound = record is None or is_bound(record)
+        self.is_bound_to_run = record is None or is_bound_to_run(record)
         self.journal_id: str | None = None if record is None else record.get("journal")
         """A random number that identifies the journal; None in journals of 0.1.0."""
 
@@ -216,10 +216,10 @@ def first_record(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def is_bound_to_run(path: Path) -> bool:
+def is_log_bound_to_run(path: Path) -> bool:
     """Return whether the lines of a log are bound to its run; an empty log counts as bound."""
     first = first_record(path)
-    return first is None or is_bound(first)
+    return first is None or is_bound_to_run(first)
 
 
 def _open_for_reading(path: Path) -> IO[bytes]:
@@ -232,7 +232,7 @@ def _open_for_reading(path: Path) -> IO[bytes]:
 def check_first_record(path: Path, record: Mapping[str, Any], run: str | None) -> None:
     """Check the first record of a log, and raise as `check_log_format` does."""
     refuse_newer(path, record.get(KEY, 0), LOG_FORMAT)
-    if run is not None and is_bound(record) and record.get(RUN) != run:
+    if run is not None and is_bound_to_run(record) and record.get(RUN) != run:
         raise JournalError(
             f"{path} belongs to another run, {record.get(RUN_ID)!r} with the identity {str(record.get(RUN))[:12]} "
             f"instead of {run[:12]}. Restore the right file or move this file away, then run the same command again"
@@ -256,7 +256,7 @@ def scan(file: IO[bytes], path: Path, run: str | None = None) -> Iterator[tuple[
         record = decode(line, sequence, seed)
         if sequence == 0 and record is not None:
             check_first_record(path, record, run)
-            bound, seed = is_bound(record), log_seed(line, record)
+            bound, seed = is_bound_to_run(record), log_seed(line, record)
         group.append((offset, line, record))
         if record is None:
             if bound and _is_complete(line):

@@ -180,11 +180,11 @@ class ShardMerges:
 
     def _merge_if_last(self, run_id: str, shard: Shard) -> FinishedRun | None:
         from runner.cli.terminal.run_result import show_result
-        from runner.runs.shards.merge import count_finished_parts, merge
+        from runner.runs.shards.merge import count_finished_shards, merge
 
         run = self._results.run(run_id)
         command = shlex.join(["nip-run", "merge", run_id, *results_arguments(self._results)])
-        is_last, count = count_finished_parts(run, shard.of)
+        is_last, count = count_finished_shards(run, shard.of)
         if not is_last and not run.manifest_path.is_file():
             if not self._args.quiet:
                 progress = f"{count} of {shard.of} shards of {run_id} are done"

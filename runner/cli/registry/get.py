@@ -131,7 +131,7 @@ def _run_rows(
         *(
             _training_rows(fetched, needs)
             if fetched.is_training_run
-            else [("play again", needs.fresh_command(reproduce_command(fetched)))]
+            else [("play again", needs.add_fresh_options(reproduce_command(fetched)))]
         ),
         ("check it", f"nip-run verify {shlex.quote(str(fetched.folder))}"),
     ]

@@ -136,9 +136,9 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _connect_registry(args: argparse.Namespace) -> Registry | None:
-    from runner.registry.transports.locations import VARIABLE, connect
+    from runner.registry.transports.locations import REGISTRY_VARIABLE, connect
 
-    if args.dry_run and args.registry is None and not os.environ.get(VARIABLE):
+    if args.dry_run and args.registry is None and not os.environ.get(REGISTRY_VARIABLE):
         return None
     return connect(args.registry, pull_request=args.pull_request)
 

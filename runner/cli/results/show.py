@@ -115,7 +115,7 @@ def _print_summary(
     folder: RunFolder, manifest: Manifest, metrics: dict[str, Any] | None, args: argparse.Namespace
 ) -> None:
     """Print facts, metrics and problems of a run, and for an unfinished run how to resume it."""
-    from runner.base.storage.log_lines import NOT_BOUND, is_bound_to_run
+    from runner.base.storage.log_lines import NOT_BOUND, is_log_bound_to_run
     from runner.results.manifest import Status
     from runner.runs.finished.resume_advice import resume_advice
 
@@ -123,7 +123,7 @@ def _print_summary(
     if manifest.rejudge_of is not None:
         source = manifest.rejudge_of
         say(f"{'judges':<15} the debates of {in_one_line(source.run_id)} (verdict: {source.verdict})")
-    if not is_bound_to_run(folder.journal):
+    if not is_log_bound_to_run(folder.journal):
         say(f"{'journal':<15} {NOT_BOUND}")
     if metrics is not None:
         _print_metrics(metrics, full=args.verbose > 0)
@@ -185,7 +185,7 @@ def _print_metrics(metrics: dict[str, Any], *, full: bool) -> None:
 
 
 def _show_training_run(folder: RunFolder, manifest: Manifest, args: argparse.Namespace) -> int:
-    from runner.base.storage.log_lines import NOT_BOUND, is_bound_to_run
+    from runner.base.storage.log_lines import NOT_BOUND, is_log_bound_to_run
     from runner.cli.terminal.learning_curve import show_training
     from runner.results.leaderboard.results_folder import Results
     from runner.training.summary import read_summary
@@ -205,7 +205,7 @@ def _show_training_run(folder: RunFolder, manifest: Manifest, args: argparse.Nam
         print_json({"manifest": manifest.to_json(), "metrics": metrics, "parts": part_facts})
         return ExitCode.DONE
     _print_facts({**manifest.to_json(), **metrics["games"]})
-    if not is_bound_to_run(folder.stage_log):
+    if not is_log_bound_to_run(folder.stage_log):
         say(f"{'journal':<15} {NOT_BOUND}")
     say()
     show_training(metrics, _show_command(folder, args, "--all"), full=args.all)

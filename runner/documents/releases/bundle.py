@@ -102,16 +102,16 @@ def _hash_entry(path: str, content: Content) -> FileEntry:
 def entries_by_path(files: Iterable[tuple[str, Content]]) -> dict[str, FileEntry]:
     """Return the entries of a release's files by path, from the manifest among `files`; empty if there is none.
 
-    A file may change after it was hashed, so code that copies a file checks it again with `checked_copy`.
+    A file may change after it was hashed, so code that copies a file checks it again with `check_content`.
     """
     manifests = [content for path, content in files if path == MANIFEST and isinstance(content, bytes)]
     return {entry.path: entry for manifest in manifests for entry in Release.from_bytes(manifest).files}
 
 
-def checked_copy(source: IO[bytes], entry: FileEntry, write: Callable[[bytes], object]) -> None:
-    """Copy a file of a release piece by piece, and check its size and hash against its entry in the manifest.
+def check_content(source: IO[bytes], entry: FileEntry, copy_to: Callable[[bytes], object] = lambda _: None) -> None:
+    """Check the size and hash of a release's file against its entry in the manifest, and pass each piece to `copy_to`.
 
-    At most `entry.size` bytes are written, even if the source is longer.
+    At most `entry.size` bytes are copied, even if the source is longer.
 
     Raises:
         ReleaseError: the file cannot be read, or its size or hash differs from the manifest.
@@ -122,7 +122,7 @@ def checked_copy(source: IO[bytes], entry: FileEntry, write: Callable[[bytes], o
         if size > entry.size:
             raise ReleaseError(f"{entry.path} is damaged: it is longer than the {entry.size:,} bytes in {MANIFEST}")
         sha256.update(piece)
-        write(piece)
+        copy_to(piece)
     if size < entry.size:
         raise ReleaseError(f"{entry.path} is damaged: it has {size:,} of {entry.size:,} bytes")
     if sha256.hexdigest() != entry.sha256:
@@ -215,7 +215,7 @@ def _unpack_file(entry: FileEntry, open_file: Callable[[str], IO[bytes]], root: 
         folder /= name
         make_folder(folder)
     with open_file(entry.path) as source, _create_file(root / entry.path) as file:
-        checked_copy(source, entry, file.write)
+        check_content(source, entry, copy_to=file.write)
 
 
 @contextmanager

@@ -274,41 +274,54 @@ def load_prompts(
         problems.append(Problem(place, "prompts", missing))
     for name in names:
         path = source_path(otherwise if otherwise is not None and name in inherited else folder, name)
-        try:
-            source = _read_template(path)
-        except OSError as error:
-            problems.append(
-                Problem(place, "prompts", f"no template {str(path)!r} ({error.strerror}){_template_hint(path)}")
-            )
-            continue
-        except ValueError as error:
-            problems.append(Problem(Place(str(path), is_own=shows(path)), "", str(error), str(error)))
-            continue
         file = Place(str(path), is_own=shows(path))
-        hidden = protocol.hidden_columns(name.partition(".")[0])
-        source_problems = list(
-            function_problems(source, file)
-            if is_function(name)
-            else template_problems(
-                source,
-                file,
-                columns,
-                names_columns=names_columns,
-                hidden=hidden,
-                runner_variables=variables_for(protocol),
-            )
+        source, source_problems = _load_template(
+            path, name, protocol, columns, place=place, file=file, names_columns=names_columns
         )
         problems.extend(source_problems)
         if not source_problems:
             sources[name], files[name] = source, file
-    for judge in protocol.verifier_names if confidence is not None and not problems else ():
-        is_alone = len(protocol.verifier_names) == 1
-        own = {name: text for name, text in sources.items() if is_alone or name.partition(".")[0] == judge}
-        if not _asks_for_confidence(own, confidence or ""):
-            problems.append(_unused_confidence_problem(folder, judge, place))
+    if confidence is not None and not problems:
+        problems = [
+            _unused_confidence_problem(folder, judge, place)
+            for judge in protocol.verifier_names
+            if not _asks_for_confidence(_templates_of_judge(sources, protocol, judge), confidence)
+        ]
     if problems:
         raise SpecError(problems)
     return PromptSet(sources, tuple(inherited), files)
+
+
+def _load_template(
+    path: Path,
+    name: str,
+    protocol: Protocol,
+    columns: Iterable[str] | None,
+    *,
+    place: Place,
+    file: Place,
+    names_columns: bool,
+) -> tuple[str, list[Problem]]:
+    """Return the source of a template and its problems. `place` is that of the spec's key `prompts`."""
+    try:
+        source = _read_template(path)
+    except OSError as error:
+        message = f"no template {str(path)!r} ({error.strerror}){_template_hint(path)}"
+        return "", [Problem(place, "prompts", message)]
+    except ValueError as error:
+        return "", [Problem(file, "", str(error), str(error))]
+    if is_function(name):
+        return source, list(function_problems(source, file))
+    hidden, variables = protocol.hidden_columns(name.partition(".")[0]), variables_for(protocol)
+    return source, list(
+        template_problems(source, file, columns, names_columns=names_columns, hidden=hidden, runner_variables=variables)
+    )
+
+
+def _templates_of_judge(sources: Mapping[str, str], protocol: Protocol, judge: str) -> dict[str, str]:
+    """Return the templates that may ask a judge for its confidence: all, or those of the judge in a panel."""
+    is_alone = len(protocol.verifier_names) == 1
+    return {name: text for name, text in sources.items() if is_alone or name.partition(".")[0] == judge}
 
 
 def _verifier_template_problem(verifier: str, existing: Iterable[str], folder: Path) -> str | None:

@@ -110,16 +110,16 @@ def _choice(text: str, start: int, count: int) -> int | None:
 
 def _numbers(text: str, count: int, form: VerdictForm) -> tuple[float, ...]:
     """Return the number of each answer."""
-    found: dict[int, tuple[float, bool]] = {}
+    stated: dict[int, tuple[float, bool]] = {}
     for position, number, is_percentage in _pairs(text):
-        if position >= count or found.setdefault(position, (number, is_percentage)) != (number, is_percentage):
+        if position >= count or stated.setdefault(position, (number, is_percentage)) != (number, is_percentage):
             problem = "is not an answer" if position >= count else "has two different numbers"
             raise InvalidDecisionError(f"{letter_of(position)} {problem}")
-    missing = [letter_of(i) for i in range(count) if i not in found]
+    missing = [letter_of(i) for i in range(count) if i not in stated]
     if missing:
         raise InvalidDecisionError(f"the verdict has no number for {', '.join(missing)}; give each answer one")
-    numbers = tuple(found[i][0] for i in range(count))
-    percentages = {found[i][1] for i in range(count)}
+    numbers = tuple(stated[i][0] for i in range(count))
+    percentages = {stated[i][1] for i in range(count)}
     return _scores(numbers) if form == "scores" else _distribution(numbers, percentages)
 
 

@@ -173,19 +173,19 @@ def _starts_with_verifier(file: ProtocolFile) -> bool:
 
 def _static_problems(file: ProtocolFile, layered: LayeredData) -> Iterator[Problem]:
     verifiers = [name for name, agent in file.agents.items() if agent.role == "verifier"]
-    found = comma_join(verifiers) or "none"
+    names = comma_join(verifiers) or "none"
     if file.panel is not None and len(verifiers) < 2:
         yield _problem_at(layered, "panel")(
-            f"a panel needs several verifiers; here {found} is one; add agents with role: verifier, or remove panel"
+            f"a panel needs several verifiers; here {names} is one; add agents with role: verifier, or remove panel"
         )
     elif file.panel is not None and file.answers != "accept_reject":
         message = "a panel decides to accept or reject, not between listed answers; remove panel, or answers"
         yield _problem_at(layered, "answers")(message)
     elif file.panel is None and len(verifiers) > 1:
         message = "exactly one agent must be the verifier; here {} are; add panel: {{rule: majority}}, or remove some"
-        yield _problem_at(layered, "agents")(message.format(found))
+        yield _problem_at(layered, "agents")(message.format(names))
     elif not verifiers:
-        yield _problem_at(layered, "agents")(f"exactly one agent must be the verifier; here {found} is")
+        yield _problem_at(layered, "agents")(f"exactly one agent must be the verifier; here {names} is")
     for name, channel in file.channels.items():
         yield from _unknown_names("agent", channel.members, file.agents, layered, "channels", name, "members")
     for index in range(len(file.cycle)):

@@ -187,8 +187,8 @@ def _play_panel(
             may_decide=protocol.step(round_).may_decide, decision=decision if has_ended else None, label=label,
             prover_stance=prover_stance,
         )  # fmt: skip
-        said = {name: _without_ignored_verdict(reply, name in new_votes) for name, reply in replies.items()}
-        played.append(replace(_round(said, decision, rewards, ()), panel=new_votes))
+        visible_replies = {name: _without_ignored_verdict(reply, name in new_votes) for name, reply in replies.items()}
+        played.append(replace(_round(visible_replies, decision, rewards, ()), panel=new_votes))
         if has_ended:
             return FinishedGame(played, decision, terminated=decision == Decision.NONE)
     return FinishedGame(played, Decision.NONE, terminated=True)

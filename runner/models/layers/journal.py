@@ -34,7 +34,7 @@ class RecordLog(Protocol):
     """Stores records: the run's journal, or a worker's connection to the process with the journal."""
 
     @property
-    def is_bound(self) -> bool:
+    def is_bound_to_run(self) -> bool:
         """Whether the journal has format 2 or later. These formats bind every line to its run."""
         ...
 
@@ -95,7 +95,7 @@ class JournaledCompleter:
             JournalError: the journal has an answer to another request for this sample.
         """
         # Journals before format 2 have a hash of the messages before their conversion for the server.
-        messages = self._sent_messages(request) if self._journal.is_bound else request.messages
+        messages = self._sent_messages(request) if self._journal.is_bound_to_run else request.messages
         identity = RequestRecord(self._parameter_hashes[request.group], messages_hash(messages))
         completion = self._from_journal(request, identity)
         if completion is None:
@@ -205,4 +205,4 @@ class JournaledCompleter:
     async def _answer(self, request: Request) -> Completion:
         """Make one call, and convert the answer to the form that the journal's format requires."""
         completion = with_own_choice(await self._complete(request))
-        return completion if self._journal.is_bound else without_body(completion)
+        return completion if self._journal.is_bound_to_run else without_body(completion)

@@ -58,7 +58,7 @@ class ReplayModel:
                 "play the missing games, or replay another run"
             )
         # Journals before format 2 have a hash of the messages before their conversion for the server.
-        messages = self._sent_messages(request) if self._reader.is_bound else request.messages
+        messages = self._sent_messages(request) if self._reader.is_bound_to_run else request.messages
         if record.request.messages != messages_hash(messages):
             raise RunError(f"cannot replay {self._run}: this run sent other messages to {turn}; {_ADVICE}")
         if isinstance(record, EndedRecord):

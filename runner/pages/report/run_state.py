@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.base.errors import RunError
-from runner.base.storage.log_lines import NOT_BOUND, is_bound_to_run
+from runner.base.storage.log_lines import NOT_BOUND, is_log_bound_to_run
 from runner.pages.numbers import count
 from runner.pages.report.run_games import CollectedGames, GamesSummary
 from runner.results.folder import RunFolder
@@ -115,7 +115,7 @@ def _state_sentences(
         yield "This run is a replay: every answer comes from another run, and no model was called or paid."
     if missing is not None:
         yield from missing.sentences
-    if folder.journal.is_file() and not is_bound_to_run(folder.journal):
+    if folder.journal.is_file() and not is_log_bound_to_run(folder.journal):
         yield f"The run's journal: {NOT_BOUND}."
 
 

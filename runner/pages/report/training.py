@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from runner.base.storage.log_lines import NOT_BOUND, is_bound_to_run
+from runner.base.storage.log_lines import NOT_BOUND, is_log_bound_to_run
 from runner.pages.charts.curve import Series, curve
 from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.html import render_template
@@ -123,7 +123,7 @@ def _state(folder: RunFolder, manifest: Manifest, metrics: Mapping[str, Any]) ->
     yield from why_stopped(folder, manifest)
     for line in metrics.get("next", ()):
         yield f"Next step: {line}"
-    if folder.stage_log.is_file() and not is_bound_to_run(folder.stage_log):
+    if folder.stage_log.is_file() and not is_log_bound_to_run(folder.stage_log):
         yield f"The run's stage log: {NOT_BOUND}."
 
 

@@ -20,7 +20,7 @@ from runner.base.hashing import tagged_hash
 from runner.base.storage.atomic_files import atomic_write, read_json
 from runner.base.storage.locks import locked
 from runner.base.storage.safe_files import create, make_folders, read_bounded, remove_folder
-from runner.documents.releases.bundle import checked_copy
+from runner.documents.releases.bundle import check_content
 from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import Release, digest
 from runner.registry.board.run_check import check_run
@@ -267,6 +267,6 @@ def fetch_files(
         make_folders(path.parent)
         with registry.open(entry, file.path) as source, create(path) as copy:
             try:
-                checked_copy(source, file, copy.write)
+                check_content(source, file, copy_to=copy.write)
             except ReleaseError as error:
                 raise type(error)(f"{entry.reference}: {error}") from error

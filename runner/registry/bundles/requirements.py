@@ -1,4 +1,4 @@
-"""List what a user needs to play a fetched spec: the command, servers, keys and the rough cost.
+"""Lists what a user needs to run a fetched spec: the command, servers, keys and the rough cost.
 
 `nip-run get` and `reproduce` show this list.
 """
@@ -22,34 +22,35 @@ from runner.training.plan import plan_of
 from runner.training.trainer_files import missing_lines
 from runner.training.trust import estimate_run, missing_addresses, unconfirmed_prices
 
-NO_APPROVAL_NEEDED = (KeyUse(NO_KEY, NOT_PUBLISHED),)
-"""Requests that need no approval: they are sent without a key, to an address that the user gives."""
+EXAMPLE_ADDRESS = "http://HOST:PORT/v1"
+NO_APPROVAL_NEEDED = {KeyUse(NO_KEY, NOT_PUBLISHED)}
+"""Requests without a key to a server whose address is `???` (`NOT_PUBLISHED`): the user approves it by setting it."""
 
 
 @dataclass(frozen=True)
 class PlayRequirements:
-    """The requirements for playing a fetched spec again."""
+    """The requirements for running a fetched spec again. `nip-run get --json` prints the fields under their names."""
 
     command: str
     keys: tuple[KeyUse, ...] = ()
     """The API key that is sent to each server. The host is `???` if the user must set the server's address."""
     addresses: tuple[str, ...] = ()
-    """Spec keys of server addresses that the user has to set."""
+    """Spec keys, such as `models.NAME.base_url`, whose values are server addresses that the user has to set."""
     calls: tuple[int, int] | None = None
     """The minimum and maximum number of calls, for the shortest and the longest games, without retries."""
     cost_usd: tuple[float, float] | None = None
     """The cost of these calls; None if the price of a model is unknown."""
     missing: tuple[str, ...] = ()
-    """Files that the trainers need, but the release does not have."""
+    """Messages about files that the trainers need, but the release does not have."""
     prices: tuple[str, ...] = ()
     """Messages about the prices that the release sets, each with the known price."""
     problem: str | None = None
-    """The reason why the spec cannot be played as it is; None if it can."""
+    """The reason why the spec cannot be run as it is; None if it can."""
 
-    def fresh_command(self, command: str) -> str:
-        """Return a `reproduce` command with the options that are needed to play the run again."""
-        options = (f"--set {key}=http://HOST:PORT/v1" for key in self.addresses)
-        return " ".join([command, "--fresh", *options, *allow_options(self.keys)])
+    def add_fresh_options(self, reproduce_command: str) -> str:
+        """Return the command with `--fresh`, which plays all games again, and the options that these games need."""
+        options = (f"--set {key}={EXAMPLE_ADDRESS}" for key in self.addresses)  # other commands need no `--set`
+        return " ".join([reproduce_command, "--fresh", *options, *allow_options(self.keys)])
 
     def to_json(self) -> dict[str, Any]:
         keys = [
@@ -69,20 +70,22 @@ def reproduce_command(fetched: FetchedRelease) -> str:
 
 
 def find_requirements(folder: Path) -> PlayRequirements:
-    """Return the requirements for playing the spec in a fetched folder, without contacting any server."""
+    """Return the requirements for running the spec in a fetched folder, without contacting any server."""
     command = f"nip-run {shlex.quote(str(folder))}"
     try:
         plans = [plan_of(spec) for spec in load_specs(folder)]
-        keys = tuple(sorted({use for plan in plans for use in required_permissions(plan)} - {*NO_APPROVAL_NEEDED}))
-        addresses = tuple(dict.fromkeys(key for plan in plans for key in missing_addresses(plan)))
+        permissions = {use for plan in plans for use in required_permissions(plan)}
+        address_keys = tuple(dict.fromkeys(key for plan in plans for key in missing_addresses(plan)))
         estimates = [estimate for plan in plans for estimate in estimate_run(plan)]
-        prices = tuple(dict.fromkeys(line for plan in plans for _, line in unconfirmed_prices(plan)))
+        price_messages = tuple(dict.fromkeys(line for plan in plans for _, line in unconfirmed_prices(plan)))
     except NipRunError as error:
         return PlayRequirements(command, problem=str(error))
-    options = [*(f"{key}=http://HOST:PORT/v1" for key in addresses), *allow_options(keys)]
-    low, high = (sum(estimate.calls[index] for estimate in estimates) for index in (0, 1))
+    keys = tuple(sorted(permissions - NO_APPROVAL_NEEDED))
+    min_calls, max_calls = (sum(estimate.calls[index] for estimate in estimates) for index in (0, 1))
     costs = [estimate.cost_usd for estimate in estimates if estimate.cost_usd is not None]
-    cost = (sum(low for low, _ in costs), sum(high for _, high in costs)) if len(costs) == len(estimates) else None
+    min_cost, max_cost = (sum(cost[index] for cost in costs) for index in (0, 1))
+    cost = (min_cost, max_cost) if len(costs) == len(estimates) else None
     missing = tuple(dict.fromkeys(line for plan in plans for line in missing_lines(plan.spec.trainer_files)))
-    command = " ".join([command, *options])
-    return PlayRequirements(command, keys, addresses, calls=(low, high), cost_usd=cost, missing=missing, prices=prices)
+    overrides = [f"{key}={EXAMPLE_ADDRESS}" for key in address_keys]
+    command = " ".join([command, *overrides, *allow_options(keys)])
+    return PlayRequirements(command, keys, address_keys, (min_calls, max_calls), cost, missing, price_messages)

@@ -152,9 +152,9 @@ def build_prompts(path: Path, naming: Naming, part: str | None) -> UnnamedCompon
     prompts = PromptSet(sources_of(files))
     hashes = {name: tagged_hash("prompt", text) for name, text in sorted(prompts.sources.items())}
     lists_answers = any("decision_line" in used for used in prompts.variables.values())
-    own = VARIABLES.keys() | ANSWER_VARIABLES.keys() if lists_answers else VARIABLES.keys()
-    variables = {name: sorted(used & own) for name, used in prompts.variables.items()}
-    columns = sorted({name for used in prompts.variables.values() for name in used - own})
+    runner_variables = VARIABLES.keys() | ANSWER_VARIABLES.keys() if lists_answers else VARIABLES.keys()
+    variables = {name: sorted(used & runner_variables) for name, used in prompts.variables.items()}
+    columns = sorted({name for used in prompts.variables.values() for name in used - runner_variables})
     agents = sorted(name for name in prompts.sources if not name.endswith((LAST_ROUND, CONFIDENCE)))
     return UnnamedComponent(
         parts={Kind.PROMPTS: PinnedFiles(path, tuple(path / name for name in files))},

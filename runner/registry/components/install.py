@@ -17,7 +17,7 @@ from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import COMPONENTS, Digest, Reference, parse_reference
 from runner.registry.components.lockfile import Lock, LockedPin
 from runner.registry.components.store import Store
-from runner.registry.transports.locations import VARIABLE, connect_to_read
+from runner.registry.transports.locations import REGISTRY_VARIABLE, connect_to_read
 from runner.registry.transports.registry import Registry, ReleaseEntry
 
 MAX_DEPENDENCIES = 1_000
@@ -120,7 +120,7 @@ class Installer:
 
     def _default_address(self) -> str | None:
         """Return the only registry in the lock; None if it has several, or if `NIP_RUN_REGISTRY` is set."""
-        return None if os.environ.get(VARIABLE) else self.lock.only_address()
+        return None if os.environ.get(REGISTRY_VARIABLE) else self.lock.only_address()
 
     def _select(self, registry: Registry | None, entry: ReleaseEntry, selected: _Selection) -> None:
         """Select a release and all releases that it needs. These are in the same registry, or installed already."""

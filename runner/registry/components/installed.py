@@ -13,7 +13,7 @@ from runner.base.text import did_you_mean
 from runner.documents.releases.reference import Digest, Kind, Reference, parse_reference
 from runner.registry.components.lockfile import Lock
 from runner.registry.components.store import Installed, Store
-from runner.registry.transports.locations import VARIABLE
+from runner.registry.transports.locations import REGISTRY_VARIABLE
 from runner.spec.components import ComponentUse
 
 MAIN_FILES: Mapping[Kind, str] = {
@@ -83,7 +83,7 @@ class ReleaseFinder:
 
     def _install_command(self, reference: Reference | Digest) -> str:
         """Return the command that installs a release, with --from if neither environment nor lock names a registry."""
-        default = os.environ.get(VARIABLE) or self.lock.only_address()
+        default = os.environ.get(REGISTRY_VARIABLE) or self.lock.only_address()
         return f"nip-run install {reference}" + ("" if default else " --from WHERE")
 
     def _check(self, reference: Reference) -> Installed:

@@ -1,8 +1,8 @@
-"""The store: the folder with all components that a user has installed. Each component is checked when it is used.
+"""The store: the folder with all releases of components that a user has installed. They are checked before each use.
 
-`runner.registry.components.install` adds components, and `runner.registry.components.installed` reads them. The store
-has the layout of a folder registry (`runner.registry.transports.folder`). Its files come from others, so each release's
-folder has a marker, like a folder that `nip-run get` wrote.
+`runner.registry.components.install` adds releases, and `runner.registry.components.installed` reads them. The store has
+the layout of a folder registry (`runner.registry.transports.folder`). Each release's folder has the marker of
+downloaded files (`runner.documents.fetched_files`), because other people wrote the files.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from pathlib import Path
 from runner.base.errors import NotFoundError, ReleaseError, TakenError, UsageError
 from runner.base.storage.safe_files import open_to_read, read_bounded, remove_folder
 from runner.documents.fetched_files import MARKER, fetched_registry, marker_bytes
-from runner.documents.releases.bundle import checked_copy
+from runner.documents.releases.bundle import check_content
 from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import MANIFEST, FileEntry, Release, digest
 from runner.documents.releases.reference import Digest, Reference
 from runner.registry.transports.folder import FolderTransport
 from runner.registry.transports.registry import Registry, ReleaseEntry
 
-VARIABLE = "NIP_RUN_STORE"
+STORE_VARIABLE = "NIP_RUN_STORE"
+"""The environment variable with the store's folder."""
 WEIGHTS = "weights/"
 """The folder with a model's weights. They can be large, and no spec reads them, so only their sizes are checked."""
 
@@ -32,7 +33,7 @@ _checked_files: dict[Path, tuple[tuple[int, ...], str]] = {}
 
 def find_store_folder() -> Path:
     """Return the folder of the store: `NIP_RUN_STORE`, or by default a folder in the user's data folder."""
-    if folder := os.environ.get(VARIABLE):
+    if folder := os.environ.get(STORE_VARIABLE):
         return Path(folder).expanduser().absolute()
     data = os.environ.get("XDG_DATA_HOME", "")
     data_folder = Path(data) if data.startswith("/") else Path("~/.local/share").expanduser()
@@ -55,7 +56,7 @@ class Store:
         self.root = find_store_folder() if root is None else root.absolute()
 
     def entries(self) -> list[ReleaseEntry]:
-        """Return all installed releases. Raises as `Registry.entries`."""
+        """Return all installed releases; raise ReleaseError if the store cannot be read."""
         return Registry(FolderTransport(str(self.root))).entries()
 
     def folder(self, reference: Reference) -> Path:
@@ -161,7 +162,7 @@ def _describe_damage(folder: Path, file: FileEntry) -> str | None:
             if file.path.startswith(WEIGHTS):
                 return None if stat.st_size == file.size else f"{file.path} has {stat.st_size:,} of {file.size:,} bytes"
             if _checked_files.get(path) != (state, file.sha256):
-                checked_copy(source, file, lambda _: None)
+                check_content(source, file)
                 _checked_files[path] = (state, file.sha256)
     except OSError as error:
         return f"{file.path}: {error.strerror}"

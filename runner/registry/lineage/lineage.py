@@ -140,9 +140,9 @@ class Lineage(OriginIndex):
             for part in self._parts(run_id, maker.node.run_id, owners):
                 effort = _max_effort(effort, Effort.from_facts(part.facts))
             if key in ancestry.games:
-                known = ancestry.games[key]
-                run_id, owners = run_id or known.run_id, owners | known.owners
-                effort = _max_effort(known.effort, effort)
+                ancestor_games = ancestry.games[key]
+                run_id, owners = run_id or ancestor_games.run_id, owners | ancestor_games.owners
+                effort = _max_effort(ancestor_games.effort, effort)
             ancestry.games[key] = IterationGames(run_id, effort, owners)
 
     def training_overlap(self, node: LineageNode, ancestry: Ancestry | None = None) -> TrainingOverlap | None:

@@ -17,7 +17,7 @@ from runner.registry.redaction.rules import RedactionRules
 from runner.results.folder import RunFolder
 from runner.results.provenance.input_files import spec_hash
 from runner.rollouts.plan import Plan
-from runner.runs.execution.wiring import parameters_hash
+from runner.runs.execution.layer_builder import parameters_hash
 from runner.runs.finished.reconstruction import saved_plan
 from runner.runs.finished.saved_spec import recorded_plan
 from runner.spec.loader import Spec

@@ -13,7 +13,7 @@ from typing import IO
 from runner.base.errors import NotFoundError, ReleaseError, TakenError
 from runner.base.storage.atomic_files import fsync_dir
 from runner.base.storage.safe_files import create_only, make_folder, make_folders, open_below, remove_folder
-from runner.documents.releases.bundle import PIECE_BYTES, Content, checked_copy, entries_by_path, open_content
+from runner.documents.releases.bundle import PIECE_BYTES, Content, check_content, entries_by_path, open_content
 from runner.documents.releases.manifest import FileEntry
 from runner.documents.releases.paths import MAX_SEGMENTS
 from runner.registry.transports.interface import AddResult, StoredFile
@@ -163,7 +163,7 @@ def _write(path: Path, content: Content, entry: FileEntry | None, mode: int) -> 
                 file.write(piece)
         else:
             try:
-                checked_copy(source, entry, file.write)
+                check_content(source, entry, copy_to=file.write)
             except ReleaseError as error:
                 raise ReleaseError(f"{entry.path} changed during the publish; publish again") from error
         file.flush()

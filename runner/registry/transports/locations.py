@@ -12,7 +12,7 @@ from runner.registry.transports.folder_check import check_registry
 from runner.registry.transports.interface import Transport
 from runner.registry.transports.registry import Registry
 
-VARIABLE = "NIP_RUN_REGISTRY"
+REGISTRY_VARIABLE = "NIP_RUN_REGISTRY"
 """The environment variable with the default registry."""
 
 ADDRESS_FORMS = (
@@ -26,9 +26,9 @@ def default_address() -> str:
     Raises:
         UsageError: it is not set.
     """
-    address = os.environ.get(VARIABLE, "")
+    address = os.environ.get(REGISTRY_VARIABLE, "")
     if not address:
-        raise UsageError(f"no registry is given; name {ADDRESS_FORMS}; or set {VARIABLE}")
+        raise UsageError(f"no registry is given; name {ADDRESS_FORMS}; or set {REGISTRY_VARIABLE}")
     return address
 
 

@@ -16,7 +16,7 @@ from typing import IO, Self
 
 from runner.base.errors import NewerFormatError, NotFoundError, ReleaseError, TakenError, UsageError
 from runner.base.text import did_you_mean, in_one_line, shortened
-from runner.documents.releases.bundle import Bundle, checked_copy, unpack
+from runner.documents.releases.bundle import Bundle, check_content, unpack
 from runner.documents.releases.limits import DEFAULT_LIMITS, MAX_MANIFEST, Limits
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, digest
 from runner.documents.releases.reference import Digest, Kind, Reference
@@ -169,7 +169,7 @@ class Registry:
             self._transport.plan_prefetch([f"{entry.reference.folder}/{path}" for entry, path in files])
 
     def open(self, entry: ReleaseEntry, path: str) -> IO[bytes]:
-        """Open a file of a release to read. The caller checks its hash, for example with `checked_copy`.
+        """Open a file of a release to read. The caller checks its hash, for example with `check_content`.
 
         Raises:
             ReleaseError: the file is missing, or cannot be read.
@@ -195,7 +195,7 @@ class Registry:
             raise ReleaseError(f"{entry.reference}: {path} has {file.size:,} bytes; at most {max_bytes:,} are allowed")
         pieces: list[bytes] = []
         with self._prefix_errors(entry), self.open(entry, path) as source:
-            checked_copy(source, file, pieces.append)
+            check_content(source, file, copy_to=pieces.append)
         return b"".join(pieces)
 
     def unpack(self, entry: ReleaseEntry, target: Path, *, extra_files: Mapping[str, bytes] | None = None) -> Release:
@@ -215,7 +215,7 @@ class Registry:
         for file in release.files:
             try:
                 with self.open(entry, file.path) as source:
-                    checked_copy(source, file, lambda _: None)
+                    check_content(source, file)
             except ReleaseError as error:
                 yield f"{entry.reference} in {self.address}: {error}"
         unexpected = list(islice(self._unexpected_files(entry, release), MAX_UNEXPECTED_FILES + 1))

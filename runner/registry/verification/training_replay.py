@@ -1,6 +1,7 @@
-"""Replay a published training run for `nip-run reproduce`: its training games and tests are runs, called its parts.
+"""Replays a published training run for `nip-run reproduce`.
 
-Each part is replayed, and must have used the models that the previous iteration made.
+The parts of a training run are runs: the training games of each iteration, and the tests. Each part is replayed. Its
+models must be those that existed after the previous iteration.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def replay_training(fetched: FetchedRelease, registry: Registry, results: Result
                 errors.append(f"part {link.release}: {error}")
             except Exception as error:  # noqa: BLE001 - a malformed part must not stop the others
                 errors.append(f"part {link.release}: {describe_error(error)}")
-    errors += find_model_differences(run, stages, {name: _run_of(part).manifest() for name, part in parts.items()})
+    errors += find_model_differences(run, stages, {run_id: _run_of(part).manifest() for run_id, part in parts.items()})
     errors += _find_test_differences(run, stages, parts)
     return TrainingReplayResult(tuple(parts.values()), tuple(errors))
 
@@ -86,37 +87,37 @@ def _run_of(part: ReplayResult) -> RunFolder:
 
 
 def find_model_differences(run: RunFolder, stages: Stages, parts: Mapping[str, Manifest]) -> Iterator[str]:
-    """Yield a message for each part that is missing, or played by other models than the previous iteration made."""
-    models = {name: settings.name for name, settings in saved_plan(run).spec.experiment.models.items()}
+    """Yield a message for each part that is missing, or did not use the models of the previous iteration."""
+    model_of_group = {name: settings.name for name, settings in saved_plan(run).spec.experiment.models.items()}
     manifest = run.manifest()
     models_after = {record.iteration: record.models for record in stages.find_all(ModelSwitch)}
     part_ids = {(record.iteration, "training"): record.run_id for record in stages.find_all(GamesPlayed)}
     part_ids |= {(record.iteration, "benchmark"): record.run_id for record in stages.find_all(TestPlayed)}
-    for iteration in range(max((number for number, _ in part_ids), default=-1) + 1):
+    for iteration in range(1 + max((iteration for iteration, _ in part_ids), default=-1)):
         for kind in ("benchmark", "training"):  # the test of an iteration is played before its training games
-            name = part_ids.get((iteration, kind))
-            if name is None:
+            run_id = part_ids.get((iteration, kind))
+            if run_id is None:
                 continue
-            if name != part_run_id(manifest.run_id, iteration, kind) and name not in parts:
-                yield f"the stage log names {name}, which is not a part of the training run"
-            elif name not in parts:
-                yield f"part {name} is not published, or cannot be replayed"
+            if run_id != part_run_id(manifest.run_id, iteration, kind) and run_id not in parts:
+                yield f"the stage log names {run_id}, which is not a part of the training run"
+            elif run_id not in parts:
+                yield f"part {run_id} is not published, or cannot be replayed"
             else:
-                for row in parts[name].agents:
-                    if row["model"] != models.get(row["model_group"]):
-                        yield (
-                            f"{name}: {row['agent']} was played by {row['model']}, but the iteration before made "
-                            f"{models.get(row['model_group'])}"
-                        )
-        models |= {group: str(state["model"]) for group, state in models_after.get(iteration, {}).items()}
+                for row in parts[run_id].agents:
+                    expected_model = model_of_group.get(row["model_group"])
+                    if row["model"] != expected_model:
+                        difference = f"{row['model']}, but the previous iteration made {expected_model}"
+                        yield f"{run_id}: {row['agent']} used the model {difference}"
+        model_of_group |= {group: str(state["model"]) for group, state in models_after.get(iteration, {}).items()}
     for row in manifest.agents:
-        if row["model"] != models.get(row["model_group"]):
-            expected_model = models.get(row["model_group"])
-            yield f"manifest.json: {row['agent']} ended as {row['model']}, but its last iteration made {expected_model}"
+        expected_model = model_of_group.get(row["model_group"])
+        if row["model"] != expected_model:
+            difference = f"{row['model']}, but its last iteration made {expected_model}"
+            yield f"manifest.json: the final model of {row['agent']} is {difference}"
 
 
 def _find_test_differences(run: RunFolder, stages: Stages, parts: Mapping[str, ReplayResult]) -> Iterator[str]:
-    """Yield a message for each test whose accuracy in the training run differs from that in its own part."""
+    """Yield a message for each test whose accuracy in the training run's metrics differs from its part's metrics."""
     rows = read_json(run.metrics).get("tests", [])
     recorded_tests: dict[int, Any] = {row.get("iteration"): row for row in rows}
     if len(recorded_tests) < len(rows):
@@ -128,12 +129,11 @@ def _find_test_differences(run: RunFolder, stages: Stages, parts: Mapping[str, R
             yield f"metrics.json: the test before iteration {record.iteration} is missing"
         elif part is not None:
             part_metrics = read_json(_run_of(part).metrics)["metrics"]
-            accuracy = next(
-                metric for metric in part_metrics if (metric["agent"], metric["metric"]) == (None, RANKING_METRIC)
-            )
+            metrics_of_run = (row for row in part_metrics if row["agent"] is None)
+            accuracy_row = next(row for row in metrics_of_run if row["metric"] == RANKING_METRIC)
             for name, value in row["accuracy"].items():
-                if not is_same(value, accuracy.get(name)):
+                if not is_same(value, accuracy_row.get(name)):
                     yield (
                         f"metrics.json: accuracy.{name} before iteration {record.iteration}: published {value!r}, but "
-                        f"{record.run_id} has {accuracy.get(name)!r}"
+                        f"{record.run_id} has {accuracy_row.get(name)!r}"
                     )

@@ -19,7 +19,7 @@ from runner.base.storage.format_versions import RUN_FOLDER
 from runner.base.storage.log_lines import FROM_ELSEWHERE
 from runner.base.storage.safe_files import open_to_read
 from runner.base.storage.strict_json import is_same
-from runner.documents.releases.bundle import checked_copy
+from runner.documents.releases.bundle import check_content
 from runner.documents.releases.reference import Kind
 from runner.models.journal_records import read_records
 from runner.registry.bundles.extra_files import find_extra_file_problems
@@ -151,7 +151,7 @@ def find_changed_files(fetched: FetchedRelease, is_selected: Callable[[str], boo
     for entry in (entry for entry in fetched.release.files if is_selected(entry.path)):
         try:
             with open_to_read(fetched.folder / entry.path) as source:
-                checked_copy(source, entry, lambda _: None)
+                check_content(source, entry)
         except ReleaseError as error:
             messages[entry.path] = f"{fetched.folder}: {error}"
         except OSError as error:
@@ -238,7 +238,7 @@ def find_run_problems(folder: RunFolder) -> Iterator[str]:
         yield from _find_hash_problems(folder)
     if not problems:
         try:
-            yield from _find_number_problems(folder, manifest)
+            yield from _find_differing_numbers(folder, manifest)
         except NipRunError as error:
             yield str(error)
 
@@ -302,7 +302,7 @@ def _compare_hashes(folder: RunFolder, plan: Plan, manifest: Manifest) -> Iterat
     yield "spec.yaml", manifest.spec_sha256 in (saved_hash, spec_hash(plan))
 
 
-def _find_number_problems(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
+def _find_differing_numbers(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
     """Replay the journal, and yield a message for each recorded number that does not follow from it."""
     if manifest.status not in PLAYED:
         return

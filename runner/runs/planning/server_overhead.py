@@ -19,9 +19,9 @@ from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.agents.agent import Observation
 from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import Accounting
+from runner.runs.execution.layer_builder import LayerBuilder
 from runner.runs.execution.shared_resources import SharedResources
 from runner.runs.execution.spending import used_models
-from runner.runs.execution.wiring import Wiring
 from runner.runs.planning.loopback_server import loopback_server
 
 CALLS = 1024
@@ -96,11 +96,11 @@ def _measure(  # noqa: PLR0917 - only `measure_server_overhead` calls this funct
     requests = iter(_generate_requests(plan, group, prompt_tokens))
     shared = SharedResources([plan])
     costs = CallCosts(used_models(plan))
-    wiring = Wiring(plan, folder, costs, Accounting(plan, costs), shared, shared.stop, [])
+    builder = LayerBuilder(plan, folder, costs, Accounting(plan, costs), shared, shared.stop, [])
     seconds: list[float] = []
 
     async def send_all_calls() -> None:
-        async with wiring.open_layers() as layers:
+        async with builder.open_layers() as layers:
 
             async def send_calls(count: int) -> None:
                 for _ in range(count):

@@ -32,11 +32,11 @@ from runner.rollouts.transcript import RolloutTranscript
 from runner.rollouts.trees import NOT_COMPARABLE
 from runner.runs.execution.accounting import Accounting, OnProgress
 from runner.runs.execution.game_outputs import WorkerGame, needs_rollouts
+from runner.runs.execution.layer_builder import LayerBuilder, ModelLayers
 from runner.runs.execution.process import available_cores, interrupted_error, log_to, wait_for_signal_handlers
 from runner.runs.execution.shared_resources import SharedResources
 from runner.runs.execution.sinks import RolloutSinks
 from runner.runs.execution.spending import max_spending, measure_spending, run_costs, used_models
-from runner.runs.execution.wiring import ModelLayers, Wiring
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf, is_whole_replay
 from runner.runs.finished.stored_problems import store_problems
@@ -92,7 +92,7 @@ class Session:
         self._is_counted = False
         """Whether `_costs` has counted all calls of the run."""
         self._accounting = Accounting(plan, self._costs, on_progress)
-        self._wiring = Wiring(
+        self._builder = LayerBuilder(
             plan, folder, self._costs, self._accounting, shared, self._stop, self.notes, budget, replay, recorded_only
         )
         self._log_context = copy_context()
@@ -170,20 +170,20 @@ class Session:
 
     async def _play_with_layers(self) -> None:
         """Connect the models or start the workers, then play the remaining games and write the run's files."""
-        if self._wiring.is_live:
+        if self._builder.is_live:
             check_disk_space(self.plan, self.folder)
         workers = self._worker_count()
         if workers is not None:
             from runner.runs.workers.writer_setup import open_scheduler  # most runs have no workers
 
             sends_outputs = self._on_rollout is None and not needs_rollouts(self.plan)
-            async with open_scheduler(self._wiring, workers, sends_outputs=sends_outputs) as (scheduler, journal):
+            async with open_scheduler(self._builder, workers, sends_outputs=sends_outputs) as (scheduler, journal):
                 cores = min(workers, available_cores())
                 await self._play_and_write(scheduler, journal.check_not_moved, lambda: journal.records, cores)
             return
         has_earlier_calls = self.folder.journal.is_file() or self.folder.in_flight.is_file()
         self._is_counted = self._stopping_decision is None and not has_earlier_calls
-        async with self._wiring.open_layers() as layers:
+        async with self._builder.open_layers() as layers:
 
             def check_after_games() -> None:
                 layers.check_groups_answered()
@@ -196,8 +196,8 @@ class Session:
         execution = self.plan.spec.experiment.execution
         if not execution.by_workers:
             return None
-        if not self._wiring.is_live:
-            if self._wiring.replay is not None:
+        if not self._builder.is_live:
+            if self._builder.replay is not None:
                 key = "processes" if execution.engine == "processes" else "workers"
                 self.notes.append(f"a replay is played by one process, so execution.{key} is ignored")
             return None
@@ -290,7 +290,7 @@ class Session:
         """Return the number of games to play concurrently."""
         if self._stopping_decision is None and self._is_batched:
             return self.plan.size
-        if self._stopping_decision is not None and is_whole_replay(self._wiring.replay):
+        if self._stopping_decision is not None and is_whole_replay(self._builder.replay):
             return 1  # the replayed run has no answers for games after the one where it stopped
         return min(self.plan.shard_experiment.rollouts.concurrency, self.plan.size)
 
@@ -298,7 +298,7 @@ class Session:
     def _is_batched(self) -> bool:
         """Whether calls are sent in batches. All games are then played concurrently, to fill the batches."""
         batched = any(settings.batch for settings in used_models(self.plan).values())
-        return batched and self._wiring.replay is None
+        return batched and self._builder.replay is None
 
     def _finish(self, sinks: RolloutSinks, count_records: Callable[[], int]) -> None:
         """Write notes, problems and the manifest after all games."""

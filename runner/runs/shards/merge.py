@@ -1,9 +1,9 @@
 """Merges the shards of a run (`nip-run merge`): joins their journals, and builds all other files from the result.
 
-A part is the folder of one shard (`ShardPart`). The files are built in a staging folder and then moved to the run's
-folder, the manifest last. A merge that is killed has no visible effect and can be repeated. The joined journal has the
-records of all shards, in the order of the shard numbers. The first record of the joined journal is derived from the
-first records of the shards, so the same shards give the same journal on every machine.
+The files are built in a staging folder and then moved to the run's folder, the manifest last. A merge that is killed
+has no visible effect and can be repeated. The joined journal has the records of all shards, in the order of the shard
+numbers. The first record of the joined journal is derived from the first records of the shards, so the same shards give
+the same journal on every machine.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from runner.runs.execution.shared_resources import SharedResources
 from runner.runs.finished.result import FinishedRun
 from runner.runs.session.run import has_outputs, rebuild_outputs, relative_cache_path
 from runner.runs.session.session import Session
-from runner.runs.shards.checks import check_and_sort_parts
-from runner.runs.shards.parts import ShardPart, read_parts
+from runner.runs.shards.checks import check_shards
+from runner.runs.shards.stored_shards import StoredShard, read_shards
 from runner.spec.origin import MARKER
 
 STAGING = ".merging"
@@ -50,9 +50,9 @@ PIECE_BYTES = 4 << 20
 
 
 def merge(
-    run_id: str, results: Results, other_parts: Sequence[RunFolder] = (), *, wait_seconds: float = 0.0
+    run_id: str, results: Results, other_folders: Sequence[RunFolder] = (), *, wait_seconds: float = 0.0
 ) -> FinishedRun:
-    """Merge the shards of a run, from its folder and the folders `other_parts`, and return the merged run.
+    """Merge the shards of a run, from its folder and the folders `other_folders`, and return the merged run.
 
     If the run is already merged, only missing metrics and tables are rebuilt. No model is called, and no API key is
     needed.
@@ -64,18 +64,18 @@ def merge(
         Interrupted: SIGINT or SIGTERM; nothing was changed.
     """
     run = results.run(run_id)
-    if not other_parts and not run.path.is_dir():
-        check_and_sort_parts(run_id, (), ())  # raises before the lock creates a folder
+    if not other_folders and not run.path.is_dir():
+        check_shards(run_id, (), ())  # raises before the lock creates a folder
     with interruptible(run_id), results.lock(run_id, wait_seconds):
         if run.manifest_path.is_file():
             return _result_of_merged_run(run, results)
         folders = {
-            folder.path.resolve(): folder for folder in (*(part for _, part in run.started_parts()), *other_parts)
+            folder.path.resolve(): folder for folder in (*(folder for _, folder in run.started_parts()), *other_folders)
         }
         results.board.check()  # raises now if a row could not be added to the leaderboard at the end
-        parts = check_and_sort_parts(run_id, *read_parts(list(folders.values())))
+        shards = check_shards(run_id, *read_shards(list(folders.values())))
         try:
-            result = _Merge(run, parts).build()
+            result = _Merge(run, shards).build()
         except BaseException:
             with suppress(OSError):
                 remove_folder(run.path / STAGING)
@@ -100,29 +100,29 @@ def _result_of_merged_run(run: RunFolder, results: Results) -> FinishedRun:
     return FinishedRun.from_folder(run)
 
 
-def count_finished_parts(run: RunFolder, shard_count: int) -> tuple[bool, int]:
-    """Return whether all `shard_count` parts in a run's folder are finished, and the number of finished parts."""
-    parts = [part for shard, part in run.started_parts() if shard.of == shard_count]
+def count_finished_shards(run: RunFolder, shard_count: int) -> tuple[bool, int]:
+    """Return whether all `shard_count` shards in a run's folder are finished, and the number of finished shards."""
+    folders = [folder for shard, folder in run.started_parts() if shard.of == shard_count]
     finished_count = 0
-    for part in parts:
+    for folder in folders:
         with suppress(RunError):
-            finished_count += part.manifest().status in PLAYED
+            finished_count += folder.manifest().status in PLAYED
     return finished_count == shard_count, finished_count
 
 
 class _Merge:
     """The merge of one run."""
 
-    def __init__(self, run: RunFolder, parts: Sequence[ShardPart]) -> None:
-        self._run, self._parts = run, parts
-        self._first_part = min(parts, key=lambda part: (part.manifest.started_at, part.shard))
-        """The part that started first. The merged run takes its spec, start time and versions from this part."""
+    def __init__(self, run: RunFolder, shards: Sequence[StoredShard]) -> None:
+        self._run, self._shards = run, shards
+        self._first_shard = min(shards, key=lambda shard: (shard.manifest.started_at, shard.position))
+        """The shard that started first. The merged run takes its spec, start time and versions from this shard."""
         self._staging = RunFolder(run.path / STAGING, run.run_id)
         self._notes: list[str] = []
 
     def build(self) -> FinishedRun:
         """Build the merged run in the staging folder, move it to its final location, and return it."""
-        saved_spec = self._first_part.read_plan().spec
+        saved_spec = self._first_shard.read_plan().spec
         plan = Plan(replace(saved_spec, shard=None, resumed_run_id=self._run.run_id))
         with _explain_write_errors(self._staging.path):
             remove_folder(self._staging.path)
@@ -138,59 +138,59 @@ class _Merge:
         except RunError as error:
             raise MergeError(self._run.run_id, [f"{error}"]) from error
         self._copy_inputs(plan)
-        finished_at = max(part.manifest.finished_at or "" for part in self._parts)
+        finished_at = max(shard.manifest.finished_at or "" for shard in self._shards)
         self._move_to_run(replace(session.manifest, finished_at=finished_at))
         result = FinishedRun.from_folder(self._run)
         return replace(result, was_finished=False, notes=(*self._notes, *session.notes))
 
     def _note_differences(self) -> None:
-        """Add notes on differences between the parts that do not prevent a merge."""
+        """Add notes on differences between the shards that do not prevent a merge."""
         for label, name in (("nip-run", "version"), ("Python", "python"), ("git commit", "git_commit")):
-            values = sorted({str(getattr(part.manifest, name)) for part in self._parts})
+            values = sorted({str(getattr(shard.manifest, name)) for shard in self._shards})
             if len(values) > 1:
-                first = getattr(self._first_part.manifest, name)
+                first = getattr(self._first_shard.manifest, name)
                 self._notes.append(f"shards were played with {label} {comma_join(values)}; the merged run has {first}")
-        specs = {file_hash(part.folder.spec) for part in self._parts}
+        specs = {file_hash(shard.folder.spec) for shard in self._shards}
         if len(specs) > 1:
             self._notes.append(
                 "the specs of the shards differ in addresses or limits; the merged run has the spec of shard "
-                f"{self._first_part.shard}"
+                f"{self._first_shard.position}"
             )
 
     def _write_journal(self) -> None:
-        """Write the journal with the records of all parts."""
-        identity, path = self._first_part.manifest.identity, self._staging.journal
-        first_records = [first_record(part.folder.journal) for part in self._parts]
+        """Write the journal with the records of all shards."""
+        identity, path = self._first_shard.manifest.identity, self._staging.journal
+        first_records = [first_record(shard.folder.journal) for shard in self._shards]
         journal_ids = [None if record is None else record.get("journal") for record in first_records]
         header = log_header(identity, self._run.run_id, journal=tagged_hash("merged", journal_ids)[:16])
         first_line = encode(0, header)
         seed, sequence = log_seed(first_line, header), 1  # the seed starts the checksums of the records
         with _explain_write_errors(path), create(path) as file:
             file.write(first_line)
-            for part, part_header in zip(self._parts, first_records, strict=True):
-                for record in _read_records(part):
-                    _add_origin(record, part_header)
+            for shard, shard_header in zip(self._shards, first_records, strict=True):
+                for record in _read_records(shard):
+                    _add_origin(record, shard_header)
                     file.write(encode(sequence, record, seed))
                     sequence += 1
             file.flush()
             os.fsync(file.fileno())
 
     def _write_log(self) -> None:
-        """Write the parts' logs, one after the other."""
+        """Write the shards' logs, one after the other."""
         with _explain_write_errors(self._staging.log), create(self._staging.log) as file:
-            for part in self._parts:
-                with suppress(FileNotFoundError), open_to_read(part.folder.log) as log:
+            for shard in self._shards:
+                with suppress(FileNotFoundError), open_to_read(shard.folder.log) as log:
                     shutil.copyfileobj(log, file)
 
     def _build_manifest(self, plan: Plan) -> Manifest:
-        """Return the manifest of the merged run, with the start time and versions of the part that started first."""
-        first_manifest = replace(self._first_part.manifest, run_id=self._run.run_id)
+        """Return the manifest of the merged run, with the start time and versions of the shard that started first."""
+        first_manifest = replace(self._first_shard.manifest, run_id=self._run.run_id)
         manifest = updated_manifest(first_manifest, plan).with_null_fields("replay_of", "cache")
         return replace(manifest, cache=relative_cache_path(plan.spec, self._run))
 
     def _copy_inputs(self, plan: Plan) -> None:
-        """Copy the spec and the inputs of the part that started first to the run's folder."""
-        first = self._first_part.folder.path
+        """Copy the spec and the inputs of the shard that started first to the run's folder."""
+        first = self._first_shard.folder.path
         self._run.make("inputs")
         for path in _list_files(first / "inputs"):
             relative_path = path.relative_to(first)
@@ -201,7 +201,7 @@ class _Merge:
         if plan.spec.replays:  # the paths of replayed runs are relative to the run's folder, so the spec changes
             write_inputs(plan, self._run)
         else:
-            _copy_file(self._first_part.folder.spec, self._run.spec)
+            _copy_file(self._first_shard.folder.spec, self._run.spec)
 
     def _move_to_run(self, manifest: Manifest) -> None:
         """Move the staged files to the run's folder. The manifest comes last, because it marks the run as complete."""
@@ -215,20 +215,20 @@ class _Merge:
                 path.replace(target)
             fsync_dir(run_folder)
             remove_folder(staging.path)
-        merged_parts = {
+        merged_shards = {
             "parts": [
                 {
-                    "shard": str(part.shard),
-                    "journal_sha256": file_hash(part.folder.journal),
-                    "records": part.manifest.journal_records,
-                    "started_at": part.manifest.started_at,
-                    "finished_at": part.manifest.finished_at,
+                    "shard": str(shard.position),
+                    "journal_sha256": file_hash(shard.folder.journal),
+                    "records": shard.manifest.journal_records,
+                    "started_at": shard.manifest.started_at,
+                    "finished_at": shard.manifest.finished_at,
                 }
-                for part in self._parts
+                for shard in self._shards
             ]
         }
         self._run.make(SHARDS)
-        atomic_write(self._run.parts_folder / MERGED, orjson.dumps(merged_parts, option=orjson.OPT_INDENT_2))
+        atomic_write(self._run.parts_folder / MERGED, orjson.dumps(merged_shards, option=orjson.OPT_INDENT_2))
         self._run.write_manifest(manifest)
 
 
@@ -244,19 +244,19 @@ def _explain_write_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _read_records(part: ShardPart) -> Iterator[dict[str, Any]]:
-    """Yield the records of a part's journal except the first.
+def _read_records(shard: StoredShard) -> Iterator[dict[str, Any]]:
+    """Yield the records of a shard's journal except the first.
 
     If a killed process left calls without an answer, the last record has their maximum cost.
 
     Raises:
-        MergeError: the journal has changed since `check_and_sort_parts`.
+        MergeError: the journal has changed since `check_shards`.
     """
-    path, count = part.folder.journal, 0
-    abandoned = AbandonedCalls(part.folder.in_flight)
+    path, count = shard.folder.journal, 0
+    abandoned = AbandonedCalls(shard.folder.in_flight)
     try:
         with open_to_read(path) as file:
-            for _, _, record in scan(file, path, part.manifest.identity):
+            for _, _, record in scan(file, path, shard.manifest.identity):
                 if record is None:
                     break
                 count += 1
@@ -266,17 +266,17 @@ def _read_records(part: ShardPart) -> Iterator[dict[str, Any]]:
                 if sequence:
                     yield record
     except JournalError as error:
-        raise MergeError(split_part(part.manifest.run_id)[0], [f"{part}: {error}"]) from error
-    if count != part.manifest.journal_records:
+        raise MergeError(split_part(shard.manifest.run_id)[0], [f"{shard}: {error}"]) from error
+    if count != shard.manifest.journal_records:
         raise MergeError(
-            split_part(part.manifest.run_id)[0], [f"{part}: its journal changed while it was merged; merge again"]
+            split_part(shard.manifest.run_id)[0], [f"{shard}: its journal changed while it was merged; merge again"]
         )
     if not abandoned.is_empty:
         yield abandoned.to_record().to_json()
 
 
 def _add_origin(record: dict[str, Any], header: Mapping[str, Any] | None) -> None:
-    """Add the id of the part's journal to an answer, because caches with the part's answers refer to this id.
+    """Add the id of the shard's journal to an answer, because caches with the shard's answers refer to this id.
 
     A record with "of" has no answer of its own: it refers to another record's answer.
     """

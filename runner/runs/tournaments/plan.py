@@ -174,11 +174,13 @@ class TournamentPlan:
         """Return the templates of a game, given the player in each seat."""
         prompts, sources, files = self.spec.prompts, dict(self.spec.prompts.sources), dict(self.spec.prompts.files)
         for seat, player in seated.items():
-            own = self.spec.player_prompts.get(player)
-            for name in () if own is None else [name for name in own.sources if name.partition(".")[0] == seat]:
-                assert own is not None
-                sources[name] = own.sources[name]
-                files |= {name: own.files[name]} if name in own.files else {}
+            templates = self.spec.player_prompts.get(player)
+            for name in (
+                () if templates is None else [name for name in templates.sources if name.partition(".")[0] == seat]
+            ):
+                assert templates is not None
+                sources[name] = templates.sources[name]
+                files |= {name: templates.files[name]} if name in templates.files else {}
         return PromptSet(sources, prompts.inherited, files)
 
     def legs(self, pairing: Pairing, datapoints: int) -> list[Plan]:

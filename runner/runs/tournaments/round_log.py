@@ -15,9 +15,9 @@ from runner.base.storage.journal import Journal
 from runner.base.storage.log_lines import check_log_format, read_journal
 from runner.results.folder import RunFolder
 
-_STARTED, _ROUND = "begun", "round"
+_FIRST_RECORD, _ROUND = "begun", "round"
 Round = Mapping[int, int]
-"""The number of datapoints that each pairing of a round has played after it, by the pairing's number in the plan."""
+"""For each pairing of a round, by its index in the plan: how many datapoints it has played when the round has ended."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class RoundLog:
         Raises:
             JournalError: the record could not be written.
         """
-        self.journal.append_now({"stage": _ROUND, "pairings": [[number, count] for number, count in planned.items()]})
+        self.journal.append_now({"stage": _ROUND, "pairings": [[index, count] for index, count in planned.items()]})
         self.rounds.append(planned)
 
 
-def read_rounds(folder: Path, run: str | None = None) -> list[Round]:
-    """Return the rounds that have started; none if the log is missing. `run` is the identity of the tournament.
+def read_rounds(folder: Path, identity: str | None = None) -> list[Round]:
+    """Return the rounds that have started; none if the log is missing. `identity` is the tournament's.
 
     Raises:
         JournalError: the log is damaged or belongs to another run.
@@ -47,7 +47,7 @@ def read_rounds(folder: Path, run: str | None = None) -> list[Round]:
     path = folder / STAGE_LOG
     if not path.is_file():
         return []
-    check_log_format(path, run)
+    check_log_format(path, identity)
     records = [record for _, record in read_journal(path)]
     try:
         return [dict(record["pairings"]) for record in records if record.get("stage") == _ROUND]
@@ -56,16 +56,17 @@ def read_rounds(folder: Path, run: str | None = None) -> list[Round]:
 
 
 @contextmanager
-def round_log(folder: RunFolder, run: str) -> Iterator[RoundLog]:
-    """Open the log of a tournament, and write its first record if it is new. `run` is the tournament's identity.
+def round_log(folder: RunFolder, identity: str) -> Iterator[RoundLog]:
+    """Open the log of a tournament, and write its first record if it is new. `identity` is the tournament's.
 
     Raises:
-        JournalError: the log cannot be written, or see `read_rounds`.
+        JournalError: the log is damaged, belongs to another run, or cannot be written.
+        NewerFormatError: a newer nip-run wrote the log.
     """
-    rounds = read_rounds(folder.path, run)
-    first = {"stage": _STARTED, "format": format_versions.LOG_FORMAT, "run": run, "run_id": folder.run_id}
+    rounds = read_rounds(folder.path, identity)
+    first = {"stage": _FIRST_RECORD, "format": format_versions.LOG_FORMAT, "run": identity, "run_id": folder.run_id}
     is_new = not folder.stage_log.is_file() or not folder.stage_log.stat().st_size
-    journal = Journal(folder.stage_log, run=run)
+    journal = Journal(folder.stage_log, run=identity)
     try:
         if is_new:
             journal.append_now(first)
@@ -75,9 +76,9 @@ def round_log(folder: RunFolder, run: str) -> Iterator[RoundLog]:
 
 
 def datapoints_played(rounds: list[Round]) -> dict[int, int]:
-    """Return the number of datapoints of each pairing that has started, by the pairing's number."""
+    """Return the number of datapoints of each pairing that has started, by the pairing's index."""
     played: dict[int, int] = {}
     for planned in rounds:
-        for number, count in planned.items():
-            played[number] = max(count, played.get(number, 0))
+        for index, count in planned.items():
+            played[index] = max(count, played.get(index, 0))
     return played

@@ -37,7 +37,7 @@ class StartMessage:
 
     plan: Plan
     run_id: str
-    is_journal_bound: bool
+    is_journal_bound_to_run: bool
     """Whether the journal is bound to its run; see `runner.base.storage.log_lines`."""
     answers_cost_money: bool
     """Whether a provider charges for answers. A game must then wait until its answer is on disk."""

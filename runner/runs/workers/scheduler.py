@@ -144,7 +144,8 @@ class GameScheduler:
     def _lease_games(self) -> None:
         """Lease games to the ready workers, up to each worker's maximum number of games."""
         try:
-            self._state.check_budget()
+            if self._state.budget is not None:
+                self._state.budget.check()
         except BudgetExhausted as error:
             self._budget_error = error
         now = asyncio.get_running_loop().time()

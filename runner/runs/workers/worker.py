@@ -23,10 +23,10 @@ from runner.rollouts.failed_calls import FailedCalls, failed_calls_finder
 from runner.rollouts.job import Job
 from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.game_outputs import WorkerOutputBuilder, fine_tune_settings
+from runner.runs.execution.layer_builder import labels_for_dummy, replayed_run, with_journal
 from runner.runs.execution.selector_functions import with_functions
 from runner.runs.execution.spending import run_costs
 from runner.runs.execution.unusable_answers import AnswerChecker
-from runner.runs.execution.wiring import labels_for_dummy, replayed_run, with_journal
 from runner.runs.workers import messages
 from runner.runs.workers.channel import WorkerChannel
 from runner.runs.workers.leases import game_key_of_job
@@ -94,7 +94,9 @@ class _RunPlayer:
         self._costs = costs = run_costs(plan)
         self._answered_model_groups = set(start.answered_model_groups)
         self._records = LeasedRecords(plan)
-        self._journal = RemoteJournal(channel, is_bound=start.is_journal_bound, waits_for_disk=start.answers_cost_money)
+        self._journal = RemoteJournal(
+            channel, is_bound_to_run=start.is_journal_bound_to_run, waits_for_disk=start.answers_cost_money
+        )
         self._permits = RemotePermits(channel, costs, is_budgeted=start.is_budgeted)
         self._cache = None if plan.spec.cache is None else Cache(plan.spec.cache, start.run_id, start.journal_id)
         failed_calls = FailedCalls(failed_calls_finder(plan, self._records.failures))

@@ -44,8 +44,8 @@ class RemoteJournal:
     worker is then killed, its unsent records are lost, and the worker that replaces it creates the same records again.
     """
 
-    def __init__(self, channel: WorkerChannel, *, is_bound: bool, waits_for_disk: bool) -> None:
-        self._channel, self.is_bound, self._waits_for_disk = channel, is_bound, waits_for_disk
+    def __init__(self, channel: WorkerChannel, *, is_bound_to_run: bool, waits_for_disk: bool) -> None:
+        self._channel, self.is_bound_to_run, self._waits_for_disk = channel, is_bound_to_run, waits_for_disk
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._clear()

@@ -6,12 +6,12 @@ A slot is the place of one worker. If the worker dies, a new worker takes over i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from runner.base.storage.journal import Journal
 from runner.models.costs import CallCosts
+from runner.models.layers.budget import Budget
 from runner.rollouts.plan import Plan
 from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.accounting import Accounting
@@ -66,4 +66,4 @@ class WriterState:
     notes: ServerNotes
     costs: CallCosts
     stop: StopSwitch
-    check_budget: Callable[[], None]
+    budget: Budget | None

@@ -48,8 +48,8 @@ def tournament_problems(
     yield from _excluded_keys(experiment, protocol)
     if seat_problems:
         return
-    own = {f"{_SECTION}.players.{name}.prompts": templates for name, templates in player_prompts.items()}
-    for key, templates in {"prompts": prompts, **own}.items():
+    by_player = {f"{_SECTION}.players.{name}.prompts": templates for name, templates in player_prompts.items()}
+    for key, templates in {"prompts": prompts, **by_player}.items():
         for reason in stance_problems(protocol, _with_templates(prompts, templates)):
             yield key, f"in a tournament, players exchange sides, but {reason}"
     yield from _size_problems(experiment, settings, protocol)
@@ -81,7 +81,7 @@ def _player_problems(
         for name, player in settings.players.items()
     }
     for name, content in contents.items():
-        same = next((other for other, theirs in contents.items() if theirs == content), name)
+        same = next((other for other, other_content in contents.items() if other_content == content), name)
         if same != name:
             message = (
                 f"{name} is the same player as {same}: both have the model group {content[0]} and equal prompts; "

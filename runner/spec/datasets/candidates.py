@@ -57,8 +57,8 @@ def list_answers(
     """
     _check_settings(settings, place_of)
     sources = list(_source_columns(columns, settings, place_of))
-    kept = [name for name in columns if name not in sources]
-    if ANSWERS in kept:
+    other_columns = [name for name in columns if name not in sources]
+    if ANSWERS in other_columns:
         message = (
             f"the file has another column {ANSWERS!r}; rename it with dataset.columns, such as old_answers: answers"
         )
@@ -86,7 +86,7 @@ def list_answers(
         problems.append(Problem(place_of("dataset.labels"), "dataset.labels", "skips all rows; remove a word"))
     if problems:
         raise SpecError(problems)
-    return new_rows, (*(name for name in kept if name != "label"), "label", ANSWERS)
+    return new_rows, (*(name for name in other_columns if name != "label"), "label", ANSWERS)
 
 
 def candidate_answers(row: Mapping[str, Any]) -> CandidateAnswers:
@@ -177,14 +177,14 @@ def _index_of(name: Any, texts: tuple[str, ...], form: str) -> int:
         if index is None:
             raise _Invalid(f"label {text[:40]!r} is not the {form} of an answer")
         return index
-    found = {reading: index for reading, index in readings.items() if index is not None and reading != "index"}
-    if len(set(found.values())) > 1:
-        kinds = " and the ".join(f"{reading} of answer {index + 1}" for reading, index in found.items())
-        raise _Invalid(f"label {text[:40]!r} is the {kinds}; set {_LABEL_KEY} to {' or '.join(found)}")
-    if not found:
+    matches = {reading: index for reading, index in readings.items() if index is not None and reading != "index"}
+    if len(set(matches.values())) > 1:
+        kinds = " and the ".join(f"{reading} of answer {index + 1}" for reading, index in matches.items())
+        raise _Invalid(f"label {text[:40]!r} is the {kinds}; set {_LABEL_KEY} to {' or '.join(matches)}")
+    if not matches:
         hint = f"; if the file counts answers from 0, set {_LABEL_KEY}: index" if number == 0 else ""
         raise _Invalid(f"label {text[:40]!r} is not the text, letter or number (from 1) of an answer{hint}")
-    return next(iter(found.values()))
+    return next(iter(matches.values()))
 
 
 def _is_blank(value: Any) -> bool:

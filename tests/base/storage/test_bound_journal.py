@@ -13,7 +13,7 @@ import pytest
 
 from runner.base.errors import JournalError
 from runner.base.storage.journal import Journal
-from runner.base.storage.log_lines import JournalReader, encode, is_bound_to_run, read_journal
+from runner.base.storage.log_lines import JournalReader, encode, is_log_bound_to_run, read_journal
 from runner.models.journal_records import log_header
 
 RUN, OTHER = "a" * 64, "b" * 64
@@ -167,7 +167,7 @@ def test_a_journal_of_an_earlier_format_goes_on_as_it_was_begun(tmp_path: Path, 
     path.write_bytes(b"".join(encode(index, one) for index, one in enumerate([*old, record(0)])))
     data = write_journal(path, [1], [2])
     assert data == b"".join(encode(index, one) for index, one in enumerate([*old, *map(record, range(3))]))
-    assert not is_bound_to_run(path)
+    assert not is_log_bound_to_run(path)
     path.write_bytes(data + encode(7, record(7)))
     assert numbers(path) == [0, 1, 2]
 

@@ -69,7 +69,7 @@ def test_a_worker_plays_as_many_games_at_once_as_it_is_told_and_keeps_the_others
         writer, worker = Writer(len(jobs)), Worker()
         worker.connect(writer)
         start = messages.StartMessage(
-            plan=plan, run_id="r", is_journal_bound=True, answers_cost_money=False, is_budgeted=False,
+            plan=plan, run_id="r", is_journal_bound_to_run=True, answers_cost_money=False, is_budgeted=False,
             sends_outputs=True, answered_model_groups=frozenset(), concurrency=8, adapters={},
         )  # fmt: skip
         leases = [messages.Lease(job, (), at_once) for job in jobs]

@@ -12,7 +12,7 @@ from pydantic import Field
 from runner.server.accounts import organizations
 from runner.server.accounts.accounts import Scope
 from runner.server.accounts.own_tokens import MAX_DAYS, create_own_token, list_own_tokens, revoke_own_token
-from runner.server.web.api.schemas import LINE_PATTERN, Name, RequestBody, ResponseBody, errors
+from runner.server.web.api.schemas import LINE_PATTERN, RequestBody, ResponseBody, UrlName, errors
 from runner.server.web.authentication import AccountViewer, PublishingViewer, require_publisher, server_of
 from runner.server.web.request_bodies import json_body
 
@@ -114,7 +114,7 @@ def list_organisations(request: Request, viewer: AccountViewer) -> OrganizationL
 
 
 @router.get("/organisations/{name}", responses=errors(401, 404))
-def get_organisation(request: Request, viewer: AccountViewer, name: Name) -> OrganizationResponse:
+def get_organisation(request: Request, viewer: AccountViewer, name: UrlName) -> OrganizationResponse:
     """Get an organization that you belong to or are invited to."""
     with server_of(request).database.reading() as connection:
         view = organizations.find_organization(connection, viewer, name)
@@ -123,7 +123,7 @@ def get_organisation(request: Request, viewer: AccountViewer, name: Name) -> Org
 
 @router.put("/organisations/{name}/members/{account}", responses=errors(400, 401, 403, 404))
 def set_member(
-    request: Request, viewer: PublishingViewer, name: Name, account: Name,
+    request: Request, viewer: PublishingViewer, name: UrlName, account: UrlName,
     body: Annotated[SetMemberRequest, json_body(SetMemberRequest, require_publisher)],
 ) -> MemberRoleResponse:  # fmt: skip
     """Invite an account, or change whether a member is an owner. The last owner must remain an owner."""
@@ -133,7 +133,7 @@ def set_member(
 
 
 @router.post("/organisations/{name}/accept", responses=errors(401, 403, 404))
-def accept_invitation(request: Request, viewer: PublishingViewer, name: Name) -> MemberRoleResponse:
+def accept_invitation(request: Request, viewer: PublishingViewer, name: UrlName) -> MemberRoleResponse:
     """Accept an invitation to an organization."""
     server = server_of(request)
     with server.database.writing() as connection:
@@ -143,7 +143,7 @@ def accept_invitation(request: Request, viewer: PublishingViewer, name: Name) ->
 
 
 @router.delete("/organisations/{name}/members/{account}", status_code=204, responses=errors(400, 401, 403, 404))
-def remove_member(request: Request, viewer: PublishingViewer, name: Name, account: Name) -> None:
+def remove_member(request: Request, viewer: PublishingViewer, name: UrlName, account: UrlName) -> None:
     """Remove a member or an invitation. You can always remove yourself, unless you are the last owner."""
     server = server_of(request)
     with server.database.writing() as connection:

@@ -30,9 +30,9 @@ from runner.server.web.api.schemas import (
     LINE_PATTERN,
     NAME_PATTERN,
     TEXT_PATTERN,
-    Name,
     RequestBody,
     ResponseBody,
+    UrlName,
     errors,
 )
 from runner.server.web.authentication import AnyViewer, PublishingViewer, require_publisher, server_of
@@ -255,7 +255,7 @@ def created_response(
 
 @router.patch("/{owner}/{name}", responses=errors(400, 403, 404))
 def update(
-    request: Request, viewer: PublishingViewer, owner: Name, name: Name,
+    request: Request, viewer: PublishingViewer, owner: UrlName, name: UrlName,
     body: Annotated[ChangeCompetitionRequest, json_body(ChangeCompetitionRequest, require_publisher)],
 ) -> CompetitionResponse:  # fmt: skip
     """Change the title, the daily limit, or the closing time to a later one."""
@@ -270,7 +270,7 @@ def update(
 
 @router.put("/{owner}/{name}/labels", responses=errors(400, 403, 404))
 def replace_labels(
-    request: Request, viewer: PublishingViewer, owner: Name, name: Name,
+    request: Request, viewer: PublishingViewer, owner: UrlName, name: UrlName,
     body: Annotated[ReplaceLabelsRequest, json_body(ReplaceLabelsRequest, require_publisher)],
 ) -> ReplaceLabelsResponse:  # fmt: skip
     """Replace wrong labels. All submissions are scored again, and their responses show when labels were replaced."""
@@ -285,7 +285,7 @@ def replace_labels(
 
 @router.delete("/{owner}/{name}", responses=errors(400, 403, 404))
 def withdraw_competition(
-    request: Request, viewer: PublishingViewer, *, owner: Name, name: Name,
+    request: Request, viewer: PublishingViewer, *, owner: UrlName, name: UrlName,
     why: Annotated[str, Query(min_length=1, max_length=2_000, pattern=TEXT_PATTERN)],
 ) -> WithdrawCompetitionResponse:  # fmt: skip
     """Withdraw a competition. Its labels and scores are deleted; the submitted runs stay."""
@@ -313,7 +313,7 @@ def list_competitions(
 
 
 @router.get("/{owner}/{name}", responses=errors(404))
-def get_competition(request: Request, viewer: AnyViewer, owner: Name, name: Name) -> CompetitionBoardResponse:
+def get_competition(request: Request, viewer: AnyViewer, owner: UrlName, name: UrlName) -> CompetitionBoardResponse:
     """Get a competition with its board."""
     with server_of(request).database.reading() as connection:
         return CompetitionBoardResponse(
@@ -323,8 +323,9 @@ def get_competition(request: Request, viewer: AnyViewer, owner: Name, name: Name
 
 @router.get("/{owner}/{name}/submissions/{run_owner}/{run_name}/{run_version}", responses=errors(404))
 def get_submission(
-    request: Request, viewer: AnyViewer, *, owner: Name, name: Name, run_owner: Name, run_name: Name, run_version: Name
-) -> SubmissionResponse:
+    request: Request, viewer: AnyViewer, *, owner: UrlName, name: UrlName, run_owner: UrlName, run_name: UrlName,
+    run_version: UrlName,
+) -> SubmissionResponse:  # fmt: skip
     """Get the state of a submitted run: waiting, its score, or why it was refused."""
     run = Reference(Kind.RUN, run_owner, run_name, run_version)
     with server_of(request).database.reading() as connection:

@@ -13,7 +13,8 @@ from runner.server.web.api_errors import ApiError
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9._-]{0,98}[a-z0-9])?$"
 """Pattern of an owner, a name or a version."""
-Name = Annotated[str, Path(pattern=NAME_PATTERN)]
+UrlName = Annotated[str, Path(pattern=NAME_PATTERN)]
+"""Type of a parameter in a URL's path that is an owner, a name or a version."""
 LINE_PATTERN = r"^[^\x00-\x1f\x7f]*$"
 """Text on one line, without control characters."""
 TEXT_PATTERN = r"^[^\x00]*$"
@@ -32,7 +33,8 @@ class RequestBody(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown_keys(cls, body: Any) -> Any:
-        unknown = [str(key) for key in body if key not in cls.model_fields] if isinstance(body, dict) else []
+        keys_in_body = body if isinstance(body, dict) else ()  # pydantic refuses a body that is not an object
+        unknown = [str(key) for key in keys_in_body if key not in cls.model_fields]
         if unknown:
             keys = list(cls.model_fields)
             problems = [
@@ -43,21 +45,21 @@ class RequestBody(BaseModel):
 
 
 class ResponseBody(BaseModel):
-    """The body of a response."""
+    """Base class of all bodies of responses."""
 
 
 _DESCRIPTIONS = {
-    400: "The body cannot be read, or the request is not possible.",
+    400: "The body is not valid JSON, or an argument is wrong; the message says which.",
     401: "A required token is missing, or the token is unknown, expired or revoked.",
-    403: "The token does not have this permission.",
+    403: "The token or its account does not have the permission for this operation.",
     404: "The resource does not exist, or the token may not see it.",
     408: "The request did not arrive in time.",
     409: "The resource exists already, or its state conflicts with the request.",
     413: "The request is too large.",
     421: "The `Host` header names another host than this server.",
     422: "The request does not match the schema, or the uploaded content is refused.",
-    429: "Too many requests; retry after the seconds in Retry-After.",
-    503: "The server cannot answer now; retry after the seconds in Retry-After.",
+    429: "Too many requests; wait for the number of seconds in `Retry-After`, then retry.",
+    503: "The server cannot answer now; wait for the number of seconds in `Retry-After`, then retry.",
     507: "The server has not enough free disk space.",
 }
 

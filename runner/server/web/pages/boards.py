@@ -1,10 +1,11 @@
 """The first page, the pages of boards, and downloads of boards as files.
 
-For readers of the pages, a board is the ranked list of the runs on one task. A `BoardSnapshot` has all these lists.
+A board is the ranked list of the runs on one task. A `BoardSnapshot` has all boards of the server.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from runner.server.boards.verification_tiers import MEANINGS as TIERS
 from runner.server.web.api.schemas import FILE_RESPONSE, ResponseBody, errors
 from runner.server.web.api_errors import error_response
 from runner.server.web.authentication import server_of
-from runner.server.web.pages.site import RETRY_SECONDS, Board, EarlyResponse, missing_page, site_of
+from runner.server.web.pages.site import RETRY_SECONDS, EarlyResponse, NewestSnapshot, missing_page, site_of
 from runner.server.web.responses import IMMUTABLE, PUBLIC, body_response, compressed_file_response, piece_response
 from runner.server.web.views import BoardTableRow, Command, ReleaseLine, TaskLine, View, board_commands, home_commands
 
@@ -34,7 +35,7 @@ ROWS_PER_PART = 100
 """Maximum rows on a page without JavaScript. (The page's script shows all rows.)"""
 MAX_NEWEST = 20
 """Number of releases on the first page."""
-MAX_REFUSED = 50
+MAX_LEFT_OUT = 50
 """Maximum number of left-out releases on the first page."""
 
 _CSV = {"content": {"text/csv": {"schema": {"type": "string"}}}}
@@ -42,6 +43,7 @@ _CSV = {"content": {"text/csv": {"schema": {"type": "string"}}}}
 
 class BoardTask(ResponseBody):
     page: str
+    """The id of the board."""
     benchmark: str
     task: str | None
     selection: str | None
@@ -54,23 +56,24 @@ class BoardFileResponse(ResponseBody):
     rows: list[dict[str, Any]]
 
 
-BoardName = Annotated[str, Path(pattern="^[0-9a-f]{12}$")]
+BoardId = Annotated[str, Path(pattern="^[0-9a-f]{12}$")]
+"""Type of the parameter in a URL's path that is the id of a board."""
 
 
-def find_board_data(request: Request) -> BoardSnapshot:
+def find_snapshot_for_download(request: Request) -> BoardSnapshot:
     """Return the newest snapshot for a download; raise EarlyResponse with a JSON body if there is none yet.
 
-    For pages, `find_board` raises EarlyResponse with a page instead.
+    For pages, `find_snapshot` raises EarlyResponse with a page instead.
     """
-    board = site_of(request).boards.newest
-    if board is None:
+    snapshot = site_of(request).boards.newest
+    if snapshot is None:
         headers = {"retry-after": str(RETRY_SECONDS)}
         message = "the server is building its first board; try again in a few seconds"
         raise EarlyResponse(error_response(503, "making", message, headers=headers))
-    return board
+    return snapshot
 
 
-BoardData = Annotated[BoardSnapshot, Depends(find_board_data)]
+SnapshotForDownload = Annotated[BoardSnapshot, Depends(find_snapshot_for_download)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +98,7 @@ class BoardView(View):
     task: str | None
     selection: str | None
     ranked: int
+    """The number of rows that have a rank; `count` is the number of all rows."""
     rank_method: str
     count: int
     rows: Sequence[BoardTableRow]
@@ -117,22 +121,23 @@ class BoardView(View):
 
 
 @pages.get("/")
-def home(request: Request, board: Board) -> Response:
+def home(request: Request, snapshot: NewestSnapshot) -> Response:
     """Show the boards and the newest releases."""
     address = server_of(request).settings.address
-    return site_of(request).page_cache.respond(request, (board.name, "/"), lambda: _home_page(board, address))
+    return site_of(request).page_cache.respond(request, (snapshot.name, "/"), lambda: _home_page(snapshot, address))
 
 
-def _home_page(board: BoardSnapshot, address: str) -> ServedPage:
+def _home_page(snapshot: BoardSnapshot, address: str) -> ServedPage:
+    plurals = {"prompts": "prompts"}  # one release of the kind "prompts" has several prompts
     counts = ", ".join(
-        f"{count:,} {kind}{'' if count == 1 or kind == 'prompts' else 's'}"
-        for kind, count in sorted(board.counts.items())
+        f"{count:,} {kind if count == 1 else plurals.get(kind, f'{kind}s')}"
+        for kind, count in sorted(snapshot.counts.items())
     )
-    busiest = sorted(board.tasks, key=lambda task: (-task["owners"], -task["rows"], task["benchmark"]))
+    busiest = sorted(snapshot.tasks, key=lambda task: (-task["owners"], -task["rows"], task["benchmark"]))
     view = HomeView(
         tasks=[TaskLine.from_task(task) for task in busiest],
-        newest=[ReleaseLine.from_facts(facts) for facts in board.newest_releases(MAX_NEWEST)],
-        refused=board.read_info("left_out")[:MAX_REFUSED],
+        newest=[ReleaseLine.from_facts(facts) for facts in snapshot.newest_releases(MAX_NEWEST)],
+        refused=snapshot.read_info("left_out")[:MAX_LEFT_OUT],
         commands=home_commands(address),
         counts=counts,
     )
@@ -140,75 +145,76 @@ def _home_page(board: BoardSnapshot, address: str) -> ServedPage:
 
 
 @data.get("/board.duckdb", response_class=FileResponse, responses={200: FILE_RESPONSE})
-def board_file(board: BoardData) -> Response:
+def board_file(snapshot: SnapshotForDownload) -> Response:
     """Download the public board as a DuckDB file. docs/reference/report-files.md describes its tables."""
     headers = {"cache-control": PUBLIC, "content-disposition": 'attachment; filename="board.duckdb"'}
-    return FileResponse(board.file, media_type="application/octet-stream", headers=headers)
+    return FileResponse(snapshot.file, media_type="application/octet-stream", headers=headers)
 
 
 @data.get("/board/{page}.json", response_model=BoardFileResponse, responses=errors(404))
-def board_json(request: Request, board: BoardData, page: BoardName) -> Response:
+def board_json(request: Request, snapshot: SnapshotForDownload, page: BoardId) -> Response:
     """Download a board as JSON: its rows, its benchmark and its selection of rows."""
-    return _download(request, board, page, "json", "application/json")
+    return _download(request, snapshot, page, "json", "application/json")
 
 
 @data.get("/board/{page}.csv", response_class=Response, responses={200: _CSV, **errors(404)})
-def board_csv(request: Request, board: BoardData, page: BoardName) -> Response:
+def board_csv(request: Request, snapshot: SnapshotForDownload, page: BoardId) -> Response:
     """Download the rows of a board as CSV."""
-    return _download(request, board, page, "csv", "text/csv; charset=utf-8")
+    return _download(request, snapshot, page, "csv", "text/csv; charset=utf-8")
 
 
-def _download(request: Request, board: BoardSnapshot, page: str, extension: str, content_type: str) -> Response:
+def _download(request: Request, snapshot: BoardSnapshot, page: str, extension: str, content_type: str) -> Response:
     """Return a board as a file to download."""
-    task = board.task(page)
+    task = snapshot.task(page)
     if task is None:
         return error_response(404, "missing", f"there is no board {page}; the server's first page lists all boards")
-    page = task["page"]  # the current name of the board; the URL may contain an earlier name
-    path = board.folder / f"{page}.{extension}.gz"
-    tag = f"{board.name}-{page}-{extension}"
+    page = task["page"]  # the current id of the board; the URL may contain an earlier one
+    path = snapshot.folder / f"{page}.{extension}.gz"
+    tag = f"{snapshot.name}-{page}-{extension}"
     response = compressed_file_response(request, path, content_type, cache_control=PUBLIC, tag=tag)
     response.headers["content-disposition"] = f'attachment; filename="board-{page}.{extension}"'
     return response
 
 
 @pages.get("/board/{page}")
-def board_page(request: Request, board: Board, page: str, part: str = "1") -> Response:
+def board_page(request: Request, snapshot: NewestSnapshot, page: str, part: str = "1") -> Response:
     """Show a part of a board."""
-    task = board.task(page)
-    number = int(part) if re.fullmatch(r"[1-9][0-9]{0,5}", part) else 0
-    if task is None or not number or (number - 1) * ROWS_PER_PART >= max(task["rows"], 1):
+    task = snapshot.task(page)
+    part_count = 0 if task is None else max(1, math.ceil(task["rows"] / ROWS_PER_PART))
+    if task is None or part not in map(str, range(1, part_count + 1)):
         return missing_page(request, "This board does not exist on this server. The first page lists all boards.")
     address = server_of(request).settings.address
-    return site_of(request).page_cache.respond(
-        request, (board.name, "board", task["page"], str(number)), lambda: _board_page(board, task, number, address)
-    )
+    cache_key = (snapshot.name, "board", task["page"], part)
+    page_cache = site_of(request).page_cache
+    return page_cache.respond(request, cache_key, lambda: _board_page(snapshot, task, int(part), address))
 
 
-def _board_page(board: BoardSnapshot, task: Mapping[str, Any], number: int, address: str) -> ServedPage:
-    page, first, domain = task["page"], (number - 1) * ROWS_PER_PART, task["domain"]
-    rows = board.rows(page, first, ROWS_PER_PART)
+def _board_page(snapshot: BoardSnapshot, task: Mapping[str, Any], number: int, address: str) -> ServedPage:
+    board_id, first, domain = task["page"], (number - 1) * ROWS_PER_PART, task["domain"]
+    rows = snapshot.rows(board_id, first, ROWS_PER_PART)
     view = BoardView(
-        page=page, task=task["task"], selection=task["selection"], ranked=task["ranked"],
+        page=board_id, task=task["task"], selection=task["selection"], ranked=task["ranked"],
         rank_method=describe_ranks(task["ranked"]), count=task["rows"],
         rows=[BoardTableRow.from_row(row, domain) for row in rows],
         domain=(f"{domain[0]:.1f}", f"{domain[1]:.1f}") if domain else None,
         trained=any(row["trained_on"] for row in rows),
         first=first + 1, last=first + len(rows),
-        before=f"/board/{page}?part={number - 1}" if number > 1 else None,
-        after=f"/board/{page}?part={number + 1}" if first + ROWS_PER_PART < task["rows"] else None,
+        before=f"/board/{board_id}?part={number - 1}" if number > 1 else None,
+        after=f"/board/{board_id}?part={number + 1}" if first + ROWS_PER_PART < task["rows"] else None,
         chart=Markup(task["chart"]) if task["chart"] else None,  # noqa: S704 - drawn and escaped by the board's process
         tiers=list(TIERS.items()), meanings=[(kind, MEANINGS[kind]) for kind in MEANINGS if kind in task["kinds"]],
         commands=board_commands(address),
     )  # fmt: skip
-    list_data = {"slug": page, "name": page, "count": task["rows"]} | {
+    list_data = {"slug": board_id, "name": board_id, "count": task["rows"]} | {
         name: task[name] for name in ("benchmark", "task", "pieces", "domain")
     }
-    # The page's script reads the keys of these dictionaries.
+    # The page's script reads these keys. "where" is the registry's address, and "place" an option for shown commands.
     script_data = {"where": address, "published": True, "served": True, "place": f" --from {address}",
                    "lists": [list_data], "linked": [], "meanings": MEANINGS}  # fmt: skip
-    page_data = {"format": FORMAT, "runs": [], "live": False, "notes": None, "data": f"/boards/{board.name}/",
+    page_data = {"format": FORMAT, "runs": [], "live": False, "notes": None, "data": f"/boards/{snapshot.name}/",
              "board": script_data}  # fmt: skip
-    return ServedPage(task["benchmark"], [(f"board/{page}", view.render())], page_data, [("/", "Boards")], wide=True)
+    sections = [(f"board/{board_id}", view.render())]
+    return ServedPage(task["benchmark"], sections, page_data, [("/", "Boards")], wide=True)
 
 
 @pages.get("/boards/{name}/{piece}.json.gz")

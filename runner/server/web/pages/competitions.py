@@ -16,7 +16,7 @@ from runner.pages.report.served import ServedPage
 from runner.server.accounts.accounts import ANYBODY
 from runner.server.competitions import board as competition_board
 from runner.server.web.api.competitions import CompetitionBoardResponse, CompetitionResponse, SubmissionRow
-from runner.server.web.api.schemas import Name
+from runner.server.web.api.schemas import UrlName
 from runner.server.web.authentication import server_of
 from runner.server.web.pages.site import missing_page
 from runner.server.web.responses import page_response
@@ -56,7 +56,7 @@ def list_competitions(request: Request) -> Response:
 
 
 @pages.get("/competitions/{owner}/{name}")
-def competition_page(request: Request, owner: Name, name: Name) -> Response:
+def competition_page(request: Request, owner: UrlName, name: UrlName) -> Response:
     """Show a competition with its board."""
     server = server_of(request)
     try:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from runner.documents.releases.reference import COMPONENTS, Kind
 from runner.pages.report.served import ServedPage
 from runner.server.web.authentication import server_of
-from runner.server.web.pages.site import Board, ListingView, missing_page
+from runner.server.web.pages.site import ListingView, NewestSnapshot, missing_page
 from runner.server.web.responses import page_response
 from runner.server.web.views import Command, ReleaseLine, VersionLine, View, commands_of, format_day
 
@@ -58,14 +58,14 @@ def _neighbors(url: str, part: int, has_more: bool) -> tuple[str | None, str | N
     return f"{start}{part}" if part else None, f"{start}{part + 2}" if has_more else None
 
 
-def component(request: Request, board: Board, owner: str, name: str, part: Part) -> Response:
+def component(request: Request, snapshot: NewestSnapshot, owner: str, name: str, part: Part) -> Response:
     """Show the releases of one name, and the releases that use them."""
     kind = request.url.path.split("/")[1]
-    releases = board.releases_of(kind, owner, name)
+    releases = snapshot.releases_of(kind, owner, name)
     if not releases:
         return missing_page(request, f"This {kind} does not exist on this server, or is private.")
-    use_counts = board.count_uses(kind, owner, name)
-    dependents = board.dependents_of(kind, owner, name, part * RELEASES_PER_PART, RELEASES_PER_PART + 1)
+    use_counts = snapshot.count_uses(kind, owner, name)
+    dependents = snapshot.dependents_of(kind, owner, name, part * RELEASES_PER_PART, RELEASES_PER_PART + 1)
     newest = next((release for release in releases if release["yanked"] is None), releases[0])
     before, after = _neighbors(request.url.path, part, len(dependents) > RELEASES_PER_PART)
     view = ComponentView(
@@ -85,10 +85,10 @@ for _kind in (Kind.RUN, *COMPONENTS):
 
 
 @pages.get("/owner/{name}")
-def owner(request: Request, board: Board, name: str, part: Part) -> Response:
+def owner(request: Request, snapshot: NewestSnapshot, name: str, part: Part) -> Response:
     """Show the public releases of an owner."""
-    count = board.count_releases_of_owner(name)
-    releases = board.releases_of_owner(name, part * RELEASES_PER_PART, RELEASES_PER_PART + 1)
+    count = snapshot.count_releases_of_owner(name)
+    releases = snapshot.releases_of_owner(name, part * RELEASES_PER_PART, RELEASES_PER_PART + 1)
     if not releases:
         return missing_page(request, "No account of this name has public releases on this server.")
     tables: dict[str, list[ReleaseLine]] = {"Runs": [], "Components and models": [], "Parts of trainings": []}
@@ -117,11 +117,11 @@ def _count_text(count: int, part: int) -> str:
 
 
 @pages.get("/search")
-def search(request: Request, board: Board, part: Part, q: str = "") -> Response:
+def search(request: Request, snapshot: NewestSnapshot, part: Part, q: str = "") -> Response:
     """Show the releases that contain all words of the query."""
     query = q[:200]
     terms = query.lower().split()[:MAX_TERMS]
-    matches = board.search(terms, part * RELEASES_PER_PART, RELEASES_PER_PART + 1) if terms else []
+    matches = snapshot.search(terms, part * RELEASES_PER_PART, RELEASES_PER_PART + 1) if terms else []
     lead = ["The search covers names, owners, descriptions, benchmarks, protocols and models."]
     if terms:
         lead.insert(0, _count_text(len(matches), part))

@@ -36,9 +36,9 @@ from runner.server.web.browser_session import find_session
 from runner.server.web.callers import caller_of
 from runner.server.web.pages.run_cache import CachedPage, PageNotReady
 from runner.server.web.pages.site import (
-    Board,
     EarlyResponse,
     ListingView,
+    NewestSnapshot,
     Session,
     missing_page,
     run_reference,
@@ -144,8 +144,8 @@ def find_run(request: Request, reference: Reference) -> VisibleRun | None:
         session = find_session(request)
         facts = None if session is None else find_private_run(request, session.viewer, reference)
     else:
-        session, board = None, site_of(request).boards.newest
-        facts = None if board is None else board.release(str(reference))
+        session, snapshot = None, site_of(request).boards.newest
+        facts = None if snapshot is None else snapshot.release(str(reference))
     return None if facts is None else VisibleRun(facts, session)
 
 
@@ -198,10 +198,10 @@ async def _cached_page(
 
 @pages.get("/run/{owner}/{name}/{version}")
 async def public_run_page(
-    request: Request, board: Board, reference: Annotated[Reference, Depends(run_reference)]
+    request: Request, snapshot: NewestSnapshot, reference: Annotated[Reference, Depends(run_reference)]
 ) -> Response:
     """Show a public run."""
-    facts = await run_in_threadpool(board.release, str(reference))
+    facts = await run_in_threadpool(snapshot.release, str(reference))
     if facts is None:
         session = await run_in_threadpool(find_session, request)
         viewer = ANYBODY if session is None else session.viewer
@@ -211,11 +211,11 @@ async def public_run_page(
     cached = await _cached_page(request, [reference], [facts["sha256"]])
 
     def build() -> ServedPage:
-        return build_run_page(facts, cached, href_of(str(reference)), server_of(request).settings.address, board)
+        return build_run_page(facts, cached, href_of(str(reference)), server_of(request).settings.address, snapshot)
 
     if not cached.is_permanent:
         return page_response(request, await run_in_threadpool(build), cache_control="no-store")
-    return await run_in_threadpool(site_of(request).page_cache.respond, request, (board.name, str(reference)), build)
+    return await run_in_threadpool(site_of(request).page_cache.respond, request, (snapshot.name, str(reference)), build)
 
 
 @pages.get("/mine/run/{owner}/{name}/{version}")
@@ -233,16 +233,16 @@ async def private_run_page(
 
 
 def build_run_page(
-    facts: Mapping[str, Any], cached: CachedPage, path: str, address: str, board: BoardSnapshot | None,
+    facts: Mapping[str, Any], cached: CachedPage, path: str, address: str, snapshot: BoardSnapshot | None,
     *, session: BrowserSession | None = None,
 ) -> ServedPage:  # fmt: skip
     """Build the page of a run at `path`; without a board, the page of a private run."""
-    row = None if board is None else board.row_of(facts["reference"])
-    task = None if board is None or row is None else board.task(row["page"])
-    view = _build_view(facts, cached, path, address, board, row=row, task=task)
+    row = None if snapshot is None else snapshot.row_of(facts["reference"])
+    task = None if snapshot is None or row is None else snapshot.task(row["page"])
+    view = _build_view(facts, cached, path, address, snapshot, row=row, task=task)
     page_data = {**cached.content.about, "data": f"{path}/data/"}
     route = next(iter(cached.content.sections), ["run", ""])[0]
-    links = [("/mine", "Private releases")] if board is None else [("/", "Boards")]
+    links = [("/mine", "Private releases")] if snapshot is None else [("/", "Boards")]
     links += [(f"/board/{task['page']}", task["benchmark"])] if task else []
     account, csrf_token = (session.viewer.account, session.csrf_token) if session else (None, "")
     title = label_of(facts["reference"])
@@ -250,17 +250,17 @@ def build_run_page(
 
 
 def _build_view(
-    facts: Mapping[str, Any], cached: CachedPage, path: str, address: str, board: BoardSnapshot | None,
+    facts: Mapping[str, Any], cached: CachedPage, path: str, address: str, snapshot: BoardSnapshot | None,
     *, row: Mapping[str, Any] | None, task: Mapping[str, Any] | None,
 ) -> RunPageView:  # fmt: skip
     """Return the content of a run's page; `row` is the run's row on its list, and `task` is the summary of the list."""
     reference = facts["reference"]
-    family = [] if board is None else board.family_of(reference)
+    family = [] if snapshot is None else snapshot.family_of(reference)
     if len(family) < 2:  # only the run itself: there is no lineage to show
         family = []
     short_hash, is_training = facts["sha256"][:12], facts.get("what") == "training"
     has_games = any(run["count"] for run in cached.content.about["runs"])
-    versions = [] if board is None else board.releases_of("run", facts["owner"], facts["name"])
+    versions = [] if snapshot is None else snapshot.releases_of("run", facts["owner"], facts["name"])
     reproductions, parameters = facts.get("reproductions", ()), cached.content.parameters
     optional_parts = {"lineage": family, "parameters": parameters, "reproductions": reproductions,
                       "versions": versions[1:]}  # fmt: skip
@@ -269,13 +269,13 @@ def _build_view(
     if comparison_path := _comparison_path(row, task):
         parts.append((comparison_path, "Compare with the leader of this board"))
     return RunPageView(
-        owner=facts["owner"], private=board is None, yanked=facts["yanked"], description=facts["description"],
+        owner=facts["owner"], private=snapshot is None, yanked=facts["yanked"], description=facts["description"],
         problem=cached.content.wrong, parts=parts,
         rank=f"{format_rank(row)} of {task['ranked']:,} in {task['benchmark']}" if task and row else None,
         page=None if row is None else row["page"],
         tier=facts.get("tier_words"), tier_meaning=TIERS.get(facts.get("tier") or "", ""),
         owner_runs=facts.get("owner_runs"), facts=_build_facts(facts, row),
-        links=[] if board is None else _group_by_role(board.links_from(reference)),
+        links=[] if snapshot is None else _group_by_role(snapshot.links_from(reference)),
         commands=commands_of(reference, facts["kind"], address, trains=is_training),
         inner=Markup("").join(Markup(html) for _, html in cached.content.sections),  # noqa: S704 - escaped when built
         games=f"{path}/games" if has_games else None,
@@ -349,16 +349,16 @@ def compared_runs(*, owner: str, name: str, version: str, owner2: str, name2: st
 Pair = Annotated[list[Reference], Depends(compared_runs)]
 
 
-def _pair_hashes(board: BoardSnapshot, pair: Sequence[Reference]) -> list[str]:
+def _pair_hashes(snapshot: BoardSnapshot, pair: Sequence[Reference]) -> list[str]:
     """Return the hashes of two public runs; an empty list if one of them is not on the board."""
-    facts = [board.release(str(reference)) for reference in pair]
+    facts = [snapshot.release(str(reference)) for reference in pair]
     return [run["sha256"] for run in facts if run] if all(facts) else []
 
 
 @pages.get(_COMPARISON_ROUTE)
-async def compare(request: Request, board: Board, pair: Pair) -> Response:
+async def compare(request: Request, snapshot: NewestSnapshot, pair: Pair) -> Response:
     """Show two public runs side by side."""
-    hashes = await run_in_threadpool(_pair_hashes, board, pair)
+    hashes = await run_in_threadpool(_pair_hashes, snapshot, pair)
     if not hashes or pair[0] == pair[1]:
         return missing_page(request, "Only two different public runs can be compared; check both runs in the address.")
     cached = await _cached_page(request, pair, hashes)
@@ -373,6 +373,6 @@ async def compare(request: Request, board: Board, pair: Pair) -> Response:
 
 
 @pages.get(_COMPARISON_ROUTE + "/data/{piece}.json.gz")
-def compare_piece(request: Request, board: Board, pair: Pair, piece: str) -> Response:
+def compare_piece(request: Request, snapshot: NewestSnapshot, pair: Pair, piece: str) -> Response:
     """Return a piece of the paired games for the page's script."""
-    return _piece_response(request, _pair_hashes(board, pair), piece)
+    return _piece_response(request, _pair_hashes(snapshot, pair), piece)

@@ -1,7 +1,7 @@
 """Parts that all pages share: the boards, the caches, FastAPI dependencies, and pages for missing content.
 
-`Board` and `Session` are parameter types: FastAPI passes the newest board and the browser's session to the function of
-a page that has such parameters.
+`NewestSnapshot` and `Session` are parameter types: FastAPI passes the newest snapshot of the boards and the browser's
+session to the function of a page that has such parameters.
 """
 
 from __future__ import annotations
@@ -89,13 +89,13 @@ def waiting_page(request: Request, message: str, reload_seconds: int) -> Respons
     return response
 
 
-def find_board(request: Request) -> BoardSnapshot:
-    """Return the newest board; raise EarlyResponse with a page while the server builds its first one."""
-    board = site_of(request).boards.newest
-    if board is None:
+def find_snapshot(request: Request) -> BoardSnapshot:
+    """Return the newest snapshot; raise EarlyResponse with a page while the server builds its first one."""
+    snapshot = site_of(request).boards.newest
+    if snapshot is None:
         message = "The server is building its first boards. This page reloads by itself every few seconds."
         raise EarlyResponse(waiting_page(request, message, RETRY_SECONDS))
-    return board
+    return snapshot
 
 
 def require_session(request: Request) -> BrowserSession:
@@ -111,5 +111,5 @@ def run_reference(owner: str, name: str, version: str) -> Reference:
     return Reference(Kind.RUN, owner, name, version)
 
 
-Board = Annotated[BoardSnapshot, Depends(find_board)]
+NewestSnapshot = Annotated[BoardSnapshot, Depends(find_snapshot)]
 Session = Annotated[BrowserSession, Depends(require_session)]

@@ -1,7 +1,4 @@
-"""Reads the parts of a run that are to be merged: their manifests, specs and inputs.
-
-A part is the folder of one shard, perhaps copied from another machine.
-"""
+"""Reads the shards of a run before they are merged: their manifests, specs and inputs."""
 
 from __future__ import annotations
 
@@ -36,17 +33,18 @@ MACHINE_FILES = (WRITTEN, ENVIRONMENT)
 
 
 @dataclass(frozen=True)
-class ShardPart:
-    """A part: the folder of one shard, with its manifest."""
+class StoredShard:
+    """The folder of one shard, perhaps copied from another machine, with its manifest."""
 
-    shard: Shard
+    position: Shard
+    """The number of the shard, and the number of all shards."""
     folder: RunFolder
     manifest: Manifest
     plans: dict[Any, Plan] = field(default_factory=dict, compare=False, repr=False)
-    """A cache of plans by the hashes of their files. All parts share the cache, because most have the same spec."""
+    """A cache of plans by the hashes of their files. All shards share the cache, because most have the same spec."""
 
     def __str__(self) -> str:
-        return f"shard {self.shard} ({self.folder.path})"
+        return f"shard {self.position} ({self.folder.path})"
 
     @cached_property
     def inputs(self) -> dict[str, str]:
@@ -55,7 +53,7 @@ class ShardPart:
 
     @cached_property
     def plan(self) -> Plan:
-        """The plan of the part, from the spec and the inputs in its folder.
+        """The plan of the shard, from the spec and the inputs in its folder.
 
         Raises:
             NipRunError: the spec or the inputs cannot be read. For a missing file, this is a `RunError`.
@@ -67,10 +65,10 @@ class ShardPart:
         if key not in self.plans:
             self.plans[key] = self.read_plan()
         plan = self.plans[key]
-        return plan.with_spec(replace(plan.spec, shard=self.shard))
+        return plan.with_spec(replace(plan.spec, shard=self.position))
 
     def read_plan(self) -> Plan:
-        """Read the plan from the part's folder.
+        """Read the plan from the shard's folder.
 
         If a model group replays another run, that run need not exist on this machine.
 
@@ -90,7 +88,7 @@ class ShardPart:
 
     @cached_property
     def spec_values(self) -> dict[str, Any]:
-        """The values of the part's spec by dotted key, without the keys that may differ between shards."""
+        """The values of the shard's spec by dotted key, without the keys that may differ between shards."""
         return flatten_spec(resolved_spec(self.plan), self.plan.spec.replayed_sha256, LOCAL_KEYS)
 
 
@@ -109,9 +107,9 @@ def _hash_files(inputs: Path) -> Iterator[tuple[str, str]]:
                 raise RunError(f"cannot read {path}: {error.strerror}; restore the file") from error
 
 
-def read_parts(folders: Sequence[RunFolder]) -> tuple[list[ShardPart], list[str]]:
-    """Return the parts in these folders, and a problem for each folder that is not a part."""
-    parts: list[ShardPart] = []
+def read_shards(folders: Sequence[RunFolder]) -> tuple[list[StoredShard], list[str]]:
+    """Return the shards in these folders, and a problem for each folder that is not a shard."""
+    shards: list[StoredShard] = []
     problems: list[str] = []
     plans: dict[Any, Plan] = {}
     for folder in folders:
@@ -126,5 +124,5 @@ def read_parts(folders: Sequence[RunFolder]) -> tuple[list[ShardPart], list[str]
                 f"shards, such as {SHARDS}/1-of-2"
             )
             continue
-        parts.append(ShardPart(manifest.shard, folder, manifest, plans))
-    return parts, problems
+        shards.append(StoredShard(manifest.shard, folder, manifest, plans))
+    return shards, problems

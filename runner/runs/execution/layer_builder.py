@@ -3,7 +3,7 @@
 The outermost layer is the journal, which answers a call if it has recorded the answer. In a replay, the only other
 layer is the replayed run's journal. Otherwise, these layers follow, from the outside in: the check of refusals, the
 cache, retries, the budget, limits and the provider (see `models.client.connect`). A run in one process opens its layers
-with `Wiring.open_layers`. A worker builds its own layers with `with_journal`.
+with `LayerBuilder.open_layers`. A worker builds its own layers with `with_journal`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ModelLayers:
 
 
 @dataclass(frozen=True)
-class Wiring:
+class LayerBuilder:
     """Builds the layers of a run."""
 
     plan: Plan
@@ -153,7 +153,7 @@ class Wiring:
                 f"the journal ended in an incomplete line of {journal.state_at_opening.torn_bytes} bytes from an "
                 "interrupted write, which nip-run removed"
             )
-        if not journal.is_bound:
+        if not journal.is_bound_to_run:
             self.notes.append(f"the journal is {NOT_BOUND}")
         max_cost = await record_lost_calls(self.folder, journal)
         if max_cost.completions:
