@@ -249,6 +249,7 @@ def test_reading_a_run_executes_no_function(tmp_path: Path) -> None:
     assert counter.read_text() == "x"
 
 
+@pytest.mark.gate
 def test_a_cache_answers_every_candidate_and_judgment_of_another_run(tmp_path: Path) -> None:
     with run_chat_server(text="I think so. Score: 3") as server:
         path = passages_spec(

@@ -89,6 +89,7 @@ def test_a_planted_judge_gives_the_agent_score_difference_of_its_definition(tmp_
     assert metric(result, "answer_ece")["value"] == pytest.approx((0.2 + 0.6) / 2)
 
 
+@pytest.mark.gate
 def test_a_debate_about_four_answers_has_the_score_difference_of_its_judge(tmp_path: Path) -> None:
     """The judge's probabilities depend on question and answer; each debater's difference is the mean over games."""
 
@@ -193,6 +194,7 @@ def test_a_saved_run_rebuilds_the_same_tables(tmp_path: Path) -> None:
     assert (resumed.run_id, {name: (resumed.path / name).read_bytes() for name in before}) == (first.run_id, before)
 
 
+@pytest.mark.gate
 def test_runs_are_compared_by_metrics_that_have_a_meaning_and_others_are_refused(tmp_path: Path) -> None:
     debate = run_spec(answer_spec(tmp_path, "answer_debate", 12, 4), tmp_path / "results")
     other = run_spec(answer_spec(tmp_path, "consultancy", 12, 4), tmp_path / "results")

@@ -54,6 +54,7 @@ def test_a_round_robin_plays_every_pairing_about_the_same_datapoints(tmp_path: P
     assert result.metrics["games"]["rollouts"] == 72
 
 
+@pytest.mark.gate
 def test_wins_in_the_cross_table_are_those_of_the_games(tmp_path: Path) -> None:
     result = run_spec(tournament_spec(tmp_path), tmp_path / "results")
     for row in result.metrics["pairings"]:
@@ -68,6 +69,7 @@ def test_wins_in_the_cross_table_are_those_of_the_games(tmp_path: Path) -> None:
         assert row["first_won"] + row["second_won"] == row["games"]
 
 
+@pytest.mark.gate
 def test_a_finished_tournament_is_not_played_again(tmp_path: Path) -> None:
     with run_chat_server() as server:
         path = tournament_spec(tmp_path, server.base_url, size=2)
@@ -81,6 +83,7 @@ def test_a_finished_tournament_is_not_played_again(tmp_path: Path) -> None:
     assert from_folder.returncode == 0, from_folder.stderr
 
 
+@pytest.mark.full
 def test_more_games_extend_the_runs_of_the_pairings(tmp_path: Path) -> None:
     with run_chat_server() as server:
         path = tournament_spec(tmp_path, server.base_url)
@@ -97,6 +100,7 @@ def test_more_games_extend_the_runs_of_the_pairings(tmp_path: Path) -> None:
         assert derived_files(one) == derived_files(other)
 
 
+@pytest.mark.gate
 def test_a_tournament_shares_games_with_a_run_that_has_played_them(tmp_path: Path) -> None:
     two_players = {"players": {"medium": None}}
     with run_chat_server() as server:
@@ -115,6 +119,7 @@ def test_a_tournament_shares_games_with_a_run_that_has_played_them(tmp_path: Pat
         assert count_requests("shared", tournament=two_players, cache="cache.sqlite") <= alone - benchmark
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("pairing", ["swiss", "adaptive"])
 def test_results_choose_the_same_rounds_each_time(tmp_path: Path, pairing: str) -> None:
     settings = {"pairing": pairing, "games": 48, "datapoints_per_round": 2}
@@ -127,6 +132,7 @@ def test_results_choose_the_same_rounds_each_time(tmp_path: Path, pairing: str) 
     assert sum(row["games"] for row in first.metrics["pairings"]) == 48
 
 
+@pytest.mark.full
 def test_results_choose_pairings_until_every_datapoint_is_played(tmp_path: Path) -> None:
     for pairing in ("swiss", "adaptive"):
         settings = {"pairing": pairing, "games": 10_000, "datapoints_per_round": 4}
@@ -166,6 +172,7 @@ def test_the_planted_order_of_players_and_the_better_judge_are_found(tmp_path: P
     assert differences[0]["ci_low"] > 0
 
 
+@pytest.mark.gate
 def test_games_without_a_verdict_have_no_winner_and_are_counted(tmp_path: Path) -> None:
     with run_chat_server(kind="bad_decision") as server:
         path = tournament_spec(tmp_path, server.base_url, size=2, retry={"invalid_response": {"attempts": 1}})
@@ -176,6 +183,7 @@ def test_games_without_a_verdict_have_no_winner_and_are_counted(tmp_path: Path) 
     assert "games that no rating uses: 24 without a verdict" in shown.stdout
 
 
+@pytest.mark.gate
 def test_a_player_with_its_own_prompts_uses_them_in_both_seats(tmp_path: Path) -> None:
     own = tmp_path / "careful"
     own.mkdir()
@@ -193,6 +201,7 @@ def test_a_player_with_its_own_prompts_uses_them_in_both_seats(tmp_path: Path) -
     assert resumed.returncode == 0, resumed.stderr
 
 
+@pytest.mark.gate
 def test_ratings_are_in_a_table_of_the_leaderboard(tmp_path: Path) -> None:
     result = run_spec(tournament_spec(tmp_path, size=3), tmp_path / "results")
     sql = "SELECT player, side, value, n FROM ratings WHERE run_id = 'RUN'".replace("RUN", result.run_id)
@@ -202,6 +211,7 @@ def test_ratings_are_in_a_table_of_the_leaderboard(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.full
 def test_a_budget_ends_a_tournament_with_ratings_of_the_games_so_far(tmp_path: Path) -> None:
     with run_chat_server() as server:
         path = tournament_spec(
@@ -221,6 +231,7 @@ def test_a_budget_ends_a_tournament_with_ratings_of_the_games_so_far(tmp_path: P
     assert more.metrics["pairings"][0]["games"] > result.metrics["pairings"][0]["games"]
 
 
+@pytest.mark.gate
 def test_a_part_cannot_be_resumed_alone(tmp_path: Path) -> None:
     result = run_spec(tournament_spec(tmp_path, size=2), tmp_path / "results")
     part = parts_of(result)[0]
@@ -230,6 +241,7 @@ def test_a_part_cannot_be_resumed_alone(tmp_path: Path) -> None:
     assert f"is a part of the run {result.run_id}; resume that run with" in done.stderr
 
 
+@pytest.mark.gate
 def test_a_lost_part_is_reported(tmp_path: Path) -> None:
     path = tournament_spec(tmp_path, size=4, tournament={"pairing": "swiss", "games": 8, "datapoints_per_round": 1})
     result = run_spec(path, tmp_path / "results")
