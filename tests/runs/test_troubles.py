@@ -152,6 +152,7 @@ def test_a_run_that_failed_says_each_note_once_and_what_went_wrong_before(tmp_pa
     assert "unauthorized" not in done.stdout
 
 
+@pytest.mark.gate
 def test_verdicts_before_any_prover_spoke_are_reported_and_compare_shows_them(tmp_path: Path) -> None:
     with run_chat_server(text="I know this.\n\nDecision: accept") as server:
         spec_file(tmp_path, server.base_url, size=4)

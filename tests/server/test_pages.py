@@ -99,6 +99,7 @@ def test_every_link_of_every_page_leads_to_a_page_of_the_same_server(site: Site)
     assert {"/owner/alice", "/owner/mallory"} <= set(seen)
 
 
+@pytest.mark.gate
 def test_a_private_run_is_on_no_page_file_or_count_that_a_stranger_can_reach(site: Site) -> None:
     browser = site.browser()
     seen = walked(browser, "/", "/search?q=hush", "/owner/alice")
