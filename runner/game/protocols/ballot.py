@@ -45,7 +45,7 @@ class CandidateAnswers:
 
     texts: tuple[str, ...]
     right: tuple[int, ...] | None
-    """None if the dataset's owner hides the right answers."""
+    """The indices of the right answers; None if the dataset's owner hides them."""
 
 
 @dataclass(frozen=True)

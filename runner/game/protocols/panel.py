@@ -28,7 +28,7 @@ class PanelVote:
 
 
 def panel_decision(protocol: Protocol, votes: Sequence[PanelVote]) -> Decision:
-    """Return the decision of a panel whose judges gave these verdicts, in the order in which they gave them.
+    """Return the decision of a panel. `votes` has the judges' verdicts, the earliest one first.
 
     Judges without a verdict do not count, except that `unanimous` needs a verdict of every judge. Return
     `Decision.NONE` for a tie, or if no verdict counts.
