@@ -18,7 +18,7 @@ from runner.pages.live.piece_cache import MIN_IN_MEMORY, PieceCache
 from runner.results.folder import RunFolder
 from tests.support.files import read_folder
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.processes import nip_run_here, start_nip_run_silently
+from tests.support.processes import nip_run_here, start_nip_run_silently, wait_until
 from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 from tests.support.view_process import ViewProcess, run_view
@@ -33,12 +33,11 @@ def list_game_ids(view: ViewProcess, state: dict[str, Any]) -> list[str]:
 
 @pytest.mark.gate
 def test_a_view_follows_a_run_through_its_kill_and_its_resume(tmp_path: Path) -> None:
-    with run_chat_server(latency=0.05) as server:
+    with run_chat_server(latency=0.2) as server:
         spec_file(tmp_path, server.base_url, size=40, rollouts={"concurrency": 4})
         playing = start_nip_run_silently("spec.yaml", "--run-id", "tiny", cwd=tmp_path)
         server_seen = RunFolder(tmp_path / "results" / "runs" / "tiny")
-        while not server_seen.manifest_path.is_file():
-            assert playing.poll() is None
+        wait_until(server_seen.manifest_path.is_file)
         with run_view("tiny", cwd=tmp_path) as view:
             early = view.wait_for_state("tiny", lambda state: state["games"]["count"] >= 2)
             assert (early["standing"], early["total"]) == ("playing", 40)
@@ -51,6 +50,7 @@ def test_a_view_follows_a_run_through_its_kill_and_its_resume(tmp_path: Path) ->
             before = list_game_ids(view, killed)
             again = start_nip_run_silently("spec.yaml", "--run-id", "tiny", cwd=tmp_path)
             view.wait_for_state("tiny", lambda state: state["standing"] == "playing" and state["done"] > killed["done"])
+            server.change(latency=0.0)
             assert again.wait(HANG_SECONDS) == 0
             done = view.wait_for_state(
                 "tiny", lambda state: state["standing"] == "done" and state["games"]["count"] == 40
