@@ -75,7 +75,7 @@ def published(ann: Person, where: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_what_one_published_another_gets_checks_changes_and_publishes_as_a_child_of_it(
     ann: Person, tmp_path: Path
 ) -> None:

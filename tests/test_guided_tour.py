@@ -6,6 +6,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.support.paths import ROOT
 from tests.support.processes import python
 
@@ -47,6 +49,7 @@ def toured_files() -> list[str]:
     return re.findall(r"^\d+\. `([\w/]+\.py)`: \w.*", section, re.MULTILINE)
 
 
+@pytest.mark.gate
 def test_every_file_of_the_tour_is_called_by_a_file_before_it(tmp_path: Path) -> None:
     done = python(_TRACE, str(tmp_path), cwd=ROOT)
     assert done.returncode == 0, done.stderr

@@ -103,6 +103,7 @@ def timing(code: ast.AST) -> Iterator[str]:
             yield ast.unparse(node)
 
 
+@pytest.mark.gate
 def test_no_test_depends_on_how_busy_the_machine_is() -> None:
     found = {
         str(path.relative_to(ROOT)): list(timing(ast.parse(path.read_text("utf-8"))))

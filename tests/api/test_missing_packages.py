@@ -24,6 +24,7 @@ print(run.rollouts().limit(1).fetchall() != [])
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("package", "method"),
     [("pandas", "df"), pytest.param("polars", "pl", marks=pytest.mark.gate)],

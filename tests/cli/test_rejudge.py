@@ -66,6 +66,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[First]:
         yield folder, server, served(folder, server)
 
 
+@pytest.mark.gate
 def test_two_judges_of_the_same_debates_are_compared_with_their_agreement(first: First) -> None:
     folder, server, run = first
     (judged,) = rejudged(folder, server, run.name)

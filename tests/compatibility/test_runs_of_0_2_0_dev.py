@@ -158,6 +158,7 @@ def test_a_rebuilt_leaderboard_has_the_same_accuracies(folder: Path) -> None:
     assert {row["run_id"]: row for row in after}.items() >= {row["run_id"]: row for row in before}.items()
 
 
+@pytest.mark.gate
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name", ["debate", "malt", "judged-each", "batched", "until", "whole", *VERIFIED])
 def test_verify_finds_nothing_wrong(shared: Path, name: str) -> None:

@@ -74,6 +74,7 @@ def test_a_run_by_batch_leaves_the_records_of_one_by_single_calls(
     assert stats["lines_twice"] == 0
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("concurrency", [4, 64])
 def test_the_calls_of_one_step_of_all_games_go_in_one_batch(tmp_path: Path, live: Path, concurrency: int) -> None:
@@ -97,6 +98,7 @@ def test_lines_that_failed_are_asked_again_in_another_batch(tmp_path: Path, live
     assert all("429" in error for error in errors)
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("unlisted", [False, True])
 def test_lines_that_expired_are_asked_again_and_the_others_are_kept(tmp_path: Path, live: Path, unlisted: bool) -> None:
@@ -170,6 +172,7 @@ def test_an_output_file_with_a_torn_line_does_not_hang_the_run(tmp_path: Path, l
     assert derived_files(only_run(tmp_path / "results")) == derived_files(live)
 
 
+@pytest.mark.gate
 def test_a_batch_whose_creation_was_not_answered_is_not_paid_for_twice(tmp_path: Path, live: Path) -> None:
     with run_batch_provider(batch_creates=["after_drop"]) as provider:
         result = run_spec(batch_spec(tmp_path, provider), tmp_path / "results")

@@ -78,7 +78,7 @@ def complete_all(
     return asyncio.run(go()), notes
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_a_stop_while_the_file_goes_up_makes_no_batch_of_it(tmp_path: Path) -> None:
     with run_batch_provider() as provider:
 

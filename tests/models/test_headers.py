@@ -105,6 +105,7 @@ def test_headers_that_break_the_protocol_are_refused_all_at_once(tmp_path: Path)
     assert f"{len(REFUSED)} problems" in told
 
 
+@pytest.mark.full
 def test_a_value_that_stands_in_a_spec_is_refused_and_not_repeated(tmp_path: Path) -> None:
     pasted = "pasted-0b51f2-value"  # which nothing has taken for a secret
     spec_file(tmp_path, "http://127.0.0.1:9/v1", models={"m": {"headers": {"X-Team": pasted}}})

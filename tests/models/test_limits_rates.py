@@ -146,7 +146,7 @@ def test_tokens_that_a_call_did_not_use_are_given_back() -> None:
 # Over a real server
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_the_requests_a_minute_of_the_spec_are_kept(tmp_path: Path) -> None:
     import time
 

@@ -215,7 +215,7 @@ def test_what_a_body_does_not_say_its_record_does() -> None:
     assert completion.model == "tiny"
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_an_answer_of_many_megabytes_comes_back_from_a_journal_and_a_cache(tmp_path: Path) -> None:
     body = openai_body(', "answer": {"kind": "call"}} \\" \u2028 ' * 150_000)
     completion = read(json.dumps(body, ensure_ascii=False).encode())

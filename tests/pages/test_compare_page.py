@@ -130,7 +130,7 @@ def _is_below(count: int, i: int, _: int) -> bool:
     return i < count
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_the_pairs_of_a_page_are_adjusted_together_and_the_page_says_so(tmp_path: Path) -> None:
     """The two best runs differ with p = 0.031, which is not significant as one of three comparisons."""
     path, results = solo_spec(tmp_path, size=20), tmp_path / "results"

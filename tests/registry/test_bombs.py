@@ -127,6 +127,7 @@ def _bounded() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))  # nothing large is written on the way
 
 
+@pytest.mark.gate
 def test_every_bomb_is_refused_within_memory_and_time(bombs: Path) -> None:
     names = list(BOMBS)
     before = {path.name for path in bombs.iterdir()}

@@ -108,7 +108,7 @@ def test_a_board_that_is_rebuilt_or_of_an_older_format_says_the_same(folder: Pat
     assert json.loads(run_command(folder, "leaderboard", "--json")) == before
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_a_published_board_and_a_servers_board_rank_none_of_them_and_say_why(folder: Path, tmp_path: Path) -> None:
     names = [*RUNS, "replayed"]
     words = ("--as", "acme", "--licence", "MIT", "--force", "-q")
@@ -195,6 +195,7 @@ def test_two_copies_of_a_run_are_no_two_samples(folder: Path) -> None:
     assert pair["verdict"].startswith("no test: 12 of 12 verdicts of cached come from answers that it shares with ")
 
 
+@pytest.mark.full
 def test_answers_of_shards_are_recognized_in_the_merged_run_and_its_copies(folder: Path) -> None:
     for shard in ("1/2", "2/2"):
         run_command(
@@ -282,6 +283,7 @@ def test_workers_record_where_answers_came_from(folder: Path) -> None:
     assert [manifest["answers_from"] for manifest in manifests] == [{}, {manifests[0]["journal"]: 12}]
 
 
+@pytest.mark.full
 def test_compare_states_a_share_below_half_and_tests(folder: Path) -> None:
     """Two runs over 12 datapoints, of which 4 were played by a third one before."""
     own = ["-q", "cache=few.sqlite"]
@@ -322,6 +324,7 @@ def test_a_protocol_file_that_forces_verdicts_is_found(folder: Path) -> None:
     assert "its verdicts are fixed in advance, not answers: protocol.force_guess is 'one'" in text
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("guess", ["y", "one"])
 def test_no_assertion_holds_of_verdicts_that_are_not_answers(tmp_path: Path, guess: str) -> None:
     spec_file(tmp_path)

@@ -28,7 +28,7 @@ PIECE = 1 << 16
 SIZE = 5 * PIECE + 1_000
 
 
-@pytest.mark.gate
+@pytest.mark.full
 @pytest.mark.parametrize("kills", [True, False], ids=["killed", "no room"])
 def test_it_is_cut_off_after_every_piece_of_a_file(tmp_path: Path, kills: bool) -> None:
     journal, where = tmp_path / "journal.jsonl", tmp_path / "registry"

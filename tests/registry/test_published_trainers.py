@@ -183,7 +183,7 @@ def test_a_script_with_a_key_or_a_name_of_its_user_stops_the_publish_with_file_a
     assert not list((tmp_path / "registry").rglob("release.json"))
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_a_trained_run_without_stored_scripts_says_so_when_it_is_got(tmp_path: Path) -> None:
     path = trainer_spec(tmp_path / "ada", command=[sys.executable, *COMMAND[1:]])
     done = nip_run_here(path, "--run-id", "learn", "-q", cwd=path.parent)
@@ -225,7 +225,7 @@ def test_a_fetched_spec_takes_no_files_of_its_user_into_a_run(tmp_path: Path) ->
     assert "set the files of your command with training.trainers.p.files, or null for none" in done.stderr
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_a_training_run_is_pinned_only_by_a_commit_with_the_files_of_its_trainers(tmp_path: Path) -> None:
     path = trainer_spec(tmp_path / "ada", command=[sys.executable, *COMMAND[1:]])
     home, script = path.parent, path.parent / "trainer" / "train.py"

@@ -173,7 +173,7 @@ def test_another_repository_that_a_hook_names_is_not_asked(tmp_path: Path, monke
     assert (source(spec).commit, source(spec).clean) == (commit, True)
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_git_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = laid_out(tmp_path / "here")
     commit_and_push(tmp_path / "here")

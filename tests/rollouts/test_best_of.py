@@ -74,6 +74,7 @@ def test_a_critic_scores_each_candidate_and_the_first_of_the_best_wins(tmp_path:
     assert all("Criticize for accept." in prompt for prompt in prompts)
 
 
+@pytest.mark.gate
 def test_the_judge_selects_the_candidate_that_makes_the_stance_most_probable(tmp_path: Path) -> None:
     for agent in ("p0", "p1"):
         cycle = [{"speak": {agent: ["main"]}, "best_of": {"n": 4, "by": "judge"}}, {"speak": {"judge": ["main"]}}]
@@ -92,6 +93,7 @@ def test_the_judge_selects_the_candidate_that_makes_the_stance_most_probable(tmp
             assert re.search("Decision: (accept|reject)", verdict["raw_message"])
 
 
+@pytest.mark.full
 def test_the_probability_is_that_of_the_speakers_stance(tmp_path: Path) -> None:
     scores = {}
     for stance in ("accept", "reject"):
@@ -224,6 +226,7 @@ def test_steps_may_have_different_numbers_of_candidates(tmp_path: Path) -> None:
     assert estimate.calls == (13, 13)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("by", ["preference", "critic", "judge", "function"])
 def test_a_replay_and_a_rebuilt_run_have_the_same_tables(by: str, tmp_path: Path) -> None:
     path = passages_spec(tmp_path, rules(by), size=4, **LOGPROBS)
@@ -235,6 +238,7 @@ def test_a_replay_and_a_rebuilt_run_have_the_same_tables(by: str, tmp_path: Path
     assert "all recorded numbers follow from the journal" in done.stdout
 
 
+@pytest.mark.full
 def test_reading_a_run_executes_no_function(tmp_path: Path) -> None:
     path = passages_spec(tmp_path, rules("function"))
     counter = tmp_path / "calls"
@@ -263,6 +267,7 @@ def test_a_cache_answers_every_candidate_and_judgment_of_another_run(tmp_path: P
     assert derived_files(first) == derived_files(second)
 
 
+@pytest.mark.gate
 def test_candidates_are_one_call_where_the_server_gives_several_answers(tmp_path: Path) -> None:
     with run_chat_server(record=100) as server:
         path = passages_spec(
@@ -280,7 +285,7 @@ def test_candidates_are_one_call_where_the_server_gives_several_answers(tmp_path
     assert "all recorded numbers follow from the journal" in done.stdout
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_a_killed_run_repeats_no_recorded_call(tmp_path: Path) -> None:
     with run_chat_server(text="Score: 4. Decision: accept", latency=[0.0, 0.02]) as server:
         changes: dict[str, Any] = {"base_url": server.base_url, "size": 12, "rollouts": {"concurrency": 3}}

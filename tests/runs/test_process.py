@@ -109,6 +109,7 @@ def test_a_signal_outside_of_the_games_interrupts_the_run(number: signal.Signals
         signal.raise_signal(number)
 
 
+@pytest.mark.gate
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_after_the_last_game_exits_130_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:

@@ -96,6 +96,7 @@ def test_a_run_with_few_unusable_answers_goes_on(tmp_path: Path) -> None:
         assert run_spec(path, tmp_path / "results").manifest.status == "done"
 
 
+@pytest.mark.gate
 def test_a_replay_costs_nothing_and_is_never_stopped(tmp_path: Path) -> None:
     with run_chat_server(text=BAD) as server:
         path = spec(tmp_path, server)

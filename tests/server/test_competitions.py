@@ -112,7 +112,7 @@ def metrics_of(result: FinishedRun) -> dict[str, dict[str, Any]]:
     return {row["metric"]: row for row in result.metrics["metrics"] if row["agent"] is None}
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_a_submission_has_the_scores_of_the_same_run_with_labels(contest: Contest) -> None:
     unlabelled = contest.run("first")
     assert metrics_of(unlabelled)["accuracy"]["reason"] == "no labels"

@@ -32,7 +32,7 @@ def test_a_folder_of_releases_is_refused_with_the_command_that_imports_it(filled
     assert f"nip-run serve {filled} --import" in done.stderr
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_what_is_imported_is_served_as_it_was_published_and_served_again_without_the_option(filled: Path) -> None:
     with connect(str(filled)) as registry:
         before = {entry.reference: (entry.sha256, entry.yanked) for entry in registry.entries()}

@@ -87,7 +87,7 @@ def refused(rows: Iterable[Row], server: ServerProcess, raw: RawUploadClient, fo
     return wrong
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_some_hostile_releases_are_refused_in_words_and_nothing_of_them_is_seen(
     server: ServerProcess, acme: RawUploadClient, tmp_path: Path
 ) -> None:

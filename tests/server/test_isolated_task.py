@@ -123,6 +123,7 @@ def test_work_is_done_within_its_bounds_and_leaves_nothing(tmp_path: Path) -> No
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("work", "seconds", "ending"),
     [
@@ -140,6 +141,7 @@ def test_work_that_does_not_answer_says_how_it_ended(
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.full
 def test_memory_is_what_is_taken_and_not_what_is_reserved(tmp_path: Path) -> None:
     bounds = TaskLimits(memory=LITTLE, seconds=60)
     assert run_isolated(bounds, tmp_path, filled) == TaskResult(TaskStatus.OUT_OF_MEMORY)

@@ -118,6 +118,7 @@ def test_a_private_run_is_on_no_page_file_or_count_that_a_stranger_can_reach(sit
     assert "1 public release<" in seen["/owner/alice"].replace("1 public release\n", "1 public release<")
 
 
+@pytest.mark.gate
 def test_what_strangers_wrote_is_text_on_every_page(site: Site) -> None:
     seen = walked(site.browser(), "/", "/search?q=first", "/run/alice/first/1")
     assert any("&lt;script&gt;document.title" in html for html in seen.values())

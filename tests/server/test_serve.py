@@ -130,7 +130,7 @@ def test_a_head_that_comes_in_parts_is_answered(served: ServerProcess) -> None:
         assert connection.recv(100).startswith(b"HTTP/1.1 200")
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_a_head_that_does_not_come_ends_its_connection(served: ServerProcess) -> None:
     with socket.create_connection(("127.0.0.1", served.port), timeout=HANG_SECONDS) as connection:
         begun = time.monotonic()

@@ -98,6 +98,7 @@ def test_where_one_folder_is_taken_nothing_of_the_others_is_seen(server: ServerP
     assert {path.split("/")[2] for path in acme.list_files()} == {"one"}
 
 
+@pytest.mark.gate
 def test_nobody_publishes_as_another_and_what_another_keeps_is_told_by_nothing(
     server: ServerProcess, acme: RawUploadClient
 ) -> None:

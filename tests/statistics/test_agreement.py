@@ -33,6 +33,7 @@ def test_kappa_is_that_of_scikit_learn(seed: int) -> None:
     assert found.raw.value == np.mean(first == second)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("datapoints", "repeats"), [(10, 1), (40, 1), (40, 3), (100, 3)])
 def test_the_interval_covers_the_truth(datapoints: int, repeats: int) -> None:
     rng, covered = np.random.default_rng([datapoints, repeats]), 0
@@ -44,6 +45,7 @@ def test_the_interval_covers_the_truth(datapoints: int, repeats: int) -> None:
     assert covered >= 0.92 * 400
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("datapoints", "chances"),
     [

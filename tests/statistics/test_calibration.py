@@ -50,6 +50,7 @@ def test_intervals_of_the_slope_cover_the_truth_if_few_groups_determine_it() -> 
     assert 0.92 * 600 <= held <= 0.98 * 600
 
 
+@pytest.mark.full
 def test_balanced_labels_add_no_chance_to_intercept_and_calibration_error() -> None:
     """A judge with weak evidence, who is not confident enough. Before, ECE covered 91 % and the intercept 100 %."""
 

@@ -31,6 +31,7 @@ def test_the_interval_contains_that_of_student() -> None:
     assert wide.is_shown
 
 
+@pytest.mark.gate
 def test_the_interval_is_within_the_margin_exactly_if_equivalence_is_shown() -> None:
     for seed in range(60):
         rng = np.random.default_rng([seed, 1])
@@ -64,6 +65,7 @@ def test_equal_verdicts_on_few_groups_show_nothing() -> None:
     assert (few.is_shown, many.is_shown) == (False, True)
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("groups", "repeats"), [(40, 3), (100, 1), (400, 3)])
 def test_systems_at_the_margin_are_rarely_called_equivalent(groups: int, repeats: int) -> None:

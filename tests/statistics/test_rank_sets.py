@@ -86,6 +86,7 @@ def test_many_systems_are_tested_against_the_leader_only() -> None:
     assert {sets[other] for other in range(31, count)} == {(2, count)}
 
 
+@pytest.mark.full
 def test_flips_resolve_the_corrected_level() -> None:
     """Without whole steps flips are random; at the default level p cannot fall below one in their number."""
     rng = np.random.default_rng(1)

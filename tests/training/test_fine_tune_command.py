@@ -156,6 +156,7 @@ def test_a_trainer_that_fails_says_how_and_shows_the_end_of_its_log(tmp_path: Pa
         assert status.message.endswith("\n  no GPU \\x1b[31mhere")
 
 
+@pytest.mark.full
 def test_of_a_long_log_the_last_lines_are_shown(tmp_path: Path) -> None:
     status = trained(tmp_path, trainer("for i in range(99999): print('step', i, end='\\r')\nsys.exit(1)"))
     assert status.message.split("\n")[1:] == [f"  step {i}" for i in range(99989, 99999)]

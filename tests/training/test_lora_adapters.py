@@ -95,7 +95,7 @@ def test_a_server_that_was_started_again_gets_its_adapter_again(tmp_path: Path) 
         assert [one["loaded"] for one in servers.request_json("/adapters")] == [{}, {}]
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_what_a_killed_process_left_loaded_is_unloaded_by_the_next(tmp_path: Path) -> None:
     with run_fleet(2, "vllm", latency=(0.05, 0.1)) as servers:
         spec(tmp_path, servers.base_urls)
@@ -110,7 +110,7 @@ def test_what_a_killed_process_left_loaded_is_unloaded_by_the_next(tmp_path: Pat
         assert [len(set(one)) for one in happened(servers, "loaded")] == [3, 3]
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_a_server_that_loads_no_adapters_is_told_of_with_what_to_do(tmp_path: Path) -> None:
     with run_fleet(1, "vllm", runtime_lora=False) as servers:
         spec(tmp_path, servers.base_urls)

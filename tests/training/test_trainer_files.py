@@ -153,6 +153,7 @@ def test_two_groups_with_one_command_show_the_files_of_both() -> None:
     assert use.files == ("trainer p: train.py: 1", "trainer v: train.py: 2")
 
 
+@pytest.mark.full
 def test_a_file_that_is_changed_between_two_iterations_is_stored_as_it_is_now_and_the_change_is_named(
     tmp_path: Path,
 ) -> None:

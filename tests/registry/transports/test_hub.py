@@ -158,6 +158,7 @@ with connect("hf:" + sys.argv[1]) as registry:
 """
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("at", [pytest.param("hang", id="before-the-commit"), pytest.param("slow", id="after-it")])
 def test_a_publish_that_is_killed_leaves_all_or_nothing_and_the_same_call_finishes(

@@ -66,6 +66,7 @@ def test_several_comparisons_have_intervals_that_agree_with_their_corrected_p_va
     assert "adjusted" not in alone.verdict
 
 
+@pytest.mark.full
 def test_the_assumption_behind_the_detectable_difference_is_stated(results: Path) -> None:
     note = (
         "detectable: the difference that the sign-flip test at 5 % detects with 80 % power, if the differences between "
@@ -101,6 +102,7 @@ def test_the_difference_of_sensitivities_is_tested_with_accuracy(results: Path) 
     assert only(compare("fair", "good", results=results, metric="calls")).sensitivity is None
 
 
+@pytest.mark.gate
 def test_the_recovered_share_of_the_gap_to_a_ceiling(results: Path) -> None:
     pair = only(compare("fair", "same", results=results, ceiling="good"))
     assert pair.gap_recovered is not None
@@ -268,6 +270,7 @@ def test_several_are_compared_with_the_leader_and_corrected(results: Path) -> No
     assert [pair.p_corrected for pair in found.pairs] == [4 / 2**12, 1.0]
 
 
+@pytest.mark.gate
 def test_a_run_that_lost_all_its_rollouts_is_not_compared(tmp_path: Path) -> None:
     spec, results = solo_spec(tmp_path, size=4), tmp_path / "results"
     for number, name in enumerate(("good", "lost")):

@@ -35,7 +35,7 @@ def results_of(results: Path) -> dict[str, object]:
     return files | {"rounds": [path.read_text().splitlines()[1:] for path in logs]}
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_after_a_kill_only_what_is_missing_is_asked(tmp_path: Path) -> None:
     with run_chat_server(held_after=100) as server:
         tournament_spec(tmp_path, server.base_url, tournament=ADAPTIVE)
@@ -56,7 +56,7 @@ def test_after_a_kill_only_what_is_missing_is_asked(tmp_path: Path) -> None:
     assert results_of(tmp_path / "results") == results_of(tmp_path / "whole")
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_ctrl_c_keeps_all_answers_and_says_how_to_resume(tmp_path: Path) -> None:
     with run_chat_server(latency=0.05) as server:
         tournament_spec(tmp_path, server.base_url, tournament=ADAPTIVE)

@@ -270,6 +270,7 @@ def test_an_id_that_leaves_no_room_for_the_ids_of_parts_is_refused(tmp_path: Pat
         plan.check_run_id("a" * MAX_RUN_ID_LENGTH)
 
 
+@pytest.mark.gate
 def test_the_page_of_a_tournament_has_ratings_pairings_and_the_cross_table(tmp_path: Path) -> None:
     result = run_spec(tournament_spec(tmp_path, size=3), tmp_path / "results")
     done = nip_run_here("report", result.run_id, "-o", "page.html", "-q", cwd=tmp_path)

@@ -78,7 +78,7 @@ def test_one_away_and_back_costs_no_game(tmp_path: Path) -> None:
     assert table(result.path, "messages") == table(whole.path, "messages")
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_shards_by_workers_are_merged_into_the_run_of_one_process(tmp_path: Path) -> None:
     spec = spec_file(tmp_path, size=8, rollouts={"concurrency": 8, "per_datapoint": 2})
     whole = run_spec(spec, tmp_path / "whole")
