@@ -59,6 +59,20 @@ def _value_or_reset(node: Mapping[str, Any]) -> dict[str, Any]:
     return allow_null(value)
 
 
+def _allow_references_in_parts(node: dict[str, Any]) -> None:
+    """Let each alternative, element and entry of a schema also be a reference."""
+    if "anyOf" in node:
+        node["anyOf"] = [_value_or_reference(arm) for arm in node["anyOf"]]
+    if "items" in node:
+        node["items"] = _value_or_reference(node["items"])
+    if "properties" in node:
+        node["properties"] = {name: allow_null(_value_or_reference(item)) for name, item in node["properties"].items()}
+    entries = node.get("additionalProperties")
+    if isinstance(entries, dict):
+        # Null deletes an entry of the base file.
+        node["additionalProperties"] = allow_null(entries if "$ref" in entries else _value_or_reference(entries))
+
+
 def _value_or_reference(node: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema of a key's value: a value of its type, or a reference to another key."""
     result = dict(node)
@@ -68,19 +82,8 @@ def _value_or_reference(node: Mapping[str, Any]) -> dict[str, Any]:
             del result["default"]
     if "examples" in result:
         result["examples"] = [_without_null(example) for example in result["examples"]]
-    if "anyOf" in result:
-        result["anyOf"] = [_value_or_reference(arm) for arm in result["anyOf"]]
-    if "items" in result:
-        result["items"] = _value_or_reference(result["items"])
-    if "properties" in result:
-        result["properties"] = {
-            name: allow_null(_value_or_reference(item)) for name, item in result["properties"].items()
-        }
-    entries = result.get("additionalProperties")
-    if isinstance(entries, dict):
-        # Null deletes an entry of the base file.
-        result["additionalProperties"] = allow_null(entries if "$ref" in entries else _value_or_reference(entries))
-    if result.get("default") == {} and entries:
+    _allow_references_in_parts(result)
+    if result.get("default") == {} and result.get("additionalProperties"):
         return allow_null(_or_reference(result))  # null and references are also valid for the section itself
     if "enum" in result:
         names = {name: result.pop(name) for name in ("type", "enum")}

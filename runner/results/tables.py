@@ -38,34 +38,9 @@ _NULL_UNLESS_SET = ("vote", *NEW_TOKEN_CLASSES, "usage_estimated")
 
 def rollout_rows(run_id: str, rollout: Rollout) -> dict[str, list[dict[str, Any]]]:
     """Return a rollout's rows, by table."""
-    job = rollout.job
-    ids = {"run_id": run_id, "rollout_id": job.rollout_id}
+    ids = {"run_id": run_id, "rollout_id": rollout.job.rollout_id}
     return {
-        "rollouts": [
-            {
-                **ids,
-                "datapoint_id": job.datapoint.id,
-                "repeat": job.repeat,
-                "seed": job.seed,
-                "y": job.datapoint.label,
-                "stance": rollout.stance,
-                "decision": None if rollout.answers is not None else int(rollout.decision),
-                "correct": rollout.correct,
-                "outcome": rollout.outcome,
-                "rounds": len(rollout.rounds),
-                "rewards": dict(rollout.rewards),
-                "error": rollout.error,
-                "swapped": job.swapped,
-                "confidence_stated": rollout.confidence_stated,
-                "confidence_logprob": rollout.confidence_logprob,
-                "confidence_note": rollout.confidence_note,
-                "votes": votes_json(rollout),
-                "verdicts": None if rollout.verdicts is None else [verdict.to_json() for verdict in rollout.verdicts],
-                "stances_exchanged": job.stances_exchanged,
-                "panel": None if rollout.panel is None else [judge.to_json() for judge in rollout.panel],
-                **(_NO_ANSWERS if rollout.answers is None else rollout.answers.columns()),
-            }
-        ],
+        "rollouts": [{**ids, **_rollout_row(rollout)}],
         "messages": [
             {
                 **ids,
@@ -79,6 +54,32 @@ def rollout_rows(run_id: str, rollout: Rollout) -> dict[str, list[dict[str, Any]
             for message in played_round.messages
         ],
         "completions": [{**ids, **_call_row(call)} for call in rollout.calls],
+    }
+
+
+def _rollout_row(rollout: Rollout) -> dict[str, Any]:
+    job = rollout.job
+    return {
+        "datapoint_id": job.datapoint.id,
+        "repeat": job.repeat,
+        "seed": job.seed,
+        "y": job.datapoint.label,
+        "stance": rollout.stance,
+        "decision": None if rollout.answers is not None else int(rollout.decision),
+        "correct": rollout.correct,
+        "outcome": rollout.outcome,
+        "rounds": len(rollout.rounds),
+        "rewards": dict(rollout.rewards),
+        "error": rollout.error,
+        "swapped": job.swapped,
+        "confidence_stated": rollout.confidence_stated,
+        "confidence_logprob": rollout.confidence_logprob,
+        "confidence_note": rollout.confidence_note,
+        "votes": votes_json(rollout),
+        "verdicts": None if rollout.verdicts is None else [verdict.to_json() for verdict in rollout.verdicts],
+        "stances_exchanged": job.stances_exchanged,
+        "panel": None if rollout.panel is None else [judge.to_json() for judge in rollout.panel],
+        **(_NO_ANSWERS if rollout.answers is None else rollout.answers.columns()),
     }
 
 

@@ -111,28 +111,7 @@ class Engine:
             BudgetExhausted: the budget does not allow the remaining games. All games that the budget allowed were
                 finished.
         """
-
-        async def play_jobs() -> None:
-            for job in jobs:
-                self._check_may_start()
-                while not results.has_room(job.index):
-                    self._progress.clear()
-                    await self._progress.wait()
-                    self._check_may_start()
-                try:
-                    async with self._hold_slot():
-                        results.put(job.index, await self.play(job))
-                except BudgetExhausted as error:
-                    # No new games start. Games in progress continue, because they can still use budget that other
-                    # calls have reserved but not spent.
-                    self.budget_error = error
-                    raise
-                finally:
-                    self._progress.set()
-                # Let the event loop handle signals, because a provider without a network never suspends this task.
-                await asyncio.sleep(0)
-
-        tasks = [asyncio.create_task(play_jobs()) for _ in range(concurrency)]
+        tasks = [asyncio.create_task(self._play_in_turn(jobs, results)) for _ in range(concurrency)]
         try:
             stop_error = await _wait_for_all(tasks, (Stopped, BudgetExhausted))
             if stop_error is not None:
@@ -167,6 +146,27 @@ class Engine:
             yield
         finally:
             self.slots.leave()
+
+    async def _play_in_turn(self, jobs: Iterator[Job], results: PlanOrderBuffer) -> None:
+        """Play one job after another. `jobs` is an iterator that several tasks share."""
+        for job in jobs:
+            self._check_may_start()
+            while not results.has_room(job.index):
+                self._progress.clear()
+                await self._progress.wait()
+                self._check_may_start()
+            try:
+                async with self._hold_slot():
+                    results.put(job.index, await self.play(job))
+            except BudgetExhausted as error:
+                # No new games start. Games in progress continue, because they can still use budget that other
+                # calls have reserved but not spent.
+                self.budget_error = error
+                raise
+            finally:
+                self._progress.set()
+            # Let the event loop handle signals, because a provider without a network never suspends this task.
+            await asyncio.sleep(0)
 
     def _check_may_start(self) -> None:
         """Raise an error if no new game may start.

@@ -247,6 +247,18 @@ def _collect_problems(problems: list[Problem]) -> Iterator[None]:
         problems.extend(error.problems)
 
 
+def _find_cache(layered: LayeredData, experiment: Experiment, problems: list[Problem]) -> Path | None:
+    """Return the file of the cache, or None without a cache. Add a problem if it cannot be used."""
+    if experiment.cache is None:
+        return None
+    cache = layered.folder(("cache",)) / experiment.cache
+    reason = package_data.why_unusable(cache)
+    if reason is not None:
+        message = f"cannot use {str(cache)!r} as a cache: {reason}; set another file"
+        problems.append(layered.problem_at(("cache",), message))
+    return cache
+
+
 def _complete_spec(spec: Spec, layered: LayeredData, inputs: LoadedInputs) -> Spec:
     """Return the spec with everything that depends on several sections, once each section has no problem.
 
@@ -258,11 +270,7 @@ def _complete_spec(spec: Spec, layered: LayeredData, inputs: LoadedInputs) -> Sp
     problems: list[Problem] = []
     spec = replace(spec, player_prompts=_load_player_prompts(spec, layered, problems))
     problems.extend(_check_combinations(spec, test, layered))
-    cache = None if experiment.cache is None else layered.folder(("cache",)) / experiment.cache
-    reason = None if cache is None else package_data.why_unusable(cache)
-    if reason is not None:
-        message = f"cannot use {str(cache)!r} as a cache: {reason}; set another file"
-        problems.append(layered.problem_at(("cache",), message))
+    cache = _find_cache(layered, experiment, problems)
     replays = {group: replay_folder(layered, group) for group in models if models[group].traits.needs_run}
     trainer_files = _find_all_trainer_files(layered, experiment, problems)
     if inputs.saved:  # A saved run has all answers in its own journal, so a replayed run may be missing.

@@ -144,6 +144,14 @@ def _parse_overrides(overrides: Overrides) -> list[Override]:
     return [Override(text) for text in texts]
 
 
+def _sweep_problems(layered: LayeredData, sweep: Sweep) -> list[Problem]:
+    """Return the problems of the section `sweep`."""
+    if not layered.data.get(SWEEP):
+        return []
+    violations = check_schema(layered, experiment_schema())
+    return [*(problem for problem in violations if problem.key.startswith(SWEEP)), *sweep.problems()]
+
+
 def _load(
     spec_file: Path,
     source: SpecSource,
@@ -163,11 +171,7 @@ def _load(
     inputs, sweep = LoadedInputs(saved=saved, known_dataset=known_dataset), Sweep(layered)
     sweep.check_size()
     overridden = frozenset(override.text.partition("=")[0].lstrip("+~") for override in parsed_overrides)
-    problems = list(layered.wrong_nulls)
-    if layered.data.get(SWEEP):
-        violations = check_schema(layered, experiment_schema())
-        problems.extend(problem for problem in violations if problem.key.startswith(SWEEP))
-        problems.extend(sweep.problems())
+    problems = [*layered.wrong_nulls, *_sweep_problems(layered, sweep)]
     specs = []
     points: Iterable[Sequence[Override]] = sweep.points() if sweep.size else [()]
     for point in points:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from runner.rollouts.plan import Plan
     from runner.runs.tournaments.plan import TournamentPlan
     from runner.spec.datasets.loader import Datapoint, Dataset
+    from runner.spec.experiment import Experiment
     from runner.spec.loader import Spec
     from runner.training.plan import AnyPlan
 
@@ -48,7 +49,6 @@ def execute(args: argparse.Namespace) -> int:
     from runner.cli.experiments.shards import check_shard, resolve_shard_folders, restrict_to_shard
     from runner.cli.specs import keep_chat_formats, load_points, show_warnings
     from runner.cli.terminal.schedule import show_schedule
-    from runner.rollouts.estimate import max_calls
     from runner.spec.warnings.catalog import check_warnings_of
 
     results: Results = args.results
@@ -76,16 +76,22 @@ def execute(args: argparse.Namespace) -> int:
         if spec.protocol != shown_protocol:
             show_schedule(spec.protocol, both_stances=spec.experiment.stances is not None)
             shown_protocol = spec.protocol
-        columns = ("model group", "model", "calls", "prompt tokens", "answer tokens", "cost")
-        title = "estimate: from the shortest games to the longest, without retries; tokens are rough"
-        if spec.experiment.tournament is not None and spec.experiment.tournament.pairing != "round_robin":
-            title = f"at most, for the pairings that cost most, since results choose the pairings; {title}"
-        if spec.experiment.until is not None:
-            title = f"at most, since `until` may stop it sooner; {title}"
-        print_table(columns, [_estimate_row(estimate) for estimate in estimates], title=title)
-        most = max_calls(estimates, spec.experiment)
-        say(f"at most {most:,} calls, if each answer is unusable until its last attempt")
+        _show_estimates(spec.experiment, estimates)
     return _check_servers(args, points, results)[1]
+
+
+def _show_estimates(experiment: Experiment, estimates: Sequence[CostEstimate]) -> None:
+    from runner.rollouts.estimate import max_calls
+
+    columns = ("model group", "model", "calls", "prompt tokens", "answer tokens", "cost")
+    title = "estimate: from the shortest games to the longest, without retries; tokens are rough"
+    if experiment.tournament is not None and experiment.tournament.pairing != "round_robin":
+        title = f"at most, for the pairings that cost most, since results choose the pairings; {title}"
+    if experiment.until is not None:
+        title = f"at most, since `until` may stop it sooner; {title}"
+    print_table(columns, [_estimate_row(estimate) for estimate in estimates], title=title)
+    most = max_calls(estimates, experiment)
+    say(f"at most {most:,} calls, if each answer is unusable until its last attempt")
 
 
 def _check_servers(

@@ -80,6 +80,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+_STARTER_DATA = STARTER / "data"
+
+
 def execute(args: argparse.Namespace) -> int:
     folder: Path = args.folder
     roles = None if args.data is None else _roles_of(args.data, args.protocol)
@@ -102,12 +105,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.quiet:
         return ExitCode.DONE
     if roles is not None:
-        say(f"Columns of {args.data}: {comma_join(f'{name} is the {role}' for role, name in roles.columns.items())}")
-        if roles.counts:
-            rows = comma_join(f"{count} {kind}" for kind, count in roles.counts.items())
-            say(f"{counted(sum(roles.counts.values()), 'row')}: {rows}")
-        for notice in roles.notices:
-            say(f"  {notice}")
+        _show_roles(roles, args.data)
     say("Written:")
     for name in files:
         say(f"  {folder / name}")
@@ -221,28 +219,24 @@ def _roles_of(path: Path, protocol: str | None) -> ColumnRoles:
     return roles
 
 
+def _show_roles(roles: ColumnRoles, data: Path) -> None:
+    """Print which columns of a data file the spec uses, and the number of rows of each kind."""
+    say(f"Columns of {data}: {comma_join(f'{name} is the {role}' for role, name in roles.columns.items())}")
+    if roles.counts:
+        rows = comma_join(f"{count} {kind}" for kind, count in roles.counts.items())
+        say(f"{counted(sum(roles.counts.values()), 'row')}: {rows}")
+    for notice in roles.notices:
+        say(f"  {notice}")
+
+
 def _data_files(roles: ColumnRoles, data: Path, folder: Path, protocol: str) -> dict[str, bytes]:
     """Return the files of a spec for a data file, by name."""
     from runner.documents.yaml_writer import dump_inline
-    from runner.spec.datasets.column_roles import PROMPT_ROLES
     from runner.spec.schemas import editor_schema
 
-    starter, prompts = STARTER / "data", _read_prompts(_prompt_folder(protocol))
+    prompts = _read_prompts(_prompt_folder(protocol))
     if not roles.is_code and protocol not in ANSWER_PROTOCOLS:
-        prompt_roles = [role for role in PROMPT_ROLES if role in roles.columns]
-        is_answer = "solution" in prompt_roles and "claim" not in prompt_roles
-        replacements = {
-            "MATERIAL": "\n\n".join(f"<{role}>\n{{{{ {role} }}}}\n</{role}>" for role in prompt_roles),
-            "SUBJECT": "the solution" if is_answer else "the claim",
-            "TRUE": "right" if is_answer else "true",
-            "FALSE": "wrong" if is_answer else "false",
-            **json.loads(_read_file(starter / "players.json"))[protocol],
-        }
-        for name in prompts:
-            text = _read_file(starter / re.sub(r"prover\d", "prover", name)).decode()
-            for _ in range(2):  # since the replacement of EXPERTS contains other placeholders
-                text = _replace_words(text, replacements)
-            prompts[name] = text.encode()
+        prompts = {name: _adapt_prompt(name, roles, protocol) for name in prompts}
     renamed_columns = {role: name for role, name in roles.columns.items() if role not in ("group", name)}
     group = roles.columns.get("group")
     dataset = {
@@ -261,8 +255,27 @@ def _data_files(roles: ColumnRoles, data: Path, folder: Path, protocol: str) -> 
         "EXPERTS_FIRST": _EXPERTS_FIRST if protocol in PROTOCOLS_WITH_ROUND_LIMIT else "",
         "LIMIT": ", verifier_first: false, max_message_rounds: 4" if protocol in PROTOCOLS_WITH_ROUND_LIMIT else "",
     }
-    spec = _replace_words(_read_file(starter / SPEC).decode(), replacements)
+    spec = _replace_words(_read_file(_STARTER_DATA / SPEC).decode(), replacements)
     return {SPEC: spec.encode(), **prompts, **_schema_file("experiment.schema.json", editor_schema())}
+
+
+def _adapt_prompt(name: str, roles: ColumnRoles, protocol: str) -> bytes:
+    """Return a prompt for claims or answers that are not code, with the columns that have a role."""
+    from runner.spec.datasets.column_roles import PROMPT_ROLES
+
+    prompt_roles = [role for role in PROMPT_ROLES if role in roles.columns]
+    is_answer = "solution" in prompt_roles and "claim" not in prompt_roles
+    replacements = {
+        "MATERIAL": "\n\n".join(f"<{role}>\n{{{{ {role} }}}}\n</{role}>" for role in prompt_roles),
+        "SUBJECT": "the solution" if is_answer else "the claim",
+        "TRUE": "right" if is_answer else "true",
+        "FALSE": "wrong" if is_answer else "false",
+        **json.loads(_read_file(_STARTER_DATA / "players.json"))[protocol],
+    }
+    text = _read_file(_STARTER_DATA / re.sub(r"prover\d", "prover", name)).decode()
+    for _ in range(2):  # since the replacement of EXPERTS contains other placeholders
+        text = _replace_words(text, replacements)
+    return text.encode()
 
 
 def _replace_words(text: str, replacements: Mapping[str, str]) -> str:

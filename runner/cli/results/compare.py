@@ -117,7 +117,6 @@ def execute(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from runner.results.metric_definitions import RANKING_METRIC
-    from runner.results.metric_rows import metric_label
 
     if args.flips < 0:
         raise UsageError(f"--flips {args.flips}: the number of flips must be 0 or more")
@@ -134,6 +133,13 @@ def execute(args: argparse.Namespace) -> int:
         worst_json = {} if worst is None else {"worst": asdict(worst)}
         print_json({**comparison.to_json(), **worst_json, "exit_code": int(code)})
         return code
+    _show_comparison(comparison, worst, args)
+    return code
+
+
+def _show_comparison(comparison: Comparison, worst: WorstCase | None, args: argparse.Namespace) -> None:
+    from runner.results.metric_rows import metric_label
+
     for pair in comparison.pairs:
         print_heading(f"{metric_label(comparison.metric)}: {pair.verdict}")
     if worst is not None:
@@ -153,7 +159,6 @@ def execute(args: argparse.Namespace) -> int:
     for line in comparison.notes:
         note(f"note: {line}")
     _print_assertions(comparison)
-    return code
 
 
 def _compare_runs(args: argparse.Namespace, results: Results) -> Comparison:
@@ -277,8 +282,11 @@ def _print_details(pair: SystemComparison, comparison: Comparison, args: argpars
         if ids:
             listed = list_some([*map(in_one_line, ids)], MAX_LISTED_DATAPOINTS)
             note(f"note: {counted(len(ids), 'datapoint')} of {system} left out, missing in the other run: {listed}")
-    if not pair.flips or not args.flips:
-        return
+    if pair.flips and args.flips:
+        _print_flips(pair, title, args)
+
+
+def _print_flips(pair: SystemComparison, title: str, args: argparse.Namespace) -> None:
     say()
     print_heading(f"{title}{counted(len(pair.flips), 'flip')}: right in one and wrong in the other")
     for flip in pair.flips[: args.flips]:

@@ -66,9 +66,8 @@ def show_result(
     `path` is the spec as the user wrote it. Notes in `printed` are not printed again.
     """
     results_option = results_option_text(results)
-    show_command = f"nip-run show {result.folder.run_id}"
     if result.manifest.is_training_run:
-        show_training(result.metrics, f"{show_command} --all{results_option}")
+        show_training(result.metrics, f"nip-run show {result.folder.run_id} --all{results_option}")
         say(f"folder: {result.folder.path}")
     elif result.manifest.is_tournament:
         show_tournament(result.metrics, full=verbose)
@@ -77,22 +76,28 @@ def show_result(
         _show_all_metrics(result)
     else:
         _show_summary(result)
-    if quiet:
-        return
-    show_problems_and_notes(result, results, printed)
-    if result.was_finished:
-        source = result.manifest.rejudge_of
-        if source is None:
-            note(f"{path} was already played; to play it again, add --again")
-        else:
-            note(f"{source.run_id} was already judged by {result.folder.run_id}; to judge it again, add --again")
+    if not quiet:
+        show_problems_and_notes(result, results, printed)
+        if result.was_finished:
+            source = result.manifest.rejudge_of
+            if source is None:
+                note(f"{path} was already played; to play it again, add --again")
+            else:
+                note(f"{source.run_id} was already judged by {result.folder.run_id}; to judge it again, add --again")
+        _suggest_commands(result, results, has_all_metrics=verbose)
+
+
+def _suggest_commands(result: FinishedRun, results: Results, *, has_all_metrics: bool) -> None:
+    """Print commands that show more about the run."""
+    results_option = results_option_text(results)
+    show_command = f"nip-run show {result.folder.run_id}"
     if result.manifest.is_tournament:
         note(f"pairings: {show_command} --all{results_option}")
         players = [row["player"] for row in result.metrics["ratings"] if row["side"] == "overall"][:2]
         compare = f"nip-run compare {result.folder.run_id} --players {' '.join(players)}"
         note(f"compare two players: {compare}{results_option}")
     elif not result.manifest.is_training_run:
-        if not verbose:
+        if not has_all_metrics:
             note("all metrics: repeat the command with -v")
         note(f"transcripts: {show_command}{results_option}")
     if result.manifest.shard is None:

@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from runner.base.errors import AgentNotActiveInChannelError
 from runner.game.protocols.protocol import Protocol
-from runner.game.protocols.rounds import Round
+from runner.game.protocols.rounds import Message, Round
 from runner.game.protocols.speeches import without_notes
 
 
@@ -20,6 +20,14 @@ class ChatMessage(_SenderName):
 
     role: str
     content: str
+
+
+def _heard_message(message: Message, protocol: Protocol) -> ChatMessage:
+    """Return a message of another agent, with the agent's name unless the agent is anonymous."""
+    sender = protocol.agent_spec(message.agent)
+    if sender.anonymous:
+        return {"role": "user", "content": message.text}
+    return {"role": "user", "name": sender.human_name, "content": message.text}
 
 
 def chat_messages(
@@ -54,12 +62,7 @@ def chat_messages(
         if len(messages_heard) > 1:
             order = protocol.channel_order(agent, seed)
             messages_heard.sort(key=lambda message: order.index(message.channel))
-        for message in messages_heard:
-            sender = protocol.agent_spec(message.agent)
-            if sender.anonymous:
-                chat.append({"role": "user", "content": message.text})
-            else:
-                chat.append({"role": "user", "name": sender.human_name, "content": message.text})
+        chat.extend(_heard_message(message, protocol) for message in messages_heard)
     if not last_round_added:
         chat.append({"role": "system", "content": last_round or ""})
     return chat

@@ -258,64 +258,73 @@ def load_prompts(
     Raises:
         SpecError: templates are missing or not valid, use unknown variables or the label; lists all problems.
     """
-    problems: list[Problem] = []
-    sources: dict[str, str] = {}
-    files: dict[str, Place] = {}
     if not folder.is_dir():
         raise SpecError([Problem(place, "prompts", f"no folder {str(folder)!r}; set a folder of templates")])
-    confidence_templates = [name + CONFIDENCE for name in protocol.verifier_names]
-    extra = [name for name in confidence_templates if confidence is not None and (folder / (name + SUFFIX)).is_file()]
-    names = [*template_names(protocol), *extra]
-    if agents is not None:
-        names = [name for name in names if name.partition(".")[0] in agents]
+    names = _names_to_load(folder, protocol, agents, with_confidence=confidence is not None)
     inherited = [] if otherwise is None else [name for name in names if not source_path(folder, name).exists()]
+    loader = _TemplateLoader(protocol, columns, place, names_columns=names_columns)
     missing = _verifier_template_problem(protocol.verifier_name, {*names} - {*inherited}, folder) if inherited else None
     if missing is not None:
-        problems.append(Problem(place, "prompts", missing))
+        loader.problems.append(Problem(place, "prompts", missing))
     for name in names:
         path = source_path(otherwise if otherwise is not None and name in inherited else folder, name)
-        file = Place(str(path), is_own=shows(path))
-        source, source_problems = _load_template(
-            path, name, protocol, columns, place=place, file=file, names_columns=names_columns
-        )
-        problems.extend(source_problems)
-        if not source_problems:
-            sources[name], files[name] = source, file
-    if confidence is not None and not problems:
-        problems = [
+        loader.load(name, path, Place(str(path), is_own=shows(path)))
+    if confidence is not None and not loader.problems:
+        loader.problems.extend(
             _unused_confidence_problem(folder, judge, place)
             for judge in protocol.verifier_names
-            if not _asks_for_confidence(_templates_of_judge(sources, protocol, judge), confidence)
-        ]
-    if problems:
-        raise SpecError(problems)
-    return PromptSet(sources, tuple(inherited), files)
+            if not _asks_for_confidence(_templates_of_judge(loader.sources, protocol, judge), confidence)
+        )
+    if loader.problems:
+        raise SpecError(loader.problems)
+    return PromptSet(loader.sources, tuple(inherited), loader.files)
 
 
-def _load_template(
-    path: Path,
-    name: str,
-    protocol: Protocol,
-    columns: Iterable[str] | None,
-    *,
-    place: Place,
-    file: Place,
-    names_columns: bool,
-) -> tuple[str, list[Problem]]:
-    """Return the source of a template and its problems. `place` is that of the spec's key `prompts`."""
-    try:
-        source = _read_template(path)
-    except OSError as error:
-        message = f"no template {str(path)!r} ({error.strerror}){_template_hint(path)}"
-        return "", [Problem(place, "prompts", message)]
-    except ValueError as error:
-        return "", [Problem(file, "", str(error), str(error))]
-    if is_function(name):
-        return source, list(function_problems(source, file))
-    hidden, variables = protocol.hidden_columns(name.partition(".")[0]), variables_for(protocol)
-    return source, list(
-        template_problems(source, file, columns, names_columns=names_columns, hidden=hidden, runner_variables=variables)
-    )
+def _names_to_load(
+    folder: Path, protocol: Protocol, agents: Collection[str] | None, *, with_confidence: bool
+) -> list[str]:
+    """Return the names of the templates of these agents, with the templates for a confidence that the folder has."""
+    confidence_templates = [name + CONFIDENCE for name in protocol.verifier_names] if with_confidence else []
+    extra = [name for name in confidence_templates if (folder / (name + SUFFIX)).is_file()]
+    names = [*template_names(protocol), *extra]
+    return names if agents is None else [name for name in names if name.partition(".")[0] in agents]
+
+
+@dataclass
+class _TemplateLoader:
+    """Loads templates, and collects their sources, files and problems. `place` is that of the spec's key `prompts`."""
+
+    protocol: Protocol
+    columns: Iterable[str] | None
+    place: Place
+    names_columns: bool
+    sources: dict[str, str] = field(default_factory=dict)
+    files: dict[str, Place] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def load(self, name: str, path: Path, file: Place) -> None:
+        """Load a template. `file` is the place of its file in messages."""
+        try:
+            source = _read_template(path)
+        except OSError as error:
+            message = f"no template {str(path)!r} ({error.strerror}){_template_hint(path)}"
+            self.problems.append(Problem(self.place, "prompts", message))
+            return
+        except ValueError as error:
+            self.problems.append(Problem(file, "", str(error), str(error)))
+            return
+        problems = list(self._check(name, source, file))
+        self.problems.extend(problems)
+        if not problems:
+            self.sources[name], self.files[name] = source, file
+
+    def _check(self, name: str, source: str, file: Place) -> Iterable[Problem]:
+        if is_function(name):
+            return function_problems(source, file)
+        return template_problems(
+            source, file, self.columns, names_columns=self.names_columns,
+            hidden=self.protocol.hidden_columns(name.partition(".")[0]), runner_variables=variables_for(self.protocol),
+        )  # fmt: skip
 
 
 def _templates_of_judge(sources: Mapping[str, str], protocol: Protocol, judge: str) -> dict[str, str]:

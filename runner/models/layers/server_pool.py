@@ -178,11 +178,15 @@ class ServerPool:
                 if refusal is not None:
                     raise refusal from None
             else:
-                self._servers[server].health.record_answer()
-                for other_server, other_error in (*progress.refusals.items(), *progress.faults.items()):
-                    if other_server != server:
-                        self._servers[other_server].health.record_accepted_elsewhere(request.sample, other_error)
+                self._record_answer(request, server, progress)
                 return completion
+
+    def _record_answer(self, request: Request, server: int, progress: _Progress) -> None:
+        """Record that a server answered, and that the other servers failed or refused a call that it accepted."""
+        self._servers[server].health.record_answer()
+        for other_server, error in (*progress.refusals.items(), *progress.faults.items()):
+            if other_server != server:
+                self._servers[other_server].health.record_accepted_elsewhere(request.sample, error)
 
     def _count_failure(
         self, error: TransientError, server: int, progress: _Progress, *, probe: bool

@@ -164,26 +164,7 @@ def commands(folder: RunFolder, manifest: Manifest) -> list[tuple[str, str]]:
     """
     here, release = _display_path(folder.path), _release_folder(folder)
     if release is not None:
-        fetched = _display_path(release)
-        if manifest.is_training_run:
-            return [
-                (
-                    "Recompute every number of the run's parts; WHERE is the registry",
-                    _command_line("reproduce", fetched, "--from", "WHERE"),
-                ),
-                ("Show the run's numbers in a terminal", _command_line("show", here)),
-            ]
-        return [
-            (
-                "Recompute every number from the transcripts, without calling a model",
-                _command_line("reproduce", fetched),
-            ),
-            (
-                "Play the run again, and test for a difference",
-                _command_line("reproduce", fetched, "--fresh", *_rows_option(release)),
-            ),
-            ("Show the run's numbers and games in a terminal", _command_line("show", here)),
-        ]
+        return _commands_of_release(release, manifest, here)
     play_commands = [("Play the run again as a new run, with the saved spec and data", _command_line(here, "--again"))]
     if manifest.status not in (Status.DONE, Status.RUNNING):
         play_commands = [
@@ -197,6 +178,30 @@ def commands(folder: RunFolder, manifest: Manifest) -> list[tuple[str, str]]:
         *([("Play the original spec file again, with its overrides", original)] if original else []),
         *([] if manifest.has_parts else replay),
         ("Check that records and numbers follow from the journal", _command_line("verify", here)),
+        ("Show the run's numbers and games in a terminal", _command_line("show", here)),
+    ]
+
+
+def _commands_of_release(release: Path, manifest: Manifest, here: str) -> list[tuple[str, str]]:
+    """Return the commands for a run in the folder of a fetched release."""
+    fetched = _display_path(release)
+    if manifest.is_training_run:
+        return [
+            (
+                "Recompute every number of the run's parts; WHERE is the registry",
+                _command_line("reproduce", fetched, "--from", "WHERE"),
+            ),
+            ("Show the run's numbers in a terminal", _command_line("show", here)),
+        ]
+    return [
+        (
+            "Recompute every number from the transcripts, without calling a model",
+            _command_line("reproduce", fetched),
+        ),
+        (
+            "Play the run again, and test for a difference",
+            _command_line("reproduce", fetched, "--fresh", *_rows_option(release)),
+        ),
         ("Show the run's numbers and games in a terminal", _command_line("show", here)),
     ]
 

@@ -34,25 +34,7 @@ def runs_site(
     Raises:
         RunError, JournalError, SpecError, ReleaseError: a file of a run is missing or damaged.
     """
-
-    def read_games(folder: RunFolder, slug: str, plan: Plan) -> CollectedGames:
-        return collect_games(folder, slug, store_piece, plan)
-
-    all_folders, is_single = with_parts(folders), len(_without_parts(folders)) == 1
-    run_ids = {folder.run_id for folder in all_folders}
-    pages = []
-    for index, folder in enumerate(all_folders):
-        manifest = folder.manifest()
-        if manifest.is_training_run:
-            from runner.pages.report.training import training_page
-
-            pages.append(training_page(folder, run_ids, titled=not is_single, has_commands=has_commands))
-        elif manifest.is_tournament:
-            from runner.pages.report.tournament import tournament_page
-
-            pages.append(tournament_page(folder, run_ids, titled=not is_single, has_commands=has_commands))
-        else:
-            pages.append(run_page(folder, f"r{index}", run_ids, collect or read_games, has_commands=has_commands))
+    pages = _build_pages(folders, store_piece, collect, has_commands=has_commands)
     sections = [page.section for page in pages]
     links = _navigation(pages)
     compares: Sequence[Mapping[str, Any]] = []
@@ -72,6 +54,32 @@ def runs_site(
     runs = [page.about for page in pages if page.about]
     about = {"format": FORMAT, "runs": runs, "compares": compares, "live": False, "notes": None}
     return Site(_title(_without_parts(folders)), links, sections, about)
+
+
+def _build_pages(
+    folders: Sequence[RunFolder], store_piece: StorePiece, collect: GameCollector | None, *, has_commands: bool
+) -> list[RunPage]:
+    """Return the pages of runs and of their parts."""
+
+    def read_games(folder: RunFolder, slug: str, plan: Plan) -> CollectedGames:
+        return collect_games(folder, slug, store_piece, plan)
+
+    all_folders, is_single = with_parts(folders), len(_without_parts(folders)) == 1
+    run_ids = {folder.run_id for folder in all_folders}
+    pages = []
+    for index, folder in enumerate(all_folders):
+        manifest = folder.manifest()
+        if manifest.is_training_run:
+            from runner.pages.report.training import training_page
+
+            pages.append(training_page(folder, run_ids, titled=not is_single, has_commands=has_commands))
+        elif manifest.is_tournament:
+            from runner.pages.report.tournament import tournament_page
+
+            pages.append(tournament_page(folder, run_ids, titled=not is_single, has_commands=has_commands))
+        else:
+            pages.append(run_page(folder, f"r{index}", run_ids, collect or read_games, has_commands=has_commands))
+    return pages
 
 
 def with_parts(folders: Sequence[RunFolder]) -> list[RunFolder]:

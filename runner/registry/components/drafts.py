@@ -47,16 +47,8 @@ def build_component_draft(path: Path, kind: Kind, naming: Naming, part: str | No
         SpecError: the files have mistakes; the error lists them all.
         ReleaseError: the component names something that others cannot get, such as a run.
     """
-    if kind not in COMPONENTS:
-        raise UsageError(f"a {kind} is not a component; components are {comma_join(COMPONENTS)}")
-    if part is not None and kind not in (Kind.AGENT, Kind.TRAINER, Kind.MODEL):
-        raise UsageError(f"--part names an agent, a trainer or a model group of a spec; omit it for a {kind}")
+    _check_source(path, kind, part)
     name = _check_names(kind, naming)
-    if not package_data.exists(path) and any(package_data.exists(folder / path) for folder in _BUILTIN_FOLDERS):
-        raise UsageError(
-            f"{path} comes with nip-run, so any spec can name it without a release; to publish a changed "
-            "version, give the path of your copy"
-        )
     component = _BUILDERS[kind](path, naming, part)
     reference = Reference(kind, naming.owner, name, naming.version)
     release = Release(
@@ -76,6 +68,19 @@ def build_component_draft(path: Path, kind: Kind, naming: Naming, part: str | No
     # The README quotes the description and the licence. Redaction may change them, and then builds the README again.
     rebuilders = {README: lambda redacted_release, _: _readme(redacted_release, reference).encode()}
     return Draft(release, {README: readme, **component.contents}, component.notes, rebuilders)
+
+
+def _check_source(path: Path, kind: Kind, part: str | None) -> None:
+    """Check that a component of this kind can be built from the path and part. Raises: UsageError: it cannot."""
+    if kind not in COMPONENTS:
+        raise UsageError(f"a {kind} is not a component; components are {comma_join(COMPONENTS)}")
+    if part is not None and kind not in (Kind.AGENT, Kind.TRAINER, Kind.MODEL):
+        raise UsageError(f"--part names an agent, a trainer or a model group of a spec; omit it for a {kind}")
+    if not package_data.exists(path) and any(package_data.exists(folder / path) for folder in _BUILTIN_FOLDERS):
+        raise UsageError(
+            f"{path} comes with nip-run, so any spec can name it without a release; to publish a changed "
+            "version, give the path of your copy"
+        )
 
 
 def _check_names(kind: Kind, naming: Naming) -> str:

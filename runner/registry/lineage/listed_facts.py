@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from runner.base.errors import ReleaseError
 from runner.base.text import shortened
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind
 from runner.registry.lineage.nodes import node_from_release
-from runner.registry.lineage.typed_facts import WrongFact, read_typed
+from runner.registry.lineage.typed_facts import WrongFact, read_section, read_typed
 from runner.registry.transports.listing import ReleaseEntry
 
 TEXTS = ("kind", "benchmark", "protocol")
@@ -35,7 +34,7 @@ def find_wrong_facts(entry: ReleaseEntry, release: Release) -> Iterator[str]:
         for name in TEXTS:
             if len(read_typed(facts, name, str) or "") > MAX_TEXT:
                 raise WrongFact(f"{name} has {len(facts[name]):,} characters; at most {MAX_TEXT} are allowed")
-        models: Mapping[str, Any] = read_typed(facts, "models", dict) or {}
+        models = read_section(facts, "models")
         if len(models) > MAX_MODELS:
             raise WrongFact(f"models has {len(models):,} names; at most {MAX_MODELS} are allowed")
         for agent in models:

@@ -25,6 +25,12 @@ def read_typed(facts: Mapping[str, Any], name: str, *types: type) -> Any:
     return value
 
 
+def read_section(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return the facts of a section; empty if it is missing. Raises WrongFact: it is not an object."""
+    section: Mapping[str, Any] = read_typed(facts, name, dict) or {}
+    return section
+
+
 def _read_rows(facts: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     rows = read_typed(facts, name, list) or []
     if any(not isinstance(row, dict) for row in rows):
@@ -157,21 +163,24 @@ def check_types(facts: Mapping[str, Any]) -> None:
         raise WrongFact(f"kind cannot be {str(facts['kind'])[:60]!r}")
     for name in (*COUNTED, "cost_usd"):
         value = read_typed(facts, name, int, *([float] if name == "cost_usd" else []))
-        if value is not None and not 0 <= value <= MAX_COUNT:
-            raise WrongFact(f"{name} cannot be {str(value)[:60]!r}")
+        _check_range(name, value, 0, MAX_COUNT)
     for name, kind in (("pinned", bool), ("point", dict), ("cleaned", list)):
         read_typed(facts, name, kind)
     _check_source(facts, "replay_of", (str,), (int, type(None)))
     _check_source(facts, "rejudge_of", (str,), (str,), (str,))
     for section in ("models", "shutdowns"):
-        texts: Mapping[str, Any] = read_typed(facts, section, dict) or {}
+        texts = read_section(facts, section)
         for name in texts:
             read_typed(texts, name, str)
-    accuracy: Mapping[str, Any] = read_typed(facts, "accuracy", dict) or {}
+    accuracy = read_section(facts, "accuracy")
     for name in ("value", "stderr", "ci_low", "ci_high", "n", "clusters"):
         value = read_typed(accuracy, name, int, float)
-        if value is not None and not -1 <= value <= (MAX_COUNT if name in ("n", "clusters") else 2):
-            raise WrongFact(f"accuracy.{name} cannot be {str(value)[:60]!r}")
+        _check_range(f"accuracy.{name}", value, -1, MAX_COUNT if name in ("n", "clusters") else 2)
+
+
+def _check_range(name: str, value: float | None, lowest: float, highest: float) -> None:
+    if value is not None and not lowest <= value <= highest:
+        raise WrongFact(f"{name} cannot be {str(value)[:60]!r}")
 
 
 def _check_source(facts: Mapping[str, Any], name: str, *types: tuple[type, ...]) -> None:

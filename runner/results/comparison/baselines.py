@@ -42,14 +42,7 @@ def find_baseline(name: str, system: System, results: Results) -> System:
         and _task_of(folder) == task
     ]  # fmt: skip
     if task is None or not fitting:
-        models = comma_join(sorted(system.verifier_models)) or "none"
-        existing = comma_join(folder.run_id for folder, _ in candidates[:5])
-        reasons = "; ".join(_task_differences(system.runs[0], [folder for folder, _ in candidates[:5]]))
-        raise UsageError(
-            f"no finished run of protocol {name!r} has the task of {system.name} and its verifier's model ({models}); "
-            f"its runs are: {existing}{reasons and f' ({reasons})'}. Play it on the same datapoints, or choose a run: "
-            "--baseline RUN"
-        )
+        raise _no_baseline_error(name, system, [folder for folder, _ in candidates[:5]])
     games = {manifest.game_sha256 for _, manifest in fitting}
     if len(games) > 1:
         listed = comma_join(folder.run_id for folder, _ in fitting)
@@ -58,6 +51,18 @@ def find_baseline(name: str, system: System, results: Results) -> System:
             "Choose one: --baseline RUN"
         )
     return load_system([folder.path for folder, _ in fitting], results)
+
+
+def _no_baseline_error(protocol: str, system: System, examples: Sequence[RunFolder]) -> UsageError:
+    """Return the error for a protocol without a run that fits. `examples` are runs of the protocol."""
+    models = comma_join(sorted(system.verifier_models)) or "none"
+    existing = comma_join(folder.run_id for folder in examples)
+    reasons = "; ".join(_task_differences(system.runs[0], examples))
+    return UsageError(
+        f"no finished run of protocol {protocol!r} has the task of {system.name} and its verifier's model ({models}); "
+        f"its runs are: {existing}{reasons and f' ({reasons})'}. Play it on the same datapoints, or choose a run: "
+        "--baseline RUN"
+    )
 
 
 def _find_named_runs(name: str, system: System, results: Results) -> System:

@@ -207,10 +207,7 @@ def compare_systems(
     """
     if margin is not None and not (math.isfinite(margin) and margin > 0):
         raise UsageError(f"the equivalence margin must be above 0, such as 0.05 for 5 points, not {margin}")
-    assertions = [parse_assertion(text) for text in asserts]
-    for assertion in assertions:
-        if assertion.metric in METRICS and METRICS[assertion.metric].is_compared:
-            check_bound(assertion, METRICS[assertion.metric])
+    assertions = _parse_assertions(asserts)
     is_alone = len(names) + (baseline is not None) < 2
     if is_alone and (not assertions or any(assertion.against_base for assertion in assertions)):
         raise UsageError(
@@ -226,6 +223,14 @@ def compare_systems(
     strong = None if ceiling is None else load_system(ceiling.split(","), results)
     comparer = _Comparer(systems, results, metric, by, seed, SystemReader(by), margin, strong, tests_one_system)
     return comparer.compare_all(baseline, assertions)
+
+
+def _parse_assertions(texts: Sequence[str]) -> list[Assertion]:
+    assertions = [parse_assertion(text) for text in texts]
+    for assertion in assertions:
+        if assertion.metric in METRICS and METRICS[assertion.metric].is_compared:
+            check_bound(assertion, METRICS[assertion.metric])
+    return assertions
 
 
 def compare_by_metric(
@@ -339,14 +344,10 @@ class _Comparer:
         stopping_notes = _stopping_notes(base) + _stopping_notes(other)
         is_stopped, are_two_systems = bool(stopping_notes), self.tests_one_system or not _is_one_system(base, other)
         result = run_paired_test(measure, matched, self.seed, stopped=is_stopped, margin=self.margin)
-        unmatched = matched.only_base, matched.only_other
+        result = self._test_unpaired(measure, base, other, stopped=is_stopped) if result is None else result
         notes = (*(notes or _task_notes(base, other)), *shared_games_notes(base, other), *stopping_notes)
-        if result is None:
-            result = run_unpaired_test(measure, self.reader.points(base, measure), self.reader.points(other, measure))
+        if not result.paired:
             notes = (*notes, "unpaired: they share no datapoint, so both datapoints and systems differ")
-            unmatched = (), ()
-            if is_stopped:
-                result = replace(result, p=None, difference=drop_error(result.difference))
         elif has_uneven_repeats(matched) and result.p is not None and are_two_systems:
             notes = (*notes, "repeats differ: p allows for the smaller spread of the system with more repeats")
         shared = shared_verdicts(base, other)
@@ -368,17 +369,28 @@ class _Comparer:
         row = replace(
             row,
             flips=tuple(find_flips(matched, base.name, other.name)),
-            only_base=tuple(point.id for point in unmatched[0]),
-            only_other=tuple(point.id for point in unmatched[1]),
+            only_base=tuple(point.id for point in matched.only_base) if result.paired else (),
+            only_other=tuple(point.id for point in matched.only_other) if result.paired else (),
             remark=remark,
             notes=notes,
         )
         if remark is None and are_two_systems:
             row = replace(row, equivalence=result.equivalence, agreement=agreement_of_judges(base, other))
             if not is_stopped:
-                sensitivity = compare_sensitivity(matched, self.seed) if measure.name == RANKING_METRIC else None
-                row = replace(row, sensitivity=sensitivity, gap_recovered=self._recovered_gap(measure, base, matched))
+                row = self._with_further_tests(row, measure, base, matched)
         return row, result
+
+    def _test_unpaired(self, measure: Metric, base: System, other: System, *, stopped: bool) -> PairedTest:
+        """Return the test of two systems that share no datapoint. If a run was stopped, it has only the difference."""
+        result = run_unpaired_test(measure, self.reader.points(base, measure), self.reader.points(other, measure))
+        return replace(result, p=None, difference=drop_error(result.difference)) if stopped else result
+
+    def _with_further_tests(
+        self, row: SystemComparison, measure: Metric, base: System, matched: MatchedPoints
+    ) -> SystemComparison:
+        """Return the row with the difference of d' and the share of the gap that was recovered."""
+        sensitivity = compare_sensitivity(matched, self.seed) if measure.name == RANKING_METRIC else None
+        return replace(row, sensitivity=sensitivity, gap_recovered=self._recovered_gap(measure, base, matched))
 
     def _recovered_gap(self, measure: Metric, base: System, matched: MatchedPoints) -> GapRecovered | None:
         if self.ceiling is None or _stopping_notes(self.ceiling):

@@ -88,19 +88,11 @@ def run_paired_test(
         (difference, p), difference_at = pairs.at_any_time(), lambda level: pairs.at_any_time(level)[0]
     elif stopped:
         difference, p, difference_at = drop_error(difference), None, lambda _: drop_error(difference)
-    total = math.fsum(weights)
     base_value, other_value = (
-        math.fsum(weight * value for weight, value in zip(weights, values, strict=True)) / total
+        _weighted_mean(weights, values)
         for values in ([_mean(row.base) for row in rows], [_mean(row.other) for row in rows])
     )
-    is_single_play = (
-        not stopped
-        and measure.is_proportion
-        and difference.groups == len(rows)
-        and all(len(row.base) == len(row.other) == 1 for row in rows)
-    )
-    differences = [row.difference for row in rows]
-    mid_p = mid_p_mcnemar(sum(d < 0 for d in differences), sum(d > 0 for d in differences)) if is_single_play else None
+    mid_p = None if stopped or not measure.is_proportion else _mcnemar_of_single_plays(rows, difference.groups)
     exact = sign_flip.exact and not stopped
     equivalence = None if margin is None or stopped else pairs.equivalence(measure.bound, margin)
     return PairedTest(
@@ -126,6 +118,18 @@ class _Row:
 def drop_error(difference: Difference) -> Difference:
     """Return a difference without its error and interval."""
     return Difference(difference.value, None, None, None, None, difference.groups)
+
+
+def _weighted_mean(weights: Sequence[float], values: Sequence[float]) -> float:
+    return math.fsum(weight * value for weight, value in zip(weights, values, strict=True)) / math.fsum(weights)
+
+
+def _mcnemar_of_single_plays(rows: Sequence[_Row], groups: int) -> float | None:
+    """Return McNemar's mid-p, or None unless each datapoint was played once and is a group of its own."""
+    if groups != len(rows) or any(len(row.base) != 1 or len(row.other) != 1 for row in rows):
+        return None
+    differences = [row.difference for row in rows]
+    return mid_p_mcnemar(sum(d < 0 for d in differences), sum(d > 0 for d in differences))
 
 
 def _paired_groups(measure: Metric, rows: Sequence[_Row], weights: Sequence[float]) -> Pairs:

@@ -17,7 +17,7 @@ from statistics import fmean
 from runner.base.errors import UsageError
 from runner.base.storage.parquet import read_tables
 from runner.base.text import decimal
-from runner.results.comparison.matching import match_systems
+from runner.results.comparison.matching import MatchedPoints, match_systems
 from runner.results.comparison.systems import SystemReader
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -230,6 +230,14 @@ def _variance_of_run(run: RunFolder, *, run_is_baseline: bool) -> VarianceOfDiff
     return _build_estimate(2 * between, 2 * split.within, source, groups)
 
 
+def _describe_unmatched(first: RunFolder, second: RunFolder, matched: MatchedPoints) -> str:
+    """Return how the tasks of two runs differ if a run has datapoints that the other does not have; otherwise ""."""
+    if not (matched.only_base or matched.only_other):
+        return ""
+    group_columns = saved_value(first, "dataset", "group_by"), saved_value(second, "dataset", "group_by")
+    return f"; {second.run_id} against {first.run_id}: {describe_task_difference(first, second, group_columns)}"
+
+
 def _paired_variance(first: RunFolder, second: RunFolder) -> tuple[VarianceOfDifference, _FactorAt]:
     """Return the variance of the difference between two runs on the datapoints that both have, paired as in `compare`.
 
@@ -242,10 +250,7 @@ def _paired_variance(first: RunFolder, second: RunFolder) -> tuple[VarianceOfDif
         for i, run in enumerate(runs)
     )
     total, split = paired_total(first_scores, second_scores), paired_split(first_scores, second_scores)
-    both, unmatched = f"{first.run_id} and {second.run_id}", ""
-    if matched.only_base or matched.only_other:
-        group_columns = saved_value(first, "dataset", "group_by"), saved_value(second, "dataset", "group_by")
-        unmatched = f"; {second.run_id} against {first.run_id}: {describe_task_difference(*runs, group_columns)}"
+    both, unmatched = f"{first.run_id} and {second.run_id}", _describe_unmatched(first, second, matched)
     if total is None:
         raise UsageError(
             f"runs {both} share fewer than two groups of datapoints{unmatched}; name two runs on the same dataset"
@@ -255,8 +260,8 @@ def _paired_variance(first: RunFolder, second: RunFolder) -> tuple[VarianceOfDif
     # A difference is between -1 and 1, so no other group can be further from the mean of these groups.
     groups, furthest = len(differences), 1 + abs(fmean(differences))
     fewest = min(len(point.scores) for pair in matched.pairs for point in pair)
-    step = groups / (len(matched.pairs) * fewest)
-    approximation = approximate_differences(differences, [sizes[group] for group in first_scores.groups], 1.0, step)
+    group_sizes, step = [sizes[group] for group in first_scores.groups], groups / (len(matched.pairs) * fewest)
+    approximation = approximate_differences(differences, group_sizes, 1.0, step)
 
     def factor_at(difference: float) -> float:
         return approximation.variance(difference) / variance_in_runs if total else 1.0

@@ -112,7 +112,11 @@ class _RunPlayer:
         self._connection = self._connect()
         self._engine = self._create_engine(failed_calls)
         self._alive_task = asyncio.create_task(self._send_alive())
-        self._handlers: Mapping[type, Callable[[Any], None]] = {
+        self._handlers = self._create_handlers()
+
+    def _create_handlers(self) -> Mapping[type, Callable[[Any], None]]:
+        """Return the function that handles each type of message from the writer."""
+        return {
             messages.Lease: self._accept_lease,
             messages.Acknowledged: self._journal.acknowledge,
             messages.Granted: self._permits.grant,
