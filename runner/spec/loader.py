@@ -75,7 +75,8 @@ def load_saved(path: str | Path, known_dataset: Dataset | None = None) -> Spec:
         SpecError: the spec has errors; lists all of them.
     """
     lookups = (reject_run_ids, reject_references)
-    return _single_spec(path, _load(Path(path), path, (), saved=True, lookups=lookups, known_dataset=known_dataset))
+    inputs = LoadedInputs(saved=True, known_dataset=known_dataset)
+    return _single_spec(path, _load(Path(path), path, (), inputs, lookups=lookups))
 
 
 def _single_spec(source: SpecSource, specs: Sequence[Spec]) -> Spec:
@@ -107,12 +108,12 @@ def load_specs(
     Raises:
         SpecError: the spec or a point has errors; lists all of them.
     """
-    lookups = (find_run, find_component)
+    inputs, lookups = LoadedInputs(), (find_run, find_component)
     if isinstance(source, Mapping):
-        return _load(Path(_NAME_WITHOUT_FILE), source, overrides, saved=False, lookups=lookups, tree=tree)
+        return _load(Path(_NAME_WITHOUT_FILE), source, overrides, inputs, lookups=lookups, tree=tree)
     saved = Path(source) / SAVED_SPEC
     path = saved if package_data.is_file(saved) else source  # the folder of a run
-    return _load(_find_spec_file(path, suggestions), path, overrides, saved=False, lookups=lookups)
+    return _load(_find_spec_file(path, suggestions), path, overrides, inputs, lookups=lookups)
 
 
 def read_spec_data(path: str | Path, find_component: FindComponent) -> LayeredData:
@@ -156,11 +157,10 @@ def _load(
     spec_file: Path,
     source: SpecSource,
     overrides: Overrides,
+    inputs: LoadedInputs,
     *,
-    saved: bool,
     lookups: tuple[FindRun, FindComponent],
     tree: ProjectTree | None = None,
-    known_dataset: Dataset | None = None,
 ) -> list[Spec]:
     find_run, find_component = lookups
     parsed_overrides = _parse_overrides(overrides)
@@ -168,7 +168,7 @@ def _load(
     tree = tree or ProjectTree.of(spec_file)
     components = Components(find_component, tree)
     layered = _load_layers(spec_file, source, parsed_overrides, components)
-    inputs, sweep = LoadedInputs(saved=saved, known_dataset=known_dataset), Sweep(layered)
+    sweep = Sweep(layered)
     sweep.check_size()
     overridden = frozenset(override.text.partition("=")[0].lstrip("+~") for override in parsed_overrides)
     problems = [*layered.wrong_nulls, *_sweep_problems(layered, sweep)]

@@ -23,7 +23,7 @@ from runner.pages.charts.protocol import protocol_picture
 from runner.pages.charts.reliability import ReliabilityBins, reliability
 from runner.pages.charts.rows import bars, forest
 from runner.pages.charts.scales import Scale, decades, extent
-from runner.pages.charts.styles import COLORS, COLUMN, FULL, PAGE, Look
+from runner.pages.charts.styles import COLORS, COLUMN, FULL, PAGE, ChartFrame, Look
 from runner.pages.html import style
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -37,30 +37,30 @@ def bins(n: float | None) -> list[dict[str, float | None]]:
 
 
 CHARTS: dict[str, Chart] = {
-    "forest": lambda name, value, look: forest([ChartEstimate(name, value, value, 0.9)], title=name, look=look),
+    "forest": lambda name, value, look: forest([ChartEstimate(name, value, value, 0.9)], ChartFrame(name, look)),
     "forest with a reference": lambda name, value, look: forest(
         [ChartEstimate(name, value), ChartEstimate("b", 0.2, 0.1, None)],
-        title=name, look=look, reference=value
+        ChartFrame(name, look), reference=value
     ),
     "bars": lambda name, value, look: bars(
-        [ChartEstimate(name, value, 0.1, value)], title=name, look=look, baseline=ChartEstimate(name, value, 0.2, 0.4)
+        [ChartEstimate(name, value, 0.1, value)], ChartFrame(name, look), baseline=ChartEstimate(name, value, 0.2, 0.4)
     ),
     "frontier": lambda name, value, look: frontier(
         [PricedSystem(name, ChartEstimate(name, value, 0.1, value), value),
          PricedSystem("b", ChartEstimate("b", 0.5), 0.2)],
-        title=name, look=look, x=name, y=name,
+        ChartFrame(name, look), x=name, y=name,
     ),
-    "columns": lambda name, value, look: columns([(1, value), (2, 3.0)], title=name, look=look, x=name, y=name),
+    "columns": lambda name, value, look: columns([(1, value), (2, 3.0)], ChartFrame(name, look), x=name, y=name),
     "curve": lambda name, value, look: curve(
         [
             Series(name, [(0, ChartEstimate("", 0.5, 0.4, 0.6)), (1, ChartEstimate("", value, 0.1, value))]),
             Series("b", []),
         ],
-        title=name, look=look, x=name, y=name,
+        ChartFrame(name, look), x=name, y=name,
     ),
-    "reliability": lambda name, value, look: reliability([ReliabilityBins(name, bins(value))], title=name, look=look),
+    "reliability": lambda name, value, look: reliability([ReliabilityBins(name, bins(value))], ChartFrame(name, look)),
     "heat": lambda name, value, look: heatmap(
-        [name, "b"], [name], [[value], [0.5]], title=name, look=look, row_name=name, column_name=name
+        [name, "b"], [name], [[value], [0.5]], ChartFrame(name, look), row_name=name, column_name=name
     ),
 }  # fmt: skip
 
@@ -115,7 +115,7 @@ def test_a_chart_has_the_same_bytes_each_time_and_ids_of_its_own(name: str) -> N
 
 
 def test_a_key_tells_two_charts_of_the_same_numbers_apart() -> None:
-    charts = [forest([ChartEstimate("a", 0.5)], title="t", key=key) for key in ("one", "two")]
+    charts = [forest([ChartEstimate("a", 0.5)], ChartFrame("t", key=key)) for key in ("one", "two")]
     assert charts[0] != charts[1]
 
 
@@ -124,11 +124,11 @@ def test_a_key_tells_two_charts_of_the_same_numbers_apart() -> None:
 def test_no_point_one_and_two_hundred_make_sense(count: int) -> None:
     estimates = [ChartEstimate(f"system {at}", at / 200, at / 200 - 0.01, at / 200 + 0.01) for at in range(count)]
     for chart in (
-        forest(estimates, title="t"),
-        bars(estimates, title="t"),
-        curve([Series("s", list(enumerate(estimates)))], title="t"),
-        columns([(at, 1.0) for at in range(count)], title="t"),
-        heatmap([one.name for one in estimates], ["c"], [[one.value] for one in estimates], title="t"),
+        forest(estimates, ChartFrame("t")),
+        bars(estimates, ChartFrame("t")),
+        curve([Series("s", list(enumerate(estimates)))], ChartFrame("t")),
+        columns([(at, 1.0) for at in range(count)], ChartFrame("t")),
+        heatmap([one.name for one in estimates], ["c"], [[one.value] for one in estimates], ChartFrame("t")),
     ):
         root = parsed(chart)
         wide = float((root.get("viewBox") or "").split()[2])
@@ -138,7 +138,7 @@ def test_no_point_one_and_two_hundred_make_sense(count: int) -> None:
 
 
 def test_a_value_stands_where_the_scale_says() -> None:
-    chart = parsed(forest([ChartEstimate("a", 0.25, 0.0, 0.5)], title="t", domain=(0.0, 1.0)))
+    chart = parsed(forest([ChartEstimate("a", 0.25, 0.0, 0.5)], ChartFrame("t"), domain=(0.0, 1.0)))
     [mark] = chart.iter(f"{SVG}circle")
     left, right = PAGE.size * 0.6, PAGE.width - PAGE.size * 0.6
     assert float(mark.get("cx") or 0) == pytest.approx(left + 0.25 * (right - left), abs=0.01)
@@ -148,26 +148,26 @@ def test_a_value_stands_where_the_scale_says() -> None:
 
 
 def test_bars_of_a_share_are_as_long_as_it_is() -> None:
-    chart = parsed(bars([ChartEstimate("a", 0.5), ChartEstimate("b", 0.25)], title="t", domain=(0.0, 1.0)))
+    chart = parsed(bars([ChartEstimate("a", 0.5), ChartEstimate("b", 0.25)], ChartFrame("t"), domain=(0.0, 1.0)))
     wide = [float(one.get("width") or 0) for one in chart.iter(f"{SVG}rect") if one.get("class") == "c-bar c-s0"]
     assert wide[0] == pytest.approx(2 * wide[1], abs=0.02)
 
 
 def test_a_missing_value_breaks_the_line_and_not_the_chart() -> None:
     points = [(at, ChartEstimate("", None if at == 2 else 0.5 + at / 100)) for at in range(5)]
-    chart = parsed(curve([Series("s", points)], title="t"))
+    chart = parsed(curve([Series("s", points)], ChartFrame("t")))
     assert len(list(chart.iter(f"{SVG}polyline"))) == 2
     assert len([one for one in chart.iter(f"{SVG}circle") if one.get("class") == "c-mark c-s0"]) == 4
 
 
 def test_an_open_end_has_an_arrow_and_the_sign_of_infinity() -> None:
-    chart = forest([ChartEstimate("d'", 1.5, 0.5, None)], title="t")
+    chart = forest([ChartEstimate("d'", 1.5, 0.5, None)], ChartFrame("t"))
     assert "1.500 [0.500, not estimable]" in texts(chart)
     assert len(list(parsed(chart).iter(f"{SVG}polyline"))) == 1
 
 
 def test_columns_of_many_numbers_hold_all_games() -> None:
-    chart = parsed(columns([(at, 2.0) for at in range(1000)], title="t"))
+    chart = parsed(columns([(at, 2.0) for at in range(1000)], ChartFrame("t")))
     counts = [
         float((one.findtext(f"{SVG}title") or "").split(": ")[1].replace(",", "")) for one in chart.iter(f"{SVG}rect")
     ]
@@ -187,7 +187,7 @@ def test_a_chart_on_paper_needs_nothing_else_and_has_the_width_of_a_column() -> 
 
 def test_series_differ_without_their_colours() -> None:
     points = [(at, ChartEstimate("", at / 10)) for at in range(3)]
-    chart = parsed(curve([Series(str(n), points) for n in range(6)], title="t", look=COLUMN))
+    chart = parsed(curve([Series(str(n), points) for n in range(6)], ChartFrame("t", COLUMN)))
     lines = {one.get("stroke-dasharray") for one in chart.iter(f"{SVG}polyline")}
     assert len(lines) == 6
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from runner.base.errors import (
@@ -49,38 +49,28 @@ class RecordLookup(Protocol):
     def get(self, sample: SampleKey) -> CallRecord | EndedRecord | None: ...
 
 
+@dataclass
 class JournaledCompleter:
-    """Answers requests from the journal, or calls the model and writes the answer to the journal before returning it.
+    """Answers requests from the journal, or calls the model and stores the answer in the journal first."""
 
-    `records` are the records at the start of this process. `parameter_hashes` has the hash of each model group's
-    parameters. `sharing_groups` are the groups that request the answers for siblings in one call. `sent_messages`
-    returns a request's messages as the server receives them. `charge` returns the amount that a budget counts for an
-    answer, if it differs from the answer's cost. With `repeats_lost_calls`, calls that failed in transport are
-    repeated.
-    """
+    complete_live: Complete
+    """Calls the model."""
+    journal: RecordLog
+    records: RecordLookup
+    """The records at the start of this process."""
+    parameter_hashes: Mapping[str, str]
+    """The hash of each model group's parameters."""
+    sharing_groups: frozenset[str] = frozenset()
+    """The groups that request the answers for siblings in one call."""
+    sent_messages: Callable[[Request], Sequence[ChatMessage]] = lambda request: request.messages
+    """Returns a request's messages as the server receives them."""
+    events: CallEvents = NO_EVENTS
+    charge: Callable[[Request, Completion], UsageTotals | None] = lambda _, __: None
+    """Returns the amount that a budget counts for an answer, if it differs from the answer's cost."""
+    repeats_lost_calls: bool = True
+    """Whether calls that failed in transport are repeated."""
 
-    def __init__(
-        self,
-        complete: Complete,
-        journal: RecordLog,
-        records: RecordLookup,
-        parameter_hashes: Mapping[str, str],
-        *,
-        sharing_groups: frozenset[str] = frozenset(),
-        sent_messages: Callable[[Request], Sequence[ChatMessage]] = lambda request: request.messages,
-        events: CallEvents = NO_EVENTS,
-        charge: Callable[[Request, Completion], UsageTotals | None] = lambda _, __: None,
-        repeats_lost_calls: bool = True,
-    ) -> None:
-        self._complete = complete
-        self._journal = journal
-        self._records = records
-        self._parameter_hashes = parameter_hashes
-        self._sharing_groups = sharing_groups
-        self._sent_messages = sent_messages
-        self._events = events
-        self._charge = charge
-        self._repeats_lost_calls = repeats_lost_calls
+    def __post_init__(self) -> None:
         self._unclaimed: dict[SampleKey, Completion] = {}
         """Recorded answers for siblings, whose games have not requested them yet."""
         self._locks: dict[SampleKey, asyncio.Lock] = {}
@@ -95,29 +85,29 @@ class JournaledCompleter:
             JournalError: the journal has an answer to another request for this sample.
         """
         # Journals before format 2 have a hash of the messages before their conversion for the server.
-        messages = self._sent_messages(request) if self._journal.is_bound_to_run else request.messages
-        identity = RequestRecord(self._parameter_hashes[request.group], messages_hash(messages))
+        messages = self.sent_messages(request) if self.journal.is_bound_to_run else request.messages
+        identity = RequestRecord(self.parameter_hashes[request.group], messages_hash(messages))
         completion = self._from_journal(request, identity)
         if completion is None:
             completion = await self._from_model(request, identity)
-        self._events.on_answer(request, completion)
+        self.events.on_answer(request, completion)
         return completion
 
     async def _from_model(self, request: Request, identity: RequestRecord) -> Completion:
         """Return the model's answer or raise the error that ended the call, once its record is on disk."""
         try:
-            if request.group in self._sharing_groups and request.siblings:
+            if request.group in self.sharing_groups and request.siblings:
                 completion = await self._call_with_siblings(request, identity)
             else:
                 completion = await self._call_one(request, identity)
         except CallError as error:
-            await self._journal.append(EndedRecord.from_error(request.sample, identity, error).to_json())
-            self._events.on_settled(request.sample)
+            await self.journal.append(EndedRecord.from_error(request.sample, identity, error).to_json())
+            self.events.on_settled(request.sample)
             raise
         except ProviderRefusal:
-            self._events.on_refused(request.sample)
+            self.events.on_refused(request.sample)
             raise
-        self._events.on_settled(request.sample)
+        self.events.on_settled(request.sample)
         return completion
 
     def _from_journal(self, request: Request, identity: RequestRecord) -> Completion | None:
@@ -127,7 +117,7 @@ class JournaledCompleter:
             JournalError: the recorded request differs.
             CallError: the call failed, and must not be repeated.
         """
-        record = self._records.get(request.sample)
+        record = self.records.get(request.sample)
         if record is None:
             return None
         if not record.request.matches(identity):
@@ -137,7 +127,7 @@ class JournaledCompleter:
             )
         if isinstance(record, CallRecord):
             return record.completion
-        if record.is_transient and self._repeats_lost_calls:
+        if record.is_transient and self.repeats_lost_calls:
             return None  # another attempt may succeed
         raise record.as_error()
 
@@ -150,10 +140,10 @@ class JournaledCompleter:
             unanswered = [
                 sample
                 for sample in request.siblings
-                if sample not in self._requested and self._records.get(sample) is None
+                if sample not in self._requested and self.records.get(sample) is None
             ]
             try:
-                if not unanswered or request.group not in self._sharing_groups:
+                if not unanswered or request.group not in self.sharing_groups:
                     return await self._call_one(request, identity)
                 # This sample must be first, because a server may return fewer answers than requested.
                 return await self._call_many(request, identity, [request.sample, *sorted(unanswered)][:MAX_N])
@@ -170,15 +160,15 @@ class JournaledCompleter:
         try:
             completion = await self._answer(combined)
         except SeveralRefusedError as error:
-            self._sharing_groups -= {request.group}
-            await self._events.on_failure(request, 1, error, 0.0)
+            self.sharing_groups -= {request.group}
+            await self.events.on_failure(request, 1, error, 0.0)
             return await self._call_one(request, identity)
         except BudgetExhausted:
             return await self._call_one(request, identity)
         answers = list(zip(samples, split_choices(completion), strict=False))
         if len(answers) < len(samples) and not completion.from_cache and "error" not in completion.other_fields:
-            self._events.on_fewer_answers(request)
-        charge = self._charge(combined, completion)
+            self.events.on_fewer_answers(request)
+        charge = self.charge(combined, completion)
         records = (
             RepeatRecord.of(sample, request.sample, index)
             if index and answer.body is not None
@@ -186,10 +176,10 @@ class JournaledCompleter:
             for index, (sample, answer) in enumerate(answers)
         )
         # The records are written atomically, so that a resumed run sends the same request again after a kill.
-        await self._journal.append(*(record.to_json() for record in records))
+        await self.journal.append(*(record.to_json() for record in records))
         for sample, answer in answers:
             if not completion.from_cache:
-                self._events.on_recorded(replace(request, sample=sample, n=len(samples)), answer)
+                self.events.on_recorded(replace(request, sample=sample, n=len(samples)), answer)
             self._requested.add(sample)
             self._unclaimed[sample] = answer
         return self._unclaimed.pop(request.sample)
@@ -197,12 +187,12 @@ class JournaledCompleter:
     async def _call_one(self, request: Request, identity: RequestRecord) -> Completion:
         """Make one call for this sample."""
         completion = await self._answer(request)
-        record = CallRecord(request.sample, identity, completion, self._charge(request, completion))
-        await self._journal.append(record.to_json())
-        self._events.on_recorded(request, completion)
+        record = CallRecord(request.sample, identity, completion, self.charge(request, completion))
+        await self.journal.append(record.to_json())
+        self.events.on_recorded(request, completion)
         return completion
 
     async def _answer(self, request: Request) -> Completion:
         """Make one call, and convert the answer to the form that the journal's format requires."""
-        completion = with_own_choice(await self._complete(request))
-        return completion if self._journal.is_bound_to_run else without_body(completion)
+        completion = with_own_choice(await self.complete_live(request))
+        return completion if self.journal.is_bound_to_run else without_body(completion)

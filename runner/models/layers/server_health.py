@@ -16,6 +16,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from runner.base.errors import (
     CallError,
@@ -102,27 +103,22 @@ def judge_refusals(group: str, refusals: Sequence[CallError], unreachable: Seque
     )
 
 
+@dataclass
 class ServerHealth:
-    """The health of one server of a group.
+    """The health of one server of a group."""
 
-    `on_change` is called with a message when the server is excluded, and with None when it answers again.
-    `on_difference` is called after other servers accepted calls that this server refused, with the number of these
-    calls since its last call and the error message of the last one.
-    """
+    server: str
+    group: str
+    failures: int
+    waits: TransientPolicy
+    on_change: Callable[[str | None], None] = lambda _: None
+    """Called with a message when the server is excluded, and with None when it answers again."""
+    on_difference: Callable[[int, str], None] = lambda *_: None
+    """Called after other servers accepted calls that this server refused, with the number of these calls since its
+    last call and the error message of the last one."""
+    clock: Callable[[], float] = time.monotonic
 
-    def __init__(
-        self,
-        server: str,
-        group: str,
-        failures: int,
-        waits: TransientPolicy,
-        *,
-        on_change: Callable[[str | None], None] = lambda _: None,
-        on_difference: Callable[[int, str], None] = lambda *_: None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._server, self._group, self._failures, self._waits = server, group, failures, waits
-        self._on_change, self._on_difference, self._clock = on_change, on_difference, clock
+    def __post_init__(self) -> None:
         self._jitter = random.Random()
         self._has_answered = False
         self._samples: set[SampleKey] = set()
@@ -137,7 +133,7 @@ class ServerHealth:
     @property
     def is_due(self) -> bool:
         """Whether the server is excluded and may get a probe now."""
-        return self.is_excluded and not self._is_probing and self._clock() >= self._next_probe_at
+        return self.is_excluded and not self._is_probing and self.clock() >= self._next_probe_at
 
     @contextmanager
     def probing(self) -> Iterator[None]:
@@ -157,25 +153,25 @@ class ServerHealth:
         self._samples.clear()
         if self.is_excluded:
             self.is_excluded, self._failed_probes = False, 0
-            self._on_change(None)
+            self.on_change(None)
 
     def record_accepted_elsewhere(self, sample: SampleKey, error: CallError) -> None:
         """Record that another server accepted a call that this server answered with an error."""
         self._samples.add(sample)
         self._unreported += 1
-        is_repeated = len(self._samples) >= self._failures
+        is_repeated = len(self._samples) >= self.failures
         if not self.is_excluded and (
             refuses_all(error) or (is_repeated and (is_fault(error) or not self._has_answered))
         ):
             self.is_excluded = True
             self._schedule_probe()
-            self._on_change(
-                f"{self._server} does not accept calls of models.{self._group} that other servers accept; its games "
+            self.on_change(
+                f"{self.server} does not accept calls of models.{self.group} that other servers accept; its games "
                 "continue at the other servers, and one call at a time tests this server"
             )
         if self.is_excluded or is_refusal(error):  # retries handle occasional failures, which need no report
             calls, self._unreported = self._unreported, 0
-            self._on_difference(calls, str(error))
+            self.on_difference(calls, str(error))
 
     def _schedule_probe(self) -> None:
-        self._next_probe_at = self._clock() + self._waits.wait(self._failed_probes + 1, self._jitter)
+        self._next_probe_at = self.clock() + self.waits.wait(self._failed_probes + 1, self._jitter)

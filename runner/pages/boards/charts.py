@@ -10,6 +10,7 @@ from runner.pages.boards.lists import BoardRow, TaskList
 from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.charts.frontier import PricedSystem, frontier, frontier_of
 from runner.pages.charts.heatmap import heatmap
+from runner.pages.charts.styles import ChartFrame
 from runner.pages.sweeps import SweepPoints, format_value, short_names
 
 MAX_ROWS = 100
@@ -25,7 +26,7 @@ def cost_chart(listed: TaskList) -> Markup | None:
         return None
     frontier_names = {system.name for system in frontier_of(systems)}
     shown_systems = systems[:MAX_ROWS] + [system for system in systems[MAX_ROWS:] if system.name in frontier_names]
-    return frontier(shown_systems, title=f"Cost and accuracy, {listed.benchmark}", key=listed.name)
+    return frontier(shown_systems, ChartFrame(f"Cost and accuracy, {listed.benchmark}", key=listed.name))
 
 
 def _priced_system(row: BoardRow) -> PricedSystem:
@@ -49,7 +50,7 @@ def sweep_chart(sweep: SweepPoints, key: str) -> Markup | None:
     names = short_names(sweep.keys)
     return heatmap(
         rows, columns, [[cells.get((row, column)) for column in columns] for row in rows],
-        title=f"Accuracy, {sweep.name}", row_name=names[down], column_name=names[across], key=key,
+        ChartFrame(f"Accuracy, {sweep.name}", key=key), row_name=names[down], column_name=names[across],
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from runner.pages.charts.axes import Axis, draw_axes
 from runner.pages.charts.drawing import Drawing, empty_chart
 from runner.pages.charts.labels import drawable, format_count, join_facts
 from runner.pages.charts.scales import Tick, extent
-from runner.pages.charts.styles import PAGE, Look
+from runner.pages.charts.styles import ChartFrame
 
 MAX_COLUMNS = 40
 """Maximum number of columns. If there are more values, each column stands for several values."""
@@ -32,16 +32,16 @@ class _Column:
 
 
 def columns(
-    counts: Sequence[tuple[float, float | None]], *, title: str, look: Look = PAGE, x: str = "", y: str = "games"
+    counts: Sequence[tuple[float, float | None]], frame: ChartFrame, *, x: str = "", y: str = "games"
 ) -> Markup:
     """Draw the count of each whole number, such as the games for each number of rounds."""
     pairs = [(int(number), drawable(count)) for number, count in counts if drawable(number) is not None]
     counts_by_number = {number: count for number, count in pairs if count is not None}
     if not counts_by_number:
-        return empty_chart(look, title)
+        return empty_chart(frame)
     step = math.ceil((max(counts_by_number) - min(counts_by_number) + 1) / MAX_COLUMNS)
     drawn = _group(counts_by_number, step)
-    drawing = Drawing(look, title)
+    drawing, look = Drawing(frame), frame.look
     ticks = tuple(Tick(column.start + (step - 1) / 2, column.name) for column in drawn)
     x_axis = Axis(x, drawn[0].start - 0.6, drawn[-1].start + step - 0.4, ticks)
     y_axis = Axis(y, *extent([column.count for column in drawn], low=0.0))

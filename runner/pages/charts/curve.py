@@ -13,7 +13,7 @@ from runner.pages.charts.drawing import Drawing, empty_chart
 from runner.pages.charts.estimates import ChartEstimate, values_of
 from runner.pages.charts.labels import drawable, join_facts
 from runner.pages.charts.scales import Scale, Tick, extent
-from runner.pages.charts.styles import PAGE, Look
+from runner.pages.charts.styles import ChartFrame
 from runner.results.metric_definitions import RANKING_METRIC
 
 Segment = Sequence[tuple[float, ChartEstimate]]
@@ -36,20 +36,18 @@ _MAX_MARKS = 60
 
 def curve(
     series: Sequence[Series],
+    frame: ChartFrame,
     *,
-    title: str,
-    look: Look = PAGE,
     x: str = "iteration",
     y: str = RANKING_METRIC,
     domain: tuple[float, float] | None = None,
     note: str = "",
-    key: str = "",
 ) -> Markup:
     """Draw lines with bands for their intervals. A missing value interrupts the line."""
     x_values = sorted({x_value for line in series for x_value, _ in line.points if drawable(x_value) is not None})
     if not x_values:
-        return empty_chart(look, title, key=key)
-    drawing = Drawing(look, title)
+        return empty_chart(frame)
+    drawing = Drawing(frame)
     if len(series) > 1:
         drawing.legend([line.name for line in series])
     low, high = domain or extent(values_of([point for line in series for _, point in line.points]))
@@ -58,7 +56,7 @@ def curve(
         first, last = first - 1, last + 1
     are_few_whole = len(x_values) <= _MAX_TICKS and all(x_value == int(x_value) for x_value in x_values)
     ticks = tuple(Tick(x_value, f"{x_value:.0f}") for x_value in x_values) if are_few_whole else ()
-    x_scale, y_scale = draw_axes(drawing, Axis(x, first, last, ticks), Axis(y, low, high), look.width * 0.5)
+    x_scale, y_scale = draw_axes(drawing, Axis(x, first, last, ticks), Axis(y, low, high), frame.look.width * 0.5)
     for number, line in enumerate(series):
         for segment in _segments(line):
             _draw_band(drawing, segment, (x_scale, y_scale), number)
@@ -66,7 +64,7 @@ def curve(
         for segment in _segments(line):
             _draw_line(drawing, line.name, segment, (x_scale, y_scale), number)
     drawing.note(note)
-    return drawing.svg(_description(series, x, y), key)
+    return drawing.svg(_description(series, x, y))
 
 
 def _segments(series: Series) -> list[list[tuple[float, ChartEstimate]]]:

@@ -13,7 +13,7 @@ from typing import Any
 from markupsafe import Markup
 
 from runner.pages.charts.labels import cut_to_width, mark_invisible, width_of
-from runner.pages.charts.styles import PAGE, POINTS_AN_INCH, SERIES, Look, attributes
+from runner.pages.charts.styles import PAGE, POINTS_AN_INCH, SERIES, ChartFrame, attributes
 
 _FONTS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 Point = tuple[float, float]
@@ -22,15 +22,15 @@ Point = tuple[float, float]
 class Drawing:
     """Collects the elements of a chart from top to bottom; `y` is the top of the free space below them."""
 
-    def __init__(self, look: Look, title: str, width: float | None = None) -> None:
-        self.look, self.size = look, look.size
-        self.width = max(look.width, width or 0.0)
+    def __init__(self, frame: ChartFrame, width: float | None = None) -> None:
+        self.look, self.size = frame.look, frame.look.size
+        self.width = max(self.look.width, width or 0.0)
         self.y = 0.0
-        self._title = mark_invisible(title)
+        self._title, self._key = mark_invisible(frame.title), frame.key
         self._parts: list[Markup] = []
-        if look.shows_title:
+        if self.look.shows_title:
             self.y += self.size * 1.4
-            self.text(0, self.y - self.size * 0.3, title, max_width=self.width, bold=True)
+            self.text(0, self.y - self.size * 0.3, frame.title, max_width=self.width, bold=True)
 
     def add(
         self,
@@ -77,10 +77,8 @@ class Drawing:
 
     def whisker(
         self,
-        x1: float,
-        y1: float,
-        x2: float,
-        y2: float,
+        start: Point,
+        end: Point,
         role: str = "whisker",
         *,
         series: int | None = None,
@@ -89,9 +87,9 @@ class Drawing:
     ) -> None:
         """Draw a line between the ends of an interval, with a short bar across each end that has a cap."""
         half = self.size * 0.27
-        dx, dy = (0.0, half) if y1 == y2 else (half, 0.0)
-        self.line(x1, y1, x2, y2, role, series=series, **extra)
-        for (x, y), has_cap in zip(((x1, y1), (x2, y2)), caps, strict=True):
+        dx, dy = (0.0, half) if start[1] == end[1] else (half, 0.0)
+        self.line(*start, *end, role, series=series, **extra)
+        for (x, y), has_cap in zip((start, end), caps, strict=True):
             if has_cap:
                 self.line(x - dx, y - dy, x + dx, y + dy, role, series=series)
 
@@ -159,12 +157,14 @@ class Drawing:
         self.y += self.size * 1.4
         self.text(0, self.y - self.size * 0.3, line, "soft", max_width=self.width)
 
-    def svg(self, description: str, key: str = "") -> Markup:
-        """Return the chart as SVG. Two charts with the same content on one page need different keys."""
+    def svg(self, description: str) -> Markup:
+        """Return the chart as SVG."""
         height = max(self.y, self.size)
         body = Markup("\n").join(self._parts)
         full_description = mark_invisible(description)
-        name = hashlib.sha256("\0".join((key, self._title, full_description, str(body))).encode()).hexdigest()[:12]
+        name = hashlib.sha256("\0".join((self._key, self._title, full_description, str(body))).encode()).hexdigest()[
+            :12
+        ]
         box: dict[str, str | float] = {
             "viewBox": f"0 0 {_number(self.width)} {_number(height)}",
             "font-size": self.size,
@@ -193,11 +193,11 @@ class Drawing:
         return chart
 
 
-def empty_chart(look: Look, title: str, reason: str = "There is no data to draw yet.", key: str = "") -> Markup:
+def empty_chart(frame: ChartFrame, reason: str = "There is no data to draw yet.") -> Markup:
     """Return a chart that contains only a reason instead of data."""
-    drawing = Drawing(look, title)
+    drawing = Drawing(frame)
     drawing.note(reason)
-    return drawing.svg(reason, key)
+    return drawing.svg(reason)
 
 
 def _attributes_text(attributes_: Mapping[str, str | float]) -> Markup:

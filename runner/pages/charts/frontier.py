@@ -13,7 +13,7 @@ from runner.pages.charts.drawing import Drawing, Point, empty_chart
 from runner.pages.charts.estimates import ChartEstimate, values_of
 from runner.pages.charts.labels import cut_to_width, drawable, format_dollars, join_facts, mark_invisible, width_of
 from runner.pages.charts.scales import Scale, extent
-from runner.pages.charts.styles import PAGE, Look
+from runner.pages.charts.styles import ChartFrame
 from runner.results.metric_definitions import RANKING_METRIC
 
 MAX_NAMES = 24
@@ -54,24 +54,18 @@ def frontier_of(systems: Sequence[PricedSystem]) -> list[PricedSystem]:
 
 
 def frontier(
-    systems: Sequence[PricedSystem],
-    *,
-    title: str,
-    look: Look = PAGE,
-    x: str = "cost in dollars",
-    y: str = RANKING_METRIC,
-    key: str = "",
+    systems: Sequence[PricedSystem], frame: ChartFrame, *, x: str = "cost in dollars", y: str = RANKING_METRIC
 ) -> Markup:
     """Draw each system as a point with its interval; a note names systems without a cost or a value."""
     drawn = [system for system in systems if system.point is not None]
     omitted = [mark_invisible(system.name) for system in systems if system.point is None]
     if not drawn:
-        return empty_chart(look, title, "No system has both a cost and a value.", key)
+        return empty_chart(frame, "No system has both a cost and a value.")
     best = frontier_of(systems)
-    drawing = Drawing(look, title)
+    drawing = Drawing(frame)
     x_axis = amount_axis(x, [system.cost for system in drawn])
     y_axis = Axis(y, *extent(values_of([system.estimate for system in drawn])))
-    x_scale, y_scale = draw_axes(drawing, x_axis, y_axis, look.width * 0.55)
+    x_scale, y_scale = draw_axes(drawing, x_axis, y_axis, frame.look.width * 0.55)
     places = {
         id(system): (x_scale.at(point[0]), y_scale.at(point[1]))
         for system in drawn
@@ -83,7 +77,7 @@ def frontier(
         cost_x, value = places[id(system)]
         if system.estimate.ends is not None:
             low, high = y_scale.places(system.estimate.ends)
-            drawing.whisker(cost_x, low, cost_x, high, series=0, caps=(False, False), stroke_opacity=0.45)
+            drawing.whisker((cost_x, low), (cost_x, high), series=0, caps=(False, False), stroke_opacity=0.45)
         drawing.mark(cost_x, value, 0, system.describe(), role="mark" if system in best else "hollow")
     labelled = drawn if len(drawn) <= MAX_NAMES else best
     labels = [(system.name, places[id(system)]) for system in labelled]
@@ -92,7 +86,7 @@ def frontier(
     if omitted:
         drawing.note(f"without a cost or a value: {', '.join(omitted[:8])}" + " …" * (len(omitted) > 8))
     facts = [system.describe() for system in (*best, *(system for system in drawn if system not in best))]
-    return drawing.svg(f"{y} against {x}, the frontier first: {join_facts(facts)}", key)
+    return drawing.svg(f"{y} against {x}, the frontier first: {join_facts(facts)}")
 
 
 def _steps(best: Sequence[Point], end: float) -> list[Point]:

@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from runner.pages.charts.drawing import Drawing, empty_chart
 from runner.pages.charts.labels import cut_to_width, drawable, format_number, join_facts, width_of, wrap_label
-from runner.pages.charts.styles import PAGE, Look
+from runner.pages.charts.styles import ChartFrame
 
 MIN_OPACITY, MAX_OPACITY = 0.03, 0.34
 """Opacity of the background of the smallest and the largest number. Text has a contrast of 4.5 to 1 on both."""
@@ -18,22 +18,20 @@ def heatmap(
     rows: Sequence[str],
     columns: Sequence[str],
     cells: Sequence[Sequence[float | None]],
+    frame: ChartFrame,
     *,
-    title: str,
-    look: Look = PAGE,
     row_name: str = "",
     column_name: str = "",
-    key: str = "",
 ) -> Markup:
     """Draw `cells[row][column]` as numbers; the opacity of a cell's background grows with its number."""
     if not rows or not columns:
-        return empty_chart(look, title, key=key)
-    size = look.size
+        return empty_chart(frame)
+    look, size = frame.look, frame.look.size
     texts = [[format_number(value) for value in row] for row in cells]
     min_column_width = max(width_of(text, size) for row in texts for text in row) + size
     left = min(max(width_of(name, size) for name in (*rows, row_name)), look.width * 0.45) + size * 0.8
     column_width = max(min_column_width, min((look.width - left - size * 0.2) / len(columns), size * 9))
-    drawing = Drawing(look, title, left + column_width * len(columns) + size * 0.2)
+    drawing = Drawing(frame, left + column_width * len(columns) + size * 0.2)
     if column_name:
         drawing.y += size * 1.3
         drawing.text(left, drawing.y - size * 0.2, column_name, "soft", max_width=drawing.width - left)
@@ -49,7 +47,7 @@ def heatmap(
             drawing.text(middle, y, part, anchor="middle", title=name if len(parts) > 1 else None)
     _draw_cells(drawing, rows, cells, texts, place=(left, column_width), ends=_ends(cells))
     drawing.y += size * 0.2
-    return drawing.svg(_description(rows, columns, texts), key)
+    return drawing.svg(_description(rows, columns, texts))
 
 
 def _ends(cells: Sequence[Sequence[float | None]]) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from runner.pages.charts.drawing import Drawing, empty_chart
 from runner.pages.charts.labels import join_facts, width_of
-from runner.pages.charts.styles import PAGE
+from runner.pages.charts.styles import ChartFrame
 
 
 @dataclass(frozen=True)
@@ -30,17 +30,17 @@ class GraphLink:
     label: str = ""
 
 
-def lineage(nodes: Sequence[GraphNode], links: Sequence[GraphLink], *, title: str, key: str) -> Markup:
+def lineage(nodes: Sequence[GraphNode], links: Sequence[GraphLink], frame: ChartFrame) -> Markup:
     """Draw each node to the right of its origins. Links to missing nodes and backward links are left out."""
     if not nodes:
-        return empty_chart(PAGE, title, key=key)
+        return empty_chart(frame)
     layers = _layers(nodes, links)
-    size = PAGE.size
+    size = frame.look.size
     layer_count = max(layers.values()) + 1
     widest = max(width_of(label, size) for node in nodes for label in (node.name, node.subtitle))
     gap = size * 2.2
     node_width = min(max(widest + size * 1.2, size * 6), size * 15)
-    drawing = Drawing(PAGE, title, layer_count * node_width + (layer_count - 1) * gap + 2)
+    drawing = Drawing(frame, layer_count * node_width + (layer_count - 1) * gap + 2)
     top, row = drawing.y + size * 0.3, size * 4.2
     places: dict[str, tuple[float, float]] = {}
     filled = [0] * layer_count  # the number of nodes in each layer so far
@@ -60,7 +60,7 @@ def lineage(nodes: Sequence[GraphNode], links: Sequence[GraphLink], *, title: st
         for link in links
         if link.start in names and link.end in names
     ]
-    return drawing.svg(join_facts(facts or names.values(), 24), key)
+    return drawing.svg(join_facts(facts or names.values(), 24))
 
 
 def _layers(nodes: Sequence[GraphNode], links: Sequence[GraphLink]) -> dict[str, int]:

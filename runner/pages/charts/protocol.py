@@ -13,7 +13,7 @@ from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.schedule import ScheduledRound, Speech, Stretch, fold_rounds, schedule
 from runner.pages.charts.drawing import Drawing
 from runner.pages.charts.labels import join_facts, width_of
-from runner.pages.charts.styles import PAGE, Look, dashes
+from runner.pages.charts.styles import PAGE, ChartFrame, Look, dashes
 
 _PRIVATE = (4.0, 2.5)
 """Dash pattern of the lines in private channels, which not all agents read."""
@@ -21,26 +21,27 @@ _PRIVATE = (4.0, 2.5)
 
 def protocol_picture(protocol: Protocol, *, look: Look = PAGE, title: str | None = None, key: str = "") -> Markup:
     """Draw the longest game of a protocol. Rounds that repeat earlier rounds are only named."""
-    picture = _Picture(protocol, look, title or f"The protocol {protocol.name}")
+    picture = _Picture(protocol, ChartFrame(title or f"The protocol {protocol.name}", look, key))
     rounds = schedule(protocol)
     for stretch in fold_rounds(rounds, len(protocol.steps)):
         for number in range(stretch.first, stretch.last + 1):
             picture.draw_round(number, rounds[number])
         for text in _repeats(stretch):
             picture.draw_text(text)
-    return picture.svg(rounds, key)
+    return picture.svg(rounds)
 
 
 class _Picture:
     """The diagram under construction: the names of the agents, then a row for each round or text."""
 
-    def __init__(self, protocol: Protocol, look: Look, title: str) -> None:
+    def __init__(self, protocol: Protocol, frame: ChartFrame) -> None:
+        look = frame.look
         self._protocol, self._names = protocol, protocol.agent_names
         self._left = look.size * 3.4
         """Width of the space for the numbers of rounds, to the left of the agents' columns."""
         self._column_width = max((look.width - self._left) / len(self._names), look.size * 5.5)
         width = self._left + self._column_width * len(self._names)
-        self._drawing = Drawing(look, title, width)
+        self._drawing = Drawing(frame, width)
         self._draw_header()
 
     def _x(self, agent: str) -> float:
@@ -132,7 +133,7 @@ class _Picture:
         drawing.text(size * 0.5, drawing.y - size * 0.2, text, "soft", max_width=drawing.width - size)
         drawing.y += size * 0.4
 
-    def svg(self, rounds: Sequence[ScheduledRound], key: str) -> Markup:
+    def svg(self, rounds: Sequence[ScheduledRound]) -> Markup:
         """Draw a legend of the channels, and return the diagram."""
         drawing, size = self._drawing, self._drawing.size
         drawing.y += size * 0.4
@@ -151,7 +152,7 @@ class _Picture:
             label = f"{', '.join(judges)} may decide"
             drawing.text(size * 3.2, drawing.y, label, max_width=drawing.width - size * 3.2)
         drawing.y += size * 0.5
-        return drawing.svg(f"{len(rounds)} rounds at most. {join_facts(_descriptions(rounds), 24)}", key)
+        return drawing.svg(f"{len(rounds)} rounds at most. {join_facts(_descriptions(rounds), 24)}")
 
 
 def _repeats(stretch: Stretch) -> Iterator[str]:

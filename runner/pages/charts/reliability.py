@@ -16,7 +16,7 @@ from runner.pages.charts.drawing import Drawing, empty_chart
 from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.charts.labels import drawable, format_count, format_number, join_facts
 from runner.pages.charts.scales import Scale
-from runner.pages.charts.styles import PAGE, Look
+from runner.pages.charts.styles import ChartFrame
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class ReliabilityBins:
     bins: Sequence[Mapping[str, Any]]
 
 
-def reliability(judges: Sequence[ReliabilityBins], *, title: str, look: Look = PAGE, key: str = "") -> Markup:
+def reliability(judges: Sequence[ReliabilityBins], frame: ChartFrame) -> Markup:
     """Draw the curves of judges, the diagonal of a calibrated judge, and below them the number of games."""
     drawn = [ReliabilityBins(judge.name, [row for row in judge.bins if _is_drawn(row)]) for judge in judges]
     if not any(judge.bins for judge in drawn):
-        return empty_chart(look, title, "No confidence of the verifier is known.", key)
-    drawing = Drawing(look, title)
+        return empty_chart(frame, "No confidence of the verifier is known.")
+    drawing, look = Drawing(frame), frame.look
     if len(drawn) > 1:
         drawing.legend([judge.name for judge in drawn])
     side = look.width * (0.8 if look.is_narrow else 0.4)
@@ -47,7 +47,7 @@ def reliability(judges: Sequence[ReliabilityBins], *, title: str, look: Look = P
         _draw_curve(drawing, judge, x_scale, y_scale, number)
     _draw_counts(drawing, drawn, x_scale)
     drawing.note("x axis: P(accept) · bars: number of games · dashed: a calibrated judge")
-    return drawing.svg(_description(drawn), key)
+    return drawing.svg(_description(drawn))
 
 
 def _is_drawn(row: Mapping[str, Any]) -> bool:
@@ -63,7 +63,7 @@ def _draw_curve(drawing: Drawing, judge: ReliabilityBins, x_scale: Scale, y_scal
         ends = ChartEstimate("", row["right"], row["ci_low"], row["ci_high"]).ends
         if ends is not None:
             low, high = y_scale.places(ends)
-            drawing.whisker(x, low, x, high, series=series)
+            drawing.whisker((x, low), (x, high), series=series)
         drawing.mark(x, y, series, f"{judge.name}: {_bin_text(row)}")
 
 

@@ -14,27 +14,25 @@ from runner.pages.charts.drawing import Drawing, empty_chart
 from runner.pages.charts.estimates import ChartEstimate, values_of
 from runner.pages.charts.labels import drawable, join_facts, width_of
 from runner.pages.charts.scales import Scale, extent
-from runner.pages.charts.styles import PAGE, Look
+from runner.pages.charts.styles import ChartFrame
 
 
 def forest(
     estimates: Sequence[ChartEstimate],
+    frame: ChartFrame,
     *,
-    title: str,
-    look: Look = PAGE,
     reference: float | None = None,
     reference_name: str = "",
     domain: tuple[float, float] | None = None,
     axis: str = "",
-    key: str = "",
 ) -> Markup:
     """Draw estimates as points with intervals, and a dashed line at `reference`, such as 0 for differences.
 
     `domain` has the ends of the axis; default: a range that includes all estimates.
     """
     if not estimates:
-        return empty_chart(look, title, key=key)
-    drawing = Drawing(look, title)
+        return empty_chart(frame)
+    drawing = Drawing(frame)
     values = [estimate.text() for estimate in estimates]
     scale, rows = _draw_labels(drawing, estimates, values, domain or extent([*values_of(estimates), reference]))
     _draw_axis(drawing, scale, rows)
@@ -48,15 +46,14 @@ def forest(
     has_name = reference_name and reference is not None
     drawing.note(" · ".join([*([axis] if axis else []), *([f"dashed: {reference_name}"] if has_name else [])]))
     return drawing.svg(
-        f"{axis or 'values'}: " + join_facts(f"{estimate.name} {estimate.text()}" for estimate in estimates), key
+        f"{axis or 'values'}: " + join_facts(f"{estimate.name} {estimate.text()}" for estimate in estimates)
     )
 
 
 def bars(
     estimates: Sequence[ChartEstimate],
+    frame: ChartFrame,
     *,
-    title: str,
-    look: Look = PAGE,
     baseline: ChartEstimate | None = None,
     domain: tuple[float, float] | None = None,
     format_value: Callable[[Any], str] | None = None,
@@ -67,8 +64,8 @@ def bars(
     `format_value` formats values without an interval; `domain` is the same as in `forest`.
     """
     if not estimates:
-        return empty_chart(look, title)
-    drawing = Drawing(look, title)
+        return empty_chart(frame)
+    drawing = Drawing(frame)
     estimates_and_baseline = [*estimates, *([] if baseline is None else [baseline])]
     values = [
         format_value(estimate.value) if format_value and estimate.ends is None else estimate.text()
@@ -83,7 +80,7 @@ def bars(
         if estimate.ends is not None:
             caps = (estimate.ends[0] is not None, estimate.ends[1] is not None)
             first, last = scale.places(estimate.ends)
-            drawing.whisker(first, middle, last, middle, "over", caps=caps)
+            drawing.whisker((first, middle), (last, middle), "over", caps=caps)
     notes = [axis] if axis else []
     if baseline is not None:
         notes.append(f"dashed: {baseline.name} {baseline.text()}")
@@ -142,7 +139,7 @@ def _draw_point(drawing: Drawing, estimate: ChartEstimate, scale: Scale, y: floa
     if estimate.ends is not None:
         first, last = scale.places(estimate.ends)
         caps = tuple(end is not None and scale.low <= end <= scale.high for end in estimate.ends)
-        drawing.whisker(first, y, last, y, series=0, caps=caps)
+        drawing.whisker((first, y), (last, y), series=0, caps=caps)
         for place, is_closed, inward in zip((first, last), caps, (size * 0.4, -size * 0.4), strict=True):
             if not is_closed:
                 tip = [(place + inward, y - size * 0.3), (place, y), (place + inward, y + size * 0.3)]

@@ -44,6 +44,17 @@ FULL = Look("page", 6.75 * POINTS_AN_INCH, 8, is_paper=True)
 """The full width of a paper's page, in points."""
 PAPERS: Mapping[str, Look] = {"column": COLUMN, "page": FULL}
 
+
+@dataclass(frozen=True)
+class ChartFrame:
+    """The title, the appearance and the key of a chart."""
+
+    title: str
+    look: Look = PAGE
+    key: str = ""
+    """Distinguishes charts with the same content on one page."""
+
+
 INK, SOFT, FAINT = "#000000", "#444444", "#c8c8c8"
 SERIES_COLOR = "own"
 """Placeholder for the color of the series."""

@@ -96,7 +96,7 @@ def _by_protocol(folders: Sequence[RunFolder], metric: str, name: str, title: st
     encoding = Encoding("bars", "value", "system", "ci_low", "ci_high", None, metric, "")
     return Figure(
         name, title, rows, encoding,
-        lambda look, title: bars(points, title=title, look=look, baseline=reference, domain=(0.0, 1.0), axis=metric),
+        lambda frame: bars(points, frame, baseline=reference, domain=(0.0, 1.0), axis=metric),
         (*notes, *sample_notes(systems)),
     )  # fmt: skip
 
@@ -184,7 +184,7 @@ def _forest(folders: Sequence[RunFolder], metric: str) -> Figure:
     encoding = Encoding("points", "value", y, "ci_low", "ci_high", None, axis, "")
     return Figure(
         "forest", title, rows, encoding,
-        lambda look, title: forest(points, title=title, look=look, domain=domain, axis=axis),
+        lambda frame: forest(points, frame, domain=domain, axis=axis),
         sample_notes(systems),
     )  # fmt: skip
 
@@ -211,7 +211,7 @@ def _reliability(folders: Sequence[RunFolder], _: str) -> Figure:
     )
     return Figure(
         "reliability", "Reliability of the verifier", rows, encoding,
-        lambda look, title: reliability(judges, title=title, look=look),
+        lambda frame: reliability(judges, frame),
         sample_notes(systems),
     )  # fmt: skip
 
@@ -231,7 +231,7 @@ def _rounds(folders: Sequence[RunFolder], _: str) -> Figure:
     encoding = Encoding("columns", "rounds", "games", x_name="rounds to the decision", y_name="games")
     return Figure(
         "rounds", f"Rounds to the decision, {system.name}", rows, encoding,
-        lambda look, title: columns(pairs, title=title, look=look, x="rounds to the decision"),
+        lambda frame: columns(pairs, frame, x="rounds to the decision"),
     )  # fmt: skip
 
 
@@ -245,7 +245,7 @@ def _outcomes(folders: Sequence[RunFolder], _: str) -> Figure:
     encoding = Encoding("bars", "games", "outcome", x_name="games")
     return Figure(
         "outcomes", f"How games ended, {system.name}", rows, encoding,
-        lambda look, title: bars(points, title=title, look=look, format_value=format_count, axis="games"),
+        lambda frame: bars(points, frame, format_value=format_count, axis="games"),
     )  # fmt: skip
 
 
@@ -268,7 +268,7 @@ def _frontier(folders: Sequence[RunFolder], metric: str) -> Figure:
     encoding = Encoding("scatter", "cost_usd_a_game", "value", "ci_low", "ci_high", "system", "dollars a game", metric)
     return Figure(
         "frontier", f"Cost against {metric}", rows, encoding,
-        lambda look, title: frontier(priced_systems, title=title, look=look, x="dollars a game", y=metric),
+        lambda frame: frontier(priced_systems, frame, x="dollars a game", y=metric),
         (*(f"the cost of {run_id} is unknown" for run_id in unpriced), *sample_notes(systems)),
     )  # fmt: skip
 
@@ -285,7 +285,7 @@ def _protocol(folders: Sequence[RunFolder], _: str) -> Figure:
     return Figure(
         "protocol", f"The protocol {protocol.name}", rows,
         Encoding("points", "round", "agent", None, None, None, "round", ""),
-        lambda look, title: protocol_picture(protocol, look=look, title=title),
+        lambda frame: protocol_picture(protocol, look=frame.look, title=frame.title),
     )  # fmt: skip
 
 

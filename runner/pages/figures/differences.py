@@ -46,8 +46,8 @@ def differences(folders: Sequence[RunFolder], _: str) -> Figure:
     return Figure(
         "differences", f"Differences: {axis}", rows,
         Encoding("points", "difference", "metric", "ci_low", "ci_high", None, axis, ""),
-        lambda look, title: forest(
-            points, title=title, look=look, reference=0.0, reference_name="no difference", axis=axis
+        lambda frame: forest(
+            points, frame, reference=0.0, reference_name="no difference", axis=axis
         ),
         tuple(dict.fromkeys(note for row in comparisons for note in row.notes)),
     )  # fmt: skip

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from runner.base.errors import UsageError
 from runner.base.text import csv_text
 from runner.pages.charts.labels import drawable
-from runner.pages.charts.styles import COLUMN, POINTS_AN_INCH, Look
+from runner.pages.charts.styles import COLUMN, POINTS_AN_INCH, ChartFrame, Look
 
 Row = Mapping[str, Any]
 IMAGE_SUFFIXES = (".svg", ".pdf", ".png")
@@ -45,12 +45,12 @@ class Figure:
     title: str
     rows: Sequence[Row]
     encoding: Encoding
-    draw: Callable[[Look, str], Markup]
+    draw: Callable[[ChartFrame], Markup]
     notes: tuple[str, ...] = ()
 
     def svg(self, look: Look = COLUMN, title: str | None = None) -> Markup:
         """Return the chart as SVG. If you give a title, it is drawn above the chart."""
-        return self.draw(look if title is None else replace(look, shows_title=True), title or self.title)
+        return self.draw(ChartFrame(title or self.title, look if title is None else replace(look, shows_title=True)))
 
     def image(self, suffix: str, look: Look = COLUMN, title: str | None = None) -> bytes:
         """Return the chart as the content of a file whose name ends in `suffix`, one of `IMAGE_SUFFIXES`.

@@ -48,7 +48,7 @@ def learning_curve(folders: Sequence[RunFolder], _: str) -> Figure:
     encoding = Encoding("lines", "iteration", "value", "ci_low", "ci_high", "system", "iteration", RANKING_METRIC)
     return Figure(
         "learning_curve", "Learning curve", rows, encoding,
-        lambda look, title: curve(series, title=title, look=look, domain=(0.0, 1.0), note=note),
+        lambda frame: curve(series, frame, domain=(0.0, 1.0), note=note),
         sample_notes(systems),
     )  # fmt: skip
 

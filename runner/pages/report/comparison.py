@@ -12,6 +12,7 @@ from markupsafe import Markup
 from runner.base.errors import UsageError
 from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.charts.rows import forest
+from runner.pages.charts.styles import ChartFrame
 from runner.pages.html import render_template
 from runner.pages.packing import compress_json
 from runner.pages.site import Section, StorePiece
@@ -138,11 +139,13 @@ def _comparison_page(
         notes=[*first.notes, *system_notes(systems)],
         forest=forest(
             [_estimate(row) for row in rows if METRICS[row.metric].is_share],
-            title="Differences of shares" + (f", adjusted for {family} comparisons" if family > 1 else ""),
+            ChartFrame(
+                "Differences of shares" + (f", adjusted for {family} comparisons" if family > 1 else ""),
+                key=f"compare-{slug}",
+            ),
             reference=0.0,
             reference_name="no difference",
             axis=f"{names[1]} minus {names[0]}",
-            key=f"compare-{slug}",
         ),
         rows=rows,
         crossed=count_pairs(pairs),

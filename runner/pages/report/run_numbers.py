@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from runner.game.protocols.protocol import Decision, label_word, stance_word, verdict_word
 from runner.pages.charts.reliability import ReliabilityBins, reliability
+from runner.pages.charts.styles import ChartFrame
 from runner.pages.numbers import count, decimal, dollars, elapsed, interval
 from runner.pages.report.run_totals import VERDICTS, AgentTally, RunTally
 from runner.results.manifest import Manifest
@@ -217,7 +218,9 @@ def reliability_views(run_id: str, metrics: Mapping[str, Any]) -> list[Reliabili
         title = CONFIDENCE_TITLES.get(kind, kind)
         judge = ReliabilityBins(title, bins)
         views.append(
-            ReliabilityView(title, bins, reliability([judge], title=f"Confidence {title}", key=f"{kind}-{run_id}"))
+            ReliabilityView(
+                title, bins, reliability([judge], ChartFrame(f"Confidence {title}", key=f"{kind}-{run_id}"))
+            )
         )
     return views
 

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from runner.base.text import comma_join
 from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.charts.rows import forest
+from runner.pages.charts.styles import ChartFrame
 from runner.pages.html import render_template
 from runner.pages.report.run import RunPage
 from runner.pages.site import Section
@@ -68,7 +69,9 @@ def overview(pages: Sequence[RunPage], verdicts: Sequence[tuple[str, str]] = ())
     """
     rows = [RunRow(page.manifest, page.games, _accuracy(page)) for page in pages]
     estimates = [ChartEstimate.of(row.manifest.run_id, row.accuracy) for row in rows if row.accuracy is not None]
-    picture = forest(estimates, title="Accuracy of each run", domain=(0.0, 1.0), key="runs") if estimates else None
+    picture = (
+        forest(estimates, ChartFrame("Accuracy of each run", key="runs"), domain=(0.0, 1.0)) if estimates else None
+    )
     warnings = [message for page in pages if (message := page.folder.no_prover_message()) is not None]
     view = OverviewView(rows, picture, _sweep(pages), verdicts[:MAX_VERDICTS], warnings)
     return Section(ROUTE, render_template("runs.html", view))
@@ -114,7 +117,9 @@ def _forest(rows: Sequence[SweepRow]) -> Markup | None:
         if value.value is not None:
             name = f"{row.name} {point}" if has_several_names or not point else point
             estimates.append(ChartEstimate(name, value.value, value.ci_low, value.ci_high))
-    return forest(estimates, title="Accuracy of each point", domain=(0.0, 1.0), key="sweep") if estimates else None
+    return (
+        forest(estimates, ChartFrame("Accuracy of each point", key="sweep"), domain=(0.0, 1.0)) if estimates else None
+    )
 
 
 def _advice(rows: Sequence[SweepRow]) -> str | None:

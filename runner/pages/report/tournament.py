@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.charts.rows import forest
+from runner.pages.charts.styles import ChartFrame
 from runner.pages.html import render_template
 from runner.pages.numbers import count, dollars, elapsed
 from runner.pages.report.run import RunFacts, RunPage
@@ -118,7 +119,7 @@ def _picture(run_id: str, metrics: Mapping[str, Any]) -> Markup | None:
         if rows[side]["value"] is not None
     ]
     title = "Ratings by side in Elo points"
-    return forest(estimates, title=title, reference=0.0, key=f"ratings-{run_id}") if estimates else None
+    return forest(estimates, ChartFrame(title, key=f"ratings-{run_id}"), reference=0.0) if estimates else None
 
 
 def _rating_rows(metrics: Mapping[str, Any]) -> list[RatingRow]:

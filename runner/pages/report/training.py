@@ -11,6 +11,7 @@ from markupsafe import Markup
 from runner.base.storage.log_lines import NOT_BOUND, is_log_bound_to_run
 from runner.pages.charts.curve import Series, curve
 from runner.pages.charts.estimates import ChartEstimate
+from runner.pages.charts.styles import ChartFrame
 from runner.pages.html import render_template
 from runner.pages.numbers import count, decimal, dollars, elapsed, interval
 from runner.pages.report.run import RunFacts, RunPage
@@ -140,7 +141,7 @@ def _curve(run_id: str, names: Sequence[str], tests: Sequence[Mapping[str, Any]]
         (float(test["iteration"]), ChartEstimate.of(name, test["accuracy"]))
         for name, test in zip(names, tests, strict=True)
     ]
-    return curve([Series("test", points)], title="Accuracy on the test by iteration", key=f"learning-{run_id}")
+    return curve([Series("test", points)], ChartFrame("Accuracy on the test by iteration", key=f"learning-{run_id}"))
 
 
 def _iterations(metrics: Mapping[str, Any]) -> list[IterationRow]:

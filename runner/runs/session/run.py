@@ -132,19 +132,9 @@ def open_session(
     if _is_finished(plan, folder, manifest, replay):
         return _finished_result(plan, folder, manifest, results)
     size_notes = _check_can_continue(plan, folder, manifest, results) if part is None else []
-    check_debates(plan, folder)
-    if plan.shard is None:
-        results.board.check()
-    write_run_files(plan, folder)
-    if baseline is not None:
-        baseline.write(folder)
-    manifest = replace(
-        updated_manifest(manifest, plan).with_null_fields("replay_of", "cache"),
-        replay_of=replay_source,
-        cache=relative_cache_path(plan.spec, folder),
-        reproduces=options.reproduces or manifest.reproduces,
-        **({} if part is None else asdict(part)),
-    )
+    _prepare_files(plan, folder, results, baseline)
+    manifest = _manifest_of_session(plan, folder, manifest, options, part)
+    manifest = replace(manifest, replay_of=replay_source)
     budget = options.budget or open_budget(plan.shard_experiment.budget, lambda: max_spending(plan, folder))
     session = Session(
         plan, folder, manifest, shared,
@@ -153,6 +143,32 @@ def open_session(
     )  # fmt: skip
     session.notes.extend(size_notes)
     return session
+
+
+def _prepare_files(plan: Plan, folder: RunFolder, results: Results, baseline: BaselineScores | None) -> None:
+    """Write the files that a run has before its first game, once nothing prevents the run.
+
+    Raises:
+        RunError: the debates to judge are missing, or the leaderboard cannot be used.
+    """
+    check_debates(plan, folder)
+    if plan.shard is None:
+        results.board.check()
+    write_run_files(plan, folder)
+    if baseline is not None:
+        baseline.write(folder)
+
+
+def _manifest_of_session(
+    plan: Plan, folder: RunFolder, manifest: Manifest, options: RunOptions, part: TrainingPart | None
+) -> Manifest:
+    """Return the manifest of a run for this session, not yet with the run that it replays."""
+    return replace(
+        updated_manifest(manifest, plan).with_null_fields("replay_of", "cache"),
+        cache=relative_cache_path(plan.spec, folder),
+        reproduces=options.reproduces or manifest.reproduces,
+        **({} if part is None else asdict(part)),
+    )
 
 
 def _merged_result(folder: RunFolder) -> FinishedRun:

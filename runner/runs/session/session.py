@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from contextvars import copy_context
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Protocol
 
 from runner.base.errors import ANSWERS_ARE_SAVED, BudgetExhausted, CallError, FolderGoneError, RunError
@@ -52,36 +52,31 @@ class Player(Protocol):
     async def play_all(self, jobs: Iterator[Job], results: PlanOrderBuffer, concurrency: int) -> None: ...
 
 
+@dataclass(eq=False)
 class Session:
     """One process's execution of a run."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        folder: RunFolder,
-        manifest: Manifest,
-        shared: SharedResources,
-        *,
-        run_position: int = 0,
-        budget: Budget | None = None,
-        replay: ReplayOf | None = None,
-        on_progress: OnProgress | None = None,
-        on_rollout: Callable[[RolloutTranscript], None] | None = None,
-        baseline: BaselineScores | None = None,
-        recorded_only: bool = False,
-    ) -> None:
-        """Prepare a session.
+    plan: Plan
+    folder: RunFolder
+    manifest: Manifest
+    shared: SharedResources
+    _: KW_ONLY
+    run_position: int = 0
+    """The run's position among the runs that share resources."""
+    budget: Budget | None = None
+    replay: ReplayOf | None = None
+    on_progress: OnProgress | None = None
+    on_rollout: Callable[[RolloutTranscript], None] | None = None
+    baseline: BaselineScores | None = None
+    recorded_only: bool = False
+    """Whether no model is called."""
 
-        `run_position` is the run's position among the runs that share resources. With `recorded_only`, no model is
-        called.
-        """
-        self.plan, self.folder, self.manifest = plan, folder, manifest
-        self._shared, self._run_position, self._budget = shared, run_position, budget
-        self._on_rollout = on_rollout
+    def __post_init__(self) -> None:
+        plan, shared, baseline = self.plan, self.shared, self.baseline
         self.notes: list[str] = []
         self.lost: str | None = None
         """A description of the games lost in transport, if they are more than the spec allows."""
-        if plan.tree_shape is not None and manifest.parent_run_id is None:
+        if plan.tree_shape is not None and self.manifest.parent_run_id is None:
             self.notes.append(NOT_COMPARABLE)
         rule = plan.spec.experiment.until
         self._stopping_decision = None if rule is None else StoppingDecision(plan, rule, baseline)
@@ -91,10 +86,11 @@ class Session:
         self._costs = run_costs(plan)
         self._is_counted = False
         """Whether `_costs` has counted all calls of the run."""
-        self._accounting = Accounting(plan, self._costs, on_progress)
+        self._accounting = Accounting(plan, self._costs, self.on_progress)
         self._builder = LayerBuilder(
-            plan, folder, self._costs, self._accounting, shared, self._stop, self.notes, budget, replay, recorded_only
-        )
+            plan, self.folder, self._costs, self._accounting, shared, self._stop, self.notes, self.budget, self.replay,
+            self.recorded_only,
+        )  # fmt: skip
         self._log_context = copy_context()
         """The context whose log messages go to the run's log."""
         self._earlier_manifest: Manifest | None = None
@@ -111,7 +107,7 @@ class Session:
         self.manifest = replace(self.manifest, status=Status.RUNNING)
         self.folder.write_manifest(self.manifest)
         self.folder.unseal()
-        self._shared.runs_in_progress.append(self)
+        self.shared.runs_in_progress.append(self)
         try:
             with log_to(self.folder.log):
                 self._log_context = copy_context()
@@ -135,7 +131,7 @@ class Session:
                 ) from None
             raise
         finally:
-            self._shared.runs_in_progress.remove(self)
+            self.shared.runs_in_progress.remove(self)
 
     def play_in_new_loop(self) -> None:
         """Play the remaining games in a new event loop, then write all files.
@@ -143,8 +139,8 @@ class Session:
         Raises:
             NipRunError: see `play`. A signal raises `Interrupted` even if it arrives after everything was written.
         """
-        self._shared.run_in_event_loop(self.play)
-        if self._shared.stop.is_stopping:
+        self.shared.run_in_event_loop(self.play)
+        if self.shared.stop.is_stopping:
             raise interrupted_error(self.folder.run_id)
 
     def result(self) -> FinishedRun:
@@ -176,7 +172,7 @@ class Session:
         if workers is not None:
             from runner.runs.workers.writer_setup import open_scheduler  # most runs have no workers
 
-            sends_outputs = self._on_rollout is None and not needs_rollouts(self.plan)
+            sends_outputs = self.on_rollout is None and not needs_rollouts(self.plan)
             async with open_scheduler(self._builder, workers, sends_outputs=sends_outputs) as (scheduler, journal):
                 cores = min(workers, available_cores())
                 await self._play_and_write(scheduler, journal.check_not_moved, lambda: journal.records, cores)
@@ -216,9 +212,9 @@ class Session:
             failed_calls=layers.failed_calls,
             on_end=layers.on_end,
             stop=self._stop,
-            slots=None if self._is_batched else self._shared.slots,
-            run_position=self._run_position,
-            check_budget=(lambda: None) if self._budget is None else self._budget.check,
+            slots=None if self._is_batched else self.shared.slots,
+            run_position=self.run_position,
+            check_budget=(lambda: None) if self.budget is None else self.budget.check,
         )
 
     async def _play_and_write(
@@ -255,8 +251,8 @@ class Session:
         window = max(MIN_LEAD, LEAD_FACTOR * concurrency)
         window = window if self._stopping_decision is None else self._stopping_decision.max_games_ahead(concurrency)
         order_buffer = PlanOrderBuffer(write, window, sinks.rows_folder)
-        if self._is_batched and self._shared.slots is not None:
-            self._shared.slots.mark_run_started(self._run_position)
+        if self._is_batched and self.shared.slots is not None:
+            self.shared.slots.mark_run_started(self.run_position)
         with closing(order_buffer):
             try:
                 await player.play_all(self.plan.jobs(), order_buffer, concurrency)
@@ -281,8 +277,8 @@ class Session:
             for rollout in finished:
                 sinks.add(rollout)
                 accounting.add(rollout)
-                if self._on_rollout is not None:
-                    self._on_rollout(RolloutTranscript.of(rollout, self.folder.run_id, self.plan.spec.protocol))
+                if self.on_rollout is not None:
+                    self.on_rollout(RolloutTranscript.of(rollout, self.folder.run_id, self.plan.spec.protocol))
             sinks.end_job(finished)
         accounting.end_job()
 

@@ -78,23 +78,21 @@ class _ReportedCosts(CallCosts):
         return request.calls.open_calls[request.call_number].charge
 
 
+@dataclass(kw_only=True)
 class Permits:
     """Applies the budget and the limits to the calls of all workers, and records the calls in flight."""
 
-    def __init__(
-        self,
-        *,
-        costs: CallCosts,
-        servers: Servers,
-        policy: Retry,
-        budget: Budget | None,
-        in_flight: InFlightFile,
-        stop: StopSwitch,
-        count_records: Callable[[], int],
-    ) -> None:
-        """Connect the layers. `count_records` returns the number of records in the journal."""
-        self._costs, self._in_flight, self._stop, self._count_records = costs, in_flight, stop, count_records
-        self._admission = LocalAdmission(_ReportedCosts(costs.groups), servers, policy, budget)
+    costs: CallCosts
+    servers: Servers
+    policy: Retry
+    budget: Budget | None
+    in_flight: InFlightFile
+    stop: StopSwitch
+    count_records: Callable[[], int]
+    """Returns the number of records in the journal."""
+
+    def __post_init__(self) -> None:
+        self._admission = LocalAdmission(_ReportedCosts(self.costs.groups), self.servers, self.policy, self.budget)
         self._grant_when_admitted = {
             server: self._admission.wrap(self._grant, server) for server in self._admission.servers
         }
@@ -126,10 +124,10 @@ class Permits:
     async def _grant(self, request: Request) -> Completion:
         """Grant the call and return its result when the worker reports it. The layers treat this as the model call."""
         assert isinstance(request, _PermitRequest)
-        self._stop.check()
+        self.stop.check()
         calls = request.calls
-        if self._costs.groups[request.group].calls_server:
-            self._in_flight.add_call(request.sample, request.max_cost, self._count_records())
+        if self.costs.groups[request.group].calls_server:
+            self.in_flight.add_call(request.sample, request.max_cost, self.count_records())
             calls.in_flight[request.sample] = request.max_cost
         call = calls.open_calls[request.call_number]
         call.is_granted = True
@@ -166,12 +164,12 @@ class Permits:
     def remove_recorded(self, calls: WorkerCalls, sample: SampleKey) -> None:
         """Remove a call from the calls in flight, because its record is on disk."""
         if calls.in_flight.pop(sample, None) is not None:
-            self._in_flight.settle_call(sample)
+            self.in_flight.settle_call(sample)
 
     def remove_refused(self, calls: WorkerCalls, sample: SampleKey) -> None:
         """Remove a call from the calls in flight, because the provider refused it. Such a call has no record."""
         if calls.in_flight.pop(sample, None) is not None:
-            self._in_flight.discard_call(sample)
+            self.in_flight.discard_call(sample)
 
     def remove_all(self, calls: WorkerCalls) -> None:
         """Remove all calls of a worker from the calls in flight, after the journal has recorded their maximum cost."""

@@ -24,6 +24,7 @@ from runner.pages.boards.page import accuracy_bar, format_outcomes
 from runner.pages.charts.curve import Series, curve
 from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.charts.lineage import GraphLink, GraphNode, lineage
+from runner.pages.charts.styles import ChartFrame
 from runner.pages.html import render_template
 
 MAX_DESCRIPTION = 160
@@ -294,7 +295,7 @@ def draw_lineage(family: Sequence[Mapping[str, Any]], key: str) -> Markup:
     rows = family[:MAX_LINEAGE_NODES]
     nodes = [GraphNode(row["run_id"], row["run_id"], _node_text(row)) for row in rows]
     links = [GraphLink(earlier_id, row["run_id"]) for row in rows for earlier_id in row["after"]]
-    return lineage(nodes, links, title="Runs and the runs that they were trained from", key=f"lineage-{key}")
+    return lineage(nodes, links, ChartFrame("Runs and the runs that they were trained from", key=f"lineage-{key}"))
 
 
 def _node_text(row: Mapping[str, Any]) -> str:
@@ -325,4 +326,4 @@ def draw_learning_curve(family: Sequence[Mapping[str, Any]], key: str) -> Markup
     ]
     if not series:
         return None
-    return curve(series, title="Accuracy by training iterations", x="iterations", key=f"curve-{key}")
+    return curve(series, ChartFrame("Accuracy by training iterations", key=f"curve-{key}"), x="iterations")

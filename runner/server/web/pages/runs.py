@@ -237,9 +237,8 @@ def build_run_page(
     *, session: BrowserSession | None = None,
 ) -> ServedPage:  # fmt: skip
     """Build the page of a run at `path`; without a board, the page of a private run."""
-    row = None if snapshot is None else snapshot.row_of(facts["reference"])
-    task = None if snapshot is None or row is None else snapshot.task(row["page"])
-    view = _build_view(facts, cached, path, address, snapshot, row=row, task=task)
+    entry = _BoardEntry() if snapshot is None else _BoardEntry.find(snapshot, facts["reference"])
+    view, task = _build_view(facts, cached, path, address, snapshot, entry=entry), entry.task
     page_data = {**cached.content.about, "data": f"{path}/data/"}
     route = next(iter(cached.content.sections), ["run", ""])[0]
     links = [("/mine", "Private releases")] if snapshot is None else [("/", "Boards")]
@@ -249,11 +248,39 @@ def build_run_page(
     return ServedPage(title, [(route, view.render())], page_data, links, account=account, csrf_token=csrf_token)
 
 
+@dataclass(frozen=True)
+class _BoardEntry:
+    """The row of a run on its board, and the summary of the board; None if the run is on no board."""
+
+    row: Mapping[str, Any] | None = None
+    task: Mapping[str, Any] | None = None
+
+    @classmethod
+    def find(cls, snapshot: BoardSnapshot, reference: str) -> Self:
+        row = snapshot.row_of(reference)
+        return cls(row, None if row is None else snapshot.task(row["page"]))
+
+    @property
+    def rank(self) -> str | None:
+        if not self.task or not self.row:
+            return None
+        return f"{format_rank(self.row)} of {self.task['ranked']:,} in {self.task['benchmark']}"
+
+    @property
+    def comparison_path(self) -> str | None:
+        """The path of the page that compares the run with the leader of its board, or None."""
+        leader = self.task and self.task["leader"]
+        if self.row is None or not leader or leader["release"] == self.row["release"]:
+            return None
+        first, second = (str(run["href"]).removeprefix("/run") for run in (leader, self.row))
+        return f"/compare{first}{second}"
+
+
 def _build_view(
     facts: Mapping[str, Any], cached: CachedPage, path: str, address: str, snapshot: BoardSnapshot | None,
-    *, row: Mapping[str, Any] | None, task: Mapping[str, Any] | None,
+    *, entry: _BoardEntry,
 ) -> RunPageView:  # fmt: skip
-    """Return the content of a run's page; `row` is the run's row on its list, and `task` is the summary of the list."""
+    """Return the content of a run's page."""
     reference = facts["reference"]
     family = [] if snapshot is None else snapshot.family_of(reference)
     if len(family) < 2:  # only the run itself: there is no lineage to show
@@ -266,15 +293,15 @@ def _build_view(
                       "versions": versions[1:]}  # fmt: skip
     parts = [("#get", "Get and reproduce")]
     parts += [(f"#{name}", name.capitalize()) for name, content in optional_parts.items() if content]
-    if comparison_path := _comparison_path(row, task):
-        parts.append((comparison_path, "Compare with the leader of this board"))
+    if entry.comparison_path:
+        parts.append((entry.comparison_path, "Compare with the leader of this board"))
     return RunPageView(
         owner=facts["owner"], private=snapshot is None, yanked=facts["yanked"], description=facts["description"],
         problem=cached.content.wrong, parts=parts,
-        rank=f"{format_rank(row)} of {task['ranked']:,} in {task['benchmark']}" if task and row else None,
-        page=None if row is None else row["page"],
+        rank=entry.rank,
+        page=None if entry.row is None else entry.row["page"],
         tier=facts.get("tier_words"), tier_meaning=TIERS.get(facts.get("tier") or "", ""),
-        owner_runs=facts.get("owner_runs"), facts=_build_facts(facts, row),
+        owner_runs=facts.get("owner_runs"), facts=_build_facts(facts, entry.row),
         links=[] if snapshot is None else _group_by_role(snapshot.links_from(reference)),
         commands=commands_of(reference, facts["kind"], address, trains=is_training),
         inner=Markup("").join(Markup(html) for _, html in cached.content.sections),  # noqa: S704 - escaped when built
@@ -308,15 +335,6 @@ def _group_by_role(links: Sequence[tuple[str, str, bool]]) -> list[tuple[str, li
     for role, target, is_public in links:
         by_role.setdefault(role, []).append((label_of(target), href_of(target) if is_public else None))
     return [(_ROLE_TITLES.get(role, role.replace("_", " ").capitalize()), targets) for role, targets in by_role.items()]
-
-
-def _comparison_path(row: Mapping[str, Any] | None, task: Mapping[str, Any] | None) -> str | None:
-    """Return the path of the page that compares a run with the leader of its board, or None."""
-    leader = task and task["leader"]
-    if row is None or not leader or leader["release"] == row["release"]:
-        return None
-    first, second = (str(run["href"]).removeprefix("/run") for run in (leader, row))
-    return f"/compare{first}{second}"
 
 
 @pages.get("/run/{owner}/{name}/{version}/data/{piece}.json.gz")
