@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from runner.exports.export_file import RELATIONSHIPS, ExportOptions, WrittenExpo
 from runner.exports.run_source import ExportedGame, RunSource, generation_options, token_usage
 from runner.results.manifest import AgentRow
 from runner.results.metric_definitions import METRICS, Metric, exported_name
+from runner.results.metrics_file import MetricRow
 from runner.rollouts.rollout import Outcome
 from runner.statistics.intervals import CONFIDENCE
 
@@ -155,7 +156,7 @@ class _Record:
         if not_exported:
             written.not_carried.append(f"metrics that have no smallest or largest value: {comma_join(not_exported)}")
 
-    def _build_result(self, row: Mapping[str, Any], metric: Metric) -> dict[str, Any]:
+    def _build_result(self, row: MetricRow, metric: Metric) -> dict[str, Any]:
         name = exported_name(row["agent"], row["metric"])
         config = {
             "evaluation_description": f"{metric.description}, over {metric.over}",

@@ -18,6 +18,7 @@ from runner.models.settings import ModelSettings
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.rows import fixed_verdicts_of
 from runner.results.manifest import AgentRow, Manifest, Status
+from runner.results.metrics_file import MetricRow
 from runner.rollouts.plan import Plan
 from runner.rollouts.recorded_games import AnsweredRequest
 from runner.rollouts.rollout import CONFIDENCE_FIELDS, Call, Outcome, Rollout
@@ -203,7 +204,7 @@ class RunSource:
     folder: RunFolder
     manifest: Manifest
     plan: Plan
-    metrics: Sequence[Mapping[str, Any]]
+    metrics: Sequence[MetricRow]
     """The rows of `metrics.json`."""
     interval: str
     """The method of the run's confidence intervals."""
@@ -358,7 +359,7 @@ class RunSource:
         """The verifier, or the judges of a panel."""
         return [row for row in self.manifest.agents if row["role"] == "verifier"]
 
-    def metric(self, name: str) -> Mapping[str, Any] | None:
+    def metric(self, name: str) -> MetricRow | None:
         """Return the row of a metric of the game as a whole, or None if it has no value."""
         rows = (row for row in self.metrics if row["agent"] is None and row["metric"] == name)
         return next((row for row in rows if row["value"] is not None), None)

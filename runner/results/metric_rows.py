@@ -17,6 +17,7 @@ from runner.results.metric_definitions import (
     RANKING_METRIC,
     SENSITIVITY,
 )
+from runner.results.metrics_file import MetricRow, find_metric
 
 _PAIR_VALUES = ("agreement", "kappa")
 COLUMNS = ("of", "metric", "value [95% interval]", "n", "clusters")
@@ -34,7 +35,7 @@ def metric_rows(metrics: Mapping[str, Any], *, include_minor: bool = True) -> li
     ]  # fmt: skip
 
 
-def meaningful_metrics(metrics: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def meaningful_metrics(metrics: Mapping[str, Any]) -> list[MetricRow]:
     """Return the metrics, those of the whole game first, without `decision` if a game is undecided.
 
     `decision` is the mean of 0 (reject), 1 (accept) and 2 (none), which has no meaning if there is a 2.
@@ -42,7 +43,7 @@ def meaningful_metrics(metrics: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     outcomes: Mapping[str, int] = metrics["outcomes"]
     undecided = sum(outcomes.values()) - outcomes.get("decided", 0)
     agents = list(dict.fromkeys([None, *(row["agent"] for row in metrics["metrics"])]))
-    rows = sorted(metrics["metrics"], key=lambda row: agents.index(row["agent"]))
+    rows: list[MetricRow] = sorted(metrics["metrics"], key=lambda row: agents.index(row["agent"]))
     return [row for row in rows if not (undecided and row["metric"] == DECISION)]
 
 
@@ -59,7 +60,7 @@ def metric_label(metric: str, plays: int | None = None) -> str:
     return f"{metric} ({symbol})" if symbol else metric
 
 
-def format_metric(row: Mapping[str, Any]) -> str:
+def format_metric(row: MetricRow) -> str:
     """Return a metric's value with its interval, and for `criterion` whether the judge is biased."""
     low, high = row["ci_low"], row["ci_high"]
     value = with_interval(row["value"], low, high)
@@ -106,7 +107,7 @@ def judge_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def lost_games_lines(metrics: Mapping[str, Any]) -> list[str]:
     """Return a line with the lowest and highest accuracy that the lost games allow; empty if no game was lost."""
-    lost, accuracy = metrics["outcomes"].get("transport_failed", 0), _accuracy(metrics)
+    lost, accuracy = metrics["outcomes"].get("transport_failed", 0), find_metric(metrics, RANKING_METRIC)
     if not lost or accuracy is None or accuracy["value"] is None:
         return []
     right, total = accuracy["value"] * accuracy["n"], accuracy["n"] + lost
@@ -120,8 +121,8 @@ def _interval_notes(metrics: Mapping[str, Any], *, include_minor: bool) -> Itera
     intervals = sum(row["ci_low"] is not None for row in (*rows, *metrics.get("vote_curve", ())))
     if intervals > 1:
         yield f"{intervals} intervals of 95 %, not adjusted for their number: about 1 in 20 misses its true value"
-    accuracy = _accuracy(metrics)
-    if accuracy is None or not accuracy["stderr"] or accuracy["value"] in (0, 1):
+    accuracy = find_metric(metrics, RANKING_METRIC)
+    if accuracy is None or accuracy["value"] is None or accuracy["value"] in (0, 1) or not accuracy["stderr"]:
         return
     value, games, clusters = accuracy["value"], accuracy["n"], accuracy["clusters"]
     design_effect = accuracy["stderr"] ** 2 * games / (value * (1 - value))
@@ -129,10 +130,6 @@ def _interval_notes(metrics: Mapping[str, Any], *, include_minor: bool) -> Itera
     if games > clusters:  # Kish 1965: design effect = 1 + (games in a cluster - 1) * intraclass correlation
         text += f"; intraclass correlation {decimal((design_effect - 1) / (games / clusters - 1), 2)}"
     yield text
-
-
-def _accuracy(metrics: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    return next((row for row in metrics["metrics"] if (row["agent"], row["metric"]) == (None, RANKING_METRIC)), None)
 
 
 def section_lines(metrics: Mapping[str, Any], *, include_minor: bool = True) -> list[str]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
+from typing import cast
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -25,15 +26,16 @@ from runner.pages.charts.rows import bars, forest
 from runner.pages.charts.scales import Scale, decades, extent
 from runner.pages.charts.styles import COLORS, COLUMN, FULL, PAGE, ChartFrame, Look
 from runner.pages.html import style
+from runner.results.metrics_file import ReliabilityRow
 
 SVG = "{http://www.w3.org/2000/svg}"
 LOOKS = [PAGE, COLUMN, FULL, replace(COLUMN, shows_title=True)]
 Chart = Callable[[str, float | None, Look], Markup]
 
 
-def bins(n: float | None) -> list[dict[str, float | None]]:
-    ends: dict[str, float | None] = {"ci_low": None, "ci_high": 0.9}
-    return [{"low": 0.4, "high": 0.5, "n": n, "confidence": 0.45, "right": n, **ends}]
+def bins(n: float | None) -> list[ReliabilityRow]:
+    number = cast("int", n)
+    return [{"low": 0.4, "high": 0.5, "n": number, "confidence": 0.45, "right": number, "ci_low": None, "ci_high": 0.9}]
 
 
 CHARTS: dict[str, Chart] = {

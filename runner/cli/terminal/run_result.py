@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 from runner.base.text import counted, with_interval
@@ -25,6 +25,7 @@ from runner.results.metric_rows import (
     section_lines,
     signal_rows,
 )
+from runner.results.metrics_file import MetricRow, find_metric
 from runner.results.sweep_points import format_point
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.stored_problems import collect_problems, load_problems
@@ -124,7 +125,7 @@ def show_problems_and_notes(result: FinishedRun, results: Results, printed: Coll
             note(f"note: {line}")
 
 
-def _interval_note(accuracy: Mapping[str, Any], formatted: str) -> str:
+def _interval_note(accuracy: MetricRow, formatted: str) -> str:
     """Return an explanation of the interval in `formatted`, or of its absence."""
     if "[" in formatted:
         return " (95% interval)"
@@ -134,8 +135,8 @@ def _interval_note(accuracy: Mapping[str, Any], formatted: str) -> str:
 def _show_summary(result: FinishedRun) -> None:
     """Print the accuracy, the number of decided games, the number of rollouts, the cost and the folder."""
     manifest = result.manifest
-    metrics = {(metric["agent"], metric["metric"]): metric for metric in result.metrics["metrics"]}
-    accuracy, outcomes = metrics[None, RANKING_METRIC], result.metrics["outcomes"]
+    accuracy, outcomes = find_metric(result.metrics, RANKING_METRIC), result.metrics["outcomes"]
+    assert accuracy is not None
     value = with_interval(accuracy["value"], accuracy["ci_low"], accuracy["ci_high"])
     others = ", ".join(f"{name} {count}" for name, count in outcomes.items() if count and name != "decided")
     print_heading(_title(result))

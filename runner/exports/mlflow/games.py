@@ -25,6 +25,7 @@ from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 from runner.results.metric_definitions import RANKING_METRIC
 from runner.results.metric_rows import format_metric
+from runner.results.metrics_file import find_metric
 from runner.rollouts.rollout import Outcome
 from runner.rollouts.transcript import shown_label
 
@@ -143,11 +144,9 @@ def _end_points(manifest: Manifest, summary: Mapping[str, Any], texts: MlflowTex
 def _format_page_note(manifest: Manifest, summary: Mapping[str, Any]) -> str:
     """Return the text at the top of the run's page."""
     lines = [f"{manifest.kind} run `{manifest.run_id}` of nip-run {manifest.version}: {manifest.status.value}"]
-    lines += [
-        f"accuracy: {format_metric(row)}, n {row['n']}, 95 % interval"
-        for row in summary.get("metrics", ())
-        if (row["agent"], row["metric"]) == (None, RANKING_METRIC) and row["value"] is not None
-    ]
+    accuracy = find_metric(summary, RANKING_METRIC)
+    if accuracy is not None and accuracy["value"] is not None:
+        lines.append(f"accuracy: {format_metric(accuracy)}, n {accuracy['n']}, 95 % interval")
     if manifest.status == Status.INCOMPLETE:
         lines.append(
             "Too many games were lost in transport. Until you resume the run, only metrics.json has its metrics."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from runner.documents.dataclass_schema import to_plain
@@ -21,6 +21,7 @@ from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
 from runner.results.metric_definitions import RANKING_METRIC
 from runner.results.metric_rows import format_metric
+from runner.results.metrics_file import MetricRow, find_metric
 from runner.runs.finished.reconstruction import saved_plan
 from runner.spec.training_settings import TrainingSettings
 from runner.training.games import existing_part
@@ -47,7 +48,8 @@ def _build_record(folder: RunFolder, *, journal: bool) -> MlflowRun:
     settings = plan.spec.experiment.training
     assert settings is not None
     tests = [
-        (record.iteration, _read_accuracy(existing_part(folder, record))) for record in stages.find_all(TestPlayed)
+        (record.iteration, find_metric(existing_part(folder, record).read_metrics(), RANKING_METRIC))
+        for record in stages.find_all(TestPlayed)
     ]
     return MlflowRun(
         **common_fields(folder, manifest, plan, texts, None, journal=journal),
@@ -151,14 +153,13 @@ def _model_records(
             )
 
 
-def _read_accuracy(part: RunFolder) -> Mapping[str, Any]:
-    rows: Sequence[Mapping[str, Any]] = part.read_metrics()["metrics"]
-    return next(row for row in rows if (row["agent"], row["metric"]) == (None, RANKING_METRIC))
-
-
-def _format_page_note(manifest: Manifest, tests: Sequence[tuple[int, Mapping[str, Any]]]) -> str:
+def _format_page_note(manifest: Manifest, tests: Sequence[tuple[int, MetricRow | None]]) -> str:
     lines = [f"training run `{manifest.run_id}` of nip-run {manifest.version}: {manifest.status.value}"]
-    lines += [f"- test before iteration {number}: accuracy {format_metric(row)}, n {row['n']}" for number, row in tests]
+    lines += [
+        f"- test before iteration {number}: accuracy {format_metric(row)}, n {row['n']}"
+        for number, row in tests
+        if row is not None
+    ]
     if manifest.why_stopped is not None:
         lines.append(manifest.why_stopped)
     return "\n\n".join(lines)

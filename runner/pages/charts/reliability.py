@@ -5,9 +5,8 @@ A verifier is calibrated if, of the solutions that it accepts with a probability
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from markupsafe import Markup
 
@@ -17,6 +16,7 @@ from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.charts.labels import drawable, format_count, format_number, join_facts
 from runner.pages.charts.scales import Scale
 from runner.pages.charts.styles import ChartFrame
+from runner.results.metrics_file import ReliabilityRow
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class ReliabilityBins:
     """
 
     name: str
-    bins: Sequence[Mapping[str, Any]]
+    bins: Sequence[ReliabilityRow]
 
 
 def reliability(judges: Sequence[ReliabilityBins], frame: ChartFrame) -> Markup:
@@ -50,7 +50,7 @@ def reliability(judges: Sequence[ReliabilityBins], frame: ChartFrame) -> Markup:
     return drawing.svg(_description(drawn))
 
 
-def _is_drawn(row: Mapping[str, Any]) -> bool:
+def _is_drawn(row: ReliabilityRow) -> bool:
     return drawable(row["confidence"]) is not None and drawable(row["right"]) is not None
 
 
@@ -89,7 +89,7 @@ def _draw_counts(drawing: Drawing, judges: Sequence[ReliabilityBins], x_scale: S
     drawing.y = bottom + size * 0.4
 
 
-def _bin_text(row: Mapping[str, Any]) -> str:
+def _bin_text(row: ReliabilityRow) -> str:
     confidence, right = format_number(row["confidence"], 2), format_number(row["right"], 2)
     return f"P(accept) {confidence}, right {right}, {format_count(row['n'])} games"
 

@@ -167,7 +167,7 @@ def _forest(folders: Sequence[RunFolder], metric: str) -> Figure:
         names = [
             name
             for name in game_shares()
-            if any((row_of(folder, name) or {}).get("value") is not None for folder in system.folders)
+            if any((row := row_of(folder, name)) and row["value"] is not None for folder in system.folders)
         ]
         measurements = _require_value(estimates_of(system, names), metric)
         points = [

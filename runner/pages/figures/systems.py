@@ -5,11 +5,11 @@ A system is the runs of one game that differ only in their seeds. Their results 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import combinations
-from typing import Any
+from typing import Any, cast
 
 from runner.base.errors import UsageError
 from runner.base.hashing import canonical
@@ -26,6 +26,7 @@ from runner.results.leaderboard.rows import fixed_verdicts_of
 from runner.results.leaderboard.sweep_table import NOT_ON_BOARD, SEED, SweepPoint, SweepValue, sweep_rows
 from runner.results.manifest import PLAYED, Manifest
 from runner.results.metric_definitions import METRICS
+from runner.results.metrics_file import MetricRow, ReliabilityRow, find_metric
 from runner.spec.loader import load_saved
 
 _NOTHING: Mapping[str, Any] = {
@@ -163,7 +164,9 @@ def estimates(systems: Sequence[FigureSystem], metric: str) -> list[tuple[ChartE
 def estimates_of(system: FigureSystem, metrics: Sequence[str]) -> list[tuple[ChartEstimate, dict[str, Any]]]:
     """Return several metrics of a system, like `estimates`, but read the games only once."""
     if len(system.folders) == 1:
-        values = {metric: row_of(system.folders[0], metric) or _NOTHING for metric in metrics}
+        values: dict[str, Mapping[str, Any]] = {
+            metric: row_of(system.folders[0], metric) or _NOTHING for metric in metrics
+        }
     else:
         read_pooled = cache(lambda run_ids: pooled_estimates(results_of(system), run_ids))
         pooled_values = pooled_metrics(system, metrics, lambda run_ids: read_pooled(tuple(run_ids)))
@@ -186,11 +189,10 @@ def _estimate(system: FigureSystem, metric: str, row: Mapping[str, Any]) -> tupl
     return ChartEstimate.of(system.name, row, note), row_facts
 
 
-def row_of(folder: RunFolder, metric: str) -> Mapping[str, Any] | None:
+def row_of(folder: RunFolder, metric: str) -> MetricRow | None:
     """Return the row of a metric in a run's `metrics.json`, or None; a metric of an agent is named AGENT.METRIC."""
     agent, _, name = metric.rpartition(".")
-    rows: Iterable[Mapping[str, Any]] = folder.read_metrics()["metrics"]
-    return next((row for row in rows if (row["agent"] or "", row["metric"]) == (agent, name)), None)
+    return find_metric(folder.read_metrics(), name, agent or None)
 
 
 def pooled_metrics(
@@ -231,14 +233,12 @@ def results_of(system: FigureSystem) -> Results:
     return next(iter(by_path.values()))
 
 
-def curves_of(system: FigureSystem) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+def curves_of(system: FigureSystem) -> Mapping[str, Sequence[ReliabilityRow]]:
     """Return the reliability curves of a system by kind of confidence; empty if no run has probabilities."""
     if len(system.folders) == 1:
-        curves: Mapping[str, Sequence[Mapping[str, Any]]] = (
-            system.folders[0].read_metrics().get("reliability_curves", {})
-        )
+        curves: Mapping[str, Sequence[ReliabilityRow]] = system.folders[0].read_metrics().get("reliability_curves", {})
         return curves
     return {
-        kind: [vars(reliability_bin) for reliability_bin in bins]
+        kind: [cast("ReliabilityRow", vars(reliability_bin)) for reliability_bin in bins]
         for kind, bins in pooled_curves(results_of(system), system.run_ids).items()
     }

@@ -16,6 +16,7 @@ from runner.pages.report.run_totals import VERDICTS, AgentTally, RunTally
 from runner.results.manifest import Manifest
 from runner.results.metric_definitions import ACCURACY, BALANCED_ACCURACY, METRICS
 from runner.results.metric_rows import is_minor, meaningful_metrics, metric_label, missing_intervals, section_lines
+from runner.results.metrics_file import MetricRow, ReliabilityRow
 from runner.rollouts.rollout import Outcome
 
 LABELS = (1, 0)
@@ -75,11 +76,11 @@ def calls_so_far(tally: RunTally) -> Headline | None:
 
 
 @dataclass(frozen=True)
-class MetricRow:
+class NamedMetric:
     """A metric of a run: its display name, and its row in `metrics.json`."""
 
     name: str
-    row: Mapping[str, Any]
+    row: MetricRow
 
     @property
     def is_share(self) -> bool:
@@ -92,8 +93,8 @@ class MetricRow:
 class MetricTables:
     """The metrics of a run: the main metrics of the games, then all others."""
 
-    main: Sequence[MetricRow]
-    more: Sequence[MetricRow]
+    main: Sequence[NamedMetric]
+    more: Sequence[NamedMetric]
     reasons: Sequence[str]
     method: str
     """The method of the intervals."""
@@ -103,7 +104,7 @@ def metric_tables(metrics: Mapping[str, Any]) -> MetricTables:
     """Return the metrics that are based on at least one game."""
     rows = [row for row in meaningful_metrics(metrics) if row["n"]]
     rows.sort(key=lambda row: is_minor(row["metric"]))
-    metric_rows = [MetricRow(metric_label(row["metric"], row.get("plays")), row) for row in rows]
+    metric_rows = [NamedMetric(metric_label(row["metric"], row.get("plays")), row) for row in rows]
     main = [metric for metric in metric_rows if metric.row["agent"] is None and not is_minor(metric.row["metric"])]
     other_rows = [metric for metric in metric_rows if metric not in main]
     return MetricTables(
@@ -207,7 +208,7 @@ class ReliabilityView:
     """The bins of one kind of confidence, as in `metrics.json`, and their chart."""
 
     title: str
-    bins: Sequence[Mapping[str, Any]]
+    bins: Sequence[ReliabilityRow]
     picture: Markup
 
 

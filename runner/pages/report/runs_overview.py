@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -21,6 +21,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.sweep_table import NOT_ON_BOARD, SweepPoint, SweepRow, SweepValue, sweep_rows
 from runner.results.manifest import Manifest
 from runner.results.metric_definitions import RANKING_METRIC
+from runner.results.metrics_file import MetricRow, find_metric
 
 ROUTE = "runs"
 MAX_VERDICTS = 3
@@ -32,7 +33,7 @@ class RunRow(NamedTuple):
 
     manifest: Manifest
     games: int
-    accuracy: Mapping[str, Any] | None
+    accuracy: MetricRow | None
 
 
 @dataclass(frozen=True)
@@ -77,13 +78,12 @@ def overview(pages: Sequence[RunPage], verdicts: Sequence[tuple[str, str]] = ())
     return Section(ROUTE, render_template("runs.html", view))
 
 
-def _accuracy(page: RunPage) -> Mapping[str, Any] | None:
+def _accuracy(page: RunPage) -> MetricRow | None:
     """Return the row of the accuracy of a run, or of a training run's last test; None if there is none."""
     if page.manifest.is_training_run:
         tests = (page.metrics or {}).get("tests")
         return tests[-1]["accuracy"] if tests else None
-    accuracy_rows = (row for row in (page.metrics or {"metrics": ()})["metrics"] if row["metric"] == RANKING_METRIC)
-    row = next(accuracy_rows, None)
+    row = find_metric(page.metrics or {}, RANKING_METRIC)
     return None if row is None or row["value"] is None else row
 
 

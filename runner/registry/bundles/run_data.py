@@ -8,6 +8,7 @@ from typing import Any
 from runner.documents.yaml_writer import dump
 from runner.results.manifest import Manifest
 from runner.results.metric_definitions import RANKING_METRIC
+from runner.results.metrics_file import find_metric
 
 FILE = "run_data.yaml"
 
@@ -44,8 +45,5 @@ def build_run_data(manifest: Manifest, metrics: Mapping[str, Any]) -> bytes:
 
 def find_accuracy(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return a run's accuracy with its confidence interval; None if the run has no accuracy."""
-    rows = (
-        row for row in metrics.get("metrics", []) if (row.get("agent"), row.get("metric")) == (None, RANKING_METRIC)
-    )
-    accuracy = next(rows, None)
+    accuracy = find_metric(metrics, RANKING_METRIC)
     return None if accuracy is None else {name: accuracy.get(name) for name in _ESTIMATE}

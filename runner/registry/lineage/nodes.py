@@ -5,7 +5,7 @@ A node is read from the manifest of a release in a registry, or from a run in th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +22,7 @@ from runner.registry.transports.registry import ReleaseEntry
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED
 from runner.results.metric_definitions import RANKING_METRIC
+from runner.results.metrics_file import find_metric
 from runner.results.tasks import played_datapoints
 
 DatapointLookup = Callable[[], frozenset[str] | None]
@@ -152,11 +153,11 @@ def node_from_folder(folder: RunFolder) -> LineageNode:
         RunError: a file of the run is missing or damaged.
     """
     manifest = folder.manifest()
-    trained = collect_public_group_facts(folder)
+    trained, has_metrics = collect_public_group_facts(folder), manifest.status in PLAYED and folder.metrics.is_file()
     facts = {
         **{name: getattr(manifest, name) for name in _RUN_FACTS},
         "models": {row["agent"]: row["model"] for row in manifest.agents},
-        "accuracy": _accuracy(folder) if manifest.status in PLAYED else None,
+        "accuracy": find_metric(folder.read_metrics(), RANKING_METRIC) if has_metrics else None,
         "stopped": None,
     }
     try:
@@ -175,13 +176,6 @@ def node_from_folder(folder: RunFolder) -> LineageNode:
         look_up_datapoints=lambda: read_content_hashes(folder),
         sent_hashes=sent_hashes(folder),
     )
-
-
-def _accuracy(folder: RunFolder) -> Mapping[str, Any] | None:
-    if not folder.metrics.is_file():
-        return None
-    rows: Sequence[Mapping[str, Any]] = folder.read_metrics().get("metrics") or ()
-    return next((row for row in rows if (row.get("agent"), row.get("metric")) == (None, RANKING_METRIC)), None)
 
 
 def read_content_hashes(folder: RunFolder) -> frozenset[str] | None:

@@ -25,6 +25,7 @@ from runner.results.metric_definitions import (
     SENSITIVITY,
     SOUNDNESS_ERROR,
 )
+from runner.results.metrics_file import find_metric
 from runner.results.table_columns import COLUMNS
 from runner.results.tasks import Task, describe_task_difference
 from runner.rollouts.rollout import Rollout
@@ -154,7 +155,7 @@ class FinishedRun:
 
         `metrics["metrics"]` lists all metrics.
         """
-        row = _row(self.metrics, name, agent)
+        row = find_metric(self.metrics, name, agent)
         if row is None or row["value"] is None:
             return None
         low, high = row["ci_low"], row["ci_high"]
@@ -311,9 +312,9 @@ def _prompts(agents: Mapping[str, OpenAiWholeAgent], rollout: Rollout) -> Any:
 
 def _with_parts(metrics: Mapping[str, Any], metric: str) -> Mapping[str, Any]:
     """Return a metric's row with the additional keys that `find_worst_case` needs."""
-    row = {**(_row(metrics, metric, None) or NO_ROW), "grouped": is_by_group(metrics)}
+    row = {**(find_metric(metrics, metric) or NO_ROW), "grouped": is_by_group(metrics)}
     if metric == BALANCED_ACCURACY:
-        row["parts"] = [_row(metrics, f"accuracy_{label}", None) for label in (1, 0)]
+        row["parts"] = [find_metric(metrics, f"accuracy_{label}") for label in (1, 0)]
     return row
 
 
@@ -344,8 +345,3 @@ def _check_comparable(runs: Sequence[FinishedRun]) -> None:
             f"the worst run can only be named among runs on the same datapoints, but {folder.run_id} differs from "
             f"{first.run_id}: {difference}"
         )
-
-
-def _row(metrics: Mapping[str, Any], name: str, agent: str | None) -> Mapping[str, Any] | None:
-    rows: Sequence[Mapping[str, Any]] = metrics.get("metrics", ())
-    return next((row for row in rows if (row["agent"], row["metric"]) == (agent, name)), None)

@@ -1,0 +1,39 @@
+"""The rows of a run's `metrics.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NotRequired, TypedDict
+
+
+class MetricRow(TypedDict):
+    """The value of a metric. `runner.results.estimates.Estimate` describes the keys."""
+
+    agent: str | None
+    metric: str
+    value: float | None
+    stderr: float | None
+    ci_low: float | None
+    ci_high: float | None
+    n: int
+    clusters: int
+    reason: NotRequired[str | None]
+    plays: NotRequired[int]
+
+
+class ReliabilityRow(TypedDict):
+    """A point of a reliability curve. `runner.statistics.calibration.Bin` describes the keys."""
+
+    low: float
+    high: float
+    n: int
+    confidence: float
+    right: float
+    ci_low: float | None
+    ci_high: float | None
+
+
+def find_metric(metrics: Mapping[str, Any], name: str, agent: str | None = None) -> MetricRow | None:
+    """Return the row of a metric of the whole game, or of an agent, in a `metrics.json`; None if there is none."""
+    rows: Iterable[MetricRow] = metrics.get("metrics") or ()
+    return next((row for row in rows if (row.get("agent"), row.get("metric")) == (agent, name)), None)
