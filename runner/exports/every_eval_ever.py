@@ -95,7 +95,7 @@ class _Record:
     def __init__(self, source: RunSource, options: ExportOptions, subject: AgentRow) -> None:
         self._source, self._options, self._subject = source, options, subject
         self.info = _model_info(subject)
-        self.id = self.info["id"]
+        self.id: str = subject["model"]
         developer, _, name = self.id.partition("/")
         self.developer, self.model = developer if name else "unknown", name or self.id
         finished = source.manifest.finished_at or source.manifest.started_at
@@ -105,7 +105,7 @@ class _Record:
         digest = tagged_hash(NAME, identity)
         self.uuid = UUID(bytes=bytes.fromhex(digest)[:16], version=4)
 
-    def to_json(self, samples: Path, checksum: str, rows: int, written: WrittenExport) -> dict[str, Any]:
+    def to_json(self, samples: Path, checksum: str, rows: int, written: WrittenExport) -> dict[str, object]:
         """Return the record. `samples`, `checksum` and `rows` describe the file with the rollouts."""
         manifest = self._source.manifest
         details = {
@@ -143,7 +143,7 @@ class _Record:
             },
         }
 
-    def _build_results(self, written: WrittenExport) -> Iterator[dict[str, Any]]:
+    def _build_results(self, written: WrittenExport) -> Iterator[dict[str, object]]:
         not_exported = []
         for row in self._source.metrics:
             if row["agent"] not in (None, self._subject["agent"]) or row["value"] is None:
@@ -156,7 +156,7 @@ class _Record:
         if not_exported:
             written.not_carried.append(f"metrics that have no smallest or largest value: {comma_join(not_exported)}")
 
-    def _build_result(self, row: MetricRow, metric: Metric) -> dict[str, Any]:
+    def _build_result(self, row: MetricRow, metric: Metric) -> dict[str, object]:
         name = exported_name(row["agent"], row["metric"])
         config = {
             "evaluation_description": f"{metric.description}, over {metric.over}",
@@ -174,7 +174,7 @@ class _Record:
                 "judges": [{"model_info": _model_info(verifier)} for verifier in verifiers],
                 "input_prompt": self._source.prompt(verifiers[0]["agent"]),
             }
-        uncertainty: dict[str, Any] = {"num_samples": row["n"]}
+        uncertainty: dict[str, object] = {"num_samples": row["n"]}
         if row["stderr"] is not None:
             uncertainty["standard_error"] = {"value": row["stderr"], "method": "clustered by group of datapoints"}
         if row["ci_low"] is not None:
@@ -197,7 +197,7 @@ class _Record:
             **self._describe_generation(),
         }
 
-    def _describe_dataset(self) -> dict[str, Any]:
+    def _describe_dataset(self) -> dict[str, object]:
         settings, manifest = self._source.plan.spec.experiment.dataset, self._source.manifest
         details = {"sha256": manifest.dataset_sha256, "source_sha256": manifest.dataset_source_sha256}
         hub = self._options.hf_dataset
@@ -212,12 +212,12 @@ class _Record:
         name = Path(settings.path).name
         return {"dataset_name": name, "source_type": "other", "additional_details": details}
 
-    def _describe_generation(self) -> dict[str, Any]:
+    def _describe_generation(self) -> dict[str, object]:
         settings = self._source.plan.spec.experiment.models[self._subject["model_group"]]
         args = {"prompt_template": self._source.prompt(self._subject["agent"]), **generation_options(settings)}
         return {"generation_config": {"generation_args": args}}
 
-    def build_row(self, game: ExportedGame, written: WrittenExport) -> dict[str, Any] | None:
+    def build_row(self, game: ExportedGame, written: WrittenExport) -> dict[str, object] | None:
         """Return the row of a rollout. If the format cannot represent it, count it in `written` and return None."""
         rollout, agent = game.rollout, self._subject["agent"]
         if rollout.outcome == Outcome.TRANSPORT_FAILED:
@@ -258,7 +258,7 @@ class _Record:
             "metadata": _build_metadata(game),
         }
 
-    def _build_attribution(self, game: ExportedGame, last: int) -> list[dict[str, Any]]:
+    def _build_attribution(self, game: ExportedGame, last: int) -> list[dict[str, object]]:
         if self._subject["role"] != "verifier" or game.verdict is None:
             return []
         return [
@@ -277,7 +277,7 @@ def _to_text(value: Any) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def _model_info(row: AgentRow) -> dict[str, Any]:
+def _model_info(row: AgentRow) -> dict[str, object]:
     """Return the description of a model, with `unknown` for facts that a run does not contain."""
     details = {"deployment_type": "unknown", "model_availability": "unknown", "provider": row["provider"]}
     if row["base_model"] != row["model"]:
@@ -285,7 +285,7 @@ def _model_info(row: AgentRow) -> dict[str, Any]:
     return {"name": row["model"], "id": row["model"], "additional_details": details}
 
 
-def _build_metadata(game: ExportedGame) -> dict[str, Any]:
+def _build_metadata(game: ExportedGame) -> dict[str, object]:
     """Return the facts about a game for which the format has no field."""
     rollout = game.rollout
     return {

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 RELATIONSHIPS = ("first_party", "third_party", "collaborative", "other")
 
@@ -40,7 +39,7 @@ class WrittenExport:
     not_carried: list[str] = field(default_factory=list)
     """Kinds of data that the format cannot represent, as phrases."""
 
-    def as_json(self) -> Mapping[str, Any]:
+    def as_json(self) -> Mapping[str, object]:
         return {
             "files": [{"file": str(path), "rows": rows} for path, rows in self.files.items()],
             "left_out": dict(self.omitted),

@@ -42,7 +42,7 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
             f"run {source.folder.run_id} has no {RANKING_METRIC}, because no rollout has a verdict; resume the run, or "
             "export another one"
         )
-    entry: dict[str, Any] = {
+    entry: dict[str, object] = {
         "dataset": {"id": options.hf_dataset, "task_id": options.task_id},
         "value": row["value"],
         "date": source.manifest.finished_at or source.manifest.started_at,

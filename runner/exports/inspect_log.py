@@ -107,7 +107,7 @@ class _Log:
         self._model_usage: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._role_usage: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
-    def build_spec(self) -> dict[str, Any]:
+    def build_spec(self) -> dict[str, object]:
         """Return Inspect's description of the evaluation: task, dataset, models and settings."""
         manifest, spec = self._source.manifest, self._source.plan.spec
         models = {
@@ -147,10 +147,10 @@ class _Log:
             },
         }
 
-    def build_plan(self) -> dict[str, Any]:
+    def build_plan(self) -> dict[str, object]:
         return {"name": self._source.manifest.protocol, "steps": [], "config": {}}
 
-    def build_header(self, samples: int) -> dict[str, Any]:
+    def build_header(self, samples: int) -> dict[str, object]:
         """Return the log without its samples. Call this method last, because it includes the use of tokens."""
         manifest = self._source.manifest
         return {
@@ -171,13 +171,13 @@ class _Log:
             },
         }
 
-    def _build_metrics(self) -> dict[str, Any]:
+    def _build_metrics(self) -> dict[str, object]:
         metrics = {}
         for row in self._source.metrics:
             if row["value"] is None:
                 continue
             name = exported_name(row["agent"], row["metric"])
-            details = {key: row[key] for key in ("stderr", "ci_low", "ci_high", "n", "clusters")}
+            details = {key: row.get(key) for key in ("stderr", "ci_low", "ci_high", "n", "clusters")}
             metrics[name] = {"name": name, "value": row["value"], "params": {}, "metadata": details}
         return metrics
 
@@ -209,7 +209,7 @@ class _Log:
             "attachments": {},
         }
 
-    def _sample_metadata(self, game: ExportedGame) -> dict[str, Any]:
+    def _sample_metadata(self, game: ExportedGame) -> dict[str, object]:
         """Return the facts about a game that are not part of its score."""
         rollout = game.rollout
         models = {agent: row["model"] for agent, row in game.cast.items()}
@@ -224,16 +224,16 @@ class _Log:
             **({"ended_by": rollout.error} if rollout.error else {}),
         }
 
-    def _build_messages(self, game: ExportedGame) -> list[dict[str, Any]]:
+    def _build_messages(self, game: ExportedGame) -> list[dict[str, object]]:
         if self._subject is not None:
             return [_format_message(index, line) for index, line in enumerate(game.chat(self._subject["agent"]))]
         first_lines = [(agent, game.chat(agent)[:1]) for agent in game.cast]
-        prompts: list[dict[str, Any]] = [
+        prompts: list[dict[str, object]] = [
             {"role": line.message["role"], "content": line.message["content"], "metadata": {"agent": agent}}
             for agent, lines in first_lines
             for line in lines
         ]
-        task: dict[str, Any] = {"role": "user", "content": self._format_input(game), "source": "input"}
+        task = {"role": "user", "content": self._format_input(game), "source": "input"}
         messages = ({"source": "generate", **message} for message in game.conversation())
         return [{"id": f"m{index}", **message} for index, message in enumerate((*prompts, task, *messages))]
 
@@ -252,7 +252,7 @@ class _Log:
         }
 
 
-def _build_score(game: ExportedGame) -> dict[str, Any]:
+def _build_score(game: ExportedGame) -> dict[str, object]:
     rollout, facts = game.rollout, game.facts
     return {
         "value": 1.0 if rollout.correct else 0.0,
@@ -286,9 +286,9 @@ def _find_times(game: ExportedGame) -> dict[str, str]:
     }
 
 
-def _format_message(index: int, line: ChatLine) -> dict[str, Any]:
+def _format_message(index: int, line: ChatLine) -> dict[str, object]:
     message = line.message
-    entry: dict[str, Any] = {"id": f"m{index}", "role": message["role"], "content": message["content"]}
+    entry: dict[str, object] = {"id": f"m{index}", "role": message["role"], "content": message["content"]}
     if message["role"] == "assistant":
         entry |= {"source": "generate", **({"model": line.model} if line.model else {})}
     if "name" in message:

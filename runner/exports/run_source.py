@@ -124,7 +124,7 @@ class ExportedGame:
         last_texts = (c.raw_message for c in calls if (c.attempt, c.vote) == (sample.attempt, sample.vote))
         return next(last_texts, None)
 
-    def conversation(self) -> Iterator[dict[str, Any]]:
+    def conversation(self) -> Iterator[dict[str, object]]:
         """Yield the messages of the game as one conversation. A heading names each message's round, sender and channel.
 
         Texts without a recipient, such as verdicts, are included unchanged.
@@ -163,7 +163,7 @@ class ExportedGame:
         return shown_columns(self.rollout)
 
     @cached_property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """The variant of the game and the details of its verdict, without missing values.
 
         Decisions are numbers, as in the run's tables: 0 reject, 1 accept, 2 none. Listed answers are letters.
@@ -407,7 +407,7 @@ def token_usage(calls: Sequence[Call], *, with_reasoning: bool) -> dict[str, int
     }
 
 
-def generation_options(settings: ModelSettings) -> dict[str, Any]:
+def generation_options(settings: ModelSettings) -> dict[str, object]:
     """Return the generation options that the spec sets for a model."""
     options = {
         "temperature": settings.temperature,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
@@ -76,11 +76,11 @@ class _Chat(NamedTuple):
     """A conversation of a game: of one agent, or of all agents."""
 
     agent: str
-    messages: Sequence[Mapping[str, Any]]
+    messages: Sequence[Mapping[str, object]]
     calls: Sequence[Call]
     model: str | None = None
     role: str | None = None
-    options: Mapping[str, Any] | None = None
+    options: Mapping[str, object] | None = None
 
 
 def _find_chats(
@@ -98,9 +98,9 @@ def _find_chats(
             yield _Chat(row["agent"], chat, calls, row["model"], row["role"], generation_options(settings))
 
 
-def _format_message(line: ChatLine) -> dict[str, Any]:
+def _format_message(line: ChatLine) -> dict[str, object]:
     message = line.message
-    row: dict[str, Any] = {"role": message["role"], "content": message["content"]}
+    row: dict[str, object] = {"role": message["role"], "content": message["content"]}
     if line.model is not None:
         row["model"] = line.model
     if "name" in message:
@@ -112,7 +112,7 @@ def _as_text(value: object) -> str | None:
     return None if value is None else orjson.dumps(value).decode()
 
 
-def _build_row(source: RunSource, game: ExportedGame, chat: _Chat) -> dict[str, Any]:
+def _build_row(source: RunSource, game: ExportedGame, chat: _Chat) -> dict[str, object]:
     rollout, manifest, facts = game.rollout, source.manifest, game.facts
     point = rollout.job.datapoint
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -78,7 +78,7 @@ class AnswerGames:
         for player, argued in self._argued_by_player().items():
             yield from estimates_of(Source.ANSWER_PLAYERS, argued, agent=player)
 
-    def reliability_curves(self) -> dict[str, list[dict[str, Any]]]:
+    def reliability_curves(self) -> dict[str, list[dict[str, object]]]:
         """Return the bins of the reliability curve as JSON data; empty if no verdict has probabilities."""
         forecasts = self._forecasts()
         return {} if forecasts is None else {CURVE: [asdict(bin_) for bin_ in forecasts.curve]}

@@ -152,6 +152,6 @@ def is_by_group(metrics: Mapping[str, Any]) -> bool:
     return str(metrics.get("interval", "")).endswith("by group")
 
 
-def _vote_row(vote: Estimate) -> dict[str, Any]:
+def _vote_row(vote: Estimate) -> dict[str, object]:
     omitted = ("agent", "metric", "plays")
     return {"k": vote.plays, **{name: value for name, value in vars(vote).items() if name not in omitted}}

@@ -133,9 +133,9 @@ class StoppingDecision:
         """Return a run's metrics with the confidence sequence as the interval of accuracy, and the section `until`."""
         return {**_with_sequence_interval(summary, self._accuracy), "until": self._section()}
 
-    def _section(self) -> dict[str, Any]:
+    def _section(self) -> dict[str, object]:
         low, high = self._accuracy.interval()
-        section: dict[str, Any] = {
+        section: dict[str, object] = {
             "decided": self.decided,
             "note": self.note(),
             "games": self.games,
@@ -226,7 +226,7 @@ def accuracy_sequence(folder: RunFolder) -> tuple[float, float] | None:
     return (0.0, 1.0) if row["ci_low"] is None or row["ci_high"] is None else (row["ci_low"], row["ci_high"])
 
 
-def stopping_columns(spec: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
+def stopping_columns(spec: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, object]:
     """Return the values of the leaderboard's columns about the stopping rule; None for runs without one."""
     rule = spec.get("until")
     return {

@@ -57,7 +57,7 @@ def rollout_rows(run_id: str, rollout: Rollout) -> dict[str, list[dict[str, Any]
     }
 
 
-def _rollout_row(rollout: Rollout) -> dict[str, Any]:
+def _rollout_row(rollout: Rollout) -> dict[str, object]:
     job = rollout.job
     return {
         "datapoint_id": job.datapoint.id,
@@ -83,12 +83,12 @@ def _rollout_row(rollout: Rollout) -> dict[str, Any]:
     }
 
 
-def _count_row(counts: MessageCounts | None) -> dict[str, Any]:
+def _count_row(counts: MessageCounts | None) -> dict[str, object]:
     """Return the counts of a message. Without counts, the columns are left out, and so are NULL."""
     return {} if counts is None else {name: getattr(counts, name) for name in _COUNT_COLUMNS}
 
 
-def _call_row(call: Call) -> dict[str, Any]:
+def _call_row(call: Call) -> dict[str, object]:
     row = {name: getattr(call, name) for name in _CALL_COLUMNS}
     for name in _NULL_UNLESS_SET:
         row[name] = row[name] or None

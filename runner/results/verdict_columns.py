@@ -199,7 +199,7 @@ class JudgedGames:
             agent: np.where(blocks.swapped == 1, swapped_stances[agent], written) for agent, written in stances.items()
         }
 
-    def reliability_curves(self) -> dict[str, list[dict[str, Any]]]:
+    def reliability_curves(self) -> dict[str, list[dict[str, object]]]:
         """Return the bins of the reliability curve of each kind of confidence that the run has, as JSON data."""
         curves = self._sorted_columns()[0].reliability_curves() if self.n else {}
         return {kind: [asdict(bin_) for bin_ in curve] for kind, curve in curves.items()}
@@ -214,7 +214,7 @@ class JudgedGames:
             return []
         return [estimate(METRICS[MAJORITY_ACCURACY], vote.as_quantity(k)) for k, vote in self.verdicts.votes]
 
-    def judge_pairs(self) -> list[dict[str, Any]]:
+    def judge_pairs(self) -> list[dict[str, object]]:
         """Return the agreement of each pair of judges in the games that both decided, as JSON data."""
         if not self.n or not self._judges:
             return []
@@ -272,6 +272,6 @@ class JudgedGames:
         )
 
 
-def _quantity_row(quantity: Quantity) -> dict[str, Any]:
+def _quantity_row(quantity: Quantity) -> dict[str, object]:
     low, high = quantity.interval or (None, None)
     return {"value": quantity.value, "ci_low": low, "ci_high": high, "reason": quantity.reason}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, counted, dollar_range, in_one_line
@@ -96,7 +96,7 @@ def _show_estimates(experiment: Experiment, estimates: Sequence[CostEstimate]) -
 
 def _check_servers(
     args: argparse.Namespace, points: Sequence[SpecPoint], results: Results
-) -> tuple[list[dict[str, Any]], ExitCode]:
+) -> tuple[list[dict[str, object]], ExitCode]:
     """Return reports on the servers and an exit code; without `--live`, check nothing and return no reports."""
     if not args.live:
         return [], ExitCode.DONE
@@ -259,7 +259,7 @@ def _estimate_row(estimate: CostEstimate) -> tuple[str, ...]:
     return (estimate.group, estimate.model, *low_high, dollar_range(estimate.cost_usd))
 
 
-def _as_json(point: SpecPoint) -> dict[str, Any]:
+def _as_json(point: SpecPoint) -> dict[str, object]:
     from dataclasses import asdict
 
     from runner.cli.experiments.shards import shard_as_json

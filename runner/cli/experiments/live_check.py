@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from runner.base.async_runner import run_sync
 from runner.base.errors import ProviderRefusal, TransientError
@@ -47,7 +47,7 @@ class _Target(NamedTuple):
 
 def check_servers(
     points: Sequence[SpecPoint], results: Results, allowed: Collection[KeyUse], *, as_json: bool
-) -> tuple[list[dict[str, Any]], ExitCode]:
+) -> tuple[list[dict[str, object]], ExitCode]:
     """Send requests to each server of each model group. Return the reports as JSON data, and an exit code.
 
     Unless `as_json`, print the price before the first request, and each report as soon as its server has answered.
@@ -122,7 +122,7 @@ def _show_report(target: _Target, report: ServerReport) -> None:
         say(f"  {label:<18} {text}")
 
 
-def _report_as_json(report: ServerReport) -> dict[str, Any]:
+def _report_as_json(report: ServerReport) -> dict[str, object]:
     completion, names = report.completion, ("kind", "message", "next")
     is_priced = CallCosts({report.group: report.settings}).is_priced
     return {

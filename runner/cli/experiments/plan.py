@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from time import process_time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
@@ -198,10 +198,10 @@ def _format_difference(difference: float | None) -> str:
     return f"{100 * difference:.3g} points"
 
 
-def _as_json(point: SpecPoint, size: SampleSize | None, duration: Duration | None) -> Mapping[str, Any]:
+def _as_json(point: SpecPoint, size: SampleSize | None, duration: Duration | None) -> Mapping[str, object]:
     from dataclasses import asdict
 
-    facts: dict[str, Any] = {"spec": point.path, "point": dict(point.spec.point)}
+    facts: dict[str, object] = {"spec": point.path, "point": dict(point.spec.point)}
     if size is not None:
         best = size.cheapest
         facts |= {

@@ -53,7 +53,7 @@ class _WaitingPoint(NamedTuple):
     run_id: str
     waiting: Waiting
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         from runner.results.manifest import Status
 
         return {

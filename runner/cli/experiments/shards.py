@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.base.errors import MergeError, RunDirectoryError, UsageError
 from runner.base.exit_codes import ExitCode
@@ -131,7 +131,7 @@ def shard_lines(plan: Plan) -> Iterator[str]:
     yield f"limits of this shard: {', '.join(limits)}"
 
 
-def shard_as_json(plan: Plan) -> dict[str, Any] | None:
+def shard_as_json(plan: Plan) -> dict[str, object] | None:
     """Return the shard's share of its run as JSON data; None if the plan is not a shard."""
     shares = shares_of(plan)
     if shares is None:

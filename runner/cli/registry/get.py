@@ -66,7 +66,7 @@ def execute(args: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
-def _as_json(fetched: FetchedRelease, needs: PlayRequirements | None) -> dict[str, Any]:
+def _as_json(fetched: FetchedRelease, needs: PlayRequirements | None) -> dict[str, object]:
     from runner.registry.bundles.requirements import reproduce_command
     from runner.registry.components.drafts import format_spec_entry
 

@@ -240,7 +240,7 @@ def _describe_release(hit: _SearchHit, marks: Sequence[str]) -> str:
     return in_one_line(" ".join(filter(None, (f"[{'; '.join(all_marks)}]" if all_marks else "", description))))
 
 
-def _hit_as_json(hit: _SearchHit, copies: Sequence[_SearchHit], lineage: Lineage) -> dict[str, Any]:
+def _hit_as_json(hit: _SearchHit, copies: Sequence[_SearchHit], lineage: Lineage) -> dict[str, object]:
     from runner.registry.lineage.descriptions import total_to_json
     from runner.registry.lineage.relations import describe_relations
 

@@ -214,7 +214,7 @@ def _show_training_run(folder: RunFolder, manifest: Manifest, args: argparse.Nam
     return ExitCode.DONE
 
 
-def _part_as_json(part: RunFolder) -> dict[str, Any]:
+def _part_as_json(part: RunFolder) -> dict[str, object]:
     manifest = part.manifest()
     names = ("run_id", "kind", "iteration", "status", "rollouts", "completions", "cost_usd")
     return {name: getattr(manifest, name) for name in names}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from runner.base.errors import NipRunError, QueryError, SpecError
 from runner.base.problems import Place, Problem, split_message
@@ -25,7 +24,7 @@ def error_lines(error: NipRunError) -> list[str]:
     return [line for problem in error.problems for line in (str(problem), *_excerpt_lines(problem.place))] + notes
 
 
-def error_objects(error: NipRunError) -> list[dict[str, Any]]:
+def error_objects(error: NipRunError) -> list[dict[str, object]]:
     """Return an error as JSON objects: one for each problem of a spec, or one with the message and the next step."""
     if isinstance(error, SpecError):
         return [_problem_object(problem) for problem in error.problems]
@@ -36,12 +35,12 @@ def error_objects(error: NipRunError) -> list[dict[str, Any]]:
     return [error_object(problem, "\n".join([*([next_step] if next_step else []), *notes]) or None)]
 
 
-def error_object(message: str, hint: str | None) -> dict[str, Any]:
+def error_object(message: str, hint: str | None) -> dict[str, object]:
     """Return the JSON object of an error that has no position in a file."""
     return {"file": None, "line": None, "column": None, "key": None, "message": message, "hint": hint}
 
 
-def _problem_object(problem: Problem) -> dict[str, Any]:
+def _problem_object(problem: Problem) -> dict[str, object]:
     place = problem.place
     position = {"file": place.file, "line": place.line, "column": place.column, "key": problem.key or None}
     return error_object(problem.what, problem.hint) | position

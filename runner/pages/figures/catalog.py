@@ -25,6 +25,7 @@ from runner.pages.figures.figure import Encoding, Figure
 from runner.pages.figures.learning_curve import learning_curve
 from runner.pages.figures.systems import (
     FigureSystem,
+    SystemEstimate,
     curves_of,
     estimates,
     estimates_of,
@@ -128,7 +129,7 @@ def _check_plays(rows: Sequence[Mapping[str, Any]], metric: str) -> None:
         )
 
 
-def _measure(systems: Sequence[FigureSystem], metric: str) -> list[tuple[ChartEstimate, dict[str, Any]]]:
+def _measure(systems: Sequence[FigureSystem], metric: str) -> list[SystemEstimate]:
     """Return the estimate and the row of a metric for each system.
 
     Raises:
@@ -142,9 +143,7 @@ def _measure(systems: Sequence[FigureSystem], metric: str) -> list[tuple[ChartEs
     return _require_value(measurements, metric)
 
 
-def _require_value(
-    measurements: list[tuple[ChartEstimate, dict[str, Any]]], metric: str
-) -> list[tuple[ChartEstimate, dict[str, Any]]]:
+def _require_value(measurements: list[SystemEstimate], metric: str) -> list[SystemEstimate]:
     """Return the estimates, after a check that at least one has a value.
 
     Raises:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import combinations
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from runner.base.errors import UsageError
 from runner.base.hashing import canonical
@@ -151,7 +151,14 @@ def _choose_naming(manifests: Sequence[Manifest]) -> Callable[[Manifest], str]:
     return next(unique, lambda run: run.run_id)
 
 
-def estimates(systems: Sequence[FigureSystem], metric: str) -> list[tuple[ChartEstimate, dict[str, Any]]]:
+class SystemEstimate(NamedTuple):
+    """A metric of a system: the estimate that the chart draws, and the row of the figure."""
+
+    estimate: ChartEstimate
+    row: dict[str, Any]
+
+
+def estimates(systems: Sequence[FigureSystem], metric: str) -> list[SystemEstimate]:
     """Return the estimate and the row of a metric for each system. Seeds are pooled as in a sweep.
 
     Raises:
@@ -161,7 +168,7 @@ def estimates(systems: Sequence[FigureSystem], metric: str) -> list[tuple[ChartE
     return [estimates_of(system, [metric])[0] for system in systems]
 
 
-def estimates_of(system: FigureSystem, metrics: Sequence[str]) -> list[tuple[ChartEstimate, dict[str, Any]]]:
+def estimates_of(system: FigureSystem, metrics: Sequence[str]) -> list[SystemEstimate]:
     """Return several metrics of a system, like `estimates`, but read the games only once."""
     if len(system.folders) == 1:
         values: dict[str, Mapping[str, Any]] = {
@@ -178,7 +185,7 @@ def estimates_of(system: FigureSystem, metrics: Sequence[str]) -> list[tuple[Cha
     return [_estimate(system, metric, values[metric]) for metric in metrics]
 
 
-def _estimate(system: FigureSystem, metric: str, row: Mapping[str, Any]) -> tuple[ChartEstimate, dict[str, Any]]:
+def _estimate(system: FigureSystem, metric: str, row: Mapping[str, Any]) -> SystemEstimate:
     """Return an estimate and its row. If the system's verdicts are fixed, both have the reason instead of a value."""
     if system.fixed_verdicts is not None:
         row = {**row, **dict.fromkeys(("value", "ci_low", "ci_high")), "reason": system.fixed_verdicts}
@@ -186,7 +193,7 @@ def _estimate(system: FigureSystem, metric: str, row: Mapping[str, Any]) -> tupl
     facts = {name: row[name] for name in ("value", "ci_low", "ci_high", "n", "clusters")}
     plays = {"plays": row["plays"]} if row.get("plays") is not None else {}
     row_facts = {**system.facts(), "metric": metric, **facts, **plays, "reason": row.get("reason")}
-    return ChartEstimate.of(system.name, row, note), row_facts
+    return SystemEstimate(ChartEstimate.of(system.name, row, note), row_facts)
 
 
 def row_of(folder: RunFolder, metric: str) -> MetricRow | None:
