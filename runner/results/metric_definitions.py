@@ -235,9 +235,24 @@ _JUDGE_DECISION = (
 )
 _judge_metric = partial(Metric, over="each judge, all games", source=Source.JUDGES)
 _agent_metric = partial(Metric, source=Source.AGENTS, needs_labels=False, with_answers=True)
-_verdict_share = partial(Metric, source=Source.VERDICTS, is_proportion=True, method=f"interval: {_WILSON}")
+_call_count = partial(_agent_metric, high=math.inf, better=-1, needs_calls=True)
+_round_count = partial(
+    Metric, over="all games", source=Source.GAMES, unit="rounds", high=math.inf, better=0, needs_labels=False,
+    needs_calls=True, with_answers=True,
+)  # fmt: skip
+_verdict_metric = partial(Metric, source=Source.VERDICTS)
+_verdict_share = partial(_verdict_metric, is_proportion=True, method=f"interval: {_WILSON}")
+_signal_metric = partial(
+    _verdict_metric, over="decided games", unit="standard deviations", low=-math.inf, high=math.inf,
+    rule=_NEEDS_BOTH_LABELS, method=_SIGNAL, show=Show.COMPETITION,
+)  # fmt: skip
+_difference_of_shares = partial(Metric, unit="difference of shares", low=-1.0, method=f"interval: {_MOVER}")
+_difference_of_logs = partial(
+    Metric, unit="nats", low=math.log(0.001), high=-math.log(0.001), method=f"interval: {_MOVER}"
+)
 _forecast_metric = partial(Metric, over="games with a probability", source=Source.FORECASTS, unit="")
 _answer_metric = partial(Metric, over="games with a probability for each answer", only_answers=True)
+_answer_error = partial(_answer_metric, source=Source.ANSWERS, better=-1)
 
 _TABLE = (
     _game_share(
@@ -324,31 +339,15 @@ _TABLE = (
         compute=lambda verdicts: verdicts.worst_datapoint,
         rule=IntervalRule(never="the lowest of several has no interval"),
     ),
-    Metric(
+    _round_count(
         name="episode_length",
-        with_answers=True,
         description="number of rounds, counted as in the original implementation",
-        over="all games",
-        source=Source.GAMES,
         compute=lambda game: (float(game.episode_length),),
-        unit="rounds",
-        high=math.inf,
-        better=0,
-        needs_labels=False,
-        needs_calls=True,
     ),
-    Metric(
+    _round_count(
         name="rounds_played",
-        with_answers=True,
         description="number of rounds that were played",
-        over="all games",
-        source=Source.GAMES,
         compute=lambda game: (float(game.rounds),),
-        unit="rounds",
-        high=math.inf,
-        better=0,
-        needs_labels=False,
-        needs_calls=True,
         sql="rounds::DOUBLE",
         show=Show.COMPARISON,
     ),
@@ -364,15 +363,12 @@ _TABLE = (
         sql="(rewards->>'{agent}')::DOUBLE",
         show=Show.CURVE,
     ),
-    _agent_metric(
+    _call_count(
         name="retries_per_round",
         description="number of attempts after the first in a round; 0 if the agent is silent",
         over="all rounds, by agent",
         compute=lambda agent: agent.retries,
         unit="attempts",
-        high=math.inf,
-        better=-1,
-        needs_calls=True,
     ),
     _agent_metric(
         name="token_limit_proportion",
@@ -383,21 +379,17 @@ _TABLE = (
         is_proportion=True,
         needs_calls=True,
     ),
-    _agent_metric(
+    _call_count(
         name="calls_per_message",
         description="number of calls for a message",
         over="an agent's messages",
         compute=lambda agent: agent.calls,
         unit="calls",
-        high=math.inf,
-        better=-1,
-        needs_calls=True,
     ),
-    Metric(
+    _verdict_metric(
         name=BALANCED_ACCURACY,
         description="mean of the accuracies on right and on wrong solutions",
         over="all games",
-        source=Source.VERDICTS,
         compute=lambda verdicts: verdicts.balanced_accuracy,
         is_proportion=True,
         rule=_NEEDS_BOTH_LABELS,
@@ -407,34 +399,18 @@ _TABLE = (
         has_worst=True,
         show=Show.SUMMARY | Show.COMPETITION,
     ),
-    Metric(
+    _signal_metric(
         name=SENSITIVITY,
         description="d' of signal detection theory, z(H) - z(F), with half a game added to each count (Hautus 1995)",
-        over="decided games",
-        source=Source.VERDICTS,
         compute=lambda verdicts: verdicts.sensitivity,
-        unit="standard deviations",
-        low=-math.inf,
-        high=math.inf,
-        rule=_NEEDS_BOTH_LABELS,
-        method=_SIGNAL,
-        show=Show.COMPETITION,
         symbol="d'",
         exported_name="d_prime",  # elsewhere, sensitivity is the true positive rate
     ),
-    Metric(
+    _signal_metric(
         name=CRITERION,
         description="c of signal detection theory, -(z(H) + z(F)) / 2, with half a game added to each count",
-        over="decided games",
-        source=Source.VERDICTS,
         compute=lambda verdicts: verdicts.criterion,
-        unit="standard deviations",
-        low=-math.inf,
-        high=math.inf,
         better=0,
-        rule=_NEEDS_BOTH_LABELS,
-        method=_SIGNAL,
-        show=Show.COMPETITION,
         symbol="c",
     ),
     _verdict_share(
@@ -471,20 +447,18 @@ _TABLE = (
         )
         for label in (0, 1)
     ),
-    Metric(
+    _verdict_metric(
         name="pair_score",
         description="share of accepted right solutions times the share of rejected wrong solutions",
         over="groups (`dataset.group_by`) with right and wrong solutions, all with the same weight",
-        source=Source.VERDICTS,
         compute=lambda verdicts: verdicts.pair_score if verdicts.grouped else None,
         method=f"interval: {_WILSON}",
     ),
-    Metric(
+    _verdict_metric(
         name="always_failed",
         with_answers=True,
         description="share of datapoints without any right verdict; more games per datapoint (`plays`) lower it",
         over="datapoints",
-        source=Source.VERDICTS,
         compute=lambda verdicts: verdicts.always_failed,
         better=-1,
         depends_on_plays=True,
@@ -492,12 +466,11 @@ _TABLE = (
         has_worst=True,
         show=Show.SUMMARY,
     ),
-    Metric(
+    _verdict_metric(
         name=MAJORITY_ACCURACY,
         description="vote@k for the largest odd k up to 99 (`plays`): how often the majority of k games is right, "
         "over all choices of k of a datapoint's games; a tie counts as half right",
         over="datapoints, if they were played at least 3 times",
-        source=Source.VERDICTS,
         compute=lambda verdicts: verdicts.majority_accuracy,
         depends_on_plays=True,
         method=(
@@ -518,15 +491,13 @@ _TABLE = (
         )
         for stance in (0, 1)
     ),
-    Metric(
+    _difference_of_shares(
         name="position_bias",
         description="P(the verdict is the first seat's stance) - P(it is the second seat's stance), the mean "
         "over both assignments of the stances and over both labels",
         over="games with provers of opposite stances",
         source=Source.BLOCKS,
         compute=lambda verdicts, first_seat: verdicts.position_bias(first_seat),
-        unit="difference of shares",
-        low=-1.0,
         better=0,
         rule=_NEEDS_BOTH_LABELS,
         method=(
@@ -534,16 +505,13 @@ _TABLE = (
             f"stances and both labels: P(accept) by the first seat's stance; interval: {_MOVER}"
         ),
     ),
-    Metric(
+    _difference_of_shares(
         name="swap_effect",
         description="P(accept) as the spec assigns the players - P(accept) with exchanged players",
         over="games with `seats: swap`",
         source=Source.BLOCKS,
         compute=lambda verdicts, _: verdicts.swap_effect,
-        unit="difference of shares",
-        low=-1.0,
         better=0,
-        method=f"interval: {_MOVER}",
     ),
     Metric(
         name="expected_score",
@@ -553,30 +521,23 @@ _TABLE = (
         compute=lambda verdicts, stances: verdicts.agreement(stances),
         method=f"P(verdict = what the agent argues), of the entry of `agents` in either seat; interval: {_WILSON}",
     ),
-    Metric(
+    _difference_of_shares(
         name="score_difference",
         description="`expected_score` in games whose label is the player's stance, minus `expected_score` in the other "
         "games: the Agent Score Difference (arXiv 2504.03731) with the verdict as score",
         over="each player",
         source=Source.PLAYERS,
         compute=lambda verdicts, stances: verdicts.agreement_gain(stances),
-        unit="difference of shares",
-        low=-1.0,
         rule=_NEEDS_BOTH_LABELS,
-        method=f"interval: {_MOVER}",
     ),
-    Metric(
+    _difference_of_logs(
         name="score_difference_logprob",
         description="mean of ln P(the verdict is the player's stance) in games whose label is this stance, minus the "
         "mean in the other games: the Agent Score Difference (arXiv 2504.03731); P is limited to 0.001 to 0.999",
         over="each player, games with log-probabilities",
         source=Source.PLAYER_LOGPROBS,
         compute=lambda verdicts, stances, p: verdicts.log_probability_gain(stances, p),
-        unit="nats",
-        low=math.log(0.001),
-        high=-math.log(0.001),
         rule=_NEEDS_BOTH_LABELS,
-        method=f"interval: {_MOVER}",
     ),
     Metric(
         name="seat_score",
@@ -759,20 +720,16 @@ _TABLE = (
         sql="answer_brier",
         show=Show.SUMMARY | Show.COMPARISON,
     ),
-    _answer_metric(
+    _answer_error(
         name="answer_ece",
         description="expected calibration error of the chosen answer's probability, over 10 bins of equal width",
-        source=Source.ANSWERS,
         compute=lambda forecasts: forecasts.calibration_error,
-        better=-1,
         method=_BINS,
     ),
-    _answer_metric(
+    _answer_error(
         name="answer_ece_corrected",
         description="`answer_ece` minus its upward bias",
-        source=Source.ANSWERS,
         compute=lambda forecasts: forecasts.corrected_calibration_error,
-        better=-1,
         method=f"bias by the parametric bootstrap; {_BINS}",
         is_minor=True,
     ),
@@ -786,30 +743,23 @@ _TABLE = (
         only_answers=True,
         method=f"of the entry of `agents` in either seat; interval: {_WILSON}",
     ),
-    Metric(
+    _difference_of_shares(
         name="answer_score_difference",
         description="`win_rate` if the player's answer is right, minus `win_rate` if it is wrong: the Agent Score "
         "Difference (arXiv 2504.03731) with the verdict as score",
         over="each player that argues for right and for wrong answers",
         source=Source.ANSWER_PLAYERS,
         compute=lambda argued: argued.score_difference,
-        unit="difference of shares",
-        low=-1.0,
         only_answers=True,
-        method=f"interval: {_MOVER}",
     ),
-    Metric(
+    _difference_of_logs(
         name="answer_score_difference_log",
         description="mean ln P(the player's answer) if this answer is right, minus this mean if it is wrong: the Agent "
         "Score Difference (arXiv 2504.03731); P is limited to 0.001 to 0.999",
         over="each player, games with a probability for each answer",
         source=Source.ANSWER_PLAYERS,
         compute=lambda argued: argued.log_score_difference,
-        unit="nats",
-        low=math.log(0.001),
-        high=-math.log(0.001),
         only_answers=True,
-        method=f"interval: {_MOVER}",
     ),
     *(
         Metric(

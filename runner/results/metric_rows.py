@@ -17,7 +17,7 @@ from runner.results.metric_definitions import (
     RANKING_METRIC,
     SENSITIVITY,
 )
-from runner.results.metrics_file import MetricRow, find_metric
+from runner.results.metrics_file import MetricRow, find_metric_row
 
 _PAIR_VALUES = ("agreement", "kappa")
 COLUMNS = ("of", "metric", "value [95% interval]", "n", "clusters")
@@ -107,7 +107,7 @@ def judge_rows(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def lost_games_lines(metrics: Mapping[str, Any]) -> list[str]:
     """Return a line with the lowest and highest accuracy that the lost games allow; empty if no game was lost."""
-    lost, accuracy = metrics["outcomes"].get("transport_failed", 0), find_metric(metrics, RANKING_METRIC)
+    lost, accuracy = metrics["outcomes"].get("transport_failed", 0), find_metric_row(metrics, RANKING_METRIC)
     if not lost or accuracy is None or accuracy["value"] is None:
         return []
     right, total = accuracy["value"] * accuracy["n"], accuracy["n"] + lost
@@ -121,7 +121,7 @@ def _interval_notes(metrics: Mapping[str, Any], *, include_minor: bool) -> Itera
     intervals = sum(row["ci_low"] is not None for row in (*rows, *metrics.get("vote_curve", ())))
     if intervals > 1:
         yield f"{intervals} intervals of 95 %, not adjusted for their number: about 1 in 20 misses its true value"
-    accuracy = find_metric(metrics, RANKING_METRIC)
+    accuracy = find_metric_row(metrics, RANKING_METRIC)
     if accuracy is None or accuracy["value"] is None or accuracy["value"] in (0, 1) or not accuracy["stderr"]:
         return
     value, games, clusters = accuracy["value"], accuracy["n"], accuracy["clusters"]

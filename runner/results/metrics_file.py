@@ -33,7 +33,7 @@ class ReliabilityRow(TypedDict):
     ci_high: float | None
 
 
-def find_metric(metrics: Mapping[str, Any], name: str, agent: str | None = None) -> MetricRow | None:
+def find_metric_row(metrics: Mapping[str, Any], name: str, agent: str | None = None) -> MetricRow | None:
     """Return the row of a metric of the whole game, or of an agent, in a `metrics.json`; None if there is none."""
     rows: Iterable[MetricRow] = metrics.get("metrics") or ()
     return next((row for row in rows if (row.get("agent"), row.get("metric")) == (agent, name)), None)

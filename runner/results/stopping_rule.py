@@ -18,7 +18,7 @@ from runner.base.text import decimal
 from runner.results.baseline_scores import BaselineScores
 from runner.results.folder import RunFolder
 from runner.results.metric_definitions import RANKING_METRIC
-from runner.results.metrics_file import find_metric
+from runner.results.metrics_file import find_metric_row
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
 from runner.spec.experiment import Until
@@ -221,7 +221,7 @@ def accuracy_sequence(folder: RunFolder) -> tuple[float, float] | None:
     metrics = folder.read_metrics()
     if not metrics.get("until"):
         return None
-    row = find_metric(metrics, RANKING_METRIC)
+    row = find_metric_row(metrics, RANKING_METRIC)
     assert row is not None
     return (0.0, 1.0) if row["ci_low"] is None or row["ci_high"] is None else (row["ci_low"], row["ci_high"])
 

@@ -24,7 +24,7 @@ from runner.results.metric_rows import (
     section_lines,
     signal_rows,
 )
-from runner.results.metrics_file import MetricRow, find_metric
+from runner.results.metrics_file import MetricRow, find_metric_row
 from runner.results.sweep_points import format_point
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.stored_problems import collect_problems, load_problems
@@ -134,7 +134,7 @@ def _interval_note(accuracy: MetricRow, formatted: str) -> str:
 def _show_summary(result: FinishedRun) -> None:
     """Print the accuracy, the number of decided games, the number of rollouts, the cost and the folder."""
     manifest = result.manifest
-    accuracy, outcomes = find_metric(result.metrics, RANKING_METRIC), result.metrics["outcomes"]
+    accuracy, outcomes = find_metric_row(result.metrics, RANKING_METRIC), result.metrics["outcomes"]
     assert accuracy is not None
     value = with_interval(accuracy["value"], accuracy["ci_low"], accuracy["ci_high"])
     others = ", ".join(f"{name} {count}" for name, count in outcomes.items() if count and name != "decided")

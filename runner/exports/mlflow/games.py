@@ -25,7 +25,7 @@ from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 from runner.results.metric_definitions import RANKING_METRIC
 from runner.results.metric_rows import format_metric
-from runner.results.metrics_file import find_metric
+from runner.results.metrics_file import find_metric_row
 from runner.rollouts.rollout import Outcome
 from runner.rollouts.transcript import shown_label
 
@@ -144,7 +144,7 @@ def _end_points(manifest: Manifest, summary: Mapping[str, Any], texts: MlflowTex
 def _format_page_note(manifest: Manifest, summary: Mapping[str, Any]) -> str:
     """Return the text at the top of the run's page."""
     lines = [f"{manifest.kind} run `{manifest.run_id}` of nip-run {manifest.version}: {manifest.status.value}"]
-    accuracy = find_metric(summary, RANKING_METRIC)
+    accuracy = find_metric_row(summary, RANKING_METRIC)
     if accuracy is not None and accuracy["value"] is not None:
         lines.append(f"accuracy: {format_metric(accuracy)}, n {accuracy['n']}, 95 % interval")
     if manifest.status == Status.INCOMPLETE:

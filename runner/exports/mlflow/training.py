@@ -21,7 +21,7 @@ from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
 from runner.results.metric_definitions import RANKING_METRIC
 from runner.results.metric_rows import format_metric
-from runner.results.metrics_file import MetricRow, find_metric
+from runner.results.metrics_file import MetricRow, find_metric_row
 from runner.runs.finished.reconstruction import saved_plan
 from runner.spec.training_settings import TrainingSettings
 from runner.training.games import existing_part
@@ -48,7 +48,7 @@ def _build_record(folder: RunFolder, *, journal: bool) -> MlflowRun:
     settings = plan.spec.experiment.training
     assert settings is not None
     tests = [
-        (record.iteration, find_metric(existing_part(folder, record).read_metrics(), RANKING_METRIC))
+        (record.iteration, find_metric_row(existing_part(folder, record).read_metrics(), RANKING_METRIC))
         for record in stages.find_all(TestPlayed)
     ]
     return MlflowRun(

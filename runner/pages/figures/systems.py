@@ -26,7 +26,7 @@ from runner.results.leaderboard.rows import fixed_verdicts_of
 from runner.results.leaderboard.sweep_table import NOT_ON_BOARD, SEED, SweepPoint, SweepValue, sweep_rows
 from runner.results.manifest import PLAYED, Manifest
 from runner.results.metric_definitions import METRICS
-from runner.results.metrics_file import MetricRow, ReliabilityRow, find_metric
+from runner.results.metrics_file import MetricRow, ReliabilityRow, find_metric_row
 from runner.spec.loader import load_saved
 
 _NOTHING: Mapping[str, Any] = {
@@ -199,7 +199,7 @@ def _estimate(system: FigureSystem, metric: str, row: Mapping[str, Any]) -> Syst
 def row_of(folder: RunFolder, metric: str) -> MetricRow | None:
     """Return the row of a metric in a run's `metrics.json`, or None; a metric of an agent is named AGENT.METRIC."""
     agent, _, name = metric.rpartition(".")
-    return find_metric(folder.read_metrics(), name, agent or None)
+    return find_metric_row(folder.read_metrics(), name, agent or None)
 
 
 def pooled_metrics(

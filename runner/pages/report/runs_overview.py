@@ -21,7 +21,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.sweep_table import NOT_ON_BOARD, SweepPoint, SweepRow, SweepValue, sweep_rows
 from runner.results.manifest import Manifest
 from runner.results.metric_definitions import RANKING_METRIC
-from runner.results.metrics_file import MetricRow, find_metric
+from runner.results.metrics_file import MetricRow, find_metric_row
 
 ROUTE = "runs"
 MAX_VERDICTS = 3
@@ -83,7 +83,7 @@ def _accuracy(page: RunPage) -> MetricRow | None:
     if page.manifest.is_training_run:
         tests = (page.metrics or {}).get("tests")
         return tests[-1]["accuracy"] if tests else None
-    row = find_metric(page.metrics or {}, RANKING_METRIC)
+    row = find_metric_row(page.metrics or {}, RANKING_METRIC)
     return None if row is None or row["value"] is None else row
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from runner.documents.yaml_writer import dump
 from runner.results.manifest import Manifest
 from runner.results.metric_definitions import RANKING_METRIC
-from runner.results.metrics_file import find_metric
+from runner.results.metrics_file import find_metric_row
 
 FILE = "run_data.yaml"
 
@@ -45,5 +45,5 @@ def build_run_data(manifest: Manifest, metrics: Mapping[str, Any]) -> bytes:
 
 def find_accuracy(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return a run's accuracy with its confidence interval; None if the run has no accuracy."""
-    accuracy = find_metric(metrics, RANKING_METRIC)
+    accuracy = find_metric_row(metrics, RANKING_METRIC)
     return None if accuracy is None else {name: accuracy.get(name) for name in _ESTIMATE}

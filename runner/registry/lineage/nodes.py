@@ -22,7 +22,7 @@ from runner.registry.transports.registry import ReleaseEntry
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED
 from runner.results.metric_definitions import RANKING_METRIC
-from runner.results.metrics_file import find_metric
+from runner.results.metrics_file import find_metric_row
 from runner.results.tasks import played_datapoints
 
 DatapointLookup = Callable[[], frozenset[str] | None]
@@ -157,7 +157,7 @@ def node_from_folder(folder: RunFolder) -> LineageNode:
     facts = {
         **{name: getattr(manifest, name) for name in _RUN_FACTS},
         "models": {row["agent"]: row["model"] for row in manifest.agents},
-        "accuracy": find_metric(folder.read_metrics(), RANKING_METRIC) if has_metrics else None,
+        "accuracy": find_metric_row(folder.read_metrics(), RANKING_METRIC) if has_metrics else None,
         "stopped": None,
     }
     try:

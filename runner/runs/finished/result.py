@@ -25,7 +25,7 @@ from runner.results.metric_definitions import (
     SENSITIVITY,
     SOUNDNESS_ERROR,
 )
-from runner.results.metrics_file import find_metric
+from runner.results.metrics_file import find_metric_row
 from runner.results.table_columns import COLUMNS
 from runner.results.tasks import Task, describe_task_difference
 from runner.rollouts.rollout import Rollout
@@ -155,7 +155,7 @@ class FinishedRun:
 
         `metrics["metrics"]` lists all metrics.
         """
-        row = find_metric(self.metrics, name, agent)
+        row = find_metric_row(self.metrics, name, agent)
         if row is None or row["value"] is None:
             return None
         low, high = row["ci_low"], row["ci_high"]
@@ -312,9 +312,9 @@ def _prompts(agents: Mapping[str, OpenAiWholeAgent], rollout: Rollout) -> Any:
 
 def _with_parts(metrics: Mapping[str, Any], metric: str) -> Mapping[str, Any]:
     """Return a metric's row with the additional keys that `find_worst_case` needs."""
-    row = {**(find_metric(metrics, metric) or NO_ROW), "grouped": is_by_group(metrics)}
+    row = {**(find_metric_row(metrics, metric) or NO_ROW), "grouped": is_by_group(metrics)}
     if metric == BALANCED_ACCURACY:
-        row["parts"] = [find_metric(metrics, f"accuracy_{label}") for label in (1, 0)]
+        row["parts"] = [find_metric_row(metrics, f"accuracy_{label}") for label in (1, 0)]
     return row
 
 
