@@ -90,13 +90,11 @@ def _rounds_to_compare(protocol: Protocol, agent: str) -> Sequence[int]:
         return ()
     last = next(i for i in reversed(range(protocol.max_message_rounds)) if agent in protocol.can_be_active(i))
     rounds = [
-        i for i in range(first, min(last, first + MAX_ROUNDS * len(protocol.steps))) if _speaks(protocol, agent, i)
+        i
+        for i in range(first, min(last, first + MAX_ROUNDS * len(protocol.steps)))
+        if agent in protocol.can_be_active(i)
     ]
     return [*rounds[: MAX_ROUNDS - 1], last]
-
-
-def _speaks(protocol: Protocol, agent: str, round_: int) -> bool:
-    return agent in protocol.can_be_active(round_)
 
 
 def _prompt(agent: Agent, point: Datapoint, round_: int, stance: int) -> object:

@@ -27,7 +27,7 @@ class GapRecovered:
     """Why there is no value or no interval."""
 
 
-def gap_recovered(gains: Sequence[float], gaps: Sequence[float], level: float = CONFIDENCE) -> GapRecovered:
+def gap_recovered(gains: Sequence[float], gaps: Sequence[float]) -> GapRecovered:
     """Return sum(gains) / sum(gaps) by group: the score minus the weak one over the strong minus the weak one."""
     gain, gap = np.asarray(gains, dtype=float), np.asarray(gaps, dtype=float)
     groups, total = len(gap), math.fsum(gap)
@@ -37,7 +37,7 @@ def gap_recovered(gains: Sequence[float], gaps: Sequence[float], level: float = 
     if groups < 2:
         return GapRecovered(value, None, None, groups, "a single group of datapoints leaves the error unknown")
     covariance = groups * np.cov(gain, gap)  # of the two sums
-    quantile = t_quantile(groups, level) ** 2
+    quantile = t_quantile(groups, CONFIDENCE) ** 2
     a = total**2 - quantile * covariance[1, 1]
     b = value * total**2 - quantile * covariance[0, 1]
     c = (value * total) ** 2 - quantile * covariance[0, 0]

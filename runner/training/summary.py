@@ -24,8 +24,7 @@ def read_summary(folder: RunFolder, manifest: Manifest) -> dict[str, Any]:
         RunError, SpecError: a file of the run is missing or damaged.
     """
     if manifest.status == Status.DONE and folder.metrics.is_file():
-        metrics: dict[str, Any] = folder.read_metrics()
-        return metrics
+        return folder.read_metrics()
     return progress_summary(folder)
 
 

@@ -181,7 +181,7 @@ def test_a_job_stuck_in_validation_is_an_error_the_next_run_awaits_it(
     job = make_job(tmp_path)
     backend, handle = submit_job(server, job, validating_minutes=1)
     now = 0.0
-    backend._clock = lambda: now
+    backend.clock = lambda: now
     assert backend.poll(job, handle).state is JobState.RUNNING
     now += 61
     with pytest.raises(RunError, match=r"ftjob-0.*run the same command again"):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -201,9 +201,7 @@ def _show_training_run(folder: RunFolder, manifest: Manifest, args: argparse.Nam
         example = _show_command(parts[-1], args, *filters)
         raise UsageError(f"{folder.run_id} {message}. Show one of these: {example}")
     if args.json:
-        part_facts = [_part_as_json(part) for part in parts]
-        print_json({"manifest": manifest.to_json(), "metrics": metrics, "parts": part_facts})
-        return ExitCode.DONE
+        return _print_as_json(manifest, metrics, parts)
     _print_facts({**manifest.to_json(), **metrics["games"]})
     if not is_log_bound_to_run(folder.stage_log):
         say(f"{'journal':<15} {NOT_BOUND}")
@@ -214,10 +212,12 @@ def _show_training_run(folder: RunFolder, manifest: Manifest, args: argparse.Nam
     return ExitCode.DONE
 
 
-def _part_as_json(part: RunFolder) -> dict[str, object]:
-    manifest = part.manifest()
+def _print_as_json(manifest: Manifest, metrics: Mapping[str, Any], parts: Sequence[RunFolder]) -> int:
+    """Print a training run or a tournament with facts about its parts."""
     names = ("run_id", "kind", "iteration", "status", "rollouts", "completions", "cost_usd")
-    return {name: getattr(manifest, name) for name in names}
+    part_facts = [{name: getattr(part, name) for name in names} for part in (run.manifest() for run in parts)]
+    print_json({"manifest": manifest.to_json(), "metrics": metrics, "parts": part_facts})
+    return ExitCode.DONE
 
 
 def _show_tournament(folder: RunFolder, manifest: Manifest, args: argparse.Namespace) -> int:
@@ -231,9 +231,7 @@ def _show_tournament(folder: RunFolder, manifest: Manifest, args: argparse.Names
         raise UsageError(f"{folder.run_id} is a tournament; its rollouts are in the runs of its pairings{example}")
     metrics = read_tournament(folder, manifest)
     if args.json:
-        part_facts = [_part_as_json(part) for part in parts]
-        print_json({"manifest": manifest.to_json(), "metrics": metrics, "parts": part_facts})
-        return ExitCode.DONE
+        return _print_as_json(manifest, metrics, parts)
     _print_facts({**manifest.to_json(), **metrics["games"]})
     say()
     show_tournament(metrics, full=args.all)
@@ -248,7 +246,7 @@ def _print_parts(folder: RunFolder, parts: list[RunFolder], args: argparse.Names
     if args.all:
         say()
         keys = ("run_id", "kind", "status", "rollouts", "completions")
-        rows = [[facts[key] for key in keys] for facts in map(_part_as_json, parts)]
+        rows = [[getattr(part, key) for key in keys] for part in (run.manifest() for run in parts)]
         print_table(("run", "kind", "status", "rollouts", "calls"), rows)
         return
     for name, letter in (("games", "i"), ("tests", "t")):

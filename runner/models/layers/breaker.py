@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextvars import Context, copy_context
+from dataclasses import dataclass
 
 from runner.base.async_runner import wait_for_turn
 from runner.base.errors import ANSWERS_ARE_SAVED, CallError, ServerUnreachable, TransientError
@@ -29,6 +30,7 @@ ALIVE_STATUSES = (408, 409, 425, 429, 529)
 """Statuses of a server that is up and requests another attempt later."""
 
 
+@dataclass(eq=False)
 class Breaker:
     """The circuit breaker of a server.
 
@@ -36,18 +38,13 @@ class Breaker:
     After the last failed probe, the server is given up.
     """
 
-    def __init__(
-        self,
-        server: str,
-        policy: BreakerPolicy,
-        waits: TransientPolicy,
-        *,
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._server = server
-        self._policy, self._waits = policy, waits
-        self._sleep, self._clock = sleep, clock
+    server: str
+    policy: BreakerPolicy
+    waits: TransientPolicy
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._listeners: list[tuple[Context, Listener]] = []
         self._message: str | None = None
         """The last message to the listeners."""
@@ -126,16 +123,16 @@ class Breaker:
     @property
     def is_given_up(self) -> bool:
         """Whether the maximum number of probes has failed."""
-        return self._failed_probes >= self._policy.probes
+        return self._failed_probes >= self.policy.probes
 
     @property
     def failure_text(self) -> str:
         """Description of the failures, for messages."""
-        return f"{self._server}: {self._failures} calls in a row failed; the last error: {self._last_error}"
+        return f"{self.server}: {self._failures} calls in a row failed; the last error: {self._last_error}"
 
     def seconds_to_next_probe(self) -> float | None:
         """Return the seconds until the next probe; None while a probe is in progress."""
-        return None if self._is_probing else max(self._next_probe_at - self._clock(), 0.0)
+        return None if self._is_probing else max(self._next_probe_at - self.clock(), 0.0)
 
     def next_change(self) -> asyncio.Future[None]:
         """Return a future that is done when the server is up or the result of a probe is known."""
@@ -170,8 +167,8 @@ class Breaker:
             if not self._is_probing:
                 self._is_probing = True
                 try:
-                    own_wait = self._waits.wait(self._failed_probes + 1, self._jitter)
-                    await self._sleep(max(own_wait, self._not_before - self._clock()))
+                    own_wait = self.waits.wait(self._failed_probes + 1, self._jitter)
+                    await self.sleep(max(own_wait, self._not_before - self.clock()))
                 except BaseException:
                     self._is_probing = False
                     self._wake_next()
@@ -203,19 +200,19 @@ class Breaker:
         self._failures += 1
         self._outages += is_down
         self._samples.add(request.sample)
-        wait = min(error.retry_after or 0.0, self._waits.total_seconds)
-        self._not_before = max(self._not_before, self._clock() + wait)
-        opens = not self._is_open and not probe and max(self._outages, len(self._samples)) >= self._policy.failures
+        wait = min(error.retry_after or 0.0, self.waits.total_seconds)
+        self._not_before = max(self._not_before, self.clock() + wait)
+        opens = not self._is_open and not probe and max(self._outages, len(self._samples)) >= self.policy.failures
         if probe:
             self._failed_probes += 1
         elif opens:
             self._is_open = True
             self._notify_listeners(
-                f"cannot reach {self._server}: {self._failures} calls in a row failed; retrying one call at a time"
+                f"cannot reach {self.server}: {self._failures} calls in a row failed; retrying one call at a time"
             )
         if probe or opens:
-            own_wait = self._waits.wait(self._failed_probes + 1, self._jitter)
-            self._next_probe_at = max(self._clock() + own_wait, self._not_before)
+            own_wait = self.waits.wait(self._failed_probes + 1, self._jitter)
+            self._next_probe_at = max(self.clock() + own_wait, self._not_before)
 
     def _wake_next(self) -> None:
         """Wake the next waiting call."""

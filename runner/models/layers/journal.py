@@ -49,7 +49,7 @@ class RecordLookup(Protocol):
     def get(self, sample: SampleKey) -> CallRecord | EndedRecord | None: ...
 
 
-@dataclass
+@dataclass(eq=False)
 class JournaledCompleter:
     """Answers requests from the journal, or calls the model and stores the answer in the journal first."""
 

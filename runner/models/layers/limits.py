@@ -110,28 +110,25 @@ class LeakyBucket:
         self._level = max(self._level - amount, 0.0)
 
 
+@dataclass(eq=False)
 class GroupLimit:
     """The concurrency limit and the rate limits of a model group."""
 
-    def __init__(
-        self,
-        group: str,
-        maximum: int,
-        *,
-        requests_per_minute: float | None = None,
-        tokens_per_minute: float | None = None,
-        max_pause: float = math.inf,
-        clock: Clock = time.monotonic,
-        sleep: Sleep = asyncio.sleep,
-    ) -> None:
-        self.group = group
-        self.limit = float(max(maximum // START_DIVISOR, min(maximum, 8)))
+    group: str
+    maximum: int
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
+    max_pause: float = math.inf
+    clock: Clock = time.monotonic
+    sleep: Sleep = asyncio.sleep
+
+    def __post_init__(self) -> None:
+        self.limit = float(max(self.maximum // START_DIVISOR, min(self.maximum, 8)))
         self._logged_limit = int(self.limit)
-        self._maximum = maximum
-        self._max_pause = max_pause
-        self._clock, self._sleep = clock, sleep
-        self._fixed_rates = {"requests": requests_per_minute, "tokens": tokens_per_minute}
-        self._buckets = {kind: LeakyBucket(rate, clock) for kind, rate in self._fixed_rates.items() if rate is not None}
+        self._fixed_rates = {"requests": self.requests_per_minute, "tokens": self.tokens_per_minute}
+        self._buckets = {
+            kind: LeakyBucket(rate, self.clock) for kind, rate in self._fixed_rates.items() if rate is not None
+        }
         self._in_flight = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._slow_start = True
@@ -147,7 +144,7 @@ class GroupLimit:
             if is_valid and self._fixed_rates[kind] is None:
                 bucket = self._buckets.get(kind)
                 if bucket is None or bucket.per_minute != int(text):
-                    self._buckets[kind] = LeakyBucket(float(text), self._clock)
+                    self._buckets[kind] = LeakyBucket(float(text), self.clock)
                     log.info("%s: the server allows %s %s per minute", self.group, text, kind)
 
     async def enter(self, tokens: Callable[[], int] = lambda: 0) -> int:
@@ -170,9 +167,9 @@ class GroupLimit:
         waits = [bucket.wait_for(1 if kind == "requests" else reserved) for kind, bucket in self._buckets.items()]
         wait = max(waits, default=0.0)
         if wait > 0:
-            await self._sleep(wait)
-        while (pause := self._paused_until - self._clock()) > 0:
-            await self._sleep(pause)
+            await self.sleep(wait)
+        while (pause := self._paused_until - self.clock()) > 0:
+            await self.sleep(pause)
         return reserved
 
     def _leave(self) -> None:
@@ -197,9 +194,9 @@ class GroupLimit:
         """Record that a call was answered."""
         is_full = self._in_flight >= int(self.limit)
         self._refusal_rate -= self._refusal_rate * EWMA_WEIGHT
-        if is_full and self.limit < self._maximum and (self._refuses_few or self._clock() >= self._cool_until):
+        if is_full and self.limit < self.maximum and (self._refuses_few or self.clock() >= self._cool_until):
             old_limit = int(self.limit)
-            self.limit = min(self.limit + (1 if self._slow_start else 1 / self.limit), float(self._maximum))
+            self.limit = min(self.limit + (1 if self._slow_start else 1 / self.limit), float(self.maximum))
             if int(self.limit) > old_limit:
                 self._log_growth()
         self._leave()
@@ -212,7 +209,7 @@ class GroupLimit:
     def _log_growth(self) -> None:
         """Log the limit if it has reached the maximum, or twice the value in the last message."""
         limit = int(self.limit)
-        if limit == self._maximum:
+        if limit == self.maximum:
             log.info("%s: %d calls at once, all that rollouts.concurrency allows", self.group, limit)
         elif limit >= 2 * self._logged_limit:
             log.info("%s: up to %d calls at once", self.group, limit)
@@ -223,14 +220,14 @@ class GroupLimit:
     def failed(self, error: BaseException) -> None:
         """Record that a call failed. After a 429, shrink the limit and pause the group."""
         if isinstance(error, TransientError) and error.status == 429:
-            now = self._clock()
+            now = self.clock()
             self._refusal_rate += (1 - self._refusal_rate) * EWMA_WEIGHT
             self._slow_start = self._slow_start and self._refuses_few
-            if error.retry_after and error.retry_after <= self._max_pause:
+            if error.retry_after and error.retry_after <= self.max_pause:
                 self._paused_until = max(self._paused_until, now + error.retry_after)
             if now >= self._cool_until:
                 self.limit = max(self.limit * SHRINK, 1.0)
-                self._cool_until = now + max(COOLDOWN_SECONDS, min(error.retry_after or 0.0, self._max_pause))
+                self._cool_until = now + max(COOLDOWN_SECONDS, min(error.retry_after or 0.0, self.max_pause))
                 self._logged_limit = int(self.limit)
                 log.info("%s: 429, down to %d calls at once", self.group, self._logged_limit)
         self._leave()

@@ -103,7 +103,7 @@ def judge_refusals(group: str, refusals: Sequence[CallError], unreachable: Seque
     )
 
 
-@dataclass
+@dataclass(eq=False)
 class ServerHealth:
     """The health of one server of a group."""
 

@@ -78,7 +78,7 @@ class _ReportedCosts(CallCosts):
         return request.calls.open_calls[request.call_number].charge
 
 
-@dataclass(kw_only=True)
+@dataclass(eq=False, kw_only=True)
 class Permits:
     """Applies the budget and the limits to the calls of all workers, and records the calls in flight."""
 

@@ -126,16 +126,6 @@ def _protocol_faults(spec: Spec) -> Iterator[str]:
         yield from (f"{spec.protocol.place(fault.key)}: {fault.message}" for fault in find_faults(spec.protocol))
 
 
-def _skipped_parts(spec: Spec) -> Iterable[str]:
-    """Warn about parts of the dataset's file that are skipped."""
-    return spec.dataset.notes
-
-
-def _paired_design_notes(spec: Spec) -> Iterator[str]:
-    """Warn about paired games that do not differ, or differ in two ways."""
-    return design_notes(spec.experiment, spec.protocol, spec.prompts)
-
-
 def _inherited_templates(spec: Spec) -> Iterator[str]:
     """Warn about the judge's templates that are taken from the run whose debates are judged."""
     judges = spec.protocol.verifier_names
@@ -148,15 +138,11 @@ def _inherited_templates(spec: Spec) -> Iterator[str]:
         )
 
 
-def _answer_order(spec: Spec) -> Iterator[str]:
-    """Warn about listed answers whose order reveals the right one."""
-    return order_notes(spec.protocol, spec.dataset)
-
-
 WARNINGS: tuple[Callable[[Spec], Iterable[str]], ...] = (
-    _unheard_rounds, _silent_templates, _replaced_confidence, fixed_seeds, _paired_design_notes, _skipped_parts,
+    _unheard_rounds, _silent_templates, _replaced_confidence, fixed_seeds,
+    lambda spec: design_notes(spec.experiment, spec.protocol, spec.prompts), lambda spec: spec.dataset.notes,
     group_notes, _inherited_templates, _fixed_verdicts, _protocol_faults, revealed_labels, revealed_stances,
-    revealed_speakers, _answer_order,
+    revealed_speakers, lambda spec: order_notes(spec.protocol, spec.dataset),
 )  # fmt: skip
 
 CHECK_WARNINGS: tuple[Callable[[Spec], Iterable[str]], ...] = (

@@ -89,15 +89,12 @@ def revealed_stances(spec: Spec) -> Iterator[str]:
     for agent, template in _templates(spec):
         if agent not in protocol.verifier_names or "stance" not in spec.prompts.variables[template]:
             continue
-        if any(_depends_on_stance(spec, agent, template, point) for point in _rendered_points(spec)):
+        points = spread_evenly(spec.dataset.datapoints, MAX_RENDERED_POINTS)
+        if any(_depends_on_stance(spec, agent, template, point) for point in points):
             yield (
                 f"{spec.prompts.variable_place(template, 'stance')}: {agent} learns which verdict the provers argue "
                 "for in this game; remove `stance` if it must judge their messages without knowing this"
             )
-
-
-def _rendered_points(spec: Spec) -> Sequence[Datapoint]:
-    return spread_evenly(spec.dataset.datapoints, MAX_RENDERED_POINTS)
 
 
 def _depends_on_stance(spec: Spec, agent: str, template: str, point: Datapoint) -> bool:

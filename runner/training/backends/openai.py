@@ -79,22 +79,19 @@ class _Submission:
         self.job = None
 
 
+@dataclass(eq=False)
 class OpenAiBackend:
     """Submits and polls the jobs of one model group."""
 
-    def __init__(
-        self,
-        group: str,
-        trainer: TrainerSettings,
-        model: ModelSettings,
-        *,
-        policy: TransientPolicy,
-        sleep: Callable[[float], object] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._group, self._trainer, self._model = group, trainer, model
-        self._policy, self._sleep, self._clock = policy, sleep, clock
-        self._api = fine_tuning_api(model, group)
+    group: str
+    trainer: TrainerSettings
+    model: ModelSettings
+    policy: TransientPolicy
+    sleep: Callable[[float], object] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._api = fine_tuning_api(self.model, self.group)
         self._first_poll_times: dict[str, float] = {}
         self._jitter = random.Random()
 
@@ -162,8 +159,8 @@ class OpenAiBackend:
         Raises:
             RunError: the validation takes too long.
         """
-        max_minutes = self._trainer.validating_minutes
-        waited = self._clock() - self._first_poll_times.setdefault(name, self._clock())
+        max_minutes = self.trainer.validating_minutes
+        waited = self.clock() - self._first_poll_times.setdefault(name, self.clock())
         if waited > max_minutes * 60:
             raise RunError(
                 f"{self._job_label(name)} is still validating its files after {max_minutes:g} minutes "
@@ -172,7 +169,7 @@ class OpenAiBackend:
             )
 
     def _job_label(self, name: str) -> str:
-        return f"fine-tuning job {name} at {self._model.server_label(self._group)}"
+        return f"fine-tuning job {name} at {self.model.server_label(self.group)}"
 
     # The calls
 
@@ -225,16 +222,16 @@ class OpenAiBackend:
                 if is_match and name not in submission.earlier_jobs:
                     return name
             if listing < SETTLING_LISTINGS:
-                self._sleep(self._policy.wait(listing, self._jitter))
+                self.sleep(self.policy.wait(listing, self._jitter))
         return None
 
     def _request_body(self, job: FineTuneJob, file: str) -> dict[str, Any]:
         """Return the request body for a job, without hyperparameters that the spec does not set."""
         kind = "supervised" if job.method == "sft" else "dpo"
         names = ("n_epochs", "batch_size", "learning_rate_multiplier", *(("beta",) if kind == "dpo" else ()))
-        chosen = {name: value for name in names if (value := getattr(self._trainer, name)) is not None}
+        chosen = {name: value for name in names if (value := getattr(self.trainer, name)) is not None}
         method = {"type": kind, kind: {"hyperparameters": chosen}} if chosen else {"type": kind}
-        suffix = suffix_of(self._trainer.suffix or job.name)
+        suffix = suffix_of(self.trainer.suffix or job.name)
         return {
             "model": job.base_model,
             "training_file": file,
@@ -253,7 +250,7 @@ class OpenAiBackend:
             ProviderRefusal: the provider refuses the call, so that no attempt can succeed.
             RunError: no attempt succeeded in time.
         """
-        started, waited, attempt = self._clock(), 0.0, 0
+        started, waited, attempt = self.clock(), 0.0, 0
         while True:
             attempt += 1
             try:
@@ -266,15 +263,15 @@ class OpenAiBackend:
             per_day = submitted is not None and api_error.status == 429 and _has_match(_PER_DAY, failed.detail)
             if (requested and requested + waited > MAX_SERVER_WAIT) or (per_day and not requested):
                 raise RunError(f"cannot {action}: {api_error}\n{_retry_advice(requested, per_day=per_day)}") from cause
-            wait = requested or self._policy.wait(attempt, self._jitter)
-            max_attempts = min(self._policy.attempts, api_error.attempts or self._policy.attempts)
-            is_late = not requested and self._clock() - started + wait > self._policy.total_seconds
+            wait = requested or self.policy.wait(attempt, self._jitter)
+            max_attempts = min(self.policy.attempts, api_error.attempts or self.policy.attempts)
+            is_late = not requested and self.clock() - started + wait > self.policy.total_seconds
             if is_late or attempt >= max_attempts:
                 raise RunError(
                     f"cannot {action}, after {attempt} attempts: {api_error}\n"
                     "Run the same command again to continue from here."
                 ) from cause
-            self._sleep(wait)
+            self.sleep(wait)
             waited += requested or 0.0
 
     def _permanent_error(self, failed: ApiCallError, action: str, submitted: FineTuneJob | None) -> NipRunError:
