@@ -127,24 +127,19 @@ class _Progress:
     """The error of each server that failed to process the call."""
 
 
+@dataclass(eq=False)
 class ServerPool:
     """Calls a model group at several servers, with retries."""
 
-    def __init__(
-        self,
-        servers: Sequence[PooledServer],
-        placement: Placement,
-        policy: TransientPolicy,
-        events: CallEvents,
-        *,
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._servers = tuple(servers)
-        self._placement = placement
-        self.release = placement.release
-        self._policy, self._events = policy, events
-        self._sleep, self._clock = sleep, clock
+    servers: Sequence[PooledServer]
+    placement: Placement
+    policy: TransientPolicy
+    events: CallEvents
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self.release = self.placement.release
         self._jitter = random.Random()
 
     async def complete(self, request: Request) -> Completion:
@@ -159,22 +154,22 @@ class ServerPool:
         while True:
             server, probe = await self._choose(request, progress)
             try:
-                completion = await self._servers[server].call(request, probe=probe)
+                completion = await self.servers[server].call(request, probe=probe)
             except TransientError as error:
                 wait, is_last = self._count_failure(error, server, progress, probe=probe)
-                await self._events.on_failure(request, progress.failed, error, -1.0 if is_last else wait)
+                await self.events.on_failure(request, progress.failed, error, -1.0 if is_last else wait)
                 self._check_reachable()
                 if is_last:
                     raise
                 if wait > 0:
-                    await self._sleep(wait)
+                    await self.sleep(wait)
             except CallError as error:
                 if not is_refusal(error):
                     raise
                 progress.failed += 1
                 progress.refusals[server] = error
                 refusal = self._refusal_by_all(request, progress)
-                await self._events.on_failure(request, progress.failed, error, 0.0 if refusal is None else -1.0)
+                await self.events.on_failure(request, progress.failed, error, 0.0 if refusal is None else -1.0)
                 if refusal is not None:
                     raise refusal from None
             else:
@@ -183,17 +178,17 @@ class ServerPool:
 
     def _record_answer(self, request: Request, server: int, progress: _Progress) -> None:
         """Record that a server answered, and that the other servers failed or refused a call that it accepted."""
-        self._servers[server].health.record_answer()
+        self.servers[server].health.record_answer()
         for other_server, error in (*progress.refusals.items(), *progress.faults.items()):
             if other_server != server:
-                self._servers[other_server].health.record_accepted_elsewhere(request.sample, error)
+                self.servers[other_server].health.record_accepted_elsewhere(request.sample, error)
 
     def _count_failure(
         self, error: TransientError, server: int, progress: _Progress, *, probe: bool
     ) -> tuple[float, bool]:
         """Count a failed attempt; return the wait in seconds before the next one, and whether this was the last one."""
         progress.failed += 1
-        now = self._clock()
+        now = self.clock()
         progress.first_failure = now if progress.first_failure is None else progress.first_failure
         if error.status not in ALIVE_STATUSES:
             progress.tried.add(server)
@@ -204,12 +199,12 @@ class ServerPool:
         has_untried_server = any(other_server not in progress.tried for other_server in self._available(progress))
         progress.attempts += 1
         elapsed = now - progress.first_failure
-        wait, is_last = after_failure(self._policy, error, progress.attempts, elapsed, self._jitter)
+        wait, is_last = after_failure(self.policy, error, progress.attempts, elapsed, self._jitter)
         return (0.0 if server in progress.tried and has_untried_server else wait), is_last
 
     def _remaining_servers(self, progress: _Progress) -> list[int]:
         """Return the servers that have not refused the call."""
-        return [server for server in range(len(self._servers)) if server not in progress.refusals]
+        return [server for server in range(len(self.servers)) if server not in progress.refusals]
 
     def _available(self, progress: _Progress) -> list[int]:
         """Return the servers that may receive a call.
@@ -218,8 +213,8 @@ class ServerPool:
         the excluded servers that can be reached.
         """
         servers = self._remaining_servers(progress)
-        up = [server for server in servers if self._servers[server].is_up]
-        return up or [server for server in servers if not (progress.refusals or self._servers[server].breaker.is_open)]
+        up = [server for server in servers if self.servers[server].is_up]
+        return up or [server for server in servers if not (progress.refusals or self.servers[server].breaker.is_open)]
 
     async def _choose(self, request: Request, progress: _Progress) -> tuple[int, bool]:
         """Return the server to call, and whether the call is a probe. Waits while all servers are down.
@@ -233,13 +228,13 @@ class ServerPool:
             for server in self._remaining_servers(progress):
                 # A call probes each server only once, so that the next probe is another call, unless all calls wait.
                 may_probe = not (available and server in progress.tried)
-                if server not in available and self._servers[server].is_due and may_probe:
+                if server not in available and self.servers[server].is_due and may_probe:
                     return server, True
-            home = self._placement.home_of(request.sample, lambda server: self._servers[server].is_up)
+            home = self.placement.home_of(request.sample, lambda server: self.servers[server].is_up)
             if home in available and home not in progress.tried:
                 return home, False
             if available:
-                ordered = [server for server in self._placement.preferred_order(request.sample) if server in available]
+                ordered = [server for server in self.placement.preferred_order(request.sample) if server in available]
                 untried = [server for server in ordered if server not in progress.tried]
                 if not untried:
                     progress.tried.clear()
@@ -256,17 +251,17 @@ class ServerPool:
         Raises:
             ServerUnreachable: the last probe of every server has failed.
         """
-        if all(server.breaker.is_given_up for server in self._servers):
-            reasons = "\n".join(f"  {server.breaker.failure_text}" for server in self._servers)
+        if all(server.breaker.is_given_up for server in self.servers):
+            reasons = "\n".join(f"  {server.breaker.failure_text}" for server in self.servers)
             raise ServerUnreachable(
-                f"cannot reach any of {len(self._servers)} servers:\n{reasons}\n"
+                f"cannot reach any of {len(self.servers)} servers:\n{reasons}\n"
                 f"{ANSWERS_ARE_SAVED}. Correct base_url if an address is wrong, or run the same command again when a "
                 "server is up. If the servers are up and only some calls fail, raise retry.breaker.failures."
             )
 
     def _refusal_by_all(self, request: Request, progress: _Progress) -> NipRunError | None:
         """Return the error of a call that was refused, if no other server is left to try; None otherwise."""
-        servers = [self._servers[index] for index in self._remaining_servers(progress)]
+        servers = [self.servers[index] for index in self._remaining_servers(progress)]
         has_other_server = any(not (server.health.is_excluded or server.breaker.is_given_up) for server in servers)
         if not progress.refusals or has_other_server:
             return None
@@ -275,10 +270,10 @@ class ServerPool:
 
     async def _wait(self, progress: _Progress) -> None:
         """Wait until a server may get a probe, or the state of a circuit breaker changes."""
-        breakers = [self._servers[server].breaker for server in self._remaining_servers(progress)]
+        breakers = [self.servers[server].breaker for server in self._remaining_servers(progress)]
         breakers = [breaker for breaker in breakers if breaker.is_open]
         delays = [seconds for breaker in breakers if (seconds := breaker.seconds_to_next_probe()) is not None]
-        sleep_tasks = [asyncio.ensure_future(self._sleep(min(delays)))] if delays else []
+        sleep_tasks = [asyncio.ensure_future(self.sleep(min(delays)))] if delays else []
         waits: set[asyncio.Future[Any]] = {*(breaker.next_change() for breaker in breakers), *sleep_tasks}
         try:
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -51,6 +51,7 @@ class Trees:
     seed: int
 
 
+@dataclass(eq=False)
 class FineTuneFiles:
     """The fine-tuning files of one run: a training and perhaps a validation file for each owner and format.
 
@@ -59,49 +60,47 @@ class FineTuneFiles:
     learning have preference pairs instead of games. Games and trees must be added in the order of the plan.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        settings: FineTune,
-        agents: Mapping[str, Agent],
-        run_id: str,
-        trees: Trees | None = None,
-        *,
-        swapped: Mapping[str, Agent] | None = None,
-    ) -> None:
-        self._folder, self._settings, self._run_id, self._trees = folder, settings, run_id, trees
-        self.examples = ExampleBuilder(settings, agents, run_id, trees=trees is not None, swapped=swapped)
+    folder: Path
+    settings: FineTune
+    agents: Mapping[str, Agent]
+    run_id: str
+    trees: Trees | None = None
+    swapped: Mapping[str, Agent] | None = None
+
+    def __post_init__(self) -> None:
+        has_trees = self.trees is not None
+        self.examples = ExampleBuilder(self.settings, self.agents, self.run_id, trees=has_trees, swapped=self.swapped)
         """Builds the examples that `put` takes."""
-        self._agents = self.examples.agents[False]
+        self._players = self.examples.agents[False]
         self._owners = {
-            owner: agent for name, agent in self._agents.items() for owner in (_agent_file(name), agent.model_group)
+            owner: agent for name, agent in self._players.items() for owner in (_agent_file(name), agent.model_group)
         }
         """An agent by the name of each owner's files, without their suffix."""
         self._files: dict[tuple[str, str, bool], ExampleFile] = {}
         """The files by the suffix of their format, their owner, and whether they are for validation."""
-        self._dedup_index = DedupIndex(folder / ".seen")
+        self._dedup_index = DedupIndex(self.folder / ".seen")
         try:
-            make_folder(folder / AGENTS)
+            make_folder(self.folder / AGENTS)
             for format_ in self.examples.formats:
                 for owner, agent in self._owners.items():
                     self._open(format_.for_settings(agent.model_settings), owner)
         except BaseException as error:
             self.discard()
             if isinstance(error, OSError):
-                raise RunError(f"cannot create {folder / AGENTS}: {error.strerror}") from error
+                raise RunError(f"cannot create {self.folder / AGENTS}: {error.strerror}") from error
             raise
 
     def _open(self, format_: Format, owner: str) -> None:
         scope = owner + format_.suffix
         self._files[format_.suffix, owner, False] = ExampleFile(
-            self._folder / scope,
+            self.folder / scope,
             format_,
-            min_examples=self._settings.min_examples,
+            min_examples=self.settings.min_examples,
             dedup=self._dedup_index,
             scope=scope,
         )
-        validation_target = self._folder / (owner + format_.validation_suffix)
-        if self._settings.validation_share:
+        validation_target = self.folder / (owner + format_.validation_suffix)
+        if self.settings.validation_share:
             self._files[format_.suffix, owner, True] = ExampleFile(
                 validation_target, format_, dedup=self._dedup_index, scope=scope
             )
@@ -117,7 +116,7 @@ class FineTuneFiles:
     def put(self, examples: Sequence[AgentExample]) -> None:
         """Write encoded examples to the files of their agent and of its model group, or count why they are unusable."""
         for example in examples:
-            for owner in (_agent_file(example.agent), self._agents[example.agent].model_group):
+            for owner in (_agent_file(example.agent), self._players[example.agent].model_group):
                 file = self._files[example.suffix, owner, example.is_in_validation]
                 line = example.line
                 if file.format.method == "rl" and isinstance(line, ExampleLine):  # a line for RL contains its index
@@ -126,10 +125,10 @@ class FineTuneFiles:
 
     def add_preferences(self, rollouts: Sequence[Rollout]) -> None:
         """Add the preference pairs of a tree."""
-        root = build_tree(rollouts, self._trees.shape) if self._trees is not None else None
-        if root is not None and self._trees is not None:
-            share = self._settings.validation_share
-            for agent, pair, source in preferences(root, self._agents, self._trees.seed, self._run_id):
+        root = build_tree(rollouts, self.trees.shape) if self.trees is not None else None
+        if root is not None and self.trees is not None:
+            share = self.settings.validation_share
+            for agent, pair, source in preferences(root, self._players, self.trees.seed, self.run_id):
                 for format_ in self.examples.formats:
                     if format_.method == "dpo":
                         self.put([build_example(agent, format_, pair, source, share)])
@@ -141,12 +140,12 @@ class FineTuneFiles:
             {**self._close_file(file), **describe_chat_format(self._owners[owner])}
             for (_, owner, _), file in sorted(self._files.items())
         ]
-        atomic_write(self._folder / REPORT, orjson.dumps(report, option=orjson.OPT_INDENT_2))
+        atomic_write(self.folder / REPORT, orjson.dumps(report, option=orjson.OPT_INDENT_2))
         return report
 
     def _close_file(self, file: ExampleFile) -> dict[str, Any]:
         row = file.close()
-        subfolder = file.target.parent.relative_to(self._folder)
+        subfolder = file.target.parent.relative_to(self.folder)
         paths = {name: str(subfolder / row[name]) for name in ("file", "trace") if row[name]}
         return {**row, **paths}
 
