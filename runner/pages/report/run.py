@@ -109,10 +109,11 @@ def run_page(
     plan = saved_plan(folder, None if missing is None else missing.dataset)
     games = collect(folder, slug, plan)
     results, game_count = games.results, games.about["count"]
-    metrics = read_metrics(folder) or (None if results is None else results.metrics)
+    recorded_metrics = folder.read_metrics() if folder.metrics.is_file() else None
+    metrics = recorded_metrics or (None if results is None else results.metrics)
     number = games_number(manifest, metrics, game_count, is_part=games.is_part, is_lost=games.problem is not None)
-    has_problem_file = folder.problems_path.is_file() or results is None
-    problems = problems_of_run(folder) if has_problem_file or results is None else results.problems
+    has_file = folder.problems_path.is_file()
+    problems = problems_of_run(folder) if results is None or has_file else results.problems
     run = RunFacts(
         run_id=manifest.run_id,
         is_titled=len(here) > 1,
@@ -168,15 +169,6 @@ def collect_games(folder: RunFolder, slug: str, store_piece: StorePiece, plan: P
 def notes_name(slug: str) -> str:
     """Return the name of the piece with the notes of a run."""
     return f"{slug}-notes"
-
-
-def read_metrics(folder: RunFolder) -> Mapping[str, Any] | None:
-    """Return the metrics of a finished run, or None if the run has no metrics file.
-
-    Raises:
-        RunError: the file is damaged.
-    """
-    return folder.read_metrics() if folder.metrics.is_file() else None
 
 
 def _links(run_id: str, games: CollectedGames) -> list[Link]:

@@ -22,8 +22,7 @@ from runner.spec.paired_design import design_notes
 from runner.spec.warnings.groups import group_notes
 from runner.spec.warnings.leaks import revealed_labels, revealed_speakers, revealed_stances
 from runner.spec.warnings.measurable import few_groups, single_label, unused_columns
-from runner.spec.warnings.seeds import fixed_seeds
-from runner.spec.warnings.servers import called_groups, temperatures_out_of_range, unset_keys
+from runner.spec.warnings.servers import called_groups, fixed_seeds, temperatures_out_of_range, unset_keys
 
 MAX_LISTED_ROUNDS = 6
 """Maximum number of wasted rounds that a warning lists."""

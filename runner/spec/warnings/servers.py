@@ -1,4 +1,4 @@
-"""Warn about model groups at servers: API keys that are not set, and temperatures that a server does not accept."""
+"""Warn about model groups at servers: keys that are not set, refused temperatures, and fixed seeds."""
 
 from __future__ import annotations
 
@@ -50,3 +50,21 @@ def called_groups(spec: Spec) -> dict[str, ModelSettings]:
 
 def _called_servers(spec: Spec) -> Iterator[tuple[str, ModelSettings]]:
     return ((group, settings) for group, settings in called_groups(spec).items() if settings.traits.remote)
+
+
+def fixed_seeds(spec: Spec) -> Iterator[str]:
+    """Warn about each group with a fixed seed if the run may send a prompt more than once.
+
+    A server may then return the same answer to all retries and repeats.
+    """
+    experiment = spec.experiment
+    rollouts, attempts = experiment.rollouts, experiment.retry.invalid_response.attempts
+    repeats = max(rollouts.per_datapoint, rollouts.num_responses_per_timestep or 1)
+    for group in sorted({group for agent in experiment.agents.values() for group in agent.groups}):
+        settings = experiment.models[group]
+        seed = settings.request_parameters.get("seed")
+        if seed is not None and settings.traits.remote and max(repeats, attempts, experiment.votes) > 1:
+            yield (
+                f"models.{group}.seed is fixed ({seed}): a server that respects the seed returns the same answer to "
+                f"every retry and repeat of a prompt; remove models.{group}.seed to get different answers"
+            )
