@@ -172,7 +172,7 @@ class _Log:
         }
 
     def _build_metrics(self) -> dict[str, object]:
-        metrics = {}
+        metrics: dict[str, object] = {}
         for row in self._source.metrics:
             if row["value"] is None:
                 continue
@@ -233,7 +233,7 @@ class _Log:
             for agent, lines in first_lines
             for line in lines
         ]
-        task = {"role": "user", "content": self._format_input(game), "source": "input"}
+        task: dict[str, object] = {"role": "user", "content": self._format_input(game), "source": "input"}
         messages = ({"source": "generate", **message} for message in game.conversation())
         return [{"id": f"m{index}", **message} for index, message in enumerate((*prompts, task, *messages))]
 

@@ -124,7 +124,7 @@ class ExportedGame:
         last_texts = (c.raw_message for c in calls if (c.attempt, c.vote) == (sample.attempt, sample.vote))
         return next(last_texts, None)
 
-    def conversation(self) -> Iterator[dict[str, object]]:
+    def conversation(self) -> Iterator[dict[str, Any]]:
         """Yield the messages of the game as one conversation. A heading names each message's round, sender and channel.
 
         Texts without a recipient, such as verdicts, are included unchanged.
