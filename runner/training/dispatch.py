@@ -189,7 +189,7 @@ def _check_templates(plan: AnyPlan, run_id: str, results: Results) -> None:
     """
     if results.run(run_id).manifest_path.exists():
         return
-    for games_plan in {id(games.spec.prompts): games for games in plan.all_games()}.values():
+    for games_plan in {id(games.spec.prompts): games for games in plan.list_game_plans()}.values():
         check_templates(games_plan)
 
 
