@@ -148,14 +148,14 @@ def writer_limit(size: int, count: int, feeders: int) -> tuple[float, float, flo
     from runner.runs.execution.accounting import Accounting
     from runner.runs.execution.spending import used_models
     from runner.runs.workers.channel import SocketChannel
-    from runner.runs.workers.game_records import GameRecords
+    from runner.runs.workers.game_records import GameRecordStore
     from runner.runs.workers.messages import Acknowledged
     from runner.spec.loader import load_spec
 
     async def take(folder: Path) -> tuple[float, float]:
         plan = Plan(load_spec(write_spec(folder, "", 10, 8), ["models.m={provider: dummy}"]))
         journal = Journal(folder / "journal.jsonl", first=log_header(plan.identity, "benchmark"), run=plan.identity)
-        written = GameRecords(plan, journal, Accounting(plan, CallCosts(used_models(plan))))
+        written = GameRecordStore(plan, journal, Accounting(plan, CallCosts(used_models(plan))))
         gone = [asyncio.Event() for _ in range(feeders)]
         tasks: set[asyncio.Task[None]] = set()
         begin: list[tuple[float, float]] = []

@@ -175,7 +175,7 @@ HOMES = {
         "runner.results.tasks",
         "runner.rollouts.recorded_debates",
         "runner.runs.shards.merge",
-        "runner.runs.execution.sinks",
+        "runner.runs.execution.rollout_writer",
         "runner.server.isolated_task",
         "runner.server.boards.copied_answers",
         "runner.server.boards.board_file",

@@ -20,7 +20,7 @@ from runner.api import load_spec, run
 from runner.documents.releases.bundle import open_content
 from runner.registry.bundles.runs import build_run_draft
 from runner.registry.components.croissant import build_croissant, find_column_kinds
-from runner.registry.draft import Naming
+from runner.registry.draft import PublisherChoices
 from runner.results.leaderboard.results_folder import Results
 
 _READ = """
@@ -70,7 +70,7 @@ def main() -> None:
         work = Path(place)
         python = _python(work)
         folder = run(load_spec("specs/quickstart.yaml", {"dataset.limit": 20}), work / "results").folder
-        made = build_run_draft(folder, Results(work / "results"), Naming("acme", licence="CC-BY-4.0"))
+        made = build_run_draft(folder, Results(work / "results"), PublisherChoices("acme", licence="CC-BY-4.0"))
         for path in ("croissant.json", "data/inputs/dataset.jsonl"):
             (work / "run" / path).parent.mkdir(parents=True, exist_ok=True)
             with open_content(made.contents[path]) as file:

@@ -32,7 +32,7 @@ from runner.documents.releases.bundle import open_content
 from runner.documents.releases.manifest import ReleaseLink
 from runner.documents.releases.reference import Kind
 from runner.registry.components.drafts import build_component_draft
-from runner.registry.draft import Naming
+from runner.registry.draft import PublisherChoices
 from runner.server.accounts.accounts import add_account
 from runner.server.service import Service
 from runner.server.settings import Settings
@@ -78,12 +78,12 @@ def filled(folder: Path) -> tuple[dict[str, str], Things]:
             add_account(connection, "lab", 0.0, organisation=True)
         rows = folder / "rows.jsonl"
         rows.write_text("".join(json.dumps(row) + "\n" for row in _rows()), "utf-8")
-        naming = Naming(owner="acme", name="claims", version="1", licence="MIT")
+        choices = PublisherChoices(owner="acme", name="claims", version="1", licence="MIT")
         run = run_bundle(folder / "run", owner="alice", seed=1)
         private = replace(run.release, name="secret", visibility="private")
         insert_releases(
             server,
-            [build_component_draft(rows, Kind.DATASET, naming, None).bundle(), run, replace(run, release=private)],
+            [build_component_draft(rows, Kind.DATASET, choices, None).bundle(), run, replace(run, release=private)],
         )
         insert_releases(
             server, [copy_bundle(run, name="hidden"), copy_bundle(run, owner="acme", version="2", links=(_again(run),))]
@@ -115,7 +115,7 @@ def used(served: ServerProcess, folder: Path, things: Things) -> None:
     spec = spec_file(folder / "mine", dataset={"path": str(folder / "rows.jsonl")}, fine_tune=None)
     result = run_spec(spec, folder / "results", run_id="mine")
     bundle = build_run_draft(
-        result.folder, Results(folder / "results"), Naming(owner="mallory", licence="MIT")
+        result.folder, Results(folder / "results"), PublisherChoices(owner="mallory", licence="MIT")
     ).bundle()
     served.publish("mallory", bundle)
     mine = bundle.release

@@ -15,7 +15,7 @@ from runner.runs.execution.accounting import Progress
 from runner.runs.execution.shard_consistency import parse_shard, plan_of_shard
 from runner.runs.finished import result as played
 from runner.runs.finished.selection import ReplayOf, RunSelection
-from runner.runs.session.original_chat_formats import plans_with_original_formats
+from runner.runs.session.original_settings import plans_with_original_settings
 from runner.runs.session.run import RunOptions
 from runner.spec.loader import Spec, SpecSource
 from runner.training.dispatch import choose_run_id, run_all, run_spec
@@ -160,7 +160,7 @@ def run_sweep(
             first point that fails.
     """
     folder, selection = open_results(results), RunSelection(again=again)
-    plans, notes = plans_with_original_formats([plan_of(spec) for spec in specs], folder, selection)
+    plans, notes = plans_with_original_settings([plan_of(spec) for spec in specs], folder, selection)
     allowed = all_allowed(allow_keys, allow_commands, allow_hosts)
     run_ids: list[str] = []
     for plan in plans:
@@ -205,6 +205,6 @@ def open_run(run: str | Path, results: str | Path | None = None) -> RunResult:
 
     Raises:
         UsageError: there is no such run, or several ids have this beginning.
-        RunError: the run is damaged, or a newer nip-run wrote it.
+        RunError: the run is damaged, or a newer version of nip-run wrote it.
     """
     return RunResult.of(played.FinishedRun.from_folder(open_results(results).find(str(run))))

@@ -124,7 +124,7 @@ def check(spec: Spec | SpecSource) -> Check:
     return Check(
         spec=loaded_spec,
         run_id=plan.run_id,
-        rollouts=sum(games.size for games in plan.all_games()),
+        rollouts=sum(games.size for games in plan.list_game_plans()),
         datapoints=len(loaded_spec.dataset.datapoints),
         models=tuple(estimate(loaded_spec)),
         keys=tuple(map(str, key_uses_of(plan))),
@@ -146,7 +146,7 @@ def estimate(spec: Spec | SpecSource) -> list[CostEstimate]:
     Raises:
         SpecError: the spec is invalid; `problems` lists all mistakes.
     """
-    return sum_by_group(row for games in plan_of(ensure_loaded(spec)).all_games() for row in estimate_costs(games))
+    return sum_by_group(row for plan in plan_of(ensure_loaded(spec)).list_game_plans() for row in estimate_costs(plan))
 
 
 def sample_size(

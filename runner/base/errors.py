@@ -15,7 +15,7 @@ An exception without an exit code in this tree has the code of its base class:
     │   ├── JournalError                the journal is damaged, or cannot be written
     │   ├── FolderGoneError             the run directory was deleted, moved or replaced during the run
     │   ├── LeaderboardError            the leaderboard is locked, or cannot be read
-    │   ├── NewerFormatError            a file was written by a newer nip-run
+    │   ├── NewerFormatError            a file was written by a newer version of nip-run
     │   ├── MergeError                  the parts of a run cannot be merged; carries every problem at once
     │   ├── ServerUnreachable           a server did not answer call after call
     │   ├── TooManyUnusable             more answers are unusable than rollouts.max_unusable allows
@@ -160,7 +160,7 @@ class LeaderboardError(RunError):
 
 
 class NewerFormatError(RunError):
-    """A newer nip-run wrote the file in a format that this version does not know."""
+    """A newer version of nip-run wrote the file in a format that this version does not know."""
 
 
 class MergeError(RunError):

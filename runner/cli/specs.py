@@ -19,7 +19,7 @@ from runner.registry.components.lookup import make_finder_for
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.run_plan import sweep_problems
 from runner.runs.finished.selection import OWN_RUN, RunSelection
-from runner.runs.session.original_chat_formats import plans_with_original_formats
+from runner.runs.session.original_settings import plans_with_original_settings
 from runner.spec.loader import Spec, load_specs
 from runner.spec.model_sources import FindRun
 from runner.spec.run_names import SAVED_SPEC
@@ -124,7 +124,7 @@ def keep_chat_formats(
     points: Sequence[SpecPoint], results: Results, selection: RunSelection = OWN_RUN
 ) -> list[SpecPoint]:
     """Return the points with the chat formats that their runs started with. A note reports a format that differs."""
-    plans, notes = plans_with_original_formats([point.plan for point in points], results, selection)
+    plans, notes = plans_with_original_settings([point.plan for point in points], results, selection)
     return [
         replace(point, plan=plan, notes=tuple(point_notes))
         for point, plan, point_notes in zip(points, plans, notes, strict=True)

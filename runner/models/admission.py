@@ -37,15 +37,15 @@ class Admission(Protocol):
 class LocalAdmission:
     """Admits calls by the budget and the limits of this process."""
 
-    def __init__(self, costs: CallCosts, servers: Servers, policy: Retry, budget: Budget | None) -> None:
+    def __init__(self, costs: CallCosts, servers: Servers, retry: Retry, budget: Budget | None) -> None:
         self._costs, self._semaphore, self._budget = costs, servers.semaphore, budget
         self._limits: dict[str | None, dict[str, GroupLimit]] = {None: {}}
         for group, settings in costs.groups.items():
             has_pool = len(settings.addresses) > 1
-            for server_settings in settings.settings_per_server if settings.calls_server else ():
+            for server_settings in settings.settings_per_server if settings.sends_requests else ():
                 server = server_of(server_settings) if has_pool else None
                 name = f"{group} at {server}" if has_pool else group
-                self._limits.setdefault(server, {})[group] = servers.limit(name, server_settings, policy)
+                self._limits.setdefault(server, {})[group] = servers.limit(name, server_settings, retry)
 
     @property
     def servers(self) -> Collection[str | None]:

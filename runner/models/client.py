@@ -50,7 +50,7 @@ class Connection:
 
 def connect(
     groups: Mapping[str, ModelSettings],
-    policy: Retry,
+    retry: Retry,
     *,
     concurrency: int = 64,
     replays: Mapping[str, ReplayedRun] | None = None,
@@ -77,12 +77,12 @@ def connect(
         RunError: a run to replay has no journal.
     """
     all_servers = servers or Servers(concurrency, sleep)
-    admission = admission or LocalAdmission(costs or CallCosts(groups), all_servers, policy, budget)
-    connector = _GroupConnector(groups, policy, events, all_servers, admission, replays or {}, labels or {}, sleep)
+    admission = admission or LocalAdmission(costs or CallCosts(groups), all_servers, retry, budget)
+    connector = _GroupConnector(groups, retry, events, all_servers, admission, replays or {}, labels or {}, sleep)
     complete = connector.connect_all(providers or {})
     if cache is not None:
         complete = through_cache(complete, cache, groups)
-    checked = judge_malformed(complete, policy.breaker.failures, answered)
+    checked = judge_malformed(complete, retry.breaker.failures, answered)
     closers = (*connector.closers, *(() if servers is not None else (all_servers.close,)))
     return Connection(checked.complete, closers, checked.check, connector.release)
 
@@ -92,7 +92,7 @@ class _GroupConnector:
     """Connects model groups to their providers, through the layers for retries, admission and several servers."""
 
     groups: Mapping[str, ModelSettings]
-    policy: Retry
+    retry: Retry
     events: CallEvents
     servers: Servers
     admission: Admission
@@ -104,9 +104,9 @@ class _GroupConnector:
 
     def __post_init__(self) -> None:
         self._pools: dict[str, ServerPool] = {}
-        self._groups_at_servers = {name: settings for name, settings in self.groups.items() if settings.calls_server}
+        self._groups_at_servers = {name: settings for name, settings in self.groups.items() if settings.sends_requests}
         self._breakers = {
-            server_of(server): self.servers.breaker(server_of(server), self.policy)
+            server_of(server): self.servers.breaker(server_of(server), self.retry)
             for settings in self._groups_at_servers.values()
             for server in settings.settings_per_server
         }
@@ -138,7 +138,7 @@ class _GroupConnector:
         breaker_of = {group: self._breakers[server_of(settings)] for group, settings in self._groups_at_servers.items()}
         return with_retries(
             attempt_once,
-            self.policy.transient,
+            self.retry.transient,
             self.events,
             has_time_limit=lambda request: not self.groups[request.group].batch,
             breaker_of=lambda request: breaker_of.get(request.group),
@@ -175,14 +175,14 @@ class _GroupConnector:
             server = server_of(server_settings)
             complete = raise_server_refusals(self._open_provider(group, server_settings, server))
             health = ServerHealth(
-                server, group, self.policy.breaker.failures, self.policy.transient,
+                server, group, self.retry.breaker.failures, self.retry.transient,
                 on_change=partial(self.events.on_server_status, f"{server} ({group})"),
                 on_difference=partial(self.events.on_server_difference, group, server),
             )  # fmt: skip
             attempt_once = self._with_admission({group: complete}, server)
             servers.append(PooledServer(self._breakers[server], health, attempt_once))
         placement = Placement(list(map(server_of, settings.settings_per_server)))
-        return ServerPool(servers, placement, self.policy.transient, self.events, sleep=self.sleep)
+        return ServerPool(servers, placement, self.retry.transient, self.events, sleep=self.sleep)
 
     def _report_outages(self) -> Close:
         """Report each server that goes down, once even if several groups use it. Return a function that stops this."""

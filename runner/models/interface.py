@@ -29,7 +29,7 @@ class SampleKey(NamedTuple):
     agent: str
     attempt: int
     vote: int = 0
-    """Index of the vote or of the candidate, if a verdict is the result of several votes, or an answer of several."""
+    """Index of the vote, if a verdict needs several votes, or of the candidate, if an answer is chosen from several."""
 
     def fields(self) -> list[Any]:
         """Return the key as a list for records. Vote 0 is left out, because earlier versions had no votes."""

@@ -123,7 +123,7 @@ def open_index(path: Path, run: str | None = None) -> tuple[JournalReader, Journ
 
     Raises:
         JournalError: the file is damaged before its last line, or does not belong to the run with the identity `run`.
-        NewerFormatError: a newer nip-run wrote the journal.
+        NewerFormatError: a newer version of nip-run wrote the journal.
     """
     reader = JournalReader(path)
     index = JournalIndex(reader.record, ())

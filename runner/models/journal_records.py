@@ -367,7 +367,7 @@ def read_records(path: Path, run: str | None = None) -> Iterator[IndexedRecord]:
 
     Raises:
         JournalError: the file is damaged before its last line, or does not belong to the run with the identity `run`.
-        NewerFormatError: a newer nip-run wrote the journal.
+        NewerFormatError: a newer version of nip-run wrote the journal.
     """
     for offset, data in read_journal(path, run):
         yield IndexedRecord(offset, data["seq"], parse_record(data))

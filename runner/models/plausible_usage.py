@@ -1,7 +1,7 @@
 """Checks the token counts that servers report against the texts of the call.
 
 `runner.models.providers.answer_reader` replaces impossible counts by estimates, and a budget raises low counts.
-`DroppedMessages` finds servers that count too few tokens for all messages of a prompt.
+`DroppedMessageCheck` finds servers that count too few tokens for all messages of a prompt.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ MIN_BYTES = 400
 """Minimum size of a prompt to check. In a shorter prompt, a few unusual words may have very long tokens."""
 
 
-class DroppedMessages:
+class DroppedMessageCheck:
     """Finds model groups whose servers drop messages before they reach the model, by the first answers of each group.
 
     Some chat templates drop messages that they do not expect. For example, if Gemma 3's template drops the only system

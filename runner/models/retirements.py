@@ -54,7 +54,7 @@ def shutdown_of_group(settings: ModelSettings) -> date | None:
 def model_shutdown_facts(models: Iterable[ModelSettings]) -> dict[str, Any]:
     """Return the shutdown dates that a release records, by model; empty if there are none.
 
-    They do not depend on today's date, so that a release has the same bytes whenever it is built.
+    The result does not depend on today's date, so that a release has the same bytes whenever it is built.
     """
     dates = {settings.name: str(day) for settings in models if (day := shutdown_of_group(settings)) is not None}
     return {"shutdowns": dict(sorted(dates.items()))} if dates else {}

@@ -36,13 +36,13 @@ class Servers:
         self._body_slots: dict[str, BodySlots] = {}
         self._connections: dict[Hashable, tuple[Any, Close]] = {}
 
-    def limit(self, group: str, settings: ModelSettings, policy: Retry) -> GroupLimit:
+    def limit(self, group: str, settings: ModelSettings, retry: Retry) -> GroupLimit:
         """Return the limit of a model group. Groups with the same server, API key, model and rates share their limit.
 
         Log lines name the first group with this limit.
         """
         rates = settings.requests_per_minute, settings.tokens_per_minute
-        max_pause = policy.transient.total_seconds
+        max_pause = retry.transient.total_seconds
         key = (server_of(settings), settings.key_variable, settings.model, rates, max_pause)
         if key not in self._limits:
             self._limits[key] = GroupLimit(
@@ -55,11 +55,11 @@ class Servers:
             )
         return self._limits[key]
 
-    def breaker(self, server: str, policy: Retry) -> Breaker:
+    def breaker(self, server: str, retry: Retry) -> Breaker:
         """Return the circuit breaker of a server."""
-        key = (server, policy.breaker, policy.transient)
+        key = (server, retry.breaker, retry.transient)
         if key not in self._breakers:
-            self._breakers[key] = Breaker(server, policy.breaker, policy.transient, sleep=self._sleep)
+            self._breakers[key] = Breaker(server, retry.breaker, retry.transient, sleep=self._sleep)
         return self._breakers[key]
 
     def body_slots(self, settings: ModelSettings) -> BodySlots:

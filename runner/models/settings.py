@@ -415,8 +415,8 @@ class ModelSettings:
         return self.traits.takes_batches and self.batch
 
     @property
-    def calls_server(self) -> bool:
-        """Whether each call is a request to a server, and not answered in this process or sent in a batch."""
+    def sends_requests(self) -> bool:
+        """Whether each call is a separate request to a server: not answered in this process, not sent in a batch."""
         return self.traits.remote and not self.batch
 
     def shares_prompts(self, *, trees: bool) -> bool:

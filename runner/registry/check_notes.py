@@ -46,9 +46,9 @@ def count_differences(lines: Iterable[str]) -> int:
     return sum(line.number if isinstance(line, OmittedDifferences) else 1 for line in lines)
 
 
-def limit_differences(lines: Iterable[str], noun: str) -> Iterator[str]:
-    """Yield the first `MAX_LISTED` differences, and a line with the number of the others."""
+def limit_messages(lines: Iterable[str], unit: str) -> Iterator[str]:
+    """Yield the first `MAX_LISTED` differences, then a line such as "and 5 more rows", where `unit` is "rows"."""
     differences = iter(lines)
     yield from islice(differences, MAX_LISTED)
     if omitted := sum(1 for _ in differences):
-        yield OmittedDifferences(f"and {omitted:,} more {noun}", omitted)
+        yield OmittedDifferences(f"and {omitted:,} more {unit}", omitted)

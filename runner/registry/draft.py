@@ -1,4 +1,4 @@
-"""The class `Draft`: a release that is not redacted, checked and hashed yet; and `Naming`, its publisher's choices.
+"""The class `Draft`: a release that is not redacted, checked and hashed yet; and `PublisherChoices`.
 
 `runner.registry.bundles` and `runner.registry.components` build drafts, and `runner.registry.publishing` turns them
 into releases.
@@ -16,7 +16,7 @@ from runner.documents.releases.manifest import FileSource, Release
 
 
 @dataclass(frozen=True)
-class Naming:
+class PublisherChoices:
     """The publisher's choices for a release: its name, description, license and visibility."""
 
     owner: str

@@ -22,7 +22,7 @@ from runner.results.stopping_rule import StoppingDecision
 from runner.results.table_columns import COLUMNS
 from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import Accounting
-from runner.runs.execution.sinks import RolloutSinks
+from runner.runs.execution.rollout_writer import RolloutWriter
 from runner.runs.execution.spending import max_spending, run_costs
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
 
@@ -69,17 +69,17 @@ def _recompute(folder: RunFolder, plan: Plan, target: RunFolder) -> RecomputedRu
         check_claims(folder, plan, len(reconstructor))
         until = plan.spec.experiment.until
         decision = None if until is None else StoppingDecision(plan, until, read_baseline(folder.path))
-        sinks, accounting = RolloutSinks(plan, target), Accounting(plan, run_costs(plan), None)
+        rollout_writer, accounting = RolloutWriter(plan, target), Accounting(plan, run_costs(plan), None)
         for rollouts in reconstructor.rollouts_by_job():
             for rollout in rollouts:
-                sinks.add(rollout)
+                rollout_writer.add(rollout)
                 accounting.add(rollout)
-            sinks.end_job(rollouts)
+            rollout_writer.end_job(rollouts)
             accounting.end_job()
             if decision is not None:
                 decision.add(rollouts)
-        sinks.seal()
-        sinks.finish(decision)
+        rollout_writer.seal()
+        rollout_writer.finish(decision)
     counts = {**accounting.final_counts(max_spending(plan, folder)), "status": accounting.status().value}
     return RecomputedRun(target, read_json(target.metrics), counts)
 

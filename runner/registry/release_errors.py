@@ -31,7 +31,7 @@ def describe_error(error: Exception, folder: Path | None = None) -> str:
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Return whether too little memory caused an error. Imports and threads then do not raise MemoryError."""
+    """Return whether too little memory caused an error. Imports and threads then raise other errors."""
     return any(
         isinstance(cause, MemoryError)
         or (isinstance(cause, OSError) and cause.errno == errno.ENOMEM)

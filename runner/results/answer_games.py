@@ -67,8 +67,8 @@ class AnswerGames:
         self._games: list[tuple[str, str, AnswerVerdictFacts, bool]] = []
         """The group and the datapoint of each game, its facts, and whether its seats are swapped."""
 
-    def count(self, group: str, datapoint: str, facts: AnswerVerdictFacts, *, swapped: bool) -> None:
-        """Count one game; games may come in any order."""
+    def add(self, group: str, datapoint: str, facts: AnswerVerdictFacts, *, swapped: bool) -> None:
+        """Add one game; games may come in any order."""
         self._games.append((group, datapoint, facts, swapped))
 
     def estimates(self) -> Iterator[Estimate]:

@@ -25,7 +25,7 @@ class AnswerOrigins:
 
     @property
     def names(self) -> set[str]:
-        """The runs that the answers come from, by journal number and run id. Runs without a common one share none."""
+        """The runs that the answers come from, by journal number and id. Runs without a common name share none."""
         return {*self.copied, *filter(None, (self.journal, self.run_id))}
 
     def shared_with(self, other: AnswerOrigins) -> int:

@@ -269,7 +269,7 @@ class RunFolder:
 
         Raises:
             RunError: the manifest is missing or damaged, or is not a manifest of nip-run.
-            NewerFormatError: a newer nip-run wrote the manifest.
+            NewerFormatError: a newer version of nip-run wrote the manifest.
         """
         from runner.results.manifest import Manifest, Status
 

@@ -49,17 +49,17 @@ class Metrics:
 
     def add(self, rollout: Rollout) -> None:
         """Count one rollout. A rollout that was lost in transport only counts as an outcome."""
-        self.count(measure_game(self._protocol, rollout))
+        self.add_measurement(measure_game(self._protocol, rollout))
 
-    def count(self, game: GameMeasurement) -> None:
-        """Count the values that `measure_game` returned for a rollout."""
+    def add_measurement(self, game: GameMeasurement) -> None:
+        """Add the values that `measure_game` returned for a rollout."""
         self.outcomes[Outcome(game.outcome)] += 1
         if game.verdict is None:
             return
-        self._judged.count(game.verdict)
+        self._judged.add(game.verdict)
         if (facts := game.verdict.answers) is not None:
             swapped = bool(game.verdict.swapped)
-            self._answers.count(game.verdict.group, game.verdict.datapoint, facts, swapped=swapped)
+            self._answers.add(game.verdict.group, game.verdict.datapoint, facts, swapped=swapped)
         tallies, cluster = self._tallies, game.cluster
         for agent, metric, values in game.added:
             tally = tallies.get((agent, metric))

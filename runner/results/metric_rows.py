@@ -116,7 +116,7 @@ def lost_games_lines(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def _interval_notes(metrics: Mapping[str, Any], *, include_minor: bool) -> Iterator[str]:
-    """Yield a note on the number of intervals that are shown, and one on the effect of clustering on accuracy."""
+    """Yield notes on the number of intervals that are shown, and on the effect of clustering on accuracy."""
     rows = [row for row in meaningful_metrics(metrics) if include_minor or not is_minor(row["metric"])]
     intervals = sum(row["ci_low"] is not None for row in (*rows, *metrics.get("vote_curve", ())))
     if intervals > 1:

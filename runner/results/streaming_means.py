@@ -17,7 +17,7 @@ class ClusterSums:
     positions: dict[str, int] = field(default_factory=dict)
     """The position of each cluster in `_sums`. The metrics of a run share this dictionary, to save memory."""
     values: set[float] = field(default_factory=set)
-    """The distinct values, all of them if there are at most two."""
+    """The distinct values. If there are more than two, some may be missing."""
     n: int = 0
     _sums: array[float] = field(default_factory=lambda: array("d"))
     """Three numbers for each position: the count of the values, their sum and their sum of squares."""

@@ -121,8 +121,8 @@ class JudgedGames:
         self._sorted: tuple[int, GameColumns, dict[str, Codes], dict[str, Codes]] | None = None
         """The number of games when they were last sorted, and the result."""
 
-    def count(self, game: GameVerdict) -> None:
-        """Count one game; games may come in any order."""
+    def add(self, game: GameVerdict) -> None:
+        """Add one game; games may come in any order."""
         index = len(self._points)
         code = self._point_codes.get(game.datapoint)
         if code is None:

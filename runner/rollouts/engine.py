@@ -22,7 +22,7 @@ from runner.models.interface import Complete, Completion, Request
 from runner.rollouts.agents.agent import Agent
 from runner.rollouts.agents.selectors import find_selector, respond
 from runner.rollouts.game_script import GAME_FAILURES, TURN_FAILURES, GameParts, GameScript, calls_of, play_game
-from runner.rollouts.game_slots import Slots
+from runner.rollouts.game_slots import GameSlots
 from runner.rollouts.job import Job
 from runner.rollouts.judging import judging_script
 from runner.rollouts.plan import Plan
@@ -75,7 +75,7 @@ class Engine:
     sharing_groups: frozenset[str] = frozenset()
     """The model groups that request the answers to several samples with the same prompt (siblings) in one call."""
     stop: StopSwitch = field(default_factory=StopSwitch)
-    slots: Slots | None = None
+    slots: GameSlots | None = None
     """The slots for games that this run shares with other runs; None if it shares none."""
     run_position: int = 0
     """The position of this run among the runs that share the slots."""

@@ -10,7 +10,7 @@ import heapq
 import itertools
 
 
-class Slots:
+class GameSlots:
     """A limit of `size` concurrent games for all runs together. A released slot goes to the first waiting run."""
 
     def __init__(self, size: int) -> None:

@@ -14,7 +14,7 @@ from runner.rollouts.rollout import Call, PanelVerdict, RoundVerdict
 
 
 def panel_verdicts(agents: Mapping[str, Agent], rounds: Sequence[Round], calls: Sequence[Call]) -> list[PanelVerdict]:
-    """Return the verdict of each judge. A judge without one has the game's last round and `Decision.NONE`."""
+    """Return the verdict of each judge. A judge without a verdict has the game's last round and `Decision.NONE`."""
     verdicts = []
     for judge in (name for name, agent in agents.items() if agent.is_verifier):
         number = next((number for number, round_ in enumerate(rounds) if judge in round_.panel), None)
@@ -30,7 +30,7 @@ def panel_verdicts(agents: Mapping[str, Agent], rounds: Sequence[Round], calls: 
 
 
 def panel_confidence(protocol: Protocol, panel: Sequence[PanelVerdict]) -> Confidence:
-    """Return the panel's P(accept): the mean over the judges that decided, or that of the last one if it decides.
+    """Return the panel's P(accept): the mean over the judges that decided, or the last one's in `sequential` panels.
 
     A judge with an unknown probability is omitted, and the note says so.
     """

@@ -126,7 +126,7 @@ class Plan:
         """The plan itself. For a training plan, this property is the plan of its games; see `RunPlan`."""
         return self
 
-    def all_games(self) -> list[Plan]:
+    def list_game_plans(self) -> list[Plan]:
         return [self]
 
     @property
@@ -313,8 +313,8 @@ def _renamed_attribute(old: str, new: str) -> property:
 
 
 for _old, _new in (
-    ("blocks", "block_count"), ("branch", "job_of_branch"), ("limited_experiment", "shard_experiment"),
-    ("shape", "tree_shape"), ("shares_between_games", "games_share_calls"), ("sharing", "sharing_groups"),
-    ("siblings", "sibling_numbers"),
+    ("all_games", "list_game_plans"), ("blocks", "block_count"), ("branch", "job_of_branch"),
+    ("limited_experiment", "shard_experiment"), ("shape", "tree_shape"), ("shares_between_games", "games_share_calls"),
+    ("sharing", "sharing_groups"), ("siblings", "sibling_numbers"),
 ):  # fmt: skip
     setattr(Plan, _old, _renamed_attribute(_old, _new))

@@ -59,7 +59,7 @@ class AnsweredRequest:
 
 
 @dataclass
-class RecordedGames:
+class GameRebuilder:
     """Rebuilds the games of a plan from recorded answers. `find_record` returns the record of a sample, if any."""
 
     plan: Plan

@@ -38,7 +38,7 @@ class RunPlan(Protocol):
         """Return this plan with another spec of the same kind."""
         ...
 
-    def all_games(self) -> Sequence[Plan]:
+    def list_game_plans(self) -> Sequence[Plan]:
         """Return the plans of all games that are known before the run starts."""
         ...
 

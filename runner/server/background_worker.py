@@ -18,9 +18,9 @@ class BackgroundWorker(Generic[Item]):
     """Processes items that wait in the database. Accounts take turns, to prevent an account from blocking the others.
 
     Args:
-        task: what the worker does, for the log.
+        task: name of the work in log messages.
         list_waiting: returns a mapping from the id of each waiting item to the id of its account, oldest item first.
-        process: called with the ids of an item and its account. It processes the item and ends its waiting.
+        process: called with the ids of an item and its account. Afterwards, the item no longer waits.
         retry_seconds: delay before the next attempt after a failure of the server itself, such as a full disk.
     """
 

@@ -250,7 +250,7 @@ def _find_spec_file(path: str | Path, suggestions: Sequence[str]) -> Path:
 
 
 def _describe_other_kind(path: Path, file: Path | None) -> str | None:
-    """Return what a path names instead of a spec, and how a spec names such a file; None if it may be a spec.
+    """Return the kind of a file that is not a spec, and the spec key for such files; None if it may be a spec.
 
     `file` is the existing file or folder that the path names, if any.
     """

@@ -6,8 +6,8 @@ from runner.game.protocols.protocol import Protocol
 from runner.spec.experiment import Experiment
 from runner.spec.tournament_settings import TournamentSettings
 
-GAMES_PER_DATAPOINT = 4
-"""The games of a pairing about each datapoint: each player argues each side in each seat."""
+GAMES_PER_REPEAT = 4
+"""The number of games of a pairing in one repeat of a datapoint: each player argues each side in each seat."""
 
 PANEL = "panel"
 """The name of the only judge if the protocol has a panel."""
@@ -19,7 +19,7 @@ def seats_of(settings: TournamentSettings, protocol: Protocol) -> tuple[str, ...
 
 
 def judges_of(experiment: Experiment, settings: TournamentSettings, protocol: Protocol) -> tuple[str, ...]:
-    """Return the model groups that judge; a panel counts as one judge with this name."""
+    """Return the model groups that judge. A panel counts as one judge, named `PANEL`."""
     if protocol.file.panel is not None:
         return (PANEL,)
     return settings.judges or (experiment.agents[protocol.verifier_name].model,)

@@ -84,7 +84,7 @@ def read_index(folder: Path) -> dict[str, TrainerFiles]:
         with open_below(folder, (INDEX,)) as file:
             index = parse_strict_json(file.read(MAX_INDEX + 1))
         if index["format"] != 1:
-            raise ReleaseError(f"{folder / INDEX} was written by a newer nip-run; update nip-run")
+            raise ReleaseError(f"{folder / INDEX} was written by a newer version of nip-run; upgrade nip-run")
         trainers = {
             group: TrainerFiles(folder, group, dict(entry["files"]), tuple(map(str, entry["missing"])))
             for group, entry in index["trainers"].items()

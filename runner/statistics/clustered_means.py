@@ -85,7 +85,7 @@ def difference(first: Share, second: Share) -> Quantity:
 
 
 def combined_counts(first: Share, second: Share) -> tuple[int, int]:
-    """Return the number of values of two shares together, and the clusters of the one with fewer."""
+    """Return the number of values of two shares together, and the smaller number of clusters."""
     return first.n + second.n, min(first.clusters, second.clusters)
 
 

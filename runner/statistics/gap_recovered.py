@@ -1,7 +1,7 @@
 """Performance gap recovered (Burns et al. 2023, arXiv 2312.09390): (score - weak) / (strong - weak).
 
-1 means as good as the strong system (the ceiling), 0 as bad as the weak one. All three systems have the same
-datapoints, so the ratio is one of paired differences. Its interval is Fieller's (1954), with Student's t over groups.
+1 means as good as the strong system (the ceiling), 0 as bad as the weak system. All three systems have the same
+datapoints, so this is a ratio of paired differences. Its interval is Fieller's (1954), with Student's t over groups.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class GapRecovered:
 
 
 def gap_recovered(gains: Sequence[float], gaps: Sequence[float]) -> GapRecovered:
-    """Return sum(gains) / sum(gaps) by group: the score minus the weak one over the strong minus the weak one."""
+    """Return sum(gains) / sum(gaps). For each group, a gain is score - weak, and a gap is strong - weak."""
     gain, gap = np.asarray(gains, dtype=float), np.asarray(gaps, dtype=float)
     groups, total = len(gap), math.fsum(gap)
     if total <= 0:

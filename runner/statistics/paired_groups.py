@@ -6,8 +6,8 @@ minus that of the first.
 
 If one system has more repeats than the other, its mean varies less. So the distribution of the difference is asymmetric
 even if the systems are equal, and a test that flips its signs would reject in up to a third of cases. Then the test
-flips other values: the root mean square of each sum if both systems had as many repeats as the one with fewer. These
-values are scaled to the variance of the sums, or to the least possible variance if that is larger.
+flips other values: the root mean square of each sum if both systems had the smaller number of repeats. These values are
+scaled to the variance of the sums, or to the least possible variance if that is larger.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Pairs:
     sizes: Sequence[float]
     """The number of datapoints in each group, or their weight."""
     missing_variances: Sequence[float]
-    """The variance that each sum would gain if both systems had as many repeats as the one with fewer."""
+    """The variance that each sum would gain if both systems had the smaller number of repeats."""
     least_shares: Sequence[float]
     """The least share of the variance after this gain that each sum can have; 1 with equal numbers of repeats."""
     step: float

@@ -225,7 +225,7 @@ class RatingModel:
 
 
 def in_elo(log_odds: Quantity) -> Quantity:
-    """Return a number in Elo points from one in log odds."""
+    """Convert a number in log odds to Elo points."""
 
     def scaled(value: float | None) -> Any:
         return None if value is None else value * ELO

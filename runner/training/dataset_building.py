@@ -43,13 +43,13 @@ def build_datasets(
         games = []
         for run in runs:
             reconstructor = stack.enter_context(closing(Reconstructor(run, saved_plan(run))))
-            games.append(_RebuiltGames(run.run_id, reconstructor, plan.chat_format))
+            games.append(_RunRebuilder(run.run_id, reconstructor, plan.chat_format))
         builder = _DatasetBuilder(plan, iteration, games)
         return {group: builder.build(group, folder, FORMATS[formats[group], plan.method]) for group in formats}
 
 
 @dataclass(frozen=True)
-class _RebuiltGames:
+class _RunRebuilder:
     """One run's games, rebuilt from its journal."""
 
     run_id: str
@@ -67,7 +67,7 @@ class _RebuiltGames:
 class _Candidate:
     """A finished game that may become training data of an agent, and the agent's reward in this game."""
 
-    games: _RebuiltGames
+    games: _RunRebuilder
     job: Job
     reward: float
 
@@ -78,7 +78,7 @@ class _DatasetBuilder:
 
     plan: TrainingPlan
     iteration: int
-    games: Sequence[_RebuiltGames]
+    games: Sequence[_RunRebuilder]
 
     def build(self, group: str, folder: Path, format_: Format) -> DatasetReport:
         """Write the dataset of one group with the examples of all its agents, and return a report."""
@@ -128,7 +128,7 @@ class _DatasetBuilder:
                 yield from _examples(candidates[index], agent, format_, replaces=replaces)
 
 
-def _candidates(run: _RebuiltGames, agent: str) -> Iterator[_Candidate]:
+def _candidates(run: _RunRebuilder, agent: str) -> Iterator[_Candidate]:
     """Yield the games of a run that ended by their rules, without an error."""
     for rollout in run.reconstructor.rollouts():
         if rollout.outcome.played_out:

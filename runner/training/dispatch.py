@@ -17,7 +17,7 @@ from runner.rollouts.template_check import check_templates
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import RunSelection
 from runner.runs.session.execution_check import check_engine, check_results_are_permanent, shared_engine
-from runner.runs.session.original_chat_formats import with_original_formats
+from runner.runs.session.original_settings import with_original_settings
 from runner.runs.session.parallel_runs import GamesRun, run_together
 from runner.runs.session.run import RunOptions, run_games
 from runner.runs.tournaments.plan import TournamentPlan
@@ -33,7 +33,7 @@ def run_spec(spec: Spec, results: Results, options: RunOptions, selection: RunSe
     Raises:
         UsageError, NipRunError: see `run_plan`.
     """
-    plan, note = with_original_formats(plan_of(spec), results, selection)
+    plan, note = with_original_settings(plan_of(spec), results, selection)
     result = run_plan(plan, results, choose_run_id(plan, results, selection), options)
     return result if note is None else replace(result, notes=(note, *result.notes))
 
@@ -66,7 +66,7 @@ def run_all(runs: Sequence[PlannedRun], results: Results, on_result: OnResult) -
 
 
 def _run_benchmarks(runs: Sequence[PlannedRun], results: Results, first: int, on_result: OnResult) -> None:
-    """Run benchmarks in parallel; `first` is the index of the first one among all runs."""
+    """Run benchmarks in parallel; `first` is the index of the first benchmark among all runs."""
     games = [GamesRun(_checked_plan(run, results), run.run_id, run.options) for run in runs]
     run_together(games, results, lambda index, result: on_result(first + index, result))
 
@@ -189,7 +189,7 @@ def _check_templates(plan: AnyPlan, run_id: str, results: Results) -> None:
     """
     if results.run(run_id).manifest_path.exists():
         return
-    for games_plan in {id(games.spec.prompts): games for games in plan.all_games()}.values():
+    for games_plan in {id(games.spec.prompts): games for games in plan.list_game_plans()}.values():
         check_templates(games_plan)
 
 

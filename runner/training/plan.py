@@ -195,7 +195,7 @@ class TrainingPlan:
         )
         return replace(self.spec, experiment=experiment, dataset=self.spec.test, test=None, resumed_run_id=None)
 
-    def all_games(self) -> list[Plan]:
+    def list_game_plans(self) -> list[Plan]:
         """Return the plans of all iterations and tests, with the untrained models, because others are not known yet."""
         models = self.spec.experiment.models
         iterations = range(self.training.iterations)

@@ -63,7 +63,7 @@ def read_stages(folder: Path, run: str | None = None) -> Stages:
 
     Raises:
         JournalError: the log is damaged or belongs to another run, or it is missing although the run has datasets.
-        NewerFormatError: a newer nip-run wrote the log.
+        NewerFormatError: a newer version of nip-run wrote the log.
     """
     path, fault = folder / STAGE_LOG, "missing"
     records: list[dict[str, Any]] = []

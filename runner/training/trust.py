@@ -83,7 +83,7 @@ def _check_addresses(plan: AnyPlan, override: str) -> None:
 
 def estimate_run(plan: AnyPlan) -> list[CostEstimate]:
     """Return an estimate of the calls, tokens and cost of all games of a run by model group; see `estimate_costs`."""
-    return sum_by_group(estimate for games in plan.all_games() for estimate in estimate_costs(games))
+    return sum_by_group(estimate for games in plan.list_game_plans() for estimate in estimate_costs(games))
 
 
 def unconfirmed_prices(plan: AnyPlan, override: str = "") -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Everything that is written says its format; what a newer nip-run wrote is refused before anything is changed."""
+"""Every file states its format. A file of a newer version of nip-run is refused before anything is changed."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_what_0_1_0_began_goes_on_as_it_was_begun(folder: Path) -> None:
     assert board_format(board) == 7
 
 
-# What a newer nip-run wrote
+# What a newer version of nip-run wrote
 
 
 def newer_manifest(folder: Path) -> Path:
@@ -138,8 +138,8 @@ def test_what_is_newer_is_refused_and_nothing_is_changed(folder: Path, name: str
     begins = str(path.relative_to(folder)) if name != "explain misses" else "results/runs/served"
     assert any(line.startswith(begins) for line in refused.err.splitlines())
     newer, known = {".jsonl": (3, 2), ".duckdb": (8, 7)}.get(path.suffix, (2, 1))
-    said = f"{path.name} was written by a newer nip-run (its format is {newer}, this one knows up to {known}); upgrade"
-    assert said in refused.err
+    formats = f"its format is {newer}, this version reads up to {known}"
+    assert f"{path.name} was written by a newer version of nip-run ({formats}); upgrade" in refused.err
     assert contents(folder) == before
 
 
@@ -152,7 +152,7 @@ def test_what_a_run_shares_with_others_is_left_as_it_is(folder: Path, make: Call
     words = ("--again",) if spec == "sweep" else ("--results", "again")
     refused = called("run", f"specs/{spec}.yaml", *words, cwd=folder)
     assert refused.code == 1
-    assert "was written by a newer nip-run" in refused.err
+    assert "was written by a newer version of nip-run" in refused.err
     assert path.read_bytes() == before
 
 

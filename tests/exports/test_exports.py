@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from runner.cli.main import main
-from runner.exports.mlflow.games import MlflowGames
+from runner.exports.mlflow.games import GamesRecordBuilder
 from runner.results.folder import RunFolder
 from runner.results.table_columns import COLUMNS
 from runner.runs.finished.result import FinishedRun
@@ -189,7 +189,7 @@ def test_d_prime_is_not_exported_as_sensitivity_which_is_another_number_elsewher
     (path,) = tmp_path.glob("*.eval")
     with zipfile.ZipFile(path) as archive:
         metrics = json.loads(archive.read("header.json"))["results"]["scores"][0]["metrics"]
-    with closing(MlflowGames(RunFolder(result.path), journal=False)) as games:
+    with closing(GamesRecordBuilder(RunFolder(result.path), journal=False)) as games:
         sent = {point.key: point.value for point in games.record().metrics}
     assert scores["d_prime"] == metrics["d_prime"]["value"] == sent["d_prime"] == expected
     assert "sensitivity" not in {*scores, *metrics, *sent}

@@ -19,7 +19,7 @@ from runner.base.redaction import REMOVED, Redactor
 from runner.cli.main import main
 from runner.exports.mlflow import limits
 from runner.exports.mlflow.curve import is_step
-from runner.exports.mlflow.games import MlflowGames
+from runner.exports.mlflow.games import GamesRecordBuilder
 from runner.exports.mlflow.limits import MlflowTexts, sent_bytes
 from runner.exports.mlflow.record import MetricPoint, MlflowRun
 from runner.exports.mlflow.sender import _build_spans
@@ -51,7 +51,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 
 def record_of(path: Path) -> MlflowRun:
-    with closing(MlflowGames(RunFolder(path), journal=False)) as games:
+    with closing(GamesRecordBuilder(RunFolder(path), journal=False)) as games:
         return games.record()
 
 
@@ -265,7 +265,7 @@ CREATED_MS = 1_790_000_000_000
 
 def test_each_game_is_a_trace_with_a_span_for_each_turn_at_the_servers_time(tmp_path: Path) -> None:
     folder = live_run(tmp_path)
-    with closing(MlflowGames(folder, journal=False)) as games:
+    with closing(GamesRecordBuilder(folder, journal=False)) as games:
         record = games.record()
         traces = list(record.traces())
         assert [trace.key for trace in games.record().traces()] == [trace.key for trace in traces]
@@ -283,7 +283,7 @@ def test_each_game_is_a_trace_with_a_span_for_each_turn_at_the_servers_time(tmp_
 
 
 def test_spans_are_below_their_game_and_within_its_time(result: FinishedRun) -> None:
-    with closing(MlflowGames(RunFolder(result.path), journal=False)) as games:
+    with closing(GamesRecordBuilder(RunFolder(result.path), journal=False)) as games:
         record = games.record()
         trace = next(iter(record.traces()))
     game, *turns = _build_spans(trace, record.started_ms)
@@ -306,7 +306,7 @@ def test_a_secret_of_this_machine_is_in_no_trace(tmp_path: Path, monkeypatch: py
     folder = live_run(tmp_path)
     text = next(row["raw_message"] for row in parquet_rows(folder.table("completions")))
     monkeypatch.setenv("ACME_API_KEY", text[:30])
-    with closing(MlflowGames(folder, journal=False)) as games:
+    with closing(GamesRecordBuilder(folder, journal=False)) as games:
         traces = list(games.record().traces())
     assert text[:30] not in repr(traces)
     assert REMOVED in repr(traces)

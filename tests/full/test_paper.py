@@ -47,7 +47,7 @@ def run_offline(path: Path, results: Path, check: SoftAssertions) -> None:
     points = load_specs(path, small)
     code, output = run_command(str(path), *small, "--results", str(results))
     done = [run for spec in points if (run := finished(spec, results))]
-    games = sum(plan.size for spec in points for plan in plan_of(spec).all_games())
+    games = sum(plan.size for spec in points for plan in plan_of(spec).list_game_plans())
     is_complete = code == 0 and len(done) == len(points)
     check(
         is_complete,
@@ -80,7 +80,7 @@ def finished(spec: Spec, results: Path) -> bool:
     if not isinstance(plan, TrainingPlan):
         return True
     parts = Results(results).parts_of(plan.run_id)
-    return len(parts) == len(plan.all_games()) and all(part.manifest().status == "done" for part in parts)
+    return len(parts) == len(plan.list_game_plans()) and all(part.manifest().status == "done" for part in parts)
 
 
 def run_with_trained_verifier(results: Path, check: SoftAssertions) -> None:

@@ -30,4 +30,4 @@ def test_what_is_metered_has_a_price_and_goes_over_a_network(name: ProviderName)
 def test_a_batch_is_for_providers_that_take_one(name: ProviderName) -> None:
     single, batched = ModelSettings(provider=name, model="m"), ModelSettings(provider=name, model="m", batch=True)
     assert (single.is_batched, batched.is_batched) == (False, PROVIDERS[name].takes_batches)
-    assert (single.calls_server, batched.calls_server) == (PROVIDERS[name].remote, False)
+    assert (single.sends_requests, batched.sends_requests) == (PROVIDERS[name].remote, False)

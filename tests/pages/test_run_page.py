@@ -14,7 +14,7 @@ from runner.base.errors import NipRunError
 from runner.documents.releases.reference import parse_reference
 from runner.pages.report.runs_overview import overview
 from runner.registry.bundles.runs import build_run_draft
-from runner.registry.draft import Naming
+from runner.registry.draft import PublisherChoices
 from runner.registry.fetched_release import fetch_release
 from runner.registry.transports.locations import connect
 from runner.results.folder import RunFolder
@@ -172,7 +172,7 @@ def test_commands_are_quoted_for_a_shell_and_name_no_folder_of_this_machine(resu
 @pytest.mark.full
 def test_a_run_that_was_published_without_its_rows_says_so_and_has_its_numbers(ours: RunFolder, tmp_path: Path) -> None:
     results = Results.of(ours)
-    made = build_run_draft(ours, results, Naming("shy", licence="MIT", dataset_licence="none"))
+    made = build_run_draft(ours, results, PublisherChoices("shy", licence="MIT", dataset_licence="none"))
     reference = publish_bundles(tmp_path / "registry", made.bundle())
     with connect(str(tmp_path / "registry")) as registry:
         fetch_release(registry, parse_reference(reference), tmp_path / "got")

@@ -11,7 +11,7 @@ import pytest
 from runner.base.errors import NipRunError
 from runner.documents.releases.reference import parse_reference
 from runner.registry.bundles.runs import build_run_draft
-from runner.registry.draft import Naming
+from runner.registry.draft import PublisherChoices
 from runner.registry.fetched_release import fetch_release
 from runner.registry.transports.locations import connect
 from runner.results.folder import RunFolder
@@ -97,8 +97,8 @@ def test_a_judging_says_whose_debates_it_judges_and_its_copy_has_the_same_page(r
 def test_a_run_that_was_got_says_from_where_and_how_it_is_played_again(tmp_path: Path, rows: bool) -> None:
     run_spec(spec_file(tmp_path / "spec", size=1, fine_tune=None), tmp_path / "results")
     own = RunFolder(only_run(tmp_path / "results"))
-    naming = Naming("acme", licence="MIT", dataset_licence="MIT" if rows else "none")
-    reference = publish_bundles(tmp_path / "registry", build_run_draft(own, Results.of(own), naming).bundle())
+    choices = PublisherChoices("acme", licence="MIT", dataset_licence="MIT" if rows else "none")
+    reference = publish_bundles(tmp_path / "registry", build_run_draft(own, Results.of(own), choices).bundle())
     with connect(str(tmp_path / "registry")) as registry:
         fetch_release(registry, parse_reference(reference), tmp_path / "got")
     found = page(RunFolder.from_release(tmp_path / "got" / "data"))

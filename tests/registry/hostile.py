@@ -210,7 +210,7 @@ MANIFESTS: tuple[tuple[str, Change, str], ...] = (
     ("format 1.0", _says(format=1.0), NOT_OURS),
     ("no format", _says(format=...), "its format cannot be None"),
     ("a format of a megabyte", _says(format="1" * 900_000), "its format cannot be '1111"),
-    ("a newer format", _says(format=2), "written by a newer nip-run (format 2)"),
+    ("a newer format", _says(format=2), "written by a newer version of nip-run (format 2)"),
     # bytes that are no JSON of ours
     ("no bytes", _bytes(lambda _: b""), DAMAGED),
     ("no JSON", _bytes(lambda _: b"PK\x03\x04"), DAMAGED),

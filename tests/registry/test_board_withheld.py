@@ -13,7 +13,7 @@ from runner.documents.releases.bundle import Bundle
 from runner.registry.board.board import registry_board
 from runner.registry.bundles.runs import build_run_draft
 from runner.registry.bundles.withheld_rows import MARK
-from runner.registry.draft import Naming
+from runner.registry.draft import PublisherChoices
 from runner.registry.fetched_release import PIN
 from runner.registry.transports.registry import Registry
 from runner.results.folder import RunFolder
@@ -24,8 +24,8 @@ from tests.registry.planted import by_release, publish
 
 def without_rows(results: Path, change: Any = lambda rows: rows) -> Bundle:
     """The run `before` as its owner publishes it without the rows of its dataset, with another pin."""
-    naming = Naming("shy", licence="MIT", dataset_licence="none")
-    made = build_run_draft(RunFolder(results / "runs" / "before"), Results(results), naming)
+    choices = PublisherChoices("shy", licence="MIT", dataset_licence="none")
+    made = build_run_draft(RunFolder(results / "runs" / "before"), Results(results), choices)
     pin = json.loads(bytes(made.contents[PIN]))
     changed = json.dumps({**pin, "rows": change(pin["rows"])}).encode()
     return replace(made, contents={**made.contents, PIN: changed}).bundle()

@@ -175,13 +175,13 @@ def test_a_lock_that_is_damaged_is_refused_with_its_line(tmp_path: Path) -> None
         "sha256 must be 64 hexadecimal digits": text.replace("0" * 64, "0" * 63),
         "is not a release with a version": text.replace("terse@1", "terse"),
         "format and releases": "[]",
-        "newer nip-run": text.replace('"format": 1', '"format": 2'),
+        "newer version of nip-run": text.replace('"format": 1', '"format": 2'),
     }
     for message, damaged in bad.items():
         good.path.write_text(damaged, "utf-8")
         with pytest.raises(Exception, match=message) as caught:
             Lock.read(good.path)
-        assert isinstance(caught.value, ReleaseError) or message == "newer nip-run"
+        assert isinstance(caught.value, ReleaseError) or message == "newer version of nip-run"
 
 
 def test_a_pin_is_never_changed_silently(tmp_path: Path) -> None:

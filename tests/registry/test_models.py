@@ -17,7 +17,7 @@ from runner.models.settings import ModelSettings
 from runner.registry.bundles.models import MAX_WEIGHTS_BYTES, build_model_drafts
 from runner.registry.bundles.run_facts import sources_of_manifest
 from runner.registry.components.spec_entries import build_model_entry
-from runner.registry.draft import Draft, Naming
+from runner.registry.draft import Draft, PublisherChoices
 from runner.registry.lineage.links import build_links, collect_public_group_facts, release_name
 from runner.registry.redaction.draft_redaction import redact_drafts
 from runner.results.folder import RunFolder
@@ -55,7 +55,7 @@ def by_command(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 def draft(results: Results, licence: str | None = "MIT") -> Draft:
     (made,) = redact_drafts(
-        build_model_drafts(results.run(LEARN), Naming("acme", licence=licence)), Path(tempfile.mkdtemp())
+        build_model_drafts(results.run(LEARN), PublisherChoices("acme", licence=licence)), Path(tempfile.mkdtemp())
     )
     return made
 
@@ -122,7 +122,7 @@ def test_weights_stay_here_without_a_licence_or_where_they_are_large_and_their_h
         before = file.read()
         file.truncate(MAX_WEIGHTS_BYTES + 1)
     try:
-        changed = build_model_drafts(folder, Naming("acme", licence="MIT"))[0]
+        changed = build_model_drafts(folder, PublisherChoices("acme", licence="MIT"))[0]
     finally:
         (weights / "shards" / "w0.bin").write_bytes(before)
     assert "were changed after the training" in changed.notes[0]
@@ -155,7 +155,7 @@ def test_the_weights_of_a_model_are_known_wherever_they_are_copied_to(by_command
 def test_the_same_run_copied_elsewhere_gives_the_same_release(trained_results: Path, tmp_path: Path) -> None:
     shutil.copytree(trained_results, tmp_path / "moved")
     made = [
-        [one.bundle().sha256 for one in build_model_drafts(Results(place).run(LEARN), Naming("acme"))]
+        [one.bundle().sha256 for one in build_model_drafts(Results(place).run(LEARN), PublisherChoices("acme"))]
         for place in (trained_results, tmp_path / "moved")
     ]
     assert made[0] == made[1]
@@ -172,7 +172,7 @@ def test_a_continued_model_says_so_and_does_not_call_its_last_training_all(
     step = {"model": "m", "from_model": "dummy", "run_id": "first", "iteration": 1, "release": "run/umbra/first@1"}
     saved["models"]["v"] |= {"model": "m", "base_model": "dummy", "lineage": [step]}
     spec.write_text(yaml.safe_dump(saved))
-    alone, made = build_model_drafts(here.run(LEARN), Naming("acme"))
+    alone, made = build_model_drafts(here.run(LEARN), PublisherChoices("acme"))
     assert alone.release.description == "Model group p of learn, trained from dummy"
     assert made.release.description.startswith("Model group v of learn, continues run/umbra/first@1")
     took = yaml.safe_load(bytes(made.contents["training.yaml"]))
@@ -191,7 +191,7 @@ def test_a_run_links_its_parts_its_models_and_what_it_began_with(trained_results
     assert [one.identity for one in links["after"]] == [one.identity for one in links["learn"] if one.role == "output"]
     assert {one.role for one in links["after"]} == {"input"}
     assert links["before"] == ()
-    assert build_model_drafts(here.run("after"), Naming("acme")) == []
+    assert build_model_drafts(here.run("after"), PublisherChoices("acme")) == []
 
 
 @pytest.mark.parametrize("run_id", ["Learn-1", "a" * 120, "A..b", "x_", "run.", "r-" + "1" * 98])

@@ -19,7 +19,7 @@ from runner.registry.publishing.checks import CheckOutcome
 from runner.registry.publishing.publish import ReadyRelease, list_failures
 from runner.registry.redaction.machine_names import MachineNames
 from runner.registry.redaction.private_text import find_private_text
-from runner.registry.redaction.secrets import ProcessSecrets, find_secret_forms, find_secret_settings
+from runner.registry.redaction.secrets import ProcessSecretFinder, find_secret_forms, find_secret_settings
 from runner.registry.redaction.text_search import BLOCK_BYTES, OVERLAP_BYTES, Finder, group_by_cause, search
 
 ABC = "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789AbCdEfGhIjKlMnOp"
@@ -97,7 +97,7 @@ def test_a_key_of_the_environment_is_found_in_every_form_wherever_it_stands(form
     file = tmp_path / "journal.jsonl"
     lines = b"an honest line of text, as there are many\n" * (at // 42)
     file.write_bytes(lines + FORMS[form].encode() + b"\nand more\n" * 3)
-    (said,) = search_contents(ProcessSecrets(Redactor([HELD])), {"data/journal.jsonl": file})
+    (said,) = search_contents(ProcessSecretFinder(Redactor([HELD])), {"data/journal.jsonl": file})
     assert f" in 1 file: data/journal.jsonl:{at // 42 + 1}; " in said
     assert HELD not in said
 
@@ -126,13 +126,13 @@ def test_other_words_are_no_names(text: str) -> None:
 
 
 def test_a_word_that_means_nobody_can_be_allowed_and_a_home_cannot() -> None:
-    names = NAMES.allow({"Carol"})
+    names = NAMES.without({"Carol"})
     assert search_contents(names, {"x": b"carol"}) == []
     assert search_contents(names, {"x": f"{CAROL}/y".encode()})
-    assert search_contents(names.allow({CAROL}), {"x": f"{CAROL}/y".encode()}) == []
+    assert search_contents(names.without({CAROL}), {"x": f"{CAROL}/y".encode()}) == []
     hosts = names.with_terms(["queen", "vllm", "carol"], "a host")
     assert [len(search_contents(hosts, {"x": text})) for text in (b"on queen", b"by vllm 0.6", b"carol")] == [1, 0, 0]
-    assert search_contents(hosts.allow({"queen"}), {"x": b"on queen"}) == []
+    assert search_contents(hosts.without({"queen"}), {"x": b"on queen"}) == []
     short = NAMES.with_terms(["g7", "h"], "a host")
     assert [len(search_contents(short, {"x": text})) for text in (b"on g7!", b"g77 h", b"on h")] == [1, 0, 0]
 
@@ -155,7 +155,7 @@ def test_an_address_is_found_in_whatever_case_it_is_written() -> None:
     (said,) = find_private_text(release, {"x": b"on GPU7.corp.de and http://gpu7.corp.de:80/v1"}, raw, NAMES)
     assert said.startswith("'gpu7.corp.de' (an address of a server in the spec): 2 occurrences in 1 file: x:1, ...;")
     assert said.endswith("--allow-name gpu7.corp.de")
-    assert list(find_private_text(release, {"x": b"on GPU7.corp.de"}, raw, NAMES.allow({"gpu7.corp.de"}))) == []
+    assert list(find_private_text(release, {"x": b"on GPU7.corp.de"}, raw, NAMES.without({"gpu7.corp.de"}))) == []
 
 
 def test_allowing_a_host_does_not_allow_a_secret_in_an_address_there() -> None:
@@ -166,7 +166,7 @@ def test_allowing_a_host_does_not_allow_a_secret_in_an_address_there() -> None:
         "http://me:Zk41@gpu7.corp.de/v1",
     ):
         raw = Draft(release, {"s.yaml": f"base_url: {secret}".encode()})
-        allowed = NAMES.allow({"gpu7.corp.de"})
+        allowed = NAMES.without({"gpu7.corp.de"})
         assert list(find_private_text(release, {"x": f"served at {secret}".encode()}, raw, allowed)), secret
         assert list(find_private_text(release, {"x": b"on gpu7.corp.de"}, raw, allowed)) == []
 

@@ -17,7 +17,7 @@ from runner.documents.releases.bundle import open_content
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind
 from runner.registry.bundles.runs import build_run_draft
-from runner.registry.draft import Draft, Naming
+from runner.registry.draft import Draft, PublisherChoices
 from runner.registry.publishing.spec_check import find_spec_problems
 from runner.registry.redaction.draft_folder import run_folder, write_draft_folder, write_fetched_folder
 from runner.registry.redaction.draft_redaction import redact_drafts
@@ -366,7 +366,7 @@ def test_a_private_text_in_any_file_of_a_release_is_redacted_or_stops_it_with_fi
     on_vllm: tuple[Path, str], tmp_path: Path, cause: str
 ) -> None:
     names = MachineNames({NAMES_HOME: "the path of your home"}, {NAMES_USER: "your user name"})
-    raw = build_run_draft(RunFolder(on_vllm[0]), Results.of(RunFolder(on_vllm[0])), Naming("acme"))
+    raw = build_run_draft(RunFolder(on_vllm[0]), Results.of(RunFolder(on_vllm[0])), PublisherChoices("acme"))
     server = Draft(raw.release, {**raw.contents, "x.txt": b"models.m.base_url=http://gpu7.corp.de:80/v1\n"})
     (draft,) = redact_drafts([raw], tmp_path)
     paths = sorted(draft.contents)
@@ -382,7 +382,7 @@ def test_a_private_text_in_any_file_of_a_release_is_redacted_or_stops_it_with_fi
 
 def test_the_readme_is_made_of_what_is_left(on_vllm: tuple[Path, str], tmp_path: Path) -> None:
     folder = RunFolder(on_vllm[0])
-    raw = build_run_draft(folder, Results.of(folder), Naming("acme"))
+    raw = build_run_draft(folder, Results.of(folder), PublisherChoices("acme"))
     (draft,) = redact_drafts([replace(raw, release=replace(raw.release, description="by me@gpu18"))], tmp_path)
     readme = draft.contents["README.md"]
     assert isinstance(readme, bytes)

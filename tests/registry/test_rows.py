@@ -12,7 +12,7 @@ import duckdb
 import pytest
 
 from runner.base.errors import RunError
-from runner.registry.check_notes import MAX_LISTED, limit_differences
+from runner.registry.check_notes import MAX_LISTED, limit_messages
 from runner.registry.rollouts_file import ROLLOUTS_FILE
 from runner.registry.verification.row_differences import find_published_differences, find_row_differences
 from runner.results.folder import RunFolder
@@ -161,5 +161,5 @@ def test_messages_and_calls_that_are_missing_are_told_by_what_they_are_of(run: R
 
 
 def test_of_many_alike_it_is_told_how_many() -> None:
-    told = list(limit_differences((f"row {number}" for number in range(MAX_LISTED + 1234)), "rows"))
+    told = list(limit_messages((f"row {number}" for number in range(MAX_LISTED + 1234)), "rows"))
     assert told[MAX_LISTED - 1 :] == [f"row {MAX_LISTED - 1}", "and 1,234 more rows"]

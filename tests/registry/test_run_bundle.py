@@ -17,10 +17,10 @@ from runner.documents.dataclass_schema import to_plain
 from runner.documents.layer_loading import load_layers
 from runner.documents.releases.bundle import open_content
 from runner.documents.releases.manifest import Release
-from runner.registry.bundles.parameters import SPEC, build_parameters
+from runner.registry.bundles.parameters import SPEC_TEXT, build_parameters
 from runner.registry.bundles.run_facts import MAX_DATAPOINTS
 from runner.registry.bundles.runs import build_run_draft, build_run_drafts
-from runner.registry.draft import Draft, Naming
+from runner.registry.draft import Draft, PublisherChoices
 from runner.registry.recomputed_run import write_tables
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -37,12 +37,12 @@ from tests.support.runs import run_spec, table
 from tests.support.specs import spec_file
 from tests.support.training import run_training, training_spec
 
-NAMING = Naming("acme", licence="CC-BY-4.0")
+NAMING = PublisherChoices("acme", licence="CC-BY-4.0")
 
 
-def draft(run: Path, naming: Naming = NAMING) -> Draft:
+def draft(run: Path, choices: PublisherChoices = NAMING) -> Draft:
     folder = RunFolder(run)
-    return build_run_draft(folder, Results.of(folder), naming)
+    return build_run_draft(folder, Results.of(folder), choices)
 
 
 def read(made: Draft, path: str) -> bytes:
@@ -156,14 +156,14 @@ def test_the_same_folder_gives_the_same_release_on_every_machine(run: Path, tmp_
     code = """
 import sys
 from pathlib import Path
-from runner.registry.draft import Naming
+from runner.registry.draft import PublisherChoices
 from runner.registry.bundles.runs import build_run_draft
 from runner.results.folder import RunFolder
 from runner.results.provenance.input_files import write_inputs
 from runner.results.notes import Notes
 from runner.results.leaderboard.results_folder import Results
 folder = RunFolder(Path(sys.argv[1]))
-print(build_run_draft(folder, Results.of(folder), Naming("acme", licence="CC-BY-4.0")).bundle().sha256)
+print(build_run_draft(folder, Results.of(folder), PublisherChoices("acme", licence="CC-BY-4.0")).bundle().sha256)
 """
     found = [
         python(code, copy, cwd=tmp_path, HOME=str(tmp_path), TZ=zone, PYTHONHASHSEED=seed, USER=user).stdout.strip()
@@ -226,7 +226,7 @@ def test_the_parameters_of_every_shipped_spec_are_those_of_its_resolved_spec(pat
     folder.path.mkdir()
     write_inputs(plan_of(point).games, folder)
     (tmp_path / "parameters.yaml").write_bytes(build_parameters(yaml.safe_load(folder.spec.read_text())))
-    (tmp_path / "spec.yaml").write_text(SPEC)
+    (tmp_path / "spec.yaml").write_text(SPEC_TEXT)
     ours, theirs = load_spec(tmp_path / "spec.yaml"), load_spec(folder.spec)
     assert to_plain(ours.experiment) == to_plain(theirs.experiment)
     assert plan_of(ours).identity == plan_of(theirs).identity
@@ -288,7 +288,7 @@ def test_every_trainer_and_how_it_trains_can_be_edited(tmp_path: Path) -> None:
 
 
 def test_rows_whose_licence_forbids_it_stay_out_and_their_hashes_go_in(run: Path) -> None:
-    made = draft(run, Naming("acme", dataset_licence="none"))
+    made = draft(run, PublisherChoices("acme", dataset_licence="none"))
     assert "data/inputs/dataset.jsonl" not in made.contents
     assert "croissant.json" not in made.contents
     pin = orjson.loads(read(made, "data/inputs/dataset.pin.json"))
@@ -322,7 +322,7 @@ def test_no_manifest_is_larger_than_is_read_however_many_datapoints_there_are() 
 
 
 def test_the_readme_tells_the_result_and_the_commands(run: Path) -> None:
-    made = draft(run, Naming("acme", child_of="run/umbra/x@1"))
+    made = draft(run, PublisherChoices("acme", child_of="run/umbra/x@1"))
     text, name = read(made, "README.md").decode(), made.release.name
     assert "It is a child of run/umbra/x\\@1." in text
     accuracy = made.release.facts["accuracy"]
@@ -341,7 +341,8 @@ def test_what_others_wrote_is_no_markup_in_the_readme(tmp_path: Path) -> None:
     hostile = "x`</code><img src=x onerror=alert(1)>|[a](javascript:b)\n# Title"
     spec = spec_file(tmp_path, size=2, fine_tune=None, benchmark=hostile, models={"m": {"model": hostile}})
     text = read(
-        draft(run_spec(spec, tmp_path / "results").folder.path, Naming("acme", description=hostile)), "README.md"
+        draft(run_spec(spec, tmp_path / "results").folder.path, PublisherChoices("acme", description=hostile)),
+        "README.md",
     )
     shown = text.decode()
     assert "\n# Title" not in shown
@@ -394,7 +395,7 @@ def test_a_replayed_model_needs_no_other_run_to_be_read(tmp_path: Path) -> None:
 
 
 def test_the_release_that_it_was_made_from_is_linked_as_the_user_says(run: Path) -> None:
-    links = draft(run, Naming("acme", child_of="run/other/first@2")).release.links
+    links = draft(run, PublisherChoices("acme", child_of="run/other/first@2")).release.links
     assert [(link.role, link.release) for link in links] == [("child_of", "run/other/first@2")]
 
 

@@ -171,7 +171,7 @@ def test_no_call_is_made_where_a_newer_version_has_the_board(tmp_path: Path) -> 
         spec_file(tmp_path, server.base_url, size=2)
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
         assert (done.returncode, server.requests) == (1, 0)
-    assert "was written by a newer nip-run" in done.stderr
+    assert "was written by a newer version of nip-run" in done.stderr
 
 
 @pytest.mark.full

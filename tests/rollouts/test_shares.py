@@ -89,6 +89,6 @@ def test_a_run_that_cannot_be_played_in_shards_says_why(tmp_path: Path, override
 
 def test_the_earlier_names_of_a_plan_s_attributes_work_with_a_warning(tmp_path: Path) -> None:
     plan = limited(tmp_path)
-    for old, new in (("limited_experiment", "shard_experiment"), ("blocks", "block_count"), ("shape", "tree_shape")):
+    for old, new in (("all_games", "list_game_plans"), ("blocks", "block_count"), ("shape", "tree_shape")):
         with pytest.warns(DeprecationWarning, match=new):
             assert getattr(plan, old) == getattr(plan, new)

@@ -10,9 +10,9 @@ import pytest
 
 from runner.game.prompts.chat_format import ChatFormat
 from runner.models.interface import Completion, Request, SampleKey, Usage
-from runner.models.plausible_usage import CHECKED_ANSWERS, DroppedMessages
+from runner.models.plausible_usage import CHECKED_ANSWERS, DroppedMessageCheck
 from runner.models.settings import ModelSettings
-from runner.runs.execution.server_notes import ServerNotes
+from runner.runs.execution.server_notes import ServerProblemDetector
 from tests.support.processes import nip_run_here
 from tests.support.runs import run_spec
 from tests.support.servers.chat_client import run_chat_server
@@ -57,7 +57,7 @@ def test_a_dropped_message_is_noticed_once_and_told_with_what_to_do(tmp_path: Pa
 def test_what_is_in_force_is_not_advised(chat_format: ChatFormat, system_role: Any, advice: str) -> None:
     notes: list[str] = []
     settings = ModelSettings(model="x", chat_format=chat_format, system_role=system_role)
-    ServerNotes({"m": settings}, notes).check_answer(request("many different words " * 60), answer(10))
+    ServerProblemDetector({"m": settings}, notes).check_answer(request("many different words " * 60), answer(10))
     (note,) = notes
     assert advice in note
 
@@ -86,17 +86,17 @@ def test_what_the_note_says_helps(tmp_path: Path, chat_format: str) -> None:
 )
 def test_dense_texts_raise_no_alarm(text: str, tokens: int) -> None:
     assert len(text.encode()) > 400
-    assert DroppedMessages(["m"]).check(request(text), answer(tokens)) is None
+    assert DroppedMessageCheck(["m"]).check(request(text), answer(tokens)) is None
 
 
 def test_only_what_a_server_counted_is_looked_at_and_only_at_first() -> None:
     long, lost = request("many different words " * 60), answer(10)
-    assert DroppedMessages(["m"]).check(long, lost) is not None
-    assert DroppedMessages([]).check(long, lost) is None
+    assert DroppedMessageCheck(["m"]).check(long, lost) is not None
+    assert DroppedMessageCheck([]).check(long, lost) is None
     for other in (answer(0), answer(10, estimated=True), answer(10, from_cache=True), answer(10, cached=200)):
-        assert DroppedMessages(["m"]).check(long, other) is None
-    watched = DroppedMessages(["m"])
+        assert DroppedMessageCheck(["m"]).check(long, other) is None
+    watched = DroppedMessageCheck(["m"])
     assert [watched.check(long, answer(300)) for _ in range(CHECKED_ANSWERS - 1)] == [None] * (CHECKED_ANSWERS - 1)
     assert watched.check(long, lost) is not None
     assert watched.check(long, lost) is None
-    assert DroppedMessages(["m"]).check(request("a short text"), answer(1)) is None
+    assert DroppedMessageCheck(["m"]).check(request("a short text"), answer(1)) is None

@@ -184,7 +184,7 @@ INVALID_PARTS: dict[str, tuple[Spoil, str]] = {
     "manifest damaged": (
         lambda p: (p.part(2) / "manifest.json").write_text("{", "utf-8"), "2-of-3 cannot be read as a shard: .*damaged"
     ),
-    "manifest of a newer nip-run": (lambda p: change_manifest(p.part(2), format=99), "written by a newer nip-run"),
+    "manifest of a newer version": (lambda p: change_manifest(p.part(2), format=99), "written by a newer version"),
     "of another seed": (lambda p: p.put(p.played("2/3", "seed=8")), "another run, .*: these keys differ: seed"),
     "of another play of the spec": (
         lambda p: p.put(run_spec(p.spec, p.elsewhere, shard="2/3", run_id="other").folder.path),

@@ -18,7 +18,7 @@ import pytest
 from runner.api import run
 from runner.cli.main import main
 from runner.results.leaderboard.results_folder import Results
-from runner.rollouts.game_slots import Slots
+from runner.rollouts.game_slots import GameSlots
 from runner.rollouts.plan import Plan
 from runner.runs.execution.process import log_to
 from runner.spec.loader import load_specs
@@ -224,7 +224,7 @@ def test_what_a_run_logs_stands_in_its_own_log(tmp_path: Path, nip_logger: loggi
 
 def test_a_free_place_goes_to_the_first_run_that_waits() -> None:
     async def entered() -> list[int]:
-        slots, order = Slots(1), []
+        slots, order = GameSlots(1), []
 
         async def one(number: int) -> None:
             await slots.enter(number)

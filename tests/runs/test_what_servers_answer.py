@@ -14,7 +14,7 @@ from runner.models.answers import choices_of
 from runner.models.interface import Body, Choice, Completion, Request, SampleKey
 from runner.models.providers.openai_errors import classify_error
 from runner.models.settings import ModelSettings
-from runner.runs.execution.server_notes import ServerNotes
+from runner.runs.execution.server_notes import ServerProblemDetector
 from tests.support.processes import nip_run_here
 from tests.support.runs import journal_records, only_run, run_spec, table
 from tests.support.servers.chat_client import run_chat_server
@@ -190,7 +190,7 @@ def test_a_server_that_gives_no_logprobs_is_told_once(tmp_path: Path) -> None:
     ]
     said = Completion((Choice("a", "stop"),), "x", body=Body(b'{"logprobs":{"content":[{"token":"a","logprob":-1}]}}'))
     heard: list[str] = []
-    ServerNotes({"m": ModelSettings(model="x", logprobs=True)}, heard).check_answer(make_request(0), said)
+    ServerProblemDetector({"m": ModelSettings(model="x", logprobs=True)}, heard).check_answer(make_request(0), said)
     assert heard == []
 
 
@@ -206,7 +206,7 @@ def test_a_server_that_gives_no_logprobs_is_told_once(tmp_path: Path) -> None:
 )
 def test_a_fixed_seed_is_told_of_only_what_was_seen(answers: list[str], told: str | None) -> None:
     heard: list[str] = []
-    notes = ServerNotes({"m": ModelSettings(model="x", seed=3)}, heard)
+    notes = ServerProblemDetector({"m": ModelSettings(model="x", seed=3)}, heard)
     for repeat, text in enumerate(answers):
         notes.check_answer(make_request(repeat), Completion((Choice(text, "stop"),), "x"))
     assert [told is not None and told in note for note in heard] == [True] * (told is not None)

@@ -18,7 +18,7 @@ from runner.documents.releases.bundle import open_content
 from runner.documents.releases.reference import Kind
 from runner.registry.bundles.runs import build_run_draft
 from runner.registry.components.drafts import build_component_draft
-from runner.registry.draft import Naming
+from runner.registry.draft import PublisherChoices
 from runner.results.leaderboard.results_folder import Results
 from runner.server.accounts.accounts import Viewer, find_account_id, viewer_of_account
 from runner.server.competitions.editing import CompetitionChanges, change_competition, find_for_change
@@ -117,8 +117,8 @@ def test_it_closes_later_and_never_earlier_nor_again(records: Database) -> None:
 def contest(served: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Contest:
     folder = tmp_path_factory.mktemp("changes")
     write_rows(folder / "rows.jsonl")
-    naming = Naming(owner="acme", name="claims", version="1", licence="MIT")
-    served.publish("alice", build_component_draft(folder / "rows.jsonl", Kind.DATASET, naming, None).bundle())
+    choices = PublisherChoices(owner="acme", name="claims", version="1", licence="MIT")
+    served.publish("alice", build_component_draft(folder / "rows.jsonl", Kind.DATASET, choices, None).bundle())
     return Contest(served, folder)
 
 
@@ -181,8 +181,8 @@ def test_a_submission_counts_from_when_it_was_sent_and_not_from_when_it_was_chec
     made = served.request("/api/v1/competitions", "POST", competition_body("clock"), token=served.tokens["alice"])
     assert made.status == 201, made.body
     result = contest.run("timed")
-    naming = Naming(owner="mallory", name="timed", version="1", licence="MIT")
-    bundle = build_run_draft(result.folder, Results(contest.folder / "results"), naming).bundle()
+    choices = PublisherChoices(owner="mallory", name="timed", version="1", licence="MIT")
+    bundle = build_run_draft(result.folder, Results(contest.folder / "results"), choices).bundle()
     contents = {}
     for path, content in bundle.files():
         with open_content(content) as source:

@@ -9,7 +9,7 @@ import pytest
 from runner import run
 from runner.documents.releases.reference import Kind
 from runner.registry.components.drafts import build_component_draft
-from runner.registry.draft import Naming
+from runner.registry.draft import PublisherChoices
 from tests.server.test_competitions import LABELS, Contest, competition_body, write_rows
 from tests.support.server_process import ServerProcess
 
@@ -21,8 +21,8 @@ def test_fixed_verdicts_replays_and_copies_have_no_rank_and_say_why(served: Serv
     write_rows(tmp_path / "rows.jsonl")
     lines = (tmp_path / "rows.jsonl").read_text().replace("right?", "fair?")
     (tmp_path / "rows.jsonl").write_text(lines)
-    naming = Naming(owner="acme", name="fair-claims", version="1", licence="MIT")
-    served.publish("alice", build_component_draft(tmp_path / "rows.jsonl", Kind.DATASET, naming, None).bundle())
+    choices = PublisherChoices(owner="acme", name="fair-claims", version="1", licence="MIT")
+    served.publish("alice", build_component_draft(tmp_path / "rows.jsonl", Kind.DATASET, choices, None).bundle())
     body = competition_body("fair", dataset="acme/fair-claims@1", labels=LABELS)
     assert served.request("/api/v1/competitions", "POST", body, token=served.tokens["alice"]).status == 201
     contest = Contest(served, tmp_path)

@@ -15,7 +15,7 @@ from runner.base.errors import UsageError
 from runner.documents.releases.reference import Kind
 from runner.registry.bundles.runs import build_run_draft
 from runner.registry.components.drafts import build_component_draft
-from runner.registry.draft import Naming
+from runner.registry.draft import PublisherChoices
 from runner.results.leaderboard.results_folder import Results
 from runner.results.metric_definitions import Show, metrics_shown
 from runner.runs.finished.result import FinishedRun
@@ -57,8 +57,8 @@ class Contest:
 
     def submit(self, who: str, owner: str, result: FinishedRun, **said: Any) -> str:
         """The path of its score, below a competition's."""
-        naming = Naming(owner=owner, licence="MIT", **{"name": result.run_id, "version": "1", **said})
-        draft = build_run_draft(result.folder, Results(self.folder / "results"), naming)
+        choices = PublisherChoices(owner=owner, licence="MIT", **{"name": result.run_id, "version": "1", **said})
+        draft = build_run_draft(result.folder, Results(self.folder / "results"), choices)
         with self.served.registry(who) as registry:
             _, added = registry.publish([draft.bundle()], "a test")
         self.told.append(added.note or "")
@@ -95,8 +95,8 @@ def competition_body(name: str, **said: Any) -> dict[str, Any]:
 def contest(served: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Contest:
     folder = tmp_path_factory.mktemp("contest")
     write_rows(folder / "rows.jsonl")
-    naming = Naming(owner="acme", name="claims", version="1", licence="MIT")
-    served.publish("alice", build_component_draft(folder / "rows.jsonl", Kind.DATASET, naming, None).bundle())
+    choices = PublisherChoices(owner="acme", name="claims", version="1", licence="MIT")
+    served.publish("alice", build_component_draft(folder / "rows.jsonl", Kind.DATASET, choices, None).bundle())
     alice = served.tokens["alice"]
     held = [f"p{index}" for index in range(HELD)]
     for body in (competition_body("cup", held_out=held), competition_body("late")):

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, insert, select, update
 from runner.base.errors import NotFoundError, ReleaseError, UsageError
 from runner.documents.releases.reference import Kind, Reference
 from runner.registry.components.drafts import build_component_draft
-from runner.registry.draft import Naming
+from runner.registry.draft import PublisherChoices
 from runner.results.metric_definitions import ACCURACY
 from runner.server.accounts.accounts import ANYBODY, Scope, Viewer, add_account, add_member
 from runner.server.competitions import board as boards
@@ -230,10 +230,10 @@ def test_rows_with_labels_that_all_can_read_make_no_competition(tmp_path: Path) 
     server = Service.open(Settings(folder=tmp_path / "server"))
     rows = "".join(f'{{"id": "p{n}", "label": {n % 2}, "question": "q", "solution": "s"}}\n' for n in range(4))
     (tmp_path / "rows.jsonl").write_text(rows, "utf-8")
-    naming = Naming(owner="acme", name="known", version="1", licence="MIT")
+    choices = PublisherChoices(owner="acme", name="known", version="1", licence="MIT")
     with server.database.writing() as connection:
         records = Records(connection)
-    insert_releases(server, [build_component_draft(tmp_path / "rows.jsonl", Kind.DATASET, naming, None).bundle()])
+    insert_releases(server, [build_component_draft(tmp_path / "rows.jsonl", Kind.DATASET, choices, None).bundle()])
     wanted = CompetitionRequest(dataset="acme/known@1", name="mine", labels={"p0": 1}, day_limit=1, closes=CLOSES)
     with pytest.raises(ReleaseError, match="has labels, which everyone can read"):
         create_competition(server.settings, server.database, records.viewer("alice"), wanted, NOW)

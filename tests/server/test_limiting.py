@@ -17,7 +17,7 @@ from runner.server.uploads.declaration import Declaration
 from runner.server.web.allowed_hosts import HostCheck
 from runner.server.web.callers import DISCONNECTED, caller_of
 from runner.server.web.health import Readiness
-from runner.server.web.rate_limits import Buckets, OpenRequestLimit, RateLimit
+from runner.server.web.rate_limits import CallerBuckets, OpenRequestLimit, RateLimit
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.raw_uploads import RawUploadClient, describe_file
 
@@ -52,7 +52,7 @@ def test_who_asks_is_the_connections_other_end_or_whom_a_trusted_proxy_says(
 
 def test_a_bucket_fills_at_its_rate_and_no_more_callers_are_remembered_than_fit() -> None:
     now = 0.0
-    buckets = Buckets(2.0, 4.0, lambda: now)
+    buckets = CallerBuckets(2.0, 4.0, lambda: now)
     for _ in range(4):
         assert buckets.wait_seconds("a") == 0
         buckets.take("a")

@@ -26,7 +26,7 @@ from runner.server.boards.paths import BoardPaths, delete_boards
 from runner.server.service import Service
 from runner.server.settings import Settings
 from runner.server.visible_releases import VisibleReleases
-from runner.server.web.pages.run_cache import CachedPage, RunPages
+from runner.server.web.pages.run_cache import CachedPage, RunPageCache
 from tests.support.cookie_client import CookieClient, LinkParser, find_form_token, is_same_server
 from tests.support.processes import nip_run
 from tests.support.server_process import ServerProcess, run_server
@@ -337,7 +337,7 @@ def test_what_cannot_be_shown_for_a_while_is_not_kept(site: Site, monkeypatch: p
     bundle = run_copy(site, "delayed")
     reference = bundle.release.reference
     monkeypatch.setattr("runner.server.web.pages.run_cache.RETRY_SECONDS", 0.01)
-    pages = RunPages(site.served.settings)
+    pages = RunPageCache(site.served.settings)
 
     async def asked() -> CachedPage:
         return await pages.get_or_build([reference], [bundle.sha256], ANYBODY, 60, requester="somebody")

@@ -18,7 +18,7 @@ from runner.server.web.pages.run_cache import (
     MAX_UNFINISHED,
     CachedPage,
     PageNotReady,
-    RunPages,
+    RunPageCache,
     remove_old_pages,
 )
 
@@ -27,7 +27,7 @@ def test_pairs_take_no_place_of_runs_and_one_asker_none_of_others(tmp_path: Path
     settings = Settings(folder=tmp_path / "server")
     make_folders(settings.incoming)
     server = Service.open(settings)
-    pages = RunPages(settings)
+    pages = RunPageCache(settings)
 
     async def asked(requester: str, *names: str, wait: float = 0.001) -> CachedPage:
         # No process has begun within a millisecond, on any machine.

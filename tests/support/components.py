@@ -9,20 +9,22 @@ from typing import Any
 
 from runner.documents.releases.reference import Kind
 from runner.registry.components.drafts import build_component_draft
-from runner.registry.draft import Naming
+from runner.registry.draft import PublisherChoices
 from runner.registry.transports.locations import connect
 from runner.registry.transports.registry import PublishResult
 from tests.support.processes import nip_run_here
 
 
-def component_naming(name: str, version: str = "1", *, licence: str = "CC-BY-4.0", **fields: Any) -> Naming:
-    return Naming(owner="acme", name=name, version=version, licence=licence, **fields)
+def component_naming(name: str, version: str = "1", *, licence: str = "CC-BY-4.0", **fields: Any) -> PublisherChoices:
+    return PublisherChoices(owner="acme", name=name, version=version, licence=licence, **fields)
 
 
-def publish_component(registry: Path, path: Path, kind: Kind, naming: Naming, part: str | None = None) -> PublishResult:
+def publish_component(
+    registry: Path, path: Path, kind: Kind, choices: PublisherChoices, part: str | None = None
+) -> PublishResult:
     """Publish a component to the registry in a folder."""
     with connect(str(registry)) as connected:
-        (result,), _ = connected.publish([build_component_draft(path, kind, naming, part).bundle()], "a test")
+        (result,), _ = connected.publish([build_component_draft(path, kind, choices, part).bundle()], "a test")
     return result
 
 

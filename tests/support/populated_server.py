@@ -6,7 +6,7 @@ from pathlib import Path
 
 from runner.documents.releases.reference import Kind, Reference
 from runner.registry.components.drafts import build_component_draft
-from runner.registry.draft import Naming
+from runner.registry.draft import PublisherChoices
 from runner.server.settings import Settings
 from tests.server.test_competitions import CUP, Contest, competition_body, write_rows
 from tests.support.hang_guard import HANG_SECONDS
@@ -47,8 +47,8 @@ def _submit_to_competition(server: ServerProcess, scratch: Path) -> None:
     """Create a competition, submit runs to it and wait for their scores."""
     contest = Contest(server, scratch)
     write_rows(scratch / "rows.jsonl")
-    naming = Naming(owner="acme", name="claims", version="1", licence="MIT")
-    server.publish("alice", build_component_draft(scratch / "rows.jsonl", Kind.DATASET, naming, None).bundle())
+    choices = PublisherChoices(owner="acme", name="claims", version="1", licence="MIT")
+    server.publish("alice", build_component_draft(scratch / "rows.jsonl", Kind.DATASET, choices, None).bundle())
     body = competition_body("cup", held_out=[f"p{index}" for index in range(16)], day_limit=100)
     created = server.request("/api/v1/competitions", "POST", body, token=server.tokens["alice"])
     assert created.status == 201, created.body

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, insert, select
 
 from runner.documents.releases.bundle import Bundle, open_content
 from runner.registry.bundles.runs import build_run_drafts
-from runner.registry.draft import Naming
+from runner.registry.draft import PublisherChoices
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.server.accounts.accounts import add_account, find_account_id
@@ -35,7 +35,9 @@ def run_bundle(
     (folder / "data.jsonl").write_text("".join(lines), "utf-8")
     result = run_spec(spec, folder / "results")
     results = Results(folder / "results")
-    return build_run_drafts(RunFolder(result.folder.path), results, Naming(owner=owner, licence="MIT"))[-1].bundle()
+    return build_run_drafts(RunFolder(result.folder.path), results, PublisherChoices(owner=owner, licence="MIT"))[
+        -1
+    ].bundle()
 
 
 def copy_bundle(bundle: Bundle, **changes: Any) -> Bundle:

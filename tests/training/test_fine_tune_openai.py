@@ -187,7 +187,7 @@ def test_a_job_stuck_in_validation_is_an_error_the_next_run_awaits_it(
     with pytest.raises(RunError, match=r"ftjob-0.*run the same command again"):
         backend.poll(job, handle)
     again = make_backend(server, validating_minutes=1)
-    again._clock = lambda: now
+    again.clock = lambda: now
     assert again.poll(job, again.submit(job, [handle], fail_on_record)).state is JobState.RUNNING
     server.set_job("ftjob-0", status="succeeded")
     now += 61

@@ -16,7 +16,7 @@ def test_a_benchmark_is_planned_as_its_games(tmp_path: Path) -> None:
     plan = plan_of(load_spec(spec_file(tmp_path, size=3)))
     assert isinstance(plan, Plan)
     assert plan.games is plan
-    assert [games.size for games in plan.all_games()] == [3]
+    assert [games.size for games in plan.list_game_plans()] == [3]
 
 
 def test_training_is_planned_as_its_iterations_and_tests(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_training_is_planned_as_its_iterations_and_tests(tmp_path: Path) -> None
     plan = plan_of(load_spec(training_spec(tmp_path, training=changes)))
     assert isinstance(plan, TrainingPlan)
     assert plan.games.size == TRAIN
-    assert [games.size for games in plan.all_games()] == [5, 5, TEST, TEST]
+    assert [games.size for games in plan.list_game_plans()] == [5, 5, TEST, TEST]
     assert plan.games.identity != plan.identity
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from on_mlflow.tool import Tool
 from shared import SoftAssertions
 
-from runner.exports.mlflow.games import MlflowGames
+from runner.exports.mlflow.games import GamesRecordBuilder
 from runner.exports.mlflow.record import MlflowRun
 from runner.exports.mlflow.run_facts import KEY_TAG, TAG
 from runner.exports.mlflow.training import training_record
@@ -21,13 +21,13 @@ def wanted_of(results: Path, start: str) -> dict[str, MlflowRun]:
     found = Results(results)
     run = found.find(start)
     if not run.manifest().is_training_run:
-        with MlflowGames(run, journal=False) as games:
+        with GamesRecordBuilder(run, journal=False) as games:
             record = games.record()
             return {record.key: record}
     record = training_record(run, journal=False)
     records = {record.key: record}
     for part in found.parts_of(run.run_id):
-        with MlflowGames(part, journal=False) as games:
+        with GamesRecordBuilder(part, journal=False) as games:
             record = games.record(run.manifest())
             records[record.key] = record
     return records

@@ -78,7 +78,7 @@ def reuse_connections() -> Iterator[None]:
 
 @contextmanager
 def borrow_connection(memory: str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Yield a connection with one thread: within `reuse_connections` an idle one, if there is one, else a new one.
+    """Yield a connection with one thread. Within `reuse_connections`, this may be a connection that is idle.
 
     Reuse pays, since opening a connection takes longer than reading a small file. The block is one transaction that is
     rolled back at the end, and cannot change any setting. So a later block finds no traces of an earlier one.
@@ -198,7 +198,7 @@ def duckdb_pattern(path: Path) -> str:
 
 
 def duckdb_literal(path: Path) -> str:
-    """Return the path of a new file as a SQL literal. The folder may have any name, but the file a plain one.
+    """Return the path of a new file as a SQL literal. The file must have a plain name, but its folder any name.
 
     Raises:
         RunError: as for `duckdb_pattern`.

@@ -1,4 +1,4 @@
-"""Versions of the file formats, and the refusal of files from a newer nip-run.
+"""Versions of the file formats, and the refusal of files from a newer version of nip-run.
 
 Each kind of file has its version at a different place, listed below. A file without a version was written by nip-run
 0.1.0 and has version 0. nip-run reads files of every version up to the number in this module, and refuses newer files
@@ -38,16 +38,16 @@ STAGE_LOG = "stages.jsonl"
 def refuse_newer(
     path: Path, version: Any, newest_known: int, *, error: type[RunError] = NewerFormatError, hint: str = ""
 ) -> None:
-    """Check that this nip-run can read a file with this `version`.
+    """Check that this version of nip-run can read a file whose format has this `version`.
 
     Raises:
-        RunError: the version is not a natural number, so the file is damaged. If a newer nip-run wrote the file, the
-            exception is of type `error`, and its message ends with `hint`.
+        RunError: the version is not a natural number, so the file is damaged. If a newer version of nip-run wrote the
+            file, the exception is of type `error`, and its message ends with `hint`.
     """
     if type(version) is not int or version < 0:
         raise RunError(f"{path} is damaged: its format cannot be {version!r}; replace the file with an intact copy")
     if version > newest_known:
         raise error(
-            f"{path} was written by a newer nip-run (its format is {version!r}, this one knows up to {newest_known}); "
-            f"upgrade nip-run{hint}"
+            f"{path} was written by a newer version of nip-run (its format is {version!r}, this version reads "
+            f"up to {newest_known}); upgrade nip-run{hint}"
         )

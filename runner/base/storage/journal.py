@@ -110,7 +110,7 @@ class Journal:
         Raises:
             RunDirectoryError: another process has the journal open.
             JournalError: the journal is damaged, belongs to another run, or cannot be opened.
-            NewerFormatError: a newer nip-run wrote the journal; nothing is changed.
+            NewerFormatError: a newer version of nip-run wrote the journal; nothing is changed.
         """
         self._path = path
         self._absolute_path = path.absolute()  # a notebook may change its current folder

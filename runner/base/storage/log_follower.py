@@ -30,7 +30,7 @@ class LogFollower:
 
         Raises:
             JournalError: the log is damaged, belongs to another run, or is not the file that was read before.
-            NewerFormatError: a newer nip-run wrote the log.
+            NewerFormatError: a newer version of nip-run wrote the log.
         """
         try:
             with open_to_read(self._path) as file:

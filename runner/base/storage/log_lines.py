@@ -150,7 +150,7 @@ def read_journal(path: Path, run: str | None = None) -> Iterator[tuple[int, dict
 
     Raises:
         JournalError: the file is damaged before its last line, or does not belong to the run with the identity `run`.
-        NewerFormatError: a newer nip-run wrote the log.
+        NewerFormatError: a newer version of nip-run wrote the log.
     """
     with _open_for_reading(path) as file:
         for offset, _, record in scan(file, path, run):
@@ -201,7 +201,7 @@ def check_log_format(path: Path, run: str | None = None) -> None:
     """Check the first record of a log. A log that cannot be read passes, since its next reader reports that.
 
     Raises:
-        NewerFormatError: a newer nip-run wrote the log.
+        NewerFormatError: a newer version of nip-run wrote the log.
         JournalError: the log does not belong to the run with the identity `run`.
     """
     first = first_record(path)
@@ -244,7 +244,7 @@ def scan(file: IO[bytes], path: Path, run: str | None = None) -> Iterator[tuple[
 
     Raises:
         JournalError: the log is damaged, or belongs to another run.
-        NewerFormatError: a newer nip-run wrote the log.
+        NewerFormatError: a newer version of nip-run wrote the log.
     """
     offset = seed = 0
     torn, bound = False, True

@@ -137,9 +137,9 @@ def open_to_read(path: Path) -> IO[bytes]:
 
 
 def open_below(root: Path, names: Sequence[str]) -> IO[bytes]:
-    """Open a regular file for reading by `names`, the folders that lead to it from `root`, and its own name.
+    """Open a regular file for reading. `names` has the folders from `root` to the file, and the file's name.
 
-    `root` may be a link. No other part of the path may be one, even if somebody replaces a folder during the call.
+    `root` may be a link. No other part of the path may be a link, even if somebody replaces a folder during the call.
 
     Raises:
         OSError: the file cannot be opened, is not a regular file, or a link leads to it.

@@ -67,7 +67,7 @@ def execute(args: argparse.Namespace) -> int:
         print_json([document | ({"live": reports} if args.live else {}) for document in documents])
         return code
     # Estimates come first, since they render every template, which may raise errors.
-    estimates_of_points = [_estimate_costs(point.plan.all_games()) for point in points]
+    estimates_of_points = [_estimate_costs(point.plan.list_game_plans()) for point in points]
     show_warnings(points, check_warnings_of)
     shown_protocol: Protocol | None = None
     for point, estimates in zip(points, estimates_of_points, strict=True):
@@ -112,7 +112,7 @@ def _show_run(point: SpecPoint) -> None:
     from runner.cli.experiments.shards import shard_lines
     from runner.training.plan import TrainingPlan
 
-    spec, first_plan = point.spec, point.plan.all_games()[0]
+    spec, first_plan = point.spec, point.plan.list_game_plans()[0]
     is_tournament = spec.experiment.tournament is not None
     is_test_rerun = isinstance(point.plan, TrainingPlan) and point.plan.training.rerun_tests is not None
     has_other_points = is_test_rerun or is_tournament
@@ -236,7 +236,7 @@ def _describe_run(plan: AnyPlan, first_plan: Plan) -> str:
 
 def _describe_tournament(plan: TournamentPlan) -> str:
     """Return sentences about the players, the pairings and the games of a tournament."""
-    games = sum(leg.size for leg in plan.all_games())
+    games = sum(leg.size for leg in plan.list_game_plans())
     pairing = plan.tournament.pairing.replace("_", " ")
     return (
         f"Run {plan.run_id} is a tournament ({pairing}) of {comma_join(plan.players)}, judged by "
@@ -269,7 +269,7 @@ def _as_json(point: SpecPoint) -> dict[str, object]:
     from runner.training.key_usage import key_uses_of
 
     plan, spec = point.plan, point.spec
-    games = plan.all_games()
+    games = plan.list_game_plans()
     estimates = _estimate_costs(games)
     return {
         "spec": point.path,

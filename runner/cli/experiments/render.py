@@ -83,7 +83,7 @@ def _load_plan(args: argparse.Namespace) -> tuple[Plan, str]:
     """
     from runner.cli.specs import note_renamed, split_arguments
     from runner.registry.components.lookup import make_finder_for
-    from runner.runs.session.original_chat_formats import with_original_formats
+    from runner.runs.session.original_settings import with_original_settings
     from runner.spec.loader import load_specs
     from runner.training.plan import plan_of
 
@@ -98,7 +98,7 @@ def _load_plan(args: argparse.Namespace) -> tuple[Plan, str]:
     if agent_name not in agent_names:
         hint = did_you_mean(agent_name, agent_names) or f"; choose one of {comma_join(agent_names)}"
         raise UsageError(f"{spec.protocol.name} has no agent {agent_name!r}{hint}")
-    plan, chat_format_note = with_original_formats(plan_of(spec), results)
+    plan, chat_format_note = with_original_settings(plan_of(spec), results)
     if chat_format_note is not None and not args.quiet:
         note(f"note: {chat_format_note}")
     return plan.games, agent_name

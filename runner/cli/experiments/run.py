@@ -134,7 +134,7 @@ class _RunCommand:
 
     def execute(self) -> int:
         """Run every point and return the exit code."""
-        from runner.cli.experiments.shards import ShardMerges, drop_merged_shards
+        from runner.cli.experiments.shards import ShardMerger, drop_merged_shards
         from runner.cli.terminal.progress import WatchedRun, show_progress
         from runner.rollouts.plan import Plan
         from runner.training.dispatch import run_all
@@ -159,7 +159,7 @@ class _RunCommand:
         finally:
             if self._table_points:
                 self._show_table()
-        merges = ShardMerges(self.results, self.args, self._printed)
+        merges = ShardMerger(self.results, self.args, self._printed)
         merged = merges.merge_finished(self._done)
         code = _report_unfinished(self.args, [*drop_merged_shards(self._done, merged), *merged], self._waiting)
         return merges.code or code

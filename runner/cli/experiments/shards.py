@@ -160,7 +160,7 @@ def drop_merged_shards(results: Sequence[FinishedRun], merged: Sequence[Finished
     ]
 
 
-class ShardMerges:
+class ShardMerger:
     """Merges each run whose last shard this command has finished."""
 
     def __init__(self, results: Results, args: argparse.Namespace, printed: set[str]) -> None:

@@ -34,7 +34,7 @@ def execute(args: argparse.Namespace) -> int:
         TOKEN_ENV,
         normalize_address,
         store_token,
-        tokens_file,
+        tokens_path,
     )
 
     server = args.server or os.environ.get(REGISTRY_ENV, "")
@@ -47,10 +47,10 @@ def execute(args: argparse.Namespace) -> int:
     account, owners = _find_account(address, token)
     store_token(address, token)
     if args.json:
-        print_json({"where": address, "account": account, "owners": owners, "kept_in": str(tokens_file())})
+        print_json({"where": address, "account": account, "owners": owners, "kept_in": str(tokens_path())})
         return ExitCode.DONE
     permission = f"may publish as {in_one_line(comma_join(owners))}" if owners else "may read but not publish"
-    say(f"{address}: logged in as {in_one_line(account)}, who {permission}; the token is stored in {tokens_file()}")
+    say(f"{address}: logged in as {in_one_line(account)}, who {permission}; the token is stored in {tokens_path()}")
     if os.environ.get(TOKEN_ENV):
         note(f"{TOKEN_ENV} is set and overrides the stored token for the registry in {REGISTRY_ENV}")
     return ExitCode.DONE

@@ -24,7 +24,7 @@ from runner.cli.terminal.output import note, print_heading, print_json, print_ta
 
 if TYPE_CHECKING:
     from runner.documents.releases.reference import Kind, Reference
-    from runner.registry.draft import Draft, Naming
+    from runner.registry.draft import Draft, PublisherChoices
     from runner.registry.publishing.publish import ReadyRelease
     from runner.registry.transports.interface import AddResult
     from runner.registry.transports.registry import PublishResult, Registry, ReleaseEntry
@@ -119,7 +119,7 @@ def execute(args: argparse.Namespace) -> int:
             if registry is not None:
                 resources.enter_context(registry)
             draft_groups, folders = _collect_drafts(args, kind, registry, resources)
-            names = MachineNames.of_process(args.results.path if folders else None).allow(args.allow_name)
+            names = MachineNames.of_process(args.results.path if folders else None).without(args.allow_name)
             options = PublishOptions(names=names, force=args.force)
             ready_releases = resources.enter_context(prepare_releases(draft_groups, registry, options))
             if args.dry_run:
@@ -178,30 +178,30 @@ def _collect_run_drafts(
     from runner.results.leaderboard.results_folder import Results
 
     results: Results = args.results
-    naming = _build_naming(args, Kind.RUN)
+    choices = _build_choices(args, Kind.RUN)
     if args.pin is not None and len(args.what) > 1:
         raise UsageError("--pin works with one run, since it names the spec of that run; publish the runs one by one")
-    if len(args.what) > 1 and naming.name is not None:
+    if len(args.what) > 1 and choices.name is not None:
         raise UsageError(
             f"--as names one release, but there are {len(args.what)} runs; give only the owner: --as OWNER"
         )
     draft_groups = []
     folders = list({run.path.resolve(): run for run in map(results.find, args.what)}.values())
-    references = {run.run_id: str(run_reference(run.run_id, naming.owner, naming.version)) for run in folders}
-    naming = replace(naming, references=references, registry_address=None if registry is None else registry.address)
+    references = {run.run_id: str(run_reference(run.run_id, choices.owner, choices.version)) for run in folders}
+    choices = replace(choices, references=references, registry_address=None if registry is None else registry.address)
     for folder in folders:
         _lock_run(folder, locks)
         if args.pin is not None:
-            naming = replace(naming, sources=pinned_sources(folder, args.pin))
-        draft_groups.append(build_run_drafts(folder, Results.of(folder), naming))
+            choices = replace(choices, sources=pinned_sources(folder, args.pin))
+        draft_groups.append(build_run_drafts(folder, Results.of(folder), choices))
     return draft_groups, folders
 
 
 def _component_draft(path: Path, kind: Kind, args: argparse.Namespace) -> Draft:
-    naming = _build_naming(args, kind)  # before the slow import, so that a wrong --as is reported at once
+    choices = _build_choices(args, kind)  # before the slow import, so that a wrong --as is reported at once
     from runner.registry.components.drafts import build_component_draft
 
-    return build_component_draft(path, kind, naming, args.part)
+    return build_component_draft(path, kind, choices, args.part)
 
 
 def _lock_run(folder: RunFolder, locks: ExitStack) -> None:
@@ -239,11 +239,11 @@ def _lock_run(folder: RunFolder, locks: ExitStack) -> None:
             pass  # The folder is read-only. A file that changes nevertheless fails its hash check on upload.
 
 
-def _build_naming(args: argparse.Namespace, kind: Kind) -> Naming:
+def _build_choices(args: argparse.Namespace, kind: Kind) -> PublisherChoices:
     """Build the release's name and terms from `--as` or `NIP_RUN_OWNER` and the other options."""
     from runner.documents.releases.reference import Kind, Reference, identifier_problem, parse_reference
     from runner.registry.bundles.runs import NO_ROWS
-    from runner.registry.draft import Naming
+    from runner.registry.draft import PublisherChoices
     from runner.registry.licenses import canonical_license
 
     name_text = args.name or os.environ.get(OWNER, "")
@@ -263,7 +263,7 @@ def _build_naming(args: argparse.Namespace, kind: Kind) -> Naming:
     dataset_license = args.dataset_licence
     if dataset_license != NO_ROWS:
         dataset_license = canonical_license("--dataset-license", dataset_license)
-    return Naming(
+    return PublisherChoices(
         owner=reference.owner,
         name=reference.name or None,
         version=reference.version or "1",

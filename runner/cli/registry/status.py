@@ -106,13 +106,13 @@ def _describe_reused_answers(manifest: Manifest) -> Iterator[str]:
 def _show_run(folder: RunFolder, args: argparse.Namespace) -> int:
     """Run the checks of `publish` on one run, and print their results."""
     from runner.registry.bundles.runs import build_run_drafts
-    from runner.registry.draft import Naming
+    from runner.registry.draft import PublisherChoices
     from runner.registry.publishing.publish import PublishOptions, prepare_releases
     from runner.registry.redaction.machine_names import MachineNames
     from runner.results.leaderboard.results_folder import Results
 
     results = Results.of(folder)
-    drafts = build_run_drafts(folder, results, Naming(owner=os.environ.get("NIP_RUN_OWNER") or "owner"))
+    drafts = build_run_drafts(folder, results, PublisherChoices(owner=os.environ.get("NIP_RUN_OWNER") or "owner"))
     with prepare_releases([drafts], None, PublishOptions(names=MachineNames.of_process(results.path))) as releases:
         outcomes = [outcome for release in releases for outcome in release.outcomes]
         has_failed = any(not outcome.passed for outcome in outcomes if outcome.check not in PUBLISH_ONLY_CHECKS)

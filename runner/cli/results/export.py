@@ -126,7 +126,7 @@ def execute(args: argparse.Namespace) -> int:
 
 def _export_fine_tune_files(args: argparse.Namespace, folder: RunFolder) -> int:
     """Write the games of a run as training data."""
-    from runner.results.finetune.files import FineTuneFiles, Trees
+    from runner.results.finetune.files import FineTuneFiles, TreeSettings
     from runner.results.folder import FINE_TUNE
     from runner.runs.finished.reconstruction import Reconstructor, played_plan
 
@@ -136,9 +136,9 @@ def _export_fine_tune_files(args: argparse.Namespace, folder: RunFolder) -> int:
     settings = _fine_tune_settings(args, folder, plan)
     target = args.out or folder.make(FINE_TUNE, f"export-{args.format}")
     shape = plan.tree_shape if format_.method == "dpo" else None
-    trees = None if shape is None else Trees(shape, plan.spec.experiment.seed)
-    swapped = plan.players(swapped=True) if plan.seats else {}
-    files = FineTuneFiles(target, settings, plan.players(), folder.run_id, trees, swapped=swapped)
+    trees = None if shape is None else TreeSettings(shape, plan.spec.experiment.seed)
+    swapped_agents = plan.players(swapped=True) if plan.seats else {}
+    files = FineTuneFiles(target, settings, plan.players(), folder.run_id, trees, swapped_agents=swapped_agents)
     _show_fine_tune_files(target, _write_fine_tune_files(files, Reconstructor(folder, plan)), as_json=args.json)
     return ExitCode.DONE
 

@@ -239,10 +239,10 @@ def _list_tokens(database: Database, _: Settings, args: argparse.Namespace) -> i
 
 
 def _list_acts(database: Database, _: Settings, args: argparse.Namespace) -> int:
-    from runner.server.accounts.administration import list_acts
+    from runner.server.accounts.administration import list_actions
 
     with database.reading() as connection:
-        acts = list_acts(connection, MAX_LISTED_ACTS)
+        acts = list_actions(connection, MAX_LISTED_ACTS)
     rows = [
         {"at": datetime.fromtimestamp(float(str(act["at"])), UTC).strftime("%Y-%m-%d %H:%M:%S"),
          "by": act["by"] or "a command", "did": act["did"], "to": act["to"], "why": act["why"]}

@@ -38,7 +38,7 @@ MAX_SHOWN_ITERATIONS = 6
 def show_training(metrics: Mapping[str, Any], command: str, *, full: bool = False) -> None:
     """Print the tests and iterations of a training run, and the next steps if it is unfinished.
 
-    Without `full`, print only some iterations, and `command`, with which the user can print all of them.
+    Without `full`, print only some iterations. Then also print `command`, which prints all iterations.
     """
     run_id, iterations, next_steps = metrics["run_id"], metrics["iterations"], metrics.get("next", ())
     if metrics["tests"]:

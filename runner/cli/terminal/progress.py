@@ -65,7 +65,7 @@ class Display:
 
     def __init__(self, runs: Sequence[WatchedRun], printed: set[str]) -> None:
         self._runs = runs
-        self._notices = _Notices(printed)
+        self._notices = _NewNoticeFinder(printed)
         self._latest: dict[int, Progress] = {}
         self._finished: set[int] = set()
         self._total: Progress | None = None
@@ -213,7 +213,7 @@ class _StatusLineDisplay(Display):
                 self._draw()
 
 
-class _Notices:
+class _NewNoticeFinder:
     """Finds notes and warnings that were not printed yet. A note that several runs report is printed once."""
 
     def __init__(self, printed: set[str]) -> None:

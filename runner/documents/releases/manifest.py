@@ -67,8 +67,8 @@ RELEASE = "release:"
 class FileSource:
     """The commit that a file came from.
 
-    `clean` is true if others can fetch the commit, and the file is the same in it. Otherwise the file is in no
-    repository, changed, not committed or not pushed, and `why` has the reason.
+    `clean` is true if the file has no uncommitted changes and others can fetch the commit. Otherwise `why` has the
+    reason: the file is in no repository, changed, not committed or not pushed.
     """
 
     repository: str | None
@@ -147,7 +147,7 @@ class Release:
 
         Raises:
             ReleaseError: it is damaged or invalid.
-            NewerFormatError: a newer nip-run wrote it.
+            NewerFormatError: a newer version of nip-run wrote it.
         """
         if len(data) > MAX_MANIFEST:
             raise ReleaseError(f"{MANIFEST} is larger than {MAX_MANIFEST >> 10} KiB")
@@ -159,7 +159,8 @@ class Release:
             raise ReleaseError(f"{MANIFEST} is damaged: not an object")
         version = content.pop("format", None)
         if type(version) is int and version > FORMAT:
-            raise NewerFormatError(f"{MANIFEST} was written by a newer nip-run (format {version}); upgrade nip-run")
+            message = f"{MANIFEST} was written by a newer version of nip-run (format {version}); upgrade nip-run"
+            raise NewerFormatError(message)
         if version != FORMAT:
             raise ReleaseError(f"{MANIFEST} is damaged: its format cannot be {shortened(repr(version))}")
         try:

@@ -11,7 +11,7 @@ from typing import Any
 
 from runner.base.errors import NipRunError, ServerUnreachable, UsageError
 from runner.base.storage.locks import locked
-from runner.exports.mlflow.games import MlflowGames
+from runner.exports.mlflow.games import GamesRecordBuilder
 from runner.exports.mlflow.record import MlflowRun
 from runner.exports.mlflow.sender import Sender
 from runner.exports.mlflow.training import training_record
@@ -47,7 +47,7 @@ class Exporter:
 
     def __init__(self, sender: Sender, folders: Sequence[RunFolder], *, journal: bool) -> None:
         self._sender, self._folders, self._journal = sender, folders, journal
-        self._games: dict[str, MlflowGames] = {}
+        self._games: dict[str, GamesRecordBuilder] = {}
         self._finished_parts: set[str] = set()
         """Ids of the parts that have been sent completely."""
         self.runs: dict[str, ExportedRun] = {}
@@ -111,7 +111,7 @@ class Exporter:
             return None
 
     def _send_games(self, folder: RunFolder, parent: Manifest | None) -> None:
-        games = self._games.setdefault(folder.run_id, MlflowGames(folder, journal=self._journal))
+        games = self._games.setdefault(folder.run_id, GamesRecordBuilder(folder, journal=self._journal))
         self._send(folder, lambda: games.record(parent))
 
     def _send(self, folder: RunFolder, build_record: Callable[[], MlflowRun]) -> None:

@@ -40,7 +40,7 @@ MAX_TRACES = 5_000
 games."""
 
 
-class MlflowGames:
+class GamesRecordBuilder:
     """Builds the MLflow record of a run of games, once or repeatedly while it plays."""
 
     def __init__(self, folder: RunFolder, *, journal: bool) -> None:

@@ -234,19 +234,19 @@ class Protocol:
         return {name: step.speak[name]}
 
     def may_decide(self, round_: int, seed: int = 0, agent: str | None = None) -> bool:
-        """Return whether a verifier, or this one, speaks and may decide in this round.
+        """Return whether `agent` (by default, any verifier) speaks and may decide in this round.
 
         An early decision may not count.
         """
         return self.step(round_).may_decide and self._has_verifier(self.speakers(round_, seed), agent)
 
     def can_ever_decide(self, round_: int, agent: str | None = None) -> bool:
-        """Return whether a decision in this round, or this agent's decision, counts for at least one seed."""
+        """Return whether a decision of `agent` (by default, any verifier) in this round counts for some seed."""
         can_speak = self._has_verifier(self.can_be_active(round_), agent)
         return round_ >= self.min_message_rounds - 1 and can_speak and self.step(round_).may_decide
 
     def _has_verifier(self, speakers: Mapping[str, object], agent: str | None = None) -> bool:
-        """Return whether a verifier is among the speakers or, if `agent` is set, whether this verifier is."""
+        """Return whether `agent` (by default, any verifier) is a verifier and among the speakers."""
         return any(name in speakers and agent in (None, name) for name in self.verifier_names)
 
     @cached_property
@@ -255,7 +255,7 @@ class Protocol:
         return self.questions_left(0)
 
     def questions_left(self, round_: int, agent: str | None = None) -> int:
-        """Return the number of rounds, from this one on, in which a verifier, or this one, speaks."""
+        """Return the number of rounds from `round_` on where `agent` (by default, any verifier) speaks."""
         rounds = range(round_, self.max_message_rounds)
         return sum(self._has_verifier(self.can_be_active(i), agent) for i in rounds)
 

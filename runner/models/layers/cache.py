@@ -76,7 +76,7 @@ class Cache:
 
         Raises:
             RunError: the file cannot be opened, or is not a cache.
-            NewerFormatError: a newer nip-run created the cache; nothing is changed.
+            NewerFormatError: a newer version of nip-run created the cache; nothing is changed.
         """
         self._path, self._run_id, self._journal = path, run_id, journal
         try:

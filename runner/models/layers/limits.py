@@ -38,7 +38,7 @@ COOLDOWN_SECONDS = 15.0
 EWMA_WEIGHT = 1 / 32
 """Weight of one call in the exponential moving average of 429s."""
 OVERLOADED = 0.25
-"""A server is overloaded if the share of recent calls with a 429 is at least this."""
+"""A server is overloaded if at least this share of recent calls gets a 429."""
 MINUTE = 60.0
 BURST = 5.5 / MINUTE
 """Share of a minute's rate that may be sent in a burst.

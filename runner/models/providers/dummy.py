@@ -130,7 +130,7 @@ def _answer_with_choice(request: Request, rng: random.Random, right: int | None,
 
 
 def _choice(chosen: int, count: int, form: str, rng: random.Random) -> str:
-    """Return the letter of an answer, or a number for each answer of which the chosen one's is the highest."""
+    """Return the letter of the chosen answer, or a number for each answer: the highest for the chosen answer."""
     if form == "answer":
         return ascii_uppercase[chosen]
     weights = [rng.randint(1, 50) for _ in range(count)]

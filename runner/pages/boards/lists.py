@@ -74,7 +74,7 @@ class BoardPage:
     where: str
     """The display name of the results folder or registry."""
     is_published: bool
-    place: str
+    option: str
     """The option that makes a command use this board: ` --results DIR`, ` --from WHERE`, or ""."""
     lists: Sequence[TaskList]
     refused: Sequence[tuple[str, str]] = ()
@@ -86,7 +86,7 @@ class BoardPage:
 
 
 def without_folders(where: str, written: str = "") -> str:
-    """Return the display name of a location, which must not show folders of this machine.
+    """Return the display name of a location, without the names of folders on this machine.
 
     A relative path stays as the user has `written` it; of an absolute path, only the last part remains.
     """
@@ -109,7 +109,7 @@ def local_board(results: Results, display_name: str | None = None) -> BoardPage:
     `display_name` replaces the path of the folder on the page.
 
     Raises:
-        LeaderboardError: the board is damaged, or a newer nip-run wrote it.
+        LeaderboardError: the board is damaged, or a newer version of nip-run wrote it.
     """
     rows = with_stop_reasons(local_rows(results), results)
     lists = lists_of(rows)

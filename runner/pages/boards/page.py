@@ -33,21 +33,21 @@ def board_site(board: BoardPage, store_piece: StorePiece, runs: Collection[str] 
     """Return a board as a site: the route `board` is the overview, and `board/TASK` the list of a task.
 
     The rows of each list are stored as data for the script (`b0-rows-0`, ...). `runs` has the ids of runs whose pages
-    `join_sites` adds; their rows link to these pages. The site does not change when the board does.
+    `join_sites` adds; their rows link to these pages. The site is not updated when the board changes.
     """
-    lists = [_store_rows(f"b{index}", listed, store_piece) for index, listed in enumerate(board.lists)]
+    lists = [_store_rows(f"b{index}", task_list, store_piece) for index, task_list in enumerate(board.lists)]
     sections = [Section(ROUTE, render_template("board.html", {"board": board}))]
     sections += [
-        Section(f"{ROUTE}/{listed.name}", render_template("board_task.html", _task_view(board, listed, runs)))
-        for listed in board.lists
+        Section(f"{ROUTE}/{task_list.name}", render_template("board_task.html", _task_view(board, task_list, runs)))
+        for task_list in board.lists
     ]
     links = [(ROUTE, "Board")]
     if len(board.lists) <= _MAX_LINKS:
-        links += [(f"{ROUTE}/{listed.name}", _short_name(listed, board)) for listed in board.lists]
+        links += [(f"{ROUTE}/{task_list.name}", _short_name(task_list, board)) for task_list in board.lists]
     facts = {
         "where": board.where,
         "published": board.is_published,
-        "place": board.place,
+        "place": board.option,
         "lists": lists,
         "linked": sorted(runs),
     }
@@ -61,18 +61,18 @@ def join_sites(board: Site, runs: Site) -> Site:
     return Site(board.title, [*board.links, *runs.links], [*board.sections, *runs.sections], about)
 
 
-def _store_rows(slug: str, listed: TaskList, store_piece: StorePiece) -> dict[str, Any]:
+def _store_rows(slug: str, task_list: TaskList, store_piece: StorePiece) -> dict[str, Any]:
     """Store the rows of a list, and return the facts that the script reads first."""
-    for number, piece in enumerate(row_pieces([row.to_json() for row in listed.rows])):
+    for number, piece in enumerate(row_pieces([row.to_json() for row in task_list.rows])):
         store_piece(f"{slug}-rows-{number}", piece)
     return {
         "slug": slug,
-        "name": listed.name,
-        "benchmark": listed.benchmark,
-        "task": listed.task,
-        "count": len(listed.rows),
-        "pieces": math.ceil(len(listed.rows) / PIECE_ROWS),
-        "domain": domain_of(listed.rows),
+        "name": task_list.name,
+        "benchmark": task_list.benchmark,
+        "task": task_list.task,
+        "count": len(task_list.rows),
+        "pieces": math.ceil(len(task_list.rows) / PIECE_ROWS),
+        "domain": domain_of(task_list.rows),
     }
 
 
@@ -83,9 +83,9 @@ def row_pieces(rows: Sequence[Mapping[str, Any]]) -> Iterator[bytes]:
         yield compress_json({"first": first, "count": len(piece_rows), "columns": to_columns(piece_rows)})
 
 
-def _short_name(listed: TaskList, board: BoardPage) -> str:
-    is_only_list = sum(other_list.benchmark == listed.benchmark for other_list in board.lists) == 1
-    return listed.benchmark if is_only_list else f"{listed.benchmark} {listed.name[:8]}"
+def _short_name(task_list: TaskList, board: BoardPage) -> str:
+    is_only_list = sum(other_list.benchmark == task_list.benchmark for other_list in board.lists) == 1
+    return task_list.benchmark if is_only_list else f"{task_list.benchmark} {task_list.name[:8]}"
 
 
 class BoardLine(NamedTuple):
@@ -125,10 +125,11 @@ class TaskView:
     commands: Sequence[tuple[str, str]]
 
 
-def _task_view(board: BoardPage, listed: TaskList, runs: Collection[str]) -> TaskView:
-    domain = domain_of(listed.rows)
-    ranked, unranked = listed.ranked[:MAX_PLAIN_ROWS], listed.unranked[: max(0, MAX_PLAIN_ROWS - len(listed.ranked))]
-    other_tasks = listed.other_tasks[: MAX_PLAIN_ROWS - len(ranked) - len(unranked)]
+def _task_view(board: BoardPage, task_list: TaskList, runs: Collection[str]) -> TaskView:
+    domain = domain_of(task_list.rows)
+    ranked = task_list.ranked[:MAX_PLAIN_ROWS]
+    unranked = task_list.unranked[: MAX_PLAIN_ROWS - len(ranked)]
+    other_tasks = task_list.other_tasks[: MAX_PLAIN_ROWS - len(ranked) - len(unranked)]
 
     def lines(rows: Sequence[BoardRow]) -> list[BoardLine]:
         return [
@@ -138,33 +139,33 @@ def _task_view(board: BoardPage, listed: TaskList, runs: Collection[str]) -> Tas
 
     return TaskView(
         board=board,
-        list=listed,
+        list=task_list,
         runs=runs,
         ranked=lines(ranked),
         unranked=lines(unranked),
         other_tasks=lines(other_tasks),
         domain=domain,
-        meanings=[(kind, MEANINGS[kind]) for kind in kinds_of(mark for row in listed.rows for mark in row.marks)],
-        rank_method=describe_ranks(len(listed.ranked)),
-        frontier=cost_chart(listed),
+        meanings=[(kind, MEANINGS[kind]) for kind in kinds_of(mark for row in task_list.rows for mark in row.marks)],
+        rank_method=describe_ranks(len(task_list.ranked)),
+        frontier=cost_chart(task_list),
         sweeps=[
             SweepTable(
                 sweep,
                 [(line, [text_of(line.point.get(key)) for key in sweep.keys]) for line in sweep.lines],
                 sweep_chart(sweep, str(index)),
                 describe_ranks(
-                    len(listed.ranked) if board.is_published else sum(line.rank is not None for line in sweep.lines)
+                    len(task_list.ranked) if board.is_published else sum(line.rank is not None for line in sweep.lines)
                 ),
             )
-            for index, sweep in enumerate(listed.sweeps)
+            for index, sweep in enumerate(task_list.sweeps)
         ],
-        commands=_commands(board, listed),
+        commands=_commands(board, task_list),
     )
 
 
-def _commands(board: BoardPage, listed: TaskList) -> list[tuple[str, str]]:
+def _commands(board: BoardPage, task_list: TaskList) -> list[tuple[str, str]]:
     """Return the board's commands, with the placeholders REF and RUN replaced by runs of this list."""
-    ranked = listed.ranked or listed.rows
+    ranked = task_list.ranked or task_list.rows
     first, second = ranked[0].values, ranked[min(1, len(ranked) - 1)].values
     filled_in = []
     for description, command in board.commands:
@@ -188,7 +189,7 @@ def domain_of(rows: Iterable[BoardRow]) -> list[float] | None:
     return [low, high] if low < high else [max(0.0, low - 0.1), min(1.0, high + 0.1)]
 
 
-WIDE, HIGH = 120, 16
+WIDTH, HEIGHT = 120, 16
 """Width and height of the drawing of a row's interval, in pixels."""
 
 
@@ -198,21 +199,21 @@ def accuracy_bar(values: Mapping[str, Any], domain: Sequence[float] | None) -> M
         return Markup("")
     low, high = domain
 
-    def at(share: float) -> str:
-        return f"{4 + (min(max(share, low), high) - low) / (high - low) * (WIDE - 8):.1f}"
+    def x_of(share: float) -> str:
+        return f"{4 + (min(max(share, low), high) - low) / (high - low) * (WIDTH - 8):.1f}"
 
-    middle, point = HIGH // 2, at(values["accuracy"])
-    parts = [f'<line class="axis" x1="4" x2="{WIDE - 4}" y1="{middle}" y2="{middle}"/>']
+    middle, point = HEIGHT // 2, x_of(values["accuracy"])
+    parts = [f'<line class="axis" x1="4" x2="{WIDTH - 4}" y1="{middle}" y2="{middle}"/>']
     if low < 0.5 < high:
-        parts.append(f'<line class="half" x1="{at(0.5)}" x2="{at(0.5)}" y1="1" y2="{HIGH - 1}"/>')
+        parts.append(f'<line class="half" x1="{x_of(0.5)}" x2="{x_of(0.5)}" y1="1" y2="{HEIGHT - 1}"/>')
     if values["ci_low"] is not None or values["ci_high"] is not None:
-        first = at(low if values["ci_low"] is None else values["ci_low"])
-        last = at(high if values["ci_high"] is None else values["ci_high"])
+        first = x_of(low if values["ci_low"] is None else values["ci_low"])
+        last = x_of(high if values["ci_high"] is None else values["ci_high"])
         parts.append(f'<line class="interval" x1="{first}" x2="{last}" y1="{middle}" y2="{middle}"/>')
     parts.append(f'<circle cx="{point}" cy="{middle}" r="3.5"/>')
     return Markup(  # noqa: S704 - contains only numbers; built by hand because a page has many of them
-        f'<svg class="interval-bar" width="{WIDE}" height="{HIGH}" viewBox="0 0 {WIDE} {HIGH}" aria-hidden="true">'
-        f"{''.join(parts)}</svg>"
+        f'<svg class="interval-bar" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        f'aria-hidden="true">{"".join(parts)}</svg>'
     )
 
 

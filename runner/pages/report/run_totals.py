@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from runner.game.protocols.protocol import Decision
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
-from runner.runs.finished.problems import GameProblems
+from runner.runs.finished.problems import ProblemCounter
 from runner.runs.finished.rollout_details import RolloutDetails
 from runner.runs.finished.stored_problems import GameProblem
 
@@ -86,7 +86,7 @@ class RunTally:
             from runner.results.metric_computation import Metrics  # not at the top, since it imports NumPy
 
             self._metrics = Metrics(self.plan.spec.protocol, self.plan.seats)
-        self._problems = GameProblems(self.plan)
+        self._problems = ProblemCounter(self.plan)
         self._agents = {name: AgentTally(name) for name in self.plan.spec.protocol.agent_names}
 
     def add(self, details: RolloutDetails) -> None:

@@ -24,8 +24,8 @@ from runner.results.metric_definitions import RANKING_METRIC
 from runner.results.metrics_file import MetricRow, find_metric_row
 
 ROUTE = "runs"
-MAX_VERDICTS = 3
-"""Maximum number of comparisons whose sentences begin the page."""
+MAX_COMPARISONS = 3
+"""Maximum number of comparisons that the top of the page describes."""
 
 
 class RunRow(NamedTuple):
@@ -40,7 +40,7 @@ class RunRow(NamedTuple):
 class SweepView:
     """The points of a sweep, with the seeds of each point pooled."""
 
-    swept: Sequence[str]
+    swept_keys: Sequence[str]
     short_names: str
     forest: Markup | None
     points: Sequence[tuple[SweepRow, SweepValue]]
@@ -56,14 +56,14 @@ class OverviewView:
     rows: Sequence[RunRow]
     forest: Markup | None
     sweep: SweepView | None
-    verdicts: Sequence[tuple[str, str]]
-    """The route and the sentence of the first comparisons of the runs."""
+    comparisons: Sequence[tuple[str, str]]
+    """The first comparisons of the runs, each as a route and a sentence."""
     warnings: Sequence[str]
     """A message for each run whose verifier decided many games before any prover spoke."""
 
 
-def overview(pages: Sequence[RunPage], verdicts: Sequence[tuple[str, str]] = ()) -> Section:
-    """Return the first section of a site with several runs; `verdicts` has the route and the sentence of comparisons.
+def overview(pages: Sequence[RunPage], comparisons: Sequence[tuple[str, str]] = ()) -> Section:
+    """Return the first section of a site with several runs; `comparisons` has the route and sentence of each.
 
     Raises:
         LeaderboardError: the runs belong to one sweep, and the board of their results folder is damaged.
@@ -74,7 +74,7 @@ def overview(pages: Sequence[RunPage], verdicts: Sequence[tuple[str, str]] = ())
         forest(estimates, ChartFrame("Accuracy of each run", key="runs"), domain=(0.0, 1.0)) if estimates else None
     )
     warnings = [message for page in pages if (message := page.folder.no_prover_message()) is not None]
-    view = OverviewView(rows, picture, _sweep(pages), verdicts[:MAX_VERDICTS], warnings)
+    view = OverviewView(rows, picture, _sweep(pages), comparisons[:MAX_COMPARISONS], warnings)
     return Section(ROUTE, render_template("runs.html", view))
 
 
@@ -101,10 +101,11 @@ def _sweep(pages: Sequence[RunPage]) -> SweepView | None:
     ]
     rows = sweep_rows(swept_runs, Results.of(runs[0].folder), writes=False)  # a page must not change the results folder
     rows.sort(key=lambda row: -1.0 if (value := row.metrics[RANKING_METRIC].value) is None else value, reverse=True)
-    swept = list(dict.fromkeys(key for row in rows for key in row.point))
+    swept_keys = list(dict.fromkeys(key for row in rows for key in row.point))
     points = [(row, row.metrics[RANKING_METRIC]) for row in rows]
     rank_method = describe_ranks(sum(row.rank is not None for row in rows))
-    return SweepView(swept, ", ".join(short_names(swept).values()), _forest(rows), points, rank_method, _advice(rows))
+    names = ", ".join(short_names(swept_keys).values())
+    return SweepView(swept_keys, names, _forest(rows), points, rank_method, _advice(rows))
 
 
 def _forest(rows: Sequence[SweepRow]) -> Markup | None:

@@ -105,7 +105,7 @@ def _player_models(plan: TournamentPlan) -> list[AgentModel]:
     agents = plan.spec.experiment.agents
     seat, judge = agents[plan.seats[0]], agents[plan.spec.protocol.verifier_names[0]]
     by_name = {name: replace(seat, model=player.model) for name, player in plan.tournament.players.items()}
-    by_name |= {f"judge {name}": replace(judge, model=group) for name, group in plan.judge_groups}
+    by_name |= {f"judge {name}": replace(judge, model=group) for name, group in plan.judges_with_groups}
     return agent_models(plan.games, by_name)
 
 

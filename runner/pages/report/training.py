@@ -38,7 +38,7 @@ class IterationRow(NamedTuple):
     iteration: int
     group: str
     examples: int
-    became: str
+    outcome: str
     """The group's new model, or why the group kept its model."""
     omitted: str
 

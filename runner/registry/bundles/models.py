@@ -20,7 +20,7 @@ from runner.models.provider_traits import DEFAULT_PROVIDER, traits_of
 from runner.models.retirements import model_shutdown_facts
 from runner.models.settings import ModelSettings
 from runner.registry.bundles.run_facts import replace_sources, sources_of_manifest
-from runner.registry.draft import Draft, Naming
+from runner.registry.draft import Draft, PublisherChoices
 from runner.registry.lineage.links import (
     EFFORT,
     collect_public_group_facts,
@@ -49,7 +49,7 @@ _REQUEST_SETTINGS = ("chat_format", "system_role", "send_name")
 """Settings of a model group that stay correct if users run the model on another server."""
 
 
-def build_model_drafts(folder: RunFolder, naming: Naming) -> list[Draft]:
+def build_model_drafts(folder: RunFolder, choices: PublisherChoices) -> list[Draft]:
     """Return a draft for the last model that a training run made in each model group; empty for other runs.
 
     Specs name the models of earlier iterations by the run's release and the iteration, such as `RUN@i3`.
@@ -57,13 +57,13 @@ def build_model_drafts(folder: RunFolder, naming: Naming) -> list[Draft]:
     Raises:
         RunError: a file of the run is missing or damaged.
     """
-    manifest = replace_sources(folder.manifest(), naming.sources)
+    manifest = replace_sources(folder.manifest(), choices.sources)
     if not manifest.is_training_run:
         return []
-    groups = zip(collect_training_facts(folder), _links(folder, manifest, naming), strict=True)  # both sorted by name
+    groups = zip(collect_training_facts(folder), _links(folder, manifest, choices), strict=True)  # both sorted by name
     records = read_stages(folder.path, manifest.identity).find_all(ModelSwitch)
     return [
-        _model_draft(folder, manifest, naming, group, _final_settings(records, group["group"]), links=links)
+        _model_draft(folder, manifest, choices, group, _final_settings(records, group["group"]), links=links)
         for group, links in groups
         if group["made"]
     ]
@@ -77,7 +77,7 @@ def _final_settings(records: list[ModelSwitch], group: str) -> Mapping[str, Any]
 def _model_draft(
     folder: RunFolder,
     manifest: Manifest,
-    naming: Naming,
+    choices: PublisherChoices,
     group: Mapping[str, Any],
     final_settings: Mapping[str, Any],
     *,
@@ -86,7 +86,7 @@ def _model_draft(
     """Return the draft of one model. `group` is a fact of `collect_training_facts`. Names are redacted later."""
     name, last_model, model = group["group"], group["made"][-1], final_settings["model"]
     weights, notes = _find_weights(model, last_model["weights_sha256"])
-    files, omitted = _weight_files(weights, model, naming) if weights is not None else ({}, [])
+    files, omitted = _weight_files(weights, model, choices) if weights is not None else ({}, [])
     start_settings = ModelSource(folder.path).groups[name]
     location = "weights/" if files else _find_public_location(start_settings, model)
     entry = _spec_entry(start_settings, final_settings)
@@ -94,12 +94,12 @@ def _model_draft(
     effort = _effort_of(group)
     release = Release(
         kind=Kind.MODEL,
-        owner=naming.owner,
-        name=model_reference(manifest.run_id, name, naming.owner).name,
-        version=naming.version,
-        description=naming.description or _describe(name, manifest.run_id, entry["base_model"], effort["continues"]),
-        licence=naming.licence,
-        visibility=naming.visibility,
+        owner=choices.owner,
+        name=model_reference(manifest.run_id, name, choices.owner).name,
+        version=choices.version,
+        description=choices.description or _describe(name, manifest.run_id, entry["base_model"], effort["continues"]),
+        licence=choices.licence,
+        visibility=choices.visibility,
         identity=_identity(manifest, last_model, weights),
         sources=sources_of_manifest(manifest),
         links=links,
@@ -181,12 +181,12 @@ def _find_weights(model: str, recorded_sha256: str | None) -> tuple[Weights | No
     return weights, []
 
 
-def _weight_files(weights: Weights, model: str, naming: Naming) -> tuple[dict[str, Content], list[str]]:
+def _weight_files(weights: Weights, model: str, choices: PublisherChoices) -> tuple[dict[str, Content], list[str]]:
     """Return the weight files to publish, or a note with the reason why they are not published."""
     root, model_name = Path(model).expanduser(), public_model_name(model)
     paths = {name: root / name if name else root for name, _, _ in weights.files}  # "" if the weights are one file
     names = {name: f"weights/{name or root.name}" for name in paths}
-    if naming.licence is None:
+    if choices.licence is None:
         reason = "no license was given (--license)"
     elif weights.size > MAX_WEIGHTS_BYTES or len(paths) > MAX_WEIGHT_FILES:
         limit = f"at most {MAX_WEIGHTS_BYTES:,} bytes in {MAX_WEIGHT_FILES} files are published"
@@ -265,12 +265,12 @@ def _identity(manifest: Manifest, last_model: Mapping[str, Any], weights: Weight
     return {name: value for name, value in hashes.items() if value is not None and _SHA256.fullmatch(value)}
 
 
-def _links(folder: RunFolder, manifest: Manifest, naming: Naming) -> Iterator[tuple[ReleaseLink, ...]]:
+def _links(folder: RunFolder, manifest: Manifest, choices: PublisherChoices) -> Iterator[tuple[ReleaseLink, ...]]:
     """Yield the links of each model group's release: to the run, and to the start model if it was trained."""
     parent = ReleaseLink(
         role="parent",
-        release=naming.references.get(manifest.run_id)
-        or str(run_reference(manifest.run_id, naming.owner, naming.version)),
+        release=choices.references.get(manifest.run_id)
+        or str(run_reference(manifest.run_id, choices.owner, choices.version)),
         identity=manifest.identity,
     )
     for group in collect_public_group_facts(folder):

@@ -12,11 +12,11 @@ from typing import Any
 from runner.documents.yaml_writer import dump
 from runner.spec.origin import DATA
 
-FILE = "parameters.yaml"
+FILE_NAME = "parameters.yaml"
 
-SPEC = f"""\
-# The spec that was played, overridden by your changes in {FILE}. You can also add keys here.
-extends: [{DATA}/spec.yaml, {FILE}]
+SPEC_TEXT = f"""\
+# The spec that was played, overridden by your changes in {FILE_NAME}. You can also add keys here.
+extends: [{DATA}/spec.yaml, {FILE_NAME}]
 """
 
 _HEADER = """\

@@ -30,7 +30,7 @@ from runner.registry.bundles.run_facts import (
     sources_of_manifest,
 )
 from runner.registry.components import croissant
-from runner.registry.draft import Draft, Naming
+from runner.registry.draft import Draft, PublisherChoices
 from runner.registry.fetched_release import MAX_LOCK, PIN
 from runner.registry.lineage.links import build_links, release_name
 from runner.registry.rollouts_file import ROLLOUTS_FILE, write_rollouts
@@ -58,31 +58,31 @@ _RUN_FILES = ("journal.jsonl", "stages.jsonl", "state.json", "metrics.json", "ma
 _INPUTS = ("protocol.yaml", DEBATES, baseline_scores.FILE)
 
 
-def build_run_draft(folder: RunFolder, results: Results, naming: Naming) -> Draft:
+def build_run_draft(folder: RunFolder, results: Results, choices: PublisherChoices) -> Draft:
     """Return the draft of the release of one run.
 
     Raises:
         RunError, SpecError: a file of the run is missing or damaged.
         ReleaseError: the run cannot be published without its rows.
     """
-    manifest = replace_sources(folder.manifest(), naming.sources)
+    manifest = replace_sources(folder.manifest(), choices.sources)
     spec = ModelSource(folder.path).spec
     metrics = folder.read_metrics() if folder.metrics.is_file() else {}
     datapoints = load_datapoints(folder)
     release = Release(
         kind=Kind.RUN,
-        owner=naming.owner,
-        name=naming.name or release_name(manifest.run_id),
-        version=naming.version,
-        description=naming.description or str(spec.get("description") or ""),
-        licence=naming.licence,
-        visibility=naming.visibility,
+        owner=choices.owner,
+        name=choices.name or release_name(manifest.run_id),
+        version=choices.version,
+        description=choices.description or str(spec.get("description") or ""),
+        licence=choices.licence,
+        visibility=choices.visibility,
         identity=collect_hashes(folder, manifest, datapoints),
         sources=sources_of_manifest(manifest),
-        links=_links(folder, results, naming),
+        links=_links(folder, results, choices),
         facts=collect_facts(folder, manifest, metrics, datapoints),
     )
-    has_rows = naming.dataset_licence != NO_ROWS
+    has_rows, rows_licence = choices.dataset_licence != NO_ROWS, choices.dataset_licence or choices.licence
     if not has_rows and (spec.get("dataset") or {}).get("answers") is not None:
         raise ReleaseError(
             f"{folder.run_id} cannot be published without its rows, because its verdicts choose from answers in the "
@@ -93,7 +93,7 @@ def build_run_draft(folder: RunFolder, results: Results, naming: Naming) -> Draf
         **_start_files(folder),
         **_generated_files(folder, manifest, spec, metrics),
         readme.FILE: _readme(release, folder, has_rows),
-        **(_dataset_files(folder, release, manifest, naming) if has_rows else {PIN: _pin(manifest, datapoints)}),
+        **(_dataset_files(folder, release, manifest, rows_licence) if has_rows else {PIN: _pin(manifest, datapoints)}),
     }
     return Draft(
         release,
@@ -112,8 +112,8 @@ def _generated_files(
 ) -> dict[str, Content]:
     """Return the files that are computed from the run's files for readers of the release."""
     files: dict[str, Content] = {
-        parameters.FILE: parameters.build_parameters(spec),
-        SAVED_SPEC: parameters.SPEC.encode(),
+        parameters.FILE_NAME: parameters.build_parameters(spec),
+        SAVED_SPEC: parameters.SPEC_TEXT.encode(),
         run_data.FILE: run_data.build_run_data(manifest, metrics),
     }
     if not manifest.is_training_run and manifest.status in PLAYED:
@@ -126,33 +126,34 @@ def _readme(release: Release, folder: RunFolder, has_rows: bool) -> bytes:
     return readme.build_readme(release, folder.manifest(), ModelSource(folder.path).spec, metrics, has_rows=has_rows)
 
 
-def build_run_drafts(folder: RunFolder, results: Results, naming: Naming) -> Sequence[Draft]:
+def build_run_drafts(folder: RunFolder, results: Results, choices: PublisherChoices) -> Sequence[Draft]:
     """Return the drafts of a run and of everything that is published with it: parts, models, and the run itself last.
 
     Raises:
         RunError, SpecError: a file of the run, or of a part, is missing or damaged.
     """
     parts = results.parts_of(folder.run_id) if folder.manifest().is_training_run else []
-    reference = Reference(Kind.RUN, naming.owner, naming.name or release_name(folder.run_id), naming.version)
-    naming = replace(naming, references={**naming.references, folder.run_id: str(reference)})
-    naming_of_parts = replace(naming, name=None, description="", child_of=None)
+    reference = Reference(Kind.RUN, choices.owner, choices.name or release_name(folder.run_id), choices.version)
+    choices = replace(choices, references={**choices.references, folder.run_id: str(reference)})
+    choices_for_parts = replace(choices, name=None, description="", child_of=None)
     return [
-        *(build_run_draft(part, results, naming_of_parts) for part in parts),
-        *build_model_drafts(folder, naming_of_parts),
-        build_run_draft(folder, results, naming),
+        *(build_run_draft(part, results, choices_for_parts) for part in parts),
+        *build_model_drafts(folder, choices_for_parts),
+        build_run_draft(folder, results, choices),
     ]
 
 
-def _links(folder: RunFolder, results: Results, naming: Naming) -> tuple[ReleaseLink, ...]:
+def _links(folder: RunFolder, results: Results, choices: PublisherChoices) -> tuple[ReleaseLink, ...]:
     sent_references = {
         run_id: reference
         for run_id in folder.manifest().source_run_ids
-        if (reference := find_sent_reference(results.run(run_id), naming.registry_address, naming.version)) is not None
+        if (reference := find_sent_reference(results.run(run_id), choices.registry_address, choices.version))
     }
-    links = build_links(folder, results, naming.owner, naming.version, names={**sent_references, **naming.references})
-    if naming.child_of is None:
+    names = {**sent_references, **choices.references}
+    links = build_links(folder, results, choices.owner, choices.version, names=names)
+    if choices.child_of is None:
         return links
-    parent = ReleaseLink(role="child_of", release=naming.child_of, sha256=naming.child_of_sha256)
+    parent = ReleaseLink(role="child_of", release=choices.child_of, sha256=choices.child_of_sha256)
     return (*(link for link in links if link.role != "child_of"), parent)
 
 
@@ -198,7 +199,7 @@ def _read_file(path: Path) -> bytes:
         raise RunError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _dataset_files(folder: RunFolder, release: Release, manifest: Manifest, naming: Naming) -> dict[str, Content]:
+def _dataset_files(folder: RunFolder, release: Release, manifest: Manifest, licence: str | None) -> dict[str, Content]:
     """Return the dataset rows that were played, and their description in the Croissant format."""
     path = folder.path / "inputs" / "dataset.jsonl"
     try:
@@ -206,7 +207,7 @@ def _dataset_files(folder: RunFolder, release: Release, manifest: Manifest, nami
         description = croissant.build_croissant(
             release.name,
             f"The datapoints of the run {manifest.run_id}, on {manifest.benchmark}.",
-            naming.dataset_licence or naming.licence,
+            licence,
             {ROWS: path},
             columns,
             published=manifest.started_at[:10],

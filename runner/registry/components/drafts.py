@@ -13,12 +13,12 @@ from runner.documents.releases.reference import COMPONENTS, Kind, Reference, ide
 from runner.registry.components.files import UnnamedComponent, build_dataset, build_prompts, build_protocol
 from runner.registry.components.spec import build_spec
 from runner.registry.components.spec_entries import build_agent, build_model, build_trainer
-from runner.registry.draft import Draft, Naming
+from runner.registry.draft import Draft, PublisherChoices
 from runner.results.provenance.file_pins import find_sources
 
 README = "README.md"
 
-_BUILDERS: Mapping[Kind, Callable[[Path, Naming, str | None], UnnamedComponent]] = {
+_BUILDERS: Mapping[Kind, Callable[[Path, PublisherChoices, str | None], UnnamedComponent]] = {
     Kind.PROTOCOL: build_protocol,
     Kind.PROMPTS: build_prompts,
     Kind.DATASET: build_dataset,
@@ -34,7 +34,7 @@ _BUILTIN_FOLDERS = (
 """Folders with the files that come with nip-run."""
 
 
-def build_component_draft(path: Path, kind: Kind, naming: Naming, part: str | None = None) -> Draft:
+def build_component_draft(path: Path, kind: Kind, choices: PublisherChoices, part: str | None = None) -> Draft:
     """Return the draft of a component.
 
     For a protocol, prompts, a dataset or a spec, `path` is its file or folder. For an agent, a model or a trainer,
@@ -48,20 +48,20 @@ def build_component_draft(path: Path, kind: Kind, naming: Naming, part: str | No
         ReleaseError: the component names something that others cannot get, such as a run.
     """
     _check_source(path, kind, part)
-    name = _check_names(kind, naming)
-    component = _BUILDERS[kind](path, naming, part)
-    reference = Reference(kind, naming.owner, name, naming.version)
+    name = _check_names(kind, choices)
+    component = _BUILDERS[kind](path, choices, part)
+    reference = Reference(kind, choices.owner, name, choices.version)
     release = Release(
         kind=kind,
-        owner=naming.owner,
+        owner=choices.owner,
         name=name,
-        version=naming.version,
-        description=naming.description or component.description,
-        licence=naming.licence,
-        visibility=naming.visibility,
+        version=choices.version,
+        description=choices.description or component.description,
+        licence=choices.licence,
+        visibility=choices.visibility,
         identity=component.identity,
-        sources=find_sources(component.parts),
-        links=(*component.links, *_parent_links(naming)),
+        sources=find_sources(component.files_by_kind),
+        links=(*component.links, *_parent_links(choices)),
         facts=component.facts,
     )
     readme = _readme(release, reference).encode()
@@ -83,19 +83,19 @@ def _check_source(path: Path, kind: Kind, part: str | None) -> None:
         )
 
 
-def _check_names(kind: Kind, naming: Naming) -> str:
+def _check_names(kind: Kind, choices: PublisherChoices) -> str:
     """Check the owner, name and version of a component, and return the name. Raises: UsageError: one is invalid."""
-    if naming.name is None:
+    if choices.name is None:
         raise UsageError(f"the {kind} has no name; add --as OWNER/NAME@VERSION")
-    for problem in filter(None, map(identifier_problem, (naming.owner, naming.name, naming.version))):
+    for problem in filter(None, map(identifier_problem, (choices.owner, choices.name, choices.version))):
         raise UsageError(problem)
-    return naming.name
+    return choices.name
 
 
-def _parent_links(naming: Naming) -> tuple[ReleaseLink, ...]:
-    if naming.child_of is None:
+def _parent_links(choices: PublisherChoices) -> tuple[ReleaseLink, ...]:
+    if choices.child_of is None:
         return ()
-    return (ReleaseLink(role="child_of", release=naming.child_of, sha256=naming.child_of_sha256),)
+    return (ReleaseLink(role="child_of", release=choices.child_of, sha256=choices.child_of_sha256),)
 
 
 _SPEC_ENTRIES: Mapping[Kind, str] = {

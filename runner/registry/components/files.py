@@ -38,7 +38,7 @@ from runner.game.protocols.loader import load_protocol
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.schema import file_content, parameter_content
 from runner.registry.components.croissant import build_croissant, find_column_kinds
-from runner.registry.draft import Naming
+from runner.registry.draft import PublisherChoices
 from runner.results.provenance.file_pins import PinnedFiles
 from runner.rollouts.identity import protocol_content
 from runner.spec.datasets.loader import load_dataset
@@ -51,7 +51,7 @@ _TABLE_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 class UnnamedComponent:
     """A component before it gets an owner, a name and a version."""
 
-    parts: Mapping[str, PinnedFiles]
+    files_by_kind: Mapping[str, PinnedFiles]
     """The user's files, by kind. The release records their commits."""
     contents: Mapping[str, Content]
     identity: Mapping[str, str]
@@ -94,13 +94,13 @@ def remove_nulls(value: Any) -> Any:
     return [remove_nulls(item) for item in value] if isinstance(value, list) else value
 
 
-def build_protocol(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - same parameters for all builders
+def build_protocol(path: Path, choices: PublisherChoices, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - same parameters for all builders
     if path.suffix not in (".yaml", ".yml"):
         raise UsageError(f"{path} is not a protocol file; name a .yaml file")
     data, protocol = load_protocol_file(path)
     parameters = parameter_content(protocol.parameters)
     return UnnamedComponent(
-        parts={Kind.PROTOCOL: PinnedFiles(path, (path,))},
+        files_by_kind={Kind.PROTOCOL: PinnedFiles(path, (path,))},
         contents={"protocol.yaml": data},
         identity={"protocol": tagged_hash("protocol", protocol_content(protocol))},
         facts={
@@ -147,7 +147,7 @@ def sources_of(files: Mapping[str, bytes]) -> dict[str, str]:
     return {name.removesuffix(SUFFIX): data.decode("utf-8-sig") for name, data in files.items()}
 
 
-def build_prompts(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - same parameters for all builders
+def build_prompts(path: Path, choices: PublisherChoices, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - same parameters for all builders
     files = load_template_files(path)
     prompts = PromptSet(sources_of(files))
     hashes = {name: tagged_hash("prompt", text) for name, text in sorted(prompts.sources.items())}
@@ -157,7 +157,7 @@ def build_prompts(path: Path, naming: Naming, part: str | None) -> UnnamedCompon
     columns = sorted({name for used in prompts.variables.values() for name in used - runner_variables})
     agents = sorted(name for name in prompts.sources if not name.endswith((LAST_ROUND, CONFIDENCE)))
     return UnnamedComponent(
-        parts={Kind.PROMPTS: PinnedFiles(path, tuple(path / name for name in files))},
+        files_by_kind={Kind.PROMPTS: PinnedFiles(path, tuple(path / name for name in files))},
         contents=files,
         identity={"prompts": tagged_hash("prompts", hashes)},
         facts={
@@ -172,23 +172,23 @@ def build_prompts(path: Path, naming: Naming, part: str | None) -> UnnamedCompon
 # Datasets
 
 
-def build_dataset(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - same parameters for all builders
+def build_dataset(path: Path, choices: PublisherChoices, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - same parameters for all builders
     if path.suffix not in _TABLE_SUFFIXES:
         raise UsageError(f"{path} is not a dataset file; name a file with suffix {comma_join(_TABLE_SUFFIXES)}")
     settings = DatasetSettings(path=path.name)
     dataset = load_dataset(settings, path, 0, lambda _: Place(str(path)))
     name = f"dataset{path.suffix}"
-    licence = naming.dataset_licence or naming.licence
+    licence = choices.dataset_licence or choices.licence
     labels = Counter("none" if point.label is None else str(point.label) for point in dataset.datapoints)
     splits = Counter(str(point.columns["split"]) for point in dataset.datapoints if point.columns.get("split"))
-    description = naming.description or f"{len(dataset.datapoints):,} datapoints: {comma_join(dataset.columns)}"
+    description = choices.description or f"{len(dataset.datapoints):,} datapoints: {comma_join(dataset.columns)}"
     columns = {
         "id": "text",
         **find_column_kinds({"label": point.label, **point.columns} for point in dataset.datapoints),
     }
-    croissant = build_croissant(naming.name or path.stem, description, licence, {name: path}, columns)
+    croissant = build_croissant(choices.name or path.stem, description, licence, {name: path}, columns)
     return UnnamedComponent(
-        parts={Kind.DATASET: PinnedFiles(path, (path,))},
+        files_by_kind={Kind.DATASET: PinnedFiles(path, (path,))},
         contents={name: path, "croissant.json": croissant},
         identity={"dataset": dataset.sha256, "source": dataset.source_sha256},
         facts={

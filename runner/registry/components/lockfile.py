@@ -168,7 +168,8 @@ def _parse_pins(data: Any) -> dict[Reference, LockedPin]:
     if not isinstance(data, dict) or set(data) != {"format", "releases"} or not isinstance(data["releases"], dict):
         raise ValueError("the keys must be format and releases")
     if type(data["format"]) is int and data["format"] > FORMAT:
-        raise NewerFormatError(f"{LOCK} was written by a newer nip-run (format {data['format']}); upgrade nip-run")
+        message = f"{LOCK} was written by a newer version of nip-run (format {data['format']}); upgrade nip-run"
+        raise NewerFormatError(message)
     if data["format"] != FORMAT:
         raise ValueError(f"unknown format {data['format']!r}")
     return {_parse_versioned(name): _parse_pin(name, entry) for name, entry in data["releases"].items()}

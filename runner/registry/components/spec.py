@@ -26,7 +26,7 @@ from runner.models.settings import NOT_PUBLISHED
 from runner.registry.components.files import UnnamedComponent, load_protocol_file, load_template_files
 from runner.registry.components.lookup import make_finder_for
 from runner.registry.components.spec_entries import collect_trainer_contents
-from runner.registry.draft import Naming
+from runner.registry.draft import PublisherChoices
 from runner.registry.redaction.rules import choose_public_names
 from runner.results.provenance.sources_snapshot import parts_of
 from runner.spec.components import USE, ComponentUse, FindComponent
@@ -50,7 +50,7 @@ _RUN_KEYS = re.compile(
 _UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]")
 
 
-def build_spec(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - same parameters for all builders
+def build_spec(path: Path, choices: PublisherChoices, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - same parameters for all builders
     """Return the component with a spec, merged with its bases. Its sweep stays. Addresses of servers are removed."""
     find = make_finder_for(path)
     specs = load_specs(path, (), find_component=find)
@@ -69,7 +69,7 @@ def build_spec(path: Path, naming: Naming, part: str | None) -> UnnamedComponent
             del trainers[name]
     stored_scripts, notes_on_missing = collect_trainer_contents(trainers, specs[0])
     return UnnamedComponent(
-        parts=parts_of(specs[0]),
+        files_by_kind=parts_of(specs[0]),
         contents={"spec.yaml": dump(data).encode(), **files.contents, **stored_scripts},
         identity=_identity(specs),
         facts=_facts(specs, published_names),

@@ -22,7 +22,7 @@ from runner.models.retirements import model_shutdown_facts
 from runner.models.settings import NOT_PUBLISHED, ModelSettings
 from runner.registry.components.files import UnnamedComponent, remove_nulls
 from runner.registry.components.lookup import make_finder_for
-from runner.registry.draft import Naming
+from runner.registry.draft import PublisherChoices
 from runner.registry.redaction.rules import MODEL_KEYS, choose_public_names
 from runner.results.provenance.file_pins import PinnedFiles
 from runner.results.provenance.sources_snapshot import parts_of
@@ -39,7 +39,7 @@ MODEL = "model.yaml"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def build_agent(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - same parameters for all builders
+def build_agent(path: Path, choices: PublisherChoices, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - same parameters for all builders
     """Return the component with an agent of a spec and the agent's model group."""
     specs = load_specs(path, (), find_component=make_finder_for(path))
     name = _select_part(part, specs[0].protocol.agent_names, "agent", path)
@@ -50,7 +50,7 @@ def build_agent(path: Path, naming: Naming, part: str | None) -> UnnamedComponen
     content = {"model": group, **_explicit_settings(settings, {"model", "freeze"}), MODEL_GROUP: model_data}
     model = from_plain(ModelSettings, model_data)
     return UnnamedComponent(
-        parts=_spec_files(Kind.AGENT, specs[0]),
+        files_by_kind=_spec_files(Kind.AGENT, specs[0]),
         contents={"agent.yaml": dump(content).encode()},
         identity={
             "agent": tagged_hash("agent", agent_content(settings)),
@@ -69,7 +69,7 @@ def build_agent(path: Path, naming: Naming, part: str | None) -> UnnamedComponen
     )
 
 
-def build_trainer(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - same parameters for all builders
+def build_trainer(path: Path, choices: PublisherChoices, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - same parameters for all builders
     """Return the component with the trainer of a model group, from a spec that trains models."""
     specs = load_specs(path, (), find_component=make_finder_for(path))
     sections = [spec.experiment.training for spec in specs if spec.experiment.training is not None]
@@ -85,7 +85,7 @@ def build_trainer(path: Path, naming: Naming, part: str | None) -> UnnamedCompon
     files = {name.removeprefix(folder): data.hex() for name, data in stored_scripts.items() if name.startswith(folder)}
     identity |= {"stored": files} if files else {}
     return UnnamedComponent(
-        parts=_spec_files(Kind.TRAINER, specs[0]),
+        files_by_kind=_spec_files(Kind.TRAINER, specs[0]),
         contents={"trainer.yaml": dump(content).encode(), **stored_scripts},
         identity={"trainer": tagged_hash("trainer", identity)},
         facts={
@@ -116,7 +116,7 @@ def collect_trainer_contents(
     return scripts, tuple(f"not in the release: {line}" for line in missing_lines(files))
 
 
-def build_model(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - same parameters for all builders
+def build_model(path: Path, choices: PublisherChoices, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - same parameters for all builders
     """Return the component with a model group of a spec, or with a model file that a user wrote and its weights."""
     if part is not None:
         specs = load_specs(path, (), find_component=make_finder_for(path))
@@ -163,7 +163,7 @@ def _model_component(
     group: str,
     weights: dict[str, Any],
     files: Mapping[str, Content],
-    parts: dict[str, PinnedFiles],
+    files_by_kind: dict[str, PinnedFiles],
 ) -> UnnamedComponent:
     entry, notes = build_model_entry(settings, group)
     public = from_plain(ModelSettings, entry)
@@ -171,7 +171,7 @@ def _model_component(
     is_hash = isinstance(sha256, str) and _SHA256.fullmatch(sha256) is not None
     identity = {"model": tagged_hash("model", model_content(public, None))}
     return UnnamedComponent(
-        parts=parts,
+        files_by_kind=files_by_kind,
         contents={MODEL: dump({**entry, **({WEIGHTS: weights} if weights else {})}).encode(), **files},
         identity={**identity, WEIGHTS: str(sha256)} if is_hash else identity,
         facts={**_model_facts(public), WEIGHTS: weights or None, "models": {"model": public.name}},

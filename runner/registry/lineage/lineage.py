@@ -125,7 +125,7 @@ class Lineage(OriginIndex):
         if origin.proof in (Proof.BROKEN, Proof.MISSING):
             ancestry.unknown.append(origin.reason or str(origin.proof))
         elif origin.proof == Proof.CLAIMED and use.has_unique_name:
-            ancestry.unknown.append(f"{use.model} is a fine-tuned model, and the claim who trained it is not confirmed")
+            ancestry.unknown.append(f"{use.model} is fine-tuned, but the claim about its training is not confirmed")
         if origin.makers:
             yield from origin.makers
         elif use.lineage:

@@ -71,7 +71,7 @@ def list_continued_releases(groups: Iterable[Group]) -> list[str]:
 
 
 def find_parent_release(links: Iterable[ReleaseLink]) -> str | None:
-    """Return the release that a release is a child of (its publisher says that it is based on that one), or None."""
+    """Return the parent release, on which the links' release is based according to its publisher; None without one."""
     return next((link.release for link in links if link.role == _CHILD and link.release is not None), None)
 
 

@@ -1,7 +1,7 @@
 """The checks that a release must pass before it is published. All failures of all checks are reported together.
 
 The checks read the redacted files, because these are sent. Each check function yields a message for each failure, and
-a `CheckNote` for each note. The first line of its docstring says what must be true.
+a `CheckNote` for each note. The first line of the function's docstring states what must be true.
 """
 
 from __future__ import annotations

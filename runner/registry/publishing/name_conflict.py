@@ -1,4 +1,4 @@
-"""Check before a publish that a release's name and version are free; if not, say how the published release differs."""
+"""Check before a publish that a release's name and version are free; if not, describe how the two releases differ."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from runner.registry.check_notes import CheckNote
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.spec.origin import DATA
 
-ALREADY_PUBLISHED = "this release is already published there, with the same bytes"
+ALREADY_PUBLISHED = "this release is already in the registry, with the same bytes"
 
 
 def find_name_conflict(registry: Registry, bundle: Bundle) -> Iterator[str]:
-    """Yield a message if another release has this name and version; a note if it has the same content."""
+    """Yield a message if a different release has this name and version, or a note if the same release has them."""
     entries = {entry.reference: entry for entry in registry.entries(bundle.release.kind)}
     published = entries.get(bundle.release.reference)
     if published is None:

@@ -37,7 +37,7 @@ def pinned_sources(folder: RunFolder, path: Path) -> dict[str, FileSource]:
     except OSError as error:
         raise ReleaseError(
             f"--pin: run {folder.run_id} cannot be pinned, because it has no copy of its original spec "
-            f"({error.strerror}); publish it as not pinned with --force"
+            f"({error.strerror}); to publish it without pins, add --force"
         ) from error
     spec = load_spec(path, overrides, Results.of(folder).path_of, make_finder_for(path))
     sources = sources_of(spec)

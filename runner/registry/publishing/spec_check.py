@@ -17,7 +17,7 @@ from runner.spec.run_names import SAVED_SPEC
 from runner.training.plan import plan_of
 
 _READERS_ADDRESS = "http://127.0.0.1:1/v1"
-"""Replaces the address that a user of the release would set. Nothing is sent to it."""
+"""Stands for the address that a user of the release sets. The check sends nothing to this address."""
 
 
 def find_spec_problems(folder: Path) -> Iterator[str]:
@@ -39,4 +39,4 @@ def find_spec_problems(folder: Path) -> Iterator[str]:
             plan_of(spec)
     except NipRunError as error:
         for problem in error.problems if isinstance(error, SpecError) else (error,):
-            yield f"{problem}; so others could not load the spec".replace(f"{folder}/", "")
+            yield f"{problem}; others could not load the spec".replace(f"{folder}/", "")

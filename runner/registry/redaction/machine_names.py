@@ -71,7 +71,7 @@ class MachineNames:
         }
         return cls(paths, _identifying_names(terms))
 
-    def allow(self, allowed: Collection[str]) -> MachineNames:
+    def without(self, allowed: Collection[str]) -> MachineNames:
         """Return these names without words and paths that may be published."""
         return replace(self, allowed=self.allowed | {name.lower() for name in allowed})
 

@@ -85,7 +85,7 @@ def find_secret_forms(data: bytes) -> Iterator[tuple[int, Cause]]:
                 yield match.start(), Cause(form.description)
 
 
-class ProcessSecrets:
+class ProcessSecretFinder:
     """Finds secrets that this process knows: values of environment variables, and keys that it has used."""
 
     def __init__(self, redactor: Redactor | None = None) -> None:

@@ -13,7 +13,7 @@ import httpx2
 
 from runner.base.errors import ReleaseError
 from runner.base.text import in_one_line, shortened
-from runner.registry.transports.time_budget import TimeBudget, limit_time
+from runner.registry.transports.time_budget import TimeBudget, apply_time_budget
 from runner.registry.transports.timeouts import BUSY_CODES, Timeouts, requested_wait
 
 _FILE = "nip_run_file"
@@ -45,7 +45,7 @@ class HttpClient(httpx2.Client):
         self.timeouts = timeouts
         self._base = httpx2.URL(base)
         self._time_budget = TimeBudget(timeouts, TransferError)
-        limit_time(self, self._time_budget)
+        apply_time_budget(self, self._time_budget)
 
     def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Send a request, several times if the server is busy or the connection breaks, and return the last response.

@@ -16,7 +16,7 @@ REGISTRY_VARIABLE = "NIP_RUN_REGISTRY"
 """The environment variable with the default registry."""
 
 ADDRESS_FORMS = (
-    "a folder (file:DIR or DIR), git:URL, hf:OWNER/NAME, or https://HOST; git: and hf: accept @REVISION at the end"
+    "a folder (file:DIR or DIR), git:URL, hf:OWNER/NAME or https://HOST (git: and hf: accept @REVISION at the end)"
 )
 
 
@@ -28,7 +28,7 @@ def default_address() -> str:
     """
     address = os.environ.get(REGISTRY_VARIABLE, "")
     if not address:
-        raise UsageError(f"no registry is given; name {ADDRESS_FORMS}; or set {REGISTRY_VARIABLE}")
+        raise UsageError(f"no registry is given; set {REGISTRY_VARIABLE}, or name {ADDRESS_FORMS}")
     return address
 
 
@@ -45,7 +45,7 @@ def connect(address: str | None = None, *, pull_request: bool = False) -> Regist
 
 
 def connect_to_read(address: str | None = None) -> Registry:
-    """Open a registry only to read, and check that a folder is a registry.
+    """Open a registry for reading. If the address names a folder, check that this folder is a registry.
 
     Raises:
         UsageError, ReleaseError: as `connect` and `check_registry`.
@@ -79,10 +79,10 @@ def _open_transport(address: str, *, pull_request: bool) -> Transport:
         if pull_request:
             raise UsageError("a server has no pull requests; omit --pull-request")
         return HttpTransport(address)
-    if pull_request:
-        raise UsageError("a folder has no pull requests; omit --pull-request")
     if scheme != "file":
         raise UsageError(f"not the address of a registry: {_without_secret(address)!r}; name {ADDRESS_FORMS}")
+    if pull_request:
+        raise UsageError("a folder has no pull requests; omit --pull-request")
     names_host = rest.startswith("//") and not rest.startswith("///")  # file://HOST/DIR
     if rest != address and (names_host or not rest):
         raise UsageError(f"not the address of a registry: {address!r} names no folder; write file:DIR")

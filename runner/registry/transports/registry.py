@@ -145,7 +145,7 @@ class Registry:
 
         Raises:
             ReleaseError: the manifest is damaged, does not match its name or checksum, or is too large.
-            NewerFormatError: a newer nip-run wrote the manifest.
+            NewerFormatError: a newer version of nip-run wrote the manifest.
         """
         if entry.unreadable is not None:
             raise ReleaseError(entry.unreadable)

@@ -82,7 +82,7 @@ class TimeBudget:
         )
 
 
-def limit_time(client: Any, budget: TimeBudget) -> None:
+def apply_time_budget(client: Any, budget: TimeBudget) -> None:
     """Apply a time budget to all connections of an `httpx2.Client`."""
     client.event_hooks = {**client.event_hooks, "request": [*client.event_hooks["request"], budget.begin_request]}
     for transport in (client._transport, *client._mounts.values()):  # noqa: SLF001 - httpx2 has no public access

@@ -22,7 +22,7 @@ from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import OnProgress
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import RunSelection
-from runner.runs.session.original_chat_formats import with_original_formats
+from runner.runs.session.original_settings import with_original_settings
 from runner.runs.session.run import RunOptions
 from runner.spec.loader import load_spec
 from runner.statistics.differences import Difference
@@ -112,7 +112,7 @@ def play_again(
     assert run is not None
     assert isinstance(plan, Plan)
     name = results.name_for(add_suffix(run.run_id, "-fresh"), again=True)
-    plan, _ = with_original_formats(plan, results, RunSelection(run_id=name))
+    plan, _ = with_original_settings(plan, results, RunSelection(run_id=name))
     options = RunOptions(on_progress=on_progress, allowed_keys=allowed, reproduces=build_link(fetched))
     try:
         result = run_plan(plan, results, name, options)

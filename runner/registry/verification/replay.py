@@ -12,7 +12,7 @@ from typing import Any
 
 from runner.base.errors import RunError
 from runner.base.storage.atomic_files import read_json
-from runner.registry.check_notes import CheckNote, limit_differences
+from runner.registry.check_notes import CheckNote, limit_messages
 from runner.registry.fetched_release import FetchedRelease
 from runner.registry.metric_differences import (
     compare_counts,
@@ -32,7 +32,7 @@ from runner.runs.execution.accounting import OnProgress
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf, RunSelection
-from runner.runs.session.original_chat_formats import with_original_formats
+from runner.runs.session.original_settings import with_original_settings
 from runner.runs.session.run import RunOptions
 from runner.spec.loader import load_spec
 from runner.training.dispatch import run_plan
@@ -86,7 +86,7 @@ def replay_run(fetched: FetchedRelease, results: Results, on_progress: OnProgres
     source = ReplayOf(run.path)
     name = results.name_for(add_suffix(run.run_id, "-reproduced"), again=True)
     selection = RunSelection(run_id=name, replay=source)
-    replay_plan, _ = with_original_formats(plan_of(load_spec(run.spec)), results, selection)
+    replay_plan, _ = with_original_settings(plan_of(load_spec(run.spec)), results, selection)
     options = RunOptions(replay=source, on_progress=on_progress, reproduces=build_link(fetched))
     is_old = is_from_0_1(run.manifest())
     try:
@@ -105,14 +105,14 @@ def _find_differences(run: RunFolder, result: FinishedRun) -> tuple[list[str], l
     metrics = compare_metrics(read_json(run.metrics), result.metrics, manifest)
     counts = {name: getattr(result.manifest, name) for name in COUNTED}
     errors = [
-        *limit_differences(metrics.errors, "numbers"),
-        *limit_differences(_find_row_differences(run, result, is_from_other_version(manifest)), "rows"),
+        *limit_messages(metrics.errors, unit="numbers"),
+        *limit_messages(_find_row_differences(run, result, is_from_other_version(manifest)), unit="rows"),
         *(
             f"{name}: published {published!r}, recomputed {recomputed!r}"
             for name, published, recomputed in compare_counts(manifest, counts)
         ),
     ]
-    return errors, list(limit_differences(metrics.version_notes, "numbers"))
+    return errors, list(limit_messages(metrics.version_notes, unit="numbers"))
 
 
 def _find_row_differences(run: RunFolder, result: FinishedRun, allow_missing: bool) -> Iterator[str]:

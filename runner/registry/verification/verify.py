@@ -22,11 +22,11 @@ from runner.base.storage.strict_json import is_same
 from runner.documents.releases.bundle import check_content
 from runner.documents.releases.reference import Kind
 from runner.models.journal_records import read_records
-from runner.registry.bundles.extra_files import find_extra_file_problems
+from runner.registry.bundles.derived_files import find_differences_from_data
 from runner.registry.bundles.missing_rows import lacks_rows
 from runner.registry.bundles.run_data import find_accuracy
 from runner.registry.bundles.runs import ROWS
-from runner.registry.check_notes import CheckNote, VersionNote, limit_differences
+from runner.registry.check_notes import CheckNote, VersionNote, limit_messages
 from runner.registry.fetched_release import PARAMETERS, PIN, FetchedRelease, check_lock, fetch_release, open_fetched
 from runner.registry.lineage.listed_facts import find_wrong_facts
 from runner.registry.metric_differences import (
@@ -185,7 +185,7 @@ def _find_record_problems(fetched: FetchedRelease) -> Iterator[str]:
         with suppress(JournalError):  # `find_run_problems` has reported the damaged log
             yield from (f"{DATA}/{line}" for line in find_torn_logs(run, run.manifest().identity))
         yield from _find_fact_problems(fetched, run)
-        yield from find_extra_file_problems(fetched, run, ignored=frozenset(find_edited_files(fetched.folder)))
+        yield from find_differences_from_data(fetched, run, ignored=frozenset(find_edited_files(fetched.folder)))
     except NipRunError as error:
         yield str(error)
 
@@ -308,10 +308,10 @@ def _find_differing_numbers(folder: RunFolder, manifest: Manifest) -> Iterator[s
         return
     with recompute_run(folder) as recomputed_run:
         differences = compare_metrics(read_json(folder.metrics), recomputed_run.metrics, manifest)
-        yield from limit_differences(differences.errors, "numbers")
+        yield from limit_messages(differences.errors, unit="numbers")
         if differences.version_notes:
             yield from map(
-                VersionNote, (describe_versions(manifest), *limit_differences(differences.version_notes, "numbers"))
+                VersionNote, (describe_versions(manifest), *limit_messages(differences.version_notes, unit="numbers"))
             )
         names = [*COUNTED, "status", *(["answers_from"] if manifest.answers_from is not None else [])]
         if manifest.prices is None and manifest.cost_usd is not None:
@@ -320,6 +320,7 @@ def _find_differing_numbers(folder: RunFolder, manifest: Manifest) -> Iterator[s
             f"manifest.json says {name} {recorded!r}, but the journal gives {value!r}"
             for name, recorded, value in compare_counts(manifest, {name: recomputed_run.counts[name] for name in names})
         )
-        yield from limit_differences(
-            find_row_differences(folder, recomputed_run.folder, allow_missing=is_from_other_version(manifest)), "rows"
+        yield from limit_messages(
+            find_row_differences(folder, recomputed_run.folder, allow_missing=is_from_other_version(manifest)),
+            unit="rows",
         )

@@ -17,7 +17,7 @@ from runner.results.tasks import Task, describe_task_difference
 
 
 def find_baseline(name: str, system: System, results: Results) -> System:
-    """Return the system that `system` is compared with: runs of the protocol `name`, or the runs that `name` names.
+    """Return the baseline of `system`: the comparable runs of protocol `name`, or else the runs with this name.
 
     All comparable runs of the protocol are pooled. They must have the same game.
 
@@ -32,7 +32,7 @@ def find_baseline(name: str, system: System, results: Results) -> System:
     if not candidates:
         return _find_named_runs(name, system, results)
     task, own_paths = _task_of(system.runs[0]), {folder.path.resolve() for folder in system.runs}
-    fitting = [
+    comparable = [
         (folder, manifest)
         for folder, manifest in candidates
         if manifest.status == Status.DONE and manifest.replay_of is None and manifest.rejudge_of is None
@@ -41,16 +41,16 @@ def find_baseline(name: str, system: System, results: Results) -> System:
         and fixed_verdicts_of(folder) is None
         and _task_of(folder) == task
     ]  # fmt: skip
-    if task is None or not fitting:
+    if task is None or not comparable:
         raise _no_baseline_error(name, system, [folder for folder, _ in candidates[:5]])
-    games = {manifest.game_sha256 for _, manifest in fitting}
+    games = {manifest.game_sha256 for _, manifest in comparable}
     if len(games) > 1:
-        listed = comma_join(folder.run_id for folder, _ in fitting)
+        listed = comma_join(folder.run_id for folder, _ in comparable)
         raise UsageError(
             f"runs of {len(games)} different games of protocol {name!r} are comparable with {system.name}: {listed}. "
             "Choose one: --baseline RUN"
         )
-    return load_system([folder.path for folder, _ in fitting], results)
+    return load_system([folder.path for folder, _ in comparable], results)
 
 
 def _no_baseline_error(protocol: str, system: System, examples: Sequence[RunFolder]) -> UsageError:
@@ -81,7 +81,7 @@ def _find_named_runs(name: str, system: System, results: Results) -> System:
         if name in builtin_protocols:
             raise UsageError(
                 f"{name} is a protocol without runs on the task of {system.name}: {results.path} has no run "
-                "of it. Play it on the same datapoints, or choose a run:  --baseline RUN"
+                "of it. Play it on the same datapoints, or choose a run: --baseline RUN"
             ) from error
         names = {name for manifest in manifests for name in (manifest.protocol, manifest.run_id)}
         hint = did_you_mean(name, sorted(names.union(builtin_protocols))) or "; `nip-run runs` lists the runs"

@@ -11,7 +11,7 @@ from runner.results.comparison.matching import MatchedPoints
 from runner.results.comparison.systems import System
 
 MAX_SLICES = 100
-"""The maximum number of slices. With more, tests that are adjusted for their number would detect nothing."""
+"""The maximum number of slices. With more, tests that are corrected for the number of slices would detect nothing."""
 MISSING = "(null)"
 """The name of the slice with missing values."""
 
@@ -22,7 +22,7 @@ def split_by_column(matched: MatchedPoints, column: str, base: System, other: Sy
     1, 1.0 and "1" are the same value.
 
     Raises:
-        UsageError: there are too many values, the systems differ in one, or they share no datapoint.
+        UsageError: there are too many values, or the systems have different values or no datapoint in common.
     """
     if not matched.pairs:
         raise UsageError(f"{base.name} and {other.name} share no datapoint, and slices need datapoints that both have")
@@ -37,7 +37,7 @@ def split_by_column(matched: MatchedPoints, column: str, base: System, other: Sy
         more = f", and {len(mismatches) - 1} more" if len(mismatches) > 1 else ""
         raise UsageError(f"column {column!r} differs between the runs: {mismatches[0]}{more}; slice by another column")
     if len(slices) > MAX_SLICES:
-        raise UsageError(f"column {column!r} has {len(slices):,} values; slice by one with at most {MAX_SLICES}")
+        raise UsageError(f"column {column!r} has {len(slices):,} values; slice by a column with at most {MAX_SLICES}")
     return {name: _select_pairs(matched, slices[name]) for name in sorted(slices, key=_sort_key)}
 
 
@@ -45,8 +45,8 @@ def untested_slices_note(column: str, tested: Sequence[bool]) -> Iterator[str]:
     """Yield a note on slices that cannot be tested since they have a single group."""
     if count := tested.count(False):
         yield (
-            f"{count} of {len(tested)} slices by {column!r} have a single group of datapoints, so that their error is "
-            "unknown: they have no interval and no p"
+            f"{count} of {len(tested)} slices by {column!r} have a single group of datapoints, so their error is "
+            "unknown, and they have no interval and no p-value"
         )
 
 

@@ -44,7 +44,7 @@ def remove_files(folder: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Trees:
+class TreeSettings:
     """The shape of the trees that preference pairs come from, and the run's seed."""
 
     shape: TreeShape
@@ -56,7 +56,7 @@ class FineTuneFiles:
     """The fine-tuning files of one run: a training and perhaps a validation file for each owner and format.
 
     The owners are the agents and their model groups. An agent's file has the answers of the player of that name. In
-    games with swapped seats, this player is in another seat, as `swapped` says. With `trees`, files for preference
+    games with swapped seats, this player is in another seat, as in `swapped_agents`. With `trees`, files for preference
     learning have preference pairs instead of games. Games and trees must be added in the order of the plan.
     """
 
@@ -64,12 +64,14 @@ class FineTuneFiles:
     settings: FineTune
     agents: Mapping[str, Agent]
     run_id: str
-    trees: Trees | None = None
-    swapped: Mapping[str, Agent] | None = None
+    trees: TreeSettings | None = None
+    swapped_agents: Mapping[str, Agent] | None = None
 
     def __post_init__(self) -> None:
         has_trees = self.trees is not None
-        self.examples = ExampleBuilder(self.settings, self.agents, self.run_id, trees=has_trees, swapped=self.swapped)
+        self.examples = ExampleBuilder(
+            self.settings, self.agents, self.run_id, trees=has_trees, swapped_agents=self.swapped_agents
+        )
         """Builds the examples that `put` takes."""
         self._players = self.examples.agents[False]
         self._owners = {

@@ -55,6 +55,7 @@ class AgentExample(NamedTuple):
     """The suffix of the format's files."""
     line: ExampleLine | str
     trace: bytes
+    """The line of the file that says which game each example comes from."""
     is_in_validation: bool
 
 
@@ -69,8 +70,8 @@ def build_example(agent: str, format_: Format, example: Example, source: Example
 class ExampleBuilder:
     """Builds the examples of a run's games, except preference pairs.
 
-    `agents` are the players of the games, and `swapped` those of games with swapped seats. With `trees`, a format for
-    preference pairs is used if the training tool has one.
+    `agents` are the players of the games, and `swapped_agents` those of games with swapped seats. With `trees`, a
+    format for preference pairs is used if the training tool has one.
 
     Raises:
         UsageError: the settings name an agent that does not exist.
@@ -83,7 +84,7 @@ class ExampleBuilder:
         run_id: str,
         *,
         trees: bool = False,
-        swapped: Mapping[str, Agent] | None = None,
+        swapped_agents: Mapping[str, Agent] | None = None,
     ) -> None:
         self._settings, self._run_id = settings, run_id
         self.formats = [find_format(name, trees=trees) for name in settings.formats]
@@ -93,7 +94,7 @@ class ExampleBuilder:
             is_swapped: {
                 name: agent.with_chat_format(settings.chat_format) for name, agent in players.items() if name in chosen
             }
-            for is_swapped, players in ((False, agents), (True, swapped or {}))
+            for is_swapped, players in ((False, agents), (True, swapped_agents or {}))
         }
         """The agents with files, by name: the players of games without (False) and with swapped seats (True)."""
 

@@ -31,7 +31,7 @@ from runner.base.storage.locks import locked
 from runner.base.storage.read_only_sql import Parameters
 from runner.base.storage.safe_files import create, open_to_read
 from runner.results.folder import RunFolder
-from runner.results.leaderboard.queries import BoardSources, refuse_newer_board, spill_folder
+from runner.results.leaderboard.queries import BoardSources, check_board_format, spill_folder
 from runner.results.leaderboard.schema import definitions_sql
 
 FILE = "leaderboard.duckdb"
@@ -60,7 +60,7 @@ class Leaderboard:
         """Check, before a run costs anything, that its rows can be added to the board.
 
         Raises:
-            LeaderboardError: a newer nip-run wrote the board.
+            LeaderboardError: a newer version of nip-run wrote the board.
         """
         _check_format(self.path)
 
@@ -166,17 +166,17 @@ class Leaderboard:
             return runs
 
     def query(
-        self, sql: str, parameters: Parameters = (), *, is_own: bool = False
+        self, sql: str, parameters: Parameters = (), *, is_internal: bool = False
     ) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Run a read-only query of the board and of all runs' records. Return the names of the columns, and all rows.
 
-        With `is_own`, the query is a part of nip-run. It is not checked, which saves the time to plan it twice.
+        With `is_internal`, the query is a part of nip-run. It is not checked, which saves the time to plan it twice.
 
         Raises:
             UsageError: the query is invalid, or does more than read.
-            LeaderboardError: the board is damaged, or a newer nip-run wrote it.
+            LeaderboardError: the board is damaged, or a newer version of nip-run wrote it.
         """
-        with self.sources().answer(sql, parameters, is_own=is_own) as answer:
+        with self.sources().answer(sql, parameters, is_internal=is_internal) as answer:
             return list(answer.columns), [row for rows in answer.batches() for row in rows]
 
     def sources(self) -> BoardSources:
@@ -241,7 +241,7 @@ class Leaderboard:
                     connection.execute(f"SET checkpoint_threshold = '{CHECKPOINT}'")
                     connection.execute(f"ATTACH {duckdb_literal(copy)} AS board (ROW_GROUP_SIZE {BOARD_GROUP_ROWS})")
                     connection.execute("USE board")
-                    refuse_newer_board(connection, path)
+                    check_board_format(connection, path)
                     # In one transaction, since separate statements would each be written to disk.
                     connection.execute(f"BEGIN; {definitions_sql()} COMMIT;")
                     self._upgrade_rows(connection)
@@ -262,12 +262,12 @@ def _check_format(path: Path) -> None:
     """Check the board's format. A board that cannot be read passes, since the next access raises an error.
 
     Raises:
-        LeaderboardError: a newer nip-run wrote the board.
+        LeaderboardError: a newer version of nip-run wrote the board.
     """
     if not path.is_file():
         return
     with suppress(duckdb.Error), _open_read_only(path) as connection:
-        refuse_newer_board(connection, path)
+        check_board_format(connection, path)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ def local_rows(results: Results, benchmark: str | None = None) -> list[Leaderboa
     if benchmark is not None:
         _check_benchmark(results, benchmark)
     where, values = ("WHERE benchmark = ?", [benchmark]) if benchmark else ("", [])
-    return rows_of_view(*results.board.query(f"SELECT * FROM ({LEADERBOARD_SQL}) {where}", values, is_own=True))
+    return rows_of_view(*results.board.query(f"SELECT * FROM ({LEADERBOARD_SQL}) {where}", values, is_internal=True))
 
 
 def _check_benchmark(results: Results, name: str) -> None:

@@ -30,7 +30,7 @@ ORDER BY ALL
 
 
 def pooled_estimates(results: Results, run_ids: Sequence[str]) -> dict[str, Estimate]:
-    """Return the metrics of whole games that the board's data allows, by name, over all games of several runs.
+    """Return metrics over all games of several runs, by name: those of whole games that the board has the data for.
 
     Raises:
         LeaderboardError: the board is damaged.

@@ -94,19 +94,19 @@ class BoardSources:
     """The command that rebuilds the board."""
 
     @contextmanager
-    def answer(self, sql: str, parameters: Parameters = (), *, is_own: bool = False) -> Iterator[QueryResult]:
+    def answer(self, sql: str, parameters: Parameters = (), *, is_internal: bool = False) -> Iterator[QueryResult]:
         """Yield the result of a query. Values without an equivalent type in Python become DuckDB's text for them.
 
-        With `is_own`, the query is a part of nip-run that reads only the tables of the board. It is not checked.
+        With `is_internal`, the query is part of nip-run's code, reads only the tables of the board, and is not checked.
 
         Raises:
             UsageError: the query is invalid, or does more than read.
             LeaderboardError: the board is damaged.
         """
-        with self._connect(sql, is_own=is_own) as connection:
+        with self._connect(sql, is_internal=is_internal) as connection:
             try:
                 statement = (
-                    sql if is_own else run_query(connection, lambda: check_read_only(connection, sql, parameters))
+                    sql if is_internal else run_query(connection, lambda: check_read_only(connection, sql, parameters))
                 )
                 cursor = run_query(connection, lambda: connection.execute(statement, bindable(parameters)))
                 columns = cursor.description or []
@@ -162,13 +162,13 @@ class BoardSources:
         return with_install_commands(relation)
 
     @contextmanager
-    def _connect(self, sql: str, *files: str, is_own: bool = False) -> Iterator[DuckDBPyConnection]:
+    def _connect(self, sql: str, *files: str, is_internal: bool = False) -> Iterator[DuckDBPyConnection]:
         """Open a connection with all tables, for one query. The query may write to `files`."""
         with spill_folder() as spill, connect(memory=MEMORY, threads=THREADS, spill=Path(spill)) as connection:
-            self._create_views(connection, sql, *files, is_own=is_own)
+            self._create_views(connection, sql, *files, is_internal=is_internal)
             yield connection
 
-    def _create_views(self, connection: DuckDBPyConnection, sql: str, *files: str, is_own: bool = False) -> None:
+    def _create_views(self, connection: DuckDBPyConnection, sql: str, *files: str, is_internal: bool = False) -> None:
         """Create all tables as views, and prevent the connection from opening other files and changing settings.
 
         Tables from Parquet files have rows only if the query names them. The query may write to `files`.
@@ -181,7 +181,7 @@ class BoardSources:
                 self._create_board_views(connection, sql.lower())
             else:
                 connection.execute(_in_transaction(definitions_sql()))
-            if is_own:
+            if is_internal:
                 return
             connection.begin()  # since each commit takes time
             allowed = [*self._create_parquet_views(connection, sql.lower()), *files]
@@ -201,9 +201,9 @@ class BoardSources:
         The longest table, `rollouts`, is always a view, since a copy would take much memory.
 
         Raises:
-            LeaderboardError: a newer nip-run wrote the board.
+            LeaderboardError: a newer version of nip-run wrote the board.
         """
-        is_current = refuse_newer_board(connection, self.board) == LEADERBOARD
+        is_current = check_board_format(connection, self.board) == LEADERBOARD
         if is_current and _has_all_columns(connection):
             views = "".join(f"CREATE VIEW {name} AS FROM board.{name};" for name in BOARD_TABLES)
             if _CATALOG.search(query):
@@ -290,11 +290,11 @@ def _add_comments(connection: DuckDBPyConnection, table: str, query: str) -> Non
         connection.execute(comments_sql({table: RECORD_COMMENTS[table]}))
 
 
-def refuse_newer_board(connection: DuckDBPyConnection, path: Path) -> int | None:
-    """Return the format of the attached board; None if nip-run 0.1.0 wrote it. `path` is the board's file.
+def check_board_format(connection: DuckDBPyConnection, path: Path) -> int | None:
+    """Check that this version can read the attached board, and return its format; None if nip-run 0.1.0 wrote it.
 
     Raises:
-        LeaderboardError: a newer nip-run wrote the board.
+        LeaderboardError: a newer version of nip-run wrote the board.
     """
     try:
         ((version,),) = connection.execute("SELECT max(version) FROM board.format").fetchall()

@@ -221,7 +221,7 @@ class Results:
 
         Raises:
             RunDirectoryError: the folder belongs to another spec.
-            NewerFormatError: a newer nip-run wrote the folder.
+            NewerFormatError: a newer version of nip-run wrote the folder.
             RunError: the folder cannot be created.
         """
         from runner.results.provenance.manifest_writer import new_manifest

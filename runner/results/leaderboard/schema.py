@@ -164,12 +164,12 @@ SELECT
     coalesce(arg_min(shared, precedence) FILTER (is_source), max(shared)) AS shared
 FROM judged GROUP BY run_id
 """
-"""SQL for the run whose answers each run shares: one that takes precedence and has more than half of them; else the run
-with the most answers in common, without a reason.
+"""SQL for the source of each run that shares answers: a run with precedence that has more than half of these answers,
+and the reason why the run is unranked; without such a source, the run with the most answers in common, and no reason.
 
-Of two such runs, the one that was published first takes precedence, if a server knows the order; otherwise the one with
-the larger share of its own answers; otherwise the one that started first. Runs that hold the same numbers of answers
-are alike, so each run is joined with only the first two of them. Many copies of a run then take no quadratic time.
+Of two such runs, the run that was published first has precedence, if a server knows the order; otherwise the run with
+the larger share of its own answers; otherwise the run that started first. Runs with the same numbers of answers from
+the same origins are alike, so each run is joined with only two of these. Copies then take no quadratic time.
 """
 
 _COPIES = f"""
@@ -204,7 +204,7 @@ WITH measured AS (
     WHERE t.place = 1 OR t.comparable > 1
     GROUP BY ALL
 ), listed AS MATERIALIZED (
-    SELECT o.*, l.place AS list, o.task IS NOT DISTINCT FROM l.task AS is_own, l.template_columns AS their_columns,
+    SELECT o.*, l.place AS list, o.task IS NOT DISTINCT FROM l.task AS is_internal, l.template_columns AS their_columns,
         l.first_run, concat_ws(', ', {_DIFFERENCES}) AS differences,
         CASE WHEN differences = '' THEN '' ELSE '; settings that also differ: ' || differences END AS settings
     FROM measured o JOIN lists l ON l.benchmark = o.benchmark AND l.place = coalesce(
@@ -214,7 +214,7 @@ WITH measured AS (
     SELECT run, datapoint_id, count(*) = 1 OR count(DISTINCT {{l: label, c: content_sha256}}) > 1 AS is_seen
     FROM (
         SELECT run_id AS run, unnest([run_id, first_run]) AS played_by FROM listed
-        WHERE NOT is_own AND unranked_reason IS NULL AND coalesce(template_columns = their_columns, true)
+        WHERE NOT is_internal AND unranked_reason IS NULL AND coalesce(template_columns = their_columns, true)
     ) JOIN datapoints ON datapoints.run_id = played_by
     GROUP BY run, datapoint_id HAVING is_seen OR count(DISTINCT "group") > 1
 ), examples AS (
@@ -223,17 +223,17 @@ WITH measured AS (
 SELECT
     benchmark, o.run_id, name, protocol, accuracy, ci_low, ci_high, stderr, n, clusters, outcomes, models, cost_usd,
     finished_at, spec_sha256, dataset_sha256, game_sha256, version,
-    CASE WHEN unranked_reason IS NULL AND is_own THEN k.rank END AS rank,
+    CASE WHEN unranked_reason IS NULL AND is_internal THEN k.rank END AS rank,
     CASE
         WHEN unranked_reason IS NOT NULL THEN unranked_reason
-        WHEN NOT is_own AND template_columns <> their_columns
+        WHEN NOT is_internal AND template_columns <> their_columns
             THEN {Unranked.OTHER_COLUMNS.sql(columns="template_columns", others="their_columns", settings="settings")}
-        WHEN NOT is_own
+        WHEN NOT is_internal
             THEN {Unranked.OTHER_DATAPOINTS.sql(datapoint="coalesce(example, 'unknown ones')", settings="settings")}
     END AS reason,
     list, task, status, failures, seed, point, split, "limit", filter, group_by, per_datapoint, replay_of,
     transport_failed, invalid_response, refused, context_exceeded, no_decision, started_at, stopped, rejudge_of,
-    CASE WHEN unranked_reason IS NULL AND is_own THEN k.rank_last END AS rank_last,
+    CASE WHEN unranked_reason IS NULL AND is_internal THEN k.rank_last END AS rank_last,
     o.shared_with, o.shared, earlier_task
 FROM listed o LEFT JOIN ranks k ON k.run_id = o.run_id LEFT JOIN examples e ON e.run = o.run_id
 ORDER BY benchmark, list, rank NULLS LAST, accuracy DESC NULLS LAST, o.run_id

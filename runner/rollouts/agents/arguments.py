@@ -1,6 +1,6 @@
 """Checks whether the agent name and the protocol that a user passes to an agent match the agent's spec.
 
-Runs always pass the right ones; users who create agents in Python may not.
+Runs always pass matching arguments; users who create agents in Python may not.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Judgment(Observation):
 
 
 class Selector(Agent):
-    """Judges the candidates of one agent, the speaker. It sees what the speaker sees or, as a judge, the verifier."""
+    """Judges the candidates of one agent, the speaker. It sees what the speaker or, as a judge, the verifier sees."""
 
     def __init__(
         self, hyper_params: Experiment, settings: AgentRuntime, speaker: str, protocol: Protocol, best_of: BestOf
@@ -64,7 +64,7 @@ class Selector(Agent):
 
     @property
     def compares_all(self) -> bool:
-        """Whether one answer compares all candidates; otherwise, each candidate gets a score of its own."""
+        """Whether one answer compares all candidates; otherwise, each candidate is scored separately."""
         return self.best_of.compares_all
 
     def with_rule(self, best_of: BestOf) -> Self:

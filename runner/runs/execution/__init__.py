@@ -1,1 +1,1 @@
-"""The parts of a session, which is one process's execution of a run: accounting, sinks, limits and model layers."""
+"""Parts of a session (one process's execution of a run): accounting, output files, limits and model layers."""

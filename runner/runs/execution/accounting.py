@@ -22,7 +22,7 @@ from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.runs.execution.spending import Spending
 from runner.runs.execution.unusable_answers import AnswerCounts
-from runner.runs.finished.problems import GameProblems
+from runner.runs.finished.problems import ProblemCounter
 
 log = logging.getLogger("nip_run.accounting")
 
@@ -134,7 +134,7 @@ class Accounting:
         """The number of failed calls in the tables, including the failed calls of earlier processes."""
         self._copied_answers: Counter[str] = Counter()
         """The number of rollouts whose verdict was copied from another run, by the id of that run."""
-        self.problems = GameProblems(plan)
+        self.problems = ProblemCounter(plan)
         self._max_lost = plan.spec.experiment.rollouts.max_transport_failed
         self._max_unusable = plan.spec.experiment.rollouts.max_unusable
         self._new_answers = AnswerCounts()

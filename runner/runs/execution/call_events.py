@@ -19,7 +19,7 @@ from runner.models.layers.lost_calls import InFlightFile
 from runner.rollouts.failed_calls import FailedCalls, call_from_failure
 from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.accounting import Accounting
-from runner.runs.execution.server_notes import ServerNotes
+from runner.runs.execution.server_notes import ServerProblemDetector
 from runner.runs.execution.unusable_answers import AnswerChecker
 
 
@@ -30,7 +30,7 @@ class RecordedCallEvents(CallEvents):
     costs: CallCosts
     stop: StopSwitch
     failed_calls: FailedCalls
-    notes: ServerNotes
+    notes: ServerProblemDetector
     cache: Cache | None
     """The cache that stores new answers for other runs, if any."""
     is_budgeted: bool
@@ -70,7 +70,7 @@ class RunCallEvents(RecordedCallEvents):
 
     def before_call(self, request: Request) -> None:
         self.stop.check()
-        if self.costs.groups[request.group].calls_server:
+        if self.costs.groups[request.group].sends_requests:
             self.in_flight.add_call(request.sample, self.costs.worst_case(request), self.journal.records)
 
     async def on_failure(self, request: Request, attempt: int, error: CallError, wait: float) -> None:

@@ -123,8 +123,8 @@ class WorkerOutputBuilder:
         settings = fine_tune_settings(plan)
         example_builder = None
         if settings:
-            swapped = plan.players(swapped=True) if plan.seats else {}
-            example_builder = ExampleBuilder(settings, plan.players(), run_id, swapped=swapped)
+            swapped_agents = plan.players(swapped=True) if plan.seats else {}
+            example_builder = ExampleBuilder(settings, plan.players(), run_id, swapped_agents=swapped_agents)
         self._builder = OutputBuilder(plan.spec.protocol, run_id, example_builder)
         self._accounting = Accounting(plan, costs)
         self._intern_table: dict[Any, Any] = {}

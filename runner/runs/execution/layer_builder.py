@@ -43,7 +43,7 @@ from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.accounting import Accounting
 from runner.runs.execution.call_events import RunCallEvents
 from runner.runs.execution.selector_functions import with_functions
-from runner.runs.execution.server_notes import ServerNotes
+from runner.runs.execution.server_notes import ServerProblemDetector
 from runner.runs.execution.shared_resources import SharedResources
 from runner.runs.execution.spending import describe_lost_calls, record_lost_calls
 from runner.runs.execution.unusable_answers import AnswerChecker
@@ -112,7 +112,7 @@ class LayerBuilder:
             self.accounting.progress.in_flight = in_flight.count_calls
             events = RunCallEvents(
                 self.costs, self.stop, failed_calls,
-                ServerNotes(self.costs.groups, self.notes, self.accounting.report_note),
+                ServerProblemDetector(self.costs.groups, self.notes, self.accounting.report_note),
                 cache=None if self.replay is not None else cache, is_budgeted=self.budget is not None,
                 answer_checker=AnswerChecker(self.plan), accounting=self.accounting, journal=journal,
                 in_flight=in_flight,
@@ -207,7 +207,7 @@ class LayerBuilder:
     def warn_about_open_files(self) -> None:
         """Add a note if the limit of open files allows fewer concurrent calls than the spec."""
         note = self.shared.open_files_note
-        if note is not None and any(settings.calls_server for settings in self.costs.groups.values()):
+        if note is not None and any(settings.sends_requests for settings in self.costs.groups.values()):
             self.notes.append(note)
             self.accounting.warn("open files", note)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from runner.models.interface import Completion, Request, SampleKey, byte_length
 from runner.models.journal_records import messages_hash
 from runner.models.logprobs import has_logprobs
-from runner.models.plausible_usage import DroppedMessages
+from runner.models.plausible_usage import DroppedMessageCheck
 from runner.models.settings import ModelSettings
 
 log = logging.getLogger("nip_run.notes")
@@ -44,7 +44,7 @@ class _AnswerPairs:
     """Whether the check has ended, because two answers differed or the note was reported."""
 
 
-class ServerNotes:
+class ServerProblemDetector:
     """Adds notes to a run, to its log and to its progress display. A group is a model group of the spec."""
 
     def __init__(
@@ -57,7 +57,7 @@ class ServerNotes:
         self._reported_subjects: set[str] = set()
         self._differing_servers: dict[tuple[str, str], tuple[int, str, str]] = {}
         """The number of refused calls, the first error and the current note, by group and server."""
-        self._lost_messages = DroppedMessages(group for group, settings in groups.items() if settings.traits.remote)
+        self._lost_messages = DroppedMessageCheck(group for group, settings in groups.items() if settings.traits.remote)
         self._last_answers: dict[tuple[str, str], tuple[SampleKey, bytes]] = {}
         """The sample and the hash of the last answer to each prompt, by group and hash of the prompt."""
         self._answer_pairs = {group: _AnswerPairs() for group in groups}

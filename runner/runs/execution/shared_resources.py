@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from runner.base.async_runner import run_sync
 from runner.models.server_states import Servers, connection_key
-from runner.rollouts.game_slots import Slots
+from runner.rollouts.game_slots import GameSlots
 from runner.rollouts.plan import Plan
 from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.process import (
@@ -54,7 +54,7 @@ class SharedResources:
         """The note to report if the limit of open files allows fewer calls than the spec; otherwise None."""
         self.stop = StopSwitch()
         self.servers = Servers(max_calls, self.stop.sleep_unless_stopped)
-        self.slots = Slots(concurrency) if len(plans) > 1 else None
+        self.slots = GameSlots(concurrency) if len(plans) > 1 else None
         """The slots for games that the runs share; None for a single run."""
         self.runs_in_progress: list[RunInProgress] = []
 
@@ -89,7 +89,7 @@ def _max_concurrent_calls(plans: Sequence[Plan], concurrency: int, run_count: in
 
     `run_count` is the number of concurrent runs, which also need open files.
     """
-    all_models = (settings for plan in plans for settings in used_models(plan).values() if settings.calls_server)
+    all_models = (settings for plan in plans for settings in used_models(plan).values() if settings.sends_requests)
     server_sets = {tuple(map(connection_key, settings.settings_per_server)) for settings in all_models}
     # A connection stays open after a call. So each concurrent call may need an open connection for each set of servers,
     # or two if the set has several servers: one to the current server, and an idle one to the previous server.

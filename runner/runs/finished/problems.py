@@ -64,7 +64,7 @@ class _Count:
 
 
 @dataclass
-class GameProblems:
+class ProblemCounter:
     """Counts the problems in rollouts, which must be added in the order of the plan."""
 
     plan: Plan

@@ -26,7 +26,7 @@ from runner.rollouts.failed_calls import failed_calls_finder
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.recorded_debates import Debates
-from runner.rollouts.recorded_games import AnsweredRequest, NotRecordedError, RecordedGames
+from runner.rollouts.recorded_games import AnsweredRequest, GameRebuilder, NotRecordedError
 from runner.rollouts.rollout import Rollout
 from runner.runs.finished.rollout_details import RolloutDetails
 from runner.spec.datasets.loader import Dataset
@@ -157,7 +157,7 @@ class Reconstructor:
         else:
             self._reader, self._index = followed, followed.index
         failed_calls = failed_calls_finder(plan, self._index.failures) if with_failures else lambda _: ()
-        self._games = RecordedGames(plan, self._index.get, failed_calls)
+        self._games = GameRebuilder(plan, self._index.get, failed_calls)
 
     def rollouts_of(self, job: Job) -> list[Rollout]:
         """Return the rollout of a game, or all branches of a tree; empty if the journal lacks some of the answers."""

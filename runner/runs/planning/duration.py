@@ -168,7 +168,7 @@ def duration_of(
     """
     _check_options(plan, options)
     _check_plan(plan)
-    live_groups = [name for name, settings in used_models(plan).items() if settings.calls_server]
+    live_groups = [name for name, settings in used_models(plan).items() if settings.sends_requests]
     similar_run = options.similar_run
     earlier = find_similar_run(plan, results, similar_run) if live_groups or similar_run is not None else None
     average_games = expected_games(plan, earlier)

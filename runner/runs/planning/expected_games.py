@@ -51,7 +51,7 @@ def rates_of(plan: Plan, earlier: EarlierRun | None) -> Mapping[str, Rate]:
     """Return the total rate limits of each group's servers, from the spec or as reported in the earlier run."""
     rates = {}
     for group, settings in used_models(plan).items():
-        if not settings.calls_server:
+        if not settings.sends_requests:
             continue
         reported = Rate() if earlier is None else earlier.rates.get(group, Rate())
         requests = settings.requests_per_minute or reported.requests

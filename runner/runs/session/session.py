@@ -34,8 +34,8 @@ from runner.runs.execution.accounting import Accounting, OnProgress
 from runner.runs.execution.game_outputs import WorkerGame, needs_rollouts
 from runner.runs.execution.layer_builder import LayerBuilder, ModelLayers
 from runner.runs.execution.process import available_cores, interrupted_error, log_to, wait_for_signal_handlers
+from runner.runs.execution.rollout_writer import RolloutWriter
 from runner.runs.execution.shared_resources import SharedResources
-from runner.runs.execution.sinks import RolloutSinks
 from runner.runs.execution.spending import max_spending, measure_spending, run_costs, used_models
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf, is_whole_replay
@@ -225,21 +225,21 @@ class Session:
         `check_after_games` raises an error if the run must fail although all games have ended. `count_records` returns
         the number of records in the journal.
         """
-        sinks = RolloutSinks(self.plan, self.folder)
+        writer = RolloutWriter(self.plan, self.folder)
         try:
-            await self._play_games(player, sinks, check_after_games)
+            await self._play_games(player, writer, check_after_games)
         except BaseException:
-            sinks.discard()
+            writer.discard()
             raise
-        await asyncio.to_thread(sinks.seal, cores)
-        self._finish(sinks, count_records)
+        await asyncio.to_thread(writer.seal, cores)
+        self._finish(writer, count_records)
 
-    async def _play_games(self, player: Player, sinks: RolloutSinks, check_after_games: Callable[[], None]) -> None:
-        """Play all games, and pass their rollouts to the sinks in the order of the plan."""
+    async def _play_games(self, player: Player, writer: RolloutWriter, check_after_games: Callable[[], None]) -> None:
+        """Play all games, and pass their rollouts to `writer` in the order of the plan."""
         concurrency = self._concurrency()
 
         def write(finished: FinishedJob) -> None:
-            self._write(finished, sinks)
+            self._write(finished, writer)
             if self._stopping_decision is not None:
                 assert isinstance(finished, Sequence), "with `until`, workers send rollouts"
                 if self._stopping_decision.add(finished):
@@ -250,7 +250,7 @@ class Session:
         # The window is the number of games that may be played ahead of the first unfinished one.
         window = max(MIN_LEAD, LEAD_FACTOR * concurrency)
         window = window if self._stopping_decision is None else self._stopping_decision.max_games_ahead(concurrency)
-        order_buffer = PlanOrderBuffer(write, window, sinks.rows_folder)
+        order_buffer = PlanOrderBuffer(write, window, writer.rows_folder)
         if self._is_batched and self.shared.slots is not None:
             self.shared.slots.mark_run_started(self.run_position)
         with closing(order_buffer):
@@ -264,22 +264,22 @@ class Session:
                 self._stop.check()
             check_after_games()
 
-    def _write(self, finished: FinishedJob, sinks: RolloutSinks) -> None:
+    def _write(self, finished: FinishedJob, writer: RolloutWriter) -> None:
         """Write and count the rollouts of one job, or the outputs that a worker has built from the rollouts."""
         accounting = self._accounting
         if isinstance(finished, WorkerGame):
             for worker_rollout in finished.rollouts:
-                sinks.add_output(worker_rollout.output)
+                writer.add_output(worker_rollout.output)
                 accounting.add_counts(worker_rollout.counts)
                 accounting.problems.add_rollout_without_problems(*worker_rollout.answer_and_message_counts)
         else:
             assert isinstance(finished, Sequence)
             for rollout in finished:
-                sinks.add(rollout)
+                writer.add(rollout)
                 accounting.add(rollout)
                 if self.on_rollout is not None:
                     self.on_rollout(RolloutTranscript.of(rollout, self.folder.run_id, self.plan.spec.protocol))
-            sinks.end_job(finished)
+            writer.end_job(finished)
         accounting.end_job()
 
     def _concurrency(self) -> int:
@@ -296,10 +296,10 @@ class Session:
         batched = any(settings.batch for settings in used_models(self.plan).values())
         return batched and self._builder.replay is None
 
-    def _finish(self, sinks: RolloutSinks, count_records: Callable[[], int]) -> None:
+    def _finish(self, writer: RolloutWriter, count_records: Callable[[], int]) -> None:
         """Write notes, problems and the manifest after all games."""
         accounting = self._accounting
-        self.notes.extend(sinks.finish(self._stopping_decision))
+        self.notes.extend(writer.finish(self._stopping_decision))
         store_problems(self.folder, accounting.problems.all_problems())
         self._add_problem_notes()
         self.lost = accounting.describe_loss()

@@ -1,8 +1,8 @@
 """Plans a tournament: its pairings, and the plan of each pairing's games.
 
-Each pairing of two players and a judge has two legs, in which the players exchange their seats. A leg is an ordinary
-benchmark, so it shares the answers of other runs through the cache. It has two games about each datapoint, in which the
-players exchange their sides.
+A pairing of two players and a judge has two legs. Between the legs, the players exchange their *seats*: the agents
+whose models they replace. A leg is played as an ordinary benchmark run, so it can reuse cached answers. It has two
+games about each datapoint. Between these games, the players exchange their *sides*: the right and the wrong answer.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from runner.rollouts.identity import selection_content
 from runner.rollouts.plan import Plan
 from runner.spec.loader import Spec
 from runner.spec.run_names import MAX_RUN_ID_LENGTH
-from runner.spec.tournament_roles import GAMES_PER_DATAPOINT, judges_of, seats_of
+from runner.spec.tournament_roles import GAMES_PER_REPEAT, judges_of, seats_of
 from runner.spec.tournament_settings import TournamentSettings
 from runner.statistics.pairings import Pairing, every_pairing
 
 LEGS = ("a", "b")
-"""The legs of a pairing: with the first player in the first seat, and in the second seat."""
+"""The legs of a pairing. In leg `a`, its first player has the first seat; in leg `b`, the second seat."""
 MAX_PART_SUFFIX = len("-p99999a")
 
 MUTABLE_TOURNAMENT_KEYS = ("tournament.games", "tournament.datapoints_per_round")
@@ -33,7 +33,7 @@ MUTABLE_TOURNAMENT_KEYS = ("tournament.games", "tournament.datapoints_per_round"
 
 
 def part_run_id(run_id: str, number: int, leg: str) -> str:
-    """Return the run id of a leg of a pairing, which is counted from 0."""
+    """Return the run id of a leg; `number` is the index of its pairing, from 0."""
     return f"{run_id}-p{number}{leg}"
 
 
@@ -64,11 +64,11 @@ class TournamentPlan:
 
     @cached_property
     def judges(self) -> tuple[str, ...]:
-        """The model groups that judge."""
+        """The model groups that judge. A panel counts as one judge, named `panel`."""
         return judges_of(self.spec.experiment, self.tournament, self.spec.protocol)
 
     @property
-    def judge_groups(self) -> list[tuple[str, str]]:
+    def judges_with_groups(self) -> list[tuple[str, str]]:
         """The name and the model group of each judge, or of each member of the panel."""
         if self.spec.protocol.file.panel is None:
             return [(group, group) for group in self.judges]
@@ -76,7 +76,7 @@ class TournamentPlan:
 
     @cached_property
     def seats(self) -> tuple[str, ...]:
-        """The two agents that players play."""
+        """The names of the two agents whose models the players replace."""
         return seats_of(self.tournament, self.spec.protocol)
 
     @cached_property
@@ -87,7 +87,7 @@ class TournamentPlan:
     @cached_property
     def games_per_datapoint(self) -> int:
         """The number of games of a pairing about each datapoint."""
-        return GAMES_PER_DATAPOINT * self.spec.experiment.rollouts.per_datapoint
+        return GAMES_PER_REPEAT * self.spec.experiment.rollouts.per_datapoint
 
     @property
     def max_games(self) -> int:
@@ -142,8 +142,8 @@ class TournamentPlan:
                 f"because the ids of the pairings start with it ({part_run_id('ID', 0, LEGS[0])} and so on)"
             )
 
-    def leg_spec(self, pairing: Pairing, leg: str, datapoints: int) -> Spec:
-        """Return the spec of a leg's games about the first datapoints: an ordinary benchmark with both stances."""
+    def leg_spec(self, pairing: Pairing, leg: str, datapoint_count: int) -> Spec:
+        """Return the spec of a leg: a benchmark about the first `datapoint_count` datapoints, with both stances."""
         experiment, protocol = self.spec.experiment, self.spec.protocol
         order = pairing[:2] if leg == LEGS[0] else (pairing.second, pairing.first)
         seated = {seat: self.players[player] for seat, player in zip(self.seats, order, strict=True)}
@@ -152,7 +152,7 @@ class TournamentPlan:
             agents[seat] = replace(agents[seat], model=self.tournament.players[player].model)
         if protocol.file.panel is None:
             agents[protocol.verifier_name] = replace(agents[protocol.verifier_name], model=self.judges[pairing.judge])
-        dataset = replace(self.spec.dataset, datapoints=self.spec.dataset.datapoints[:datapoints])
+        dataset = replace(self.spec.dataset, datapoints=self.spec.dataset.datapoints[:datapoint_count])
         return replace(
             self.spec,
             experiment=replace(
@@ -183,14 +183,14 @@ class TournamentPlan:
                 files |= {name: templates.files[name]} if name in templates.files else {}
         return PromptSet(sources, prompts.inherited, files)
 
-    def legs(self, pairing: Pairing, datapoints: int) -> list[Plan]:
-        """Return the plans of both legs of a pairing about the first datapoints."""
-        return [Plan(self.leg_spec(pairing, leg, datapoints)) for leg in LEGS]
+    def legs(self, pairing: Pairing, datapoint_count: int) -> list[Plan]:
+        """Return the plans of both legs of a pairing about the first `datapoint_count` datapoints."""
+        return [Plan(self.leg_spec(pairing, leg, datapoint_count)) for leg in LEGS]
 
-    def all_games(self) -> list[Plan]:
-        """Return plans of as many games as the tournament may play.
+    def list_game_plans(self) -> list[Plan]:
+        """Return the plans of as many games as the tournament may play.
 
-        If results choose the pairings, these are the pairings with the highest possible cost.
+        If the pairings depend on results, the plans are those of the most expensive pairings.
         """
         pairings, games_left = self.pairings, self.max_games
         if self.tournament.pairing == "round_robin":
@@ -215,18 +215,18 @@ class TournamentPlan:
         """Return the highest possible cost of a pairing's games about one datapoint; calls without a price cost 0."""
         return sum(estimate.cost_usd[1] for estimate in self.estimates(pairing, 1) if estimate.cost_usd is not None)
 
-    def estimates(self, pairing: Pairing, datapoints: int) -> list[CostEstimate]:
-        return [estimate for plan in self.legs(pairing, datapoints) for estimate in estimate_costs(plan)]
+    def estimates(self, pairing: Pairing, datapoint_count: int) -> list[CostEstimate]:
+        return [estimate for plan in self.legs(pairing, datapoint_count) for estimate in estimate_costs(plan)]
 
     def agent_rows(self) -> tuple[AgentRow, ...]:
         """Return a row for each player and each judge, in the format of the leaderboard's table `agents`."""
         models = self.spec.experiment.models
-        groups = [(name, "prover", player.model) for name, player in self.tournament.players.items()]
-        groups += [(name, "verifier", group) for name, group in self.judge_groups]
+        agents = [(name, "prover", player.model) for name, player in self.tournament.players.items()]
+        agents += [(name, "verifier", group) for name, group in self.judges_with_groups]
         return tuple(
             AgentRow(
                 agent=name, role=role, model_group=group, provider=models[group].provider,
                 model=models[group].name, base_model=models[group].base_model or models[group].name,
             )
-            for name, role, group in groups
+            for name, role, group in agents
         )  # fmt: skip

@@ -42,7 +42,7 @@ def read_rounds(folder: Path, identity: str | None = None) -> list[Round]:
 
     Raises:
         JournalError: the log is damaged or belongs to another run.
-        NewerFormatError: a newer nip-run wrote the log.
+        NewerFormatError: a newer version of nip-run wrote the log.
     """
     path = folder / STAGE_LOG
     if not path.is_file():
@@ -61,7 +61,7 @@ def round_log(folder: RunFolder, identity: str) -> Iterator[RoundLog]:
 
     Raises:
         JournalError: the log is damaged, belongs to another run, or cannot be written.
-        NewerFormatError: a newer nip-run wrote the log.
+        NewerFormatError: a newer version of nip-run wrote the log.
     """
     rounds = read_rounds(folder.path, identity)
     first = {"stage": _FIRST_RECORD, "format": format_versions.LOG_FORMAT, "run": identity, "run_id": folder.run_id}

@@ -20,7 +20,7 @@ from runner.runs.workers.leases import GameKey, LeasedGame, game_key_of_job, gam
 from runner.runs.workers.messages import Append, Record
 
 
-class GameRecords:
+class GameRecordStore:
     """Appends records to the journal, and remembers the offsets of the records of unfinished games."""
 
     def __init__(self, plan: Plan, journal: Journal, accounting: Accounting) -> None:

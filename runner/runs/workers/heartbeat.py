@@ -43,9 +43,9 @@ def _kill_if_silent(slot: WorkerSlot, state: WriterState, seconds: float) -> Non
     slot.silent_checks += 1
     if slot.silent_checks < (SILENT_CHECKS_WHEN_STOPPING if state.stop.is_stopping else SILENT_CHECKS):
         return
-    what_happened = f"sent nothing for {slot.silent_checks * seconds:.0f} s and was killed"
+    exit_reason = f"sent nothing for {slot.silent_checks * seconds:.0f} s and was killed"
     slot.silent_checks = 0
     state.notes.note(
-        f"a worker process {what_happened}; other workers play its {counted(len(slot.leases), 'game')} again"
+        f"a worker process {exit_reason}; other workers play its {counted(len(slot.leases), 'game')} again"
     )
-    worker.kill(what_happened)
+    worker.kill(exit_reason)

@@ -79,7 +79,7 @@ class LocalWorker:
         self._on_exit: Callable[[str], None] | None = on_exit
         self._channel: SocketChannel | None = None
         self._exit_task: asyncio.Task[None] | None = None
-        self._what_happened = ""
+        self._exit_reason = ""
 
     async def connect(self, sock: socket.socket, receive: ReceiveBatch) -> None:
         self._channel = await SocketChannel.open(sock, receive, self._on_disconnect)
@@ -98,10 +98,10 @@ class LocalWorker:
         reason = await self._wait(END_SECONDS)
         on_exit, self._on_exit = self._on_exit, None
         if on_exit is not None:
-            on_exit(self._what_happened or reason)
+            on_exit(self._exit_reason or reason)
 
-    def kill(self, what_happened: str) -> None:
-        self._what_happened = what_happened
+    def kill(self, exit_reason: str) -> None:
+        self._exit_reason = exit_reason
         self._kill()  # the socket closes after the messages already sent, and then `on_exit` is called
 
     def _kill(self) -> None:

@@ -1,8 +1,8 @@
 """Permits for the calls of all workers.
 
 Workers call models themselves, but only the writer (the main process) knows the budget and the rate limits. A worker
-requests a permit for each call. The writer passes the request through the layers of the budget and the limits, as if it
-made the call itself. It grants the permit when the layers admit the call, and the worker reports how the call ended.
+requests a permit for each call. The writer passes the request to the *layers* that also check its own calls against
+the budget and the limits. It grants the permit when they admit the call, and the worker reports how the call ended.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class WorkerCalls:
     open_calls: dict[int, _Call] = field(default_factory=dict)
     """The calls that have a permit or wait for one."""
     in_flight: dict[SampleKey, UsageTotals] = field(default_factory=dict)
-    """The maximum cost of each call in flight, by sample."""
+    """The maximum cost of each granted call whose record is not on disk yet, by sample."""
 
 
 @dataclass(eq=False)
@@ -58,7 +58,7 @@ class _Call:
 
 @value_class(frozen=True, slots=True, kw_only=True)
 class _PermitRequest(Request):
-    """A worker's call, as passed to the layers of the budget and the limits: with a maximum cost, without a prompt."""
+    """A worker's call, as passed to the layers: with a maximum cost, without a prompt."""
 
     max_cost: UsageTotals
     call_number: int
@@ -66,7 +66,7 @@ class _PermitRequest(Request):
 
 
 class _ReportedCosts(CallCosts):
-    """The costs of calls as reported by workers."""
+    """The costs of calls as reported by workers, which replace computed costs."""
 
     def worst_case(self, request: Request) -> UsageTotals:
         assert isinstance(request, _PermitRequest)
@@ -79,21 +79,21 @@ class _ReportedCosts(CallCosts):
 
 
 @dataclass(eq=False, kw_only=True)
-class Permits:
+class PermitIssuer:
     """Applies the budget and the limits to the calls of all workers, and records the calls in flight."""
 
     costs: CallCosts
     servers: Servers
-    policy: Retry
+    retry: Retry
     budget: Budget | None
-    in_flight: InFlightFile
+    in_flight_file: InFlightFile
     stop: StopSwitch
     count_records: Callable[[], int]
-    """Returns the number of records in the journal."""
+    """Returns the number of records in the journal, which `InFlightFile` stores."""
 
     def __post_init__(self) -> None:
-        self._admission = LocalAdmission(_ReportedCosts(self.costs.groups), self.servers, self.policy, self.budget)
-        self._grant_when_admitted = {
+        self._admission = LocalAdmission(_ReportedCosts(self.costs.groups), self.servers, self.retry, self.budget)
+        self._admit_by_server = {
             server: self._admission.wrap(self._grant, server) for server in self._admission.servers
         }
 
@@ -114,9 +114,9 @@ class Permits:
 
     async def _admit(self, call: _Call, request: _PermitRequest, server: str | None) -> None:
         try:
-            await self._grant_when_admitted[server](request)
+            await self._admit_by_server[server](request)
         except Exception as error:  # noqa: BLE001 - any error denies the call
-            if not call.is_granted:  # after the grant, the error came from the worker itself
+            if not call.is_granted:  # otherwise the worker itself has reported the error
                 request.calls.send(Denied(request.call_number, RemoteError.from_exception(error)))
         finally:
             request.calls.open_calls.pop(request.call_number, None)
@@ -126,8 +126,8 @@ class Permits:
         assert isinstance(request, _PermitRequest)
         self.stop.check()
         calls = request.calls
-        if self.costs.groups[request.group].calls_server:
-            self.in_flight.add_call(request.sample, request.max_cost, self.count_records())
+        if self.costs.groups[request.group].sends_requests:
+            self.in_flight_file.add_call(request.sample, request.max_cost, self.count_records())
             calls.in_flight[request.sample] = request.max_cost
         call = calls.open_calls[request.call_number]
         call.is_granted = True
@@ -152,10 +152,10 @@ class Permits:
         if call is not None:
             _cancel_or_fail(call, _AbandonedError())
 
-    def end_calls(self, calls: WorkerCalls, what_happened: str) -> None:
-        """End the calls of a worker that is gone. Calls in flight count as billed."""
+    def end_calls(self, calls: WorkerCalls, exit_reason: str) -> None:
+        """End the calls of a worker that is gone, such as one that "was killed". Calls in flight count as billed."""
         for call in tuple(calls.open_calls.values()):
-            _cancel_or_fail(call, TransientError(f"the worker that made the call {what_happened}"))
+            _cancel_or_fail(call, TransientError(f"the worker that made the call {exit_reason}"))
 
     async def wait_until_calls_end(self, calls: WorkerCalls) -> None:
         """Wait until all calls of a worker have ended and the budget has counted them."""
@@ -164,17 +164,17 @@ class Permits:
     def remove_recorded(self, calls: WorkerCalls, sample: SampleKey) -> None:
         """Remove a call from the calls in flight, because its record is on disk."""
         if calls.in_flight.pop(sample, None) is not None:
-            self.in_flight.settle_call(sample)
+            self.in_flight_file.settle_call(sample)
 
-    def remove_refused(self, calls: WorkerCalls, sample: SampleKey) -> None:
-        """Remove a call from the calls in flight, because the provider refused it. Such a call has no record."""
+    def discard(self, calls: WorkerCalls, sample: SampleKey) -> None:
+        """Remove a call from the calls in flight that gets no record, for example because the provider refused it."""
         if calls.in_flight.pop(sample, None) is not None:
-            self.in_flight.discard_call(sample)
+            self.in_flight_file.discard_call(sample)
 
     def remove_all(self, calls: WorkerCalls) -> None:
         """Remove all calls of a worker from the calls in flight, after the journal has recorded their maximum cost."""
         for sample in tuple(calls.in_flight):
-            self.remove_refused(calls, sample)
+            self.discard(calls, sample)
 
 
 def _cancel_or_fail(call: _Call, error: Exception) -> None:

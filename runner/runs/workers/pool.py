@@ -19,8 +19,8 @@ class WorkerHandle(Protocol):
 
     def send(self, message: Any) -> None: ...
 
-    def kill(self, what_happened: str) -> None:
-        """Kill a worker that does not end by itself, and pass `what_happened` to `on_exit`."""
+    def kill(self, exit_reason: str) -> None:
+        """Kill a worker that does not end by itself, and pass `exit_reason` to `on_exit`."""
         ...
 
     async def end(self, *, immediately: bool) -> None:

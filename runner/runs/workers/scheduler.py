@@ -26,8 +26,8 @@ from runner.runs.workers.heartbeat import watch_workers
 from runner.runs.workers.leases import LeaseBook
 from runner.runs.workers.permits import WorkerCalls
 from runner.runs.workers.pool import WorkerHandle, WorkerPool
-from runner.runs.workers.worker_deaths import WorkerDeaths, record_calls_in_flight
-from runner.runs.workers.worker_events import WorkerEvents
+from runner.runs.workers.worker_deaths import WorkerDeathCounter, record_calls_in_flight
+from runner.runs.workers.worker_events import WorkerMessageHandler
 from runner.runs.workers.writer_state import WorkerSlot, WriterState
 
 FINAL_REPORT_SECONDS = 10.0
@@ -64,8 +64,8 @@ class GameScheduler:
         """The error of the budget, if the budget does not allow more games."""
         self._has_stopped_games = False
         """Whether a game in progress was stopped before it was finished."""
-        self._deaths = WorkerDeaths(worker_count)
-        self._events = WorkerEvents(state, self._slots)
+        self._deaths = WorkerDeathCounter(worker_count)
+        self._events = WorkerMessageHandler(state, self._slots)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_ending = False
         """Whether the workers are being ended. Dead workers are then not replaced."""
@@ -283,26 +283,26 @@ class GameScheduler:
         except Exception as error:  # noqa: BLE001 - `play_all` raises it
             self._stop_with(error)
 
-    def _handle_exit(self, slot: WorkerSlot, what_happened: str) -> None:
+    def _handle_exit(self, slot: WorkerSlot, exit_reason: str) -> None:
         if not (self._is_ending or slot.has_final_report):
-            self._create_task(self._replace_worker(slot, what_happened))
+            self._create_task(self._replace_worker(slot, exit_reason))
         self._state_changed.set()
 
-    async def _replace_worker(self, slot: WorkerSlot, what_happened: str) -> None:
+    async def _replace_worker(self, slot: WorkerSlot, exit_reason: str) -> None:
         """Replace a dead worker: count the calls that it left in flight, return its games, and start a new worker.
 
-        `what_happened` follows the words "a worker process", for example "was killed by SIGKILL".
+        `exit_reason` follows the words "a worker process", for example "was killed by SIGKILL".
         """
         was_ready, slot.is_ready, slot.worker = slot.is_ready, False, None
-        log.warning("a worker process %s, with %d games", what_happened, len(slot.leases))
+        log.warning("a worker process %s, with %d games", exit_reason, len(slot.leases))
         state = self._state
         try:
-            state.permits.end_calls(slot.calls, what_happened)
+            state.permits.end_calls(slot.calls, exit_reason)
             await state.permits.wait_until_calls_end(slot.calls)
             await asyncio.gather(*slot.append_tasks)
-            await record_calls_in_flight(state, slot, what_happened)
+            await record_calls_in_flight(state, slot, exit_reason)
             self._events.withdraw_server_problems(slot)
-            self._deaths.count(slot, what_happened, was_ready=was_ready)
+            self._deaths.count(slot, exit_reason, was_ready=was_ready)
         except Exception as error:  # noqa: BLE001 - `play_all` raises it
             self._stop_with(error)
             return

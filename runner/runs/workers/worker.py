@@ -33,11 +33,11 @@ from runner.runs.workers.leases import game_key_of_job
 from runner.runs.workers.remote_errors import RemoteError
 from runner.runs.workers.writer_proxy import (
     LeasedRecords,
+    NoteSender,
+    PermitRequester,
     RemoteEvents,
     RemoteJournal,
     RemoteLog,
-    RemoteNotes,
-    RemotePermits,
 )
 
 
@@ -97,11 +97,11 @@ class _RunPlayer:
         self._journal = RemoteJournal(
             channel, is_bound_to_run=start.is_journal_bound_to_run, waits_for_disk=start.answers_cost_money
         )
-        self._permits = RemotePermits(channel, costs, is_budgeted=start.is_budgeted)
+        self._permits = PermitRequester(channel, costs, is_budgeted=start.is_budgeted)
         self._cache = None if plan.spec.cache is None else Cache(plan.spec.cache, start.run_id, start.journal_id)
         failed_calls = FailedCalls(failed_calls_finder(plan, self._records.failures))
         self._events = RemoteEvents(
-            costs, self._stop, failed_calls, RemoteNotes(costs, channel), self._cache, start.is_budgeted,
+            costs, self._stop, failed_calls, NoteSender(costs, channel), self._cache, start.is_budgeted,
             AnswerChecker(plan), channel=channel, journal=self._journal,
         )  # fmt: skip
         self._builder = WorkerOutputBuilder(plan, start.run_id, costs) if start.sends_outputs else None

@@ -21,7 +21,7 @@ MAX_DEATHS = 12
 """The run ends after this many deaths without a finished game in between. Many workers raise the limit."""
 
 
-async def record_calls_in_flight(state: WriterState, slot: WorkerSlot, what_happened: str) -> None:
+async def record_calls_in_flight(state: WriterState, slot: WorkerSlot, exit_reason: str) -> None:
     """Record the maximum cost of the calls that a dead worker left in flight in the journal, and add a note."""
     max_cost = sum(slot.calls.in_flight.values(), UsageTotals())
     if not max_cost.completions:
@@ -31,10 +31,10 @@ async def record_calls_in_flight(state: WriterState, slot: WorkerSlot, what_happ
     await state.journal.append(LostRecord(f"worker-{secrets.token_hex(8)}", max_cost).to_json())
     state.permits.remove_all(slot.calls)
     lost = describe_lost_calls(max_cost, "there", is_priced=state.costs.is_priced)
-    state.notes.note(f"a worker process {what_happened}: {lost}, and another worker repeats the calls")
+    state.notes.note(f"a worker process {exit_reason}: {lost}, and another worker repeats the calls")
 
 
-class WorkerDeaths:
+class WorkerDeathCounter:
     """Counts the deaths of workers since a game was last finished."""
 
     def __init__(self, worker_count: int) -> None:
@@ -48,7 +48,7 @@ class WorkerDeaths:
         """Set the counts to 0, because a game was finished."""
         self._deaths = self._early_deaths = 0
 
-    def count(self, slot: WorkerSlot, what_happened: str, *, was_ready: bool) -> None:
+    def count(self, slot: WorkerSlot, exit_reason: str, *, was_ready: bool) -> None:
         """Count the death of a worker, in total and for each game that it played.
 
         Raises:
@@ -64,7 +64,7 @@ class WorkerDeaths:
                 raise RunError(
                     f"{game.deaths} worker processes died while they played rollout {job.rollout_id} "
                     f"({job.datapoint.id}, repeat {job.repeat}), {MAX_DEATHS_ALONE} of them only that rollout; the "
-                    f"last {what_happened}. {ANSWERS_ARE_SAVED}. Check that datapoint, or repeat the command with "
+                    f"last {exit_reason}. {ANSWERS_ARE_SAVED}. Check that datapoint, or repeat the command with "
                     "~execution to play in one process and see the error"
                 )
         for deaths, limit, details in (
@@ -73,7 +73,7 @@ class WorkerDeaths:
         ):
             if deaths >= limit:
                 raise RunError(
-                    f"{deaths} worker processes died in a row, {details}; the last {what_happened}. "
+                    f"{deaths} worker processes died in a row, {details}; the last {exit_reason}. "
                     f"{ANSWERS_ARE_SAVED}. If memory is short, lower the number of workers or rollouts.concurrency; "
                     "otherwise repeat the command with ~execution to play in one process and see the error"
                 )

@@ -13,7 +13,7 @@ from runner.runs.workers import messages
 from runner.runs.workers.writer_state import WorkerSlot, WriterState
 
 
-class WorkerEvents:
+class WorkerMessageHandler:
     """Passes messages of workers to the writer's objects for permits, counts, notes and logs, or to other workers."""
 
     def __init__(self, state: WriterState, slots: Sequence[WorkerSlot]) -> None:
@@ -28,7 +28,7 @@ class WorkerEvents:
             messages.PermitRequested: lambda slot, message: permits.request_permit(slot.calls, message),
             messages.CallEnded: lambda slot, message: permits.finish_call(slot.calls, message),
             messages.CallAbandoned: lambda slot, message: permits.abandon_call(slot.calls, message.call_number),
-            messages.CallRefused: lambda slot, message: permits.remove_refused(slot.calls, message.sample),
+            messages.CallRefused: lambda slot, message: permits.discard(slot.calls, message.sample),
             messages.RateLimitsReported: lambda _, message: permits.apply_rate_limits(
                 message.group, message.server, message.headers
             ),

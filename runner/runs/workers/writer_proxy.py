@@ -23,7 +23,7 @@ from runner.models.journal_records import CallRecord, EndedRecord, FailureRecord
 from runner.models.usage_totals import UsageTotals
 from runner.rollouts.plan import Plan
 from runner.runs.execution.call_events import RecordedCallEvents
-from runner.runs.execution.server_notes import ServerNotes
+from runner.runs.execution.server_notes import ServerProblemDetector
 from runner.runs.execution.unusable_answers import AnswerCounts
 from runner.runs.workers import messages
 from runner.runs.workers.channel import WorkerChannel
@@ -129,7 +129,7 @@ class LeasedRecords:
         return None if game is None else game[1]
 
 
-class RemotePermits:
+class PermitRequester:
     """Requests a permit from the writer for each call that counts toward a budget or limit, and reports its end."""
 
     def __init__(self, channel: WorkerChannel, costs: CallCosts, *, is_budgeted: bool) -> None:
@@ -142,7 +142,7 @@ class RemotePermits:
         """Return a function that gets a permit from the writer, and then makes one attempt of the call."""
 
         async def complete_with_permit(request: Request) -> Completion:
-            if not (self._is_budgeted or self._costs.groups[request.group].calls_server):
+            if not (self._is_budgeted or self._costs.groups[request.group].sends_requests):
                 return await complete(request)
             number = next(self._numbers)
             grant_future = self._waiting[number] = asyncio.get_running_loop().create_future()
@@ -184,7 +184,7 @@ class RemotePermits:
 
     def rate_listener(self, group: str, server: str | None) -> RateListener | None:
         """Return a function that sends a server's new rate limits to the writer; None if the group calls no server."""
-        if not self._costs.groups[group].calls_server:
+        if not self._costs.groups[group].sends_requests:
             return None
 
         def send_rates(headers: Mapping[str, str]) -> None:
@@ -196,7 +196,7 @@ class RemotePermits:
         return send_rates
 
 
-class RemoteNotes(ServerNotes):
+class NoteSender(ServerProblemDetector):
     """Sends notes to the writer, which reports each note once for all workers."""
 
     def __init__(self, costs: CallCosts, channel: WorkerChannel) -> None:

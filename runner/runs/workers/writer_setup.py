@@ -13,11 +13,11 @@ from runner.base.storage.journal import Journal
 from runner.models.headers import remember_secrets
 from runner.models.layers.lost_calls import InFlightFile
 from runner.runs.execution.layer_builder import LayerBuilder
-from runner.runs.execution.server_notes import ServerNotes
-from runner.runs.workers.game_records import GameRecords
+from runner.runs.execution.server_notes import ServerProblemDetector
+from runner.runs.workers.game_records import GameRecordStore
 from runner.runs.workers.local_pool import LocalPool
 from runner.runs.workers.messages import StartMessage
-from runner.runs.workers.permits import Permits
+from runner.runs.workers.permits import PermitIssuer
 from runner.runs.workers.pool import WorkerPool
 from runner.runs.workers.scheduler import GameScheduler
 from runner.runs.workers.writer_state import WriterState
@@ -38,7 +38,7 @@ async def open_scheduler(
     plan, costs, accounting = builder.plan, builder.costs, builder.accounting
     async with AsyncExitStack() as exit_stack:
         journal = await builder.open_journal(exit_stack)
-        game_records = GameRecords(plan, journal, accounting)
+        game_records = GameRecordStore(plan, journal, accounting)
         if journal.state_at_opening.records:
             game_records.load(builder.folder.journal)
         in_flight = InFlightFile(builder.folder.in_flight)
@@ -47,26 +47,26 @@ async def open_scheduler(
         builder.warn_about_open_files()
         for model_settings in costs.groups.values():
             remember_secrets(model_settings)  # so that the writer redacts API keys in messages from workers
-        permits = Permits(
+        permits = PermitIssuer(
             costs=costs,
             servers=builder.shared.servers,
-            policy=plan.spec.experiment.retry,
+            retry=plan.spec.experiment.retry,
             budget=builder.budget,
-            in_flight=in_flight,
+            in_flight_file=in_flight,
             stop=builder.stop,
             count_records=lambda: journal.records,
         )
         start_message = _start_message(builder, journal, game_records, sends_outputs=sends_outputs)
         state = WriterState(
             plan=plan, start_message=start_message, journal=journal, game_records=game_records, permits=permits,
-            accounting=accounting, notes=ServerNotes(costs.groups, builder.notes, accounting.report_note), costs=costs,
-            stop=builder.stop, budget=builder.budget,
+            accounting=accounting, notes=ServerProblemDetector(costs.groups, builder.notes, accounting.report_note),
+            costs=costs, stop=builder.stop, budget=builder.budget,
         )  # fmt: skip
         yield GameScheduler(state, await _open_pool(builder, exit_stack), worker_count), journal
 
 
 def _start_message(
-    builder: LayerBuilder, journal: Journal, game_records: GameRecords, *, sends_outputs: bool
+    builder: LayerBuilder, journal: Journal, game_records: GameRecordStore, *, sends_outputs: bool
 ) -> StartMessage:
     return StartMessage(
         plan=builder.plan,

@@ -15,11 +15,11 @@ from runner.models.layers.budget import Budget
 from runner.rollouts.plan import Plan
 from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.accounting import Accounting
-from runner.runs.execution.server_notes import ServerNotes
+from runner.runs.execution.server_notes import ServerProblemDetector
 from runner.runs.workers import messages
-from runner.runs.workers.game_records import GameRecords
+from runner.runs.workers.game_records import GameRecordStore
 from runner.runs.workers.leases import LeasedGame
-from runner.runs.workers.permits import Permits, WorkerCalls
+from runner.runs.workers.permits import PermitIssuer, WorkerCalls
 from runner.runs.workers.pool import WorkerHandle
 
 
@@ -60,10 +60,10 @@ class WriterState:
     start_message: messages.StartMessage
     """The first message to each worker."""
     journal: Journal
-    game_records: GameRecords
-    permits: Permits
+    game_records: GameRecordStore
+    permits: PermitIssuer
     accounting: Accounting
-    notes: ServerNotes
+    notes: ServerProblemDetector
     costs: CallCosts
     stop: StopSwitch
     budget: Budget | None

@@ -79,7 +79,7 @@ def list_tokens(connection: Connection, account: str | None = None) -> Iterator[
         yield Token(row.id, row.name, row.scope, row.label, row.created, row.expires, row.revoked)
 
 
-def list_acts(connection: Connection, limit: int) -> list[dict[str, object]]:
+def list_actions(connection: Connection, limit: int) -> list[dict[str, object]]:
     """Return the latest `limit` actions, newest first."""
     query = select(acts).order_by(acts.c.id.desc()).limit(limit)
     return [dict(row) for row in connection.execute(query).mappings()]

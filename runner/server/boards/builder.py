@@ -102,7 +102,7 @@ def write_folder(board_input: BoardInput, folder: Path, earlier: Path | None = N
     index = sqlite3.connect(folder / INDEX_FILE, isolation_level=None)
     try:
         index.executescript(f"PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; {_TABLES} BEGIN;")
-        files = _ListFiles(folder, earlier, _read_list_hashes(earlier))
+        files = _ListWriter(folder, earlier, _read_list_hashes(earlier))
         rows = list(_write_tasks(index, board, board_input, files))
         pages = {row["release"]: row["page"] for row in rows}
         release_rows = [_build_release_row(entry, release, board_input) for entry, release in board_input.releases]
@@ -122,7 +122,7 @@ def write_folder(board_input: BoardInput, folder: Path, earlier: Path | None = N
 
 
 @dataclass(frozen=True)
-class _ListFiles:
+class _ListWriter:
     """Writes the files with the rows of lists. It links unchanged files, because compressing them takes much longer."""
 
     folder: Path
@@ -160,7 +160,7 @@ def _read_list_hashes(board: Path | None) -> Mapping[str, str]:
 
 
 def _write_tasks(
-    index: sqlite3.Connection, board: BoardPage, board_input: BoardInput, files: _ListFiles
+    index: sqlite3.Connection, board: BoardPage, board_input: BoardInput, files: _ListWriter
 ) -> Iterator[dict[str, Any]]:
     """Write each list into the index and into files; yield the rows of all lists."""
     for place, ranking in enumerate(board.lists):

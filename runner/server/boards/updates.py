@@ -29,18 +29,18 @@ from runner.server.store.database import Database
 LOG = logging.getLogger("nip_run.server")
 
 POLL_SECONDS = 0.5
-"""Interval between two reads of the database's revision. The server must poll, because commands change it, too."""
+"""Interval between two reads of the database's revision. The server polls, since commands change the database, too."""
 BUILD_SECONDS = 4 * 3600.0
 """Time limit for building one board. The first board of a large registry takes long, because it reads all releases."""
 WORKER_LIMITS = TaskLimits(memory=6 << 30)
-"""Limits of the worker process. (DuckDB, which runs in it, has a lower memory limit of its own.)"""
+"""Limits of the worker process. DuckDB runs in this process with a lower memory limit."""
 RETRY_SECONDS = 30.0
 """Delay before the next attempt after a board could not be built."""
 MAX_STORED = 3
-"""Maximum number of stored boards. Pages that a browser opened a while ago still read the older ones."""
+"""Maximum number of stored boards. A page that was opened a while ago still reads an older board."""
 
 
-class Boards:
+class BoardUpdater:
     """The newest board of a server, and the thread and worker process that update it after each change."""
 
     def __init__(self, settings: Settings, database: Database) -> None:
@@ -101,7 +101,7 @@ class Boards:
                 self._stopping.wait(RETRY_SECONDS)
 
     def _use_board(self, folder: Path) -> None:
-        """Make a board the newest one. Remove old boards, and boards with a release that was hidden or yanked since."""
+        """Make a board the newest. Remove old boards, and boards with a release that was hidden or yanked since."""
         self._newest = BoardSnapshot(folder)
         public_releases = self._newest.list_releases()
         older_boards = [path for path in self._paths.boards.iterdir() if path != folder and path.name[:1] != "."]

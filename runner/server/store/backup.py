@@ -93,7 +93,7 @@ def restore(database: Database, file: Path) -> dict[str, int]:
 
     Raises:
         UsageError: the database is not empty.
-        RunError: the file is damaged, is not a backup or comes from a newer nip-run, or the database cannot be written.
+        RunError: the file is damaged, not a backup, or from a newer version, or the database cannot be written.
     """
     try:
         return _restore_rows(database, file)

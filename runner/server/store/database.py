@@ -48,7 +48,7 @@ class Database:
 
         Raises:
             UsageError: the URL does not name a supported database.
-            RunError: the database cannot be reached, or has the schema of another nip-run.
+            RunError: the database cannot be reached, or has the schema of an incompatible version.
         """
         self._engine = _create_engine(url)
         self.is_sqlite = self._engine.dialect.name == "sqlite"
@@ -119,11 +119,11 @@ class Database:
             return False
 
     def revision(self, connection: Connection) -> int:
-        """Return the revision: a counter of the changes to data that readers can see, so that caches notice them."""
+        """Return the revision: a counter that increases when data visible to readers changes. Caches compare it."""
         return int(connection.execute(select(meta.c.value).where(meta.c.key == "revision")).scalar_one())
 
     def increment_revision(self, connection: Connection) -> None:
-        """Increment the revision. Call it in each transaction that changes data that readers can see."""
+        """Increment the revision. Call it in each transaction that changes data visible to readers."""
         next_revision = cast(cast(meta.c.value, Integer) + 1, String)
         connection.execute(update(meta).where(meta.c.key == "revision").values(value=next_revision))
 
@@ -135,16 +135,16 @@ class Database:
 
 
 def check_version(version: int, source: str) -> None:
-    """Raise RunError if this nip-run cannot read a schema version; `source` names the file or database."""
+    """Raise RunError if this version of nip-run cannot read schema `version`; `source` is the file or database."""
     if version > VERSION:
-        raise RunError(f"{source} has schema {version}, but this nip-run knows only {VERSION}; upgrade nip-run")
+        raise RunError(f"{source} has schema {version}, which is newer than this version of nip-run; upgrade nip-run")
     if version != VERSION:
-        problem = f"{source} has the unknown schema {version}: it is damaged, or no released nip-run wrote it"
-        raise RunError(f"{problem}; use another copy")
+        problem = f"{source} has the unknown schema {version}: it is damaged, or from an unreleased version of nip-run"
+        raise RunError(f"{problem}; restore a backup")
 
 
 def _create_engine(url: str) -> Engine:
-    """Create an engine. `hide_parameters` keeps values, such as secret labels of a dataset, out of errors and logs."""
+    """Create an engine. The option `hide_parameters` keeps SQL values, such as labels, out of errors and logs."""
     try:
         parsed = make_url(url)
         if parsed.get_backend_name() == "sqlite":
@@ -184,18 +184,16 @@ _DISK_ERROR_TEXTS = (
     "readonly database",
     "No space left",
 )
-"""Texts that SQLite and PostgreSQL use to report a full or read-only disk."""
+"""Texts in the errors of SQLite and PostgreSQL about a full, read-only or damaged disk."""
 
 
-def is_disk_full(error: DBAPIError) -> bool:
-    """Return whether a database error was caused by a full or read-only disk."""
+def is_disk_error(error: DBAPIError) -> bool:
+    """Return whether the disk caused a database error: it is full, read-only or damaged."""
     return any(disk_text in str(error.orig) for disk_text in _DISK_ERROR_TEXTS)
 
 
 def describe_error(error: DBAPIError) -> str:
     """Return the message of a database error, with a hint if its disk is full or read-only."""
     message = str(error.orig).strip()
-    hint = (
-        "; make room on the disk, or make the database's folder writable (SQLite creates files there even for a query)"
-    )
-    return message + hint if is_disk_full(error) else message
+    hint = "; make room on the disk, or make the database's folder writable (SQLite writes there even for a query)"
+    return message + hint if is_disk_error(error) else message

@@ -17,7 +17,7 @@ from runner.server.store.blobs import BlobStoreError
 
 
 class ObjectBlobStore:
-    """Blobs as objects `AB/ABCD...` below the URL's prefix. Object stores never show incomplete objects."""
+    """Stores a blob as the object `AB/ABCD...` under the URL's prefix, where `ABCD...` is its SHA-256."""
 
     def __init__(self, url: str) -> None:
         """Open the store; raise UsageError if the URL is not valid."""
@@ -33,7 +33,7 @@ class ObjectBlobStore:
         return f"{sha256[:2]}/{sha256}"
 
     def has(self, sha256: str) -> bool:
-        with _store_errors("the blob store does not answer"):
+        with _as_blob_store_error("the blob store does not answer"):
             try:
                 obstore.head(self._store, self._key(sha256))
             except FileNotFoundError:
@@ -43,11 +43,11 @@ class ObjectBlobStore:
     def put(self, sha256: str, file: Path) -> None:
         if self.has(sha256):
             return
-        with _store_errors(f"cannot store the blob {sha256[:12]}"):
+        with _as_blob_store_error(f"cannot store the blob {sha256[:12]}"):
             obstore.put(self._store, self._key(sha256), file)
 
     def open(self, sha256: str) -> IO[bytes]:
-        with _store_errors(f"cannot read the blob {sha256[:12]}"):
+        with _as_blob_store_error(f"cannot read the blob {sha256[:12]}"):
             try:
                 return io.BufferedReader(_RawReader(obstore.open_reader(self._store, self._key(sha256))))
             except FileNotFoundError as error:
@@ -66,8 +66,8 @@ class ObjectBlobStore:
 
 
 @contextmanager
-def _store_errors(problem: str) -> Iterator[None]:
-    """Convert errors of the object store and of local files in a `with` block to a BlobStoreError about `problem`."""
+def _as_blob_store_error(problem: str) -> Iterator[None]:
+    """Convert errors of the object store and of local files in the `with` block to a BlobStoreError."""
     try:
         yield
     except (BaseError, OSError) as error:

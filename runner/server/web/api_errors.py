@@ -1,6 +1,6 @@
 """Errors of the API: each has a code for programs, a message, and perhaps a list of problems.
 
-`add_error_handlers` maps exceptions to these errors. Middleware and pages build them with `error_response`.
+`add_error_handlers` maps exceptions to these errors. Middleware and pages build error responses with `error_response`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from runner.base.errors import NipRunError, NotFoundError, ReleaseError, TakenError, UsageError
-from runner.server.store.database import is_disk_full
+from runner.server.store.database import is_disk_error
 from runner.server.uploads.pieces import DiskFullError, OffsetError
 
 LOG = logging.getLogger("nip_run.server")
@@ -93,11 +93,10 @@ def add_error_handlers(app: FastAPI) -> None:
         return error_response(error.status_code, code, str(error.detail), headers=headers)
 
     async def handle_database_error(_: Request, error: Exception) -> JSONResponse:
-        if isinstance(error, OperationalError) and is_disk_full(error):
-            LOG.error("the disk of the database is full", exc_info=error)
-            return error_response(
-                507, "full", "the server's disk is full; ask the server's administrator to free space"
-            )
+        if isinstance(error, OperationalError) and is_disk_error(error):
+            LOG.error("the database cannot write to its disk", exc_info=error)
+            message = "the server's disk is full; ask the server's administrator to free space"
+            return error_response(507, "full", message)
         LOG.error("the database does not answer", exc_info=error)
         message = "the server's database does not answer; try again in a minute"
         return error_response(503, "busy", message, headers={"retry-after": "2"})

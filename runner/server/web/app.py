@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from runner.server.accounts.accounts import viewer_of_token
-from runner.server.boards.updates import Boards
+from runner.server.boards.updates import BoardUpdater
 from runner.server.service import Service
 from runner.server.web import health
 from runner.server.web.allowed_hosts import HostCheck
@@ -24,7 +24,7 @@ from runner.server.web.health import Readiness
 from runner.server.web.observability import RequestLog, RequestMetrics
 from runner.server.web.openapi import add_openapi_document
 from runner.server.web.pages.routes import add_pages
-from runner.server.web.pages.run_cache import RunPages
+from runner.server.web.pages.run_cache import RunPageCache
 from runner.server.web.pages.site import ServerSite
 from runner.server.web.rate_limits import OpenRequestLimit, RateLimit
 from runner.server.web.request_bodies import BodyLimit
@@ -37,7 +37,7 @@ CLEANUP_SECONDS = 600.0
 
 def create_app(server: Service) -> FastAPI:
     """Build the application of a server."""
-    site = ServerSite(Boards(server.settings, server.database), RunPages(server.settings))
+    site = ServerSite(BoardUpdater(server.settings, server.database), RunPageCache(server.settings))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -21,12 +21,10 @@ LOG = logging.getLogger("nip_run.server")
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 """Upper bounds of the histogram's buckets, in seconds."""
 _STANDARD_FIELDS = frozenset((*vars(logging.makeLogRecord({})), "color_message"))
-"""Fields that every log record has, so they are not from `extra`; uvicorn adds `color_message`."""
+"""Fields of every log record; `color_message` is uvicorn's. All other fields of a record come from `extra`."""
 CLIENT_CLOSED = 499
 """Logged status of a request whose client disconnected before the response."""
 _UNLOGGED_PATHS = ("/healthz", "/readyz", "/metrics")
-
-
 _TOKEN_PATTERN = re.compile(r"(nip_[a-z0-9]{12}_)[A-Za-z0-9_-]+")
 """A token in a log message, for example because a client put its token into a path by mistake."""
 
@@ -61,7 +59,7 @@ class RequestMetrics:
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str, int]] = Counter()
         self.bucket_counts: Counter[float] = Counter()
-        """The number of requests that took at most as many seconds as each of `BUCKETS` says."""
+        """For each bound in `BUCKETS`, the number of requests that took at most that many seconds."""
         self.sum_seconds = 0.0
         self.sent_bytes = self.received_bytes = self.open_requests = 0
         self.started_at = time.time()
@@ -75,8 +73,8 @@ class RequestMetrics:
     def lines(self) -> Iterator[str]:
         """Yield the metrics in Prometheus's text format.
 
-        Routes are path templates such as `/board/{page}`, so clients cannot create new series. `began_seconds` is the
-        Unix time when the server started.
+        Routes are path templates such as `/board/{page}`, so clients cannot create metrics by requesting other paths.
+        `began_seconds` is the Unix time when the server started.
         """
         yield "# TYPE nip_run_requests_total counter"
         for (method, route, status), count in sorted(self.requests.items()):
@@ -97,7 +95,7 @@ class RequestMetrics:
 
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-"""Methods with series of their own in the metrics. All others count as `other`, because clients can invent methods."""
+"""Methods that the metrics count separately. All others count as `other`, because clients can invent methods."""
 
 
 class RequestLog:
@@ -151,10 +149,10 @@ class RequestLog:
             LOG.info("request", extra=fields)
 
     def _warn_of_unknown_proxy(self, scope: Scope) -> None:
-        """Warn once if a proxy that `--behind-proxy` does not name sends requests.
+        """Warn once if requests come through a proxy that is missing in `--behind-proxy`.
 
-        The rate limits treat all clients of such a proxy as one caller. In the log entry, `named` has the trusted
-        proxies, and `error` says what to do.
+        The rate limits treat all clients of such a proxy as one caller. The log fields `named`
+        (the trusted proxies) and `error` (a hint) have the names of earlier versions.
         """
         peer = None if self._has_warned else untrusted_peer(scope, self._trusted_proxies)
         if peer is not None:

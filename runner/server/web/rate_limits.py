@@ -40,7 +40,7 @@ UNLIMITED_PATHS = ("/healthz", "/readyz")
 _SIGN_IN_PATH = "/login"
 
 
-class Buckets:
+class CallerBuckets:
     """The buckets of all callers."""
 
     def __init__(self, rate: float, size: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -100,8 +100,8 @@ class RateLimit:
 
     def __init__(self, app: ASGIApp, rate: float, proxies: tuple[str, ...], is_valid: Callable[[str], bool]) -> None:
         self._app, self._proxies = app, proxies
-        self._buckets = Buckets(rate, rate * BURST_SECONDS) if rate > 0 else None
-        self._guesses = Buckets(GUESSES_PER_MINUTE / 60, GUESSES_PER_MINUTE)
+        self._buckets = CallerBuckets(rate, rate * BURST_SECONDS) if rate > 0 else None
+        self._guesses = CallerBuckets(GUESSES_PER_MINUTE / 60, GUESSES_PER_MINUTE)
         self._tokens = TokenCache(is_valid)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -9,7 +9,7 @@ from runner.game.prompts.templates import PromptSet
 from runner.game.protocols.protocol import Protocol
 from runner.spec.experiment import Experiment
 from runner.spec.paired_design import stance_problems
-from runner.spec.tournament_roles import GAMES_PER_DATAPOINT, judges_of, seats_of
+from runner.spec.tournament_roles import GAMES_PER_REPEAT, judges_of, seats_of
 from runner.spec.tournament_settings import TournamentSettings
 
 _SECTION = "tournament"
@@ -145,7 +145,7 @@ def _size_problems(
         )
     if settings.games is None:
         return
-    per_datapoint = GAMES_PER_DATAPOINT * experiment.rollouts.per_datapoint
+    per_datapoint = GAMES_PER_REPEAT * experiment.rollouts.per_datapoint
     fewest = per_datapoint * (count_pairings(experiment, settings, protocol) if is_round_robin else 1)
     if settings.games < fewest:
         unit = "one datapoint in each pairing" if is_round_robin else "one datapoint of one pairing"

@@ -88,7 +88,7 @@ def find_roles(table: Table, path: Path) -> ColumnRoles | None:
     if "solution" in columns and "question" not in columns and "claim" not in columns:
         columns["claim"] = columns.pop("solution")
     roles = ColumnRoles(columns, _label_meanings(values[columns["label"]], is_text=table.labels_are_text), is_code)
-    _check_rows(roles, values, _RowNames(path, len(table.rows)))
+    _check_rows(roles, values, _RowNamer(path, len(table.rows)))
     return roles
 
 
@@ -172,7 +172,7 @@ def _label_text(value: Any) -> str:
     return "" if _is_empty(value) else normalize_text(value)
 
 
-def _check_rows(roles: ColumnRoles, values: Mapping[str, Sequence[Any]], names: _RowNames) -> None:
+def _check_rows(roles: ColumnRoles, values: Mapping[str, Sequence[Any]], names: _RowNamer) -> None:
     """Add notices, counts and keys for rows without a label or text, with an unknown label, and for duplicates."""
     columns, labels = roles.columns, [_label_text(value) for value in values[roles.columns["label"]]]
     judged = [role for role in PROMPT_ROLES if role in columns and role != "context"]
@@ -210,7 +210,7 @@ def _check_rows(roles: ColumnRoles, values: Mapping[str, Sequence[Any]], names: 
 
 
 def _describe_duplicates(
-    roles: ColumnRoles, texts: Sequence[Any], labels: Sequence[str], repeated: Sequence[list[int]], names: _RowNames
+    roles: ColumnRoles, texts: Sequence[Any], labels: Sequence[str], repeated: Sequence[list[int]], names: _RowNamer
 ) -> None:
     """Add notices and counts for rows with the same content: those with one label, and those whose labels differ."""
     duplicates, conflicts = [], []
@@ -245,7 +245,7 @@ def _describe_duplicates(
         roles.counts["with conflicting labels"] = sum(len(rows) for rows, _ in conflicts)
 
 
-class _RowNames:
+class _RowNamer:
     """Names rows by their lines in a text file, or by their numbers if the lines are not known."""
 
     def __init__(self, path: Path, count: int) -> None:

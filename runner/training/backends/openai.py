@@ -58,7 +58,7 @@ class _Submission:
     job: str | None = None
     """The id of the job; None until it is known."""
     earlier_jobs: set[str] = field(default_factory=set)
-    """The ids of earlier jobs, which must not be mistaken for this one."""
+    """The ids of earlier jobs, which must not be mistaken for the job of this submission."""
 
     @classmethod
     def from_notes(cls, notes: Sequence[JobNote]) -> _Submission:

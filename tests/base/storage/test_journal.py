@@ -126,7 +126,7 @@ def test_a_newer_journal_is_neither_read_nor_cut(tmp_path: Path) -> None:
     newer = encode(0, {"kind": "begun", "format": 3}) + b"what is torn by our rules"
     path.write_bytes(newer)
     for use in (opened_and_closed, check_log_format, lambda file: list(read_journal(file))):
-        with pytest.raises(NewerFormatError, match=r"format is 3, this one knows up to 2"):
+        with pytest.raises(NewerFormatError, match=r"format is 3, this version reads up to 2"):
             use(path)
     assert path.read_bytes() == newer
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from runner.base.errors import ReleaseError, RunError, UsageError
-from runner.registry.transports.http.tokens import normalize_address, store_token, token_for, tokens_file
+from runner.registry.transports.http.tokens import normalize_address, store_token, token_for, tokens_path
 from runner.registry.transports.http.transport import HttpTransport
 from runner.registry.transports.timeouts import Timeouts
 from runner.server.accounts.accounts import Scope
@@ -116,12 +116,12 @@ def test_a_token_that_is_kept_goes_to_its_address_alone_and_nobody_else_may_read
         assert store_token(mine, SECRET) is False
         assert list_releases(mine) == list_releases(other) == []
         assert (came[0]["authorization"], "authorization" in other_came[0]) == (f"Bearer {SECRET}", False)
-    assert tokens_file() == config / "nip-run" / "tokens.json"
-    assert stat.S_IMODE(tokens_file().stat().st_mode) == 0o600
-    tokens_file().chmod(0o644)
+    assert tokens_path() == config / "nip-run" / "tokens.json"
+    assert stat.S_IMODE(tokens_path().stat().st_mode) == 0o600
+    tokens_path().chmod(0o644)
     with pytest.raises(RunError, match="other users can read"):
         token_for(mine)
-    tokens_file().chmod(0o600)
+    tokens_path().chmod(0o600)
     assert store_token(mine, None) is True
     assert token_for(mine) is None
 
@@ -184,7 +184,7 @@ def test_login_keeps_what_the_server_knows_and_shows_it_nowhere(config: Path, tm
         done = said(given=f"{token}\n")
         assert done.returncode == 0, done.stderr
         assert "logged in as acme, who may publish as acme" in done.stdout
-        assert json.loads(tokens_file().read_bytes()) == {server.address: token}
+        assert json.loads(tokens_path().read_bytes()) == {server.address: token}
         wrong = said(given=SECRET)
         assert (wrong.returncode, "does not accept this token" in wrong.stderr) == (2, True)
         assert token_for(server.address) == token  # which is the one from before

@@ -12,7 +12,7 @@ import pytest
 
 from runner.game.protocols.tree_shape import TreeShape
 from runner.results.finetune.examples import ExampleSource, Preference
-from runner.results.finetune.files import FineTuneFiles, Trees
+from runner.results.finetune.files import FineTuneFiles, TreeSettings
 from runner.results.finetune.formats import FORMATS
 from runner.results.finetune.game_lines import build_example, is_in_validation
 from runner.rollouts.plan import Plan
@@ -286,7 +286,7 @@ def test_preferences_go_to_the_files_of_their_agent_and_group(tmp_path: Path, co
     format_ = FORMATS[consumer, "dpo"]
     seats = Plan(load_spec(spec_file(tmp_path, size=2))).agents()
     settings = FineTune(formats=(consumer,), min_examples=1)
-    files = FineTuneFiles(tmp_path / "out", settings, seats, "run", Trees(TreeShape(2, 1), 0))
+    files = FineTuneFiles(tmp_path / "out", settings, seats, "run", TreeSettings(TreeShape(2, 1), 0))
     for index in range(3):
         for agent in ("prover", "verifier"):
             pair = Preference([{"role": "user", "content": f"{agent} {index}"}], "good", "bad")

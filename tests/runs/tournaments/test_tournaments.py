@@ -258,7 +258,7 @@ def test_the_worst_case_covers_the_pairings_that_cost_most(tmp_path: Path) -> No
         tmp_path, "http://127.0.0.1:9/v1", models=prices, tournament={"pairing": "adaptive", "games": 24}
     )
     plan = TournamentPlan(load_spec(path))
-    games = plan.all_games()
+    games = plan.list_game_plans()
     assert sum(leg.size for leg in games) == 24
     assert {agent.model for leg in games for agent in leg.spec.experiment.agents.values()} >= {"strong"}
     assert all("strong" in {agent.model for agent in leg.spec.experiment.agents.values()} for leg in games)

@@ -34,7 +34,7 @@ from runner.runs.workers.leases import (
     game_key_of_sample,
 )
 from runner.runs.workers.remote_errors import RemoteError
-from runner.runs.workers.worker_deaths import MAX_DEATHS, MAX_EARLY_DEATHS, WorkerDeaths
+from runner.runs.workers.worker_deaths import MAX_DEATHS, MAX_EARLY_DEATHS, WorkerDeathCounter
 from runner.runs.workers.writer_state import WorkerSlot
 from runner.spec.datasets.datapoint import Datapoint
 from runner.spec.loader import load_spec
@@ -226,7 +226,7 @@ def test_all_games_of_a_datapoint_go_to_one_place_where_they_share_calls() -> No
 
 
 def test_a_game_whose_workers_die_is_played_alone_and_then_ends_the_run_by_name() -> None:
-    book, deaths = LeaseBook(iter([job(0), job(1)]), lambda _: True, 1, by_datapoint=False), WorkerDeaths(2)
+    book, deaths = LeaseBook(iter([job(0), job(1)]), lambda _: True, 1, by_datapoint=False), WorkerDeathCounter(2)
     first, second = book.next_game_for(0), book.next_game_for(0)
     assert first is not None
     assert second is not None
@@ -251,7 +251,7 @@ def test_a_game_whose_workers_die_is_played_alone_and_then_ends_the_run_by_name(
     [(False, MAX_EARLY_DEATHS, "before they were ready for a game"), (True, MAX_DEATHS, "no game was finished")],
 )
 def test_workers_that_die_again_and_again_end_the_run(was_ready: bool, most: int, words: str) -> None:
-    deaths = WorkerDeaths(2)
+    deaths = WorkerDeathCounter(2)
     for _ in range(most - 1):
         deaths.count(WorkerSlot(0), "ended with exit code 1: no memory", was_ready=was_ready)
     with pytest.raises(RunError, match=f"{words}.*no memory"):

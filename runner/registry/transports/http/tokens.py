@@ -32,7 +32,7 @@ def normalize_address(address: str) -> str:
     """Return the address of a server without a default port and without a slash at its end.
 
     Raises:
-        UsageError: it is not the address of a server, or a remote server has no TLS.
+        UsageError: the address is not that of a server, or a remote server has no TLS.
     """
     try:
         url = httpx2.URL(address)
@@ -62,7 +62,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def token_for(base: str) -> str | None:
+def token_for(server: str) -> str | None:
     """Return the token for a server; None if the user has no token for it.
 
     Raises:
@@ -70,40 +70,40 @@ def token_for(base: str) -> str | None:
         RunError: the stored tokens cannot be read.
     """
     token, registry = os.environ.get(TOKEN_ENV, "").strip(), os.environ.get(REGISTRY_ENV, "")
-    # A stored token is not used instead: it could belong to another account than the user expects.
+    # Do not use a stored token instead, which could belong to another account than the user expects.
     if token and not registry.startswith(("http://", "https://")):
         raise UsageError(
-            f"{TOKEN_ENV} is set, but {REGISTRY_ENV} does not name its server: set {REGISTRY_ENV}={base}, or unset "
+            f"{TOKEN_ENV} is set, but {REGISTRY_ENV} does not name its server: set {REGISTRY_ENV}={server}, or unset "
             f"{TOKEN_ENV}"
         )
-    return token if token and _is_same_server(registry, base) else _read_tokens().get(base)
+    return token if token and _is_same_server(registry, server) else _read_tokens().get(server)
 
 
-def is_token_for_other_server(base: str) -> bool:
+def is_token_for_other_server(server: str) -> bool:
     """Return whether `NIP_RUN_TOKEN` is set for another server."""
-    return bool(os.environ.get(TOKEN_ENV, "").strip()) and not _is_same_server(os.environ.get(REGISTRY_ENV, ""), base)
+    return bool(os.environ.get(TOKEN_ENV, "").strip()) and not _is_same_server(os.environ.get(REGISTRY_ENV, ""), server)
 
 
-def _is_same_server(address: str, base: str) -> bool:
+def _is_same_server(address: str, server: str) -> bool:
     with suppress(UsageError):
-        return normalize_address(address) == base
+        return normalize_address(address) == server
     return False
 
 
-def tokens_file() -> Path:
+def tokens_path() -> Path:
     """Return the path of the file where `login` stores tokens."""
     config = os.environ.get("XDG_CONFIG_HOME", "")
     folder = Path(config) if config.startswith("/") else Path("~/.config").expanduser()
     return folder / "nip-run" / "tokens.json"
 
 
-def store_token(base: str, token: str | None) -> bool:
+def store_token(server: str, token: str | None) -> bool:
     """Store the token for a server, or remove it if `token` is None; return whether an earlier token was stored.
 
     Raises:
         RunError: the file cannot be written.
     """
-    path = tokens_file()
+    path = tokens_path()
     try:
         make_folders(path.parent)
         path.parent.chmod(stat.S_IRWXU)
@@ -111,9 +111,9 @@ def store_token(base: str, token: str | None) -> bool:
         raise RunError(f"cannot write {path}: {error.strerror}; set XDG_CONFIG_HOME to another folder") from error
     with locked(path.with_name(".lock"), str(path), 10):
         tokens = _read_tokens()
-        had_token = tokens.pop(base, None) is not None
+        had_token = tokens.pop(server, None) is not None
         if token is not None:
-            tokens[base] = token
+            tokens[server] = token
         atomic_write(path, orjson.dumps(tokens, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS) + b"\n", mode=0o600)
     return had_token
 
@@ -124,7 +124,7 @@ def _read_tokens() -> dict[str, str]:
     Raises:
         RunError: the file is damaged, or other users can read it.
     """
-    path = tokens_file()
+    path = tokens_path()
     try:
         data = read_bounded(path, _MAX_BYTES)
         mode = path.stat().st_mode

@@ -231,17 +231,17 @@ class RayWorker:
             if isinstance(message, messages.WorkerReady):
                 self._pool.has_had_ready_worker = True
 
-    def _exit(self, what_happened: str) -> None:
+    def _exit(self, exit_reason: str) -> None:
         """Report that the actor is gone, and kill it in case it is only unreachable."""
         self._kill_actor()
         self._is_placed = False
         on_exit, self._on_exit = self._on_exit, None
         if on_exit is not None:
-            on_exit(what_happened)
+            on_exit(exit_reason)
 
-    def kill(self, what_happened: str) -> None:
+    def kill(self, exit_reason: str) -> None:
         self._receive_task.cancel()
-        self._exit(f"{self._location} {what_happened}")
+        self._exit(f"{self._location} {exit_reason}")
 
     def _kill_actor(self) -> None:
         if self._actor is not None:

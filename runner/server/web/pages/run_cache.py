@@ -118,7 +118,7 @@ class Lane:
         return len(self.tasks) < MAX_UNFINISHED and requester_pages < MAX_PER_REQUESTER
 
 
-class RunPages:
+class RunPageCache:
     """The cached pages of a server, and the lanes that build them."""
 
     def __init__(self, settings: Settings) -> None:

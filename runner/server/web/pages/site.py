@@ -17,9 +17,9 @@ from runner.documents.releases.reference import Kind, Reference
 from runner.pages.report.served import ServedPage
 from runner.server.accounts.browser_sessions import BrowserSession
 from runner.server.boards.snapshot import BoardSnapshot
-from runner.server.boards.updates import Boards
+from runner.server.boards.updates import BoardUpdater
 from runner.server.web.browser_session import find_session
-from runner.server.web.pages.run_cache import RunPages
+from runner.server.web.pages.run_cache import RunPageCache
 from runner.server.web.responses import PRIVATE, PageCache, page_response
 from runner.server.web.views import ReleaseLine, View
 
@@ -31,8 +31,8 @@ RETRY_SECONDS = 3
 class ServerSite:
     """The boards and caches that the pages share."""
 
-    boards: Boards
-    run_pages: RunPages
+    boards: BoardUpdater
+    run_pages: RunPageCache
     page_cache: PageCache = field(default_factory=PageCache)
 
 

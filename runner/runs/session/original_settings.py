@@ -1,7 +1,7 @@
 """Finds the chat formats and order of turns that an existing run started with, if its spec does not set them.
 
-Commands need them to find the folder of the run. Between the start of a run and its resumption, the meaning of a spec
-can change in two ways:
+Commands need these settings to find the run's folder. Between the start of a run and its resumption, the meaning of a
+spec can change in two ways:
 
 - If a spec sets no `chat_format`, the address of the model's server (`base_url`) decides the format. The address may
   change between processes, and nip-run 0.1.0 used the format `openai` for every address.
@@ -36,7 +36,7 @@ MAX_COMBINATIONS = 16
 """The maximum number of combinations of chat formats to try. The first one has the format of 0.1.0 for all groups."""
 
 
-def with_original_formats(
+def with_original_settings(
     plan: P, results: Results, selection: RunSelection = OWN_RUN, *, other_run_ids: Collection[str] = ()
 ) -> tuple[P, str | None]:
     """Return a plan with the chat formats and order of turns that its run, or the run it replays, started with.
@@ -75,12 +75,12 @@ def with_original_formats(
     return plan, None
 
 
-def plans_with_original_formats(
+def plans_with_original_settings(
     plans: Sequence[P], results: Results, selection: RunSelection = OWN_RUN
 ) -> tuple[list[P], list[list[str]]]:
-    """Return the plans of one command, changed by `with_original_formats`, and a list of notes for each."""
+    """Return the plans of one command, changed by `with_original_settings`, and a list of notes for each."""
     run_ids = {plan.run_id for plan in plans}
-    pairs = [with_original_formats(plan, results, selection, other_run_ids=run_ids - {plan.run_id}) for plan in plans]
+    pairs = [with_original_settings(plan, results, selection, other_run_ids=run_ids - {plan.run_id}) for plan in plans]
     return [plan for plan, _ in pairs], [[] if note is None else [note] for _, note in pairs]
 
 

@@ -1,6 +1,7 @@
 """Writes finished rollouts to the files of a run: tables, metrics, statistics of trees and fine-tune files.
 
-A session passes each rollout, or its outputs if a worker has built them, in the order of the plan.
+In the order of the plan, a session calls `add` with each rollout, or `add_output` if a worker has already built the
+rollout's output.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import orjson
 from runner.base.errors import RunError
 from runner.base.storage.atomic_files import atomic_write
 from runner.base.text import counted
-from runner.results.finetune.files import REPORT, FineTuneFiles, Trees, remove_files
+from runner.results.finetune.files import REPORT, FineTuneFiles, TreeSettings, remove_files
 from runner.results.folder import FINE_TUNE, RunFolder
 from runner.results.metric_computation import Metrics
 from runner.results.stopping_rule import StoppedDebates, StoppingDecision
@@ -26,27 +27,27 @@ from runner.runs.execution.game_outputs import OutputBuilder, RolloutOutput, fin
 from runner.statistics.variance_components import Scores, variance_section
 
 
-class RolloutSinks:
+class RolloutWriter:
     """Writes the files of a run from its rollouts, which arrive in the order of the plan."""
 
     def __init__(self, plan: Plan, folder: RunFolder) -> None:
         self._folder, self._tree_shape = folder, plan.tree_shape
         self._metrics = Metrics(plan.spec.protocol, plan.seats)
         self._scores = Scores()
-        # Without repeats, the components of the variance are unknown, and the scores would only need memory.
-        self._counts_scores = plan.tree_shape is None and plan.spec.experiment.rollouts.per_datapoint > 1
+        # With one game about each datapoint, the variance has no components to estimate.
+        self._keeps_scores = plan.tree_shape is None and plan.spec.experiment.rollouts.per_datapoint > 1
         stopping_note = None if plan.debates is None else plan.debates.stopping_note
         self._stopped_debates = None if stopping_note is None else StoppedDebates(plan, stopping_note)
         self._statistics = None if self._tree_shape is None else TreeStatistics(plan.spec.protocol, self._tree_shape)
         self._table_parts = PartFiles(folder.path)
         self._fine_tune = fine_tune_settings(plan)
-        trees = None if self._tree_shape is None else Trees(self._tree_shape, plan.spec.experiment.seed)
+        tree_settings = None if self._tree_shape is None else TreeSettings(self._tree_shape, plan.spec.experiment.seed)
         self._fine_tune_files: FineTuneFiles | None = None
         if self._fine_tune:
             try:
                 self._fine_tune_files = FineTuneFiles(
-                    folder.make(FINE_TUNE), self._fine_tune, plan.players(), folder.run_id, trees,
-                    swapped=plan.players(swapped=True) if plan.seats else {},
+                    folder.make(FINE_TUNE), self._fine_tune, plan.players(), folder.run_id, tree_settings,
+                    swapped_agents=plan.players(swapped=True) if plan.seats else {},
                 )  # fmt: skip
             except BaseException:
                 self.discard()
@@ -60,7 +61,7 @@ class RolloutSinks:
         return self._table_parts.folder
 
     def add(self, rollout: Rollout) -> None:
-        """Add one rollout to all files. `end_job` adds what needs all rollouts of a job."""
+        """Add one rollout to all files. `end_job` adds what depends on all rollouts of a job."""
         self.add_output(self._builder.build(rollout))
         if self._stopped_debates is not None:
             self._stopped_debates.add(rollout)
@@ -68,14 +69,14 @@ class RolloutSinks:
     def add_output(self, output: RolloutOutput) -> None:
         """Add the outputs of one rollout to the tables, metrics and examples."""
         self._table_parts.add(output.rows)
-        self._metrics.count(output.measurement)
-        if output.score is not None and self._counts_scores:
+        self._metrics.add_measurement(output.measurement)
+        if output.score is not None and self._keeps_scores:
             self._scores.add(*output.score)
         if self._fine_tune_files is not None:
             self._fine_tune_files.put(output.examples)
 
     def end_job(self, rollouts: Sequence[Rollout]) -> None:
-        """Add what needs all rollouts of a job: the statistics and preference pairs of a tree."""
+        """Add what depends on all rollouts of a job (a game or a tree): a tree's statistics and preference pairs."""
         root = build_tree(rollouts, self._tree_shape) if self._tree_shape is not None else None
         if root is not None and self._statistics is not None:
             self._statistics.add(root)
@@ -95,12 +96,12 @@ class RolloutSinks:
 
     def finish(self, decision: StoppingDecision | None = None) -> list[str]:
         """Write the metrics, move the fine-tune files to their final location, and return notes for the user."""
-        # These statistics have the same names as in the original implementation of the paper.
-        trees = {} if self._statistics is None else self._statistics.original_statistics()
+        # These statistics have the names of the original implementation (Neural Interactive Proofs, ICLR 2025).
+        tree_statistics = {} if self._statistics is None else self._statistics.original_statistics()
         summary = {
             "run_id": self._folder.run_id,
             **self._metrics.summary(),
-            "original_statistics": {**self._metrics.original_statistics(), **trees},
+            "original_statistics": {**self._metrics.original_statistics(), **tree_statistics},
             "variance": variance_section(self._scores),
         }
         summary = summary if decision is None else decision.apply_to(summary)

@@ -1,4 +1,4 @@
-"""Check that the files of a run's release outside `data/` agree with the files in `data/`, for `verify`.
+"""For `verify`: check that the files outside `data/` in a run's release agree with the files in `data/`.
 
 Users see the files outside `data/` first: the hyperparameters, the spec that includes them, and the metrics.
 """
@@ -16,7 +16,7 @@ from runner.base.text import in_one_line, shortened
 from runner.documents.yaml_reader import Document, parse_yaml
 from runner.documents.yaml_writer import dump, dump_inline
 from runner.registry.bundles import parameters, run_data
-from runner.registry.check_notes import limit_differences
+from runner.registry.check_notes import limit_messages
 from runner.registry.fetched_release import FetchedRelease, read_small
 from runner.registry.metric_differences import MAX_SHOWN, is_from_other_version
 from runner.results.folder import RunFolder
@@ -25,13 +25,13 @@ from runner.spec.origin import DATA
 from runner.spec.run_names import SAVED_SPEC
 
 
-def find_extra_file_problems(
+def find_differences_from_data(
     fetched: FetchedRelease, run: RunFolder, ignored: frozenset[str] = frozenset()
 ) -> Iterator[str]:
     """Yield a message for each value in the files outside `data/` that differs from `data/`; skip `ignored` files.
 
-    The files may lack values. If another version of nip-run recorded the run, `run_data.yaml` may also have values that
-    `data/` lacks.
+    A value that is missing outside `data/` is not a problem. If another version of nip-run recorded the run, nor is a
+    value that only `run_data.yaml` has.
 
     Raises:
         NipRunError: a file of the run cannot be read.
@@ -39,16 +39,15 @@ def find_extra_file_problems(
     manifest, spec = run.manifest(), ModelSource(run.path).spec
     metrics = read_json(run.metrics) if run.metrics.is_file() else {}
     expected_files = {
-        parameters.FILE: dump(spec).encode(),
-        SAVED_SPEC: parameters.SPEC.encode(),
+        parameters.FILE_NAME: dump(spec).encode(),
+        SAVED_SPEC: parameters.SPEC_TEXT.encode(),
         run_data.FILE: run_data.build_run_data(manifest, metrics),
     }
     for name, expected in expected_files.items():
         if name not in ignored and fetched.release.file(name) is not None:
             may_have_more = name == run_data.FILE and is_from_other_version(manifest)
-            yield from limit_differences(
-                _find_differences(name, fetched.folder / name, expected, may_have_more=may_have_more), "values"
-            )
+            messages = _find_differences(name, fetched.folder / name, expected, may_have_more=may_have_more)
+            yield from limit_messages(messages, unit="values")
 
 
 def _find_differences(name: str, path: Path, expected: bytes, *, may_have_more: bool) -> Iterator[str]:
