@@ -37,7 +37,7 @@ _JSON_METRICS = (
 """Keys of the metrics file that the JSON output includes."""
 
 
-def as_json(result: FinishedRun) -> dict[str, Any]:
+def as_json(result: FinishedRun) -> dict[str, object]:
     """Return a run's result as JSON data. The counts of a run with parts cover the games of all parts."""
     totals = result.metrics.get("games") or result.manifest.to_json()
     return {
