@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from runner.base.text import counted, with_interval
 from runner.cli.arguments import results_option_text
@@ -37,7 +38,7 @@ _JSON_METRICS = (
 """Keys of the metrics file that the JSON output includes."""
 
 
-def as_json(result: FinishedRun) -> dict[str, object]:
+def as_json(result: FinishedRun) -> dict[str, Any]:
     """Return a run's result as JSON data. The counts of a run with parts cover the games of all parts."""
     totals = result.metrics.get("games") or result.manifest.to_json()
     return {
