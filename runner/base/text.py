@@ -100,9 +100,9 @@ def with_interval(value: float | None, low: float | None, high: float | None, pl
     return decimal(value, places, none) + ("" if ends is None else f" [{', '.join(ends)}]")
 
 
-def p_value(p: float | None) -> str:
+def p_value(p: float | None, none: str = "-") -> str:
     """Format a p-value: `0.0421`, or `<0.0001`."""
-    return "<0.0001" if p is not None and p < 1e-4 else decimal(p, 4)
+    return "<0.0001" if p is not None and p < 1e-4 else decimal(p, 4, none)
 
 
 def p_statement(p: float) -> str:

@@ -37,10 +37,10 @@ def dollars(cost: float | None) -> str:
     return f"${cost:,.2f}" if cost >= 10 or not cost else f"${cost:,.4f}"
 
 
-def interval(row: Any) -> str:
+def interval(row: Any, between: str = " to ") -> str:
     """Format the 95 % interval of an estimate or its row, such as `0.620 to 0.790`; "" if there is none."""
     ends = row if isinstance(row, Mapping) else vars(row)
-    return " to ".join(text.interval_ends(ends["ci_low"], ends["ci_high"]) or ())
+    return between.join(text.interval_ends(ends["ci_low"], ends["ci_high"]) or ())
 
 
 def elapsed(started: str | None, finished: str | None) -> str:
