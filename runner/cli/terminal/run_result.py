@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from runner.base.text import counted, with_interval
 from runner.cli.arguments import results_option_text
