@@ -1,10 +1,10 @@
 """Compute the metrics of a run from its rollouts: estimates with intervals, clustered by groups of datapoints.
 
 Without `dataset.group_by`, each datapoint is a group. Rollouts are streamed: a mean needs a count, a sum and a sum of
-squares for each group (`ClusterSums`), and metrics such as d' and AUROC need a few bytes for each rollout
-(`JudgedGames`). The clustered error follows Miller 2024 (arXiv 2411.00640). The interval of proportions follows Wilson
-1927 at the effective sample size, corrected by Student's t. `benchmarks/coverage.py` measures the coverage of the
-intervals.
+squares for each group (`ClusterSums`), and metrics such as the area under the ROC curve need a few bytes for each
+rollout (`JudgedGames`). The clustered error follows Miller 2024 (arXiv 2411.00640). The interval of proportions follows
+Wilson 1927 at the effective sample size, corrected by Student's t. `benchmarks/coverage.py` measures the coverage of
+the intervals.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def bound_shares(p: Floats, bound: Codes | None) -> tuple[float, float]:
     """Return two shares of the known probabilities: all that are only bounds, and the bounds far from 0 and 1.
 
     Most metrics clip probabilities at `LOG_FLOOR`, so a bound closer to 0 or 1 counts like the probability. Metrics of
-    the order of games, such as AUROC, do not clip them.
+    the order of games, such as the area under the ROC curve (AUROC), do not clip them.
     """
     if bound is None:
         return 0.0, 0.0

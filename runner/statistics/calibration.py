@@ -3,8 +3,8 @@
 The Brier score is the mean of (p - y)^2 (Brier 1950). Its decomposition (Murphy 1973) is over ten bins of equal width:
 reliability = sum of n_b/n (mean p - mean y)^2, resolution = sum of n_b/n (mean y - overall)^2, uncertainty =
 overall (1 - overall). Brier = reliability - resolution + uncertainty holds exactly if all probabilities of a bin are
-equal; otherwise the variation within bins is left over. ECE = sum of n_b/n |mean p - mean y| over the same bins (Naeini
-2015).
+equal; otherwise the variation within bins is left over. The expected calibration error (Naeini 2015) is ECE = sum of
+n_b/n |mean p - mean y| over the same bins.
 
 The gap of a bin is mean p - mean y. ECE, reliability and resolution are sizes: sums over bins of absolute values or of
 squares. Errors of the gaps enlarge these sizes, so they are biased upwards if the true gaps are near 0. The intervals

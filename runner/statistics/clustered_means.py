@@ -121,10 +121,11 @@ def difference_error(first: Share, second: Share, scale: float = 1.0, slopes: In
 def mover_interval(
     first: tuple[float, float, float], second: tuple[float, float, float], correlation: float
 ) -> Interval:
-    """Return an interval of first - second, each given as value, low and high (MOVER, Zou and Donner 2008).
+    """Return an interval of first - second, each given as value, low and high.
 
-    The distance from a value to its own limit is taken as its error on that side. So the interval is as asymmetric as
-    the two intervals are, and it has a width even if all games are right or all are wrong.
+    The method is MOVER, "method of variance estimates recovery" (Zou and Donner 2008). It takes the distance from a
+    value to its limit as the error on that side. So the interval is as asymmetric as the two intervals are, and it has
+    a width even if all games are right or all are wrong.
     """
     (a, a_low, a_high), (b, b_low, b_high) = first, second
 

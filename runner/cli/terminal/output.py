@@ -36,7 +36,7 @@ def configure_streams() -> None:
 
 
 def say(text: str = "", style: str = "") -> None:
-    """Print one or more lines on stdout. `style` has SGR parameters such as `1;36`, used on terminals with colors."""
+    """Print one or more lines on stdout. `style` has ANSI codes such as `1;36`, used on terminals with colors."""
     print(_style(text, style, sys.stdout))
 
 

@@ -16,7 +16,7 @@ from runner.rollouts.transcript import describe_confidence, describe_variant, sh
 from runner.runs.finished.rollout_details import RecordedAnswer, RolloutDetails
 
 AGENT_COLORS = ("36", "33", "35", "32", "34", "31")
-"""SGR parameters of the agents' colors, in the protocol's order."""
+"""ANSI codes of the agents' colors, in the protocol's order."""
 
 EMPTY = "(an empty message)"
 LEFT_EMPTY = "(left empty: no answer could be used)"
