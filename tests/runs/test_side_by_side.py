@@ -248,7 +248,7 @@ def test_a_point_that_another_process_has_stops_none_of_the_others(tmp_path: Pat
     path = spec_file(tmp_path, size=2, sweep={"seed": [1, 2, 3]}, fine_tune=None)
     first, *others = [Plan(spec).run_id for spec in load_specs(path)]
     with Results(tmp_path / "results").lock(first):
-        done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
+        done = nip_run_here("spec.yaml", "-v", cwd=tmp_path)
     assert done.returncode == 1
     assert f"run {first} is in use by process" in done.stderr
     assert all(Results(tmp_path / "results").run(run_id).manifest().status == "done" for run_id in others)

@@ -100,7 +100,8 @@ def test_games_that_another_judge_chose_are_marked(tmp_path: Path, decided: tupl
         accuracy = next(row for row in metrics["metrics"] if row["metric"] == "accuracy")
         assert (accuracy["ci_low"], accuracy["ci_high"]) == pytest.approx(sequence.interval())
         said = (
-            f"only {sequence.n} of {SIZE} games are judged, because {run.name} stopped after them by its own verdicts"
+            f"only {sequence.n} of {SIZE} games are judged, because the stopping rule of {run.name} ended "
+            "that run after them"
         )
         assert metrics["until"]["note"] == said
         assert "confidence sequence" in metrics["interval"]

@@ -68,7 +68,10 @@ def test_ctrl_c_stops_every_point_and_they_go_on_to_the_same(tmp_path: Path) -> 
         assert code == 130
         begun = [run for run in runs if (run / "manifest.json").is_file()]
         assert len(begun) > 1
-        assert {manifest(run)["status"] for run in begun} == {"interrupted"}
+        # On a busy machine, a point may have finished before the signal arrives.
+        statuses = {manifest(run)["status"] for run in begun}
+        assert "interrupted" in statuses
+        assert statuses <= {"interrupted", "done"}
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         whole = nip_run_here("spec.yaml", "-q", "--results", "again", cwd=tmp_path)

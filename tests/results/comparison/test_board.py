@@ -83,7 +83,7 @@ def test_a_plain_duckdb_reads_the_file_with_its_views(results: Path) -> None:
         names = {
             name for (name,) in plain.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
         }
-        assert names == {"leaderboard", "flips", "shared_answers", "copies"}
+        assert names == {"leaderboard", "flips", "shared_answers", "copies", "ratings"}
         flips = "SELECT * FROM flips WHERE run_a = 'good' AND run_b = 'same' ORDER BY datapoint_id"
         assert plain.execute(flips).fetchall() == query(flips, results).fetchall()
         assert len(plain.execute(flips).fetchall()) == 2
