@@ -266,7 +266,7 @@ def test_the_worst_case_covers_the_pairings_that_cost_most(tmp_path: Path) -> No
 
 def test_an_id_that_leaves_no_room_for_the_ids_of_parts_is_refused(tmp_path: Path) -> None:
     plan = TournamentPlan(load_spec(tournament_spec(tmp_path)))
-    with pytest.raises(UsageError, match="the ids of the pairings start with it"):
+    with pytest.raises(UsageError, match="the ids of the run's parts start with it"):
         plan.check_run_id("a" * MAX_RUN_ID_LENGTH)
 
 
