@@ -206,3 +206,10 @@ def test_a_spec_that_names_a_run_of_its_user_is_not_published(tmp_path: Path) ->
 def test_the_same_files_are_the_same_release_wherever_they_lie(tmp_path: Path) -> None:
     made = {bundle(spec_file(tmp_path / at), Kind.SPEC).sha256 for at in ("one", "another/deep")}
     assert len(made) == 1
+
+
+def test_prompts_with_python_functions_are_refused(tmp_path: Path) -> None:
+    for name in ("prover.jinja", "prover.function.py"):
+        (tmp_path / name).write_text("def select(candidates, game):\n    return 0\n")
+    with pytest.raises(UsageError, match=r"has prover\.function\.py, and a component cannot have Python functions"):
+        build_component_draft(tmp_path, Kind.PROMPTS, component_naming("mine"))

@@ -27,6 +27,7 @@ from runner.documents.yaml_writer import dump
 from runner.game.prompts.templates import (
     ANSWER_VARIABLES,
     CONFIDENCE,
+    FUNCTION,
     LAST_ROUND,
     MAX_BYTES,
     SUFFIX,
@@ -121,7 +122,7 @@ def load_template_files(folder: Path) -> dict[str, bytes]:
     """Return the templates of a folder, by file name.
 
     Raises:
-        UsageError: the folder has no templates.
+        UsageError: the folder has no templates, or has Python functions, which a component cannot have.
         SpecError: templates have mistakes; the error lists them all.
     """
     if not folder.is_dir():
@@ -129,6 +130,12 @@ def load_template_files(folder: Path) -> dict[str, bytes]:
     files = sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIX) and not path.name.startswith("."))
     if not files:
         raise UsageError(f"{folder} has no *{SUFFIX} file; add a template for each agent")
+    names = sorted(path.name for path in folder.iterdir())
+    if functions := [name for name in names if name.removesuffix(".txt").endswith(f"{FUNCTION}.py")]:
+        raise UsageError(
+            f"{folder} has {comma_join(functions)}, and a component cannot have Python functions; publish a run with "
+            "these prompts, which includes them, or remove them and use another selector in the protocol"
+        )
     problems: list[Problem] = []
     contents = {}
     for path in files:
