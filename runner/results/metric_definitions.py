@@ -583,14 +583,14 @@ _TABLE = (
         _judge_metric(
             name=f"judge_brier_{kind}",
             description="Brier score of the judge's probability of accept",
-            over=f"each judge, games with its {what}",
+            over="each judge, games with its probability",
             compute=lambda judge, kind=kind: judge.brier(kind),
             unit="",
             better=-1,
             kind=kind,
             sql=f"pow({_JUDGE_CONFIDENCE.replace('{kind}', kind)} - y, 2)",
         )
-        for kind, what in zip(CONFIDENCE_KINDS, ("stated probability", "log-probabilities"), strict=True)
+        for kind in CONFIDENCE_KINDS
     ),
     _forecast_metric(
         name="brier",

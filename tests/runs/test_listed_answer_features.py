@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -91,7 +92,6 @@ def test_a_sweep_ranks_its_runs_by_accuracy(tmp_path: Path) -> None:
     runs = list(Results(tmp_path / "results").runs())
     assert len(runs) == 3
     printed = json.loads(call("leaderboard", "--json", cwd=tmp_path))
-    print(json.dumps(printed)[:3000])
     values = [row["accuracy"] for row in printed]
     assert len(values) == 3
     assert values == sorted(values, reverse=True)
@@ -149,9 +149,28 @@ def test_a_forced_guess_decides_for_the_first_right_answer(tmp_path: Path) -> No
     assert all(row["answer"] == json.loads(row["right_answers"])[0] for row in table(result.path, "rollouts"))
 
 
+@pytest.mark.parametrize("by", ["preference", "critic", "function"])
+def test_a_selector_chooses_a_candidate_for_an_argument(tmp_path: Path, by: str) -> None:
+    prompts = tmp_path / "prompts"
+    shutil.copytree(ROOT / "prompts" / "question_answering" / "answer_debate", prompts)
+    candidates = "{% for text in speech_candidates %}{{ loop.index }}. {{ text }}\n{% endfor %}"
+    for name in ("prover0", "prover1"):
+        (prompts / f"{name}.preference.jinja").write_text(candidates + "Best: NUMBER")
+        (prompts / f"{name}.critic.jinja").write_text("Criticize the case for {{ answer_letter }}. Score: NUMBER")
+        (prompts / f"{name}.function.py").write_text("def select(candidates, game):\n    return 1\n")
+    path = answer_spec(tmp_path, "answer_debate", 6, 3, prompts="prompts")
+    (tmp_path / "own.yaml").write_text(BEST_OF.replace("by: judge", f"by: {by}"))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "protocol": {"use": "own.yaml"}}))
+    result = run_spec(path, tmp_path / "results")
+    calls = [row for row in table(result.path, "completions") if row["agent"] in ("prover0", "prover1")]
+    rounds = {(row["rollout_id"], row["round"], row["agent"]) for row in calls}
+    assert len(calls) == 3 * len(rounds)
+    assert sum(row["selected"] for row in calls) == len(rounds) >= 12
+
+
 PLAYERS = {"players": {"a": {"model": "m"}, "b": {"model": "n"}}}
 TWO_MODELS = {"m": {"provider": "dummy"}, "n": {"provider": "dummy"}}
-BEST_OF_JUDGE = """
+BEST_OF = """
 name: own
 extends: answer_debate
 cycle:
@@ -173,7 +192,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {"kind": "tournament", "models": TWO_MODELS, "tournament": PLAYERS},
         "the verdicts of answer_debate choose from listed answers; use a protocol without them",
     ),
-    "the judge's probability": (BEST_OF_JUDGE, {}, "`judge` needs a single verifier that accepts or rejects"),
+    "the judge's probability": (BEST_OF, {}, "`judge` needs a single verifier that accepts or rejects"),
     "a panel": (PANEL, {}, "a panel decides to accept or reject, not between listed answers"),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from runner.runs.finished.result import FinishedRun
 from runner.server.competitions.scores import build_published_score, rounding_step
 from runner.server.store.schema import competitions, submissions
 from runner.server.web.api.competitions import ChangeCompetitionRequest, CreateCompetitionRequest, parse_request_file
+from tests.support.paths import ROOT
 from tests.support.processes import nip_run, wait_until
 from tests.support.raw_uploads import RawUploadClient
 from tests.support.runs import run_spec
@@ -284,3 +286,20 @@ def test_who_keeps_the_server_makes_one_by_a_command(contest: Contest, tmp_path:
     done = nip_run(*words, "bob", "cup.json", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "only an owner of acme can create competitions" in done.stderr
+
+
+@pytest.mark.full
+def test_a_run_about_listed_answers_is_refused_with_the_reason(contest: Contest) -> None:
+    folder = contest.folder / "listed"
+    shutil.copytree(ROOT / "prompts" / "question_answering" / "open_consultancy", folder / "prompts")
+    for template in (folder / "prompts").iterdir():
+        template.write_text(template.read_text().replace("{{ question | trim }}", "Which of these is right?"))
+    spec = spec_file(
+        folder, dataset={"path": str(contest.folder / "rows.jsonl"), "answers": ["question", "solution"]},
+        protocol=None, prompts="prompts", fine_tune=None,
+    )  # fmt: skip
+    spec.write_text(json.dumps({**json.loads(spec.read_text()), "protocol": {"use": "open_consultancy"}}))
+    result = run_spec(spec, contest.folder / "results", run_id="listed")
+    score = contest.score(CUP + contest.submit("mallory", "mallory", result), "mallory")
+    assert score["state"] == "refused"
+    assert "this run's verdicts choose from listed answers" in score["why"]

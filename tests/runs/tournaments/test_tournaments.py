@@ -243,7 +243,7 @@ def test_a_round_that_costs_more_than_expected_stops_within_the_budget_and_resum
     with run_chat_server() as server:
         path = tournament_spec(
             tmp_path, server.base_url, tournament={"datapoints_per_round": 1}, budget=budget,
-            agents={"_default": {"max_response_words": 100}},
+            models={name: {"max_tokens": 200} for name in (*PLAYERS, "judge")},
         )  # fmt: skip
         with pytest.raises(BudgetExhausted):
             run_spec(path, tmp_path / "results", run_id="limited")
@@ -251,7 +251,7 @@ def test_a_round_that_costs_more_than_expected_stops_within_the_budget_and_resum
         ((unit, limit),) = budget.items()
         assert 0 < getattr(spent_on_parts(Results(tmp_path / "results"), "limited"), unit) <= limit
         shown = json.loads(nip_run_here("show", "limited", "--json", cwd=tmp_path).stdout)
-        assert sum(row["games"] for row in shown["pairings"]) > 0
+        assert sum(row["games"] for row in shown["metrics"]["pairings"]) > 0
         resumed = run_spec(path, tmp_path / "results", "budget={}", run_id="limited")
         requests = server.requests
         whole = run_spec(path, tmp_path / "whole", "budget={}", run_id="limited")
@@ -273,7 +273,7 @@ def test_a_panel_judges_a_tournament(tmp_path: Path) -> None:
             verdicts = [verdict["decision"] for verdict in json.loads(row["panel"])]
             assert row["decision"] == max({0, 1}, key=verdicts.count)
     with pytest.raises(SpecError, match="panel_debate has a panel, whose models are in `agents`; remove judges"):
-        load_spec(path, {"tournament": {"judges": ["judge"]}})
+        load_spec(path, ["+tournament.judges=[judge]"])
 
 
 @pytest.mark.full
