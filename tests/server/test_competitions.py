@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,6 @@ from runner.runs.finished.result import FinishedRun
 from runner.server.competitions.scores import build_published_score, rounding_step
 from runner.server.store.schema import competitions, submissions
 from runner.server.web.api.competitions import ChangeCompetitionRequest, CreateCompetitionRequest, parse_request_file
-from tests.support.paths import ROOT
 from tests.support.processes import nip_run, wait_until
 from tests.support.raw_uploads import RawUploadClient
 from tests.support.runs import run_spec
@@ -290,16 +288,22 @@ def test_who_keeps_the_server_makes_one_by_a_command(contest: Contest, tmp_path:
 
 @pytest.mark.full
 def test_a_run_about_listed_answers_is_refused_with_the_reason(contest: Contest) -> None:
-    folder = contest.folder / "listed"
-    shutil.copytree(ROOT / "prompts" / "question_answering" / "open_consultancy", folder / "prompts")
-    for template in (folder / "prompts").iterdir():
-        template.write_text(template.read_text().replace("{{ question | trim }}", "Which of these is right?"))
+    folder, alice = contest.folder / "listed", contest.served.tokens["alice"]
     spec = spec_file(
-        folder, dataset={"path": str(contest.folder / "rows.jsonl"), "answers": ["question", "solution"]},
-        protocol=None, prompts="prompts", fine_tune=None,
+        folder, dataset={"path": "choices.jsonl", "answers": "answers"}, protocol=None, fine_tune=None,
+        prompts="prompts/question_answering/open_consultancy",
     )  # fmt: skip
     spec.write_text(json.dumps({**json.loads(spec.read_text()), "protocol": {"use": "open_consultancy"}}))
+    rows = [{"id": id_, "label": None, "question": f"Is {id_} right?", "answers": ["yes", "no"]} for id_ in LABELS]
+    (folder / "choices.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    naming = Naming(owner="acme", name="choices", version="1", licence="MIT")
+    contest.served.publish(
+        "alice", build_component_draft(folder / "choices.jsonl", Kind.DATASET, naming, None).bundle()
+    )
+    body = competition_body("choices", dataset="acme/choices@1")
+    assert contest.served.request("/api/v1/competitions", "POST", body, token=alice).status == 201
     result = run_spec(spec, contest.folder / "results", run_id="listed")
-    score = contest.score(CUP + contest.submit("mallory", "mallory", result), "mallory")
+    where = contest.submit("mallory", "mallory", result)
+    score = contest.score(f"/api/v1/competitions/acme/choices{where}", "mallory")
     assert score["state"] == "refused"
     assert "this run's verdicts choose from listed answers" in score["why"]
