@@ -296,9 +296,9 @@ def test_a_run_about_listed_answers_is_refused_with_the_reason(contest: Contest)
     spec.write_text(json.dumps({**json.loads(spec.read_text()), "protocol": {"use": "open_consultancy"}}))
     rows = [{"id": id_, "label": None, "question": f"Is {id_} right?", "answers": ["yes", "no"]} for id_ in LABELS]
     (folder / "choices.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    naming = Naming(owner="acme", name="choices", version="1", licence="MIT")
+    choices = PublisherChoices(owner="acme", name="choices", version="1", licence="MIT")
     contest.served.publish(
-        "alice", build_component_draft(folder / "choices.jsonl", Kind.DATASET, naming, None).bundle()
+        "alice", build_component_draft(folder / "choices.jsonl", Kind.DATASET, choices, None).bundle()
     )
     body = competition_body("choices", dataset="acme/choices@1")
     assert contest.served.request("/api/v1/competitions", "POST", body, token=alice).status == 201
