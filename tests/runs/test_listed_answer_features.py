@@ -15,7 +15,7 @@ import pytest
 from runner.api.queries import compare
 from runner.base.errors import SpecError
 from runner.base.exit_codes import ExitCode
-from runner.exports.mlflow.games import MlflowGames
+from runner.exports.mlflow.games import GamesRecordBuilder
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.runs.finished.result import FinishedRun
@@ -48,7 +48,7 @@ def follows_any(question: str, texts: Mapping[str, str], argued: list[str]) -> s
 
 
 def test_mlflow_gets_the_metrics_and_each_game_with_its_letters(played: FinishedRun) -> None:
-    with closing(MlflowGames(RunFolder(played.path), journal=False)) as games:
+    with closing(GamesRecordBuilder(RunFolder(played.path), journal=False)) as games:
         record = games.record()
         traces = list(record.traces())
     at_the_end = {point.key: point.value for point in record.metrics if point.step == 12}
