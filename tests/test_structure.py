@@ -126,7 +126,7 @@ HOMES = {
     "omegaconf": {"runner.documents.interpolation", "runner.documents.yaml_reader"},
     "openai": {"runner.models.providers.openai"},
     "orjson": {
-        "runner.runs.tournaments.run",
+        "runner.runs.session.session_of_parts",
         "runner.spec.datasets.candidates",
         "runner.spec.datasets.subprocess",
         "runner.spec.datasets.explode",

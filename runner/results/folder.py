@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -315,3 +316,14 @@ class RunFolder:
 
     def write_manifest(self, manifest: Manifest) -> None:
         atomic_write(self.manifest_path, orjson.dumps(manifest.to_json(), option=orjson.OPT_INDENT_2))
+
+
+def usage_of_parts(parts: Iterable[RunFolder]) -> dict[str, Any]:
+    """Return the games, calls and cost of runs that are not in progress; the cost is None if one of them is unknown."""
+    manifests = [manifest for part in parts if (manifest := part.manifest()).rollouts is not None]
+    costs = [manifest.cost_usd for manifest in manifests]
+    return {
+        "rollouts": sum(manifest.rollouts or 0 for manifest in manifests),
+        "completions": sum(manifest.completions or 0 for manifest in manifests),
+        "cost_usd": None if None in costs else round(sum(cost or 0.0 for cost in costs), 9),
+    }

@@ -14,7 +14,7 @@ from runner.game.protocols.protocol import Decision, Protocol
 from runner.results.answer_games import AnswerVerdictFacts, answer_facts
 from runner.results.metric_definitions import METRICS, Source
 from runner.rollouts.confidence import is_bound
-from runner.rollouts.rollout import Outcome, Rollout
+from runner.rollouts.rollout import Outcome, Rollout, RoundVerdict
 from runner.statistics.answer_verdicts import log_score
 
 ORIGINAL_LIMITED = "limited_per_round"
@@ -128,9 +128,13 @@ class AgentFacts:
 class JudgeFacts(NamedTuple):
     """The facts about one judge of a panel in one game that its metrics are computed from."""
 
-    decision: int
+    verdict: RoundVerdict
     panel_decision: int
     label: int | None
+
+    @property
+    def decision(self) -> int:
+        return self.verdict.decision
 
     @property
     def correct(self) -> tuple[float, ...]:
@@ -143,6 +147,11 @@ class JudgeFacts(NamedTuple):
         if self.label is None:
             return ()
         return (float((self.decision == self.label) - (self.panel_decision == self.label)),)
+
+    def brier(self, kind: str) -> tuple[float, ...]:
+        """Return the Brier score of the judge's P(accept), as the only value; empty without it or without a label."""
+        p = getattr(self.verdict, f"confidence_{kind}")
+        return () if p is None or self.label is None else ((p - self.label) ** 2,)
 
     @property
     def agrees(self) -> tuple[float, ...]:
@@ -164,7 +173,7 @@ def _added_values(protocol: Protocol, rollout: Rollout) -> Iterator[AddedValues]
         if agent_facts.limited:
             yield agent_facts.name, ORIGINAL_LIMITED, tuple(agent_facts.limited)
     for judge in rollout.panel or ():
-        judge_facts = JudgeFacts(judge.verdict.decision, _decision(rollout), rollout.job.datapoint.label)
+        judge_facts = JudgeFacts(judge.verdict, _decision(rollout), rollout.job.datapoint.label)
         for name, compute in _metric_functions(Source.JUDGES, names, protocol.lists_answers):
             if values := compute(judge_facts):
                 yield judge.agent, name, values

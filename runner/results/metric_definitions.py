@@ -233,6 +233,10 @@ _JUDGE_DECISION = (
     "json_extract_string(panel, '$[*].decision')"
     "[list_position(json_extract_string(panel, '$[*].agent'), '{agent}')]::INT"
 )
+_JUDGE_CONFIDENCE = (
+    "json_extract_string(panel, '$[' || (list_position(json_extract_string(panel, '$[*].agent'), '{agent}') - 1) || "
+    "'].confidence_{kind}')::DOUBLE"
+)
 _judge_metric = partial(Metric, over="each judge, all games", source=Source.JUDGES)
 _agent_metric = partial(Metric, source=Source.AGENTS, needs_labels=False, with_answers=True)
 _call_count = partial(_agent_metric, high=math.inf, better=-1, needs_calls=True)
@@ -574,6 +578,19 @@ _TABLE = (
         better=0,
         needs_labels=False,
         sql=f"CASE WHEN decision <> 2 AND {_JUDGE_DECISION} <> 2 THEN ({_JUDGE_DECISION} = decision)::INT::DOUBLE END",
+    ),
+    *(
+        _judge_metric(
+            name=f"judge_brier_{kind}",
+            description="Brier score of the judge's probability of accept",
+            over="each judge, games with its probability",
+            compute=lambda judge, kind=kind: judge.brier(kind),
+            unit="",
+            better=-1,
+            kind=kind,
+            sql=f"pow({_JUDGE_CONFIDENCE.replace('{kind}', kind)} - y, 2)",
+        )
+        for kind in CONFIDENCE_KINDS
     ),
     _forecast_metric(
         name="brier",

@@ -19,6 +19,7 @@ from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import Message, Round
 from runner.game.protocols.schema import FORBIDDEN
 from runner.rollouts.agents.agent import Agent
+from runner.rollouts.agents.selectors import Selector
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.spec.datasets.datapoint import Datapoint
@@ -31,20 +32,21 @@ MAX_ROUNDS = 6
 
 
 def flow_problems(plan: Plan) -> Iterator[Problem]:
-    """Yield a problem for each agent whose prompts change if only a fact changes that the agent must not know.
+    """Yield a problem for each agent or selector whose prompts change with a fact that it must not know.
 
     These facts are the label, or which of the listed answers are right, and the columns that the protocol hides from
-    the agent. A prover may know the answer that it argues for, even if the protocol defines it as right or wrong.
+    the agent. A selector may know what its agent or, as a judge, the verifier knows. A prover may know the answer that
+    it argues for, even if the protocol defines it as right or wrong.
     """
     labels = dict.fromkeys(point.label for point in plan.points)
     groups = [[point for point in plan.points if point.label == label] for label in labels]
     points = [point for group in groups for point in spread_evenly(group, MAX_POINTS)]
-    for name, agent in plan.agents().items():
+    for name, agent in plan.game_agents().items():
         if plan.debates is not None and not agent.is_verifier:
             continue
         changes: dict[str, Callable[[Datapoint], Datapoint]] = {
             f"the column {column!r}": partial(_with_other_value, column=column)
-            for column in sorted(plan.spec.protocol.hidden_columns(name))
+            for column in sorted(plan.spec.protocol.hidden_columns(agent.agent_name))
         }
         if agent.is_verifier or agent.agent_spec.stance not in (CORRECT, INCORRECT):
             changes["the label"] = _with_other_label
@@ -55,8 +57,19 @@ def flow_problems(plan: Plan) -> Iterator[Problem]:
                     f"{name}'s prompt changes if only {fact} of a datapoint changes: {list_some(leaking, 5)}; "
                     f"{name} must not learn {fact} from its prompt"
                 )
-                place = plan.spec.prompts.place(name, 1)
-                yield Problem(place, f"agents.{name}", message, f"a prompt that depends on {fact.partition(' ')[2]}")
+                place = plan.spec.prompts.place(_template_name(agent), 1)
+                yield Problem(
+                    place, f"agents.{_speaker(agent)}", message, f"a prompt that depends on {fact.partition(' ')[2]}"
+                )
+
+
+def _speaker(agent: Agent) -> str:
+    """Return the agent, or the agent whose candidates a selector judges."""
+    return agent.speaker if isinstance(agent, Selector) else agent.agent_name
+
+
+def _template_name(agent: Agent) -> str:
+    return f"{agent.agent_name}.{agent.best_of.by}" if isinstance(agent, Selector) else agent.agent_name
 
 
 def _with_other_value(point: Datapoint, column: str) -> Datapoint:
@@ -80,7 +93,7 @@ def _depends_on(agent: Agent, point: Datapoint, changed: Datapoint) -> bool:
     stance = point.prover_stance  # the stance of a game does not depend on the changed fact
     return any(
         _prompt(agent, point, round_, stance) != _prompt(agent, changed, round_, stance)
-        for round_ in _rounds_to_compare(agent.protocol_handler, agent.agent_name)
+        for round_ in _rounds_to_compare(agent.protocol_handler, _speaker(agent))
     )
 
 
@@ -101,7 +114,8 @@ def _prompt(agent: Agent, point: Datapoint, round_: int, stance: int) -> object:
     """Return an agent's prompt in a round, after the same messages in each game; None if its template fails."""
     job = Job(0, "", point, 0, 0, stance)
     try:
-        return agent.prompt(job.observation(round_, _earlier_rounds(agent.protocol_handler, round_)))
+        observation = job.observation(round_, _earlier_rounds(agent.protocol_handler, round_))
+        return agent.prompt(agent.example_observation(observation))
     except TemplateFailedError:  # `check_templates` reports it
         return None
 

@@ -1,13 +1,18 @@
-"""The interface that plans of games and plans of training runs share, and a check of the plans of a sweep."""
+"""The interface that all plans share, the base of plans whose games are separate runs, and a check of sweeps."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Protocol, Self
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar, Protocol, Self
 
+from runner.base.errors import UsageError
 from runner.base.problems import Place, Problem
 from runner.rollouts.plan import Plan
 from runner.spec.loader import Spec
+from runner.spec.run_names import MAX_RUN_ID_LENGTH
 
 
 class RunPlan(Protocol):
@@ -41,6 +46,49 @@ class RunPlan(Protocol):
     def list_game_plans(self) -> Sequence[Plan]:
         """Return the plans of all games that are known before the run starts."""
         ...
+
+
+@dataclass(frozen=True)
+class PlanWithParts(ABC):
+    """The plan of a run whose games are separate runs, called its parts. The ids of the parts start with its id."""
+
+    spec: Spec
+
+    first_suffix: ClassVar[str]
+    """The end of the id of the first part."""
+    longest_suffix: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """The hash that identifies the run."""
+
+    @cached_property
+    def games(self) -> Plan:
+        """The plan of games on all datapoints by the agents of the spec, for the facts that all parts share."""
+        return Plan(self.spec)
+
+    @property
+    def run_id(self) -> str:
+        """The default id of the run."""
+        return self.spec.resumed_run_id or f"{self.spec.experiment.name}-{self.identity[:10]}"
+
+    def with_spec(self, spec: Spec) -> Self:
+        """Return this plan with another spec of the same kind."""
+        return replace(self, spec=spec)
+
+    def check_run_id(self, run_id: str) -> None:
+        """Check that the run's id leaves enough characters for the ids of its parts.
+
+        Raises:
+            UsageError: the run id is too long.
+        """
+        max_length = MAX_RUN_ID_LENGTH - len(self.longest_suffix)
+        if len(run_id) > max_length:
+            raise UsageError(
+                f"--run-id {run_id}: the id has {len(run_id)} characters; choose an id of at most {max_length}, "
+                f"because the ids of the run's parts start with it (ID{self.first_suffix} and so on)"
+            )
 
 
 def sweep_problems(path: str, points: Sequence[RunPlan]) -> Iterator[Problem]:

@@ -22,7 +22,7 @@ from runner.runs.session.parallel_runs import GamesRun, run_together
 from runner.runs.session.run import RunOptions, run_games
 from runner.runs.tournaments.plan import TournamentPlan
 from runner.spec.loader import Spec
-from runner.training.plan import AnyPlan, TrainingPlan, check_run_id, plan_of
+from runner.training.plan import AnyPlan, plan_of
 from runner.training.sweep_budgets import PlannedRun, open_shared_budgets
 from runner.training.trust import check_trust
 
@@ -201,9 +201,7 @@ def choose_run_id(plan: AnyPlan, results: Results, selection: RunSelection, *, t
     """
     again, is_replay = selection.again, selection.replay is not None
     name = selection.run_id or results.name_for(plan.run_id, again=again, replay=is_replay, reserved=taken_ids)
-    if isinstance(plan, TrainingPlan):
-        check_run_id(name)
-    if isinstance(plan, TournamentPlan):
+    if not isinstance(plan, Plan):
         plan.check_run_id(name)
     shard = plan.spec.shard
     return name if shard is None or split_part(name)[1] is not None else part_id(name, shard)

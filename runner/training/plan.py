@@ -10,19 +10,18 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
-from runner.base.errors import UsageError
 from runner.base.hashing import derived_seed, tagged_hash
 from runner.documents.dataclass_schema import to_plain
 from runner.game.prompts.chat_format import ChatFormat
 from runner.models.settings import ModelSettings
 from runner.rollouts.plan import Plan
+from runner.rollouts.run_plan import PlanWithParts
 from runner.runs.tournaments.plan import TournamentPlan
 from runner.spec.backend_traits import HYPERPARAMETERS
 from runner.spec.datasets.datapoint import Datapoint, group_datapoints
 from runner.spec.loader import Spec
-from runner.spec.run_names import MAX_RUN_ID_LENGTH
 from runner.spec.training_settings import MAX_ITERATIONS, TrainerSettings, TrainingSettings
 from runner.training.backends.interface import Method
 
@@ -39,26 +38,10 @@ FIXED_KEYS = ("rollouts.per_datapoint", "dataset.limit", "dataset.group_by", "ag
 Models = Mapping[str, ModelSettings]
 """The settings of each model group in an iteration."""
 
-MAX_PART_SUFFIX = len(f"-t{MAX_ITERATIONS}")
-
 
 def part_run_id(run_id: str, iteration: int, kind: str) -> str:
     """Return the run id of a part of a training run: an iteration's games (-i0) or the test before it (-t0)."""
     return f"{run_id}-{'i' if kind == 'training' else 't'}{iteration}"
-
-
-def check_run_id(run_id: str) -> None:
-    """Check that a training run's id leaves enough characters for the ids of its parts, which start with it.
-
-    Raises:
-        UsageError: the run id is too long.
-    """
-    max_length = MAX_RUN_ID_LENGTH - MAX_PART_SUFFIX
-    if len(run_id) > max_length:
-        raise UsageError(
-            f"--run-id {run_id}: the id has {len(run_id)} characters; choose an id of at most {max_length}, because "
-            f"the ids of the run's iterations start with it ({part_run_id('ID', 0, 'training')} and so on)"
-        )
 
 
 def plan_of(spec: Spec) -> AnyPlan:
@@ -75,19 +58,11 @@ def plan_of(spec: Spec) -> AnyPlan:
 
 
 @dataclass(frozen=True)
-class TrainingPlan:
+class TrainingPlan(PlanWithParts):
     """The plan of a training run, which is known before the run starts."""
 
-    spec: Spec
-
-    def with_spec(self, spec: Spec) -> Self:
-        """Return the same plan for another training spec."""
-        return replace(self, spec=spec)
-
-    @cached_property
-    def games(self) -> Plan:
-        """The plan of the games that the untrained models play on all datapoints."""
-        return Plan(self.spec)
+    first_suffix = "-i0"
+    longest_suffix = f"-t{MAX_ITERATIONS}"
 
     @property
     def training(self) -> TrainingSettings:
@@ -147,11 +122,6 @@ class TrainingPlan:
         """The spec keys that are not part of the identity; `*` matches any name."""
         game_keys = (key for key in self.games.mutable_keys if key not in FIXED_KEYS)
         return (*game_keys, *(f"training.{name}" for name in MUTABLE_TRAINING_KEYS))
-
-    @property
-    def run_id(self) -> str:
-        """The default id of the run."""
-        return self.spec.resumed_run_id or f"{self.spec.experiment.name}-{self.identity[:10]}"
 
     @property
     def trained_groups(self) -> dict[str, list[str]]:

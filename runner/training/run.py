@@ -7,55 +7,43 @@ separate run, called a part of the training run. `runner.training.loop` has the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import orjson
 
 from runner.base.errors import (
-    ANSWERS_ARE_SAVED,
-    BudgetExhausted,
-    FolderGoneError,
-    Interrupted,
     JournalError,
-    NipRunError,
-    RunError,
     UsageError,
-    Waiting,
 )
 from runner.base.storage.atomic_files import atomic_write
 from runner.base.text import comma_join, did_you_mean
 from runner.models.settings import ModelSettings
-from runner.models.usage_totals import UsageTotals
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest, Status, TrainingPart
-from runner.results.provenance.manifest_writer import updated_manifest
 from runner.results.spec_changes import changed_keys, has_same_spec
 from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import OnProgress, Progress
-from runner.runs.execution.process import interrupted_error, interruptible, log_to, sigterm_as_keyboard_interrupt
-from runner.runs.execution.spending import max_spending
 from runner.runs.finished.reconstruction import saved_plan
 from runner.runs.finished.result import FinishedRun
-from runner.runs.finished.stored_problems import load_problems
 from runner.runs.session.run import (
     RunOptions,
     has_outputs,
-    open_budget,
     rebuild_outputs,
-    relative_cache_path,
     run_games,
     write_run_files,
 )
+from runner.runs.session.session_of_parts import SessionOfParts, saved_result
 from runner.spec.loader import Spec
 from runner.training.adapters import Adapters
 from runner.training.backends.interface import Backend
 from runner.training.backends.registry import backend_for
 from runner.training.lineage import state_of
 from runner.training.loop import TrainingLoop
-from runner.training.plan import TrainingPlan, check_run_id
+from runner.training.plan import TrainingPlan
 from runner.training.retests import RetestLoop
 from runner.training.stage_log import StageLog, read_stages, stage_log
 from runner.training.stages import GamesPlayed, GroupOutcome, ModelSwitch, Stages, TestPlayed, TrainingEnded
@@ -63,9 +51,6 @@ from runner.training.summary import summarize
 from runner.training.trainer_files import restore_files, store_trainer_files
 
 TRAINERS_PREFIX = "training.trainers."
-
-MAX_NOTES = 20
-"""The maximum number of notes of a training run and its parts. The logs of the parts have all notes."""
 
 
 def train(
@@ -83,35 +68,24 @@ def train(
         BudgetExhausted, ProviderRefusal, Interrupted, RunError: see `runner.runs.session.run.run_games`.
     """
     _check_manual_models(plan, options.manual_models)
-    check_run_id(run_id)
+    plan.check_run_id(run_id)
     with nullcontext() if options.holds_lock else results.lock(run_id):
         folder, manifest = results.open(plan, run_id)
         _rebuild_parts(results, folder)
         finished = manifest.status == Status.DONE and folder.metrics.is_file()
         if finished and has_same_spec(folder, manifest, plan.games):
-            return _saved_result(results, folder, manifest)
+            return saved_result(results, folder, manifest)
         notes: tuple[str, ...] = ()
         if _iterations_left(plan, folder) == 0:
             notes = _unused_settings(plan, folder, manifest, is_finished=finished)
             if finished:
-                return _saved_result(results, folder, manifest, notes)
+                return saved_result(results, folder, manifest, notes)
             plan = _with_saved_trainers(plan, folder)
         _write_inputs(plan, folder)
-        settings = plan.spec.experiment.budget
-        budget = options.budget or open_budget(settings, lambda: spent_on_games(results, run_id))
-        options = replace(options, budget=budget)
-        manifest = updated_manifest(manifest, plan.games).with_null_fields("cache")
-        manifest = replace(manifest, cache=relative_cache_path(plan.spec, folder))
         session = _TrainingSession(plan, results, folder, manifest, options, sleep)
         session.add_notes(notes)
-        try:
-            session.complete()
-        except NipRunError as error:
-            error.with_notes(f"note: {line}" for line in session.notes)
-            raise
-    with interruptible(run_id):
-        results.board.append(folder)
-    return FinishedRun(folder, session.manifest, folder.read_metrics(), notes=session.notes)
+        session.complete()
+    return session.result()
 
 
 def _write_inputs(plan: TrainingPlan, folder: RunFolder) -> None:
@@ -122,35 +96,26 @@ def _write_inputs(plan: TrainingPlan, folder: RunFolder) -> None:
 
 
 @dataclass
-class _TrainingSession:
+class _TrainingSession(SessionOfParts):
     """One process's execution of a training run. The training loop calls its methods to play and to train."""
 
     plan: TrainingPlan
-    results: Results
-    folder: RunFolder
-    manifest: Manifest
-    options: RunOptions
     sleep: Callable[[float], None]
-    _notes: list[str] = field(default_factory=list)
     _adapters: Adapters = field(init=False)
     _parts: list[Progress] = field(default_factory=list)
     """The progress of each part that this process has played."""
 
-    def complete(self) -> None:
-        """Run everything that is not done yet. The errors are those of `train`."""
-        with (
-            sigterm_as_keyboard_interrupt(),
-            self._updating_status(),
-            log_to(self.folder.log),
-            stage_log(self.folder, self.plan.identity) as stages,
-        ):
+    def play(self) -> Mapping[str, Any]:
+        """Run everything that is not done yet, and return the summary. The errors are those of `train`."""
+        with stage_log(self.folder, self.plan.identity) as stages:
             loop = self._create_loop(stages)
             self._adapters = Adapters(self.plan.training.trainers, self.folder, stages, self._notes.append)
             try:
                 loop.run()
             finally:
                 self._adapters.unload_all(self.plan.training.iterations, self.plan.spec.experiment.models)
-            self._finish(stages, loop.models)
+            self._record_models(loop.models)
+            return summarize(self.folder, stages, self.results.parts_of(self.folder.run_id))
 
     def _create_loop(self, stages: StageLog) -> TrainingLoop | RetestLoop:
         if self.plan.training.rerun_tests is not None:
@@ -165,16 +130,6 @@ class _TrainingSession:
             self._report_step,
             self.sleep,
         )
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """The notes on the run and its parts, shortened to `MAX_NOTES`."""
-        omitted = len(self._notes) - MAX_NOTES
-        more = [f"and {omitted} more notes in the logs of the run's parts"] if omitted > 0 else []
-        return (*self._notes[:MAX_NOTES], *more)
-
-    def add_notes(self, lines: Iterable[str]) -> None:
-        self._notes.extend(lines)
 
     def _run_games(self, games: Spec, part_id: str, kind: str, iteration: int) -> RunFolder:
         """Play a part of the training run, and return its folder.
@@ -198,21 +153,9 @@ class _TrainingSession:
             "sources": self.manifest.sources,
         }
         games = replace(games, recorded_fields=recorded)
-        try:
+        with self.naming_interrupted(part_id):
             result = run_games(Plan(games), self.results, part_id, options, part)
-        except Interrupted as error:
-            message = f"run {self.folder.run_id} was interrupted in {part_id}; run the same command again to resume it"
-            raise Interrupted(f"{message}. {ANSWERS_ARE_SAVED}").with_notes(error.lines()[1:]) from None
-        if result.manifest.status != Status.DONE:
-            # A part that lost more games than the spec allows is not used. The next process plays the lost games again.
-            problems = load_problems(result.folder)
-            unanswered = [str(problem) for problem in problems if problem.kind == "transport_failed"]
-            reason = result.lost or comma_join(unanswered) or "no game got its answers"
-            raise RunError(
-                f"run {part_id}, a part of the training run {self.folder.run_id}, is {result.manifest.status}: "
-                f"{reason}. Run the same command again to play the lost games again"
-            )
-        self.add_notes(f"{part_id}: {line}" for line in result.notes)
+        self.accept_part(result)
         return result.folder
 
     def _progress_callback(self, kind: str, iteration: int) -> OnProgress | None:
@@ -258,50 +201,15 @@ class _TrainingSession:
         trainer_folder = restore_files(self.plan.spec.trainer_files.get(group), self.folder, group)
         return backend_for(group, trainer, model, manual_model, policy=policy, sleep=self.sleep, cwd=trainer_folder)
 
-    def _finish(self, stages: Stages, models: Mapping[str, ModelSettings]) -> None:
-        """Write the final models and the summary with all test results, and mark the run as done."""
-        folder = self.folder
+    def _record_models(self, models: Mapping[str, ModelSettings]) -> None:
+        """Write the final models with all that trained them, and add them to the manifest."""
         states = {group: state_of(models[group]) for group in self.plan.trained_groups}
-        atomic_write(folder.path / "state.json", orjson.dumps(states, option=orjson.OPT_INDENT_2))
-        metrics = summarize(folder, stages, self.results.parts_of(folder.run_id))
-        folder.unseal()
-        atomic_write(folder.metrics, orjson.dumps(metrics, option=orjson.OPT_INDENT_2))
-        folder.seal()
-        self._write_manifest(
-            replace(
-                self.manifest.ended(Status.DONE),
-                agents=tuple({**row, "model": models[row["model_group"]].name} for row in self.manifest.agents),
-                training={group: state["model"] for group, state in states.items()},
-            )
+        atomic_write(self.folder.path / "state.json", orjson.dumps(states, option=orjson.OPT_INDENT_2))
+        self.manifest = replace(
+            self.manifest,
+            agents=tuple({**row, "model": models[row["model_group"]].name} for row in self.manifest.agents),
+            training={group: state["model"] for group, state in states.items()},
         )
-
-    def _write_manifest(self, manifest: Manifest) -> None:
-        self.manifest = manifest
-        self.folder.write_manifest(manifest)
-
-    @contextmanager
-    def _updating_status(self) -> Iterator[None]:
-        """Set the run's status in the manifest to running, and to its final value if the block raises an error."""
-
-        def write_end(status: Status, error: Exception | None = None) -> None:
-            with suppress(NipRunError):
-                self._write_manifest(self.manifest.with_error(error).ended(status))
-                self.results.board.append_unfinished(self.folder)
-
-        self._write_manifest(replace(self.manifest, status=Status.RUNNING))
-        try:
-            yield
-        except KeyboardInterrupt:
-            write_end(Status.INTERRUPTED)
-            raise interrupted_error(self.folder.run_id) from None
-        except FolderGoneError:
-            raise  # do not write to the path, which may now belong to another folder
-        except (Waiting, Interrupted, BudgetExhausted) as error:
-            write_end(Status.INTERRUPTED, error)
-            raise
-        except Exception as error:
-            write_end(Status.FAILED, error)
-            raise
 
 
 def _store_trainer_files(plan: TrainingPlan, folder: RunFolder) -> None:
@@ -309,12 +217,6 @@ def _store_trainer_files(plan: TrainingPlan, folder: RunFolder) -> None:
     has_started = folder.manifest_path.is_file()
     trained = read_stages(folder.path, folder.identity()).find_all(TrainingEnded) if has_started else []
     store_trainer_files(plan, folder, {record.group for record in trained})
-
-
-def _saved_result(results: Results, folder: RunFolder, manifest: Manifest, notes: tuple[str, ...] = ()) -> FinishedRun:
-    """Return the result of a finished run, without running anything."""
-    results.board.append_missing(folder)
-    return FinishedRun(folder, manifest, folder.read_metrics(), was_finished=True, notes=notes)
 
 
 def _rebuild_parts(results: Results, folder: RunFolder) -> None:
@@ -388,11 +290,3 @@ def _check_manual_models(plan: TrainingPlan, manual_models: Mapping[str, str]) -
         trainer = plan.training.trainers[group]
         if not trainer.traits.by_hand:
             raise UsageError(f"{option}: the backend {trainer.backend} sets the name itself; remove this option")
-
-
-def spent_on_games(results: Results, run_id: str) -> UsageTotals:
-    """Return the usage and cost of a training run's games so far."""
-    total = UsageTotals()
-    for folder in results.parts_of(run_id):
-        total += max_spending(saved_plan(folder), folder)
-    return total

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from runner.base.text import in_one_line
-from runner.results.folder import RunFolder
+from runner.results.folder import RunFolder, usage_of_parts
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest, Status
 from runner.results.metric_definitions import RANKING_METRIC
@@ -69,7 +69,7 @@ def summarize(folder: RunFolder, stages: Stages, parts: Iterable[RunFolder]) -> 
         "run_id": folder.run_id,
         "outcomes": {},
         "metrics": [],
-        "games": _totals(parts),
+        "games": usage_of_parts(parts),
         "iterations": [
             {"iteration": record.iteration, "outcomes": record.outcomes, "models": record.models}
             for record in stages.find_all(ModelSwitch)
@@ -84,15 +84,3 @@ def _test(folder: RunFolder, record: TestPlayed) -> dict[str, Any]:
     accuracy = next(metric for metric in part.read_metrics()["metrics"] if metric["metric"] == RANKING_METRIC)
     fields = {name: accuracy[name] for name in ("value", "ci_low", "ci_high", "n", "clusters")}
     return {"iteration": record.iteration, "run_id": part.run_id, "accuracy": fields}
-
-
-def _totals(parts: Iterable[RunFolder]) -> dict[str, Any]:
-    """Return the totals of all parts; the total cost is None if the cost of a part is unknown."""
-    manifests = [part.manifest() for part in parts]
-    costs = [manifest.cost_usd for manifest in manifests if manifest.rollouts is not None]  # others are in progress
-    known_costs = [cost for cost in costs if cost is not None]
-    return {
-        "rollouts": sum(manifest.rollouts or 0 for manifest in manifests),
-        "completions": sum(manifest.completions or 0 for manifest in manifests),
-        "cost_usd": round(sum(known_costs), 9) if len(known_costs) == len(costs) else None,
-    }

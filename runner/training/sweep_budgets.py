@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from runner.models.layers.budget import Budget
 from runner.models.usage_totals import UsageTotals
 from runner.results.leaderboard.results_folder import Results
+from runner.rollouts.plan import Plan
 from runner.runs.execution.process import raise_open_files_limit
-from runner.runs.execution.spending import max_spending
+from runner.runs.execution.spending import max_spending, spent_on_parts
 from runner.runs.session.run import RunOptions
-from runner.runs.tournaments.plan import TournamentPlan
-from runner.training.plan import AnyPlan, TrainingPlan
+from runner.training.plan import AnyPlan
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,4 @@ def spending_of_plan(plan: AnyPlan, results: Results, run_id: str) -> UsageTotal
         RunDirectoryError: the folder has the run of another spec.
     """
     results.manifest_of(plan, run_id)
-    if isinstance(plan, TrainingPlan):
-        from runner.training.run import spent_on_games
-
-        return spent_on_games(results, run_id)
-    if isinstance(plan, TournamentPlan):
-        from runner.runs.tournaments.run import spent_on_parts
-
-        return spent_on_parts(results, run_id)
-    return max_spending(plan, results.run(run_id))
+    return max_spending(plan, results.run(run_id)) if isinstance(plan, Plan) else spent_on_parts(results, run_id)

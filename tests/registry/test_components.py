@@ -21,7 +21,9 @@ from runner.results.provenance.manifest_writer import new_manifest
 from runner.rollouts.identity import protocol_content
 from runner.rollouts.plan import Plan
 from runner.spec.loader import load_spec, load_specs
-from tests.support.components import component_naming
+from tests.support.components import component_naming, publish_component
+from tests.support.hidden_passages import passages_spec
+from tests.support.processes import nip_run_here
 from tests.support.specs import dataset_file, spec_file
 
 PROMPTS = package_data.root() / "prompts" / "code_validation" / "nip"
@@ -206,3 +208,30 @@ def test_a_spec_that_names_a_run_of_its_user_is_not_published(tmp_path: Path) ->
 def test_the_same_files_are_the_same_release_wherever_they_lie(tmp_path: Path) -> None:
     made = {bundle(spec_file(tmp_path / at), Kind.SPEC).sha256 for at in ("one", "another/deep")}
     assert len(made) == 1
+
+
+@pytest.mark.full
+def test_prompts_are_published_with_their_functions_which_run_only_if_the_user_allows_it(tmp_path: Path) -> None:
+    rules = {
+        "cycle": [{"speak": {"p0": ["main"]}, "best_of": {"n": 2, "by": "function"}}, {"speak": {"judge": ["main"]}}],
+        "parameters": {"max_message_rounds": 2, "min_message_rounds": 2},
+    }
+    path = passages_spec(tmp_path, rules)
+    draft = build_component_draft(tmp_path / "prompts", Kind.PROMPTS, component_naming("mine"))
+    assert draft.release.facts["agents"] == ["judge", "p0", "p1"]
+    publish_component(tmp_path / "registry", tmp_path / "prompts", Kind.PROMPTS, component_naming("mine"))
+    store = {"NIP_RUN_STORE": str(tmp_path / "store")}
+    done = nip_run_here("install", "prompts/acme/mine@1", "--from", "registry", cwd=tmp_path, **store)
+    assert done.returncode == 0, done.stderr
+    path.write_text(json.dumps({**json.loads(path.read_text()), "prompts": "acme/mine@1"}))
+    refused = nip_run_here("spec.yaml", "-q", cwd=tmp_path, **store)
+    assert (refused.returncode, "python p0.function.py" in refused.stderr) == (2, True), refused.stderr
+    played = nip_run_here("spec.yaml", "-q", "--allow-command", "python", cwd=tmp_path, **store)
+    assert played.returncode == 0, played.stderr
+
+
+def test_a_function_with_a_mistake_is_not_published(tmp_path: Path) -> None:
+    (tmp_path / "prover.jinja").write_text("{{ question }}")
+    (tmp_path / "prover.function.py").write_text("def choose(candidates, game):\n    return 0\n")
+    with pytest.raises(SpecError, match=r"prover\.function\.py:1:1: .*needs a function select"):
+        build_component_draft(tmp_path, Kind.PROMPTS, component_naming("mine"))

@@ -116,6 +116,8 @@ SIMILAR = {
     "episode_length": "calls_per_message",
     "judge_accuracy": "accuracy",
     "judge_advantage": "score_difference",
+    "judge_brier_logprob": "brier",
+    "judge_brier_stated": "brier",
     "panel_agreement": "accuracy",
     "retries_per_round": "calls_per_message",
     "rounds_played": "calls_per_message",

@@ -16,41 +16,12 @@ from runner.api.queries import compare
 from runner.base.errors import SpecError, UsageError
 from runner.rollouts.agents.environment import Environment
 from runner.spec.loader import load_spec
+from tests.support.listed_answers import NAMES, answer_spec, at_server, write_data
 from tests.support.processes import nip_run_here
 from tests.support.runs import metric, run_spec, table
 from tests.support.servers.answers import run_answer_server
 
-NAMES = ("Paris", "Rome", "Oslo", "Bern")
 PROTOCOLS = ("answer_debate", "consultancy", "open_consultancy")
-
-
-def write_data(folder: Path, size: int, answers: int = 2) -> None:
-    rows = [
-        {"id": f"q{i}", "question": f"Question {i}?", "answers": list(NAMES[:answers]), "label": NAMES[i % answers]}
-        for i in range(size)
-    ]
-    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def answer_spec(folder: Path, protocol: str, size: int = 12, answers: int = 2, **changes: Any) -> Path:
-    """Write a spec about questions of which the right answer is known by the number."""
-    write_data(folder, size, answers)
-    agents = ("prover0", "prover1") if protocol == "answer_debate" else ("prover",)
-    spec = {
-        "name": "own", "seed": 3, "dataset": {"path": "data.jsonl", "answers": "answers", "right_answers": "text"},
-        "protocol": {"use": protocol}, "prompts": f"prompts/question_answering/{protocol}",
-        "verdict": {"form": "distribution"}, "models": {"m": {"provider": "dummy"}},
-        "agents": {name: {"model": "m"} for name in (*agents, "verifier")},
-        **changes,
-    }  # fmt: skip
-    path = folder / "spec.yaml"
-    path.write_text(json.dumps(spec))
-    return path
-
-
-def at_server(url: str, judge: str = "judge", prover: str = "prover") -> dict[str, Any]:
-    model = {"provider": "openai", "base_url": url, "timeout": 60}
-    return {"models": {"m": {**model, "model": prover}, "j": {**model, "model": judge}}}
 
 
 def right_answer(question: str, answers: int) -> str:

@@ -22,6 +22,7 @@ from runner.rollouts.plan import Plan
 from runner.runs.finished.reconstruction import Reconstructor, saved_plan
 from runner.spec.loader import load_spec
 from runner.statistics.agreement import agreement
+from tests.support.kills import kill_at_random_moments
 from tests.support.paths import ROOT
 from tests.support.processes import nip_run_here, start_nip_run, wait_for_exit, wait_until
 from tests.support.runs import derived_files, journal_records, metric, only_run, run_spec, table
@@ -89,6 +90,10 @@ def test_metrics_of_judges_are_those_of_the_table(tmp_path: Path) -> None:
             estimate = metric(run, name, judge)
             assert math.isclose(estimate["value"], sum(values) / 40, abs_tol=1e-12)
             assert estimate["ci_low"] < estimate["value"] < estimate["ci_high"]
+        stated = [next(v for v in json.loads(row["panel"]) if v["agent"] == judge)["confidence_stated"] for row in rows]
+        brier = [(p - row["y"]) ** 2 for p, row in zip(stated, rows, strict=True)]
+        assert math.isclose(metric(run, "judge_brier_stated", judge)["value"], sum(brier) / 40)
+    assert not [row for row in run.metrics["metrics"] if row["metric"] == "judge_brier_logprob"]
     pairs = run.metrics["judge_pairs"]
     assert [(pair["first"], pair["second"]) for pair in pairs] == list(combinations(JUDGES, 2))
     for pair in pairs:
@@ -218,6 +223,15 @@ def test_the_verdicts_of_judges_are_shown(tmp_path: Path) -> None:
     assert "the panel decides (majority): " in game
     document = json.loads(nip_run_here("show", run.run_id, "p0", "--json", cwd=tmp_path).stdout)
     assert [verdict["agent"] for verdict in document["panel"]] == [*JUDGES]
+
+
+@pytest.mark.full
+def test_kills_of_a_panel_at_random_moments_lose_and_repeat_no_answer(tmp_path: Path) -> None:
+    with run_chat_server(latency=[0.0, 0.03]) as server:
+        path = panel_spec(tmp_path, server.base_url)
+        whole = run_spec(path, tmp_path / "whole")
+        kill_at_random_moments(tmp_path, server, server.requests, 20, max_in_flight=3 * 8)
+    assert derived_files(only_run(tmp_path / "results")) == derived_files(whole.folder.path)
 
 
 def test_a_query_and_compare_have_the_judges(tmp_path: Path) -> None:

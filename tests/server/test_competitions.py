@@ -284,3 +284,26 @@ def test_who_keeps_the_server_makes_one_by_a_command(contest: Contest, tmp_path:
     done = nip_run(*words, "bob", "cup.json", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "only an owner of acme can create competitions" in done.stderr
+
+
+@pytest.mark.full
+def test_a_run_about_listed_answers_is_refused_with_the_reason(contest: Contest) -> None:
+    folder, alice = contest.folder / "listed", contest.served.tokens["alice"]
+    spec = spec_file(
+        folder, dataset={"path": "choices.jsonl", "answers": "answers"}, protocol=None, fine_tune=None,
+        prompts="prompts/question_answering/open_consultancy",
+    )  # fmt: skip
+    spec.write_text(json.dumps({**json.loads(spec.read_text()), "protocol": {"use": "open_consultancy"}}))
+    rows = [{"id": id_, "label": None, "question": f"Is {id_} right?", "answers": ["yes", "no"]} for id_ in LABELS]
+    (folder / "choices.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    choices = PublisherChoices(owner="acme", name="choices", version="1", licence="MIT")
+    contest.served.publish(
+        "alice", build_component_draft(folder / "choices.jsonl", Kind.DATASET, choices, None).bundle()
+    )
+    body = competition_body("choices", dataset="acme/choices@1")
+    assert contest.served.request("/api/v1/competitions", "POST", body, token=alice).status == 201
+    result = run_spec(spec, contest.folder / "results", run_id="listed")
+    where = contest.submit("mallory", "mallory", result)
+    score = contest.score(f"/api/v1/competitions/acme/choices{where}", "mallory")
+    assert score["state"] == "refused"
+    assert "this run's verdicts choose from listed answers" in score["why"]

@@ -13,12 +13,14 @@ import pytest
 from runner import SpecError
 from runner.game.protocols.rounds import Round
 from runner.rollouts.agents.agent import Agent, Observation
+from runner.rollouts.agents.selectors import Selector
 from runner.rollouts.estimate import estimate_costs
 from runner.rollouts.information_flow import flow_problems
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.spec.loader import Spec, load_spec
 from runner.spec.warnings.catalog import check_warnings_of
+from tests.support.hidden_passages import passages_spec
 from tests.support.paths import ROOT
 from tests.support.processes import nip_run_here
 from tests.support.specs import spec_file
@@ -232,6 +234,73 @@ def test_a_private_column_that_the_engine_itself_would_pass_to_a_prompt_is_an_er
     (problem,) = flow_problems(Plan(spec))
     assert problem.key == "agents.verifier"
     assert "verifier's prompt changes if only the column 'note' of a datapoint changes: p0, p" in problem.message
+
+
+SELECTORS: dict[str, tuple[str, str, str]] = {
+    "preference": ("p0.preference", "agents.p0", "p0.preference.jinja"),
+    "critic": ("p0.critic", "agents.p0", "p0.critic.jinja"),
+    "judge": ("p0.judge", "agents.p0", "judge.judge.jinja"),
+    "function": ("p0.function", "agents.p0", "p0.function.py"),
+}
+"""By selector: its name, and the key and the file that a message about it names."""
+
+
+def selector_plan(folder: Path, by: str, templates: Mapping[str, str] | None = None) -> Plan:
+    """A plan of games in which p0's candidates are selected, and only p1 sees the column `secret`."""
+    rules = {
+        "cycle": [{"speak": {"p0": ["main"]}, "best_of": {"n": 2, "by": by}}, {"speak": {"judge": ["main"]}}],
+        "parameters": {"max_message_rounds": 2, "min_message_rounds": 2},
+        "private": {"secret": ["p1"]},
+    }
+    path = passages_spec(folder, rules, size=8, models={"m": {"logprobs": True, "top_logprobs": 5}})
+    points = [json.loads(line) for line in (folder / "data.jsonl").read_text().splitlines()]
+    with_secret = [{**point, "secret": f"secret of {point['id']}"} for point in points]
+    (folder / "data.jsonl").write_text("".join(json.dumps(point) + "\n" for point in with_secret))
+    for name, text in (templates or {}).items():
+        (folder / "prompts" / name).write_text(text)
+    return Plan(load_spec(path))
+
+
+@pytest.mark.parametrize("by", SELECTORS)
+def test_a_private_column_that_the_engine_itself_would_pass_to_a_selector_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    plan = selector_plan(tmp_path, by)
+    assert list(flow_problems(plan)) == []
+    prompt = Selector.prompt
+
+    def leak(selector: Selector, observation: Observation) -> list[Any]:
+        return [*prompt(selector, observation), {"role": "user", "content": observation.columns["secret"]}]
+
+    monkeypatch.setattr(Selector, "prompt", leak)
+    name, key, file = SELECTORS[by]
+    (problem,) = flow_problems(plan)
+    assert (problem.key, Path(problem.place.file).name) == (key, file)
+    assert f"{name}'s prompt changes if only the column 'secret' of a datapoint changes: d0, d" in problem.message
+
+
+@pytest.mark.parametrize("by", SELECTORS)
+def test_a_label_that_the_engine_itself_would_pass_to_a_selector_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    plan, observation = selector_plan(tmp_path, by), Job.observation
+
+    def leak_label(job: Job, round_: int, rounds: Sequence[Round]) -> Observation:
+        seen = observation(job, round_, rounds)
+        claim = f"{seen.columns['claim']}{' ' * int(job.datapoint.label or 0)}"
+        return replace(seen, columns={**seen.columns, "claim": claim})
+
+    monkeypatch.setattr(Job, "observation", leak_label)
+    name, key, file = SELECTORS[by]
+    message = f"{name}'s prompt changes if only the label of a datapoint changes: d0, d"
+    (problem,) = [problem for problem in flow_problems(plan) if message in problem.message]
+    assert (problem.key, Path(problem.place.file).name) == (key, file)
+
+
+def test_a_selectors_template_with_a_private_column_is_an_error(tmp_path: Path) -> None:
+    for by, name in (("preference", "p0.preference"), ("critic", "p0.critic"), ("judge", "judge.judge")):
+        with pytest.raises(SpecError, match=rf"{name}.jinja:1:.*must not see the column"):
+            selector_plan(tmp_path / by, by, {f"{name}.jinja": "{{ secret }}"})
 
 
 LISTED = (

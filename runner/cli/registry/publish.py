@@ -224,12 +224,13 @@ def _lock_run(folder: RunFolder, locks: ExitStack) -> None:
             f"{manifest.run_id} is shard {manifest.shard} of run {run_id}; merge the run, then publish it: nip-run "
             f"merge {run_id}"
         )
+    parts = Results.of(folder).parts_of(folder.run_id) if manifest.has_parts else []
     if manifest.is_tournament:
+        part_ids = " ".join(part.run_id for part in parts)
         raise UsageError(
-            f"{manifest.run_id} is a tournament, which cannot be published yet; publish the runs of its pairings, such "
-            f"as {manifest.example_part}"
+            f"{manifest.run_id} is a tournament, which cannot be published; publish the runs of its pairings, which "
+            f"have all games: nip-run publish {part_ids or manifest.example_part} --to WHERE --as OWNER"
         )
-    parts = Results.of(folder).parts_of(folder.run_id) if manifest.is_training_run else []
     for run in (folder, *parts):
         try:
             locks.enter_context(locked(run.lock, f"run {run.run_id}"))

@@ -216,6 +216,13 @@ def stored_name(name: str) -> str:
     return name.removesuffix(FUNCTION) + STORED_SUFFIXES[is_function(name)]
 
 
+def template_of_file(file_name: str) -> str | None:
+    """Return the name of the template or function in a file of a prompts folder; None for another file."""
+    suffix = next((suffix for suffix in (SUFFIX, ".py", ".py.txt") if file_name.endswith(suffix)), "")
+    name = file_name.removesuffix(suffix)
+    return name if suffix and is_function(name) == (suffix != SUFFIX) else None
+
+
 def source_path(folder: Path, name: str) -> Path:
     """Return the file of a template or function in a folder of prompts, or in the folder of a run's prompts."""
     path = folder / (f"{name}.py" if is_function(name) else name + SUFFIX)

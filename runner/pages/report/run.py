@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote
 
 from markupsafe import Markup
@@ -56,20 +56,33 @@ class RunPage:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """The content that the pages of benchmark runs and training runs share."""
+    """The content that the pages of benchmark runs, training runs and tournaments share."""
 
     run_id: str
     is_titled: bool
     """Whether the page has the run's name as a heading. It needs one if the site has several runs."""
     summary: str
-    state: Sequence[str]
-    headline: Sequence[Headline]
-    problems: Sequence[ProblemView]
-    models: Sequence[AgentModel]
     commands: Sequence[tuple[str, str]]
     origin: Sequence[OriginFact]
     hashes: Sequence[tuple[str, str]]
+    state: Sequence[str] = ()
+    headline: Sequence[Headline] = ()
+    problems: Sequence[ProblemView] = ()
+    models: Sequence[AgentModel] = ()
     links: Sequence[Link] = ()
+
+    @classmethod
+    def from_manifest(cls, folder: RunFolder, here: Collection[str], *, titled: bool, has_commands: bool) -> Self:
+        """Return the content that the run's manifest has. The caller adds the other content."""
+        manifest = folder.manifest()
+        return cls(
+            run_id=manifest.run_id,
+            is_titled=titled,
+            summary=summary(manifest),
+            commands=commands(folder, manifest) if has_commands else [],
+            origin=origin(manifest, here),
+            hashes=hashes(manifest),
+        )
 
     @property
     def level(self) -> int:
@@ -114,17 +127,12 @@ def run_page(
     number = games_number(manifest, metrics, game_count, is_part=games.is_part, is_lost=games.problem is not None)
     has_file = folder.problems_path.is_file()
     problems = problems_of_run(folder) if results is None or has_file else results.problems
-    run = RunFacts(
-        run_id=manifest.run_id,
-        is_titled=len(here) > 1,
-        summary=summary(manifest),
+    run = replace(
+        RunFacts.from_manifest(folder, here, titled=len(here) > 1, has_commands=has_commands),
         state=state_sentences(folder, plan, manifest, games, missing, metrics=metrics, tells_source=has_commands),
         headline=headline(manifest, metrics, number, None if results is None else results.so_far),
         problems=problem_views((manifest.run_id, problem) for problem in problems),
         models=agent_models(plan),
-        commands=commands(folder, manifest) if has_commands else [],
-        origin=origin(manifest, here),
-        hashes=hashes(manifest),
         links=_links(manifest.run_id, games),
     )
     view = RunView(

@@ -14,9 +14,9 @@ from runner.pages.charts.styles import ChartFrame
 from runner.pages.html import render_template
 from runner.pages.numbers import count, dollars, elapsed
 from runner.pages.report.run import RunFacts, RunPage
-from runner.pages.report.run_facts import AgentModel, agent_models, commands, hashes, origin
+from runner.pages.report.run_facts import AgentModel, agent_models
 from runner.pages.report.run_problems import problem_views
-from runner.pages.report.run_state import summary, why_stopped
+from runner.pages.report.run_state import why_stopped
 from runner.pages.site import Section
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -64,17 +64,12 @@ def tournament_page(folder: RunFolder, here: Collection[str], *, titled: bool, h
     players, cells = cross_table(metrics)
     is_running = manifest.status == Status.RUNNING
     state = ["The tournament is still running; the page shows the results so far."] if is_running else []
-    run = RunFacts(
-        run_id=manifest.run_id,
-        is_titled=titled,
-        summary=summary(manifest),
+    run = replace(
+        RunFacts.from_manifest(folder, here, titled=titled, has_commands=has_commands),
         state=[*state, *why_stopped(folder, manifest)],
         headline=_headline(manifest, metrics),
         problems=problem_views(collect_problems(folder, parts)),
         models=_player_models(plan),
-        commands=commands(folder, manifest) if has_commands else [],
-        origin=origin(manifest, here),
-        hashes=hashes(manifest),
     )
     view = TournamentView(
         run=run,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -15,9 +15,9 @@ from runner.pages.charts.styles import ChartFrame
 from runner.pages.html import render_template
 from runner.pages.numbers import count, decimal, dollars, elapsed, interval
 from runner.pages.report.run import RunFacts, RunPage
-from runner.pages.report.run_facts import agent_models, commands, hashes, origin
+from runner.pages.report.run_facts import agent_models
 from runner.pages.report.run_problems import problem_views
-from runner.pages.report.run_state import summary, why_stopped
+from runner.pages.report.run_state import why_stopped
 from runner.pages.report.training_stages import stage_rows
 from runner.pages.site import Section
 from runner.results.folder import RunFolder
@@ -76,17 +76,12 @@ def training_page(folder: RunFolder, here: Collection[str], *, titled: bool, has
     metrics, stages = read_summary(folder, manifest), read_stages(folder.path, folder.identity())
     parts = Results.of(folder).parts_of(folder.run_id)
     names = _test_names(metrics)
-    run = RunFacts(
-        run_id=manifest.run_id,
-        is_titled=titled,
-        summary=summary(manifest),
+    run = replace(
+        RunFacts.from_manifest(folder, here, titled=titled, has_commands=has_commands),
         state=list(_state(folder, manifest, metrics)),
         headline=_headline(manifest, metrics),
         problems=problem_views(collect_problems(folder, parts)),
         models=agent_models(plan),
-        commands=commands(folder, manifest) if has_commands else [],
-        origin=origin(manifest, here),
-        hashes=hashes(manifest),
     )
     view = TrainingView(
         run=run,

@@ -26,12 +26,15 @@ from runner.documents.yaml_reader import read_yaml
 from runner.documents.yaml_writer import dump
 from runner.game.prompts.templates import (
     ANSWER_VARIABLES,
-    CONFIDENCE,
-    LAST_ROUND,
     MAX_BYTES,
     SUFFIX,
     VARIABLES,
     PromptSet,
+    function_problems,
+    is_function,
+    source_path,
+    stored_name,
+    template_of_file,
     template_problems,
 )
 from runner.game.protocols.loader import load_protocol
@@ -118,46 +121,48 @@ def build_protocol(path: Path, choices: PublisherChoices, part: str | None) -> U
 
 
 def load_template_files(folder: Path) -> dict[str, bytes]:
-    """Return the templates of a folder, by file name.
+    """Return the templates and Python functions of a folder, by the names of their files in a release.
 
     Raises:
         UsageError: the folder has no templates.
-        SpecError: templates have mistakes; the error lists them all.
+        SpecError: templates or functions have mistakes; the error lists them all.
     """
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder; name a folder with *{SUFFIX} files")
-    files = sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIX) and not path.name.startswith("."))
-    if not files:
+    file_names = [path.name for path in folder.iterdir() if not path.name.startswith(".")]
+    names = {name for file_name in file_names if (name := template_of_file(file_name)) is not None}
+    if all(map(is_function, names)):
         raise UsageError(f"{folder} has no *{SUFFIX} file; add a template for each agent")
     problems: list[Problem] = []
     contents = {}
-    for path in files:
-        data = contents[path.name] = _read_file(path, MAX_BYTES)
+    for name in sorted(names):
+        path = source_path(folder, name)
+        data, place = _read_file(path, MAX_BYTES), Place(str(path))
+        contents[stored_name(name)] = data
         try:
-            problems.extend(template_problems(data.decode("utf-8-sig"), Place(str(path)), None, names_columns=True))
+            text = data.decode("utf-8-sig")
+            if is_function(name):
+                problems.extend(function_problems(text, place))
+            else:
+                problems.extend(template_problems(text, place, None, names_columns=True))
         except UnicodeDecodeError as error:
-            problems.append(Problem(Place(str(path)), "", f"not UTF-8 at byte {error.start}; save the file as UTF-8"))
+            problems.append(Problem(place, "", f"not UTF-8 at byte {error.start}; save the file as UTF-8"))
     if problems:
         raise SpecError(problems)
     return contents
 
 
-def sources_of(files: Mapping[str, bytes]) -> dict[str, str]:
-    """Return the texts of templates by name."""
-    return {name.removesuffix(SUFFIX): data.decode("utf-8-sig") for name, data in files.items()}
-
-
 def build_prompts(path: Path, choices: PublisherChoices, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - same parameters for all builders
     files = load_template_files(path)
-    prompts = PromptSet(sources_of(files))
+    prompts = PromptSet({str(template_of_file(name)): data.decode("utf-8-sig") for name, data in files.items()})
     hashes = {name: tagged_hash("prompt", text) for name, text in sorted(prompts.sources.items())}
     lists_answers = any("decision_line" in used for used in prompts.variables.values())
     runner_variables = VARIABLES.keys() | ANSWER_VARIABLES.keys() if lists_answers else VARIABLES.keys()
     variables = {name: sorted(used & runner_variables) for name, used in prompts.variables.items()}
     columns = sorted({name for used in prompts.variables.values() for name in used - runner_variables})
-    agents = sorted(name for name in prompts.sources if not name.endswith((LAST_ROUND, CONFIDENCE)))
+    agents = sorted({name.partition(".")[0] for name in prompts.sources})
     return UnnamedComponent(
-        files_by_kind={Kind.PROMPTS: PinnedFiles(path, tuple(path / name for name in files))},
+        files_by_kind={Kind.PROMPTS: PinnedFiles(path, tuple(source_path(path, name) for name in prompts.sources))},
         contents=files,
         identity={"prompts": tagged_hash("prompts", hashes)},
         facts={

@@ -17,7 +17,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import PLAYED
 from runner.spec.origin import DATA
 from runner.spec.run_names import MAX_RUN_ID_LENGTH
-from runner.training.plan import MAX_PART_SUFFIX
+from runner.training.plan import TrainingPlan
 
 
 def fetch_into_results(registry: Registry, entry: ReleaseEntry, results: Results) -> FetchedRelease:
@@ -97,7 +97,7 @@ def check_reproducible(fetched: FetchedRelease) -> RunFolder:
 
 def add_suffix(run_id: str, suffix: str) -> str:
     """Return a run id with a suffix. A long id is shortened, so that a number can still be added."""
-    return run_id[: MAX_RUN_ID_LENGTH - len(suffix) - MAX_PART_SUFFIX] + suffix
+    return run_id[: MAX_RUN_ID_LENGTH - len(suffix) - len(TrainingPlan.longest_suffix)] + suffix
 
 
 def build_link(fetched: FetchedRelease) -> Mapping[str, str]:

@@ -18,7 +18,9 @@ from runner.models.layers.lost_calls import AbandonedCalls
 from runner.models.settings import ModelSettings
 from runner.models.usage_totals import UsageTotals
 from runner.results.folder import RunFolder
+from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.plan import Plan
+from runner.runs.finished.reconstruction import saved_plan
 from runner.spec.tournament_roles import called_groups
 
 
@@ -53,6 +55,14 @@ class Spending(NamedTuple):
 def max_spending(plan: Plan, folder: RunFolder) -> UsageTotals:
     """Return the highest possible cost of a run's calls so far."""
     return measure_spending(plan, folder).maximum
+
+
+def spent_on_parts(results: Results, run_id: str) -> UsageTotals:
+    """Return the highest possible cost of the calls of a run's parts so far."""
+    total = UsageTotals()
+    for folder in results.parts_of(run_id):
+        total += max_spending(saved_plan(folder), folder)
+    return total
 
 
 def measure_spending(plan: Plan, folder: RunFolder) -> Spending:

@@ -9,24 +9,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
 
-from runner.base.errors import UsageError
 from runner.base.hashing import tagged_hash
 from runner.game.prompts.templates import PromptSet
 from runner.results.manifest import AgentRow
 from runner.rollouts.estimate import CostEstimate, estimate_costs
 from runner.rollouts.identity import selection_content
 from runner.rollouts.plan import Plan
+from runner.rollouts.run_plan import PlanWithParts
 from runner.spec.loader import Spec
-from runner.spec.run_names import MAX_RUN_ID_LENGTH
 from runner.spec.tournament_roles import GAMES_PER_REPEAT, judges_of, seats_of
 from runner.spec.tournament_settings import TournamentSettings
 from runner.statistics.pairings import Pairing, every_pairing
 
 LEGS = ("a", "b")
 """The legs of a pairing. In leg `a`, its first player has the first seat; in leg `b`, the second seat."""
-MAX_PART_SUFFIX = len("-p99999a")
 
 MUTABLE_TOURNAMENT_KEYS = ("tournament.games", "tournament.datapoints_per_round")
 """Keys of `tournament` that may change when a run resumes."""
@@ -38,19 +35,11 @@ def part_run_id(run_id: str, number: int, leg: str) -> str:
 
 
 @dataclass(frozen=True)
-class TournamentPlan:
+class TournamentPlan(PlanWithParts):
     """The plan of a tournament, which is known before it starts."""
 
-    spec: Spec
-
-    def with_spec(self, spec: Spec) -> Self:
-        """Return the same plan for another tournament spec."""
-        return replace(self, spec=spec)
-
-    @cached_property
-    def games(self) -> Plan:
-        """The plan of games on all datapoints by the agents of the spec, for the facts that all pairings share."""
-        return Plan(self.spec)
+    first_suffix = "-p0a"
+    longest_suffix = "-p99999a"
 
     @property
     def tournament(self) -> TournamentSettings:
@@ -123,24 +112,6 @@ class TournamentPlan:
         """The spec keys that do not change the identity; `*` matches any name."""
         game_keys = (key for key in self.games.mutable_keys if key != "rollouts.per_datapoint")
         return (*game_keys, *MUTABLE_TOURNAMENT_KEYS)
-
-    @property
-    def run_id(self) -> str:
-        """The default id of the run."""
-        return self.spec.resumed_run_id or f"{self.spec.experiment.name}-{self.identity[:10]}"
-
-    def check_run_id(self, run_id: str) -> None:
-        """Check that a tournament's id leaves enough characters for the ids of its parts, which start with it.
-
-        Raises:
-            UsageError: the run id is too long.
-        """
-        max_length = MAX_RUN_ID_LENGTH - MAX_PART_SUFFIX
-        if len(run_id) > max_length:
-            raise UsageError(
-                f"--run-id {run_id}: the id has {len(run_id)} characters; choose an id of at most {max_length}, "
-                f"because the ids of the pairings start with it ({part_run_id('ID', 0, LEGS[0])} and so on)"
-            )
 
     def leg_spec(self, pairing: Pairing, leg: str, datapoint_count: int) -> Spec:
         """Return the spec of a leg: a benchmark about the first `datapoint_count` datapoints, with both stances."""

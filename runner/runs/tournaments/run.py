@@ -7,38 +7,25 @@ resumes their games, and no answer is requested twice.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
 
-import orjson
-
-from runner.base.errors import BudgetExhausted, FolderGoneError, Interrupted, NipRunError, RunError
-from runner.base.storage.atomic_files import atomic_write
-from runner.base.text import comma_join, counted
+from runner.base.errors import RunError
+from runner.base.text import counted
 from runner.models.layers.budget import Budget
 from runner.models.usage_totals import UsageTotals
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from runner.results.manifest import Manifest, Status, TrainingPart
-from runner.results.provenance.manifest_writer import updated_manifest
+from runner.results.manifest import Status, TrainingPart
 from runner.results.spec_changes import has_same_spec
 from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import OnProgress, Progress
-from runner.runs.execution.process import interrupted_error, interruptible, log_to, sigterm_as_keyboard_interrupt
-from runner.runs.execution.spending import max_spending
-from runner.runs.finished.reconstruction import saved_plan
 from runner.runs.finished.result import FinishedRun
-from runner.runs.finished.stored_problems import load_problems
 from runner.runs.session.parallel_runs import GamesRun, run_together
-from runner.runs.session.run import (
-    RunOptions,
-    has_outputs,
-    open_budget,
-    rebuild_outputs,
-    relative_cache_path,
-    write_run_files,
-)
+from runner.runs.session.run import RunOptions, has_outputs, rebuild_outputs, write_run_files
+from runner.runs.session.session_of_parts import SessionOfParts, saved_result
 from runner.runs.tournaments.games import TournamentGames
 from runner.runs.tournaments.plan import LEGS, TournamentPlan, part_run_id
 from runner.runs.tournaments.round_log import Round, RoundLog, datapoints_played, read_rounds, round_log
@@ -47,8 +34,6 @@ from runner.runs.tournaments.summary import summarize
 
 log = logging.getLogger("nip_run.tournament")
 
-MAX_NOTES = 20
-"""The maximum number of notes of a tournament and its parts. The logs of the parts have all notes."""
 RESERVE = 1.1
 """A round starts only if the budget allows this multiple of the mean cost of its number of games."""
 
@@ -65,66 +50,37 @@ def play_tournament(plan: TournamentPlan, results: Results, run_id: str, options
         folder, manifest = results.open(plan, run_id)
         _rebuild_parts(results, plan, folder)
         if manifest.status == Status.DONE and folder.metrics.is_file() and has_same_spec(folder, manifest, plan.games):
-            results.board.append_missing(folder)
-            return FinishedRun(folder, manifest, folder.read_metrics(), was_finished=True)
+            return saved_result(results, folder, manifest)
         write_run_files(plan.games, folder)
-        budget = options.budget or open_budget(plan.spec.experiment.budget, lambda: spent_on_parts(results, run_id))
-        manifest = replace(
-            updated_manifest(manifest, plan.games).with_null_fields("cache"),
-            agents=plan.agent_rows(),
-            cache=relative_cache_path(plan.spec, folder),
-        )
-        session = _TournamentSession(plan, results, folder, manifest, replace(options, budget=budget))
-        try:
-            session.complete()
-        except NipRunError as error:
-            error.with_notes(f"note: {line}" for line in session.notes)
-            raise
-    with interruptible(run_id):
-        results.board.append(folder)
-    return FinishedRun(folder, session.manifest, folder.read_metrics(), notes=session.notes)
+        session = _TournamentSession(plan, results, folder, manifest, options)
+        session.complete()
+    return session.result()
 
 
-@dataclass
-class _TournamentSession:
+class _TournamentSession(SessionOfParts):
     """One process's execution of a tournament."""
 
     plan: TournamentPlan
-    results: Results
-    folder: RunFolder
-    manifest: Manifest
-    options: RunOptions
-    _notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        self.manifest = replace(self.manifest, agents=self.plan.agent_rows())
         self._games = TournamentGames(self.plan)
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """The notes on the tournament and its parts, shortened to `MAX_NOTES`."""
-        omitted = len(self._notes) - MAX_NOTES
-        more = [f"and {omitted} more notes in the logs of the run's parts"] if omitted > 0 else []
-        return (*self._notes[:MAX_NOTES], *more)
-
-    def complete(self) -> None:
-        """Play all rounds that are not finished, and write the ratings. The errors are those of `play_tournament`."""
-        with (
-            sigterm_as_keyboard_interrupt(),
-            self._updating_status(),
-            log_to(self.folder.log),
-            round_log(self.folder, self.plan.identity) as rounds,
-        ):
+    def play(self) -> Mapping[str, Any]:
+        """Play all rounds that are not finished, and return the ratings. The errors are those of `play_tournament`."""
+        with round_log(self.folder, self.plan.identity) as rounds:
             self._finish_recorded_rounds(rounds)
             while planned := self._next_round(rounds):
                 rounds.add(planned)
-                self._play(planned, len(rounds.rounds))
-            self._finish()
+                self._play_round(planned, len(rounds.rounds))
+        return summarize(self.folder, self._games, self.results.parts_of(self.folder.run_id))
 
     def _finish_recorded_rounds(self, rounds: RoundLog) -> None:
         """Finish the last recorded round, and read the games of all rounds."""
         played = datapoints_played(rounds.rounds)
         if rounds.rounds:
-            self._play(rounds.rounds[-1], len(rounds.rounds))
+            self._play_round(rounds.rounds[-1], len(rounds.rounds))
         for number in played.keys() - (rounds.rounds[-1].keys() if rounds.rounds else ()):
             for leg in LEGS:
                 self._games.read(self.plan.pairings[number], leg, self._part(number, leg))
@@ -158,7 +114,7 @@ class _TournamentSession:
     def _part(self, number: int, leg: str) -> RunFolder:
         return self.folder.sibling(part_run_id(self.folder.run_id, number, leg))
 
-    def _play(self, planned: Round, round_number: int) -> None:
+    def _play_round(self, planned: Round, round_number: int) -> None:
         """Play the games of a round that are not finished, and read all its games.
 
         Raises:
@@ -182,11 +138,8 @@ class _TournamentSession:
             for position, (number, leg) in enumerate(legs)
             for plan in [self._leg_plan(number, leg, planned[number])]
         ]
-        try:
+        with self.naming_interrupted(f"round {round_number}"):
             run_together(runs, self.results, lambda position, result: self._on_leg_end(*legs[position], result))
-        except Interrupted as error:
-            message = f"run {self.folder.run_id} was interrupted in round {round_number}; all paid answers are saved"
-            raise Interrupted(message).with_notes(error.lines()[1:]) from None
 
     def _leg_plan(self, number: int, leg: str, datapoints: int) -> Plan:
         spec = self.plan.leg_spec(self.plan.pairings[number], leg, datapoints)
@@ -194,53 +147,8 @@ class _TournamentSession:
         return Plan(replace(spec, recorded_fields=recorded))
 
     def _on_leg_end(self, number: int, leg: str, result: FinishedRun) -> None:
-        if result.manifest.status != Status.DONE:
-            problems = load_problems(result.folder)
-            unanswered = [str(problem) for problem in problems if problem.kind == "transport_failed"]
-            reason = result.lost or comma_join(unanswered) or "no game got its answers"
-            raise RunError(
-                f"run {result.folder.run_id}, a part of the tournament {self.folder.run_id}, is "
-                f"{result.manifest.status}: {reason}. Run the same command again to play the lost games again"
-            )
-        self._notes.extend(f"{result.folder.run_id}: {line}" for line in result.notes)
+        self.accept_part(result)
         self._games.read(self.plan.pairings[number], leg, result.folder)
-
-    def _finish(self) -> None:
-        """Write the ratings, and mark the tournament as done."""
-        folder = self.folder
-        metrics = summarize(folder, self._games, self.results.parts_of(folder.run_id))
-        folder.unseal()
-        atomic_write(folder.metrics, orjson.dumps(metrics, option=orjson.OPT_INDENT_2))
-        folder.seal()
-        self._write_manifest(self.manifest.ended(Status.DONE))
-
-    def _write_manifest(self, manifest: Manifest) -> None:
-        self.manifest = manifest
-        self.folder.write_manifest(manifest)
-
-    @contextmanager
-    def _updating_status(self) -> Iterator[None]:
-        """Set the status in the manifest to running, and to its final value if the block raises an error."""
-
-        def write_end(status: Status, error: Exception | None = None) -> None:
-            with suppress(NipRunError):
-                self._write_manifest(self.manifest.with_error(error).ended(status))
-                self.results.board.append_unfinished(self.folder)
-
-        self._write_manifest(replace(self.manifest, status=Status.RUNNING))
-        try:
-            yield
-        except KeyboardInterrupt:
-            write_end(Status.INTERRUPTED)
-            raise interrupted_error(self.folder.run_id) from None
-        except FolderGoneError:
-            raise  # do not write to the path, which may now belong to another folder
-        except (Interrupted, BudgetExhausted) as error:
-            write_end(Status.INTERRUPTED, error)
-            raise
-        except Exception as error:
-            write_end(Status.FAILED, error)
-            raise
 
 
 class _RoundProgress:
@@ -298,11 +206,3 @@ def _rebuild_parts(results: Results, plan: TournamentPlan, folder: RunFolder) ->
 
 def _has_finished(part: RunFolder) -> bool:
     return part.manifest_path.is_file() and part.manifest().status == Status.DONE
-
-
-def spent_on_parts(results: Results, run_id: str) -> UsageTotals:
-    """Return the usage and cost of a tournament's games so far."""
-    total = UsageTotals()
-    for folder in results.parts_of(run_id):
-        total += max_spending(saved_plan(folder), folder)
-    return total

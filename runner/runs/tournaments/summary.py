@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from runner.results.folder import RunFolder
+from runner.results.folder import RunFolder, usage_of_parts
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest, Status
 from runner.runs.finished.reconstruction import saved_plan
@@ -53,22 +53,11 @@ def summarize(folder: RunFolder, games: TournamentGames, parts: Iterable[RunFold
         "run_id": folder.run_id,
         "outcomes": {},
         "metrics": [],
-        "games": totals(parts),
+        "games": usage_of_parts(parts),
         "ratings": list(_ratings(plan, model, games)),
         "effects": list(_effects(plan, model)),
         "pairings": list(_pairings(folder, games)),
         "intransitivity": _intransitivity(plan, intransitivity(model, plan.spec.experiment.seed)),
-    }
-
-
-def totals(parts: Iterable[RunFolder]) -> dict[str, Any]:
-    """Return the games, calls and cost of all parts; the cost is None if the cost of a part is unknown."""
-    manifests = [manifest for part in parts if (manifest := part.manifest()).rollouts is not None]
-    costs = [manifest.cost_usd for manifest in manifests]
-    return {
-        "rollouts": sum(manifest.rollouts or 0 for manifest in manifests),
-        "completions": sum(manifest.completions or 0 for manifest in manifests),
-        "cost_usd": None if None in costs else round(sum(cost or 0.0 for cost in costs), 9),
     }
 
 

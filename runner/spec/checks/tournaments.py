@@ -35,11 +35,8 @@ def tournament_problems(
         return
     if experiment.kind != "tournament":
         yield _SECTION, "tournament works only with `kind: tournament`; set kind, or remove tournament"
-    if protocol.file.panel is not None:
-        yield (
-            _SECTION,
-            f"{protocol.name} has a panel, and the games of a tournament have one judge; use another protocol",
-        )
+    if protocol.lists_answers:
+        yield "protocol.use", f"the verdicts of {protocol.name} choose from listed answers; use a protocol without them"
         return
     yield from _group_problems(experiment, settings)
     yield from _player_problems(settings, player_prompts)
@@ -125,8 +122,6 @@ def _excluded_keys(experiment: Experiment, protocol: Protocol) -> Iterator[tuple
     if experiment.rollouts.num_responses_per_timestep is not None:
         key = "rollouts.num_responses_per_timestep"
         yield key, f"a tournament plays single games; remove {key}"
-    if protocol.lists_answers:
-        yield "protocol.use", f"the verdicts of {protocol.name} choose from listed answers; use a protocol without them"
     if protocol.file.panel is not None and experiment.tournament is not None and experiment.tournament.judges:
         yield f"{_SECTION}.judges", f"{protocol.name} has a panel, whose models are in `agents`; remove judges"
     if protocol.parameters.force_guess is not None:

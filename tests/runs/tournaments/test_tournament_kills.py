@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import random
 import signal
 from pathlib import Path
 
 import pytest
 
+from tests.support.kills import kill_at_random_moments, recorded_calls
 from tests.support.processes import start_nip_run, start_nip_run_silently, wait_for_exit, wait_or_kill, wait_until
-from tests.support.runs import derived_files, journal_records, run_spec
+from tests.support.runs import derived_files, run_spec
 from tests.support.servers.chat_client import run_chat_server
 from tests.support.tournaments import tournament_spec
 
 ADAPTIVE = {"pairing": "adaptive", "games": 64, "datapoints_per_round": 2}
-
-
-def recorded_calls(results: Path) -> list[tuple[str, str]]:
-    """Return the run and the sample of each recorded call of all parts."""
-    return [
-        (part.name, str(record["sample"]))
-        for part in sorted((results / "runs").iterdir())
-        if (part / "journal.jsonl").is_file()
-        for record in journal_records(part)
-        if record["kind"] == "call"
-    ]
 
 
 def results_of(results: Path) -> dict[str, object]:
@@ -74,22 +63,11 @@ def test_ctrl_c_keeps_all_answers_and_says_how_to_resume(tmp_path: Path) -> None
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("pairing", ["round_robin", "swiss", "adaptive"])
-def test_kills_at_random_moments_change_nothing(tmp_path: Path, pairing: str) -> None:
-    rng = random.Random(pairing)
+@pytest.mark.parametrize(("pairing", "kills"), [("round_robin", 6), ("swiss", 6), ("adaptive", 20)])
+def test_kills_at_random_moments_lose_and_repeat_no_answer(tmp_path: Path, pairing: str, kills: int) -> None:
     with run_chat_server(latency=[0.0, 0.03]) as server:
         path = tournament_spec(tmp_path, server.base_url, size=8, tournament={**ADAPTIVE, "pairing": pairing})
         run_spec(path, tmp_path / "whole")
         needed = server.requests
-        for goal in sorted(rng.uniform(0, needed) for _ in range(12)):
-            start = server.requests
-            process = start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)
-            recorded = len(recorded_calls(tmp_path / "results")) if (tmp_path / "results" / "runs").is_dir() else 0
-            wanted = max(1, goal - recorded)
-            wait_until(lambda: process.poll() is not None or server.requests - start >= wanted)  # noqa: B023
-            process.kill()
-            process.wait()
-        assert wait_or_kill(start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)) == 0
-        samples = recorded_calls(tmp_path / "results")
-        assert len(samples) == len(set(samples)) == needed
+        kill_at_random_moments(tmp_path, server, needed, kills, max_in_flight=2 * 8)
     assert results_of(tmp_path / "results") == results_of(tmp_path / "whole")

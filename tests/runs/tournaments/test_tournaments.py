@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from runner.base.errors import UsageError
+from runner.base.errors import BudgetExhausted, SpecError, UsageError
+from runner.base.exit_codes import ExitCode
 from runner.results.leaderboard.results_folder import Results
+from runner.runs.execution.spending import spent_on_parts
 from runner.runs.finished.result import FinishedRun
 from runner.runs.tournaments.plan import TournamentPlan
 from runner.runs.tournaments.round_log import read_rounds
@@ -232,6 +234,65 @@ def test_a_budget_ends_a_tournament_with_ratings_of_the_games_so_far(tmp_path: P
     assert more.metrics["pairings"][0]["games"] > result.metrics["pairings"][0]["games"]
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("budget", [{"completions": 100}, {"tokens": 60_000}])
+def test_a_round_that_costs_more_than_expected_stops_within_the_budget_and_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: dict[str, int]
+) -> None:
+    monkeypatch.setattr("runner.runs.tournaments.run.RESERVE", 0.0)  # as if the games of the next round cost nothing
+    with run_chat_server() as server:
+        path = tournament_spec(
+            tmp_path, server.base_url, tournament={"datapoints_per_round": 1}, budget=budget,
+            models={name: {"max_tokens": 200} for name in (*PLAYERS, "judge")},
+        )  # fmt: skip
+        with pytest.raises(BudgetExhausted):
+            run_spec(path, tmp_path / "results", run_id="limited")
+        stopped = server.requests
+        ((unit, limit),) = budget.items()
+        assert 0 < getattr(spent_on_parts(Results(tmp_path / "results"), "limited"), unit) <= limit
+        shown = json.loads(nip_run_here("show", "limited", "--json", cwd=tmp_path).stdout)
+        assert sum(row["games"] for row in shown["metrics"]["pairings"]) > 0
+        resumed = run_spec(path, tmp_path / "results", "budget={}", run_id="limited")
+        requests = server.requests
+        whole = run_spec(path, tmp_path / "whole", "budget={}", run_id="limited")
+        assert stopped < requests == server.requests - requests
+    assert resumed.metrics["pairings"] == whole.metrics["pairings"]
+
+
+@pytest.mark.full
+def test_a_panel_judges_a_tournament(tmp_path: Path) -> None:
+    judges = {f"judge{number}": {"model": "judge"} for number in range(3)}
+    path = tournament_spec(
+        tmp_path, size=4, protocol={"use": "panel_debate"}, prompts="prompts/code_validation/panel_debate",
+        agents={**judges, "prover0": {"model": "judge"}, "prover1": {"model": "judge"}},
+    )  # fmt: skip
+    result = run_spec(path, tmp_path / "results")
+    assert [(row["games"], row["judge"]) for row in result.metrics["pairings"]] == [(16, "panel")] * 3
+    for part in parts_of(result):
+        for row in table(part, "rollouts"):
+            verdicts = [verdict["decision"] for verdict in json.loads(row["panel"])]
+            assert row["decision"] == max({0, 1}, key=verdicts.count)
+    with pytest.raises(SpecError, match="panel_debate has a panel, whose models are in `agents`; remove judges"):
+        load_spec(path, ["+tournament.judges=[judge]"])
+
+
+@pytest.mark.full
+def test_the_runs_of_a_tournament_are_published_and_reproduced_instead_of_it(tmp_path: Path) -> None:
+    result = run_spec(tournament_spec(tmp_path, size=2), tmp_path / "results")
+    part_ids = [part.name for part in parts_of(result)]
+    terms = ("--to", "registry", "--as", "acme", "--licence", "MIT", "--force")
+    refused = nip_run_here("publish", result.run_id, *terms, cwd=tmp_path)
+    assert refused.returncode == ExitCode.USAGE
+    assert f"which have all games: nip-run publish {' '.join(part_ids)} --to WHERE" in refused.stderr
+    published = nip_run_here("publish", *part_ids, *terms, cwd=tmp_path)
+    assert published.returncode == 0, published.stderr
+    for part_id in part_ids:
+        got = nip_run_here("get", f"run/acme/{part_id}@1", part_id, "--from", "registry", cwd=tmp_path)
+        assert got.returncode == 0, got.stderr
+        done = nip_run_here("reproduce", part_id, cwd=tmp_path)
+        assert (done.returncode, "follows from the transcripts" in done.stdout) == (0, True), done.stderr
+
+
 @pytest.mark.gate
 def test_a_part_cannot_be_resumed_alone(tmp_path: Path) -> None:
     result = run_spec(tournament_spec(tmp_path, size=2), tmp_path / "results")
@@ -266,7 +327,7 @@ def test_the_worst_case_covers_the_pairings_that_cost_most(tmp_path: Path) -> No
 
 def test_an_id_that_leaves_no_room_for_the_ids_of_parts_is_refused(tmp_path: Path) -> None:
     plan = TournamentPlan(load_spec(tournament_spec(tmp_path)))
-    with pytest.raises(UsageError, match="the ids of the pairings start with it"):
+    with pytest.raises(UsageError, match="the ids of the run's parts start with it"):
         plan.check_run_id("a" * MAX_RUN_ID_LENGTH)
 
 
