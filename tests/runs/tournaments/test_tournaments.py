@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from runner.base.errors import UsageError
+from runner.base.exit_codes import ExitCode
 from runner.results.leaderboard.results_folder import Results
 from runner.runs.finished.result import FinishedRun
 from runner.runs.tournaments.plan import TournamentPlan
@@ -171,6 +172,24 @@ def test_the_planted_order_of_players_and_the_better_judge_are_found(tmp_path: P
     assert [row["side"] for row in differences] == ["overall", "right", "wrong"]
     assert differences[0]["p"] < 0.001
     assert differences[0]["ci_low"] > 0
+    for assertion, code in (
+        ("rating > base", ExitCode.DONE),
+        ("rating.right <= base - 50", ExitCode.FAILED),
+        (f"rating >= base + {round(differences[0]['value'])}", ExitCode.UNDECIDED),
+        ("rating > 0", ExitCode.USAGE),
+        ("accuracy > base", ExitCode.USAGE),
+    ):
+        asserted = ("compare", result.run_id, "--players", "strong", "weak", "--assert", assertion)
+        done = nip_run_here(*asserted, cwd=tmp_path)
+        assert done.returncode == code, (assertion, done.stderr)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("option", ["--metric=x", "--by=label", "--baseline=x", "--margin=1", "--flips=1", "--worst"])
+def test_comparing_players_refuses_options_for_runs(option: str, tmp_path: Path) -> None:
+    done = nip_run_here("compare", "run", "--players", "a", "b", option, cwd=tmp_path)
+    assert done.returncode == ExitCode.USAGE
+    assert f"{option.partition('=')[0]} compares runs, not players" in done.stderr
 
 
 @pytest.mark.gate
