@@ -112,6 +112,8 @@ class Metric:
     """Whether a mean or a metric of datapoints needs labels. Other metrics are left out if they do not apply."""
     needs_calls: bool = False
     """Whether the metric is counted from rounds and calls, which the table `rollouts` does not have."""
+    needs_candidates: bool = False
+    """Whether only agents with several candidates for a message (`best_of`) have the metric."""
     depends_on_plays: bool = False
     """Whether the expected value changes with the number of plays of each datapoint."""
     two_values: Callable[[Protocol, str | None], tuple[float, float]] | None = None
@@ -392,6 +394,16 @@ _TABLE = (
         high=math.inf,
         better=-1,
         needs_calls=True,
+    ),
+    _agent_metric(
+        name="failed_selections",
+        description="share of messages without a usable judgment of the candidates; the first one was delivered",
+        over="an agent's messages with candidates (`best_of`)",
+        compute=lambda agent: agent.failed_selections,
+        better=-1,
+        is_proportion=True,
+        needs_calls=True,
+        needs_candidates=True,
     ),
     Metric(
         name=BALANCED_ACCURACY,

@@ -183,6 +183,36 @@ def test_unusable_judgments_are_requested_again_and_then_the_first_candidate_pla
     assert (said(rollout), selector_agents(script)["p0.preference"]) == ("two", 3)
     rollout, _ = play(path, {**answers, "p0": ["one", "two", "three"], "p0.preference": "none"})
     assert said(rollout) == "one"
+    assert [call.selected for call in rollout.calls[:3]] == [False] * 3
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("by", "reason"),
+    [
+        ("preference", "the answer does not end with 'Best: NUMBER'"),
+        ("critic", "the answer does not end with 'Score: NUMBER'"),
+        ("judge", "the answer has no log-probabilities of both verdicts"),
+    ],
+)
+def test_a_run_without_any_usable_judgment_is_done_and_counts_the_failed_selections(
+    by: str, reason: str, tmp_path: Path
+) -> None:
+    with run_chat_server(text="Decision: accept") as server:
+        models = {"m": {"logprobs": True, "top_logprobs": 5}} if by == "judge" else {}
+        path = passages_spec(tmp_path, rules(by), base_url=server.base_url, size=3, models=models)
+        run = run_spec(path, tmp_path / "results")
+    assert run.manifest.status == "done"
+    assert any("3 of 6 messages were not selected from their candidates" in note for note in run.notes)
+    assert any(note.split("; ")[1].endswith(reason) for note in run.notes if "were repeated" in note)
+    metrics = {(row["agent"], row["metric"]): row for row in run.metrics["metrics"]}
+    row = metrics["p0", "failed_selections"]
+    assert (row["value"], row["n"]) == (1.0, 3)
+    assert ("p1", "failed_selections") not in metrics
+    assert {row["selected"] for row in table(run.folder.path, "completions")} == {False, None}
+    rollout_id = table(run.folder.path, "rollouts")[0]["rollout_id"]
+    shown = nip_run_here("show", run.run_id, rollout_id, cwd=tmp_path).stdout
+    assert f"candidate 1 of 3, because no judgment by {by} was usable" in shown
 
 
 # Costs and records
