@@ -324,6 +324,22 @@ def test_hidden_right_answers_are_played_and_leave_metrics_unknown(tmp_path: Pat
     assert all(row["correct"] is None and row["right_answers"] is None for row in table(result.path, "rollouts"))
 
 
+@pytest.mark.full
+def test_hidden_right_answers_are_unknown_in_lists_and_pages(tmp_path: Path) -> None:
+    path = answer_spec(tmp_path, "open_consultancy", 4, 4)
+    rows = [json.loads(line) for line in (tmp_path / "data.jsonl").read_text().splitlines()]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps({**row, "label": None}) + "\n" for row in rows))
+    result = run_spec(path, tmp_path / "results")
+    shown = nip_run_here("show", result.run_id, cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    listed = json.loads(nip_run_here("show", result.run_id, "--wrong", "--json", cwd=tmp_path).stdout)
+    assert listed["rollouts"] == []
+    assert nip_run_here("report", result.run_id, "-o", "page.html", "-q", cwd=tmp_path).returncode == 0
+    page = (tmp_path / "page.html").read_text()
+    assert ">Answer chosen</th>" in page
+    assert "ight answer chosen" not in page
+
+
 def test_arrays_refuse_listed_answers(tmp_path: Path) -> None:
     spec = load_spec(answer_spec(tmp_path, "answer_debate", 4, 4))
     with pytest.raises(ValueError, match="arrays have no listed answers"):

@@ -151,13 +151,21 @@ class GameTables:
     """Totals of each agent; if there are several agents, the last row is their sum."""
     lists_answers: bool = False
     """Whether verdicts choose from listed answers: `accepted` then counts right verdicts, and `rejected` wrong ones."""
+    are_labels_hidden: bool = False
+
+    @property
+    def verdict_titles(self) -> tuple[str, ...]:
+        """The titles of the columns with numbers of verdicts."""
+        if not self.lists_answers:
+            return "Accepted", "Rejected"
+        return ("Answer chosen",) if self.are_labels_hidden else ("Right answer chosen", "Wrong answer chosen")
 
 
 def game_tables(tally: RunTally) -> GameTables:
     """Return the tables of the games counted so far."""
     return GameTables(
         tally.games, _confusion_rows(tally), _outcome_rows(tally), _rounds_rows(tally), _agent_rows(tally),
-        tally.lists_answers,
+        tally.lists_answers, _has_hidden_labels(tally),
     )  # fmt: skip
 
 
@@ -173,14 +181,20 @@ def _outcome_rows(tally: RunTally) -> list[OutcomeRow]:
 
 def _confusion_rows(tally: RunTally) -> list[LabelRow]:
     rows = []
-    unlabelled = any(label is None for label, _ in tally.confusion)
-    for label in (None,) if unlabelled else (1,) if tally.lists_answers else LABELS:
+    for label in (None,) if _has_hidden_labels(tally) else (1,) if tally.lists_answers else LABELS:
         counts = [tally.confusion[label, int(verdict)] for verdict in VERDICTS[1::-1] + VERDICTS[2:]]
-        kinds = ("right" if label else "wrong", "wrong" if label else "right", "none")
-        kinds = ("none", "none", "none") if label is None else kinds
+        kinds = ["right" if label else "wrong", "wrong" if label else "right", "none"]
+        if label is None:
+            kinds = ["none", "none", "none"]
+            if tally.lists_answers:  # an answer is neither right nor wrong
+                kinds, counts = kinds[1:], [counts[0] + counts[1], counts[2]]
         name = "not known" if label is None else "known" if tally.lists_answers else f"{stance_word(label)}ed"
         rows.append(LabelRow(name, list(zip(kinds, counts, strict=True)), sum(counts)))
     return rows
+
+
+def _has_hidden_labels(tally: RunTally) -> bool:
+    return any(label is None for label, _ in tally.confusion)
 
 
 def _rounds_rows(tally: RunTally) -> list[RoundsRow]:
