@@ -20,7 +20,13 @@ from runner.spec.checks.fixed_verdicts import explain_fixed_verdicts
 from runner.spec.checks.listed_answers import order_notes
 from runner.spec.paired_design import design_notes
 from runner.spec.warnings.groups import group_notes
-from runner.spec.warnings.leaks import revealed_labels, revealed_speakers, revealed_stances
+from runner.spec.warnings.leaks import (
+    revealed_labels,
+    revealed_private_columns,
+    revealed_right_provers,
+    revealed_speakers,
+    revealed_stances,
+)
 from runner.spec.warnings.measurable import few_groups, single_label, unused_columns
 from runner.spec.warnings.seeds import fixed_seeds
 from runner.spec.warnings.servers import called_groups, temperatures_out_of_range, unset_keys
@@ -156,7 +162,7 @@ def _answer_order(spec: Spec) -> Iterator[str]:
 WARNINGS: tuple[Callable[[Spec], Iterable[str]], ...] = (
     _unheard_rounds, _silent_templates, _replaced_confidence, fixed_seeds, _paired_design_notes, _skipped_parts,
     group_notes, _inherited_templates, _fixed_verdicts, _protocol_faults, revealed_labels, revealed_stances,
-    revealed_speakers, _answer_order,
+    revealed_speakers, revealed_private_columns, revealed_right_provers, _answer_order,
 )  # fmt: skip
 
 CHECK_WARNINGS: tuple[Callable[[Spec], Iterable[str]], ...] = (
