@@ -346,6 +346,7 @@ def test_a_column_with_the_text_of_a_private_column_is_named(
     copied = [{**row, "copy": row["note"], "longer": f"See: {row['note']}", "short": row["solution"]} for row in rows()]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in copied))
     (tmp_path / "prompts" / "verifier.jinja").write_text(PLAIN + f"{{{{ {shown} }}}}")
+    assert spec.path is not None
     lines = [line for line in check_warnings_of(load_spec(spec.path)) if "has the text of" in line]
     assert len(lines) == expected
     assert all(f"verifier sees the column {shown!r}, which has the text of {private!r}" in line for line in lines)
