@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
@@ -269,6 +270,24 @@ def test_a_lost_part_is_reported(tmp_path: Path) -> None:
     done = nip_run_here("spec.yaml", "tournament.games=16", cwd=tmp_path)
     assert done.returncode == 1
     assert "has games of tournament" in done.stderr
+
+
+@pytest.mark.full
+def test_a_lost_part_of_the_last_round_is_neither_ignored_nor_played_again(tmp_path: Path) -> None:
+    with run_chat_server() as server:
+        result = run_spec(tournament_spec(tmp_path, server.base_url, size=2), tmp_path / "results")
+        requests = server.requests
+        shutil.move(parts_of(result)[0], tmp_path / "lost")
+        for command in (
+            ("compare", result.run_id, "--players", "strong", "weak"), ("spec.yaml",),
+            ("spec.yaml", "tournament.games=12"),
+        ):  # fmt: skip
+            done = nip_run_here(*command, cwd=tmp_path)
+            assert done.returncode == 1
+            assert f"{result.run_id}-p0a" in done.stderr
+        shutil.move(tmp_path / "lost", tmp_path / "results" / "runs" / f"{result.run_id}-p0a")
+        assert nip_run_here("spec.yaml", cwd=tmp_path).returncode == 0
+        assert server.requests == requests
 
 
 def test_the_worst_case_covers_the_pairings_that_cost_most(tmp_path: Path) -> None:
