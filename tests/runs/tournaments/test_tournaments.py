@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -288,6 +289,29 @@ def test_a_lost_part_of_the_last_round_is_neither_ignored_nor_played_again(tmp_p
         shutil.move(tmp_path / "lost", tmp_path / "results" / "runs" / f"{result.run_id}-p0a")
         assert nip_run_here("spec.yaml", cwd=tmp_path).returncode == 0
         assert server.requests == requests
+
+
+@pytest.mark.full
+def test_a_tournament_is_verified_with_its_parts_and_ratings(tmp_path: Path) -> None:
+    result = run_spec(tournament_spec(tmp_path, size=3), tmp_path / "results")
+
+    def verify() -> CompletedProcess[str]:
+        return nip_run_here("verify", result.run_id, cwd=tmp_path)
+
+    assert verify().returncode == 0, verify().stdout
+    assert "all recorded numbers follow from the journal" in verify().stdout
+    metrics = result.folder.metrics
+    changed = json.loads(metrics.read_text())
+    changed["ratings"][0]["value"] += 10
+    metrics.write_text(json.dumps(changed))
+    assert "metrics.json" in verify().stdout
+    result.folder.seal()
+    assert "metrics.json: ratings do not follow from the games" in verify().stdout
+    journal = parts_of(result)[1] / "journal.jsonl"
+    journal.write_text(journal.read_text().replace("Decision: accept", "Decision: reject"))
+    done = verify()
+    assert done.returncode == 1
+    assert f"{result.run_id}-p0b: " in done.stdout
 
 
 def test_the_worst_case_covers_the_pairings_that_cost_most(tmp_path: Path) -> None:
