@@ -82,8 +82,8 @@ class Selector(Agent):
         return [Judgment(**shared, speeches=tuple(candidates), index=index) for index in range(count)]
 
     def example_observation(self, observation: Observation) -> Observation:
-        """Return a judgment of an empty candidate."""
-        return self.judgments(observation, [Reply("", None)])[0]
+        """Return a judgment of empty candidates."""
+        return self.judgments(observation, [Reply("", None)] * self.best_of.n)[0]
 
     def select(self, candidates: Sequence[Reply], answers: Sequence[Reply]) -> Reply:
         """Return the selected candidate, with the selection and the counts of all candidates.
