@@ -39,6 +39,9 @@ CALLS, TOKENS, COST = "calls", "tokens", "cost"
 RANKING_METRIC = ACCURACY
 """The metric that leaderboards rank by."""
 
+ANSWER_CURVE = "answer"
+"""The reliability curve of the probabilities that verdicts give to the chosen one of listed answers."""
+
 CONFIDENCE_KINDS = ("stated", "logprob")
 """The kinds of P(accept). There is a metric of each kind for every entry with `Source.FORECASTS`."""
 

@@ -13,7 +13,7 @@ from runner.pages.charts.reliability import ReliabilityBins, reliability
 from runner.pages.numbers import count, decimal, dollars, elapsed, interval
 from runner.pages.report.run_totals import VERDICTS, AgentTally, RunTally
 from runner.results.manifest import Manifest
-from runner.results.metric_definitions import ACCURACY, BALANCED_ACCURACY, METRICS
+from runner.results.metric_definitions import ACCURACY, ANSWER_CURVE, BALANCED_ACCURACY, METRICS
 from runner.results.metric_rows import is_minor, meaningful_metrics, metric_label, missing_intervals, section_lines
 from runner.rollouts.rollout import Outcome
 
@@ -212,7 +212,9 @@ def _agent_rows(tally: RunTally) -> list[AgentTally]:
     return [*rows, AgentTally.sum_of(rows)] if len(rows) > 1 else rows
 
 
-CONFIDENCE_TITLES = {"stated": "as the verifier stated it", "logprob": "by log-probabilities"}
+CONFIDENCE_TITLES = {
+    "stated": "as the verifier stated it", "logprob": "by log-probabilities", ANSWER_CURVE: "in the chosen answer",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -220,7 +222,7 @@ class ReliabilityView:
     """The bins of one kind of confidence, as in `metrics.json`, and their chart."""
 
     title: str
-    bins: Sequence[Mapping[str, Any]]
+    judge: ReliabilityBins
     picture: Markup
 
 
@@ -229,9 +231,9 @@ def reliability_views(run_id: str, metrics: Mapping[str, Any]) -> list[Reliabili
     views = []
     for kind, bins in (metrics.get("reliability_curves") or {}).items():
         title = CONFIDENCE_TITLES.get(kind, kind)
-        judge = ReliabilityBins(title, bins)
+        judge = ReliabilityBins(title, bins, kind == ANSWER_CURVE)
         views.append(
-            ReliabilityView(title, bins, reliability([judge], title=f"Confidence {title}", key=f"{kind}-{run_id}"))
+            ReliabilityView(title, judge, reliability([judge], title=f"Confidence {title}", key=f"{kind}-{run_id}"))
         )
     return views
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from runner.base.errors import MalformedError
 from runner.base.text import comma_join, in_one_line
+from runner.game.protocols.answer_verdicts import decision_line
 from runner.game.protocols.protocol import Decision
 from runner.models.interface import Choice
 from runner.models.logprobs import BOUND, UNBOUNDED
@@ -235,9 +236,16 @@ class GameProblems:
         if answers and not answers[-1].strip():
             advice = self._advice_on_empty_answers(verifier, count.rollout)
         else:
+            verdicts = f"{format_.accept!r} or {format_.reject!r}"
+            if protocol.lists_answers:
+                answers_shown, form = (
+                    count.rollout.job.datapoint.answer_count or 0,
+                    self.plan.spec.experiment.verdict.form,
+                )
+                verdicts = repr(decision_line(format_.marker, answers_shown, form))
             advice = (
-                f"a verdict is an answer with {format_.accept!r} or {format_.reject!r}: check that the template of "
-                f"{verifier} asks for one of them, also in the last round"
+                f"a verdict is an answer with {verdicts}: check that the template of {verifier} asks for it, also in "
+                "the last round"
             )
         example = ""
         if answers:
