@@ -3,7 +3,9 @@
     python benchmarks/ratings.py [--times N] [--seed S]
 
 The strengths of the players by side and seat are known. A share of the games about a datapoint has the same luck, so
-that they are not independent, while every chance stays as planted. Adaptive pairing and round robin play until the
+that they are not independent, while every chance stays as planted. In some tournaments, datapoints also differ in how
+much they favor the right side. Ratings are averages over datapoints, so the true values are then the ratings in a very
+large sample of games. Adaptive pairing and round robin play until the
 widest interval of the overall ratings has the same width.
 """
 
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from common import sample_arguments
@@ -31,18 +33,20 @@ HIGHEST_SHARE_OF_GAMES = 0.60
 
 @dataclass(frozen=True)
 class Situation:
-    """The size of a round robin, and the differences between its players (standard deviation in log odds)."""
+    """The size of a round robin, and the standard deviations of players and datapoints in log odds."""
 
     players: int
     judges: int
     datapoints: int
     same_luck: float
     spread: float
+    datapoint_spread: float = 0.0
+    """How much datapoints differ in favoring the right side."""
 
     def __str__(self) -> str:
         return (
             f"{self.players} players, {self.judges} judges, {self.datapoints} datapoints, same luck "
-            f"{self.same_luck:.0%}, spread {self.spread * ELO:.0f}"
+            f"{self.same_luck:.0%}, spread {self.spread * ELO:.0f} and {self.datapoint_spread * ELO:.0f}"
         )
 
 
@@ -54,6 +58,14 @@ SITUATIONS = (
     Situation(6, 1, 12, 0.5, 0.7),
     Situation(5, 1, 30, 0.3, 2.0),
 )
+
+DIFFERING_DATAPOINTS = tuple(
+    Situation(players, judges, datapoints, same_luck, 0.9, datapoint_spread)
+    for players, judges, datapoints, same_luck in ((4, 1, 12, 0.0), (4, 2, 30, 0.3))
+    for datapoint_spread in (1.0, 2.0)
+)
+LARGE_SAMPLE = 4_000
+"""The number of datapoints of the sample whose ratings are the true averages over datapoints."""
 
 
 @dataclass
@@ -68,16 +80,24 @@ class Planted:
     rng: np.random.Generator
     circle: float = 0.0
     """How much more the players 0, 1 and 2 beat each other in a circle, in log odds."""
+    datapoint_spread: float = 0.0
     luck: dict[int, float] = field(default_factory=dict)
+    favors: dict[int, float] = field(default_factory=dict)
+    """How much each datapoint favors the right side, in log odds."""
     games: list[tuple[int, int, int, bool, bool, int]] = field(default_factory=list)
 
     @classmethod
     def drawn(cls, situation: Situation, rng: np.random.Generator, circle: float = 0.0) -> Planted:
         right, wrong = rng.normal(0, situation.spread, (2, situation.players))
         seats, judges = rng.normal(0.3, 0.3, situation.players), rng.normal(0.5, 0.3, situation.judges)
-        planted = cls(right, wrong, seats, judges, situation.same_luck, rng, circle)
-        for pairing in every_pairing(situation.players, situation.judges):
-            planted.play(pairing, range(situation.datapoints))
+        planted = cls(right, wrong, seats, judges, situation.same_luck, rng, circle, situation.datapoint_spread)
+        return planted.replayed(situation.datapoints)
+
+    def replayed(self, datapoints: int) -> Planted:
+        """Return the same players after a round robin about new datapoints."""
+        planted = replace(self, luck={}, favors={}, games=[])
+        for pairing in every_pairing(len(self.right), len(self.judges)):
+            planted.play(pairing, range(datapoints))
         return planted
 
     def play(self, pairing: Pairing, datapoints: range) -> None:
@@ -94,6 +114,9 @@ class Planted:
         for winner, loser in ((0, 1), (1, 2), (2, 0)):
             log_odds += self.circle * ((right == winner) & (wrong == loser)).astype(float)
             log_odds -= self.circle * ((right == loser) & (wrong == winner)).astype(float)
+        if self.datapoint_spread:
+            spread = self.datapoint_spread
+            log_odds += [self.favors.setdefault(point, float(self.rng.normal(0, spread))) for point in points]
         shared = np.array([self.luck.setdefault(point, float(self.rng.random())) for point in points])
         luck = np.where(self.rng.random(len(points)) < self.same_luck, shared, self.rng.random(len(points)))
         won = luck < logistic(log_odds)
@@ -115,6 +138,8 @@ def main() -> int:
     check = SoftAssertions()
     for situation in SITUATIONS:
         measure_coverage(situation, args.times, args.seed, check)
+    for situation in DIFFERING_DATAPOINTS:
+        measure_averages(situation, args.times, args.seed, check)
     measure_power(SITUATIONS[1], max(args.times // 4, 50), args.seed, check)
     measure_pairing(max(args.times // 100, 4), args.seed, check)
     return check.exit_code()
@@ -145,6 +170,32 @@ def measure_coverage(situation: Situation, times: int, seed: int, check: SoftAss
         check(share >= LOWEST_COVERAGE, f"{situation}: interval of {name} covers {share:.1%}")
     noise = 2 * (HIGHEST_FALSE_ALARMS * (1 - HIGHEST_FALSE_ALARMS) / times) ** 0.5
     check(alarms / times <= HIGHEST_FALSE_ALARMS + noise, f"{situation}: false alarms {alarms / times:.1%}")
+
+
+def measure_averages(situation: Situation, times: int, seed: int, check: SoftAssertions) -> None:
+    """Measure how often intervals contain the average over datapoints, if these differ."""
+    rng = np.random.default_rng(seed)
+    large = Planted.drawn(replace(situation, datapoints=LARGE_SAMPLE), rng)
+    truth, covered = all_quantities(large.fitted()), defaultdict(list)
+    for _ in range(times):
+        for (kind, number), quantity in all_quantities(large.replayed(situation.datapoints).fitted()).items():
+            true_value = truth[kind, number].value
+            assert true_value is not None
+            covered[kind].append(contains(quantity, true_value))
+    shares = {kind: float(np.mean(values)) for kind, values in covered.items()}
+    shrinkage = [(truth["overall", i].value or 0) / large.true_rating(i, "overall") for i in range(situation.players)]
+    print(f"{situation}: " + ", ".join(f"{kind} {share:.1%}" for kind, share in shares.items()), flush=True)
+    print(f"  averages over datapoints are {np.median(shrinkage):.0%} of the planted ratings", flush=True)
+    for kind, share in shares.items():
+        check(share >= LOWEST_COVERAGE, f"{situation}: interval of {kind} covers {share:.1%}")
+
+
+def all_quantities(model: RatingModel) -> dict[tuple[str, int], Quantity]:
+    """Return the ratings, the seat effects and the chances of the right side."""
+    players, judges = range(model.games.players), range(model.games.judges)
+    quantities = {(str(side), player): model.rating(player, side) for side in SIDES for player in players}
+    quantities |= {("seat", player): model.seat_advantage(player) for player in players}
+    return quantities | {("judge", judge): model.right_side_chance(judge) for judge in judges}
 
 
 def contains(quantity: Quantity, value: float) -> bool:

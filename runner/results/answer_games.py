@@ -10,15 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from runner.results.estimates import Estimate, estimates_of
-from runner.results.metric_definitions import Source
+from runner.results.metric_definitions import ANSWER_CURVE, Source
 from runner.rollouts.rollout import Rollout
 from runner.statistics.answer_verdicts import ArguedAnswers, chosen_forecasts
 from runner.statistics.calibration import Forecasts
 from runner.statistics.clustered_means import Codes
 from runner.statistics.verdicts import UNSET
-
-CURVE = "answer"
-"""The name of the reliability curve of the chosen answer's probability in `metrics.json`."""
 
 
 class ArguedAnswer(NamedTuple):
@@ -81,7 +78,7 @@ class AnswerGames:
     def reliability_curves(self) -> dict[str, list[dict[str, object]]]:
         """Return the bins of the reliability curve as JSON data; empty if no verdict has probabilities."""
         forecasts = self._forecasts()
-        return {} if forecasts is None else {CURVE: [asdict(bin_) for bin_ in forecasts.curve]}
+        return {} if forecasts is None else {ANSWER_CURVE: [asdict(bin_) for bin_ in forecasts.curve]}
 
     def _sorted(self) -> list[tuple[str, str, AnswerVerdictFacts, bool]]:
         """Return the games sorted by content, since the order of games must not change floating-point results."""

@@ -123,6 +123,8 @@ class AgentFacts:
     """Whether each message was cut at the token limit."""
     limited: Sequence[float]
     """The values of the original implementation's `token_limit_proportion`."""
+    failed_selections: Sequence[float] = ()
+    """Whether no candidate was selected, for each message with several candidates."""
 
 
 class JudgeFacts(NamedTuple):
@@ -218,7 +220,9 @@ def _agent_facts(protocol: Protocol, rollout: Rollout) -> Iterator[AgentFacts]:
             cut.append(answers[-1].finish_reason == "length")
         retries += padding
         limited += padding
-        yield AgentFacts(agent, reward, retries, calls, cut, limited)
+        selections = [played.selections[agent] for played in rollout.rounds if agent in played.selections]
+        failed = [float(selection.failed) for selection in selections]
+        yield AgentFacts(agent, reward, retries, calls, cut, limited, failed)
 
 
 def _unplayed_rounds(protocol: Protocol, rollout: Rollout) -> int:

@@ -70,8 +70,13 @@ class Metrics:
     def estimates(self) -> list[Estimate]:
         """Return all metrics in a fixed order, metrics of the whole game first."""
         rows = [self._estimate(None, metric) for metric in self._metrics_of(Source.GAMES, Source.DATAPOINTS)]
+        with_candidates = {agent for agent, _ in self._protocol.selections}
         for agent in self._protocol.agent_names:
-            rows.extend(self._estimate(agent, metric) for metric in self._metrics_of(Source.AGENTS))
+            rows.extend(
+                self._estimate(agent, metric)
+                for metric in self._metrics_of(Source.AGENTS)
+                if agent in with_candidates or not metric.needs_candidates
+            )
         for judge in self._protocol.verifier_names if self._protocol.file.panel is not None else ():
             rows.extend(self._estimate(judge, metric) for metric in self._metrics_of(Source.JUDGES))
         rows.extend(self._judged.estimates())

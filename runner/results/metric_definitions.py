@@ -39,6 +39,9 @@ CALLS, TOKENS, COST = "calls", "tokens", "cost"
 RANKING_METRIC = ACCURACY
 """The metric that leaderboards rank by."""
 
+ANSWER_CURVE = "answer"
+"""The reliability curve of the probabilities that verdicts give to the chosen one of listed answers."""
+
 CONFIDENCE_KINDS = ("stated", "logprob")
 """The kinds of P(accept). There is a metric of each kind for every entry with `Source.FORECASTS`."""
 
@@ -112,6 +115,8 @@ class Metric:
     """Whether a mean or a metric of datapoints needs labels. Other metrics are left out if they do not apply."""
     needs_calls: bool = False
     """Whether the metric is counted from rounds and calls, which the table `rollouts` does not have."""
+    needs_candidates: bool = False
+    """Whether only agents with several candidates for a message (`best_of`) have the metric."""
     depends_on_plays: bool = False
     """Whether the expected value changes with the number of plays of each datapoint."""
     two_values: Callable[[Protocol, str | None], tuple[float, float]] | None = None
@@ -389,6 +394,16 @@ _TABLE = (
         over="an agent's messages",
         compute=lambda agent: agent.calls,
         unit="calls",
+    ),
+    _agent_metric(
+        name="failed_selections",
+        description="share of messages without a usable judgment of the candidates; the first one was delivered",
+        over="an agent's messages with candidates (`best_of`)",
+        compute=lambda agent: agent.failed_selections,
+        better=-1,
+        is_proportion=True,
+        needs_calls=True,
+        needs_candidates=True,
     ),
     _verdict_metric(
         name=BALANCED_ACCURACY,

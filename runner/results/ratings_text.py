@@ -8,6 +8,7 @@ from typing import Any
 from runner.base.text import comma_join, in_one_line
 
 _LEVEL = 0.05
+AVERAGED = "ratings are averages over datapoints: they predict win rates over datapoints like those of this dataset"
 
 
 def ratings_by_player(metrics: Mapping[str, Any]) -> dict[str, dict[str, Mapping[str, Any]]]:
@@ -64,6 +65,8 @@ def note_lines(metrics: Mapping[str, Any]) -> list[str]:
     counts = [f"{undecided} without a verdict"] if undecided else []
     counts += [f"{unlabeled} about datapoints without a label"] if unlabeled else []
     lines = [f"games that no rating uses: {comma_join(counts)}"] if counts else []
+    if any(row["value"] is not None for row in metrics["ratings"]):
+        lines.insert(0, AVERAGED)
     return [*lines, describe_intransitivity(metrics["intransitivity"])]
 
 

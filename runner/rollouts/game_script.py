@@ -116,7 +116,8 @@ def _with_selection(call: Call, rounds: Sequence[Round]) -> Call:
     selection = None if played is None else played.selections.get(call.agent)
     if played is None or selection is None:
         return call
-    is_selected = call.vote == selection.index and call.raw_message == played.raw[call.agent]
+    is_delivered = call.vote == selection.index and call.raw_message == played.raw[call.agent]
+    is_selected = is_delivered and not selection.failed
     return replace(call, selected=is_selected, score=selection.scores[call.vote] if selection.scores else None)
 
 

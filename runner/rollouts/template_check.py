@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from runner.base.errors import SpecError, TemplateFailedError
 from runner.base.problems import Problem
 from runner.game.prompts.templates import CONFIDENCE, LAST_ROUND
+from runner.game.protocols.protocol import Protocol
 from runner.rollouts.agents.agent import Agent, Observation
 from runner.rollouts.agents.selectors import Selector
 from runner.rollouts.information_flow import flow_problems
@@ -26,7 +27,7 @@ def check_templates(plan: Plan) -> None:
         agents: Mapping[str, Agent] = plan.game_agents(swapped=swapped)
         if plan.debates is not None:
             agents = {name: agent for name, agent in agents.items() if agent.is_verifier}
-        for agent in agents.values():
+        for agent in _with_all_rules(agents.values(), plan.spec.protocol):
             templates = list(_templates_with_rounds(plan, agent))
             for point in plan.points:
                 for error in _failures(plan, agent, templates, point):
@@ -43,6 +44,17 @@ def check_templates(plan: Plan) -> None:
     problems.extend(flow_problems(plan))
     if problems:
         raise SpecError(problems)
+
+
+def _with_all_rules(agents: Iterable[Agent], protocol: Protocol) -> Iterator[Agent]:
+    """Yield the agents, and each selector with the rule of each step, whose number of candidates may differ."""
+    for agent in agents:
+        if not isinstance(agent, Selector):
+            yield agent
+            continue
+        steps = [step for step in protocol.file.cycle if agent.speaker in step.speak]
+        rules = dict.fromkeys(step.best_of for step in steps if step.best_of is not None)
+        yield from (agent.with_rule(rule) for rule in rules if rule.by == agent.best_of.by)
 
 
 def _templates_with_rounds(plan: Plan, agent: Agent) -> Iterator[tuple[str, int]]:
@@ -77,6 +89,6 @@ def _failures(
                 round_, (), point.columns, prover_stance=stance, candidates=point.answers, given_stance=drawn_stance
             )
             try:
-                agent.instructions(suffix, observation, round_)
+                agent.instructions(suffix, agent.example_observation(observation), round_)
             except TemplateFailedError as error:
                 yield error

@@ -12,16 +12,25 @@ from typing import Any
 import pytest
 
 from runner.base.errors import RunError, SpecError, UsageError
+from runner.base.exit_codes import ExitCode
 from runner.documents.fetched_files import MARKER, marker_bytes
 from runner.models.api_keys import allowed_commands
 from runner.rollouts.agents.environment import Environment
 from runner.rollouts.estimate import estimate_costs
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
+from runner.rollouts.template_check import check_templates
+from runner.runs.execution import selector_functions
 from runner.runs.finished.selection import ReplayOf
 from runner.spec.loader import load_spec
 from tests.support.hidden_passages import Script, passages_spec, play_script
-from tests.support.processes import nip_run_here, start_nip_run_silently, wait_for_requests, wait_or_kill
+from tests.support.processes import (
+    nip_run_here,
+    start_nip_run_silently,
+    wait_for_requests,
+    wait_or_kill,
+    wait_until,
+)
 from tests.support.runs import derived_files, journal_records, only_run, read_calls, run_spec, table
 from tests.support.servers.chat_client import run_chat_server
 
@@ -140,6 +149,41 @@ def test_a_function_that_fails_stops_the_run_with_its_line(source: str, message:
         run_spec(path, tmp_path / "results")
 
 
+@pytest.mark.full
+def test_a_function_that_does_not_return_ends_the_run_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, stop = passages_spec(tmp_path, rules("function")), tmp_path / "stop"
+    (tmp_path / "prompts" / "p0.function.py").write_text(
+        "import time\nfrom pathlib import Path\n\n\ndef select(candidates, game):\n"
+        f"    while not Path({str(stop)!r}).exists():\n        time.sleep(0.01)\n    return 0\n"
+    )
+    monkeypatch.setattr(selector_functions, "TIME_LIMIT", 0.2)
+    try:
+        with pytest.raises(RunError, match=r"select in p0\.function\.py did not return within 0\.2 seconds"):
+            run_spec(path, tmp_path / "results")
+    finally:
+        stop.touch()
+
+
+@pytest.mark.full
+def test_a_signal_ends_a_run_whose_function_does_not_return(tmp_path: Path) -> None:
+    passages_spec(tmp_path, rules("function"))
+    started = tmp_path / "started"
+    (tmp_path / "prompts" / "p0.function.py").write_text(
+        "from pathlib import Path\n\n\ndef select(candidates, game):\n"
+        f"    Path({str(started)!r}).touch()\n    while True:\n        pass\n"
+    )
+    process = start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)
+    try:
+        wait_until(started.exists)
+        process.terminate()
+        assert wait_or_kill(process) == ExitCode.INTERRUPTED
+    finally:
+        process.kill()
+        process.wait()
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [
@@ -185,6 +229,47 @@ def test_unusable_judgments_are_requested_again_and_then_the_first_candidate_pla
     assert (said(rollout), selector_agents(script)["p0.preference"]) == ("two", 3)
     rollout, _ = play(path, {**answers, "p0": ["one", "two", "three"], "p0.preference": "none"})
     assert said(rollout) == "one"
+    assert [call.selected for call in rollout.calls[:3]] == [False] * 3
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("by", "reason"),
+    [
+        ("preference", "the answer does not end with 'Best: NUMBER'"),
+        ("critic", "the answer does not end with 'Score: NUMBER'"),
+        ("judge", "the answer has no log-probabilities of both verdicts"),
+    ],
+)
+def test_a_run_without_any_usable_judgment_is_done_and_counts_the_failed_selections(
+    by: str, reason: str, tmp_path: Path
+) -> None:
+    with run_chat_server(text="Decision: accept") as server:
+        models = {"m": {"logprobs": True, "top_logprobs": 5}} if by == "judge" else {}
+        path = passages_spec(tmp_path, rules(by), base_url=server.base_url, size=3, models=models)
+        run = run_spec(path, tmp_path / "results")
+    assert run.manifest.status == "done"
+    assert any("3 of 6 messages were not selected from their candidates" in note for note in run.notes)
+    assert any(note.split("; ")[1].endswith(reason) for note in run.notes if "were repeated" in note)
+    metrics = {(row["agent"], row["metric"]): row for row in run.metrics["metrics"]}
+    row = metrics["p0", "failed_selections"]
+    assert (row["value"], row["n"]) == (1.0, 3)
+    assert ("p1", "failed_selections") not in metrics
+    assert {row["selected"] for row in table(run.folder.path, "completions")} == {False, None}
+    rollout_id = table(run.folder.path, "rollouts")[0]["rollout_id"]
+    shown = nip_run_here("show", run.run_id, rollout_id, cwd=tmp_path).stdout
+    assert f"candidate 1 of 3, because no judgment by {by} was usable" in shown
+
+
+def test_a_selectors_template_may_name_each_candidate_of_its_step_by_number(tmp_path: Path) -> None:
+    path = passages_spec(tmp_path, rules("preference"))
+    template = tmp_path / "prompts" / "p0.preference.jinja"
+    template.write_text("{{ speech_candidates[0] }}, {{ speech_candidates[2] }}? Best: NUMBER")
+    estimate_costs(Plan(load_spec(path)))
+    check_templates(Plan(load_spec(path)))
+    template.write_text("{{ speech_candidates[3] }}? Best: NUMBER")
+    with pytest.raises(SpecError, match=r"p0\.preference\.jinja.*speech_candidates|no element 3"):
+        check_templates(Plan(load_spec(path)))
 
 
 # Costs and records

@@ -295,6 +295,52 @@ def test_hidden_right_answers_are_played_and_leave_metrics_unknown(tmp_path: Pat
     assert all(row["correct"] is None and row["right_answers"] is None for row in table(result.path, "rollouts"))
 
 
+@pytest.mark.full
+def test_figures_of_listed_answers_show_the_probability_of_the_chosen_answer(tmp_path: Path) -> None:
+    result = run_spec(answer_spec(tmp_path, "consultancy", 20), tmp_path / "results")
+    assert nip_run_here("report", result.run_id, "-o", "page.html", "-q", cwd=tmp_path).returncode == 0
+    done = nip_run_here("plot", "reliability", result.run_id, "-o", "figure.svg", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for name in ("page.html", "figure.svg"):
+        text = (tmp_path / name).read_text()
+        assert "x axis: P(chosen answer)" in text
+        assert "share of right answers" in text
+        assert "share of right solutions" not in text
+    assert "Confidence in the chosen answer" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("form", "line"), [("answer", "<letter>"), ("distribution", "A <probability>, B <probability>")]
+)
+def test_the_advice_on_undecided_games_names_the_form_of_the_verdict(tmp_path: Path, form: str, line: str) -> None:
+    with run_answer_server(lambda *_: "I do not know.") as server:
+        agents = {"prover": {"model": "m"}, "verifier": {"model": "j"}}
+        path = answer_spec(
+            tmp_path, "consultancy", 4, agents=agents, verdict={"form": form}, **at_server(server.base_url)
+        )
+        result = run_spec(path, tmp_path / "results")
+    (note,) = [note for note in result.notes if "ended undecided" in note]
+    assert f"Decision: {line}" in note
+    assert "accept" not in note
+
+
+@pytest.mark.full
+def test_hidden_right_answers_are_unknown_in_lists_and_pages(tmp_path: Path) -> None:
+    path = answer_spec(tmp_path, "open_consultancy", 4, 4)
+    rows = [json.loads(line) for line in (tmp_path / "data.jsonl").read_text().splitlines()]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps({**row, "label": None}) + "\n" for row in rows))
+    result = run_spec(path, tmp_path / "results")
+    shown = nip_run_here("show", result.run_id, cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    listed = json.loads(nip_run_here("show", result.run_id, "--wrong", "--json", cwd=tmp_path).stdout)
+    assert listed["rollouts"] == []
+    assert nip_run_here("report", result.run_id, "-o", "page.html", "-q", cwd=tmp_path).returncode == 0
+    page = (tmp_path / "page.html").read_text()
+    assert ">Answer chosen</th>" in page
+    assert "ight answer chosen" not in page
+
+
 def test_arrays_refuse_listed_answers(tmp_path: Path) -> None:
     spec = load_spec(answer_spec(tmp_path, "answer_debate", 4, 4))
     with pytest.raises(ValueError, match="arrays have no listed answers"):

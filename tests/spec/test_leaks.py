@@ -303,28 +303,42 @@ def test_a_selectors_template_with_a_private_column_is_an_error(tmp_path: Path) 
             selector_plan(tmp_path / by, by, {f"{name}.jinja": "{{ secret }}"})
 
 
+def listed_row(i: int, right: int) -> dict[str, Any]:
+    """A row with columns that reveal the right answer, and columns that do not."""
+    answers = [f"{i + k} or so" for k in range(3)]
+    return {
+        "id": f"p{i}", "label": right + 1, "question": f"What is {i} + 1?", "answers": answers,
+        "solution": answers[right], "hint": f"Think of {answers[right].upper()}!", "letter": "ABC"[right],
+        "number": right + 1, "wrong": [answer for answer in answers if answer != answers[right]],
+        "code": ("x", "y", "z")[right], "first": answers[0], "level": "A", "source": i % 4, "all": answers,
+    }  # fmt: skip
+
+
 LISTED = (
     "{name: own, extends: consultancy, agents: {prover: {stance: open},"
     " verifier: {last_round_message: false}}, fixed: [randomize_prover_stance]}"
 )
 
 
-def listed_spec(folder: Path) -> Spec:
-    """A spec of a consultancy about listed answers, of which the second is right for all datapoints."""
-    (folder / "own.yaml").write_text(LISTED)
+def listed_spec(folder: Path, protocol: str = LISTED, *, shows: str = "", varied: bool = False) -> Spec:
+    """A spec about listed answers, of which the second is right, or another one of each datapoint if `varied`.
+
+    The prompts of `prover` and `verifier` also show the column `shows`.
+    """
+    (folder / "own.yaml").write_text(protocol)
     (folder / "prompts").mkdir()
-    for name in ("prover", "verifier", "verifier.last_round"):
-        text = "{{ question }} {% for item in answers %}{{ item }}{% endfor %} {{ decision_marker }}"
-        (folder / "prompts" / f"{name}.jinja").write_text(text.replace(" {{ decision_marker }}", ""))
+    for name in ("prover", "prover0", "prover1", "verifier", "verifier.last_round"):
+        shown = f"{{{{ {shows} }}}}" if shows and name in ("prover", "verifier") else ""
+        text = f"{{{{ question }}}} {{% for item in answers %}}{{{{ item }}}}{{% endfor %}} {shown}"
+        (folder / "prompts" / f"{name}.jinja").write_text(text)
     path = spec_file(folder, protocol=None, prompts="prompts", fine_tune=None)
-    points = [
-        {"id": f"p{i}", "label": 2, "question": f"What is {i} + 1?", "answers": [f"{i + k} or so" for k in range(3)]}
-        for i in range(16)
-    ]
+    points = [listed_row(i, i % 3 if varied else 1) for i in range(24)]
     (folder / "data.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
     spec = json.loads(path.read_text())
     dataset = {"path": "data.jsonl", "answers": "answers"}
-    path.write_text(json.dumps({**spec, "protocol": {"use": "own.yaml"}, "dataset": dataset}))
+    provers = ("prover0", "prover1") if "answer_debate" in protocol else ("prover",)
+    agents = {name: {"model": "m"} for name in (*provers, "verifier")}
+    path.write_text(json.dumps({**spec, "protocol": {"use": "own.yaml"}, "dataset": dataset, "agents": agents}))
     return load_spec(path)
 
 
@@ -342,6 +356,69 @@ def test_a_right_answer_that_the_engine_itself_would_pass_to_a_prompt_is_an_erro
 
     monkeypatch.setattr(Job, "observation", leak_answer)
     assert {problem.key for problem in flow_problems(Plan(spec))} == {"agents.prover", "agents.verifier"}
+
+
+@pytest.mark.parametrize("column", ["solution", "hint", "letter", "number", "wrong", "code"])
+def test_a_column_that_reveals_the_right_answer_is_named(tmp_path: Path, column: str) -> None:
+    spec = listed_spec(tmp_path, shows=column, varied=True)
+    lines = [line for line in check_warnings_of(spec) if "reveals the right answer" in line]
+    assert [
+        f"{agent} sees the column {column!r}" in line for agent, line in zip(("prover", "verifier"), lines, strict=True)
+    ] == [True, True]
+
+
+@pytest.mark.parametrize("column", ["first", "level", "source", "all", "question"])
+def test_a_column_that_says_nothing_about_the_right_answer_is_no_leak(tmp_path: Path, column: str) -> None:
+    for varied in (False, True):
+        folder = tmp_path / str(varied)
+        folder.mkdir()
+        spec = listed_spec(folder, shows=column, varied=varied)
+        assert not [line for line in check_warnings_of(spec) if "reveals" in line]
+
+
+ANONYMOUS = "agents: {prover0: {anonymous: true}, prover1: {anonymous: true}}"
+DRAWN = "cycle: [{speak: {prover0: [main], prover1: [main]}, draw: one}, {speak: {verifier: [main]}}], " + ANONYMOUS
+
+
+@pytest.mark.parametrize(
+    ("rules", "provers"),
+    [
+        ("extends: answer_debate, parameters: {randomize_prover_stance: false}", ["prover0", "prover1"]),
+        ("extends: answer_debate, agents: {prover1: {stance: open}}", ["prover0"]),
+        ("extends: answer_debate, parameters: {randomize_prover_stance: false}, " + ANONYMOUS, ["prover0", "prover1"]),
+        ("extends: consultancy, parameters: {randomize_prover_stance: false}", ["prover"]),
+        ("extends: answer_debate", []),
+        ("extends: consultancy", []),
+        ("extends: answer_debate, parameters: {randomize_prover_stance: false}, " + DRAWN, []),
+    ],
+)  # fmt: skip
+def test_a_prover_that_always_argues_for_the_right_or_a_wrong_answer_is_named(
+    tmp_path: Path, rules: str, provers: list[str]
+) -> None:
+    lines = [
+        line for line in check_warnings_of(listed_spec(tmp_path, f"{{name: own, {rules}}}")) if "in every game" in line
+    ]
+    assert [line.split(": ")[1].split()[0] for line in lines] == provers
+
+
+COPIED = "{name: own, extends: nip, parameters: {max_message_rounds: 5}, private: {%s: [prover]}}"
+
+
+@pytest.mark.parametrize(
+    ("private", "shown", "expected"),
+    [("note", "copy", 1), ("note", "longer", 1), ("solution", "short", 1), ("note", "author", 0)],
+)
+def test_a_column_with_the_text_of_a_private_column_is_named(
+    tmp_path: Path, private: str, shown: str, expected: int
+) -> None:
+    spec = spec_of(tmp_path, COPIED % private, {"prover": PLAIN + f"{{{{ {private} }}}}"})
+    copied = [{**row, "copy": row["note"], "longer": f"See: {row['note']}", "short": row["solution"]} for row in rows()]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in copied))
+    (tmp_path / "prompts" / "verifier.jinja").write_text(PLAIN + f"{{{{ {shown} }}}}")
+    assert spec.path is not None
+    lines = [line for line in check_warnings_of(load_spec(spec.path)) if "has the text of" in line]
+    assert len(lines) == expected
+    assert all(f"verifier sees the column {shown!r}, which has the text of {private!r}" in line for line in lines)
 
 
 def test_thirty_leaks_are_planted() -> None:

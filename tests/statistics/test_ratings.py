@@ -9,13 +9,22 @@ import pytest
 
 from runner.statistics.adaptive_pairing import most_informative
 from runner.statistics.pairings import Pairing, every_pairing, swiss_round
-from runner.statistics.ratings import ELO, RatedGames, RatingModel, design_rows, intransitivity, logistic
+from runner.statistics.ratings import ELO, SIDES, RatedGames, RatingModel, design_rows, intransitivity, logistic
 
 
 def played(
-    strengths: list[float], datapoints: int, seed: int = 0, *, circle: float = 0.0, advantage: float = 0.4
+    strengths: list[float],
+    datapoints: int,
+    seed: int = 0,
+    *,
+    circle: float = 0.0,
+    advantage: float = 0.4,
+    spread: float = 0.0,
 ) -> RatedGames:
-    """Every pairing of players with these strengths for both sides, four games about each datapoint."""
+    """Every pairing of players with these strengths for both sides, four games about each datapoint.
+
+    Datapoints differ by `spread` (standard deviation in log odds) in how much they favor the right side.
+    """
     rng, count = np.random.default_rng(seed), len(strengths)
     games = [
         (right, wrong, is_first, point)
@@ -29,6 +38,8 @@ def played(
     log_odds = np.array(strengths)[right] - np.array(strengths)[wrong] + advantage
     for winner, loser in ((0, 1), (1, 2), (2, 0)):
         log_odds += circle * ((right == winner) & (wrong == loser)) - circle * ((right == loser) & (wrong == winner))
+    if spread:
+        log_odds += rng.normal(0, spread, datapoints)[points]
     won = rng.random(len(games)) < logistic(log_odds)
     return RatedGames(count, 1, right, wrong, judge, is_first, won, points)
 
@@ -61,6 +72,21 @@ def test_intervals_contain_the_planted_ratings() -> None:
             covered.append(low <= strength * ELO <= high)
         low, high = model.right_side_chance(0).interval or (0.0, 0.0)
         covered.append(low <= float(logistic(np.asarray(0.4))) <= high)
+    assert np.mean(covered) >= 0.93
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("spread", [1.0, 2.0])
+def test_intervals_contain_the_averages_over_datapoints_that_differ(spread: float) -> None:
+    strengths, covered = [0.8, 0.3, -0.3, -0.8], []
+    large = RatingModel(played(strengths, 4000, 1000, spread=spread))
+    assert 0.5 < (large.rating(0, "overall").value or 0) / (0.8 * ELO) < 0.95  # below the planted strength
+    truth = {(player, side): large.rating(player, side).value or 0 for player in range(4) for side in SIDES}
+    for seed in range(150):
+        model = RatingModel(played(strengths, 15, seed, spread=spread))
+        for (player, side), value in truth.items():
+            low, high = model.rating(player, side).interval or (0.0, 0.0)
+            covered.append(low <= value <= high)
     assert np.mean(covered) >= 0.93
 
 

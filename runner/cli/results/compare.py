@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.base.errors import RunError, UsageError
-from runner.base.exit_codes import ExitCode
 from runner.base.text import (
     counted,
     decimal,
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
 
 MAX_LISTED_DATAPOINTS = 5
 """Number of unmatched datapoints that are named; --json has all."""
+DEFAULT_FLIPS = 10
 _DROPPED_IF_NARROW = ("detectable", "differ", "groups", "McNemar", "datapoints")
 """Columns that a narrow terminal leaves out, in this order."""
 _ADJUSTED_COLUMNS = {"[95%] (Holm)", "p (Holm)"}
@@ -84,9 +84,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--players",
         nargs=2,
         metavar=("A", "B"),
-        help="compare the ratings of two players; RUN is one tournament",
+        help="compare the ratings of two players; RUN is one tournament. --assert then judges differences, such as "
+        "'rating >= base + 50' (the rating of A minus B's), also of rating.right and rating.wrong",
     )
-    add("--flips", type=int, default=10, metavar="N", help="number of flips to list; default: 10")
+    add("--flips", type=int, metavar="N", help=f"number of flips to list; default: {DEFAULT_FLIPS}")
 
 
 def _add_further_questions(parser: argparse.ArgumentParser) -> None:
@@ -116,19 +117,21 @@ def _add_further_questions(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
+    from runner.results.comparison.assertions import exit_code
     from runner.results.metric_definitions import RANKING_METRIC
 
-    if args.flips < 0:
-        raise UsageError(f"--flips {args.flips}: the number of flips must be 0 or more")
     results: Results = args.results
     if args.players:
         from runner.cli.results.compare_players import compare_players
 
         return compare_players(args, results)
+    args.flips = DEFAULT_FLIPS if args.flips is None else args.flips
+    if args.flips < 0:
+        raise UsageError(f"--flips {args.flips}: the number of flips must be 0 or more")
     args.metric = args.metric or RANKING_METRIC
     worst = _find_worst(args, results) if args.worst else None
     comparison = _compare_runs(args, results)
-    code = _exit_code(comparison)
+    code = exit_code(assertion.held for assertion in comparison.asserted)
     if args.json:
         worst_json = {} if worst is None else {"worst": asdict(worst)}
         print_json({**comparison.to_json(), **worst_json, "exit_code": int(code)})
@@ -195,15 +198,6 @@ def _find_worst(args: argparse.Namespace, results: Results) -> WorstCase:
         raise UsageError(f"--worst compares single runs; {pooled[0]!r} pools several")
     runs = [FinishedRun.from_folder(results.find(argument)) for argument in args.runs]
     return FinishedRun.worst_of(runs, args.metric)
-
-
-def _exit_code(comparison: Comparison) -> ExitCode:
-    from runner.results.comparison.assertions import AssertionResult
-
-    results = {assertion.held for assertion in comparison.asserted}
-    if AssertionResult.FAILS in results:
-        return ExitCode.FAILED
-    return ExitCode.UNDECIDED if AssertionResult.UNDECIDED in results else ExitCode.DONE
 
 
 def _print_pairs(pairs: Sequence[SystemComparison]) -> None:

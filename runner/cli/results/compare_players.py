@@ -6,26 +6,36 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from runner.base.errors import UsageError
-from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, did_you_mean
-from runner.cli.terminal.output import print_json, print_table, say_wrapped
+from runner.cli.terminal.output import print_json, print_table, say, say_wrapped
 
 if TYPE_CHECKING:
+    from runner.results.comparison.assertions import Assertion, AssertionResult
     from runner.results.leaderboard.results_folder import Results
+
+_UNSUPPORTED = ("metric", "by", "baseline", "worst", "margin", "ceiling", "flips")
+"""Options of `compare` that have no meaning for two players."""
+_ASSERTED_SIDES = {"rating": "overall", "rating.right": "right", "rating.wrong": "wrong"}
+"""The names that an assertion may use, with the side of the rating."""
 
 
 def compare_players(args: argparse.Namespace, results: Results) -> int:
-    """Print the differences between the ratings of two players, with intervals.
+    """Print the differences between the ratings of two players, with intervals, and judge assertions about them.
 
     Raises:
-        UsageError: the run is not a tournament, or has no such player.
+        UsageError: the run is not a tournament or has no such player, or an option or assertion does not suit players.
         RunError: a file of the tournament is missing or damaged.
     """
     if len(args.runs) != 1:
         raise UsageError("--players compares two players of one tournament; name one run")
+    for option in _UNSUPPORTED:
+        if getattr(args, option) not in (None, False):
+            raise UsageError(f"--{option} compares runs, not players; omit --{option} or --players")
+    assertions = [_parse(text) for text in args.asserts]
     folder = results.find(args.runs[0])
     if not folder.manifest().is_tournament:
         raise UsageError(f"--players: run {folder.run_id} is not a tournament; name a tournament, or omit --players")
+    from runner.results.comparison.assertions import exit_code
     from runner.runs.tournaments.summary import games_of, player_differences
     from runner.statistics.significance import ALPHA
 
@@ -38,9 +48,14 @@ def compare_players(args: argparse.Namespace, results: Results) -> int:
     if first == second:
         raise UsageError(f"--players: {first} is named twice; name two different players")
     rows = player_differences(games, first, second)
+    by_side = {row["side"]: row for row in rows}
+    judged = {assertion: _judge(assertion, by_side[_ASSERTED_SIDES[assertion.metric]]) for assertion in assertions}
+    code = exit_code(judged.values())
     if args.json:
-        print_json({"run_id": folder.run_id, "players": [first, second], "differences": rows})
-        return ExitCode.DONE
+        asserted = [{"assertion": assertion.text, "held": held} for assertion, held in judged.items()]
+        differences = {"run_id": folder.run_id, "players": [first, second], "differences": rows}
+        print_json({**differences, "asserted": asserted, "exit_code": int(code)})
+        return code
     from runner.cli.terminal.tournament_tables import SIDE_TITLES
     from runner.results.ratings_text import format_elo
 
@@ -48,7 +63,25 @@ def compare_players(args: argparse.Namespace, results: Results) -> int:
     say_wrapped(_verdict(first, second, overall, ALPHA))
     cells = [(SIDE_TITLES[row["side"]], format_elo(row), "" if row["p"] is None else f"{row['p']:.2g}") for row in rows]
     print_table(("rating", f"{first} - {second} [95%]", "p"), cells, title="differences in Elo points")
-    return ExitCode.DONE
+    for assertion, held in judged.items():
+        say(f"{held}: {assertion.text}   ({first} minus {second})")
+    return code
+
+
+def _parse(text: str) -> Assertion:
+    from runner.results.comparison.assertions import parse_assertion
+
+    assertion = parse_assertion(text)
+    if assertion.metric not in _ASSERTED_SIDES or not assertion.against_base:
+        raise UsageError(
+            f"--assert: {text}: with --players, an assertion compares {comma_join(_ASSERTED_SIDES)} of the first "
+            "player with `base`, the second player, such as 'rating >= base + 50'"
+        )
+    return assertion
+
+
+def _judge(assertion: Assertion, row: dict[str, Any]) -> AssertionResult:
+    return assertion.judge(row["ci_low"], row["ci_high"])
 
 
 def _verdict(first: str, second: str, row: dict[str, Any], level: float) -> str:

@@ -156,6 +156,8 @@ class _TranscriptPrinter:
         selection, best_of = played.selections.get(agent), self.details.protocol.step(number).best_of
         if selection is None or best_of is None:
             return ""
+        if selection.failed:
+            return f"; candidate 1 of {best_of.n}, because no judgment by {best_of.by} was usable"
         score = selection.scores[selection.index] if selection.scores else None
         score_text = "" if score is None else f", score {score:.3g}"
         return f"; candidate {selection.index + 1} of {best_of.n} by {best_of.by}{score_text}"

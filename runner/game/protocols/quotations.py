@@ -65,7 +65,7 @@ def find_quotations(message: str, source: str) -> list[Quotation]:
 def show_quotations(message: str, quotations: Sequence[Quotation], verified: Sequence[bool]) -> str:
     """Return a message as others see it: each quote with marks that say whether it is verified.
 
-    All other marks become quotation marks, so that a message cannot imitate a verified quote.
+    All other marks become quotation marks, and so do imitations of marks, in similar characters or other brackets.
     """
     parts, end = [], 0
     for quotation, is_verified in zip(quotations, verified, strict=True):
@@ -101,15 +101,32 @@ _INVISIBLE = (
 
 
 def _spell(word: str) -> str:
-    """Return a regex for a word whose letters may have invisible characters between them."""
-    return "".join(f"{letter}[{_INVISIBLE}]*+" for letter in word)
+    """Return a regex for a word whose letters may have invisible characters or accents between them."""
+    ignored = f"[{_INVISIBLE}\u0300-\u036f]*+"
+    spelled = "".join(f"{letter}{ignored}" for letter in word)
+    return spelled.replace(f"f{ignored}i", f"(?:f{ignored}i|ﬁ)")
 
 
 _MARK = re.compile(
     rf"<[\s{_INVISIBLE}]*+(?P<close>/?)[\s{_INVISIBLE}]*+(?:(?:{_spell('un')})?{_spell('verified')}[\s_{_INVISIBLE}-]*+)?"
-    rf"{_spell('quote')}(?:[\s/][^<>]{{0,200}}+)?>"
+    rf"{_spell('quote')}(?:[\s/][^<>]*+)?>"
 )
 """A mark of any kind. A speaker's `<verified_quote>` is a mark too, which nip-run checks as any other."""
+_IMITATION = re.compile(
+    rf"(?:[<\[{{‹〈⟨❬❮˂ᐸ≺]|&lt;|&\#0*60;|&\#x0*3c;)[\s{_INVISIBLE}]*+(?P<close>[/⁄∕]?)[\s{_INVISIBLE}]*+"
+    rf"(?:{_spell('un')})?{_spell('verified')}[\s_{_INVISIBLE}-]*+{_spell('quote')}"
+    r"(?:[^<>\[\]{}‹›&\n]{0,100}+(?:[>\]}›〉⟩❭❯˃ᐳ≻]|&gt;|&\#0*62;|&\#x0*3e;))?"
+)
+"""A text that looks like a mark of a checked quote, such as `[verified_quote]` or `&lt;verified_quote&gt;`."""
+_LOOKALIKES = {
+    other: letter
+    for letter, others in {
+        "d": "ԁժᴅ", "e": "еєᴇ", "f": "ғꜰ", "i": "іιıɩӏ", "n": "пոηɴ", "o": "оοօσᴏ", "q": "ԛգǫ", "r": "гʀᴦ",
+        "t": "тτᴛ", "u": "υսᴜ", "v": "вѵνᴠ",
+    }.items()
+    for other in others
+}  # fmt: skip
+"""Characters of other scripts that look like a letter of the marks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +136,7 @@ class _Mark:
 
 
 def _fold(text: str) -> str:
-    """Return the text in lower case and with plain letters for compatibility characters, without changing offsets."""
+    """Return the text in lower case, with plain letters for similar characters, without changing offsets."""
     if text.isascii():
         return text.lower()
     return "".join(c.lower() if c.isascii() else _fold_character(c) for c in text)
@@ -127,13 +144,15 @@ def _fold(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _fold_character(character: str) -> str:
-    folded = unicodedata.normalize("NFKC", character).lower()
-    return folded if len(folded) == 1 else character
+    folded = unicodedata.normalize("NFKD", character).lower()
+    if len(folded) > 1 and all(map(unicodedata.combining, folded[1:])):
+        folded = folded[0]  # without its accents
+    return _LOOKALIKES.get(folded, folded) if len(folded) == 1 else character
 
 
-def _find_marks(message: str) -> Iterator[_Mark]:
+def _find_marks(message: str, pattern: re.Pattern[str] = _MARK) -> Iterator[_Mark]:
     if "quote" in (folded := _fold(message)) or not message.isascii():
-        yield from (_Mark(match.span(), bool(match["close"])) for match in _MARK.finditer(folded))
+        yield from (_Mark(match.span(), bool(match["close"])) for match in pattern.finditer(folded))
 
 
 def _pair_marks(marks: Sequence[_Mark]) -> list[tuple[int, int | None]]:
@@ -170,12 +189,14 @@ def _quotation(message: str, source: str, marks: Sequence[_Mark], first: int, la
 
 
 def _replace_marks(text: str) -> str:
-    """Return a text with a quotation mark for each mark."""
-    parts, end = [], 0
-    for mark in _find_marks(text):
-        parts += [text[end : mark.span[0]], _SHOWN_MARKS[mark.is_closing]]
-        end = mark.span[1]
-    return "".join([*parts, text[end:]]) if parts else text
+    """Return a text with a quotation mark for each mark, and for each text that looks like a mark."""
+    for pattern in (_MARK, _IMITATION):
+        parts, end = [], 0
+        for mark in _find_marks(text, pattern):
+            parts += [text[end : mark.span[0]], _SHOWN_MARKS[mark.is_closing]]
+            end = mark.span[1]
+        text = "".join([*parts, text[end:]])
+    return text
 
 
 # Normalization

@@ -48,6 +48,8 @@ class Selection:
 
     index: int
     scores: tuple[float | None, ...] = ()
+    failed: bool = False
+    """Whether no judgment was usable, so that the first candidate was delivered instead."""
 
 
 @value_class(frozen=True, slots=True)

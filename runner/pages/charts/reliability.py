@@ -1,4 +1,4 @@
-"""A reliability diagram: how often solutions are right, by the probability P(accept) that a verifier states.
+"""A reliability diagram: how often solutions or answers are right, by the probability that a verifier states.
 
 A verifier is calibrated if, of the solutions that it accepts with a probability of 0.8, 80 % are right.
 """
@@ -6,7 +6,7 @@ A verifier is calibrated if, of the solutions that it accepts with a probability
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
@@ -21,7 +21,9 @@ from runner.results.metrics_file import ReliabilityRow
 
 @dataclass(frozen=True)
 class ReliabilityBins:
-    """The games of one judge (a verifier, with one way to state confidence), in bins by P(accept).
+    """The games of one judge (a verifier, with one way to state confidence), in bins by its probability.
+
+    The probability is P(accept) or, if verdicts choose from listed answers, that of the chosen answer.
 
     A bin has the ends `low` and `high`, the number of games `n`, the mean `confidence`, the share `right`, and the ends
     `ci_low` and `ci_high` of the share's interval.
@@ -29,11 +31,20 @@ class ReliabilityBins:
 
     name: str
     bins: Sequence[ReliabilityRow]
+    is_of_answers: bool = False
+
+    @property
+    def probability(self) -> str:
+        return "P(chosen answer)" if self.is_of_answers else "P(accept)"
+
+    @property
+    def share(self) -> str:
+        return "share of right answers" if self.is_of_answers else "share of right solutions"
 
 
 def reliability(judges: Sequence[ReliabilityBins], frame: ChartFrame) -> Markup:
     """Draw the curves of judges, the diagonal of a calibrated judge, and below them the number of games."""
-    drawn = [ReliabilityBins(judge.name, [row for row in judge.bins if _is_drawn(row)]) for judge in judges]
+    drawn = [replace(judge, bins=[row for row in judge.bins if _is_drawn(row)]) for judge in judges]
     if not any(judge.bins for judge in drawn):
         return empty_chart(frame, "No confidence of the verifier is known.")
     drawing, look = Drawing(frame), frame.look
@@ -41,13 +52,20 @@ def reliability(judges: Sequence[ReliabilityBins], frame: ChartFrame) -> Markup:
         drawing.legend([judge.name for judge in drawn])
     side = look.width * (0.8 if look.is_narrow else 0.4)
     shares = Axis("", 0.0, 1.0)
-    x_scale, y_scale = draw_axes(drawing, shares, Axis("share of right solutions", 0.0, 1.0), side, square=True)
+    probability, share = axis_titles(judges)
+    x_scale, y_scale = draw_axes(drawing, shares, Axis(share, 0.0, 1.0), side, square=True)
     drawing.line(x_scale.at(0), y_scale.at(0), x_scale.at(1), y_scale.at(1), "reference")
     for number, judge in enumerate(drawn):
         _draw_curve(drawing, judge, x_scale, y_scale, number)
     _draw_counts(drawing, drawn, x_scale)
-    drawing.note("x axis: P(accept) · bars: number of games · dashed: a calibrated judge")
+    drawing.note(f"x axis: {probability} · bars: number of games · dashed: a calibrated judge")
     return drawing.svg(_description(drawn))
+
+
+def axis_titles(judges: Sequence[ReliabilityBins]) -> tuple[str, str]:
+    """Return the titles of the axes: the probability, and the share that is right."""
+    titles = {judge.probability for judge in judges}, {judge.share for judge in judges}
+    return " or ".join(sorted(titles[0])), " or ".join(sorted(titles[1]))
 
 
 def _is_drawn(row: ReliabilityRow) -> bool:
@@ -64,7 +82,7 @@ def _draw_curve(drawing: Drawing, judge: ReliabilityBins, x_scale: Scale, y_scal
         if ends is not None:
             low, high = y_scale.places(ends)
             drawing.whisker((x, low), (x, high), series=series)
-        drawing.mark(x, y, series, f"{judge.name}: {_bin_text(row)}")
+        drawing.mark(x, y, series, f"{judge.name}: {_bin_text(judge, row)}")
 
 
 def _draw_counts(drawing: Drawing, judges: Sequence[ReliabilityBins], x_scale: Scale) -> None:
@@ -81,7 +99,7 @@ def _draw_counts(drawing: Drawing, judges: Sequence[ReliabilityBins], x_scale: S
             bar_width = (right - left) * 0.9 / len(judges)
             x, n = left + (right - left) * 0.05 + number * bar_width, drawable(row["n"]) or 0.0
             bar_height = height * n / max_count
-            bar_top, tooltip = bottom - bar_height, f"{judge.name}: {_bin_text(row)}"
+            bar_top, tooltip = bottom - bar_height, f"{judge.name}: {_bin_text(judge, row)}"
             drawing.rect(x, bar_top, bar_width, bar_height, "bar", series=number, title=tooltip)
             if len(judges) == 1 and len(format_count(n)) <= max_digits:
                 drawing.text(x + bar_width / 2, bar_top - size * 0.25, format_count(n), "soft", anchor="middle")
@@ -89,10 +107,10 @@ def _draw_counts(drawing: Drawing, judges: Sequence[ReliabilityBins], x_scale: S
     drawing.y = bottom + size * 0.4
 
 
-def _bin_text(row: ReliabilityRow) -> str:
+def _bin_text(judge: ReliabilityBins, row: ReliabilityRow) -> str:
     confidence, right = format_number(row["confidence"], 2), format_number(row["right"], 2)
-    return f"P(accept) {confidence}, right {right}, {format_count(row['n'])} games"
+    return f"{judge.probability} {confidence}, right {right}, {format_count(row['n'])} games"
 
 
 def _description(judges: Sequence[ReliabilityBins]) -> str:
-    return join_facts(f"{judge.name}: {_bin_text(row)}" for judge in judges for row in judge.bins)
+    return join_facts(f"{judge.name}: {_bin_text(judge, row)}" for judge in judges for row in judge.bins)

@@ -18,7 +18,7 @@ from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.charts.frontier import PricedSystem, frontier
 from runner.pages.charts.labels import format_count
 from runner.pages.charts.protocol import protocol_picture
-from runner.pages.charts.reliability import ReliabilityBins, reliability
+from runner.pages.charts.reliability import ReliabilityBins, axis_titles, reliability
 from runner.pages.charts.rows import bars, forest
 from runner.pages.figures.differences import differences
 from runner.pages.figures.figure import Encoding, Figure
@@ -37,7 +37,7 @@ from runner.results.comparison.baselines import find_baseline
 from runner.results.comparison.systems import load_system
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from runner.results.metric_definitions import RANKING_METRIC, check_metrics, game_shares
+from runner.results.metric_definitions import ANSWER_CURVE, RANKING_METRIC, check_metrics, game_shares
 from runner.rollouts.rollout import Outcome
 from runner.runs.finished.reconstruction import played_plan
 from runner.runs.finished.result import FinishedRun
@@ -203,11 +203,9 @@ def _reliability(folders: Sequence[RunFolder], _: str) -> Figure:
     for system, by_kind in curves:
         for kind, bins in by_kind.items():
             judge = f"{system.name}, {kind}" if len(systems) > 1 else kind
-            judges.append(ReliabilityBins(judge, bins))
+            judges.append(ReliabilityBins(judge, bins, kind == ANSWER_CURVE))
             rows += [{**system.facts(), "judge": judge, "kind": kind, **row} for row in bins]
-    encoding = Encoding(
-        "lines", "confidence", "right", "ci_low", "ci_high", "judge", "P(accept)", "share of right solutions"
-    )
+    encoding = Encoding("lines", "confidence", "right", "ci_low", "ci_high", "judge", *axis_titles(judges))
     return Figure(
         "reliability", "Reliability of the verifier", rows, encoding,
         lambda frame: reliability(judges, frame),
@@ -312,7 +310,7 @@ FIGURES: Mapping[str, FigureKind] = {
         "share of datapoints that the verifier gets wrong every time",
         lambda folders, _: _by_protocol(folders, "always_failed", "always_failed", "Share always failed"),
     ),
-    "reliability": FigureKind("P(accept) against the share of right solutions", _reliability),
+    "reliability": FigureKind("the verifier's probability against the share that is right", _reliability),
     "forest": FigureKind("a metric of each run, or all shares of one run, with intervals", _forest, takes_metric=True),
     "differences": FigureKind("the second run minus the first, by metric, with intervals", differences),
     "protocol": FigureKind("who speaks in each round, and who hears it", _protocol),

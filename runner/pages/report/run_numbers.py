@@ -14,9 +14,9 @@ from runner.pages.charts.styles import ChartFrame
 from runner.pages.numbers import count, decimal, dollars, elapsed, interval
 from runner.pages.report.run_totals import VERDICTS, AgentTally, RunTally
 from runner.results.manifest import Manifest
-from runner.results.metric_definitions import ACCURACY, BALANCED_ACCURACY, METRICS
+from runner.results.metric_definitions import ACCURACY, ANSWER_CURVE, BALANCED_ACCURACY, METRICS
 from runner.results.metric_rows import is_minor, meaningful_metrics, metric_label, missing_intervals, section_lines
-from runner.results.metrics_file import MetricRow, ReliabilityRow
+from runner.results.metrics_file import MetricRow
 from runner.rollouts.rollout import Outcome
 
 LABELS = (1, 0)
@@ -153,13 +153,21 @@ class GameTables:
     """Totals of each agent; if there are several agents, the last row is their sum."""
     lists_answers: bool = False
     """Whether verdicts choose from listed answers: `accepted` then counts right verdicts, and `rejected` wrong ones."""
+    are_labels_hidden: bool = False
+
+    @property
+    def verdict_titles(self) -> tuple[str, ...]:
+        """The titles of the columns with numbers of verdicts."""
+        if not self.lists_answers:
+            return "Accepted", "Rejected"
+        return ("Answer chosen",) if self.are_labels_hidden else ("Right answer chosen", "Wrong answer chosen")
 
 
 def game_tables(tally: RunTally) -> GameTables:
     """Return the tables of the games counted so far."""
     return GameTables(
         tally.games, _confusion_rows(tally), _outcome_rows(tally), _rounds_rows(tally), _agent_rows(tally),
-        tally.lists_answers,
+        tally.lists_answers, _has_hidden_labels(tally),
     )  # fmt: skip
 
 
@@ -175,14 +183,20 @@ def _outcome_rows(tally: RunTally) -> list[OutcomeRow]:
 
 def _confusion_rows(tally: RunTally) -> list[LabelRow]:
     rows = []
-    unlabelled = any(label is None for label, _ in tally.confusion)
-    for label in (None,) if unlabelled else (1,) if tally.lists_answers else LABELS:
+    for label in (None,) if _has_hidden_labels(tally) else (1,) if tally.lists_answers else LABELS:
         counts = [tally.confusion[label, int(verdict)] for verdict in VERDICTS[1::-1] + VERDICTS[2:]]
-        kinds = ("right" if label else "wrong", "wrong" if label else "right", "none")
-        kinds = ("none", "none", "none") if label is None else kinds
+        kinds = ["right" if label else "wrong", "wrong" if label else "right", "none"]
+        if label is None:
+            kinds = ["none", "none", "none"]
+            if tally.lists_answers:  # an answer is neither right nor wrong
+                kinds, counts = kinds[1:], [counts[0] + counts[1], counts[2]]
         name = "not known" if label is None else "known" if tally.lists_answers else f"{stance_word(label)}ed"
         rows.append(LabelRow(name, list(zip(kinds, counts, strict=True)), sum(counts)))
     return rows
+
+
+def _has_hidden_labels(tally: RunTally) -> bool:
+    return any(label is None for label, _ in tally.confusion)
 
 
 def _rounds_rows(tally: RunTally) -> list[RoundsRow]:
@@ -200,7 +214,9 @@ def _agent_rows(tally: RunTally) -> list[AgentTally]:
     return [*rows, AgentTally.sum_of(rows)] if len(rows) > 1 else rows
 
 
-CONFIDENCE_TITLES = {"stated": "as the verifier stated it", "logprob": "by log-probabilities"}
+CONFIDENCE_TITLES = {
+    "stated": "as the verifier stated it", "logprob": "by log-probabilities", ANSWER_CURVE: "in the chosen answer",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -208,7 +224,7 @@ class ReliabilityView:
     """The bins of one kind of confidence, as in `metrics.json`, and their chart."""
 
     title: str
-    bins: Sequence[ReliabilityRow]
+    judge: ReliabilityBins
     picture: Markup
 
 
@@ -217,10 +233,10 @@ def reliability_views(run_id: str, metrics: Mapping[str, Any]) -> list[Reliabili
     views = []
     for kind, bins in (metrics.get("reliability_curves") or {}).items():
         title = CONFIDENCE_TITLES.get(kind, kind)
-        judge = ReliabilityBins(title, bins)
+        judge = ReliabilityBins(title, bins, kind == ANSWER_CURVE)
         views.append(
             ReliabilityView(
-                title, bins, reliability([judge], ChartFrame(f"Confidence {title}", key=f"{kind}-{run_id}"))
+                title, judge, reliability([judge], ChartFrame(f"Confidence {title}", key=f"{kind}-{run_id}"))
             )
         )
     return views

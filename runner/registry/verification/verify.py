@@ -6,8 +6,9 @@ replays the journal in a temporary folder.
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -46,12 +47,13 @@ from runner.registry.verification.row_differences import find_row_differences
 from runner.registry.verification.torn_logs import find_torn_logs
 from runner.results.folder import SUMS, RunFolder
 from runner.results.leaderboard.results_folder import Results
-from runner.results.manifest import COUNTED, PLAYED, Manifest
+from runner.results.manifest import COUNTED, PLAYED, Manifest, Status
 from runner.results.provenance.input_files import spec_hash
 from runner.results.table_columns import COLUMNS
 from runner.rollouts.identity import protocol_content
 from runner.rollouts.plan import Plan
 from runner.runs.finished.reconstruction import saved_plan
+from runner.runs.tournaments.summary import games_of, summarize
 from runner.spec.model_sources import ModelSource
 from runner.spec.origin import DATA
 from runner.spec.run_names import SAVED_SPEC
@@ -216,7 +218,7 @@ def _find_fact_problems(fetched: FetchedRelease, run: RunFolder) -> Iterator[str
 
 
 def find_run_problems(folder: RunFolder) -> Iterator[str]:
-    """Yield the problems of a run: in its journal, inputs and recorded numbers, and in the parts of a training run."""
+    """Yield the problems of a run: in its journal, inputs and recorded numbers, and in its parts if it has parts."""
     try:
         manifest = folder.manifest()
     except NipRunError as error:
@@ -224,6 +226,9 @@ def find_run_problems(folder: RunFolder) -> Iterator[str]:
         return
     if manifest.is_training_run:
         yield from _find_training_problems(folder, manifest)
+        return
+    if manifest.is_tournament:
+        yield from _find_tournament_problems(folder, manifest)
         return
     problems = [*_find_journal_problems(folder, manifest), *_find_input_problems(folder, manifest)]
     yield from problems
@@ -261,6 +266,38 @@ def _find_training_problems(folder: RunFolder, manifest: Manifest) -> Iterator[s
     yield from _find_input_problems(folder, manifest)
     for part in Results.of(folder).parts_of(manifest.run_id) if folder.name is None else ():
         yield from (f"{part.run_id}: {line}" for line in find_run_problems(part))
+
+
+def _find_tournament_problems(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
+    parts = list(Results.of(folder).parts_of(manifest.run_id))
+    problems = list(_find_input_problems(folder, manifest))
+    for part in parts:
+        problems += [
+            line if isinstance(line, CheckNote) else f"{part.run_id}: {line}" for line in find_run_problems(part)
+        ]
+    yield from problems
+    if manifest.status != Status.DONE or any(not isinstance(line, CheckNote) for line in problems):
+        return
+    try:
+        summary = summarize(folder, games_of(folder), parts)
+        recorded = folder.read_metrics()
+    except NipRunError as error:
+        yield str(error)
+        return
+    for name, value in summary.items():
+        if not _is_close(recorded.get(name), value):
+            yield f"metrics.json: {name} do not follow from the games of the tournament's parts"
+
+
+def _is_close(recorded: object, value: object) -> bool:
+    """Return whether two values of a summary are equal, apart from rounding."""
+    if isinstance(recorded, Mapping) and isinstance(value, Mapping):
+        return recorded.keys() == value.keys() and all(_is_close(recorded[key], value[key]) for key in value)
+    if isinstance(recorded, (list, tuple)) and isinstance(value, (list, tuple)):
+        return len(recorded) == len(value) and all(map(_is_close, recorded, value))
+    if isinstance(recorded, float) and isinstance(value, float):
+        return math.isclose(recorded, value, rel_tol=1e-6, abs_tol=1e-6)
+    return recorded == value
 
 
 def _find_journal_problems(folder: RunFolder, manifest: Manifest) -> Iterator[str]:

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from runner.base.errors import UsageError
+from runner.base.exit_codes import ExitCode
 from runner.results.metric_definitions import Metric
 
 _TOKEN = re.compile(
@@ -31,6 +32,14 @@ class AssertionResult(StrEnum):
     HOLDS = "holds"
     FAILS = "does not hold"
     UNDECIDED = "cannot be decided"
+
+
+def exit_code(results: Iterable[AssertionResult]) -> ExitCode:
+    """Return the exit code of a command that judged assertions."""
+    results = set(results)
+    if AssertionResult.FAILS in results:
+        return ExitCode.FAILED
+    return ExitCode.UNDECIDED if AssertionResult.UNDECIDED in results else ExitCode.DONE
 
 
 @dataclass(frozen=True)

@@ -512,7 +512,8 @@ RECORD_COMMENTS: Mapping[str, Mapping[str, str]] = {
         "reasoning": "the model's reasoning before its answer, if the server returns it",
         "verdict_logprobs": "the tokens of the decision with their log probabilities",
         "vote": "number of the vote or candidate (`best_of`); NULL: the first one",
-        "selected": "whether the answer was selected from several candidates; NULL: there were no others",
+        "selected": "whether the answer was selected from several candidates (false for all if no judgment was "
+        "usable); NULL: there were no others",
         "score": "the selector's score of this candidate; NULL: it gives none",
         **_TOKEN_COMMENTS,
         "service_tier": "the processing tier that the provider reports; NULL: not reported",

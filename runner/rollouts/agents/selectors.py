@@ -82,15 +82,17 @@ class Selector(Agent):
         return [Judgment(**shared, speeches=tuple(candidates), index=index) for index in range(count)]
 
     def example_observation(self, observation: Observation) -> Observation:
-        """Return a judgment of an empty candidate."""
-        return self.judgments(observation, [Reply("", None)])[0]
+        """Return a judgment of empty candidates."""
+        return self.judgments(observation, [Reply("", None)] * self.best_of.n)[0]
 
     def select(self, candidates: Sequence[Reply], answers: Sequence[Reply]) -> Reply:
         """Return the selected candidate, with the selection and the counts of all candidates.
 
-        The first of equally good candidates wins. Candidates without a score lose.
+        The first of equally good candidates wins. Candidates without a score lose. If no judgment is usable, the
+        selection failed, and the first candidate is delivered.
         """
         scores = [answer.score for answer in answers]
+        failed = all(score is None for score in scores)
         if self.compares_all:
             index, scores = int(scores[0] or 0), []
         else:
@@ -99,7 +101,7 @@ class Selector(Agent):
             candidates[index],
             retry_count=sum(candidate.retry_count for candidate in candidates),
             calls=sum(candidate.calls for candidate in candidates),
-            selection=Selection(index, tuple(scores)),
+            selection=Selection(index, tuple(scores), failed),
         )
 
     # Prompt

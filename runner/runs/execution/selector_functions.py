@@ -9,7 +9,9 @@ import asyncio
 import json
 import traceback
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import replace
+from threading import Thread
 from typing import Any
 
 from runner.base.errors import RunError
@@ -17,8 +19,14 @@ from runner.game.prompts.templates import PromptSet
 from runner.models.client import Connection
 from runner.models.interface import Choice, Completion, Request
 
+SelectFunction = Callable[[list[str], dict[str, Any]], object]
+
 MODEL = "function"
 """The name of the model in the records of these calls."""
+TIME_LIMIT = 120.0
+"""The maximum number of seconds of one selection."""
+MAX_THREADS = 8
+"""The maximum number of concurrent selections, which share the time of one CPU."""
 
 
 def with_functions(connection: Connection, prompts: PromptSet) -> Connection:
@@ -26,29 +34,56 @@ def with_functions(connection: Connection, prompts: PromptSet) -> Connection:
     functions = {name: _load(name, prompts.sources[name]) for name in prompts.functions}
     if not functions:
         return connection
+    threads = asyncio.Semaphore(MAX_THREADS)
 
     async def complete(request: Request) -> Completion:
         name = request.sample.agent
         if name not in functions:
             return await connection.complete(request)
         arguments = json.loads(request.messages[0]["content"])
-        index = await asyncio.to_thread(_call, name, functions[name], arguments)
+        async with threads:
+            index = await _call_in_thread(name, functions[name], arguments)
         return Completion((Choice(str(index + 1), "stop"),), MODEL)
 
     return replace(connection, complete=complete)
 
 
-def _load(name: str, source: str) -> Callable[[list[str], dict[str, Any]], object]:
+def _load(name: str, source: str) -> SelectFunction:
     namespace: dict[str, Any] = {"__name__": name}
     try:
         exec(compile(source, _file(name), "exec"), namespace)  # noqa: S102 - the user's own, or allowed by the user
     except Exception as error:
         raise RunError(f"{_file(name)} fails when it is loaded: {_describe(name, error)}") from error
-    function: Callable[[list[str], dict[str, Any]], object] = namespace["select"]
+    function: SelectFunction = namespace["select"]
     return function
 
 
-def _call(name: str, function: Callable[[list[str], dict[str, Any]], object], arguments: Mapping[str, Any]) -> int:
+async def _call_in_thread(name: str, function: SelectFunction, arguments: Mapping[str, Any]) -> int:
+    """Call `_call` in a thread that does not keep the process alive, because a thread cannot be stopped.
+
+    Raises:
+        RunError: the function fails, or exceeds `TIME_LIMIT`.
+    """
+    future: Future[int] = Future()
+    future.set_running_or_notify_cancel()  # otherwise, a cancelled future refuses the late result
+
+    def run() -> None:
+        try:
+            future.set_result(_call(name, function, arguments))
+        except BaseException as error:  # noqa: BLE001 - passed to the caller
+            future.set_exception(error)
+
+    Thread(target=run, name=f"select in {_file(name)}", daemon=True).start()
+    try:
+        return await asyncio.wait_for(asyncio.wrap_future(future), TIME_LIMIT)
+    except TimeoutError:
+        message = (
+            f"select in {_file(name)} did not return within {TIME_LIMIT:g} seconds; correct or speed up the function"
+        )
+        raise RunError(message) from None
+
+
+def _call(name: str, function: SelectFunction, arguments: Mapping[str, Any]) -> int:
     """Return the index that a function selects.
 
     Raises:

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from runner.base.errors import GenerationError, MalformedError
+from runner.base.errors import MalformedError
 from runner.base.text import comma_join, in_one_line
+from runner.game.protocols.answer_verdicts import decision_line
 from runner.game.protocols.protocol import Decision
 from runner.models.interface import Choice
 from runner.models.logprobs import BOUND, UNBOUNDED
@@ -42,8 +43,11 @@ UNPARSABLE, REFUSED, EMPTY = "unparsable answers", "refusals", "answers without 
 """The faults of an unusable answer, as named in messages."""
 
 MALFORMED, NO_CONTENT, TRUNCATED = "malformed", "no_content", "cut"
-EMPTY_MESSAGES, ESTIMATED = "empty_messages", "estimated_usage"
+EMPTY_MESSAGES, ESTIMATED, FAILED_SELECTIONS = "empty_messages", "estimated_usage", "failed_selections"
 """The kinds of problems, as stored in files, in addition to the outcomes of rollouts without a verdict."""
+
+NO_PROBABILITY = "the answer has no log-probabilities of both verdicts"
+"""Why an answer is unusable that can be parsed: only selectors with `by: judge` need more than the text."""
 
 COUNTED_AS_WRONG = "and accuracy counts them as not correct"
 """The end of a message about rollouts without a verdict."""
@@ -113,6 +117,9 @@ class ProblemCounter:
             for agent, retry_count in round_.retry_counts.items():
                 if retry_count >= self._attempts and agent not in deciders:
                     _count_problem(self._counts, EMPTY_MESSAGES, rollout)
+            for selection in round_.selections.values():
+                if selection.failed:
+                    _count_problem(self._counts, FAILED_SELECTIONS, rollout)
 
     def _has_prover_spoken(self, rollout: Rollout) -> bool:
         """Return whether a prover spoke before the round of the verdict, or no prover can speak before a verdict."""
@@ -151,6 +158,8 @@ class ProblemCounter:
                 return None
         if any(retries for round_ in rollout.rounds for retries in round_.retry_counts.values()):
             return None
+        if any(selection.failed for round_ in rollout.rounds for selection in round_.selections.values()):
+            return None
         return answers, sum([round_.counts(agent) for round_ in rollout.rounds for agent in round_.raw])
 
     def add_rollout_without_problems(self, answers: int, messages: int) -> None:
@@ -170,6 +179,7 @@ class ProblemCounter:
             *self._empty_answers(),
             *self._repeated_calls(),
             *self._empty_messages(),
+            *self._failed_selections(),
             *self._truncated_answers(),
             *self._unknown_confidence(),
             *self._estimated_usage(),
@@ -226,9 +236,16 @@ class ProblemCounter:
         if answers and not answers[-1].strip():
             advice = self._advice_on_empty_answers(verifier, count.rollout)
         else:
+            verdicts = f"{format_.accept!r} or {format_.reject!r}"
+            if protocol.lists_answers:
+                answers_shown, form = (
+                    count.rollout.job.datapoint.answer_count or 0,
+                    self.plan.spec.experiment.verdict.form,
+                )
+                verdicts = repr(decision_line(format_.marker, answers_shown, form))
             advice = (
-                f"a verdict is an answer with {format_.accept!r} or {format_.reject!r}: check that the template of "
-                f"{verifier} asks for one of them, also in the last round"
+                f"a verdict is an answer with {verdicts}: check that the template of {verifier} asks for it, also in "
+                "the last round"
             )
         example = ""
         if answers:
@@ -307,11 +324,17 @@ class ProblemCounter:
                     count.number,
                     self._answers,
                     f"{count.number} of {self._answers} calls were repeated because of {fault}",
-                    self._describe_bad_answer(count),
-                    f"change the template of {count.first_call.agent} so that it asks for the format that the protocol "
-                    "parses",
+                    example := self._describe_bad_answer(count),
+                    self._advice_on_repeats(count, example),
                     count.rollout.job.rollout_id,
                 )
+
+    def _advice_on_repeats(self, count: _Count, example: str) -> str:
+        agent = count.first_call.agent
+        if not example.endswith(NO_PROBABILITY):
+            return f"change the template of {agent} so that it asks for the format that the protocol parses"
+        group = self.plan.groups(swapped=count.rollout.job.swapped)[agent]
+        return f"use a model and server with log-probabilities (raise models.{group}.top_logprobs), or another selector"
 
     def _empty_messages(self) -> Iterator[GameProblem]:
         """Yield a problem if many messages were left empty because no answer was usable."""
@@ -323,6 +346,18 @@ class ProblemCounter:
             show = count.rollout.job.rollout_id
             yield GameProblem(EMPTY_MESSAGES, count.number, self._messages, message, advice=advice, show=show)
 
+    def _failed_selections(self) -> Iterator[GameProblem]:
+        """Yield a problem even for a single failed selection, because the design of the experiment needs all."""
+        count = self._counts.get(FAILED_SELECTIONS)
+        if count is not None:
+            message = (
+                f"{count.number} of {self._messages} messages were not selected from their candidates, because no "
+                "judgment was usable; the first candidate was delivered"
+            )
+            advice = "correct the selector's template, or use another selector or model"
+            show = count.rollout.job.rollout_id
+            yield GameProblem(FAILED_SELECTIONS, count.number, self._messages, message, advice=advice, show=show)
+
     def _truncated_answers(self) -> Iterator[GameProblem]:
         count = self._count_if_frequent(TRUNCATED, self._answers)
         if count is not None:
@@ -333,7 +368,7 @@ class ProblemCounter:
                 count,
                 f"{count.number} of {self._answers} answers were truncated at the token limit",
                 f"raise models.{group}.max_completion_tokens (or max_tokens), or lower "
-                f"agents.{agent}.max_response_words",
+                f"agents.{agent.partition('.')[0]}.max_response_words",
             )
 
     def _unknown_confidence(self) -> Iterator[GameProblem]:
@@ -381,12 +416,10 @@ class ProblemCounter:
         rollout, call = count.rollout, count.first_call
         reason = call.error or f"finish_reason {call.finish_reason!r}"
         if _fault(call) == UNPARSABLE:
-            try:
-                agents = self.plan.game_agents(swapped=rollout.job.swapped)
-                choice = Choice(call.raw_message, call.finish_reason)
-                agents[call.agent].read(choice, call.round, rollout.job.datapoint.answer_count)
-            except GenerationError as error:
-                reason = str(error)
+            agent = self.plan.game_agents(swapped=rollout.job.swapped)[call.agent]
+            choice = Choice(call.raw_message, call.finish_reason)
+            unusable = agent.unusable_reason(choice, call.round, rollout.job.datapoint.answer_count)
+            reason = unusable or NO_PROBABILITY
         quote = "" if call.raw_message is None else f" answered {_quote_start(call.raw_message)}"
         return f"{call.agent} in round {call.round} of {_describe_rollout(rollout)}{quote}: {reason}"
 

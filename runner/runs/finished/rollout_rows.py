@@ -152,7 +152,8 @@ class RolloutList:
         limit = "" if self.limit is None else f"LIMIT {self.limit:d}"
         count = total = 0
         for row in read_tables(_ROWS.format(condition=condition, limit=limit, **_VERDICTS), tables, parameters):
-            label, decision = json.loads(row[3]), json.loads(row[4])
+            label = None if row[3] is None else json.loads(row[3])  # listed answers with hidden labels have no JSON
+            decision = json.loads(row[4])
             values = (*row[:3], label, decision, *row[5:-1])
             yield RolloutRow(*values)
             count, total = count + 1, row[-1]

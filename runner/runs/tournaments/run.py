@@ -187,7 +187,7 @@ def _rebuild_parts(results: Results, plan: TournamentPlan, folder: RunFolder) ->
         RunError: a part that has played is missing.
     """
     rounds = read_rounds(folder.path, plan.identity)
-    finished_numbers = datapoints_played(rounds[:-1])
+    finished_numbers = datapoints_played(rounds if _has_finished(folder) else rounds[:-1])
     for number in datapoints_played(rounds):
         for leg in LEGS:
             part = folder.sibling(part_run_id(folder.run_id, number, leg))

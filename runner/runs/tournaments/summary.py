@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from runner.base.errors import RunError
 from runner.results.folder import RunFolder, usage_of_parts
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest, Status
@@ -34,15 +35,21 @@ def games_of(folder: RunFolder) -> TournamentGames:
     """Return the games of a tournament's finished parts.
 
     Raises:
-        RunError, SpecError: a file of the tournament is missing or damaged.
+        RunError, SpecError: a file of the tournament, or a part that has finished, is missing or damaged.
     """
     plan = TournamentPlan(saved_plan(folder).spec)
-    games = TournamentGames(plan)
-    for number in datapoints_played(read_rounds(folder.path, folder.identity())):
+    games, rounds = TournamentGames(plan), read_rounds(folder.path, folder.identity())
+    finished = datapoints_played(rounds if folder.manifest().status == Status.DONE else rounds[:-1])
+    for number in datapoints_played(rounds):
         for leg in LEGS:
             part = folder.sibling(part_run_id(folder.run_id, number, leg))
             if part.metrics.is_file() and part.table("rollouts").is_file():
                 games.read(plan.pairings[number], leg, part)
+            elif number in finished:
+                raise RunError(
+                    f"run {part.run_id}, which has games of tournament {folder.run_id}, is missing or has no results. "
+                    f"Restore {part.path} from a backup; if it has its journal, repeat the tournament's command instead"
+                )
     return games
 
 

@@ -20,7 +20,13 @@ from runner.spec.checks.fixed_verdicts import explain_fixed_verdicts
 from runner.spec.checks.listed_answers import order_notes
 from runner.spec.paired_design import design_notes
 from runner.spec.warnings.groups import group_notes
-from runner.spec.warnings.leaks import revealed_labels, revealed_speakers, revealed_stances
+from runner.spec.warnings.leaks import (
+    revealed_labels,
+    revealed_private_columns,
+    revealed_right_provers,
+    revealed_speakers,
+    revealed_stances,
+)
 from runner.spec.warnings.measurable import few_groups, single_label, unused_columns
 from runner.spec.warnings.servers import called_groups, fixed_seeds, temperatures_out_of_range, unset_keys
 
@@ -141,7 +147,8 @@ WARNINGS: tuple[Callable[[Spec], Iterable[str]], ...] = (
     _unheard_rounds, _silent_templates, _replaced_confidence, fixed_seeds,
     lambda spec: design_notes(spec.experiment, spec.protocol, spec.prompts), lambda spec: spec.dataset.notes,
     group_notes, _inherited_templates, _fixed_verdicts, _protocol_faults, revealed_labels, revealed_stances,
-    revealed_speakers, lambda spec: order_notes(spec.protocol, spec.dataset),
+    revealed_speakers, revealed_private_columns, revealed_right_provers,
+    lambda spec: order_notes(spec.protocol, spec.dataset),
 )  # fmt: skip
 
 CHECK_WARNINGS: tuple[Callable[[Spec], Iterable[str]], ...] = (

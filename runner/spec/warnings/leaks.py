@@ -6,12 +6,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from string import ascii_lowercase
 from typing import Any
 
 from runner.base.text import comma_join
 from runner.game.prompts.chat import chat_messages
 from runner.game.prompts.templates import own_variables
+from runner.game.protocols.ballot import ANSWERS, CORRECT, INCORRECT
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import Message, Round
 from runner.spec.datasets.datapoint import Datapoint
@@ -26,11 +30,16 @@ MIN_PER_LABEL = 8
 """Minimum number of datapoints with each label. With fewer, a column can agree with the labels by chance."""
 MIN_PER_LABEL_FOR_WORDS = 12
 """The same minimum for words, because a text has many of them."""
+MIN_PRIVATE_LENGTH = 20
+"""Minimum length of the texts of a private column that other texts do not contain by chance."""
 _WORD = re.compile(r"[^\W_]+")
 
 
 def revealed_labels(spec: Spec) -> Iterator[str]:
-    """Warn about each column that a template uses and that tells the label of every datapoint."""
+    """Warn about each column that a template uses and that tells the label or right answer of every datapoint."""
+    if spec.protocol.lists_answers:
+        yield from _revealed_answers(spec)
+        return
     groups = [[point for point in spec.dataset.datapoints if point.label == label] for label in (0, 1)]
     points = [spread_evenly(group, MAX_PER_LABEL) for group in groups]
     reasons: dict[str, str | None] = {}
@@ -43,6 +52,96 @@ def revealed_labels(spec: Spec) -> Iterator[str]:
                     f"{spec.prompts.variable_place(template, column)}: {agent} sees the column {column!r}, which "
                     f"reveals the label: {reason}; remove the variable if {agent} must find the label itself"
                 )
+
+
+def _revealed_answers(spec: Spec) -> Iterator[str]:
+    points = [point for point in spec.dataset.datapoints if point.answers is not None and point.answers.right]
+    points = list(spread_evenly(points, 2 * MAX_PER_LABEL))
+    for agent, template in _templates(spec):
+        if spec.protocol.agent_spec(agent).stance in (CORRECT, INCORRECT):
+            continue  # the stance tells the agent whether its answer is right
+        for column in sorted(spec.prompts.variables[template] & set(spec.dataset.columns) - {ANSWERS}):
+            if (reason := _explain_answer(column, points)) is not None:
+                yield (
+                    f"{spec.prompts.variable_place(template, column)}: {agent} sees the column {column!r}, which "
+                    f"reveals the right answer: {reason}; remove the variable if {agent} must find the answer itself"
+                )
+
+
+def _explain_answer(column: str, points: Sequence[Datapoint]) -> str | None:
+    """Return how a column tells the right answer of every datapoint; None if it does not, or if that may be chance."""
+    if len(points) < MIN_PER_LABEL:
+        return None
+    ballots = [point.answers for point in points if point.answers is not None]
+    rights = [frozenset(ballot.right or ()) for ballot in ballots]
+    values = [point.columns[column] for point in points]
+    does_vary = len(points) - max(Counter(rights).values()) >= MIN_PER_LABEL
+    kinds: dict[str, Callable[[Any, Sequence[str]], frozenset[int]]] = {"text": _named_by_text}
+    if does_vary:  # otherwise, a constant has the same place as all right answers
+        kinds |= {"letter": partial(_named_by_place, ascii_lowercase), "number": partial(_named_by_place, _NUMBERS)}
+    for kind, find in kinds.items():
+        named = [find(value, ballot.texts) for value, ballot in zip(values, ballots, strict=True)]
+        if all(names and names <= right for names, right in zip(named, rights, strict=True)):
+            return f"it has the {kind} of a right answer of every datapoint, and of no wrong one"
+        if all(
+            names == _wrong(ballot.texts, right) for names, ballot, right in zip(named, ballots, rights, strict=True)
+        ):
+            return f"it has the {kind} of all wrong answers of every datapoint, and of no right one"
+    pairs = {(str(value), right) for value, right in zip(values, rights, strict=True)}
+    count = len({value for value, _ in pairs})
+    if does_vary and len(pairs) == count and count * 4 <= len(points):
+        return "all datapoints with the same value have the right answer in the same place"
+    return None
+
+
+_NUMBERS = tuple(str(number) for number in range(1, 27))
+
+
+def _wrong(texts: Sequence[str], right: frozenset[int]) -> frozenset[int]:
+    return frozenset(range(len(texts))) - right
+
+
+def _named_by_text(value: Any, texts: Sequence[str]) -> frozenset[int]:
+    """Return the answers whose words occur in a value, without those that are part of another such answer."""
+    text = _spaced_words(value)
+    named = {index: words for index, answer in enumerate(texts) if (words := _spaced_words(answer)) in text}
+    return frozenset(i for i, words in named.items() if not any(words in other != words for other in named.values()))
+
+
+def _named_by_place(names: Sequence[str], value: Any, texts: Sequence[str]) -> frozenset[int]:
+    """Return the answer whose letter or number the value is."""
+    name = str(value).strip(" .()[]").casefold()
+    return frozenset(index for index in range(len(texts)) if names[index] == name)
+
+
+def _spaced_words(value: Any) -> str:
+    """Return the words of a text between spaces, or the whole text if it has no words."""
+    text = str(value).casefold()
+    return f" {' '.join(_WORD.findall(text)) or text.strip()} "
+
+
+def revealed_private_columns(spec: Spec) -> Iterator[str]:
+    """Warn about each column that a template uses and that repeats a column that its agent must not see."""
+    points = spread_evenly(spec.dataset.datapoints, MAX_PER_LABEL)
+    for agent, template in _templates(spec):
+        hidden = spec.protocol.hidden_columns(agent) & set(spec.dataset.columns)
+        for column in sorted(spec.prompts.variables[template] & set(spec.dataset.columns) - hidden):
+            for private in sorted(hidden):
+                if _repeats([point.columns[column] for point in points], [point.columns[private] for point in points]):
+                    yield (
+                        f"{spec.prompts.variable_place(template, column)}: {agent} sees the column {column!r}, which "
+                        f"has the text of {private!r} in every datapoint, and {agent} must not see {private!r}; remove "
+                        "the variable, or make the column private too"
+                    )
+
+
+def _repeats(values: Sequence[Any], private: Sequence[Any]) -> bool:
+    """Return whether each value has the text of the private value, and this cannot be chance."""
+    texts = [(_spaced_words(value), _spaced_words(hidden)) for value, hidden in zip(values, private, strict=True)]
+    if all(len(hidden) >= MIN_PRIVATE_LENGTH for _, hidden in texts):
+        return all(hidden in text for text, hidden in texts)
+    is_varied = len(texts) >= MIN_PER_LABEL and len(set(texts)) > 1
+    return is_varied and all(hidden == text for text, hidden in texts)
 
 
 def _templates(spec: Spec) -> Iterator[tuple[str, str]]:
@@ -137,3 +236,35 @@ def _heard_text(protocol: Protocol, judge: str, speaker: str, channels: Mapping[
     text = "a message"
     messages = [Message(channel, speaker, text) for channel in channels[speaker]]
     return chat_messages(protocol, judge, [Round({speaker: text}, messages)], round_=1, system="")
+
+
+def revealed_right_provers(spec: Spec) -> Iterator[str]:
+    """Warn about each prover that argues for a right, or a wrong, answer in every game, and that a judge can tell."""
+    protocol = spec.protocol
+    is_varied = protocol.parameters.randomize_prover_stance or spec.experiment.stances or protocol.exchanges_stances
+    if spec.rejudged is not None or (is_varied and protocol.may_exchange_answers):
+        return
+    stances = {name: protocol.agent_spec(name).stance for name in protocol.prover_names}
+    for name, stance in stances.items():
+        others = [other for other in stances if {stance, stances[other]} == {CORRECT, INCORRECT}]
+        judges = [judge for judge in protocol.verifier_names if _can_tell(protocol, judge, name, others)]
+        if stance in (CORRECT, INCORRECT) and judges:
+            hint = "set protocol.randomize_prover_stance=true, or `stances: both`"
+            yield (
+                f"{protocol.place(f'agents.{name}')}: {name} argues for a {'right' if stance == CORRECT else 'wrong'} "
+                f"answer in every game, and {comma_join(judges)} can tell its messages from others, and so learn which "
+                "answers are right without judging the arguments; "
+                + (hint if protocol.may_exchange_answers else "use the stances correct and incorrect, which alternate")
+            )
+
+
+def _can_tell(protocol: Protocol, judge: str, prover: str, others: Sequence[str]) -> bool:
+    """Return whether a verifier hears a prover and knows that it is not one of `others`, by its name or its turn."""
+    visible = protocol.visible_channels(judge)
+    steps = [step for step in protocol.file.cycle if not set(step.speak.get(prover, ())).isdisjoint(visible)]
+    for step in steps:
+        drawn = [name for name in (prover, *others) if step.draw == "one" and name in step.speak]
+        texts = [str(_heard_text(protocol, judge, name, step.speak)) for name in drawn]
+        if not any(text == texts[0] for text in texts[1:]):
+            return True
+    return False

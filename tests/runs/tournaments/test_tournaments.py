@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -173,6 +175,24 @@ def test_the_planted_order_of_players_and_the_better_judge_are_found(tmp_path: P
     assert [row["side"] for row in differences] == ["overall", "right", "wrong"]
     assert differences[0]["p"] < 0.001
     assert differences[0]["ci_low"] > 0
+    for assertion, code in (
+        ("rating > base", ExitCode.DONE),
+        ("rating.right <= base - 50", ExitCode.FAILED),
+        (f"rating >= base + {round(differences[0]['value'])}", ExitCode.UNDECIDED),
+        ("rating > 0", ExitCode.USAGE),
+        ("accuracy > base", ExitCode.USAGE),
+    ):
+        asserted = ("compare", result.run_id, "--players", "strong", "weak", "--assert", assertion)
+        done = nip_run_here(*asserted, cwd=tmp_path)
+        assert done.returncode == code, (assertion, done.stderr)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("option", ["--metric=x", "--by=label", "--baseline=x", "--margin=1", "--flips=1", "--worst"])
+def test_comparing_players_refuses_options_for_runs(option: str, tmp_path: Path) -> None:
+    done = nip_run_here("compare", "run", "--players", "a", "b", option, cwd=tmp_path)
+    assert done.returncode == ExitCode.USAGE
+    assert f"{option.partition('=')[0]} compares runs, not players" in done.stderr
 
 
 @pytest.mark.gate
@@ -311,6 +331,47 @@ def test_a_lost_part_is_reported(tmp_path: Path) -> None:
     done = nip_run_here("spec.yaml", "tournament.games=16", cwd=tmp_path)
     assert done.returncode == 1
     assert "has games of tournament" in done.stderr
+
+
+@pytest.mark.full
+def test_a_lost_part_of_the_last_round_is_neither_ignored_nor_played_again(tmp_path: Path) -> None:
+    with run_chat_server() as server:
+        result = run_spec(tournament_spec(tmp_path, server.base_url, size=2), tmp_path / "results")
+        requests = server.requests
+        shutil.move(parts_of(result)[0], tmp_path / "lost")
+        for command in (
+            ("compare", result.run_id, "--players", "strong", "weak"), ("spec.yaml",),
+            ("spec.yaml", "tournament.games=12"),
+        ):  # fmt: skip
+            done = nip_run_here(*command, cwd=tmp_path)
+            assert done.returncode == 1
+            assert f"{result.run_id}-p0a" in done.stderr
+        shutil.move(tmp_path / "lost", tmp_path / "results" / "runs" / f"{result.run_id}-p0a")
+        assert nip_run_here("spec.yaml", cwd=tmp_path).returncode == 0
+        assert server.requests == requests
+
+
+@pytest.mark.full
+def test_a_tournament_is_verified_with_its_parts_and_ratings(tmp_path: Path) -> None:
+    result = run_spec(tournament_spec(tmp_path, size=3), tmp_path / "results")
+
+    def verify() -> CompletedProcess[str]:
+        return nip_run_here("verify", result.run_id, cwd=tmp_path)
+
+    assert verify().returncode == 0, verify().stdout
+    assert "all recorded numbers follow from the journal" in verify().stdout
+    metrics = result.folder.metrics
+    changed = json.loads(metrics.read_text())
+    changed["ratings"][0]["value"] += 10
+    metrics.write_text(json.dumps(changed))
+    assert "metrics.json" in verify().stdout
+    result.folder.seal()
+    assert "metrics.json: ratings do not follow from the games" in verify().stdout
+    journal = parts_of(result)[1] / "journal.jsonl"
+    journal.write_text(journal.read_text().replace("Decision: accept", "Decision: reject"))
+    done = verify()
+    assert done.returncode == 1
+    assert f"{result.run_id}-p0b: " in done.stdout
 
 
 def test_the_worst_case_covers_the_pairings_that_cost_most(tmp_path: Path) -> None:
