@@ -33,6 +33,7 @@ from runner.base.errors import (
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, dollar_range
 from runner.cli.arguments import add_shard_option, add_spec_arguments, add_trust_options, results_arguments
+from runner.cli.experiments.question_page import CommandQuestions, add_page_options, describe_people
 from runner.cli.startup import load_scipy_with_one_thread
 from runner.cli.terminal.output import note, print_json, say
 from runner.documents.fetched_files import describe_origin
@@ -86,6 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_trust_options(parser)
     add("--again", action="store_true", help="play a finished run again as a new run")
     add("--run-id", metavar="ID", help="the run's id; default: the spec's name and a hash of its content")
+    add_page_options(parser)
     parser.set_defaults(command="run", verdict="last")
 
 
@@ -146,8 +148,14 @@ class _RunCommand:
             for point in self.points
         ]
         try:
-            with show_progress(watched_runs, self._printed, quiet=self.args.quiet) as display:
-                runs = [self._planned_run(point, display.on_progress_of(i)) for i, point in enumerate(self.points)]
+            with (
+                show_progress(watched_runs, self._printed, quiet=self.args.quiet) as display,
+                CommandQuestions(self.args, display) as questions,
+            ):
+                runs = [
+                    self._planned_run(point, display.on_progress_of(i), questions)
+                    for i, point in enumerate(self.points)
+                ]
                 run_all(runs, self.results, partial(self._on_point_end, display))
         except Waiting as error:
             error.add_note(f"Resume with: {_same_command(self.args, groups=error.groups)}")
@@ -194,12 +202,13 @@ class _RunCommand:
         args, printed = self.args, self._printed
         show_result(result, self.results, point.path, quiet=args.quiet, verbose=args.verbose > 0, printed=printed)
 
-    def _planned_run(self, point: SpecPoint, on_progress: OnProgress | None) -> PlannedRun:
+    def _planned_run(self, point: SpecPoint, on_progress: OnProgress | None, questions: CommandQuestions) -> PlannedRun:
         from runner.runs.session.run import RunOptions
         from runner.training.sweep_budgets import PlannedRun
 
         options = RunOptions(
             replay=self._selection.replay,
+            ask_people=questions.open_page,
             on_progress=on_progress,
             manual_models=_parse_model_names(self.args.set_model),
             allowed_keys=self._allowed,
@@ -237,7 +246,8 @@ class _RunCommand:
             return
         for point in self.points:
             games_plan = point.plan.games
-            for line in (*point.notes, *shard_lines(games_plan), *debate_notes(games_plan)):
+            people = describe_people(point.plan.all_games())
+            for line in (*point.notes, *shard_lines(games_plan), *debate_notes(games_plan), *people):
                 note(f"note: {line}")
         show_warnings(self.points)
 
