@@ -235,7 +235,7 @@ def selected_decision(hint: ResponseHint, values: Mapping[str, str]) -> int | No
     field, value = _verdict_field(hint), values.get("verdict", "")
     if field is None or field.kind != "choice" or hint.answer_marker == ANSWER_MARKER:
         return None
-    if value == NO_VERDICT:
+    if value in ("", NO_VERDICT):
         return Decision.NONE
     if hint.answer_order is not None:
         return FIRST_ANSWER + ascii_uppercase.index(value)

@@ -15,7 +15,7 @@ from runner.base.question_queue import MAX_NAME, Question, QuestionQueue
 from runner.pages.html import policy, render_template, script, style
 from runner.pages.live.server import PageServer
 
-END_SECONDS = 3.0
+END_SECONDS = 5.0
 """Maximum seconds after the end until all pages have learned of it. A waiting page calls every 1.5 s."""
 _CODE, _CSS = ("10_dom.js", "questions/form.js"), ("base.css", "questions/form.css")
 
@@ -52,6 +52,7 @@ class QuestionPage:
     def piece(self, name: str) -> bytes | None:
         """Return None, because the page has no data in pieces."""
         del name
+        return None
 
     def post(self, name: str, data: Mapping[str, Any]) -> dict[str, Any] | None:
         """Give a person a question (`take`), save an answer (`answer`), or note that a page was closed (`leave`).
@@ -70,9 +71,10 @@ class QuestionPage:
             return {}
         if name == "answer":
             question_id, values = data.get("question"), data.get("values")
-            if not isinstance(question_id, str) or not _is_text_map(values):
+            if not isinstance(question_id, str) or not isinstance(values, dict):
                 raise UsageError("an answer needs `question` (an id) and `values` (a text for each field)")
-            self._queue.answer(person, question_id, values)
+            texts = {str(name): _without_surrogates(str(value)) for name, value in values.items()}
+            self._queue.answer(person, question_id, texts)
         if self._queue.has_ended_for(person):
             return {"question": None, "has_ended": True, "others": 0}
         question = self._queue.take(person)
@@ -80,15 +82,18 @@ class QuestionPage:
         return {"question": None if question is None else _as_json(question), "has_ended": False, "others": others}
 
 
-def _is_text_map(values: object) -> bool:
-    return isinstance(values, dict) and all(isinstance(value, str) for value in values.values())
+def _without_surrogates(text: str) -> str:
+    """Replace lone surrogates, which UTF-8 cannot represent."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _as_json(question: Question) -> dict[str, Any]:
     """Return what a person may see of a question: neither its game nor its role."""
     return {
         "id": question.id,
-        "messages": [dict(message) for message in question.messages],
+        "messages": [
+            {name: _without_surrogates(str(text)) for name, text in message.items()} for message in question.messages
+        ],
         "fields": [vars(field) | {"options": list(field.options)} for field in question.fields],
     }
 
