@@ -78,8 +78,8 @@ def execute(args: argparse.Namespace) -> int:
             show_schedule(spec.protocol, both_stances=spec.experiment.stances is not None)
             shown_protocol = spec.protocol
         _show_estimates(spec.experiment, estimates)
-        for line in describe_people(point.plan.all_games()):
-            say(line)
+        if (people := describe_people(point.plan.all_games())) is not None:
+            say(people)
     return _check_servers(args, points, results)[1]
 
 

@@ -6,7 +6,7 @@ import argparse
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
-from runner.base.text import counted
+from runner.base.text import comma_join, counted
 from runner.cli.arguments import port
 from runner.cli.terminal.output import note
 from runner.cli.terminal.page_file import open_in_browser, page_file
@@ -32,8 +32,8 @@ def add_page_options(parser: argparse.ArgumentParser) -> None:
 class CommandQuestions:
     """The questions of a command's runs, and the page where people answer. The first run with people opens it."""
 
-    def __init__(self, args: argparse.Namespace, display: Display) -> None:
-        self._args, self._display = args, display
+    def __init__(self, args: argparse.Namespace, plans: Sequence[Plan], display: Display) -> None:
+        self._args, self._plans, self._display = args, plans, display
         self._queue: QuestionQueue | None = None
         self._exit_stack = ExitStack()
 
@@ -61,13 +61,15 @@ class CommandQuestions:
         self._queue = queue
         with self._display.paused():
             note(f"people answer at {queue.page} (open this file in a browser on this machine; only you can read it)")
+            if not self._args.quiet:
+                note(f"in total: {describe_people(self._plans)}")
         if self._args.open:
             open_in_browser(queue.page)
         return queue
 
 
-def describe_people(plans: Sequence[Plan]) -> list[str]:
-    """Return a sentence about the answers that people must give, or an empty list if nobody is asked."""
+def describe_people(plans: Sequence[Plan]) -> str | None:
+    """Return a sentence about the answers that people must give; None if nobody is asked."""
     from runner.rollouts.estimate import estimate_costs, people_per_game, sum_by_group
 
     estimates = sum_by_group(
@@ -77,9 +79,9 @@ def describe_people(plans: Sequence[Plan]) -> list[str]:
         if plan.spec.experiment.models[estimate.group].traits.asks_people
     )
     if not estimates:
-        return []
+        return None
     low, high = (sum(estimate.calls[end] for estimate in estimates) for end in (0, 1))
     answers = counted(high, "answer") if low == high else f"{low:,} to {high:,} answers"
     people = max(map(people_per_game, plans))
     different = "" if people == 1 else f"; each game needs {people} different people"
-    return [f"People must give {answers} ({', '.join(estimate.group for estimate in estimates)}){different}."]
+    return f"people must give {answers} ({comma_join(estimate.group for estimate in estimates)}){different}"

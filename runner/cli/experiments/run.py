@@ -33,7 +33,7 @@ from runner.base.errors import (
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, dollar_range
 from runner.cli.arguments import add_shard_option, add_spec_arguments, add_trust_options, results_arguments
-from runner.cli.experiments.question_page import CommandQuestions, add_page_options, describe_people
+from runner.cli.experiments.question_page import CommandQuestions, add_page_options
 from runner.cli.startup import load_scipy_with_one_thread
 from runner.cli.terminal.output import note, print_json, say
 from runner.documents.fetched_files import describe_origin
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from runner.cli.specs import SpecPoint
     from runner.cli.terminal.progress import Display
     from runner.results.leaderboard.results_folder import Results
+    from runner.rollouts.plan import Plan
     from runner.runs.execution.accounting import OnProgress
     from runner.runs.finished.result import FinishedRun
     from runner.training.sweep_budgets import PlannedRun
@@ -150,7 +151,7 @@ class _RunCommand:
         try:
             with (
                 show_progress(watched_runs, self._printed, quiet=self.args.quiet) as display,
-                CommandQuestions(self.args, display) as questions,
+                CommandQuestions(self.args, self._all_games(), display) as questions,
             ):
                 runs = [
                     self._planned_run(point, display.on_progress_of(i), questions)
@@ -171,6 +172,10 @@ class _RunCommand:
         merged = merges.merge_finished(self._done)
         code = _report_unfinished(self.args, [*drop_merged_shards(self._done, merged), *merged], self._waiting)
         return merges.code or code
+
+    def _all_games(self) -> list[Plan]:
+        """Return the plans of the games of all points."""
+        return [games for point in self.points for games in point.plan.all_games()]
 
     def _show_table(self) -> None:
         """Print the benchmarks among the points as one table, then their problems or, with -v, all their results."""
@@ -246,8 +251,7 @@ class _RunCommand:
             return
         for point in self.points:
             games_plan = point.plan.games
-            people = describe_people(point.plan.all_games())
-            for line in (*point.notes, *shard_lines(games_plan), *debate_notes(games_plan), *people):
+            for line in (*point.notes, *shard_lines(games_plan), *debate_notes(games_plan)):
                 note(f"note: {line}")
         show_warnings(self.points)
 
