@@ -78,7 +78,7 @@ def execute(args: argparse.Namespace) -> int:
             show_schedule(spec.protocol, both_stances=spec.experiment.stances is not None)
             shown_protocol = spec.protocol
         _show_estimates(spec.experiment, estimates)
-        if (people := describe_people(point.plan.all_games())) is not None:
+        if (people := describe_people(point.plan.list_game_plans())) is not None:
             say(people)
     return _check_servers(args, points, results)[1]
 
@@ -293,6 +293,7 @@ def _as_json(point: SpecPoint) -> dict[str, object]:
         "servers": _server_urls(plan),
         "models": [asdict(estimate) for estimate in estimates],
         "max_calls": max_calls(estimates, spec.experiment),
+        "people": describe_people(games),
         "notes": list(point.notes),
         "warnings": check_warnings_of(spec),
     }

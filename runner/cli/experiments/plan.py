@@ -93,7 +93,7 @@ def execute(args: argparse.Namespace) -> int:
             show_duration(point, duration)
         if size is not None:
             _show_sample_size(point, size, against=args.against)
-        if (people := describe_people(point.plan.all_games())) is not None:
+        if (people := describe_people(point.plan.list_game_plans())) is not None:
             say(f"With the spec's own datapoints and repeats, {people}. No estimate includes their time.")
     return ExitCode.DONE
 

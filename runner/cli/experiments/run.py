@@ -175,7 +175,7 @@ class _RunCommand:
 
     def _all_games(self) -> list[Plan]:
         """Return the plans of the games of all points."""
-        return [games for point in self.points for games in point.plan.all_games()]
+        return [games for point in self.points for games in point.plan.list_game_plans()]
 
     def _show_table(self) -> None:
         """Print the benchmarks among the points as one table, then their problems or, with -v, all their results."""
