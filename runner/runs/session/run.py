@@ -129,8 +129,6 @@ def open_session(
     merged_folder = check_shards(plan, results, run_id)
     if merged_folder is not None:
         return _merged_result(merged_folder)
-    if not results.run(run_id).manifest_path.is_file():
-        _check_page(plan, options)  # before the run has a folder
     folder, manifest = results.open(plan, run_id)
     plan = plan.with_spec(replace(plan.spec, price_basis=manifest.price_basis))
     replay = options.replay or _recorded_replay(plan, manifest, run_id, results)
@@ -138,7 +136,7 @@ def open_session(
     if _is_finished(plan, folder, manifest, replay):
         return _finished_result(plan, folder, manifest, results)
     if human_groups(plan) and not is_whole_replay(replay):
-        _check_page(plan, options)
+        check_page(plan, options)
         shared.questions = options.ask_people() if options.ask_people is not None else None
     size_notes = _check_can_continue(plan, folder, manifest, results) if part is None else []
     _prepare_files(plan, folder, results, baseline)
@@ -180,7 +178,7 @@ def _manifest_of_session(
     )
 
 
-def _check_page(plan: Plan, options: RunOptions) -> None:
+def check_page(plan: Plan, options: RunOptions) -> None:
     """Check that people can be asked, if a run needs them.
 
     Raises:
