@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from runner.models.providers.openai_fine_tuning import OpenAiFineTuning
 
 
+NO_PAGE = "people answer only while `nip-run SPEC` or `nip-run rejudge` plays a run; use one of these commands"
+"""The advice if provider `human` is used where no page can be opened."""
+
+
 class ReplayedRun(NamedTuple):
     """A run whose answers are replayed: its folder, and its identity (the hash that identifies a run) if known."""
 
@@ -100,9 +104,19 @@ def _replay(target: ConnectionTarget) -> Provider:
     return ReplayModel(*target.replayed, sent_messages=lambda request: target.settings.sent_messages(request.messages))
 
 
+def _refuse_people(target: ConnectionTarget) -> Provider:
+    """Refuse to connect a group that people answer for, since only a run with a page can ask them.
+
+    Raises:
+        UsageError: always.
+    """
+    raise UsageError(f"models.{target.group}: {NO_PAGE}")
+
+
 CONNECTORS: Mapping[ProviderName, Callable[[ConnectionTarget], Provider]] = {
     "openai": _openai,
     "anthropic": _anthropic,
+    "human": _refuse_people,
     "dummy": _dummy,
     "replay": _replay,
 }

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from runner.game.prompts.chat_format import ChatFormat
 
-ProviderName = Literal["openai", "anthropic", "dummy", "replay"]
+ProviderName = Literal["openai", "anthropic", "human", "dummy", "replay"]
 """The names of providers in a spec."""
 
 DEFAULT_PROVIDER: ProviderName = "openai"
@@ -33,6 +33,8 @@ class ProviderTraits:
     """One call can return several answers (`n`)."""
     takes_batches: bool = False
     """The provider has a Batch API."""
+    asks_people: bool = False
+    """People answer on a page, in their own time: calls cost nothing, have no limits, and must not be lost."""
     generates_locally: bool = False
     """Answers are generated in this process, from the rollout's seed."""
     lacks: Mapping[str, str] = field(default_factory=dict)
@@ -87,6 +89,33 @@ PROVIDERS: Mapping[ProviderName, ProviderTraits] = {
             "share_prompts": "leave it out; the server caches the common start of prompts",
             "batch": "leave it out; calls are sent one by one",
         },
+    ),
+    "human": ProviderTraits(
+        asks_people=True,
+        lacks=dict.fromkeys(
+            (
+                "temperature",
+                "top_p",
+                "max_completion_tokens",
+                "max_tokens",
+                "n",
+                "seed",
+                "stop",
+                "reasoning_effort",
+                "logprobs",
+                "top_logprobs",
+                "extra_body",
+                "requests_per_minute",
+                "tokens_per_minute",
+                "share_prompts",
+                "batch",
+                "base_url",
+                "api_key_env",
+                "headers",
+                "price",
+            ),
+            "leave it out; people answer on a page of this machine, for free and without a time limit",
+        ),
     ),
     "dummy": ProviderTraits(generates_locally=True),
     "replay": ProviderTraits(needs_run=True),

@@ -17,6 +17,7 @@ from runner.models.settings import ModelSettings
 BODIES: Mapping[ProviderName, Callable[[ModelSettings, Sequence[ChatMessage]], bytes]] = {
     "openai": chat_completions_body,
     "anthropic": messages_body,
+    "human": chat_completions_body,
     "dummy": chat_completions_body,
     "replay": chat_completions_body,
 }
@@ -31,6 +32,7 @@ def request_body(settings: ModelSettings, messages: Sequence[ChatMessage]) -> by
 SCHEMA_PARAMETERS: Mapping[ProviderName, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "openai": response_schema,
     "anthropic": output_schema,
+    "human": response_schema,
     "dummy": response_schema,
     "replay": response_schema,
 }

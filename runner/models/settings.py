@@ -145,8 +145,8 @@ class ModelSettings:
 
     provider: ProviderName = option(
         "Where answers come from. `openai`: OpenAI or any server with the same API. `anthropic`: Anthropic's Messages "
-        "API (needs `nip-run[anthropic]`). `dummy`: random answers in the right format, without a network. `replay`: "
-        "the answers of an earlier run.",
+        "API (needs `nip-run[anthropic]`). `human`: people answer on a page of this machine. `dummy`: random answers "
+        "in the right format, without a network. `replay`: the answers of an earlier run.",
         default=DEFAULT_PROVIDER,
     )
     model: str | None = option(

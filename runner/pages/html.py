@@ -68,24 +68,29 @@ def as_json(data: Any) -> Markup:
 
 
 @cache
-def script() -> str:
-    """Return the script of all pages."""
-    parts = [path.read_text("utf-8") for path in sorted((_FOLDER / "static").glob("*.js"))]
+def script(*names: str) -> str:
+    """Return the script of all pages or, with names, a script of these files."""
+    paths = [_FOLDER / "static" / name for name in names] or sorted((_FOLDER / "static").glob("*.js"))
+    parts = [path.read_text("utf-8") for path in paths]
     return '"use strict";\n(() => {\n' + "\n".join(parts) + "})();\n"
 
 
 @cache
-def style() -> str:
-    """Return the style sheet of all pages."""
-    return "\n".join(path.read_text("utf-8") for path in sorted((_FOLDER / "static").glob("*.css")))
+def style(*names: str) -> str:
+    """Return the style sheet of all pages or, with names, a style sheet of these files."""
+    paths = [_FOLDER / "static" / name for name in names] or sorted((_FOLDER / "static").glob("*.css"))
+    return "\n".join(path.read_text("utf-8") for path in paths)
 
 
-def policy(*, connects: bool) -> str:
-    """Return a page's content security policy; `connects` allows the page to read data from its own server."""
+def policy(*, connects: bool, code: str | None = None, css: str | None = None) -> str:
+    """Return a page's content security policy; `connects` allows the page to read data from its own server.
+
+    `code` and `css` are the page's script and style sheet, if they are not those of all pages.
+    """
     allowed = {
         "default-src": "'none'",
-        "script-src": _by_hash(script()),
-        "style-src": _by_hash(style()),
+        "script-src": _by_hash(script() if code is None else code),
+        "style-src": _by_hash(style() if css is None else css),
         "img-src": "data:",
         **({"connect-src": "'self'"} if connects else {}),
         "base-uri": "'none'",

@@ -99,7 +99,7 @@ class Engine:
         )  # fmt: skip
 
     def __post_init__(self) -> None:
-        self.stop.notify_on_stop(self._progress)
+        self.stop.call_on_stop(self._progress.set)
 
     async def play_all(self, jobs: Iterator[Job], results: PlanOrderBuffer, concurrency: int) -> None:
         """Play every job, at most `concurrency` of them concurrently, and put its rollouts into `results`.

@@ -58,6 +58,31 @@ def estimate_costs(plan: Plan) -> list[CostEstimate]:
     return _rows(plan, low, high)
 
 
+def people_per_game(plan: Plan) -> int:
+    """Return the number of different people that a game may need.
+
+    A person plays only one role in a game. Each vote, and each candidate for an answer, needs a person of its own.
+    """
+    return max(_people_of_agents(plan, plan.game_agents(swapped=swapped)) for swapped in plan.swapped_values)
+
+
+def _people_of_agents(plan: Plan, agents: Mapping[str, Agent]) -> int:
+    """Return the number of people that one game may need if these agents play it."""
+    protocol, people = plan.spec.protocol, 0
+    for name, agent in agents.items():
+        speaker, _, selects_by = name.partition(".")
+        is_called = plan.debates is None or name == protocol.verifier_name
+        if not agent.model_settings.traits.asks_people or selects_by == "function" or not is_called:
+            continue
+        answers = 1
+        for round_ in range(protocol.max_message_rounds):
+            best_of = protocol.step(round_).best_of if speaker in protocol.can_be_active(round_) else None
+            candidates = 1 if best_of is None else best_of.answers if selects_by else best_of.n
+            answers = max(answers, candidates, agent.votes_in(round_))
+        people += answers
+    return people
+
+
 def max_calls(estimates: Iterable[CostEstimate], experiment: Experiment) -> int:
     """Return the number of calls of the longest games, if each answer is unusable until the last allowed attempt."""
     retry = experiment.retry

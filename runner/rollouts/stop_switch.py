@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from runner.base.errors import NipRunError
 
@@ -18,7 +19,7 @@ class StopSwitch:
         self._parent = parent
         self._children: list[StopSwitch] = []
         self._stopped = asyncio.Event()
-        self._events: list[asyncio.Event] = []
+        self._callbacks: list[Callable[[], object]] = []
 
     def create_child(self) -> StopSwitch:
         """Return a switch for one of several runs. If the child is stopped, this switch stays off."""
@@ -35,8 +36,8 @@ class StopSwitch:
     def stop(self) -> None:
         """Stop the run. From now on, `check` and `sleep_unless_stopped` raise `Stopped`, also in sleeping tasks."""
         self._stopped.set()
-        for event in self._events:
-            event.set()
+        for callback in self._callbacks:
+            callback()
         for child in self._children:
             child.stop()
 
@@ -70,6 +71,6 @@ class StopSwitch:
             return
         raise Stopped
 
-    def notify_on_stop(self, event: asyncio.Event) -> None:
-        """Set this event when the run is stopped, so that tasks that wait for the event check this switch again."""
-        self._events.append(event)
+    def call_on_stop(self, callback: Callable[[], object]) -> None:
+        """Call this function when the run is stopped, for example to wake tasks that then check this switch again."""
+        self._callbacks.append(callback)

@@ -19,7 +19,7 @@ from runner.runs.finished.selection import RunSelection
 from runner.runs.session.execution_check import check_engine, check_results_are_permanent, shared_engine
 from runner.runs.session.original_settings import with_original_settings
 from runner.runs.session.parallel_runs import GamesRun, run_together
-from runner.runs.session.run import RunOptions, run_games
+from runner.runs.session.run import RunOptions, check_page, run_games
 from runner.runs.tournaments.plan import TournamentPlan
 from runner.spec.loader import Spec
 from runner.training.plan import AnyPlan, plan_of
@@ -130,7 +130,7 @@ def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) 
     check_trust(plan, options.replay, options.allowed_keys)
     check_engine(plan.spec.experiment.execution)
     check_results_are_permanent(results)
-    _check_templates(plan, run_id, results)
+    _check_new_run(PlannedRun(plan, run_id, options), results)
     with shared_engine([plan.spec.experiment.execution]):
         if isinstance(plan, TournamentPlan):
             return _run_tournament(plan, results, run_id, options)
@@ -173,7 +173,7 @@ def _checked_plan(run: PlannedRun, results: Results) -> Plan:
     if run.options.replay is None:
         check_engine(run.plan.spec.experiment.execution)
     check_results_are_permanent(results)
-    _check_templates(run.plan, run.run_id, results)
+    _check_new_run(run, results)
     if run.options.manual_models:
         raise UsageError(
             "--set-model (in Python: set_model) is only for training runs, and this spec is a benchmark; remove it"
@@ -181,15 +181,17 @@ def _checked_plan(run: PlannedRun, results: Results) -> Plan:
     return run.plan
 
 
-def _check_templates(plan: AnyPlan, run_id: str, results: Results) -> None:
-    """Check that the templates of a run can be rendered, if the run has not started yet.
+def _check_new_run(run: PlannedRun, results: Results) -> None:
+    """Check that people can be asked and that templates can be rendered, if the run has not started yet.
 
     Raises:
+        UsageError: there is no page where people answer.
         SpecError: a template fails.
     """
-    if results.run(run_id).manifest_path.exists():
+    if results.run(run.run_id).manifest_path.exists():
         return
-    for games_plan in {id(games.spec.prompts): games for games in plan.list_game_plans()}.values():
+    for games_plan in {id(games.spec.prompts): games for games in run.plan.list_game_plans()}.values():
+        check_page(games_plan, run.options)
         check_templates(games_plan)
 
 

@@ -141,6 +141,7 @@ class _TrainingSession(SessionOfParts):
         part = TrainingPart(self.folder.run_id, iteration, kind)
         options = RunOptions(
             budget=self.options.budget,
+            ask_people=self.options.ask_people,
             on_progress=self._progress_callback(kind, iteration),
             on_rollout=self.options.on_rollout,
             adapters=self._adapters.load_needed(iteration, games.experiment.models),

@@ -39,7 +39,7 @@ def test_a_sleep_ends_in_time_and_wakes_at_a_stop() -> None:
 def test_a_stop_sets_the_events_that_others_wait_for() -> None:
     async def go() -> None:
         stop, moved = StopSwitch(), asyncio.Event()
-        stop.notify_on_stop(moved)
+        stop.call_on_stop(moved.set)
         assert not moved.is_set()
         stop.stop()
         await asyncio.wait_for(moved.wait(), HANG_SECONDS)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, counted, dollar_range, in_one_line
 from runner.cli.arguments import add_shard_option, add_spec_arguments, add_trust_options
+from runner.cli.experiments.question_page import describe_people
 from runner.cli.terminal.output import print_json, print_table, say
 from runner.documents.fetched_files import describe_origin
 from runner.results.sweep_points import format_point
@@ -77,6 +78,8 @@ def execute(args: argparse.Namespace) -> int:
             show_schedule(spec.protocol, both_stances=spec.experiment.stances is not None)
             shown_protocol = spec.protocol
         _show_estimates(spec.experiment, estimates)
+        if (people := describe_people(point.plan.list_game_plans())) is not None:
+            say(people)
     return _check_servers(args, points, results)[1]
 
 
@@ -290,6 +293,7 @@ def _as_json(point: SpecPoint) -> dict[str, object]:
         "servers": _server_urls(plan),
         "models": [asdict(estimate) for estimate in estimates],
         "max_calls": max_calls(estimates, spec.experiment),
+        "people": describe_people(games),
         "notes": list(point.notes),
         "warnings": check_warnings_of(spec),
     }

@@ -19,6 +19,7 @@ from runner.base.exit_codes import ExitCode
 from runner.base.text import counted, dollar_range
 from runner.cli.arguments import add_spec_arguments
 from runner.cli.experiments.plan_time import show_duration
+from runner.cli.experiments.question_page import describe_people
 from runner.cli.terminal.output import note, print_json, print_table, say
 from runner.results.sweep_points import format_point
 
@@ -92,6 +93,8 @@ def execute(args: argparse.Namespace) -> int:
             show_duration(point, duration)
         if size is not None:
             _show_sample_size(point, size, against=args.against)
+        if (people := describe_people(point.plan.list_game_plans())) is not None:
+            say(f"With the spec's own datapoints and repeats, {people}. No estimate includes their time.")
     return ExitCode.DONE
 
 

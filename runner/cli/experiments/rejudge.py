@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from runner.base.text import counted, dollar_range
 from runner.cli.arguments import RUN_HELP, add_trust_options
+from runner.cli.experiments.question_page import add_page_options
 from runner.cli.startup import load_scipy_with_one_thread
 from runner.cli.terminal.output import note
 
@@ -42,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_trust_options(parser)
     add("--again", action="store_true", help="judge again as a new run")
     add("--run-id", metavar="ID", help="the new run's id; default: derived from the first run")
+    add_page_options(parser)
     parser.set_defaults(command="rejudge", shard=None, replay=None, until_round=None, set_model=[])
 
 

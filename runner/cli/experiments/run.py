@@ -33,6 +33,7 @@ from runner.base.errors import (
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, dollar_range
 from runner.cli.arguments import add_shard_option, add_spec_arguments, add_trust_options, results_arguments
+from runner.cli.experiments.question_page import CommandQuestions, add_page_options
 from runner.cli.startup import load_scipy_with_one_thread
 from runner.cli.terminal.output import note, print_json, say
 from runner.documents.fetched_files import describe_origin
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from runner.cli.specs import SpecPoint
     from runner.cli.terminal.progress import Display
     from runner.results.leaderboard.results_folder import Results
+    from runner.rollouts.plan import Plan
     from runner.runs.execution.accounting import OnProgress
     from runner.runs.finished.result import FinishedRun
     from runner.training.sweep_budgets import PlannedRun
@@ -86,6 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_trust_options(parser)
     add("--again", action="store_true", help="play a finished run again as a new run")
     add("--run-id", metavar="ID", help="the run's id; default: the spec's name and a hash of its content")
+    add_page_options(parser)
     parser.set_defaults(command="run", verdict="last")
 
 
@@ -146,8 +149,14 @@ class _RunCommand:
             for point in self.points
         ]
         try:
-            with show_progress(watched_runs, self._printed, quiet=self.args.quiet) as display:
-                runs = [self._planned_run(point, display.on_progress_of(i)) for i, point in enumerate(self.points)]
+            with (
+                show_progress(watched_runs, self._printed, quiet=self.args.quiet) as display,
+                CommandQuestions(self.args, self._all_games(), display) as questions,
+            ):
+                runs = [
+                    self._planned_run(point, display.on_progress_of(i), questions)
+                    for i, point in enumerate(self.points)
+                ]
                 run_all(runs, self.results, partial(self._on_point_end, display))
         except Waiting as error:
             error.add_note(f"Resume with: {_same_command(self.args, groups=error.groups)}")
@@ -163,6 +172,10 @@ class _RunCommand:
         merged = merges.merge_finished(self._done)
         code = _report_unfinished(self.args, [*drop_merged_shards(self._done, merged), *merged], self._waiting)
         return merges.code or code
+
+    def _all_games(self) -> list[Plan]:
+        """Return the plans of the games of all points."""
+        return [games for point in self.points for games in point.plan.list_game_plans()]
 
     def _show_table(self) -> None:
         """Print the benchmarks among the points as one table, then their problems or, with -v, all their results."""
@@ -194,12 +207,13 @@ class _RunCommand:
         args, printed = self.args, self._printed
         show_result(result, self.results, point.path, quiet=args.quiet, verbose=args.verbose > 0, printed=printed)
 
-    def _planned_run(self, point: SpecPoint, on_progress: OnProgress | None) -> PlannedRun:
+    def _planned_run(self, point: SpecPoint, on_progress: OnProgress | None, questions: CommandQuestions) -> PlannedRun:
         from runner.runs.session.run import RunOptions
         from runner.training.sweep_budgets import PlannedRun
 
         options = RunOptions(
             replay=self._selection.replay,
+            ask_people=questions.open_page,
             on_progress=on_progress,
             manual_models=_parse_model_names(self.args.set_model),
             allowed_keys=self._allowed,

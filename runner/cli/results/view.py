@@ -10,20 +10,17 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import threading
-import webbrowser
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.cli.arguments import RUNS_HELP, add_board_options, add_shard_option, port
 from runner.cli.terminal.output import note, print_json, say
+from runner.cli.terminal.page_file import open_in_browser, page_file
 
 if TYPE_CHECKING:
     from runner.pages.live.server import PageServer
@@ -88,13 +85,10 @@ def _view_board(results: Results, args: argparse.Namespace) -> int:
 
 def _serve_until_interrupted(server: PageServer, runs: list[str], args: argparse.Namespace) -> int:
     """Serve pages until Ctrl-C."""
-    from runner.base.storage.atomic_files import atomic_write
     from runner.runs.execution.process import sigterm_as_keyboard_interrupt
 
     try:
-        with sigterm_as_keyboard_interrupt(), TemporaryDirectory(prefix="nip-run-view-") as folder:
-            page = Path(folder) / "view.html"
-            atomic_write(page, server.redirect_page, mode=0o600)
+        with sigterm_as_keyboard_interrupt(), page_file(server) as page:
             _announce_page(server, page, runs, args)
             server.serve_forever()
     finally:
@@ -102,23 +96,14 @@ def _serve_until_interrupted(server: PageServer, runs: list[str], args: argparse
     return ExitCode.DONE
 
 
-def _announce_page(server: PageServer, page: Path, runs: list[str], args: argparse.Namespace) -> None:
-    """Print the address of a local file that redirects to the page, and open it.
-
-    The address of the page contains a secret token. Only the file has it, since other users of the machine can read
-    the arguments of processes.
-    """
+def _announce_page(server: PageServer, page: str, runs: list[str], args: argparse.Namespace) -> None:
+    """Print the URI of the local file that redirects to the page, and open it."""
     if args.json:
-        print_json({"page": page.as_uri(), "port": server.server_port, "runs": runs})
+        print_json({"page": page, "port": server.server_port, "runs": runs})
     else:
-        say(page.as_uri())
+        say(page)
         if not args.quiet:
             note("open this file in a browser on this machine (only you can read it); Ctrl-C stops the server")
     sys.stdout.flush()
-    if args.open and _has_display():
-        webbrowser.open(page.as_uri())
-
-
-def _has_display() -> bool:
-    """Return whether a graphical browser can open. A text browser would take over the terminal."""
-    return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    if args.open:
+        open_in_browser(page)

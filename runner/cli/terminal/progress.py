@@ -322,6 +322,7 @@ class ProgressLine:
             LinePart(1, _format_cost(progress)),
             LinePart(2, f"{progress.in_flight()} in flight"),
             LinePart(3, _format_retries(progress)),
+            LinePart(3, _format_questions(progress)),
         ]
         if not progress.total:
             return progress.stage or "starting", [LinePart(7, self.point), elapsed, *usage], ""
@@ -394,6 +395,14 @@ def _format_retries(progress: Progress) -> str:
     """Return the number of calls that were repeated, because a call failed or an answer was unusable."""
     retries = max(progress.failures - progress.outcomes.get("transport_failed", 0), 0) + progress.repeats
     return f"{retries:,} {'retry' if retries == 1 else 'retries'}"
+
+
+def _format_questions(progress: Progress) -> str:
+    """Return the number of questions that wait for people, and their page; an empty string if nobody is asked."""
+    if not progress.question_page:
+        return ""
+    count = _count_unless_zero(progress.questions(), "question") or "no questions"
+    return f"{count} for people at {progress.question_page}"
 
 
 def _format_tokens(progress: Progress) -> str:

@@ -10,6 +10,7 @@ import orjson
 from runner.base.errors import UsageError
 from runner.pages.boards.lists import BoardPage
 from runner.pages.boards.page import board_site
+from runner.pages.html import policy
 from runner.pages.live.piece_cache import PieceCache
 from runner.pages.site import as_index
 
@@ -31,11 +32,17 @@ class BoardPages:
     def piece(self, name: str) -> bytes | None:
         return self._pieces.get(name)
 
-    def note(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Refuse the note.
+    def policy(self) -> str:
+        """Return the content security policy of all pages."""
+        return policy(connects=True)
+
+    def post(self, name: str, data: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Refuse a note.
 
         Raises:
-            UsageError: always; only runs have notes.
+            UsageError: only runs have notes.
         """
         del data
+        if name != "notes":
+            return None
         raise UsageError("a leaderboard has no notes; write notes on the page of a run (nip-run view RUN)")

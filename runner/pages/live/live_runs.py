@@ -12,7 +12,7 @@ import orjson
 from markupsafe import Markup
 
 from runner.base.errors import NipRunError, UsageError
-from runner.pages.html import mark_hidden
+from runner.pages.html import mark_hidden, policy
 from runner.pages.live.follower import Follower
 from runner.pages.live.piece_cache import PieceCache
 from runner.pages.packing import compress_json
@@ -143,6 +143,14 @@ class LiveRuns:
             if name == notes_name(follower.slug):
                 return compress_json([note.to_json() for note in follower.notes.all()])
         return self._pieces.get(name)
+
+    def policy(self) -> str:
+        """Return the content security policy of all pages."""
+        return policy(connects=True)
+
+    def post(self, name: str, data: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Save a note; see `note`."""
+        return self.note(data) if name == "notes" else None
 
     def note(self, data: Mapping[str, Any]) -> dict[str, Any]:
         """Save a note, or remove the note `removes`, and return the saved record.

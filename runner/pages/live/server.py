@@ -24,7 +24,6 @@ import orjson
 
 from runner.base.errors import NipRunError, RunError, UsageError
 from runner.base.storage.strict_json import parse_strict_json
-from runner.pages.html import policy
 from runner.version import __version__
 
 ADDRESS = "127.0.0.1"
@@ -37,7 +36,6 @@ REQUEST_SECONDS = 20.0
 """Time limit for receiving a request, and again for sending its answer."""
 
 HEADERS = {
-    "Content-Security-Policy": f"{policy(connects=True)}; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -63,8 +61,15 @@ class LiveContent(Protocol):
     def state(self) -> bytes:
         """Return the state that the page's script requests repeatedly, as JSON."""
 
-    def note(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Save a note and return it; raises `UsageError` if it is invalid."""
+    def post(self, name: str, data: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Save what the page has sent under a name, and return the answer; None if the content has no such name.
+
+        Raises:
+            UsageError: the data is invalid.
+        """
+
+    def policy(self) -> str:
+        """Return the page's content security policy."""
 
 
 class PageServer(ThreadingHTTPServer):
@@ -110,7 +115,7 @@ class PageServer(ThreadingHTTPServer):
     def redirect_page(self) -> bytes:
         """A page for a private file that redirects a browser to the address."""
         return (
-            f'<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer"><title>nip-run view'
+            f'<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer"><title>nip-run'
             f'</title><meta http-equiv="refresh" content="0; url={self.address}"><a href="{self.address}">Open</a>\n'
         ).encode()
 
@@ -190,11 +195,11 @@ class RequestHandler(BaseHTTPRequestHandler):
                 self._answer(HTTPStatus.OK, piece, _GZIP)
 
     def do_POST(self) -> None:
-        """Save a note."""
+        """Save a note, or anything else that the page sends."""
         name = self._requested_name()
         if name is None:
             return
-        error_status = HTTPStatus.NOT_FOUND if name != "notes" else self._post_error()
+        error_status = self._post_error()
         if error_status is not None:
             self._refuse(error_status)
             return
@@ -202,14 +207,17 @@ class RequestHandler(BaseHTTPRequestHandler):
         try:
             data = parse_strict_json(body)
             if not isinstance(data, dict):
-                raise UsageError("a note must be a JSON object with `run`, `text`, `tags` and `rollout_id`")
-            note = self.server.content.note(data)
+                raise UsageError("the request's body must be a JSON object")
+            answer = self.server.content.post(name, data)
         except (UsageError, ValueError) as error:
             self._answer(HTTPStatus.BAD_REQUEST, orjson.dumps({"error": _message(error)}), _JSON)
         except NipRunError as error:
             self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, orjson.dumps({"error": _message(error)}), _JSON)
         else:
-            self._answer(HTTPStatus.CREATED, orjson.dumps(note), _JSON)
+            if answer is None:
+                self._refuse(HTTPStatus.NOT_FOUND)
+            else:
+                self._answer(HTTPStatus.CREATED, orjson.dumps(answer), _JSON)
 
     def _post_error(self) -> HTTPStatus | None:
         """Return the error status of an invalid POST request, or None. The body has not been read yet."""
@@ -248,7 +256,9 @@ class RequestHandler(BaseHTTPRequestHandler):
         self.request_version = self.protocol_version  # also for invalid requests and HTTP/0.9
         self.connection.settimeout(REQUEST_SECONDS)
         self.send_response_only(status)
-        for name, value in {**HEADERS, "Content-Type": kind, "Content-Length": str(len(body))}.items():
+        policy = f"{self.server.content.policy()}; frame-ancestors 'none'"
+        headers = {"Content-Security-Policy": policy, **HEADERS, "Content-Type": kind, "Content-Length": str(len(body))}
+        for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":

@@ -58,12 +58,16 @@ class Progress:
     last_error: str = ""
     in_flight: Callable[[], int] = lambda: 0
     """Returns the number of calls in flight."""
+    questions: Callable[[], int] = lambda: 0
+    """Returns the number of questions that wait for people, in all runs of the command."""
+    question_page: str = ""
+    """The address of the page where people answer."""
     stage: str = ""
     """The name of the stage of a training run. If the stage plays no games, `total` is 0."""
 
     def snapshot(self) -> Progress:
         """Return a copy that does not change when the run goes on."""
-        in_flight = self.in_flight()
+        in_flight, questions = self.in_flight(), self.questions()
         return replace(
             self,
             outcomes=dict(self.outcomes),
@@ -71,6 +75,7 @@ class Progress:
             warnings=dict(self.warnings),
             notes=list(self.notes),
             in_flight=lambda: in_flight,
+            questions=lambda: questions,
         )
 
     def count_calls_of(self, parts: Sequence[Progress]) -> None:

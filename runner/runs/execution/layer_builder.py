@@ -29,6 +29,7 @@ from runner.models.journal_index import JournalIndex
 from runner.models.journal_records import BatchRecord, log_header, read_records
 from runner.models.layers.budget import Budget
 from runner.models.layers.cache import Cache
+from runner.models.layers.human import HumanModel
 from runner.models.layers.journal import JournaledCompleter, RecordLog, RecordLookup
 from runner.models.layers.lost_calls import InFlightFile
 from runner.models.layers.replay import ReplayModel, ReplayThenLive
@@ -39,13 +40,13 @@ from runner.rollouts.failed_calls import FailedCalls, failed_calls_finder
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Call
-from runner.rollouts.stop_switch import StopSwitch
+from runner.rollouts.stop_switch import Stopped, StopSwitch
 from runner.runs.execution.accounting import Accounting
 from runner.runs.execution.call_events import RunCallEvents
 from runner.runs.execution.selector_functions import with_functions
 from runner.runs.execution.server_notes import ServerProblemDetector
 from runner.runs.execution.shared_resources import SharedResources
-from runner.runs.execution.spending import describe_lost_calls, record_lost_calls
+from runner.runs.execution.spending import describe_lost_calls, human_groups, record_lost_calls
 from runner.runs.execution.unusable_answers import AnswerChecker
 from runner.runs.finished.selection import ReplayOf, is_whole_replay
 
@@ -110,20 +111,26 @@ class LayerBuilder:
             failed_calls = FailedCalls(failed_calls_finder(self.plan, failures))
             in_flight = InFlightFile(self.folder.in_flight)
             self.accounting.progress.in_flight = in_flight.count_calls
+            answer_checker = AnswerChecker(self.plan)
             events = RunCallEvents(
                 self.costs, self.stop, failed_calls,
                 ServerProblemDetector(self.costs.groups, self.notes, self.accounting.report_note),
                 cache=None if self.replay is not None else cache, is_budgeted=self.budget is not None,
-                answer_checker=AnswerChecker(self.plan), accounting=self.accounting, journal=journal,
+                answer_checker=answer_checker, accounting=self.accounting, journal=journal,
                 in_flight=in_flight,
             )  # fmt: skip
-            batches = self._batch_providers(journal, index, events)
-            connection = self._connect(replayer, cache, events, batches, index.answered)
+            people = self._connect_people(answer_checker)
+            providers = self._batch_providers(journal, index, events)
+            if people is not None:
+                providers |= dict.fromkeys(people.groups, people)
+            connection = self._connect(replayer, cache, events, providers, index.answered)
             exit_stack.push_async_callback(connection.close)
             exit_stack.callback(in_flight.close)
             complete = with_journal(
                 self.plan, self.costs, connection, journal, index, events, repeats_lost_calls=not self.recorded_only
             )
+            if people is not None:
+                complete = people.confirm_answers(complete)
             yield ModelLayers(
                 complete, failed_calls.take, journal.check_not_moved, connection.check_groups_answered,
                 lambda: journal.records, lambda job: connection.release((job.datapoint.id, job.number)),
@@ -136,8 +143,8 @@ class LayerBuilder:
 
     @property
     def answers_cost_money(self) -> bool:
-        """Whether a provider charges for answers, so that they must survive a power failure."""
-        return any(settings.traits.metered for settings in self.costs.groups.values())
+        """Whether answers cost money or people's time, so that they must survive a power failure."""
+        return any(settings.traits.metered or settings.traits.asks_people for settings in self.costs.groups.values())
 
     async def open_journal(self, exit_stack: AsyncExitStack) -> Journal:
         """Open the run's journal, record the calls that an earlier process left in flight, and return the journal.
@@ -175,7 +182,7 @@ class LayerBuilder:
         replayer: ReplayModel | None,
         cache: Cache | None,
         events: CallEvents,
-        batches: Mapping[str, Provider],
+        providers: Mapping[str, Provider],
         answered_groups: Collection[str],
     ) -> Connection:
         """Connect the replayed run, the live models, or both if only the first rounds are replayed."""
@@ -191,7 +198,7 @@ class LayerBuilder:
             budget=self.budget,
             costs=self.costs,
             cache=cache,
-            providers=batches,
+            providers=providers,
             events=events,
             answered=answered_groups,
             labels=labels_for_dummy(self.plan, self.costs.groups),
@@ -210,6 +217,19 @@ class LayerBuilder:
         if note is not None and any(settings.sends_requests for settings in self.costs.groups.values()):
             self.notes.append(note)
             self.accounting.warn("open files", note)
+
+    def _connect_people(self, answer_checker: AnswerChecker) -> HumanModel | None:
+        """Connect the model groups that people answer for; return None if there are none, or if nobody is asked."""
+        groups = human_groups(self.plan)
+        if self.recorded_only or is_whole_replay(self.replay) or not groups:
+            return None
+        queue = self.shared.questions
+        assert queue is not None, "open_session opens the page"
+        people = HumanModel(queue, self.folder.run_id, groups, answer_checker.problem)
+        self.stop.call_on_stop(lambda: people.stop(Stopped()))
+        progress = self.accounting.progress
+        progress.questions, progress.question_page = queue.count_waiting, queue.page
+        return people
 
     def _batch_providers(self, journal: Journal, index: JournalIndex, events: CallEvents) -> dict[str, Provider]:
         """Return a provider for each model group that uses batches. Each provider writes its batches to the journal."""

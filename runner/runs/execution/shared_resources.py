@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from runner.base.async_runner import run_sync
+from runner.base.question_queue import QuestionQueue
 from runner.models.server_states import Servers, connection_key
 from runner.rollouts.game_slots import GameSlots
 from runner.rollouts.plan import Plan
@@ -56,6 +57,8 @@ class SharedResources:
         self.servers = Servers(max_calls, self.stop.sleep_unless_stopped)
         self.slots = GameSlots(concurrency) if len(plans) > 1 else None
         """The slots for games that the runs share; None for a single run."""
+        self.questions: QuestionQueue | None = None
+        """The questions for people; None if no run has any."""
         self.runs_in_progress: list[RunInProgress] = []
 
     def run_in_event_loop(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -35,6 +35,11 @@ def used_models(plan: Plan) -> dict[str, ModelSettings]:
     return {group: experiment.models[group] for agent in experiment.agents.values() for group in agent.groups}
 
 
+def human_groups(plan: Plan) -> dict[str, ModelSettings]:
+    """Return the model groups of a plan that people answer for."""
+    return {group: settings for group, settings in used_models(plan).items() if settings.traits.asks_people}
+
+
 def run_costs(plan: Plan) -> CallCosts:
     """Return an object that computes the costs of a plan's calls.
 

@@ -64,14 +64,12 @@ class AnswerChecker:
         if completion.from_cache:
             return AnswerCounts()
         sample, problem = request.sample, ""
-        agent = self._agents[sample.agent]
         choices = completion.choices or (Choice(None, None),)
         for choice in choices:
-            turn = choice, sample.round, self._answer_counts.get(sample.datapoint)
-            unusable = agent.unusable_reason(*turn) or agent.undecided_reason(*turn)
-            if unusable is None and (choice.text or "").strip():
+            unusable = self.problem(request, choice)
+            if unusable is None:
                 return AnswerCounts(1)
-            problem = problem or unusable or "the answer has no content"
+            problem = problem or unusable
         text = (choices[0].text or "").strip()
         excerpt = shortened(in_one_line(redacted(text)), EXAMPLE_LENGTH)
         reason = shortened(in_one_line(redacted(problem)), EXAMPLE_LENGTH)
@@ -80,6 +78,20 @@ class AnswerChecker:
             f"'{excerpt}': {reason}; {self._advise(request, choices[0])}"
         )
         return AnswerCounts(1, 1, example)
+
+    def problem(self, request: Request, choice: Choice, decision: int | None = None) -> str | None:
+        """Return why an answer is unusable; None if it is usable.
+
+        If `decision` is given, an answer with another decision is not usable either.
+        """
+        sample = request.sample
+        agent, turn = self._agents[sample.agent], (sample.round, self._answer_counts.get(sample.datapoint))
+        reason = agent.unusable_reason(choice, *turn) or agent.undecided_reason(choice, *turn)
+        if reason is None and not (choice.text or "").strip():
+            reason = "the answer has no content"
+        if reason is None and decision is not None and agent.read(choice, *turn).decision != decision:
+            reason = "the text itself is read as another verdict than the selected one; change the text"
+        return reason
 
     def _advise(self, request: Request, choice: Choice) -> str:
         group = request.group

@@ -95,7 +95,7 @@ class _ParallelPlayer:
         self._state_changed = asyncio.Event()
         """Set after a run ends or starts its first game, a slot becomes free, or the runs are stopped."""
         self._slots.notify_on_change(self._state_changed)
-        shared.stop.notify_on_stop(self._state_changed)
+        shared.stop.call_on_stop(self._state_changed.set)
 
     async def play(self) -> None:
         """Play all runs. Errors are only stored, and `finish` raises one of them."""

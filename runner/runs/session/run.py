@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from runner.base.errors import DamagedRunError, FolderGoneError, NipRunError, RunDirectoryError, RunError, UsageError
+from runner.base.question_queue import QuestionQueue
 from runner.base.storage.atomic_files import atomic_write
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import counted
 from runner.documents.fetched_files import MARKER, MAX_MARKER
 from runner.models.api_keys import KeyUse
+from runner.models.connectors import NO_PAGE
 from runner.models.layers.budget import Budget, BudgetSettings
 from runner.models.usage_totals import UsageTotals
 from runner.results.baseline_scores import BaselineScores
@@ -37,12 +39,12 @@ from runner.runs.execution.baseline_run import load_baseline
 from runner.runs.execution.process import interruptible
 from runner.runs.execution.shard_consistency import check_shards
 from runner.runs.execution.shared_resources import SharedResources
-from runner.runs.execution.spending import max_spending
+from runner.runs.execution.spending import human_groups, max_spending
 from runner.runs.finished.debates import check_debates
 from runner.runs.finished.reconstruction import saved_plan
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.saved_spec import recorded_plan
-from runner.runs.finished.selection import ReplayOf
+from runner.runs.finished.selection import ReplayOf, is_whole_replay
 from runner.runs.finished.stored_problems import load_problems
 from runner.runs.session.session import Session
 from runner.spec.loader import Spec
@@ -58,6 +60,8 @@ class RunOptions:
     """A budget shared with other runs, which includes their spending so far; None for the spec's own budget."""
     holds_lock: bool = False
     """Whether the caller has locked the run, for example to count the run's spending in a shared budget."""
+    ask_people: Callable[[], QuestionQueue] | None = None
+    """Opens the page where people answer, at the first call, and returns its questions; None if there is no page."""
     on_progress: OnProgress | None = None
     """Called whenever the progress changes."""
     on_rollout: Callable[[RolloutTranscript], None] | None = None
@@ -131,6 +135,9 @@ def open_session(
     replay_source = _replay_source(replay, folder, manifest)
     if _is_finished(plan, folder, manifest, replay):
         return _finished_result(plan, folder, manifest, results)
+    if human_groups(plan) and not is_whole_replay(replay):
+        check_page(plan, options)
+        shared.questions = options.ask_people() if options.ask_people is not None else None
     size_notes = _check_can_continue(plan, folder, manifest, results) if part is None else []
     _prepare_files(plan, folder, results, baseline)
     manifest = _manifest_of_session(plan, folder, manifest, options, part)
@@ -169,6 +176,17 @@ def _manifest_of_session(
         reproduces=options.reproduces or manifest.reproduces,
         **({} if part is None else asdict(part)),
     )
+
+
+def check_page(plan: Plan, options: RunOptions) -> None:
+    """Check that people can be asked, if a run needs them.
+
+    Raises:
+        UsageError: this command or function has no page where people answer.
+    """
+    for group in human_groups(plan):
+        if options.ask_people is None and not is_whole_replay(options.replay):
+            raise UsageError(f"models.{group}: {NO_PAGE}")
 
 
 def _merged_result(folder: RunFolder) -> FinishedRun:

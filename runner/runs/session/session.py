@@ -212,7 +212,7 @@ class Session:
             failed_calls=layers.failed_calls,
             on_end=layers.on_end,
             stop=self._stop,
-            slots=None if self._is_batched else self.shared.slots,
+            slots=None if self._plays_all_at_once else self.shared.slots,
             run_position=self.run_position,
             check_budget=(lambda: None) if self.budget is None else self.budget.check,
         )
@@ -251,7 +251,7 @@ class Session:
         window = max(MIN_LEAD, LEAD_FACTOR * concurrency)
         window = window if self._stopping_decision is None else self._stopping_decision.max_games_ahead(concurrency)
         order_buffer = PlanOrderBuffer(write, window, writer.rows_folder)
-        if self._is_batched and self.shared.slots is not None:
+        if self._plays_all_at_once and self.shared.slots is not None:
             self.shared.slots.mark_run_started(self.run_position)
         with closing(order_buffer):
             try:
@@ -284,17 +284,17 @@ class Session:
 
     def _concurrency(self) -> int:
         """Return the number of games to play concurrently."""
-        if self._stopping_decision is None and self._is_batched:
+        if self._stopping_decision is None and self._plays_all_at_once:
             return self.plan.size
         if self._stopping_decision is not None and is_whole_replay(self._builder.replay):
             return 1  # the replayed run has no answers for games after the one where it stopped
         return min(self.plan.shard_experiment.rollouts.concurrency, self.plan.size)
 
     @property
-    def _is_batched(self) -> bool:
-        """Whether calls are sent in batches. All games are then played concurrently, to fill the batches."""
-        batched = any(settings.batch for settings in used_models(self.plan).values())
-        return batched and self._builder.replay is None
+    def _plays_all_at_once(self) -> bool:
+        """Whether all games are played concurrently: to fill batches, or because people take long to answer."""
+        is_slow = any(settings.batch or settings.traits.asks_people for settings in used_models(self.plan).values())
+        return is_slow and not is_whole_replay(self._builder.replay)
 
     def _finish(self, writer: RolloutWriter, count_records: Callable[[], int]) -> None:
         """Write notes, problems and the manifest after all games."""

@@ -130,6 +130,7 @@ class _TournamentSession(SessionOfParts):
                 part_run_id(self.folder.run_id, number, leg),
                 RunOptions(
                     budget=self.options.budget,
+                    ask_people=self.options.ask_people,
                     on_progress=progress.callback_for(position),
                     on_rollout=self.options.on_rollout,
                 ),

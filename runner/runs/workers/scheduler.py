@@ -57,7 +57,7 @@ class GameScheduler:
         self._slots = [WorkerSlot(number) for number in range(worker_count)]
         self._state_changed = asyncio.Event()
         """Set when more games may be leased, the run may be over, or the run is stopping."""
-        state.stop.notify_on_stop(self._state_changed)
+        state.stop.call_on_stop(self._state_changed.set)
         self._failure: BaseException | None = None
         """The first error that stops the run, which `play_all` raises."""
         self._budget_error: BudgetExhausted | None = None

@@ -32,7 +32,7 @@ def execution_problems(experiment: Experiment) -> Iterator[tuple[str, str]]:
     if execution.address is not None and (problem := _address_problem(execution.address)) is not None:
         yield "execution.address", problem
     if execution.by_workers:
-        yield from _batch_problems(experiment)
+        yield from _single_process_problems(experiment)
 
 
 def _address_problem(address: str) -> str | None:
@@ -46,14 +46,20 @@ def _address_problem(address: str) -> str | None:
     return None
 
 
-def _batch_problems(experiment: Experiment) -> Iterator[tuple[str, str]]:
-    """Yield a problem if workers play with models that are called in batches."""
+def _single_process_problems(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    """Yield a problem if workers play with models that are called in batches, or with people."""
+    key, remedy = "execution.processes", "execution.processes=1"
+    if experiment.execution.engine == "ray":
+        key, remedy = "execution.engine", "no execution"
     used = {group for agent in experiment.agents.values() for group in agent.groups}
-    batched = sorted(group for group in used if group in experiment.models and experiment.models[group].is_batched)
+    if experiment.tournament is not None:
+        used |= {player.model for player in experiment.tournament.players.values()}
+        used |= {*(experiment.tournament.judges or ())}
+    groups = {group: experiment.models[group] for group in sorted(used) if group in experiment.models}
+    batched = [f"models.{group}" for group, settings in groups.items() if settings.is_batched]
+    human = [f"models.{group}" for group, settings in groups.items() if settings.traits.asks_people]
     if batched:
-        groups = comma_join(f"models.{group}" for group in batched)
-        key, remedy = "execution.processes", "execution.processes=1"
-        if experiment.execution.engine == "ray":
-            key, remedy = "execution.engine", "no execution"
-        message = f"batches need a single process ({groups}.batch); set {remedy}, which is fast enough for batches"
-        yield key, f"{message}, or batch=false"
+        needs = f"batches need a single process ({comma_join(f'{group}.batch' for group in batched)})"
+        yield key, f"{needs}; set {remedy}, which is fast enough for batches, or batch=false"
+    if human:
+        yield key, f"people answer on the page of a single process ({comma_join(human)}); set {remedy}"

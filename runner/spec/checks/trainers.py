@@ -57,6 +57,8 @@ def _group_problems(experiment: Experiment, agents: Sequence[str], group: str, k
         yield key, "no trained agent uses this model group; remove the trainer"
     if experiment.models[group].traits.needs_run:
         yield key, "a group that replays a run cannot be trained; remove the trainer"
+    if experiment.models[group].traits.asks_people:
+        yield key, "people cannot be trained; remove the trainer, and set freeze=true for the agents of this group"
 
 
 def _server_problems(trainer: TrainerSettings, model: ModelSettings, key: str) -> Iterator[tuple[str, str]]:

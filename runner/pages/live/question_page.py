@@ -1,0 +1,121 @@
+"""The page where people answer the questions of a queue: a `runner.pages.live.server.LiveContent`, and its server."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from markupsafe import Markup
+
+from runner.base.errors import UsageError
+from runner.base.question_queue import MAX_NAME, Question, QuestionQueue
+from runner.pages.html import policy, render_template, script, style
+from runner.pages.live.server import PageServer
+
+END_SECONDS = 5.0
+"""Maximum seconds after the end until all pages have learned of it. A waiting page calls every 1.5 s."""
+_CODE, _CSS = ("10_dom.js", "questions/form.js"), ("base.css", "questions/form.css")
+
+
+class QuestionPage:
+    """The content of a server for people who answer questions."""
+
+    def __init__(self, queue: QuestionQueue, title: str = "Questions") -> None:
+        self._queue, self._title = queue, title
+
+    def page(self) -> bytes:
+        """Return the page. It has no question: its script takes one after a person has entered a name."""
+        facts = {
+            "title": self._title,
+            "policy": self.policy(),
+            "style": Markup(style(*_CSS)),  # noqa: S704 - a file of this package
+            "script": Markup(script(*_CODE)),  # noqa: S704 - a file of this package
+            "links": [],
+            "sections": [],
+            "about": {},
+            "carriers": "",
+            "max_name": MAX_NAME,
+        }
+        return render_template("questions.html", facts).encode()
+
+    def policy(self) -> str:
+        """Return the content security policy of this page's script and style."""
+        return policy(connects=True, code=script(*_CODE), css=style(*_CSS))
+
+    def state(self) -> bytes:
+        """Return an empty state."""
+        return b"{}"
+
+    def piece(self, name: str) -> bytes | None:
+        """Return None, because the page has no data in pieces."""
+        del name
+        return None
+
+    def post(self, name: str, data: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Give a person a question (`take`), save an answer (`answer`), or note that a page was closed (`leave`).
+
+        Raises:
+            UsageError: the answer or the name is invalid.
+            RunError: the answer could not be saved.
+        """
+        person = data.get("person")
+        if name not in ("take", "answer", "leave"):
+            return None
+        if not isinstance(person, str):
+            raise UsageError("enter your name")
+        if name == "leave":
+            self._queue.leave(person)
+            return {}
+        if name == "answer":
+            question_id, values = data.get("question"), data.get("values")
+            if not isinstance(question_id, str) or not isinstance(values, dict):
+                raise UsageError("an answer needs `question` (an id) and `values` (a text for each field)")
+            texts = {str(name): _without_surrogates(str(value)) for name, value in values.items()}
+            self._queue.answer(person, question_id, texts)
+        if self._queue.has_ended_for(person):
+            return {"question": None, "has_ended": True, "others": 0}
+        question = self._queue.take(person)
+        others = self._queue.count_waiting() - (question is not None)
+        return {"question": None if question is None else _as_json(question), "has_ended": False, "others": others}
+
+
+def _without_surrogates(text: str) -> str:
+    """Replace lone surrogates, which UTF-8 cannot represent."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _as_json(question: Question) -> dict[str, Any]:
+    """Return what a person may see of a question: neither its game nor its role."""
+    return {
+        "id": question.id,
+        "messages": [
+            {name: _without_surrogates(str(text)) for name, text in message.items()} for message in question.messages
+        ],
+        "fields": [vars(field) | {"options": list(field.options)} for field in question.fields],
+    }
+
+
+@contextmanager
+def serve_questions(queue: QuestionQueue, port: int = 0, title: str = "Questions") -> Iterator[PageServer]:
+    """Serve the questions of a queue in a thread. At the end, each open page learns that no question will follow.
+
+    Raises:
+        UsageError: the port is in use or privileged.
+        RunError: the server cannot listen.
+    """
+    server = PageServer(QuestionPage(queue, title), port)
+    thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="nip-run-questions", daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        queue.end()
+        deadline = time.monotonic() + END_SECONDS
+        while queue.has_people() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        server.shutdown()
+        server.server_close()
+        thread.join()
