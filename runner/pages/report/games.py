@@ -35,7 +35,14 @@ from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
 from runner.rollouts.recorded_games import AnsweredRequest
 from runner.rollouts.rollout import CONFIDENCE_FIELDS, Call, Rollout
-from runner.rollouts.transcript import shown_columns, shown_decision, shown_label, shown_stances, votes_json
+from runner.rollouts.transcript import (
+    describe_statements,
+    shown_columns,
+    shown_decision,
+    shown_label,
+    shown_stances,
+    votes_json,
+)
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
 from runner.runs.finished.rollout_details import RecordedAnswer, RolloutDetails
 from runner.runs.finished.sent_prompts import Chats, sent_chats
@@ -251,6 +258,7 @@ class _Packer:
 
     def _pack_turns(self, number: int, played: Round | None) -> Iterator[dict[str, Any]]:
         details, messages = self.game.details, played.messages if played else ()
+        states = played is not None and played.stated is not None
         for agent in details.speakers(number, played):
             yield {
                 "round": number,
@@ -262,6 +270,11 @@ class _Packer:
                 "messages": [{"channel": m.channel, "text": self._text(m.text)} for m in messages if m.agent == agent],
                 "decision": self._decision(agent, played),
                 "ignored": details.ignores_verdict(number),
+                **(
+                    {"stated": describe_statements(details.protocol, self.game.rollout.rounds, number)}
+                    if states
+                    else {}
+                ),
             }
 
     def _chat_message(self, message: ChatMessage) -> dict[str, Any]:
