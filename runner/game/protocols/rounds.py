@@ -14,6 +14,7 @@ from runner.game.protocols.ballot import FIRST_ANSWER, Ballot
 from runner.game.protocols.panel import PanelVote, panel_decision, panel_rewards
 from runner.game.protocols.protocol import Decision, Protocol
 from runner.game.protocols.rewards import Payoff, forced_decision, payoff
+from runner.game.protocols.statements import StatedParts, Statement, find_subject, stated_parts
 
 
 @value_class(frozen=True, slots=True)
@@ -76,6 +77,10 @@ class Reply:
     """The selection of this reply from several candidates."""
     p_accept: float | None = None
     """The probability of accept that a judge gives with its verdict, if the panel's rule needs it."""
+    statement: Statement | None = None
+    """The answer or the sub-claims that the message states, if the step of the protocol requires them."""
+    estimates: tuple[float, ...] = ()
+    """The probability of each sub-claim, if the step requires them."""
 
 
 @value_class(frozen=True, slots=True)
@@ -98,6 +103,8 @@ class Round:
 
     selections: Mapping[str, Selection] = field(default_factory=dict)
     """The selections from several candidates, by agent."""
+    stated: StatedParts | None = None
+    """What the messages state, and the sub-claim that was picked, if the step has rules for this."""
 
     def counts(self, agent: str) -> bool:
         """Return whether the agent's calls and retries were made in this run."""
@@ -138,7 +145,7 @@ def play(
     """Play a game, or continue a game after `rounds`.
 
     The label, or the right answers of the ballot, are used only for rewards and for `force_guess: y`. No speaker sees
-    them.
+    them. The label of an answer or sub-claim that a prover stated replaces that of the datapoint.
     """
     if protocol.file.panel is not None:
         return (yield from _play_panel(protocol, seed, label, prover_stance, list(rounds)))
@@ -146,6 +153,7 @@ def play(
     for round_ in range(len(played), protocol.last_speaking_round + 1):
         speakers = protocol.speakers(round_, seed)
         replies = (yield PendingTurn(round_, speakers, played)) if speakers else {}
+        stated = stated_parts(protocol, round_, seed, played, replies)
         verifier = replies.get(protocol.verifier_name)
         argued = None
         if ballot is not None:
@@ -155,7 +163,7 @@ def play(
             protocol,
             round_=round_,
             seed=seed,
-            label=label,
+            label=game_label(protocol, played, label),
             prover_stance=prover_stance,
             decision=Decision.NONE if verifier is None else verifier.decision,
             before=pay,
@@ -163,7 +171,7 @@ def play(
             argued=argued,
         )
         votes = () if verifier is None else verifier.votes
-        played.append(_round(replies, pay.decision, pay.rewards, votes))
+        played.append(replace(_round(replies, pay.decision, pay.rewards, votes), stated=stated))
         if pay.decided:
             return FinishedGame(played, pay.decision, terminated=False)
     return FinishedGame(played, Decision.NONE, terminated=True)
@@ -177,21 +185,33 @@ def _play_panel(
     for round_ in range(len(played), protocol.last_speaking_round + 1):
         speakers = {name: channels for name, channels in protocol.speakers(round_, seed).items() if name not in votes}
         replies = (yield PendingTurn(round_, speakers, played)) if speakers else {}
-        new_votes = _new_votes(protocol, round_, seed, replies, label)
+        stated = stated_parts(protocol, round_, seed, played, replies)
+        current_label = game_label(protocol, played, label)
+        new_votes = _new_votes(protocol, round_, seed, replies, current_label)
         votes |= new_votes
         undecided = [name for name in protocol.verifier_names if name not in votes]
         has_ended = not undecided or round_ == protocol.last_speaking_round
         decision = panel_decision(protocol, list(votes.values())) if has_ended else Decision.NONE
         rewards = panel_rewards(
             protocol, speakers=speakers, votes=new_votes, undecided=undecided,
-            may_decide=protocol.step(round_).may_decide, decision=decision if has_ended else None, label=label,
+            may_decide=protocol.step(round_).may_decide, decision=decision if has_ended else None,
+            label=current_label,
             prover_stance=prover_stance,
         )  # fmt: skip
         visible_replies = {name: _without_ignored_verdict(reply, name in new_votes) for name, reply in replies.items()}
-        played.append(replace(_round(visible_replies, decision, rewards, ()), panel=new_votes))
+        played.append(replace(_round(visible_replies, decision, rewards, ()), panel=new_votes, stated=stated))
         if has_ended:
             return FinishedGame(played, decision, terminated=decision == Decision.NONE)
     return FinishedGame(played, Decision.NONE, terminated=True)
+
+
+def game_label(protocol: Protocol, rounds: Sequence[Round], label: int | None) -> int | None:
+    """Return the label of what a verdict after these rounds is about: a stated answer, a sub-claim, or the datapoint.
+
+    `label` is the datapoint's label.
+    """
+    stated = find_subject(protocol, rounds).label if protocol.has_statements else None
+    return label if stated is None else stated
 
 
 def _new_votes(

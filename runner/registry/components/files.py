@@ -29,6 +29,7 @@ from runner.game.prompts.templates import (
     CONFIDENCE,
     LAST_ROUND,
     MAX_BYTES,
+    STATEMENT_VARIABLES,
     SUFFIX,
     VARIABLES,
     PromptSet,
@@ -153,6 +154,8 @@ def build_prompts(path: Path, naming: Naming, part: str | None) -> UnnamedCompon
     hashes = {name: tagged_hash("prompt", text) for name, text in sorted(prompts.sources.items())}
     lists_answers = any("decision_line" in used for used in prompts.variables.values())
     runner_variables = VARIABLES.keys() | ANSWER_VARIABLES.keys() if lists_answers else VARIABLES.keys()
+    if any(used & {"states", "sub_claim"} for used in prompts.variables.values()):
+        runner_variables |= STATEMENT_VARIABLES.keys()
     variables = {name: sorted(used & runner_variables) for name, used in prompts.variables.items()}
     columns = sorted({name for used in prompts.variables.values() for name in used - runner_variables})
     agents = sorted(name for name in prompts.sources if not name.endswith((LAST_ROUND, CONFIDENCE)))

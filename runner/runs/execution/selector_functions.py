@@ -1,6 +1,6 @@
-"""Runs the Python functions that select candidates (`best_of` with `function`), below the journal.
+"""Runs the Python functions that select candidates (`best_of` with `function`) or label answers, below the journal.
 
-So a function runs once for each selection. Everything that reads a run takes the recorded result, and runs no code.
+So a function runs once for each selection or label. Everything that reads a run takes the recorded result.
 """
 
 from __future__ import annotations
@@ -10,20 +10,34 @@ import json
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from runner.base.errors import RunError
-from runner.game.prompts.templates import PromptSet
+from runner.base.errors import CheckerError, RunError
+from runner.base.text import in_one_line, shortened
+from runner.game.prompts.templates import CHECKER
+from runner.game.protocols.checkers import CheckerSettings
 from runner.models.client import Connection
 from runner.models.interface import Choice, Completion, Request
+from runner.rollouts.agents.function_checkers import checker_name
+from runner.spec.loader import Spec
 
 MODEL = "function"
 """The name of the model in the records of these calls."""
+MAX_QUOTED = 120
+"""Maximum number of characters of an answer in a message."""
 
 
-def with_functions(connection: Connection, prompts: PromptSet) -> Connection:
-    """Return a connection that answers the requests of selectors with the functions of the prompts."""
-    functions = {name: _load(name, prompts.sources[name]) for name in prompts.functions}
+def with_functions(connection: Connection, spec: Spec) -> Connection:
+    """Return a connection that answers the requests of selectors and checkers with the functions of the prompts."""
+    checker, sources = spec.experiment.dataset.checker, spec.prompts.sources
+    functions: dict[str, Callable[[Mapping[str, Any]], str]] = {}
+    for source in spec.prompts.functions:
+        if checker is not None and source == checker.source_name:
+            check = partial(_check, checker, _load(source, sources[source], checker.function_name or ""))
+            functions |= {checker_name(agent): check for agent in spec.protocol.stating_provers}
+        else:
+            functions[source] = partial(_select, source, _load(source, sources[source], "select"))
     if not functions:
         return connection
 
@@ -32,24 +46,41 @@ def with_functions(connection: Connection, prompts: PromptSet) -> Connection:
         if name not in functions:
             return await connection.complete(request)
         arguments = json.loads(request.messages[0]["content"])
-        index = await asyncio.to_thread(_call, name, functions[name], arguments)
-        return Completion((Choice(str(index + 1), "stop"),), MODEL)
+        answer = await asyncio.to_thread(functions[name], arguments)
+        return Completion((Choice(answer, "stop"),), MODEL)
 
     return replace(connection, complete=complete)
 
 
-def _load(name: str, source: str) -> Callable[[list[str], dict[str, Any]], object]:
+def _load(name: str, source: str, function_name: str) -> Callable[[Any, Any], object]:
     namespace: dict[str, Any] = {"__name__": name}
     try:
         exec(compile(source, _file(name), "exec"), namespace)  # noqa: S102 - the user's own, or allowed by the user
     except Exception as error:
         raise RunError(f"{_file(name)} fails when it is loaded: {_describe(name, error)}") from error
-    function: Callable[[list[str], dict[str, Any]], object] = namespace["select"]
+    function: Callable[[Any, Any], object] = namespace[function_name]
     return function
 
 
-def _call(name: str, function: Callable[[list[str], dict[str, Any]], object], arguments: Mapping[str, Any]) -> int:
-    """Return the index that a function selects.
+def _check(checker: CheckerSettings, function: Callable[[Any, Any], object], arguments: Mapping[str, Any]) -> str:
+    """Return the label that a function gives an answer or a sub-claim.
+
+    Raises:
+        CheckerError: the function fails, or returns something else than True or False.
+    """
+    text, name = arguments["text"], checker.source_name or ""
+    subject = f"the checker {checker.function} failed on {shortened(in_one_line(text), MAX_QUOTED)!r}"
+    try:
+        is_right = function(text, dict(arguments["columns"]))
+    except Exception as error:
+        raise CheckerError(f"{subject}: {_describe(name, error)}") from error
+    if not isinstance(is_right, bool):
+        raise CheckerError(f"{subject}: it returned {is_right!r}; return True or False")
+    return f"Label: {int(is_right)}"
+
+
+def _select(name: str, function: Callable[[Any, Any], object], arguments: Mapping[str, Any]) -> str:
+    """Return the number of the candidate that a function selects.
 
     Raises:
         RunError: the function fails, or returns no index of a candidate.
@@ -61,11 +92,11 @@ def _call(name: str, function: Callable[[list[str], dict[str, Any]], object], ar
         raise RunError(f"select in {_file(name)} failed: {_describe(name, error)}") from error
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(candidates):
         raise RunError(f"select in {_file(name)} returned {index!r}; return an index from 0 to {len(candidates) - 1}")
-    return index
+    return str(index + 1)
 
 
 def _file(name: str) -> str:
-    return f"{name}.py"
+    return f"{name.removesuffix(CHECKER)}.py"
 
 
 def _describe(name: str, error: Exception) -> str:
