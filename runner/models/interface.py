@@ -68,7 +68,7 @@ class ResponseHint:
     form: str = "answer"
     """The kind of text after the marker; see the spec key `verdict.form`."""
     states: tuple[str, int] | None = None
-    """What the message must state (`answer`, `claims` or `estimates`), and the number of sub-claims."""
+    """The statement that the message must have (`answer`, `claims` or `estimates`), and the number of sub-claims."""
 
 
 @value_class(frozen=True)

@@ -17,7 +17,7 @@ from runner.base.errors import ReleaseError
 from runner.base.storage.safe_files import open_to_read
 from runner.base.storage.strict_json import is_same
 from runner.game.protocols.schema import Parameters
-from runner.game.protocols.statements import Subject
+from runner.game.protocols.statements import GameSubject
 from runner.registry.recomputed_run import check_claims
 from runner.registry.rollouts_file import ROLLOUTS_FILE, read_published_rows
 from runner.results.baseline_scores import read_baseline
@@ -170,7 +170,7 @@ def _parse_rollout(row: Mapping[str, Any], job: Job) -> Rollout:
     )  # fmt: skip
 
 
-def _parse_subject(row: Mapping[str, Any], job: Job) -> Subject | None:
+def _parse_subject(row: Mapping[str, Any], job: Job) -> GameSubject | None:
     """Return the answer or sub-claim that a game judged, with the label that a checker gave it; None without one.
 
     Raises:
@@ -180,7 +180,7 @@ def _parse_subject(row: Mapping[str, Any], job: Job) -> Subject | None:
         return None
     if row["y"] not in (None, 0, 1):
         raise ReleaseError(f"rollout {job.rollout_id}: y is {row['y']!r}, but must be 0, 1 or null")
-    return Subject(row["judged_text"], row["y"])
+    return GameSubject(row["judged_text"], row["y"])
 
 
 def _count_lines(path: Path) -> int:

@@ -21,8 +21,7 @@ from runner.base.errors import (
 )
 from runner.base.value_class import value_class
 from runner.game.protocols.protocol import Decision, Protocol
-from runner.game.protocols.rounds import PendingTurn, Reply, Round, episode_rewards, play
-from runner.game.protocols.statements import find_subject
+from runner.game.protocols.rounds import PendingTurn, Reply, Round, episode_rewards, find_subject, play
 from runner.models.interface import Completion, SampleKey, Usage
 from runner.models.logprobs import has_logprobs, logprobs_of_span, p_accept
 from runner.rollouts.agents.agent import Agent

@@ -15,7 +15,7 @@ from runner.base.value_class import value_class
 from runner.game.protocols.ballot import answer_position
 from runner.game.protocols.protocol import verdict_word
 from runner.game.protocols.rounds import Round
-from runner.game.protocols.statements import Subject
+from runner.game.protocols.statements import GameSubject
 from runner.models.interface import Usage
 from runner.models.logprobs import PAccept
 from runner.rollouts.answer_record import AnswerRecord, decision_fields
@@ -179,7 +179,7 @@ class Rollout:
     """The verdict of each judge, in the protocol's order, if a panel decides; else None."""
     answers: AnswerRecord | None = None
     """The listed answers of the game and the verdict on them; None if the protocol lists no answers."""
-    subject: Subject | None = None
+    subject: GameSubject | None = None
     """The answer or sub-claim that the game judges, if its protocol has steps that state them; else None."""
 
     @property

@@ -10,8 +10,7 @@ from runner.base.text import escape_controls, in_one_line, shortened
 from runner.game.protocols.ballot import ANSWERS, letter_of
 from runner.game.protocols.protocol import Decision, label_player, label_word, stance_word, verdict_word
 from runner.game.protocols.protocol import Protocol as GameProtocol
-from runner.game.protocols.rounds import Round
-from runner.game.protocols.statements import find_subject
+from runner.game.protocols.rounds import Round, find_subject
 from runner.rollouts.rollout import Outcome, Rollout
 
 MAX_STATED = 200

@@ -22,7 +22,7 @@ from runner.game.protocols.ballot import ANSWERS
 from runner.game.protocols.checkers import CheckerSettings
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.schema import FORBIDDEN
-from runner.game.protocols.statements import Subject
+from runner.game.protocols.statements import GameSubject
 
 SUFFIX = ".jinja"
 LAST_ROUND = ".last_round"
@@ -518,11 +518,11 @@ def _statement_variables(protocol: Protocol, agent: str, round_: int) -> dict[st
         "states": (protocol.step(round_).states or "") if speaks else "",
         "max_depth": protocol.parameters.max_depth,
         "max_claims": protocol.parameters.max_claims,
-        **subject_variables(Subject()),
+        **subject_variables(GameSubject()),
     }
 
 
-def subject_variables(subject: Subject) -> dict[str, Any]:
+def subject_variables(subject: GameSubject) -> dict[str, Any]:
     """Return the variables about the sub-claims of a game."""
     return {
         "sub_claim": (subject.text or "") if subject.depth else "",

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from runner.base.hashing import derived_seed
 from runner.base.value_class import value_class
 from runner.game.protocols.answer_verdicts import stated_answer
 from runner.game.protocols.ballot import FIRST_ANSWER, Ballot
 from runner.game.protocols.panel import PanelVote, panel_decision, panel_rewards
 from runner.game.protocols.protocol import Decision, Protocol
 from runner.game.protocols.rewards import Payoff, forced_decision, payoff
-from runner.game.protocols.statements import StatedParts, Statement, find_subject, stated_parts
+from runner.game.protocols.statements import GameSubject, StatedParts, Statement
 
 
 @value_class(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class Round:
     selections: Mapping[str, Selection] = field(default_factory=dict)
     """The selections from several candidates, by agent."""
     stated: StatedParts | None = None
-    """What the messages state, and the sub-claim that was picked, if the step has rules for this."""
+    """The statements of the messages and the picked sub-claim, if the step has rules for them."""
 
     def counts(self, agent: str) -> bool:
         """Return whether the agent's calls and retries were made in this run."""
@@ -233,6 +234,44 @@ def _new_votes(
 def _without_ignored_verdict(reply: Reply, counts: bool) -> Reply:
     """Return a reply without messages if it is a verdict that does not count, since it is too early."""
     return reply if counts or reply.decision == Decision.NONE else replace(reply, messages=None)
+
+
+def find_subject(protocol: Protocol, rounds: Sequence[Round]) -> GameSubject:
+    """Return what a game is about after these rounds."""
+    subject = GameSubject()
+    for number, played in enumerate(rounds):
+        stated = played.stated
+        if stated is None:
+            continue
+        if stated.statement is not None and protocol.step(number).states == "answer":
+            subject = subject._replace(text=stated.statement.texts[0], label=_label(stated.statement, 0))
+        elif stated.statement is not None:
+            subject = subject._replace(claims=stated.statement)
+        if stated.picked is not None and subject.claims is not None:
+            text, label = subject.claims.texts[stated.picked], _label(subject.claims, stated.picked)
+            subject = GameSubject(text, label, subject.depth + 1)
+    return subject
+
+
+def _label(statement: Statement, index: int) -> int | None:
+    return statement.labels[index] if statement.labels else None
+
+
+def stated_parts(
+    protocol: Protocol, round_: int, seed: int, rounds: Sequence[Round], replies: Mapping[str, Reply]
+) -> StatedParts | None:
+    """Return what the replies of a round state, after `rounds`, and the pick that follows; None if there is neither."""
+    step = protocol.step(round_)
+    if step.states is None and not step.pick_claim:
+        return None
+    reply = next((reply for reply in replies.values() if reply.statement or reply.estimates), None)
+    statement, estimates = (None, ()) if reply is None else (reply.statement, reply.estimates)
+    picked = None
+    if step.pick_claim:
+        claims = statement or find_subject(protocol, rounds).claims
+        assert claims is not None, "the loader checks that sub-claims are stated before one is picked"
+        picked = derived_seed("picked_claim", seed, round_) % len(claims.texts)
+    return StatedParts(statement, estimates, picked)
 
 
 def argued_decisions(protocol: Protocol, ballot: Ballot, texts: Sequence[Mapping[str, str]]) -> dict[str, int]:

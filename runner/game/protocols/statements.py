@@ -1,4 +1,4 @@
-"""What messages state for the rest of a game: an answer that is judged, or sub-claims and their probabilities.
+"""Parses the answers, sub-claims and probabilities that messages state, and continues a game with one sub-claim.
 
 A step of the protocol says what its message states (`states`), and whether one of the sub-claims is picked afterwards.
 """
@@ -6,18 +6,13 @@ A step of the protocol says what its message states (`states`), and whether one 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 from runner.base.errors import InvalidConfidenceError, StatementError
-from runner.base.hashing import derived_seed
 from runner.base.value_class import value_class
 from runner.game.protocols.answer_verdicts import ANSWER_MARKER
 from runner.game.protocols.confidence import GAP, lenient_pattern, stated_confidence
-
-if TYPE_CHECKING:
-    from runner.game.protocols.protocol import Protocol
-    from runner.game.protocols.rounds import Reply, Round
 
 MIN_CLAIMS: Final = 2
 CLAIM_MARKER: Final = "Claim"
@@ -39,7 +34,7 @@ class Statement:
 
 @value_class(frozen=True, slots=True)
 class StatedParts:
-    """What the messages of a round state, and the index of the sub-claim that was picked after it."""
+    """The statements of a round's messages, and the index of the sub-claim that was picked after it."""
 
     statement: Statement | None = None
     estimates: tuple[float, ...] = ()
@@ -59,8 +54,8 @@ class StatedParts:
         return cls(statement, tuple(data.get("estimates", ())), data.get("picked"))
 
 
-class Subject(NamedTuple):
-    """What a game is about after some of its rounds, if that is not the datapoint itself."""
+class GameSubject(NamedTuple):
+    """The answer or sub-claim that a game is about, if that is not the datapoint itself."""
 
     text: str | None = None
     """The answer that was stated, or the sub-claim that was picked; None before the first of them."""
@@ -70,44 +65,6 @@ class Subject(NamedTuple):
     """The number of sub-claims that were picked so far."""
     claims: Statement | None = None
     """The sub-claims that were stated since the last pick."""
-
-
-def find_subject(protocol: Protocol, rounds: Sequence[Round]) -> Subject:
-    """Return what a game is about after these rounds."""
-    subject = Subject()
-    for number, played in enumerate(rounds):
-        stated = played.stated
-        if stated is None:
-            continue
-        if stated.statement is not None and protocol.step(number).states == "answer":
-            subject = subject._replace(text=stated.statement.texts[0], label=_label(stated.statement, 0))
-        elif stated.statement is not None:
-            subject = subject._replace(claims=stated.statement)
-        if stated.picked is not None and subject.claims is not None:
-            text, label = subject.claims.texts[stated.picked], _label(subject.claims, stated.picked)
-            subject = Subject(text, label, subject.depth + 1)
-    return subject
-
-
-def _label(statement: Statement, index: int) -> int | None:
-    return statement.labels[index] if statement.labels else None
-
-
-def stated_parts(
-    protocol: Protocol, round_: int, seed: int, rounds: Sequence[Round], replies: Mapping[str, Reply]
-) -> StatedParts | None:
-    """Return what the replies of a round state, after `rounds`, and the pick that follows; None if there is neither."""
-    step = protocol.step(round_)
-    if step.states is None and not step.pick_claim:
-        return None
-    reply = next((reply for reply in replies.values() if reply.statement or reply.estimates), None)
-    statement, estimates = (None, ()) if reply is None else (reply.statement, reply.estimates)
-    picked = None
-    if step.pick_claim:
-        claims = statement or find_subject(protocol, rounds).claims
-        assert claims is not None, "the loader checks that sub-claims are stated before one is picked"
-        picked = derived_seed("picked_claim", seed, round_) % len(claims.texts)
-    return StatedParts(statement, estimates, picked)
 
 
 def stated_texts(text: str, kind: str, max_claims: int) -> tuple[str, ...]:
@@ -168,5 +125,5 @@ def _numbered_parts(text: str) -> list[tuple[int, str]]:
     ends = [match.start() for match in matches[1:]]
     return [
         (int(match[1]), _EMPTY_LINE.split(text[match.end() : end].strip(), 1)[0].strip())
-        for match, end in zip(matches, [*ends, len(text)], strict=True)
+        for match, end in zip(matches, [*ends, len(text)], strict=False)
     ]

@@ -35,9 +35,9 @@ from runner.game.protocols.answer_verdicts import ANSWER_MARKER, certain_verdict
 from runner.game.protocols.ballot import OPEN, Ballot, CandidateAnswers
 from runner.game.protocols.checkers import label_answer, stated_number
 from runner.game.protocols.protocol import Decision, Protocol
-from runner.game.protocols.rounds import Reply, Round
+from runner.game.protocols.rounds import Reply, Round, find_subject
 from runner.game.protocols.speeches import count_words, deliver, visible_start, without_notes
-from runner.game.protocols.statements import Statement, Subject, find_subject
+from runner.game.protocols.statements import GameSubject, Statement
 from runner.models.interface import Choice, Complete, Completion, Request, ResponseHint, SampleKey
 from runner.models.logprobs import p_accept
 from runner.models.retry_policy import Retry
@@ -207,7 +207,7 @@ class Agent:
         assert observation.candidates is not None
         return self.protocol_handler.ballot(observation.candidates, observation.seed, observation.given_stance)
 
-    def _subject(self, observation: Observation) -> Subject:
+    def _subject(self, observation: Observation) -> GameSubject:
         return find_subject(self.protocol_handler, observation.rounds)
 
     def _answer_variables(self, observation: Observation) -> dict[str, Any]:
