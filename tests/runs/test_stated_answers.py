@@ -339,7 +339,7 @@ def test_check_shows_what_is_stated_picked_and_labelled(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_runs_with_the_same_checker_are_compared_and_share_a_task(tmp_path: Path) -> None:
     spec = ROOT / "specs" / "proposer_critic.yaml"
-    other = "dataset.checker={by: exact, column: question}"
+    other = "dataset.checker={by: exact, column: topic}"
     runs = [run_spec(spec, tmp_path, f"seed={i}", *extra).folder for i, extra in ((0, ()), (1, ()), (2, (other,)))]
     tasks = [Task.of_run(run, None).sha256 for run in runs]
     assert tasks[0] == tasks[1] != tasks[2]
