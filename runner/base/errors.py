@@ -28,6 +28,7 @@ An exception without an exit code in this tree has the code of its base class:
     ├── ProviderRefusal             exit 4: key, billing, unknown model, refused parameter
     ├── CallError                   one call to a model failed; classified where it happened
     │   ├── TransientError              rate limits, time-outs, resets, 5xx
+    │   │   └── CheckerError                the function that labels answers failed
     │   ├── SeveralRefusedError         the server returns only one answer per call
     │   ├── ContextExceededError        the prompt is longer than the model's context
     │   ├── RefusedError                a policy refused the prompt
@@ -41,6 +42,7 @@ An exception without an exit code in this tree has the code of its base class:
     │       │   └── InvalidConfidenceError
     │       ├── NotAllActiveChannelsInResponseError
     │       ├── ScratchpadError
+    │       ├── StatementError
     │       └── WordLimitError
     └── AgentNotActiveInChannelError
 """
@@ -290,6 +292,10 @@ class TransientError(CallError):
         self.unreachable = unreachable
 
 
+class CheckerError(TransientError):
+    """The function that labels answers failed, so that the game has no label. Resuming the run calls it again."""
+
+
 class SeveralRefusedError(CallError):
     """The server returns only one answer per call; the caller can request the answers one by one."""
 
@@ -348,6 +354,10 @@ class NotAllActiveChannelsInResponseError(InvalidResponseError):
 
 class ScratchpadError(InvalidResponseError):
     """An answer does not separate the agent's private notes from its message."""
+
+
+class StatementError(InvalidResponseError):
+    """A message does not state an answer, sub-claims or probabilities in the form that the protocol requires."""
 
 
 class WordLimitError(InvalidResponseError):

@@ -60,7 +60,7 @@ def connect(
     providers: Mapping[str, Provider] | None = None,
     events: CallEvents = NO_EVENTS,
     answered: Collection[str] = (),
-    labels: Mapping[str, int] | None = None,
+    labels: Mapping[str, int | str] | None = None,
     sleep: Sleep = asyncio.sleep,
     servers: Servers | None = None,
     admission: Admission | None = None,
@@ -97,7 +97,7 @@ class _GroupConnector:
     servers: Servers
     admission: Admission
     replays: Mapping[str, ReplayedRun]
-    labels: Mapping[str, int]
+    labels: Mapping[str, int | str]
     sleep: Sleep
     closers: list[Close] = field(default_factory=list)
     """The functions that close what this object has opened."""

@@ -50,8 +50,8 @@ class ConnectionTarget:
     """Receives the headers of each answer, which may report rate limits."""
     replayed: ReplayedRun | None
     """The run that the group replays, if any."""
-    labels: Mapping[str, int]
-    """The labels of the datapoints by id, for the dummy of a trained model."""
+    labels: Mapping[str, int | str]
+    """The labels of the datapoints by id, for the dummy of a trained model, or the texts of the right answers."""
 
 
 def _anthropic(target: ConnectionTarget) -> Provider:

@@ -67,6 +67,8 @@ class ResponseHint:
     """The text before the letter of the chosen answer, or before the numbers of all answers."""
     form: str = "answer"
     """The kind of text after the marker; see the spec key `verdict.form`."""
+    states: tuple[str, int] | None = None
+    """The statement that the message must have (`answer`, `claims` or `estimates`), and the number of sub-claims."""
 
 
 @value_class(frozen=True)

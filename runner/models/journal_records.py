@@ -17,7 +17,14 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import orjson
 
-from runner.base.errors import CallError, ContextExceededError, MalformedError, RefusedError, TransientError
+from runner.base.errors import (
+    CallError,
+    CheckerError,
+    ContextExceededError,
+    MalformedError,
+    RefusedError,
+    TransientError,
+)
 from runner.base.hashing import canonical
 from runner.base.storage.format_versions import KEY, LOG_FORMAT
 from runner.base.storage.log_lines import ANSWER, RUN, RUN_ID, SHARD, read_journal
@@ -229,7 +236,7 @@ class EndedRecord:
     @property
     def is_transient(self) -> bool:
         """Whether another attempt may succeed."""
-        return self.error in (TransientError.__name__, MalformedError.__name__)
+        return self.error in (TransientError.__name__, CheckerError.__name__, MalformedError.__name__)
 
     def as_error(self) -> CallError:
         """Return the error as an exception."""
@@ -250,7 +257,7 @@ class EndedRecord:
 
 
 _GAME_ENDING_ERRORS: Mapping[str, type[CallError]] = {
-    kind.__name__: kind for kind in (TransientError, ContextExceededError, RefusedError, MalformedError)
+    kind.__name__: kind for kind in (TransientError, CheckerError, ContextExceededError, RefusedError, MalformedError)
 }
 """The errors of a call that end its game, by their names in the journal."""
 

@@ -75,10 +75,9 @@ class GameFacts:
 
     def __init__(self, protocol: Protocol, rollout: Rollout) -> None:
         self._protocol, self.rollout = protocol, rollout
-        self.decision, self.label = rollout.decision, rollout.job.datapoint.label
+        self.decision, self.label = rollout.decision, rollout.label
         self.is_decided, self.is_accepted = self.decision != Decision.NONE, self.decision == Decision.ACCEPT
-        is_labelled = rollout.job.datapoint.is_labelled
-        self.correct: tuple[float, ...] = _TRUTH_VALUES[bool(rollout.correct)] if is_labelled else ()
+        self.correct: tuple[float, ...] = _TRUTH_VALUES[bool(rollout.correct)] if rollout.is_labelled else ()
         """1.0 if the verdict is right, else 0.0, as the only value; empty without a label."""
 
     @property
@@ -175,7 +174,7 @@ def _added_values(protocol: Protocol, rollout: Rollout) -> Iterator[AddedValues]
         if agent_facts.limited:
             yield agent_facts.name, ORIGINAL_LIMITED, tuple(agent_facts.limited)
     for judge in rollout.panel or ():
-        judge_facts = JudgeFacts(judge.verdict, _decision(rollout), rollout.job.datapoint.label)
+        judge_facts = JudgeFacts(judge.verdict, _decision(rollout), rollout.label)
         for name, compute in _metric_functions(Source.JUDGES, names, protocol.lists_answers):
             if values := compute(judge_facts):
                 yield judge.agent, name, values
@@ -198,7 +197,7 @@ def _metric_functions(
 
 def _agent_facts(protocol: Protocol, rollout: Rollout) -> Iterator[AgentFacts]:
     lost_answers, padding = rollout.answers_without_round(), (0.0,) * _unplayed_rounds(protocol, rollout)
-    is_labelled, rewards = rollout.job.datapoint.is_labelled, rollout.rewards
+    is_labelled, rewards = rollout.is_labelled, rollout.rewards
     for agent in protocol.agent_names:
         reward = (float(rewards.get(agent, 0.0)),) if is_labelled or agent in rewards else ()
         retries: list[float] = []
@@ -244,10 +243,10 @@ def _game_verdict(protocol: Protocol, rollout: Rollout) -> GameVerdict:
     decision = _decision(rollout)
     if rollout.answers is not None:
         code = decision if decision == Decision.NONE else int(bool(rollout.correct))
-        label = 1 if point.is_labelled else None
+        label = 1 if rollout.is_labelled else None
         return GameVerdict(point.id, point.group, label, code, swapped=job.swapped, answers=answer_facts(rollout))
     verdict = GameVerdict(
-        point.id, point.group, point.label, _decision(rollout),
+        point.id, point.group, rollout.label, _decision(rollout),
         stated=rollout.confidence_stated, logprob=rollout.confidence_logprob,
         is_bound=is_bound(rollout.confidence_note), panel=panel,
     )  # fmt: skip

@@ -14,6 +14,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "votes": "JSON", "verdicts": "JSON", "stances_exchanged": "BOOLEAN", "panel": "JSON",
         "answer": "VARCHAR", "right_answers": "JSON", "answer_order": "JSON", "argued_answers": "JSON",
         "answer_scores": "JSON", "p_right": "DOUBLE", "answer_brier": "DOUBLE",
+        "judged_text": "VARCHAR", "statements": "JSON",
     },
     "messages": {
         "run_id": "VARCHAR", "rollout_id": "VARCHAR", "round": "INTEGER", "channel": "VARCHAR", "agent": "VARCHAR",
@@ -35,7 +36,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
 OPTIONAL_COLUMNS = frozenset((
     "panel", "answer", "right_answers", "answer_order", "argued_answers", "answer_scores", "p_right", "answer_brier",
     "words", "removed_words", "verified_quotes", "unverified_quotes", "over_limit_quotes", "quoted_words",
-    "selected", "score",
+    "selected", "score", "judged_text", "statements",
 ))  # fmt: skip
 """Columns that earlier versions did not write. A row without such a column has no value for it."""
 

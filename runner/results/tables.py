@@ -25,7 +25,7 @@ from runner.game.protocols.rounds import MessageCounts
 from runner.results.table_columns import COLUMNS
 from runner.rollouts.answer_record import ANSWER_COLUMNS
 from runner.rollouts.rollout import Call, Rollout
-from runner.rollouts.transcript import votes_json
+from runner.rollouts.transcript import statements_json, votes_json
 
 _CALL_COLUMNS = tuple(name for name in COLUMNS["completions"] if name not in ("run_id", "rollout_id"))
 
@@ -63,7 +63,7 @@ def _rollout_row(rollout: Rollout) -> dict[str, object]:
         "datapoint_id": job.datapoint.id,
         "repeat": job.repeat,
         "seed": job.seed,
-        "y": job.datapoint.label,
+        "y": rollout.label,
         "stance": rollout.stance,
         "decision": None if rollout.answers is not None else int(rollout.decision),
         "correct": rollout.correct,
@@ -79,6 +79,8 @@ def _rollout_row(rollout: Rollout) -> dict[str, object]:
         "verdicts": None if rollout.verdicts is None else [verdict.to_json() for verdict in rollout.verdicts],
         "stances_exchanged": job.stances_exchanged,
         "panel": None if rollout.panel is None else [judge.to_json() for judge in rollout.panel],
+        "judged_text": None if rollout.subject is None else rollout.subject.text,
+        "statements": statements_json(rollout),
         **(_NO_ANSWERS if rollout.answers is None else rollout.answers.columns()),
     }
 

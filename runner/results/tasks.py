@@ -19,11 +19,14 @@ import orjson
 from runner.base.hashing import tagged_hash
 from runner.base.storage.safe_files import open_to_read, read_bounded
 from runner.base.text import comma_join
+from runner.documents.dataclass_schema import from_plain
 from runner.game.prompts.sandbox import scan
-from runner.game.prompts.templates import MAX_BYTES, SUFFIX
+from runner.game.prompts.templates import MAX_BYTES, SUFFIX, stored_name
 from runner.game.protocols.ballot import ANSWERS
+from runner.game.protocols.checkers import CheckerSettings
 from runner.results.folder import RunFolder
 from runner.results.metric_definitions import RANKING_METRIC
+from runner.results.saved_spec import saved_value
 
 if TYPE_CHECKING:
     from runner.spec.assembly import Spec
@@ -179,7 +182,8 @@ class Task:
     def of_points(cls, folder: RunFolder, points: Iterable[PlayedDatapoint]) -> Task:
         """Return the task of a run that played these datapoints. Raises the same errors as `template_variables`."""
         columns: set[str] = set()
-        digests: list[tuple[str, str]] = []
+        checker = checker_digest(folder)
+        digests: list[tuple[str, str]] = [] if checker is None else [(checker, checker)]
         for point in points:
             columns.update(point.columns)
             digests.append((point.digest, point.earlier_digest))
@@ -204,6 +208,22 @@ class Task:
         """The id in version 1 of tasks, if it differs."""
         earlier_id = _task_id(self.earlier_content_sha256)
         return None if earlier_id == self.sha256 else earlier_id
+
+
+def checker_digest(folder: RunFolder) -> str | None:
+    """Return a hash of the rule that labels the answers of provers; None if the dataset has the labels.
+
+    Raises:
+        OSError: the saved spec or the function cannot be read.
+    """
+    settings = saved_value(folder, "dataset", "checker")
+    if settings is None:
+        return None
+    checker = from_plain(CheckerSettings, settings)
+    source = None
+    if checker.source_name is not None:
+        source = read_bounded(folder.path / "inputs" / "prompts" / stored_name(checker.source_name), MAX_BYTES).decode()
+    return tagged_hash("checker", [settings, source])
 
 
 def _task_id(content_sha256: str) -> str:

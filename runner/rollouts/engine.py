@@ -268,7 +268,8 @@ class Engine:
 
         async def reply(name: str) -> Reply:
             wait = self._await_replies
-            if self.protocol.step(turn.round).best_of is None:
+            step = self.protocol.step(turn.round)
+            if step.best_of is None and step.states is None:
                 return await agents[name].respond(observation, complete, wait_for_replies=wait)
             return await respond(agents, self.protocol, name, observation, complete, wait_for_replies=wait)
 

@@ -21,7 +21,7 @@ from runner.base.errors import (
 )
 from runner.base.value_class import value_class
 from runner.game.protocols.protocol import Decision, Protocol
-from runner.game.protocols.rounds import PendingTurn, Reply, Round, episode_rewards, play
+from runner.game.protocols.rounds import PendingTurn, Reply, Round, episode_rewards, find_subject, play
 from runner.models.interface import Completion, SampleKey, Usage
 from runner.models.logprobs import has_logprobs, logprobs_of_span, p_accept
 from runner.rollouts.agents.agent import Agent
@@ -81,7 +81,9 @@ class GameParts:
         calls.sort(key=lambda call: _call_order(protocol, call))
         if protocol.selections:
             calls = [_with_selection(call, rounds) for call in calls]
-        rewards = episode_rewards(protocol, rounds, is_labelled=job.datapoint.is_labelled)
+        subject = find_subject(protocol, rounds) if protocol.has_statements else None
+        is_labelled = job.datapoint.is_labelled or (subject is not None and subject.label is not None)
+        rewards = episode_rewards(protocol, rounds, is_labelled=is_labelled)
         stance = None if protocol.lists_answers else protocol.shared_stance(job.prover_stance)
         panel = None
         if protocol.file.panel is None:
@@ -93,7 +95,7 @@ class GameParts:
             job, tuple(rounds), decision, outcome, stance, rewards, calls, error,
             confidence_stated=stated, confidence_logprob=logprob, confidence_note=note,
             votes=(rounds[-1].votes if rounds else ()) or None, panel=panel,
-            answers=self._answers(rounds, calls, decision),
+            answers=self._answers(rounds, calls, decision), subject=subject,
         )  # fmt: skip
 
     def _answers(self, rounds: Sequence[Round], calls: Sequence[Call], decision: int) -> AnswerRecord | None:

@@ -52,7 +52,7 @@ LATER_MODEL_KEYS = ("logprobs", "top_logprobs", "from_run", "from_group", "answe
 """Keys of a model group added after 0.1.0. If they are null, the run's identity is the same as in 0.1.0."""
 
 
-LATER_SELECTION_KEYS = ("labels", "ids", "explode", "unique_by", "answers", "right_answers")
+LATER_SELECTION_KEYS = ("labels", "ids", "explode", "unique_by", "answers", "right_answers", "checker")
 """Keys of `dataset` added after 0.1.0. If they have their defaults, the run's identity is the same as in 0.1.0."""
 
 
@@ -107,6 +107,11 @@ def verdict_content(experiment: Experiment) -> dict[str, Any]:
     if verdict.form == "answer":
         del recorded["form"]
     return {"decision_format": format_, **({} if verdict == VerdictSettings() else {"verdict": recorded})}
+
+
+def checker_content(settings: DatasetSettings) -> dict[str, Any]:
+    """Return the settings that label the answers of provers; empty if the dataset has the labels, as in 0.1.0."""
+    return {} if settings.checker is None else {"checker": to_plain(settings.checker)}
 
 
 def judging_content(spec: Spec) -> dict[str, Any]:

@@ -6,7 +6,7 @@ same in both cases, so a difference means that the fact reaches the agent in ano
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from runner.game.protocols.ballot import CORRECT, INCORRECT
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import Message, Round
 from runner.game.protocols.schema import FORBIDDEN
+from runner.game.protocols.statements import MIN_CLAIMS, StatedParts, Statement
 from runner.rollouts.agents.agent import Agent
 from runner.rollouts.agents.selectors import Selector
 from runner.rollouts.job import Job
@@ -46,7 +47,7 @@ def flow_problems(plan: Plan) -> Iterator[Problem]:
             continue
         changes: dict[str, Callable[[Datapoint], Datapoint]] = {
             f"the column {column!r}": partial(_with_other_value, column=column)
-            for column in sorted(plan.spec.protocol.hidden_columns(agent.agent_name))
+            for column in sorted(agent.hidden_columns)
         }
         if agent.is_verifier or agent.agent_spec.stance not in (CORRECT, INCORRECT):
             changes["the label"] = _with_other_label
@@ -122,10 +123,13 @@ def _prompt(agent: Agent, point: Datapoint, round_: int, stance: int) -> object:
 
 def _earlier_rounds(protocol: Protocol, end: int) -> list[Round]:
     """Return the last rounds before a round, in which each speaker has said the same in each game."""
-    return [_sample_round(protocol.speakers(i, 0)) for i in range(max(0, end - MAX_ROUNDS), end)]
+    first = max(0, end - MAX_ROUNDS)
+    return [Round()] * first + [_sample_round(protocol, i) for i in range(first, end)]
 
 
-def _sample_round(speakers: Mapping[str, Sequence[str]]) -> Round:
+def _sample_round(protocol: Protocol, round_: int) -> Round:
+    speakers, step = protocol.speakers(round_, 0), protocol.step(round_)
     raw: dict[str, Any] = {name: f"the answer of {name}" for name in speakers}
     messages = [Message(channel, name, raw[name]) for name, channels in speakers.items() for channel in channels]
-    return Round(raw, messages)
+    statement = None if step.states in (None, "estimates") else Statement((f"text of round {round_}",) * MIN_CLAIMS)
+    return Round(raw, messages, stated=StatedParts(statement, picked=0 if step.pick_claim else None))

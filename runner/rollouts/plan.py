@@ -21,12 +21,14 @@ from runner.documents.dataclass_schema import to_plain
 from runner.game.protocols.tree_shape import TreeShape
 from runner.models.interface import SampleKey
 from runner.rollouts.agents.agent import Agent, AgentRuntime
+from runner.rollouts.agents.function_checkers import FunctionChecker, checker_name
 from runner.rollouts.agents.selectors import Selector, selector_group, selector_name
 from runner.rollouts.agents.whole_agent import OpenAiWholeAgent
 from runner.rollouts.identity import (
     MUTABLE_KEYS,
     MUTABLE_MODEL_KEYS,
     agent_content,
+    checker_content,
     design_content,
     judging_content,
     model_content,
@@ -76,6 +78,7 @@ class Plan:
                 **({} if self.tree_shape is None else {"tree": self.tree_shape.responses}),
                 **design_content(experiment.stances, self.seats),
                 **judging_content(self.spec),
+                **checker_content(experiment.dataset),
             },
         )
 
@@ -277,6 +280,7 @@ class Plan:
             for (speaker, _), best_of in protocol.selections.items():
                 group = selector_group(experiment, protocol, speaker, best_of)
                 groups[key][selector_name(speaker, best_of)] = group
+            groups[key] |= {checker_name(name): by_seat[name].model for name in self._checked_speakers}
         return groups
 
     def game_agents(self, *, swapped: bool | None = None) -> dict[str, Agent]:
@@ -286,7 +290,16 @@ class Plan:
         for (speaker, _), best_of in protocol.selections.items():
             experiment = agents[speaker].hyper_params
             agents[selector_name(speaker, best_of)] = Selector(experiment, runtime, speaker, protocol, best_of)
+        for name in self._checked_speakers:
+            agents[checker_name(name)] = FunctionChecker(agents[name].hyper_params, runtime, name, protocol)
         return agents
+
+    @property
+    def _checked_speakers(self) -> Sequence[str]:
+        """The provers whose answers or sub-claims a Python function labels."""
+        checker = self.spec.experiment.dataset.checker
+        is_function = checker is not None and checker.by == "function"
+        return self.spec.protocol.stating_provers if is_function else ()
 
     def agents(self, *, swapped: bool | None = None) -> dict[str, OpenAiWholeAgent]:
         """Return the agents by seat. They call no models unless the caller passes them a function for this."""

@@ -19,7 +19,8 @@ from runner.base.text import counted
 from runner.documents.dataclass_schema import to_plain
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import Message, MessageCounts, Reply, Round
-from runner.rollouts.identity import agent_content, model_content, protocol_content
+from runner.game.protocols.statements import StatedParts
+from runner.rollouts.identity import agent_content, checker_content, model_content, protocol_content
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.spec.loader import Spec
@@ -92,7 +93,9 @@ def _replies_of_others(played: Round, verifier: str) -> dict[str, Reply]:
 def _remove_calls(played: Round) -> Round:
     """Return a round without calls and retries: judging a debate requests no answers for its earlier rounds."""
     messages = tuple(played.messages)
-    return Round(dict(played.raw), messages, int(played.decision), dict(played.rewards), asked=frozenset())
+    return Round(
+        dict(played.raw), messages, int(played.decision), dict(played.rewards), asked=frozenset(), stated=played.stated
+    )
 
 
 def _round_fields(played: Round) -> dict[str, Any]:
@@ -101,6 +104,7 @@ def _round_fields(played: Round) -> dict[str, Any]:
         "messages": [_message_fields(message) for message in played.messages],
         "decision": int(played.decision),
         "rewards": dict(played.rewards),
+        **({} if played.stated is None else {"stated": played.stated.to_json()}),
     }
 
 
@@ -114,7 +118,8 @@ def _round(data: Mapping[str, Any]) -> Round:
         Message(channel, agent, text, *(MessageCounts(**count) for count in counts))
         for channel, agent, text, *counts in data["messages"]
     )
-    return _remove_calls(Round(data["raw"], messages, data["decision"], data["rewards"]))
+    stated = StatedParts.from_json(data["stated"]) if "stated" in data else None
+    return _remove_calls(Round(data["raw"], messages, data["decision"], data["rewards"], stated=stated))
 
 
 _HEADER_FIELDS = ("run_id", "identity", "journal_sha256", "context", "repeats", "left_out")
@@ -230,6 +235,7 @@ def debate_context(spec: Spec) -> dict[str, Any]:
         "seed": experiment.seed,
         "stances": experiment.stances,
         "seats": to_plain(experiment.seats),
+        **{f"dataset.{name}": value for name, value in checker_content(experiment.dataset).items()},
         **{f"protocol.{name}": value for name, value in rules.pop("parameters").items()},
         "protocol.use": tagged_hash("rules", rules),
     }

@@ -17,6 +17,7 @@ from runner.game.protocols.rounds import PendingTurn, Reply, Round
 from runner.models.interface import Request, SampleKey
 from runner.models.journal_records import CallRecord, EndedRecord
 from runner.rollouts.agents.agent import Agent, Observation
+from runner.rollouts.agents.function_checkers import find_checker
 from runner.rollouts.agents.selectors import find_selector
 from runner.rollouts.agents.votes import combine_votes, is_final
 from runner.rollouts.game_script import GAME_FAILURES, GameParts, calls_of, play_game
@@ -120,6 +121,14 @@ class GameRebuilder:
         )
 
     def _reply(self, parts: GameParts, agent: Agent, observation: Observation) -> Reply:
+        reply = self._unlabelled_reply(parts, agent, observation)
+        checker = find_checker(parts.agents, agent.agent_name, reply)
+        if checker is None or reply.statement is None:
+            return reply
+        texts = checker.observations(observation, reply.statement)
+        return checker.with_labels(reply, self._votes(parts, checker, texts))
+
+    def _unlabelled_reply(self, parts: GameParts, agent: Agent, observation: Observation) -> Reply:
         selector = find_selector(parts.agents, parts.protocol, agent.agent_name, observation.round)
         if selector is not None:
             candidates = self._votes(parts, agent, [observation] * selector.best_of.n)

@@ -15,6 +15,7 @@ from runner.base.value_class import value_class
 from runner.game.protocols.ballot import answer_position
 from runner.game.protocols.protocol import verdict_word
 from runner.game.protocols.rounds import Round
+from runner.game.protocols.statements import GameSubject
 from runner.models.interface import Usage
 from runner.models.logprobs import PAccept
 from runner.rollouts.answer_record import AnswerRecord, decision_fields
@@ -178,15 +179,28 @@ class Rollout:
     """The verdict of each judge, in the protocol's order, if a panel decides; else None."""
     answers: AnswerRecord | None = None
     """The listed answers of the game and the verdict on them; None if the protocol lists no answers."""
+    subject: GameSubject | None = None
+    """The answer or sub-claim that the game judges, if its protocol has steps that state them; else None."""
+
+    @property
+    def label(self) -> int | None:
+        """The label of what the game judges: a stated answer or sub-claim, or the datapoint; None if it is unknown."""
+        label = None if self.subject is None else self.subject.label
+        return self.job.datapoint.label if label is None else label
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether it is known which verdict is right."""
+        return self.label is not None or self.job.datapoint.is_labelled
 
     @property
     def correct(self) -> bool | None:
-        """Whether the verdict is right; None if transport failed or the datapoint has no label."""
-        if self.outcome == Outcome.TRANSPORT_FAILED or not self.job.datapoint.is_labelled:
+        """Whether the verdict is right; None if transport failed or the game has no label."""
+        if self.outcome == Outcome.TRANSPORT_FAILED or not self.is_labelled:
             return None
         if self.answers is not None:
             return self.outcome == Outcome.DECIDED and bool(self.answers.is_right)
-        return self.outcome == Outcome.DECIDED and self.decision == self.job.datapoint.label
+        return self.outcome == Outcome.DECIDED and self.decision == self.label
 
     def verdict_origin(self, *verifiers: str) -> str | None:
         """Return the run that the verdict was copied from; None if it is not a copy, or has answers of several runs.

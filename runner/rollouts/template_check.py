@@ -9,6 +9,7 @@ from runner.base.problems import Problem
 from runner.game.prompts.templates import CONFIDENCE, LAST_ROUND
 from runner.game.protocols.protocol import Protocol
 from runner.rollouts.agents.agent import Agent, Observation
+from runner.rollouts.agents.function_checkers import FunctionChecker
 from runner.rollouts.agents.selectors import Selector
 from runner.rollouts.information_flow import flow_problems
 from runner.rollouts.plan import Plan
@@ -60,9 +61,11 @@ def _with_all_rules(agents: Iterable[Agent], protocol: Protocol) -> Iterator[Age
 def _templates_with_rounds(plan: Plan, agent: Agent) -> Iterator[tuple[str, int]]:
     """Yield each template of an agent, as the suffix of its name, with each round that changes the template's text.
 
-    Only the variable `questions_left` depends on the round.
+    Only the variables `questions_left` and `states` depend on the round.
     """
     protocol, prompts = plan.spec.protocol, plan.spec.prompts
+    if isinstance(agent, FunctionChecker):
+        return
     if isinstance(agent, Selector):
         if agent.best_of.by != "function":
             yield f".{agent.best_of.by}", protocol.first_active_round(agent.speaker) or 0
@@ -70,10 +73,14 @@ def _templates_with_rounds(plan: Plan, agent: Agent) -> Iterator[tuple[str, int]
     used_variables = {*prompts.variables[agent.agent_name], *prompts.variables.get(agent.agent_name + CONFIDENCE, ())}
     rounds = [i for i in range(protocol.max_message_rounds) if agent.agent_name in protocol.can_be_active(i)]
     judge = agent.agent_name if agent.is_verifier else None
-    round_by_questions = {
-        protocol.questions_left(i, judge) if "questions_left" in used_variables else 0: i for i in reversed(rounds)
+    round_by_values = {
+        (
+            protocol.questions_left(i, judge) if "questions_left" in used_variables else 0,
+            protocol.step(i).states if "states" in used_variables else None,
+        ): i
+        for i in reversed(rounds)
     }
-    yield from (("", round_) for round_ in round_by_questions.values())
+    yield from (("", round_) for round_ in round_by_values.values())
     if agent.agent_spec.last_round_message:
         yield LAST_ROUND, protocol.max_message_rounds - 1
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, Self
 
-from runner.base.text import escape_controls
+from runner.base.text import escape_controls, in_one_line, shortened
 from runner.game.protocols.ballot import ANSWERS, letter_of
 from runner.game.protocols.protocol import Decision, label_player, label_word, stance_word, verdict_word
 from runner.game.protocols.protocol import Protocol as GameProtocol
+from runner.game.protocols.rounds import Round, find_subject
 from runner.rollouts.rollout import Outcome, Rollout
+
+MAX_STATED = 200
+"""Maximum number of characters of an answer or sub-claim in a line about a round."""
 
 
 class Variant(Protocol):
@@ -72,7 +76,7 @@ class RolloutTranscript:
     datapoint_id: str
     repeat: int
     label: int | None
-    """0 (reject is right) or 1 (accept is right); None if the datapoint has no label, or if it lists answers."""
+    """0 (reject is right) or 1 (accept is right); None if the game has no label, or if it lists answers."""
     columns: Mapping[str, Any]
     """The columns of the datapoint; listed answers are a mapping of the game's letters to texts."""
     messages: tuple[DeliveredMessage, ...]
@@ -110,6 +114,8 @@ class RolloutTranscript:
     """The letters of the right answers; None if they are not known, or if the protocol lists no answers."""
     answer_scores: Mapping[str, float] | None = None
     """The probability or score of each answer by its letter, if the verdict states it."""
+    statements: tuple[tuple[int, str], ...] = ()
+    """The number of a round, and a line about the answer, the sub-claims or the pick that the game continued with."""
 
     @classmethod
     def of(cls, rollout: Rollout, run_id: str, protocol: GameProtocol) -> Self:
@@ -127,7 +133,7 @@ class RolloutTranscript:
             for agent, text in played.raw.items()
         )
         return cls(
-            run_id, job.rollout_id, point.id, job.repeat, point.label, shown_columns(rollout), tuple(messages),
+            run_id, job.rollout_id, point.id, job.repeat, rollout.label, shown_columns(rollout), tuple(messages),
             tuple(answers),
             decision=int(rollout.decision) if rollout.outcome == Outcome.DECIDED and listed is None else None,
             correct=rollout.correct, outcome=rollout.outcome.value, rewards=dict(rollout.rewards), error=rollout.error,
@@ -137,6 +143,11 @@ class RolloutTranscript:
             answer=None if listed is None else listed.chosen_letter,
             right_answers=None if right is None else tuple(right.split(", ")),
             answer_scores=None if listed is None else listed.columns()["answer_scores"],
+            statements=tuple(
+                (number, line)
+                for number in range(len(rollout.rounds))
+                for line in describe_statements(protocol, rollout.rounds, number)
+            ),
         )  # fmt: skip
 
     @property
@@ -173,6 +184,7 @@ class RolloutTranscript:
         senders = {(message.round, message.agent) for message in self.messages}
         silent = [answer for answer in self.answers if (answer.round, answer.agent) not in senders]
         entries += [(answer.round, f"{self.player(answer.agent)}, to no one", answer.text) for answer in silent]
+        entries += [(number, "after this round", line) for number, line in self.statements]
         for round_, heading, text in sorted(entries, key=lambda entry: entry[0]):
             yield f"\n[round {round_}] {heading}:"
             yield "\n".join("  " + line for line in text.split("\n"))
@@ -192,6 +204,30 @@ def votes_json(rollout: Rollout) -> list[int] | list[str] | None:
     return list(rollout.votes) if rollout.answers is None else [verdict_word(vote) for vote in rollout.votes]
 
 
+def statements_json(rollout: Rollout) -> list[dict[str, Any]] | None:
+    """Return what messages of a game state, by round, as JSON data; None if nothing is stated."""
+    parts = [(number, played.stated) for number, played in enumerate(rollout.rounds) if played.stated is not None]
+    return [{"round": number, **stated.to_json()} for number, stated in parts] or None
+
+
+def describe_statements(protocol: GameProtocol, rounds: Sequence[Round], number: int) -> list[str]:
+    """Return lines about what the messages of a round state: the answer to judge, labels, and the picked sub-claim."""
+    stated = rounds[number].stated
+    if stated is None:
+        return []
+    subject, lines = find_subject(protocol, rounds[: number + 1]), list[str]()
+    text = f"{shortened(in_one_line(subject.text or ''), MAX_STATED)}"
+    label = "" if subject.label is None else f" (label: {label_word(subject.label)})"
+    if stated.statement is not None and protocol.step(number).states == "answer":
+        lines.append(f"the answer that is judged: {text}{label}")
+    elif stated.statement is not None and stated.statement.labels:
+        labels = [f"{i} {label_word(value)}" for i, value in enumerate(stated.statement.labels, 1)]
+        lines.append(f"labels of the sub-claims: {', '.join(labels)}")
+    if stated.picked is not None:
+        lines.append(f"the game continues with claim {stated.picked + 1}: {text}{label}")
+    return lines
+
+
 def shown_columns(rollout: Rollout) -> dict[str, Any]:
     """Return the columns of a game's datapoint, with listed answers by the letters of this game."""
     columns = dict(rollout.job.datapoint.columns)
@@ -199,8 +235,8 @@ def shown_columns(rollout: Rollout) -> dict[str, Any]:
 
 
 def shown_label(rollout: Rollout) -> int | str | None:
-    """Return the label of a game's datapoint, or the letters of the right answers in this game."""
-    return rollout.job.datapoint.label if rollout.answers is None else rollout.answers.right_letters
+    """Return the label of a game, or the letters of the right answers in this game."""
+    return rollout.label if rollout.answers is None else rollout.answers.right_letters
 
 
 def shown_decision(rollout: Rollout) -> int | str | None:

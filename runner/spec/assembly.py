@@ -33,6 +33,7 @@ from runner.game.protocols.schema import Parameters
 from runner.models.prices import PriceBasis
 from runner.spec import chat_formats
 from runner.spec.checks.agents import agent_problems, group_problems
+from runner.spec.checks.checkers import checker_of, checker_problems, reference_problems
 from runner.spec.checks.columns import column_problems, protocol_column_problems
 from runner.spec.checks.decisions import decision_problems
 from runner.spec.checks.execution import execution_problems
@@ -197,6 +198,9 @@ def assemble(layered: LayeredData, inputs: LoadedInputs) -> Spec:
         problems.extend(column_problems(dataset, prompts, place))
     if dataset is not None and protocol is not None:
         problems.extend(protocol_column_problems(dataset, protocol, layered.place(("protocol", "use"))))
+    if dataset is not None:
+        place = layered.place(("dataset", "checker", "column"))
+        problems.extend(reference_problems(dataset, checker_of(sound), place))
     if problems or dataset is None or protocol is None or prompts is None:
         raise SpecError(problems if filled_agents is None else filled_agents.as_written(problems))
     origin = SpecOrigin(named_files=_named_files(layered, protocol, prompts))
@@ -214,6 +218,7 @@ def _check_sections(
         yield from verdict_problems(layered, protocol, sound)
         yield from panel_problems(layered, protocol, sound)
         yield from section_problems(layered, protocol, sound)
+        yield from checker_problems(layered, protocol, sound)
     yield from decision_problems(layered, sound, saved=saved)
     yield from group_problems(layered, sound)
     yield from model_problems(layered, sound, saved=saved)
@@ -508,5 +513,6 @@ def _load_prompts(
     decision_format = from_plain(DecisionFormat, sound.section("decision_format"))
     marker = decision_format.confidence if states_confidence else None
     return load_prompts(
-        folder, protocol, columns, place, may_quote, names_columns=names_columns, confidence=marker, otherwise=fallback
-    )
+        folder, protocol, columns, place, may_quote, names_columns=names_columns, confidence=marker, otherwise=fallback,
+        checker=checker_of(sound),
+    )  # fmt: skip

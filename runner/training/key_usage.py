@@ -5,6 +5,7 @@ Commands print them, and a fetched (downloaded) plan needs the user's permission
 
 from __future__ import annotations
 
+from runner.game.prompts.templates import CHECKER
 from runner.models.api_keys import KeyUse, host_uses, key_uses
 from runner.models.settings import ModelSettings
 from runner.runs.execution.spending import used_models
@@ -15,11 +16,13 @@ from runner.training.trainer_files import shown_files
 def key_uses_of(plan: AnyPlan) -> tuple[KeyUse, ...]:
     """Return the variables that a plan sends to its models' servers (also for fine-tuning) and to its trainers.
 
-    The Python functions that select candidates are programs, too.
+    The Python functions that select candidates or label answers are programs, too.
     """
     models = _models(plan).values()
     prompts = (plan.spec.prompts, *plan.spec.player_prompts.values())
-    functions = [(("python", f"{name}.py"), ()) for templates in prompts for name in templates.functions]
+    functions = [
+        (("python", f"{name.removesuffix(CHECKER)}.py"), ()) for templates in prompts for name in templates.functions
+    ]
     if not isinstance(plan, TrainingPlan) or plan.training.rerun_tests is not None:
         return key_uses(models, functions)
     stored = plan.spec.trainer_files

@@ -12,6 +12,7 @@ from runner.game.protocols.answer_parser import DecisionFormat, parse_answer
 from runner.game.protocols.loader import builtin_names, load_protocol
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import FinishedGame, PendingTurn, Reply, play
+from runner.game.protocols.statements import Statement
 from runner.rollouts.agents.whole_agent import AgentRuntime, OpenAiWholeAgent
 from runner.spec.experiment import Experiment
 from tests.support.paths import ROOT
@@ -21,6 +22,9 @@ ABOUT_CODE = [name for name in builtin_names() if (ROOT / "prompts" / "code_vali
 
 ONE_VERIFIER = [name for name in ABOUT_CODE if load_protocol(name).file.panel is None]
 """The built-in protocols without a panel."""
+
+STATED = {"answer": "\nAnswer: 7", "claims": "\nClaim 1: a\nClaim 2: b", "estimates": "\nClaim 1: 60%\nClaim 2: 0.4"}
+"""Texts that state what a step of a protocol requires."""
 
 STRICT = DecisionFormat()
 LENIENT = DecisionFormat(lenient=True)
@@ -80,7 +84,10 @@ def play_game(
             for name in turn.speakers:
                 text = says(turn, name)
                 parsed = parse_answer(protocol, name, turn.round, text, STRICT)
-                replies[name] = Reply(text, parsed.messages, parsed.decision)
+                statement = Statement(parsed.texts) if parsed.texts else None
+                replies[name] = Reply(
+                    text, parsed.messages, parsed.decision, statement=statement, estimates=parsed.estimates
+                )
             turn = game.send(replies)
     except StopIteration as end:
         game_result: FinishedGame = end.value
@@ -94,6 +101,7 @@ def make_undecided_speaker(protocol: Protocol) -> Callable[[PendingTurn, str], s
         text = f"{name} in round {turn.round}"
         if protocol.agent_spec(name).stance == "open":
             text = f"Answer: A\n{text}"
+        text += STATED.get(protocol.step(turn.round).states or "", "")
         return text if len(channels) == 1 else "\n".join(f"{headers[c]} {text}" for c in channels)
 
     return says

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from runner.rollouts.estimate import CostEstimate
     from runner.rollouts.plan import Plan
     from runner.runs.tournaments.plan import TournamentPlan
-    from runner.spec.datasets.loader import Datapoint, Dataset
+    from runner.spec.datasets.loader import Datapoint
     from runner.spec.experiment import Experiment
     from runner.spec.loader import Spec
     from runner.training.plan import AnyPlan
@@ -123,7 +123,7 @@ def _show_run(point: SpecPoint) -> None:
     say(f"{point.path}: no errors. {_describe_run(point.plan, first_plan)}")
     if spec.point:
         say(f"with {format_point(spec.point)}")
-    labels = _describe_labels(spec.dataset, datapoints)
+    labels = _describe_labels(spec, datapoints)
     say(f"on {counted(len(datapoints), 'datapoint')} ({labels}).")
     blocks = [] if is_tournament else _describe_blocks(first_plan)
     lines = (*shard_lines(first_plan), *_describe_workers(spec), *blocks)
@@ -131,8 +131,11 @@ def _show_run(point: SpecPoint) -> None:
         say(line)
 
 
-def _describe_labels(dataset: Dataset, datapoints: Sequence[Datapoint]) -> str:
-    """Return the number of right solutions, or the numbers of answers if they are listed."""
+def _describe_labels(spec: Spec, datapoints: Sequence[Datapoint]) -> str:
+    """Return the number of right solutions, the numbers of answers if they are listed, or what labels answers."""
+    dataset, checker = spec.dataset, spec.experiment.dataset.checker
+    if checker is not None:
+        return f"answers are labelled by {checker.describe()}"
     counts = sorted({point.answer_count for point in datapoints if point.answer_count is not None})
     if counts:
         numbers = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
@@ -285,6 +288,7 @@ def _as_json(point: SpecPoint) -> dict[str, object]:
         "datapoints": len(plan.games.points),
         "shard": shard_as_json(plan.games),
         "protocol": spec.protocol.name,
+        "labels": _describe_labels(spec, plan.games.points),
         "plays_per_block": len(plan.games.variants),
         "schedule": schedule_as_json(spec.protocol, both_stances=spec.experiment.stances is not None),
         "keys": [

@@ -12,7 +12,6 @@ from runner.cli.terminal.output import describe_usage, note, print_heading, prin
 from runner.cli.terminal.run_problems import print_problem_warning
 from runner.cli.terminal.tournament_tables import show_tournament
 from runner.results.leaderboard.results_folder import Results
-from runner.results.leaderboard.rows import saved_value
 from runner.results.manifest import Manifest, Status, verifiers_of
 from runner.results.metric_computation import NO_LABELS
 from runner.results.metric_definitions import RANKING_METRIC
@@ -26,6 +25,7 @@ from runner.results.metric_rows import (
     signal_rows,
 )
 from runner.results.metrics_file import MetricRow, find_metric_row
+from runner.results.saved_spec import saved_value
 from runner.results.sweep_points import format_point
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.stored_problems import collect_problems, load_problems

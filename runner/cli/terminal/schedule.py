@@ -10,6 +10,7 @@ from runner.base.text import comma_join, counted
 from runner.cli.terminal.output import format_range, print_table, say
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.schedule import ScheduledRound, Stretch, fold_rounds, schedule
+from runner.game.protocols.statements import MIN_CLAIMS
 
 COLUMNS = ("round", "speaks", "in channel", "heard by", "may decide")
 
@@ -23,7 +24,7 @@ def show_schedule(protocol: Protocol, *, both_stances: bool = False) -> None:
             rows.extend(_round_rows(number, rounds[number]))
         rows.extend((repeats, f"as {original}", "", "", "") for repeats, original in _describe_repeats(stretch))
     print_table(COLUMNS, rows, title=f"schedule of {protocol.name}: {counted(len(rounds), 'round')} at most")
-    for line in describe_random_choices(protocol, both_stances=both_stances):
+    for line in (*describe_statements(protocol), *describe_random_choices(protocol, both_stances=both_stances)):
         say(line)
 
 
@@ -55,15 +56,30 @@ def _describe_repeats(stretch: Stretch) -> Iterator[tuple[str, str]]:
         yield format_range(full_cycles_end + 1, stretch.until), original
 
 
+def describe_statements(protocol: Protocol) -> Iterator[str]:
+    """Yield a sentence for each round whose message states an answer, sub-claims or probabilities."""
+    things = {
+        "answer": "the answer that is judged",
+        "claims": f"{MIN_CLAIMS} to {protocol.parameters.max_claims} sub-claims",
+        "estimates": "the probability of each sub-claim",
+    }
+    for number in range(min(len(protocol.steps), protocol.max_message_rounds)):
+        step = protocol.step(number)
+        if step.states is not None:
+            yield f"round {number}: {comma_join(step.speak)} states {things[step.states]}"
+
+
 def describe_random_choices(protocol: Protocol, *, both_stances: bool = False) -> Iterator[str]:
     """Yield a sentence for each random choice that differs between rollouts.
 
     With `both_stances`, the stance is not chosen at random, since each datapoint is played with both.
     """
     for number in range(min(len(protocol.steps), protocol.max_message_rounds)):
-        if protocol.step(number).draw == "one" and len(protocol.can_be_active(number)) > 1:
-            names = " or ".join(protocol.can_be_active(number))
-            yield f"round {number}: one of {names}, chosen by the rollout's seed"
+        step = protocol.step(number)
+        if step.draw == "one" and len(step.speak) > 1:
+            yield f"round {number}: one of {' or '.join(step.speak)}, chosen by the rollout's seed"
+        if step.pick_claim:
+            yield f"round {number}: then the rollout's seed picks a sub-claim, and the game continues with it"
     for agent in protocol.agent_names if protocol.parameters.randomize_channel_order else ():
         for entry in protocol.agent_spec(agent).channel_order or ():
             if not isinstance(entry, str) and len(entry) > 1:
@@ -79,4 +95,5 @@ def describe_random_choices(protocol: Protocol, *, both_stances: bool = False) -
 
 def schedule_as_json(protocol: Protocol, *, both_stances: bool = False) -> dict[str, Any]:
     rounds = [{"round": number, **asdict(scheduled)} for number, scheduled in enumerate(schedule(protocol))]
-    return {"rounds": rounds, "drawn": list(describe_random_choices(protocol, both_stances=both_stances))}
+    drawn = list(describe_random_choices(protocol, both_stances=both_stances))
+    return {"rounds": rounds, "drawn": drawn, "states": list(describe_statements(protocol))}

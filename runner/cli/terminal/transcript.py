@@ -12,7 +12,14 @@ from runner.game.protocols.rounds import Round
 from runner.game.protocols.speeches import private_notes
 from runner.models.journal_records import FailureRecord
 from runner.rollouts.rollout import RoundVerdict
-from runner.rollouts.transcript import describe_confidence, describe_variant, shown_columns, shown_label, shown_stances
+from runner.rollouts.transcript import (
+    describe_confidence,
+    describe_statements,
+    describe_variant,
+    shown_columns,
+    shown_label,
+    shown_stances,
+)
 from runner.runs.finished.rollout_details import RecordedAnswer, RolloutDetails
 
 AGENT_COLORS = ("36", "33", "35", "32", "34", "31")
@@ -63,6 +70,9 @@ class _TranscriptPrinter:
         for number, played in self.details.rounds(round_number):
             for agent in self.details.speakers(number, played):
                 self._print_turn(number, played, agent)
+            for line in describe_statements(protocol, rollout.rounds, number) if played is not None else ():
+                say()
+                self._print_lines(f"[round {number}] {line}")
             self._print_protocol_decision(number, played)
         verdict, label = verdict_word(rollout.decision), label_word(shown_label(rollout))
         correctness = correct_word(rollout.correct, rollout.decision)

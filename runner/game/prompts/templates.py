@@ -17,14 +17,19 @@ from runner.base.problems import Place, Problem
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import comma_join, did_you_mean, did_you_mean_file
 from runner.game.prompts.sandbox import SandboxedTemplate, scan, variables_of
+from runner.game.protocols.answer_verdicts import ANSWER_MARKER
 from runner.game.protocols.ballot import ANSWERS
+from runner.game.protocols.checkers import CheckerSettings
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.schema import FORBIDDEN
+from runner.game.protocols.statements import GameSubject
 
 SUFFIX = ".jinja"
 LAST_ROUND = ".last_round"
 FUNCTION = ".function"
 """Suffix of the name of a Python file that selects candidates."""
+CHECKER = ".checker"
+"""Suffix of the name of a Python file that labels answers. Its file is `MODULE.py`, as the spec names it."""
 CONFIDENCE = ".confidence"
 """Suffix of the template that asks a verifier for its confidence. Its text is appended to the instructions."""
 MAX_BYTES = 64 << 10
@@ -61,13 +66,24 @@ ANSWER_VARIABLES: Mapping[str, str] = {
 """Further variables in protocols with `answers: listed`. `stance` is then the letter of the answer that the agent
 argues for, or `open`. There are no variables `accept`, `reject` and `confidence_marker`."""
 
+STATEMENT_VARIABLES: Mapping[str, str] = {
+    "answer_marker": "the text before the answer that a message with `states: answer` must state: `Answer:`",
+    "states": "what the agent's message must state: `answer`, `claims`, `estimates`, or empty",
+    "sub_claim": "the sub-claim with which the game continues; empty before one is picked",
+    "sub_claims": "the list of the sub-claims that wait for their probabilities",
+    "depth": "the number of sub-claims that were picked so far",
+    "max_depth": "the number of sub-claims that are picked in the whole game",
+    "max_claims": "the maximum number of sub-claims of a claim",
+}
+"""Further variables in protocols whose steps have the key `states`."""
+
 _BINARY_VARIABLES = ("accept", "reject", "confidence_marker")
 
 
 def variables_for(protocol: Protocol) -> Mapping[str, str]:
     """Return the variables that templates of a protocol may use in addition to the datapoint's columns."""
     if not protocol.lists_answers:
-        return VARIABLES
+        return {**VARIABLES, **STATEMENT_VARIABLES} if protocol.has_statements else VARIABLES
     return {**{name: text for name, text in VARIABLES.items() if name not in _BINARY_VARIABLES}, **ANSWER_VARIABLES}
 
 
@@ -181,7 +197,7 @@ class PromptSet:
 
     @property
     def functions(self) -> list[str]:
-        """The names of the Python functions that select candidates."""
+        """The names of the Python files that select candidates or label answers."""
         return [name for name in self.sources if is_function(name)]
 
     @cached_property
@@ -202,18 +218,18 @@ def template_names(protocol: Protocol) -> list[str]:
     return [*names, *dict.fromkeys(selectors)]
 
 
-STORED_SUFFIXES = (SUFFIX, f"{FUNCTION}.py.txt")
+STORED_SUFFIXES = (SUFFIX, f"{FUNCTION}.py.txt", f"{CHECKER}.py.txt")
 """The ends of the names of files that a run's folder of prompts has."""
 
 
 def is_function(name: str) -> bool:
-    """Return whether a name is that of a Python function that selects candidates, and not of a template."""
-    return name.endswith(FUNCTION)
+    """Return whether a name is that of a Python file, and not of a template."""
+    return name.endswith((FUNCTION, CHECKER))
 
 
 def stored_name(name: str) -> str:
     """Return the name of the file that stores a template or function with a run. Python never imports it."""
-    return name.removesuffix(FUNCTION) + STORED_SUFFIXES[is_function(name)]
+    return name + (".py.txt" if is_function(name) else SUFFIX)
 
 
 def template_of_file(file_name: str) -> str | None:
@@ -225,22 +241,33 @@ def template_of_file(file_name: str) -> str | None:
 
 def source_path(folder: Path, name: str) -> Path:
     """Return the file of a template or function in a folder of prompts, or in the folder of a run's prompts."""
-    path = folder / (f"{name}.py" if is_function(name) else name + SUFFIX)
-    return path if not is_function(name) or path.exists() else folder / stored_name(name)
+    if not is_function(name):
+        return folder / (name + SUFFIX)
+    path = folder / f"{name.removesuffix(CHECKER)}.py"
+    stored = folder / stored_name(name)
+    return stored if stored.exists() and not path.exists() else path
 
 
-def function_problems(source: str, file: Place) -> Iterable[Problem]:
-    """Yield the problem of a Python file that cannot select candidates. The file is not executed."""
+_SELECTOR_CALL = "select(candidates, game) that returns the index of the best candidate"
+_CHECKER_CALL = "{}(text, columns) that returns whether an answer or sub-claim is right"
+
+
+def function_problems(source: str, file: Place, checker: str | None = None) -> Iterable[Problem]:
+    """Yield the problem of a Python file without the function that selects candidates, or the function `checker`.
+
+    The file is not executed.
+    """
     try:
         functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
     except (SyntaxError, ValueError) as error:
         line, message = getattr(error, "lineno", None) or 1, f"not valid Python: {getattr(error, 'msg', error)}"
         yield Problem(_line_place(file, line, 1, source), "", message, "a Python file that cannot be used")
         return
-    select = next((function for function in functions if function.name == "select"), None)
-    if select is None or len(select.args.args) != 2:
-        message = "the file needs a function select(candidates, game) that returns the index of the best candidate"
-        yield Problem(_line_place(file, 1 if select is None else select.lineno, 1, source), "", message, message)
+    function = next((function for function in functions if function.name == (checker or "select")), None)
+    if function is None or len(function.args.args) != 2:
+        call = _SELECTOR_CALL if checker is None else _CHECKER_CALL.format(checker)
+        message = f"the file needs a function {call}"
+        yield Problem(_line_place(file, 1 if function is None else function.lineno, 1, source), "", message, message)
 
 
 def load_prompts(
@@ -254,22 +281,24 @@ def load_prompts(
     confidence: str | None = None,
     otherwise: Path | None = None,
     agents: Collection[str] | None = None,
+    checker: CheckerSettings | None = None,
 ) -> PromptSet:
     """Read a protocol's templates, and check their variables against the columns of the dataset (None: unknown).
 
     A template that is missing in the folder is read from the folder `otherwise`, but at least one template of the
     verifier must be there. `shows` returns whether messages may quote a file. With `names_columns`, hints may name
     columns. `confidence` is the marker before a stated confidence, which a template must ask for, or None. With
-    `agents`, only the templates of these agents are read.
+    `agents`, only the templates of these agents are read. `checker` labels the answers of provers, so no template may
+    use its column.
 
     Raises:
         SpecError: templates are missing or not valid, use unknown variables or the label; lists all problems.
     """
     if not folder.is_dir():
         raise SpecError([Problem(place, "prompts", f"no folder {str(folder)!r}; set a folder of templates")])
-    names = _names_to_load(folder, protocol, agents, with_confidence=confidence is not None)
+    names = _names_to_load(folder, protocol, agents, checker, with_confidence=confidence is not None)
     inherited = [] if otherwise is None else [name for name in names if not source_path(folder, name).exists()]
-    loader = _TemplateLoader(protocol, columns, place, names_columns=names_columns)
+    loader = _TemplateLoader(protocol, columns, place, names_columns, checker)
     missing = _verifier_template_problem(protocol.verifier_name, {*names} - {*inherited}, folder) if inherited else None
     if missing is not None:
         loader.problems.append(Problem(place, "prompts", missing))
@@ -288,13 +317,20 @@ def load_prompts(
 
 
 def _names_to_load(
-    folder: Path, protocol: Protocol, agents: Collection[str] | None, *, with_confidence: bool
+    folder: Path,
+    protocol: Protocol,
+    agents: Collection[str] | None,
+    checker: CheckerSettings | None,
+    *,
+    with_confidence: bool,
 ) -> list[str]:
     """Return the names of the templates of these agents, with the templates for a confidence that the folder has."""
     confidence_templates = [name + CONFIDENCE for name in protocol.verifier_names] if with_confidence else []
     extra = [name for name in confidence_templates if (folder / (name + SUFFIX)).is_file()]
     names = [*template_names(protocol), *extra]
-    return names if agents is None else [name for name in names if name.partition(".")[0] in agents]
+    if agents is not None:
+        names = [name for name in names if name.partition(".")[0] in agents]
+    return names if checker is None or checker.source_name is None else [*names, checker.source_name]
 
 
 @dataclass
@@ -305,6 +341,7 @@ class _TemplateLoader:
     columns: Iterable[str] | None
     place: Place
     names_columns: bool
+    checker: CheckerSettings | None
     sources: dict[str, str] = field(default_factory=dict)
     files: dict[str, Place] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -327,10 +364,12 @@ class _TemplateLoader:
 
     def _check(self, name: str, source: str, file: Place) -> Iterable[Problem]:
         if is_function(name):
-            return function_problems(source, file)
+            is_checker = self.checker is not None and name == self.checker.source_name
+            return function_problems(source, file, self.checker.function_name if self.checker and is_checker else None)
         return template_problems(
             source, file, self.columns, names_columns=self.names_columns,
             hidden=self.protocol.hidden_columns(name.partition(".")[0]), runner_variables=variables_for(self.protocol),
+            reference=None if self.checker is None else self.checker.column,
         )  # fmt: skip
 
 
@@ -395,10 +434,12 @@ def template_problems(
     names_columns: bool,
     hidden: frozenset[str] = frozenset(),
     runner_variables: Mapping[str, str] = VARIABLES,
+    reference: str | None = None,
 ) -> Iterable[Problem]:
     """Yield the problems of a template, for a dataset with these columns (None: unknown).
 
-    `hidden` are columns that the template's agent must not see.
+    `hidden` are columns that the template's agent must not see. `reference` is the column that a checker compares
+    answers with, which no agent may see.
     """
     scan_result = scan(source)
     for line, message in scan_result.refused:
@@ -409,6 +450,9 @@ def template_problems(
         place = _variable_place(name, line, source, file)
         if name in FORBIDDEN:
             yield Problem(place, name, "the label must not reach a prompt; remove the variable")
+        elif name == reference:
+            message = "the column has the right answer (dataset.checker.column), which must not reach a prompt"
+            yield Problem(place, name, f"{message}; remove the variable")
         elif name in hidden:
             message = "this agent must not see the column, because the protocol's `private` does not list the agent"
             yield Problem(place, name, f"{message}; remove the variable, or add the agent to private.{name}")
@@ -426,6 +470,8 @@ def _hint_for_variable(name: str, runner_variables: Mapping[str, str]) -> str:
     """Return a hint for a variable that exists only in protocols with other verdicts; empty for other names."""
     if name in ANSWER_VARIABLES and name not in runner_variables:
         return "; this variable needs a protocol with answers: listed"
+    if name in STATEMENT_VARIABLES and name not in runner_variables:
+        return "; this variable needs a protocol with a step that has the key states"
     if name in VARIABLES and name not in runner_variables:
         return "; this protocol lists answers, so use decision_line and answers instead"
     return ""
@@ -479,6 +525,28 @@ def own_variables(
         "speech_candidates": [],
         "scratchpad_marker": protocol.agent_spec(agent).scratchpad or "",
         **({} if protocol.lists_answers else binary),
+        **(_statement_variables(protocol, agent, round_) if protocol.has_statements else {}),
+    }
+
+
+def _statement_variables(protocol: Protocol, agent: str, round_: int) -> dict[str, Any]:
+    """Return the variables about statements, as they are before the first message."""
+    speaks = round_ < protocol.max_message_rounds and agent in protocol.can_be_active(round_)
+    return {
+        "answer_marker": ANSWER_MARKER,
+        "states": (protocol.step(round_).states or "") if speaks else "",
+        "max_depth": protocol.parameters.max_depth,
+        "max_claims": protocol.parameters.max_claims,
+        **subject_variables(GameSubject()),
+    }
+
+
+def subject_variables(subject: GameSubject) -> dict[str, Any]:
+    """Return the variables about the sub-claims of a game."""
+    return {
+        "sub_claim": (subject.text or "") if subject.depth else "",
+        "sub_claims": [] if subject.claims is None else list(subject.claims.texts),
+        "depth": subject.depth,
     }
 
 

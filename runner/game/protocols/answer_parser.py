@@ -12,6 +12,7 @@ from runner.game.protocols.answer_verdicts import ANSWER_MARKER, VerdictForm, pa
 from runner.game.protocols.ballot import FIRST_ANSWER, MAX_ANSWERS, OPEN, letter_of
 from runner.game.protocols.confidence import lenient_pattern, lenient_prefix, stated_confidence
 from runner.game.protocols.protocol import Decision, Protocol
+from runner.game.protocols.statements import stated_estimates, stated_texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,10 @@ class ParsedAnswer:
     """P(accept), from 0 to 1, if a decision must state one."""
     numbers: tuple[float, ...] | None = None
     """The probability or score of each listed answer, if a decision must state them."""
+    texts: tuple[str, ...] = ()
+    """The answer or the sub-claims that the message states, if the step requires them."""
+    estimates: tuple[float, ...] = ()
+    """The probability of each sub-claim, if the step requires them."""
 
 
 def parse_answer(
@@ -65,13 +70,15 @@ def parse_answer(
 
     Only the answer of a verifier that may decide can be a decision; a prover's text is always a message. If the agent
     speaks in several channels, the text is split at their headers, and text before the first header is dropped.
-    With listed answers, `answer_count` is their number and `form` the form of a decision.
+    With listed answers, `answer_count` is their number and `form` the form of a decision. If the step requires
+    probabilities of sub-claims, it is the number of these.
 
     Raises:
         InvalidDecisionError: the answer announces a decision, but has none; or a prover that chooses the answer that it
             argues for does not state it in its first message.
         InvalidConfidenceError: a decision does not state its confidence as one readable number.
         NotAllActiveChannelsInResponseError: a channel's header is missing.
+        StatementError: the message does not state what the step requires.
         AgentNotActiveInChannelError: the agent does not speak in this round.
     """
     channels = protocol.can_be_active(round_).get(agent) if round_ < protocol.max_message_rounds else None
@@ -88,12 +95,19 @@ def parse_answer(
         decision = _decision(text, format_)
         if decision is not Decision.NONE:
             # The other members of a panel may hear the verdict; without a panel, the game ends.
-            messages = dict.fromkeys(channels, text) if protocol.file.panel is not None else None
+            verdict_messages = dict.fromkeys(channels, text) if protocol.file.panel is not None else None
             confidence = _accept_probability(text, decision, format_) if states_confidence else None
-            return ParsedAnswer(messages, decision, confidence)
+            return ParsedAnswer(verdict_messages, decision, confidence)
     if len(channels) == 1:
-        return ParsedAnswer({channels[0]: text}, Decision.NONE)
-    return ParsedAnswer(_split_at_headers(text, channels, protocol.agent_spec(agent).headers), Decision.NONE)
+        messages: Mapping[str, str] = {channels[0]: text}
+    else:
+        messages = _split_at_headers(text, channels, protocol.agent_spec(agent).headers)
+    kind = protocol.step(round_).states
+    if kind is None:
+        return ParsedAnswer(messages, Decision.NONE)
+    if kind == "estimates":
+        return ParsedAnswer(messages, Decision.NONE, estimates=stated_estimates(text, answer_count))
+    return ParsedAnswer(messages, Decision.NONE, texts=stated_texts(text, kind, protocol.parameters.max_claims))
 
 
 def _check_stated_answer(protocol: Protocol, agent: str, round_: int, text: str, count: int) -> None:

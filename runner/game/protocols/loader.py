@@ -202,6 +202,7 @@ def _step_problems(file: ProtocolFile, layered: LayeredData, index: int) -> Iter
     step = file.cycle[index]
     for speaker, channels in step.speak.items():
         yield from _speaker_problems(file, layered, index, speaker, channels)
+    yield from _statement_problems(file, layered, index)
     if step.best_of is None:
         return
     judges = [name for name, agent in file.agents.items() if agent.role == "verifier"]
@@ -211,6 +212,39 @@ def _step_problems(file: ProtocolFile, layered: LayeredData, index: int) -> Iter
     if step.best_of.by == "judge" and (len(judges) > 1 or file.answers == "listed"):
         message = "`judge` needs a single verifier that accepts or rejects; choose another selector"
         yield _problem_at(layered, "cycle", index, "best_of", "by")(message)
+
+
+def _statement_problems(file: ProtocolFile, layered: LayeredData, index: int) -> Iterator[Problem]:
+    """Yield a problem for a step whose messages cannot state what it requires, or after which nothing can be picked."""
+    step, kind = file.cycle[index], file.cycle[index].states
+    if kind is None and not step.pick_claim:
+        return
+    problem = _problem_at(layered, "cycle", index, "pick_claim" if kind is None else "states")
+    provers = [name for name in step.speak if name in file.agents and file.agents[name].role == "prover"]
+    if kind not in ("claims", "estimates") and step.pick_claim:
+        yield problem("a sub-claim is picked after a step with states: claims or states: estimates; move this key")
+    if file.answers == "listed":
+        yield problem("the verifier chooses from listed answers, so no message can state another one; remove this key")
+    if kind is not None and len(step.speak) != 1:
+        yield problem(f"exactly one agent must speak in a step that states {kind}; split the step")
+    elif kind in ("answer", "claims") and not provers:
+        yield problem(f"only a prover can state {'an answer' if kind == 'answer' else kind}; let a prover speak here")
+    if len(provers) < len(step.speak) and step.may_decide:
+        yield problem("the verifier speaks in this step, but must not decide here; add may_decide: false")
+    if (kind == "estimates" or step.pick_claim) and not _has_claims_to_pick(file, index):
+        yield problem("there are no sub-claims to pick from in this step; add a step with states: claims before it")
+    if step.pick_claim and any(earlier.pick_claim for earlier in file.cycle[:index]):
+        yield problem("an earlier step picks a sub-claim, too; keep one of them, and set max_depth to repeat it")
+    for name in provers if kind in ("answer", "claims") else ():
+        if file.agents[name].word_limit != "stated":
+            message = f"{name} states {kind} in step {index + 1}, which must not be cut; remove word_limit"
+            yield _problem_at(layered, "agents", name, "word_limit")(message)
+
+
+def _has_claims_to_pick(file: ProtocolFile, index: int) -> bool:
+    """Return whether sub-claims are stated in this step of the cycle or before it, and not picked from before it."""
+    last = max((i for i, step in enumerate(file.cycle[: index + 1]) if step.states == "claims"), default=None)
+    return last is not None and not any(step.pick_claim for step in file.cycle[last:index])
 
 
 def _unknown_names(
@@ -329,12 +363,19 @@ def _parameter_problems(
     if file.answers != "listed" and values.get("shuffle_answers") is False:
         message = f"{file.name} lists no answers; remove protocol.shuffle_answers"
         yield Problem(where("protocol.shuffle_answers"), "protocol.shuffle_answers", message)
+    for name in ("max_depth", "max_claims"):
+        is_changed = values.get(name, getattr(file.parameters, name)) != getattr(file.parameters, name)
+        if is_changed and not any(step.states == "claims" for step in file.cycle):
+            message = f"no step of {file.name} states sub-claims; remove protocol.{name}"
+            yield Problem(where(f"protocol.{name}"), f"protocol.{name}", message)
 
 
 def unplayable_parameters(protocol: Protocol, where: PlaceOf) -> Iterator[Problem]:
     """Yield a problem if the parameters leave no round in which a decision counts."""
     low, high = protocol.min_message_rounds, protocol.max_message_rounds
-    if low > high:
+    if depth_problems := list(_depth_problems(protocol, where)):
+        yield from depth_problems
+    elif low > high:
         key = "protocol.min_message_rounds"
         yield Problem(where(key), key, f"{low} is more than max_message_rounds ({high}); lower it")
     elif protocol.file.panel is not None:
@@ -350,3 +391,15 @@ def unplayable_parameters(protocol: Protocol, where: PlaceOf) -> Iterator[Proble
             f"the verifier may decide in no round from {low - 1} to {high - 1} (rounds count from 0); "
             "change the cycle, verifier_first or the number of rounds",
         )
+
+
+def _depth_problems(protocol: Protocol, where: PlaceOf) -> Iterator[Problem]:
+    """Yield a problem if a game of the maximum number of rounds picks more or fewer sub-claims than `max_depth`."""
+    if not any(step.pick_claim for step in protocol.file.cycle):
+        return
+    depth, rounds = protocol.parameters.max_depth, protocol.max_message_rounds
+    picks = sum(protocol.step(round_).pick_claim for round_ in range(rounds))
+    if picks != depth:
+        key = "protocol.max_message_rounds"
+        message = f"games of {rounds} rounds pick {picks} sub-claims, but max_depth is {depth}"
+        yield Problem(where(key), key, f"{message}; set {key} to {len(protocol.steps)}")

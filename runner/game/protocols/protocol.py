@@ -195,13 +195,37 @@ class Protocol:
 
     @cached_property
     def _numbered_steps(self) -> tuple[tuple[int, ProtocolStep], ...]:
-        cycle = tuple(enumerate(self.file.cycle))
+        cycle = self._repeat_splits(tuple(enumerate(self.file.cycle)))
         first = next(
-            (i for i, step in cycle if self._has_verifier(step.speak) == self.parameters.verifier_first),
+            (
+                i
+                for i, (_, step) in enumerate(cycle)
+                if self._has_verifier(step.speak) == self.parameters.verifier_first
+            ),
             0,
         )
         rotated = cycle[first:] + cycle[:first]
         return tuple((number, part) for number, step in rotated for part in self._split(step))
+
+    def _repeat_splits(self, cycle: tuple[tuple[int, ProtocolStep], ...]) -> tuple[tuple[int, ProtocolStep], ...]:
+        """Return the numbered steps with `max_depth` copies of those that split a claim and pick a sub-claim."""
+        picks = [i for i, step in cycle if step.pick_claim]
+        first = next((i for i, step in cycle if step.states == "claims"), None)
+        if first is None or not picks:
+            return cycle
+        end = picks[-1] + 1
+        return cycle[:first] + cycle[first:end] * self.parameters.max_depth + cycle[end:]
+
+    @cached_property
+    def has_statements(self) -> bool:
+        """Whether messages state answers or sub-claims, so that a game may judge something else than its datapoint."""
+        return any(step.states is not None for step in self.file.cycle)
+
+    @cached_property
+    def stating_provers(self) -> tuple[str, ...]:
+        """The provers that state an answer or sub-claims."""
+        steps = [step for step in self.file.cycle if step.states in ("answer", "claims")]
+        return tuple(name for name in self.prover_names if any(name in step.speak for step in steps))
 
     def _split(self, step: ProtocolStep) -> Sequence[ProtocolStep]:
         judges_in_turn = self.file.panel is not None and self.file.panel.rule == "sequential"

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from runner.base.hashing import derived_seed
 from runner.base.value_class import value_class
 from runner.game.protocols.answer_verdicts import stated_answer
 from runner.game.protocols.ballot import FIRST_ANSWER, Ballot
 from runner.game.protocols.panel import PanelVote, panel_decision, panel_rewards
 from runner.game.protocols.protocol import Decision, Protocol
 from runner.game.protocols.rewards import Payoff, forced_decision, payoff
+from runner.game.protocols.statements import GameSubject, StatedParts, Statement
 
 
 @value_class(frozen=True, slots=True)
@@ -78,6 +80,10 @@ class Reply:
     """The selection of this reply from several candidates."""
     p_accept: float | None = None
     """The probability of accept that a judge gives with its verdict, if the panel's rule needs it."""
+    statement: Statement | None = None
+    """The answer or the sub-claims that the message states, if the step of the protocol requires them."""
+    estimates: tuple[float, ...] = ()
+    """The probability of each sub-claim, if the step requires them."""
 
 
 @value_class(frozen=True, slots=True)
@@ -100,6 +106,8 @@ class Round:
 
     selections: Mapping[str, Selection] = field(default_factory=dict)
     """The selections from several candidates, by agent."""
+    stated: StatedParts | None = None
+    """The statements of the messages and the picked sub-claim, if the step has rules for them."""
 
     def counts(self, agent: str) -> bool:
         """Return whether the agent's calls and retries were made in this run."""
@@ -140,7 +148,7 @@ def play(
     """Play a game, or continue a game after `rounds`.
 
     The label, or the right answers of the ballot, are used only for rewards and for `force_guess: y`. No speaker sees
-    them.
+    them. The label of an answer or sub-claim that a prover stated replaces that of the datapoint.
     """
     if protocol.file.panel is not None:
         return (yield from _play_panel(protocol, seed, label, prover_stance, list(rounds)))
@@ -148,6 +156,7 @@ def play(
     for round_ in range(len(played), protocol.last_speaking_round + 1):
         speakers = protocol.speakers(round_, seed)
         replies = (yield PendingTurn(round_, speakers, played)) if speakers else {}
+        stated = stated_parts(protocol, round_, seed, played, replies)
         verifier = replies.get(protocol.verifier_name)
         argued = None
         if ballot is not None:
@@ -157,7 +166,7 @@ def play(
             protocol,
             round_=round_,
             seed=seed,
-            label=label,
+            label=game_label(protocol, played, label),
             prover_stance=prover_stance,
             decision=Decision.NONE if verifier is None else verifier.decision,
             before=pay,
@@ -165,7 +174,7 @@ def play(
             argued=argued,
         )
         votes = () if verifier is None else verifier.votes
-        played.append(_round(replies, pay.decision, pay.rewards, votes))
+        played.append(replace(_round(replies, pay.decision, pay.rewards, votes), stated=stated))
         if pay.decided:
             return FinishedGame(played, pay.decision, terminated=False)
     return FinishedGame(played, Decision.NONE, terminated=True)
@@ -179,21 +188,33 @@ def _play_panel(
     for round_ in range(len(played), protocol.last_speaking_round + 1):
         speakers = {name: channels for name, channels in protocol.speakers(round_, seed).items() if name not in votes}
         replies = (yield PendingTurn(round_, speakers, played)) if speakers else {}
-        new_votes = _new_votes(protocol, round_, seed, replies, label)
+        stated = stated_parts(protocol, round_, seed, played, replies)
+        current_label = game_label(protocol, played, label)
+        new_votes = _new_votes(protocol, round_, seed, replies, current_label)
         votes |= new_votes
         undecided = [name for name in protocol.verifier_names if name not in votes]
         has_ended = not undecided or round_ == protocol.last_speaking_round
         decision = panel_decision(protocol, list(votes.values())) if has_ended else Decision.NONE
         rewards = panel_rewards(
             protocol, speakers=speakers, votes=new_votes, undecided=undecided,
-            may_decide=protocol.step(round_).may_decide, decision=decision if has_ended else None, label=label,
+            may_decide=protocol.step(round_).may_decide, decision=decision if has_ended else None,
+            label=current_label,
             prover_stance=prover_stance,
         )  # fmt: skip
         visible_replies = {name: _without_ignored_verdict(reply, name in new_votes) for name, reply in replies.items()}
-        played.append(replace(_round(visible_replies, decision, rewards, ()), panel=new_votes))
+        played.append(replace(_round(visible_replies, decision, rewards, ()), panel=new_votes, stated=stated))
         if has_ended:
             return FinishedGame(played, decision, terminated=decision == Decision.NONE)
     return FinishedGame(played, Decision.NONE, terminated=True)
+
+
+def game_label(protocol: Protocol, rounds: Sequence[Round], label: int | None) -> int | None:
+    """Return the label of what a verdict after these rounds is about: a stated answer, a sub-claim, or the datapoint.
+
+    `label` is the datapoint's label.
+    """
+    stated = find_subject(protocol, rounds).label if protocol.has_statements else None
+    return label if stated is None else stated
 
 
 def _new_votes(
@@ -215,6 +236,44 @@ def _new_votes(
 def _without_ignored_verdict(reply: Reply, counts: bool) -> Reply:
     """Return a reply without messages if it is a verdict that does not count, since it is too early."""
     return reply if counts or reply.decision == Decision.NONE else replace(reply, messages=None)
+
+
+def find_subject(protocol: Protocol, rounds: Sequence[Round]) -> GameSubject:
+    """Return what a game is about after these rounds."""
+    subject = GameSubject()
+    for number, played in enumerate(rounds):
+        stated = played.stated
+        if stated is None:
+            continue
+        if stated.statement is not None and protocol.step(number).states == "answer":
+            subject = subject._replace(text=stated.statement.texts[0], label=_label(stated.statement, 0))
+        elif stated.statement is not None:
+            subject = subject._replace(claims=stated.statement)
+        if stated.picked is not None and subject.claims is not None:
+            text, label = subject.claims.texts[stated.picked], _label(subject.claims, stated.picked)
+            subject = GameSubject(text, label, subject.depth + 1)
+    return subject
+
+
+def _label(statement: Statement, index: int) -> int | None:
+    return statement.labels[index] if statement.labels else None
+
+
+def stated_parts(
+    protocol: Protocol, round_: int, seed: int, rounds: Sequence[Round], replies: Mapping[str, Reply]
+) -> StatedParts | None:
+    """Return what the replies of a round state, after `rounds`, and the pick that follows; None if there is neither."""
+    step = protocol.step(round_)
+    if step.states is None and not step.pick_claim:
+        return None
+    reply = next((reply for reply in replies.values() if reply.statement or reply.estimates), None)
+    statement, estimates = (None, ()) if reply is None else (reply.statement, reply.estimates)
+    picked = None
+    if step.pick_claim:
+        claims = statement or find_subject(protocol, rounds).claims
+        assert claims is not None, "the loader checks that sub-claims are stated before one is picked"
+        picked = derived_seed("picked_claim", seed, round_) % len(claims.texts)
+    return StatedParts(statement, estimates, picked)
 
 
 def argued_decisions(protocol: Protocol, ballot: Ballot, texts: Sequence[Mapping[str, str]]) -> dict[str, int]:

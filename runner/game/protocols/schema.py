@@ -13,8 +13,10 @@ from runner.documents.dataclass_schema import changed_keys, option, to_plain
 
 LATER_KEYS = ("answers", "private", "quotes", "panel")
 LATER_AGENT_KEYS = ("word_limit", "scratchpad")
-LATER_STEP_KEYS = ("best_of",)
-"""Keys of a protocol file, of its agents and of its steps added after 0.1.0. With their defaults, they are left out."""
+LATER_STEP_KEYS = ("best_of", "states", "pick_claim")
+LATER_PARAMETERS = ("shuffle_answers", "max_depth", "max_claims")
+"""Keys of a protocol file, its agents, steps and parameters added after 0.1.0. With their defaults, they are left out.
+"""
 
 MAX_ROUNDS = 10_000
 """Maximum number of rounds. No model can play more, since a prompt contains all earlier rounds."""
@@ -129,6 +131,21 @@ class ProtocolStep:
         default=None,
         example={"n": 4, "by": "preference"},
     )
+    states: Literal["answer", "claims", "estimates"] | None = option(
+        "What the message of the step's only speaker must state. `answer`: after `Answer:`, the answer that is judged "
+        "from then on, and that the spec key `dataset.checker` labels. `claims`: from 2 to `max_claims` sub-claims, in "
+        "lines that start with `Claim 1:`, `Claim 2:` and so on. `estimates`: for each of these sub-claims, the "
+        "probability that it is right, as in `Claim 1: 80%`. An answer without them is requested again. null: the "
+        "message may have any form.",
+        default=None,
+        example="answer",
+    )
+    pick_claim: bool = option(
+        "After this step, the game's seed picks one of the sub-claims, each with the same probability, and the game "
+        "continues with it. The steps from the first with `states: claims` to the last with `pick_claim` are played "
+        "`max_depth` times in a row.",
+        default=False,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +213,15 @@ class Parameters:
         "With `answers: listed`: each game shows the answers in an order that its seed determines. false: in the order "
         "of the dataset.",
         default=True,
+    )
+    max_depth: int = option(
+        "With `pick_claim`: how many times the game splits a claim, and continues with one of its sub-claims.",
+        default=1,
+        minimum=1,
+        maximum=100,
+    )
+    max_claims: int = option(
+        "With `states: claims`: the maximum number of sub-claims of a claim.", default=4, minimum=2, maximum=100
     )
     prover_reward: float = option("A prover's reward if the verdict is the verdict that it argues for.", default=1.0)
     verifier_reward: float = option("The verifier's reward for a right verdict.", default=1.0)
@@ -287,7 +313,5 @@ def _without_defaults(section: ProtocolFile | AgentSpec | ProtocolStep, names: C
 
 def parameter_content(parameters: Parameters) -> dict[str, Any]:
     """Return the parameters that a game depends on, without later parameters that have their defaults."""
-    data: dict[str, Any] = to_plain(parameters)
-    if parameters.shuffle_answers:
-        del data["shuffle_answers"]
-    return data
+    data, changed = to_plain(parameters), changed_keys(parameters)
+    return {name: value for name, value in data.items() if name not in LATER_PARAMETERS or name in changed}

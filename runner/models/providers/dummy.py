@@ -59,14 +59,15 @@ class DummyModel:
     """Answers immediately. The same sample of the same rollout always gets the same answer.
 
     For a trained model, `examples` is the number of examples that it was trained on, and `labels` has the label of each
-    datapoint by id. `top_logprobs` is the number of alternatives to report for each token; None: no log-probabilities.
+    datapoint by id, or the text of the right answer that a prover must find. `top_logprobs` is the number of
+    alternatives to report for each token; None: no log-probabilities.
     `answer_words` is the approximate number of words of an answer; None: a single sentence.
     """
 
     def __init__(
         self,
         examples: int = 0,
-        labels: Mapping[str, int] | None = None,
+        labels: Mapping[str, int | str] | None = None,
         *,
         top_logprobs: int | None = None,
         answer_words: int | None = None,
@@ -77,7 +78,12 @@ class DummyModel:
         self._labels = labels or {}
 
     async def complete(self, request: Request) -> Completion:
-        text = _answer(request, random.Random(_seed("dummy", request)), self._known_label(request), self._word_count)
+        rng = random.Random(_seed("dummy", request))
+        if request.hint.states is None:
+            text = _answer(request, rng, self._known_label(request), self._word_count)
+        else:
+            right_answer = self._labels.get(request.sample.datapoint)
+            text = f"{_text(rng, self._word_count)}\n\n{_statement(*request.hint.states, right_answer, rng)}"
         text = _with_notes_and_quote(request, text)
         usage = Usage(estimate_prompt_tokens(request.messages), estimate_tokens(text), estimated=True)
         body = None if self._top_logprobs is None else _body(request, text, self._top_logprobs)
@@ -89,7 +95,7 @@ class DummyModel:
     def _known_label(self, request: Request) -> int | None:
         """Return the label if the trained model knows it; otherwise None. More examples only add known labels."""
         label = self._labels.get(request.sample.datapoint)
-        if label is None or random.Random(_seed("dummy-knows", request)).random() >= self._known_share:
+        if not isinstance(label, int) or random.Random(_seed("dummy-knows", request)).random() >= self._known_share:
             return None
         return label
 
@@ -111,6 +117,17 @@ def _answer(request: Request, rng: random.Random, label: int | None, word_count:
         answer = f"{_extend(sentence, rng, word_count)}\n\n{hint.accept if accepts else hint.reject}"
         return answer if hint.confidence is None else f"{answer}\n{hint.confidence} {_stated_confidence(request)}"
     return _message(request, rng, word_count)
+
+
+def _statement(kind: str, count: int, right_answer: int | str | None, rng: random.Random) -> str:
+    """Return what a message must state: an answer or sub-claims, about half of them right, or probabilities."""
+    if kind == "answer":
+        wrong_answer = rng.randint(1, 999)
+        return f"{STATEMENT_MARKER} {wrong_answer if right_answer is None or rng.random() < 0.5 else right_answer}"
+    if kind == "estimates":
+        return "\n".join(f"Claim {number}: {rng.randint(1, 99)}%" for number in range(1, count + 1))
+    sums = [(rng.randint(1, 99), rng.randint(1, 99), rng.random() < 0.5) for _ in range(rng.randint(2, count))]
+    return "\n".join(f"Claim {i}: {a} + {b} = {a + b + is_wrong}" for i, (a, b, is_wrong) in enumerate(sums, 1))
 
 
 def _answer_with_choice(request: Request, rng: random.Random, right: int | None, word_count: int | None) -> str:

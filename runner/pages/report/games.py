@@ -35,7 +35,14 @@ from runner.results.folder import RunFolder
 from runner.rollouts.plan import Plan
 from runner.rollouts.recorded_games import AnsweredRequest
 from runner.rollouts.rollout import CONFIDENCE_FIELDS, Call, Rollout
-from runner.rollouts.transcript import shown_columns, shown_decision, shown_label, shown_stances, votes_json
+from runner.rollouts.transcript import (
+    describe_statements,
+    shown_columns,
+    shown_decision,
+    shown_label,
+    shown_stances,
+    votes_json,
+)
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
 from runner.runs.finished.rollout_details import RecordedAnswer, RolloutDetails
 from runner.runs.finished.sent_prompts import Chats, sent_chats
@@ -262,7 +269,14 @@ class _Packer:
                 "messages": [{"channel": m.channel, "text": self._text(m.text)} for m in messages if m.agent == agent],
                 "decision": self._decision(agent, played),
                 "ignored": details.ignores_verdict(number),
+                **self._statement_lines(number, played),
             }
+
+    def _statement_lines(self, number: int, played: Round | None) -> dict[str, list[str]]:
+        """Return lines about the answer or sub-claims that the only message of a round states; empty without them."""
+        if played is None or played.stated is None:
+            return {}
+        return {"stated": describe_statements(self.game.details.protocol, self.game.rollout.rounds, number)}
 
     def _chat_message(self, message: ChatMessage) -> dict[str, Any]:
         text = self._text(message["content"])

@@ -77,6 +77,7 @@ class _TextReader:
             "agent": agent, "player": label_player(agent, self._stances.get(agent), self._chat_names[agent]),
             "place": self._agents.index(agent) % 6, "cut_off": turn["cut_off"],
             "decides": None if decision is None else verdict_word(decision), "ignored": turn.get("ignored", False),
+            "stated": turn.get("stated", ()),
             "messages": list(self._messages(turn)),
             "unusable": [answer["unusable"] for answer in turn["answers"] if answer.get("unusable")],
         }  # fmt: skip

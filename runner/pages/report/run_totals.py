@@ -58,8 +58,8 @@ class AgentTally:
 def _label_and_verdict(rollout: Rollout) -> tuple[int | None, int]:
     """Return the label and the decision of a game; with listed answers, 1 and whether the verdict is right."""
     if rollout.answers is None:
-        return rollout.job.datapoint.label, int(rollout.decision)
-    label = 1 if rollout.job.datapoint.is_labelled else None
+        return rollout.label, int(rollout.decision)
+    label = 1 if rollout.is_labelled else None
     decided = rollout.decision != Decision.NONE
     return label, int(rollout.correct is not False) if decided else int(Decision.NONE)
 

@@ -104,6 +104,7 @@ class GameView {
         hasDecided && (!this.as || this.as === turn.agent) ? el("span", { class: `said ${verdictWord(turn.decision)}` }, `decides: ${verdictWord(turn.decision)}`) : null,
         hasDecided && turn.ignored && (!this.as || this.as === turn.agent) ? el("span", { class: "badge" }, "verdict ignored: too early") : null),
       texts.map((text) => textOrEmpty(text)),
+      this.as || !first ? null : (turn.stated ?? []).map((line) => el("p", { class: "cost" }, line)),
       first && (!this.as || this.as === turn.agent) ? this.below(turn, game, used) : null);
   }
 

@@ -20,8 +20,8 @@ from runner.models.settings import ModelSettings
 from runner.registry.bundles.run_data import find_accuracy
 from runner.registry.lineage.links import collect_training_facts
 from runner.results.folder import RunFolder
-from runner.results.leaderboard.rows import saved_value
 from runner.results.manifest import Manifest
+from runner.results.saved_spec import saved_value
 from runner.results.tasks import PlayedDatapoint, Task, played_datapoints
 
 MAX_DATAPOINTS = 8_000

@@ -24,7 +24,7 @@ from runner.registry.fetched_release import PIN, read_pin
 from runner.registry.rollout_checker import read_rows
 from runner.registry.rollouts_file import ROLLOUTS_FILE
 from runner.results.folder import RunFolder
-from runner.results.leaderboard.rows import saved_value
+from runner.results.saved_spec import saved_value
 from runner.results.tasks import WITHHELD, PlayedDatapoint, template_variables
 from runner.spec.datasets.datapoint import Datapoint
 from runner.spec.datasets.loader import Dataset

@@ -27,6 +27,7 @@ from runner.documents.yaml_writer import dump
 from runner.game.prompts.templates import (
     ANSWER_VARIABLES,
     MAX_BYTES,
+    STATEMENT_VARIABLES,
     SUFFIX,
     VARIABLES,
     PromptSet,
@@ -158,6 +159,8 @@ def build_prompts(path: Path, choices: PublisherChoices, part: str | None) -> Un
     hashes = {name: tagged_hash("prompt", text) for name, text in sorted(prompts.sources.items())}
     lists_answers = any("decision_line" in used for used in prompts.variables.values())
     runner_variables = VARIABLES.keys() | ANSWER_VARIABLES.keys() if lists_answers else VARIABLES.keys()
+    if any(used & {"states", "sub_claim"} for used in prompts.variables.values()):
+        runner_variables |= STATEMENT_VARIABLES.keys()
     variables = {name: sorted(used & runner_variables) for name, used in prompts.variables.items()}
     columns = sorted({name for used in prompts.variables.values() for name in used - runner_variables})
     agents = sorted({name.partition(".")[0] for name in prompts.sources})

@@ -11,8 +11,9 @@ from runner.base.text import comma_join, did_you_mean
 from runner.results.comparison.systems import System, load_system
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from runner.results.leaderboard.rows import fixed_verdicts_of, saved_value
+from runner.results.leaderboard.rows import fixed_verdicts_of
 from runner.results.manifest import Status, verifiers_of
+from runner.results.saved_spec import saved_value
 from runner.results.tasks import Task, describe_task_difference
 
 

@@ -42,8 +42,8 @@ from runner.results.comparison.systems import System, SystemReader, load_system
 from runner.results.comparison.wording import describe_equivalence, difference_in_words, format_difference, verdict
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from runner.results.leaderboard.rows import saved_value
 from runner.results.metric_definitions import METRICS, RANKING_METRIC, Metric, compared_metric
+from runner.results.saved_spec import saved_value
 from runner.results.stopping_rule import accuracy_sequence
 from runner.results.tasks import describe_task_difference
 from runner.statistics.differences import Difference, agree_with_test

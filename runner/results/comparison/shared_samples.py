@@ -11,8 +11,8 @@ from runner.base.storage.duckdb_connections import read_only_table
 from runner.base.text import comma_join
 from runner.results.comparison.systems import System
 from runner.results.folder import RunFolder
-from runner.results.leaderboard.rows import saved_value
 from runner.results.manifest import Manifest
+from runner.results.saved_spec import saved_value
 from runner.results.table_columns import COLUMNS
 from runner.results.tasks import played_datapoints
 from runner.rollouts.rollout import Outcome

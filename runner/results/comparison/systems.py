@@ -14,10 +14,11 @@ from runner.base.text import comma_join
 from runner.results.comparison.scores import load_scores
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from runner.results.leaderboard.rows import fixed_verdicts_of, saved_value
+from runner.results.leaderboard.rows import fixed_verdicts_of
 from runner.results.manifest import PLAYED, Manifest, verifiers_of
 from runner.results.metric_definitions import METRICS, Metric, compared_metric, option_names
-from runner.results.tasks import Task, played_datapoints, verifier_variables
+from runner.results.saved_spec import saved_value
+from runner.results.tasks import Task, checker_digest, played_datapoints, verifier_variables
 
 
 @dataclass(frozen=True)
@@ -267,8 +268,9 @@ def _load_points(folder: RunFolder, by: str | None) -> Iterator[DatapointScores]
     """
     used, hashes = _used_columns(folder), []
     try:
+        checker = checker_digest(folder)
         for point in played_datapoints(folder, saved_value(folder, "dataset", "group_by")):
-            label = point.shown_label
+            label = point.shown_label if checker is None else f"by checker {checker[:8]}"
             if label is None:
                 raise UsageError(
                     f"{folder.run_id} has no labels, as the owner of its dataset withholds them; it is unknown which "

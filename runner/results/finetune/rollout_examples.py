@@ -66,7 +66,7 @@ def _true_verdict(agent: Agent, rollout: Rollout, round_: int) -> str:
     """Return the text of the right verdict on a game."""
     if agent.protocol_handler.lists_answers:
         return agent.true_answer_verdict(rollout.job.observation(round_, ()))
-    return agent.true_verdict(rollout.job.datapoint.label)
+    return agent.true_verdict(rollout.label)
 
 
 def _chat_with_answer(agent: Agent, rollout: Rollout, round_: int, answer: str) -> list[ChatMessage]:
@@ -116,7 +116,7 @@ def _is_continuation(chat: Sequence[ChatMessage], earlier: Sequence[ChatMessage]
 def rl_turns(agent: Agent, rollout: Rollout, run_id: str) -> Iterator[RlTurn]:
     """Yield each turn of the agent, with exactly the chat that its model was sent."""
     name, job, experiment = agent.agent_name, rollout.job, agent.hyper_params
-    label = job.datapoint.label
+    label = rollout.label
     if job.datapoint.answers is not None:
         raise UsageError("verl files have labels 0 and 1, which listed answers do not have; use another format")
     if label is None:

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 from runner.base.batches import batches
 from runner.base.hashing import canonical, tagged_hash
 from runner.base.storage.duckdb_connections import duckdb_pattern
-from runner.base.storage.safe_files import read_bounded
 from runner.base.token_classes import NEW_TOKEN_CLASSES
-from runner.documents.plain_values import MAX_DEPTH
 from runner.models.provider_traits import traits_of
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.schema import BOARD_TABLES
 from runner.results.manifest import PLAYED, Manifest, verifiers_of
+from runner.results.saved_spec import look_up, read_saved_spec, saved_value
 from runner.results.sweep_points import format_point
 from runner.results.tasks import PlayedDatapoint, Task, played_datapoints
 from runner.rollouts.rollout import Outcome
@@ -30,8 +29,6 @@ PIECE_BYTES = 8 << 20
 """Maximum size of a piece, which is a number of rollouts that are inserted at once; see `_row_ranges`."""
 MEMORY = 128 << 20
 """The memory limit of a writer. DuckDB caches data of the board up to this limit, and spills larger data to files."""
-MAX_SPEC = 4 << 20
-"""The maximum size in bytes of a resolved spec, which is longer than the written one."""
 COPIES = 8
 """The maximum number of copies of a piece in DuckDB's memory while it is copied from Parquet to the board."""
 
@@ -66,7 +63,7 @@ def insert_run(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None
         folder.intact_table("rollouts")
     run_id = manifest.run_id
     remove_run(connection, run_id)
-    saved_spec = _load_spec(folder)
+    saved_spec = read_saved_spec(folder)
     spec = json.dumps(saved_spec, sort_keys=True)
     row = [getattr(manifest, name) for name in _RUN_COLUMNS]
     names, training = ", ".join(_RUN_COLUMNS), manifest.training
@@ -115,9 +112,9 @@ def add_facts(connection: duckdb.DuckDBPyConnection, folder: RunFolder, saved: M
     """
     from runner.results.stopping_rule import stopping_columns  # not at the top, since it imports NumPy
 
-    manifest, spec = folder.manifest(), _load_spec(folder) if saved is None else saved
+    manifest, spec = folder.manifest(), read_saved_spec(folder) if saved is None else saved
     metrics = folder.read_metrics() if folder.metrics.is_file() and manifest.status in PLAYED else {}
-    group_by = _lookup(spec, "dataset", "group_by")
+    group_by = look_up(spec, "dataset", "group_by")
     task = None if manifest.has_parts else _insert_datapoints(connection, folder, group_by)
     facts = {**_played_facts(manifest, spec), **_outcome_facts(metrics.get("outcomes", {}))}
     facts |= stopping_columns(spec, metrics)
@@ -138,14 +135,14 @@ def _played_facts(manifest: Manifest, spec: Mapping[str, Any]) -> dict[str, Any]
     replay_of, until_round = manifest.replay_of or (_common_replay_source(spec), None)
     return {
         **{name: selection.get(name) for name in ("split", "filter", "limit", "balance", "shuffle")},
-        "group_by": _lookup(spec, "dataset", "group_by"),
+        "group_by": look_up(spec, "dataset", "group_by"),
         "point": format_point(manifest.point) or None,
-        "per_datapoint": _lookup(spec, "rollouts", "per_datapoint"),
-        "responses_per_step": _lookup(spec, "rollouts", "num_responses_per_timestep"),
-        "max_transport_failed": _lookup(spec, "rollouts", "max_transport_failed") or 0.0,
+        "per_datapoint": look_up(spec, "rollouts", "per_datapoint"),
+        "responses_per_step": look_up(spec, "rollouts", "num_responses_per_timestep"),
+        "max_transport_failed": look_up(spec, "rollouts", "max_transport_failed") or 0.0,
         "replay_of": replay_of,
         "replay_until_round": until_round,
-        "fixed_verdicts": explain_fixed_verdicts(_lookup(spec, "protocol", "force_guess"), verifiers_of(manifest)),
+        "fixed_verdicts": explain_fixed_verdicts(look_up(spec, "protocol", "force_guess"), verifiers_of(manifest)),
         "journal": manifest.journal,
         **{name: getattr(manifest, name) for name in NEW_TOKEN_CLASSES},
         "answers_from": None if manifest.answers_from is None else json.dumps(dict(manifest.origins.copied)),
@@ -168,7 +165,7 @@ def _outcome_facts(outcomes: Mapping[str, int]) -> dict[str, int | None]:
 def _common_replay_source(spec: Mapping[str, Any]) -> str | None:
     """Return the run that all of a spec's agents replay; None if some do not replay, or they replay different runs."""
     models, agents = spec.get("models") or {}, spec.get("agents") or {}
-    used = [models.get(_lookup(agents, name, "model")) or {} for name in agents]
+    used = [models.get(look_up(agents, name, "model")) or {} for name in agents]
     runs = {
         Path(settings["run"]).name if traits_of(settings.get("provider")).needs_run and settings.get("run") else None
         for settings in used
@@ -201,14 +198,6 @@ def _count_characters(point: PlayedDatapoint) -> int:
     return sum(len(str(value)) for value in point.columns.values())
 
 
-def _lookup(data: Mapping[str, Any], *names: str) -> Any:
-    """Return the value at a path of keys, or None."""
-    value: Any = data
-    for name in names:
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value
-
-
 def _insert_rollouts(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
     """Copy a run's rollouts in pieces, so that memory does not grow with their number or their error messages."""
     path = duckdb_pattern(folder.intact_table("rollouts"))
@@ -239,23 +228,3 @@ def _row_ranges(connection: duckdb.DuckDBPyConnection, path: str) -> Iterator[tu
         end, size = end + rows, size + length
     if end > first:
         yield first, end, size
-
-
-def saved_value(folder: RunFolder, *names: str) -> Any:
-    """Return the value at a path of keys in a run's saved spec, or None."""
-    return _lookup(_load_spec(folder), *names)
-
-
-def _load_spec(folder: RunFolder) -> dict[str, Any]:
-    """Return a run's saved spec as data, without the checks and the time of `load_saved`."""
-    import yaml
-
-    raw = read_bounded(folder.spec, MAX_SPEC)
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    depth = deepest = 0
-    for event in yaml.parse(raw, Loader=loader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        deepest = max(deepest, depth)
-    # libyaml crashes on deeply nested YAML, while the parser in Python raises an error.
-    spec: dict[str, Any] = yaml.load(raw, Loader=loader if deepest <= MAX_DEPTH else yaml.SafeLoader)  # noqa: S506
-    return spec

@@ -21,6 +21,7 @@ from runner.base.errors import (
     InvalidResponseError,
     RunError,
     ScratchpadError,
+    StatementError,
     UnknownFinishReasonError,
     WordLimitError,
 )
@@ -28,13 +29,15 @@ from runner.base.value_class import value_class
 from runner.game.prompts.chat import ChatMessage, chat_messages
 from runner.game.prompts.chat_format import ChatFormat, format_chat
 from runner.game.prompts.supervised import supervised_example
-from runner.game.prompts.templates import CONFIDENCE, LAST_ROUND, PromptSet, own_variables
+from runner.game.prompts.templates import CONFIDENCE, LAST_ROUND, PromptSet, own_variables, subject_variables
 from runner.game.protocols.answer_parser import ParsedAnswer, VerdictFork, parse_answer, verdict_fork, verdict_span
 from runner.game.protocols.answer_verdicts import ANSWER_MARKER, certain_verdict, decision_line, display_marker
 from runner.game.protocols.ballot import OPEN, Ballot, CandidateAnswers
+from runner.game.protocols.checkers import label_answer, stated_number
 from runner.game.protocols.protocol import Decision, Protocol
-from runner.game.protocols.rounds import Reply, Round
+from runner.game.protocols.rounds import Reply, Round, find_subject
 from runner.game.protocols.speeches import count_words, deliver, visible_start, without_notes
+from runner.game.protocols.statements import GameSubject, Statement
 from runner.models.interface import Choice, Complete, Completion, Request, ResponseHint, SampleKey
 from runner.models.logprobs import p_accept
 from runner.models.retry_policy import Retry
@@ -97,7 +100,9 @@ class Agent:
         self.model_settings = hyper_params.models[self.model_group]
         self.agent_spec = protocol_handler.agent_spec(agent_name)
         self._variables_by_round: dict[tuple[int, int], dict[str, Any]] = {}
-        self._hidden_columns = protocol_handler.hidden_columns(agent_name)
+        self.checker = hyper_params.dataset.checker
+        reference = () if self.checker is None or self.checker.column is None else (self.checker.column,)
+        self.hidden_columns = protocol_handler.hidden_columns(agent_name).union(reference)
         self.is_verifier = self.agent_spec.role == "verifier"
         self.is_prover = self.agent_spec.role == "prover"
         self.states_confidence = self.is_verifier and hyper_params.verdict.states
@@ -176,12 +181,14 @@ class Agent:
         Raises:
             TemplateFailedError: a template fails with these variables.
         """
-        prompts, hidden = self.settings.prompts, self._hidden_columns
+        prompts, hidden = self.settings.prompts, self.hidden_columns
         columns = {name: value for name, value in observation.columns.items() if name not in hidden}
         variables = self._variables(observation.prover_stance, round_)
         variables = {**variables, **self._extra_variables(observation)}
         if observation.candidates is not None:
             variables = {**variables, **self._answer_variables(observation)}
+        elif self.protocol_handler.has_statements:
+            variables = {**variables, **subject_variables(self._subject(observation))}
         text = prompts.render(self.agent_name + suffix, variables, columns)
         confidence_template = self.agent_name + CONFIDENCE
         if not self.states_confidence or confidence_template not in prompts.sources:
@@ -200,6 +207,9 @@ class Agent:
         assert observation.candidates is not None
         return self.protocol_handler.ballot(observation.candidates, observation.seed, observation.given_stance)
 
+    def _subject(self, observation: Observation) -> GameSubject:
+        return find_subject(self.protocol_handler, observation.rounds)
+
     def _answer_variables(self, observation: Observation) -> dict[str, Any]:
         """Return the variables of the agent's templates that describe the listed answers of the game."""
         ballot, marker = self._ballot(observation), self.hyper_params.decision_format.marker
@@ -216,9 +226,14 @@ class Agent:
         headers = tuple(self.agent_spec.headers[channel] for channel in channels) if len(channels) > 1 else ()
         marker, quotes = self.agent_spec.scratchpad, protocol.file.quotes
         source = (
-            None if quotes is None or quotes.source in self._hidden_columns else observation.columns.get(quotes.source)
+            None if quotes is None or quotes.source in self.hidden_columns else observation.columns.get(quotes.source)
         )
         order = None if observation.candidates is None else self._ballot(observation).order
+        states = protocol.step(observation.round).states
+        if states is not None:
+            claims = self._subject(observation).claims
+            count = protocol.parameters.max_claims if claims is None else len(claims.texts)
+            return ResponseHint(headers, scratchpad=marker, source=source, states=(states, count))
         if order is not None and self._must_state_answer(observation.round):
             return ResponseHint(
                 headers, scratchpad=marker, source=source, answer_order=order, answer_marker=ANSWER_MARKER
@@ -272,6 +287,9 @@ class Agent:
             self.protocol_handler, self.agent_name, round_, text, self.hyper_params.decision_format,
             states_confidence=states_confidence, form=self.hyper_params.verdict.form, answer_count=answer_count,
         )  # fmt: skip
+        if self.checker is not None and self.checker.by == "number":
+            for answer in parsed.texts:
+                stated_number(answer)
         words = count_words(parsed.messages) if self.agent_spec.word_limit == "ask" and limits_words else 0
         if words > max_words:
             raise WordLimitError(f"the answer has {words} words, and the limit is {max_words}")
@@ -389,13 +407,14 @@ class Agent:
         retry = self.hyper_params.retry
         unusable = 0
         calls = 0
+        count = self._expected_count(observation)
         while True:
             game = observation.datapoint, observation.repeat
             completion = yield SampleKey(*game, observation.round, self.agent_name, calls, vote)
             calls += 1
             for index, choice in enumerate(completion.choices or (Choice(None, None),)):
                 try:
-                    parsed = self.read(choice, observation.round, observation.answer_count)
+                    parsed = self.read(choice, observation.round, count)
                 except GenerationError as error:
                     unusable += 1
                     if unusable >= _allowed_attempts(error, retry):
@@ -406,9 +425,25 @@ class Agent:
                     cut = choice.finish_reason == "length"
                     probability = self._panel_probability(parsed, completion, index)
                     reply = Reply(
-                        choice.text, parsed.messages, parsed.decision, unusable, cut, calls, cut, p_accept=probability
-                    )
+                        choice.text, parsed.messages, parsed.decision, unusable, cut, calls, cut, p_accept=probability,
+                        statement=self._statement(parsed, observation), estimates=parsed.estimates,
+                    )  # fmt: skip
                     return self._deliver(reply, observation)
+
+    def _expected_count(self, observation: Observation) -> int | None:
+        """Return the number of listed answers, or of sub-claims whose probabilities must be stated; None if unknown."""
+        if self.protocol_handler.step(observation.round).states != "estimates":
+            return observation.answer_count
+        claims = self._subject(observation).claims
+        return None if claims is None else len(claims.texts)
+
+    def _statement(self, parsed: ParsedAnswer, observation: Observation) -> Statement | None:
+        """Return what an answer states, with the labels of a comparison. A function labels it later."""
+        if not parsed.texts:
+            return None
+        if self.checker is None or self.checker.by == "function":
+            return Statement(parsed.texts)
+        return Statement(parsed.texts, tuple(label_answer(self.checker, t, observation.columns) for t in parsed.texts))
 
     def _panel_probability(self, parsed: ParsedAnswer, completion: Completion, index: int) -> float | None:
         """Return P(accept) of a judge's verdict if the panel decides by the mean; else None."""
@@ -469,7 +504,8 @@ class Agent:
             assert choice.text is not None
             parsed = self._parse(choice.text, round_, None, states_confidence=False, limits_words=False)
             return Reply(choice.text, parsed.messages, parsed.decision, unusable, calls=calls, cut=cut)
-        if isinstance(error, InvalidResponseError) and policy == "empty_message":
+        is_replaceable = isinstance(error, InvalidResponseError) and not isinstance(error, StatementError)
+        if is_replaceable and policy == "empty_message":
             channels = self.protocol_handler.can_be_active(round_)[self.agent_name]
             return Reply(choice.text or "", dict.fromkeys(channels, ""), Decision.NONE, unusable, calls=calls, cut=cut)
         raise error.after(unusable) from error

@@ -68,7 +68,7 @@ class Environment:
 
     Raises:
         TypeError: `protocol_handler` is not a `Protocol`.
-        ValueError: the protocol has a panel, or selects answers from candidates.
+        ValueError: the protocol has a panel, selects answers from candidates, or has messages that state answers.
     """
 
     def __init__(self, protocol_handler: Protocol, *, seed: int = 0) -> None:
@@ -78,6 +78,11 @@ class Environment:
             raise ValueError(
                 f"{self.protocol_handler.name} has a panel of judges, whose games end at different times for different "
                 "agents; Environment plays protocols with one verifier, so play this protocol with run(spec)"
+            )
+        if self.protocol_handler.has_statements:
+            raise ValueError(
+                f"messages of {self.protocol_handler.name} state answers or sub-claims, which Environment does not "
+                "label; play this protocol with run(spec)"
             )
         if self.protocol_handler.selections:
             raise ValueError(

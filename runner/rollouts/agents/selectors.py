@@ -26,6 +26,7 @@ from runner.game.protocols.schema import BestOf
 from runner.models.interface import Choice, Complete, Completion, Request, ResponseHint, SampleKey
 from runner.models.logprobs import p_accept
 from runner.rollouts.agents.agent import Agent, AgentRuntime, Observation
+from runner.rollouts.agents.function_checkers import find_checker
 from runner.rollouts.agents.votes import WaitForReplies
 from runner.spec.experiment import Experiment
 
@@ -140,7 +141,7 @@ class Selector(Agent):
 
     def _function_input(self, judgment: Judgment) -> str:
         """Return the arguments of a Python function as JSON: the candidates, and what the speaker knows."""
-        hidden = self._hidden_columns
+        hidden = self.hidden_columns
         game = {
             "agent": self.speaker,
             "stance": None
@@ -264,11 +265,28 @@ async def respond(
 ) -> Reply:
     """Return an agent's reply in a game: its only answer or, with `best_of`, the selected candidate.
 
+    If a function labels what the reply states, the statement has these labels.
+
     Raises:
         GenerationError, CallError, ProviderRefusal: see `Agent.respond`.
     """
-    agent = agents[speaker]
-    selector = find_selector(agents, protocol, speaker, observation.round)
+    reply = await _unlabelled_reply(agents, protocol, speaker, observation, complete, wait_for_replies)
+    checker = find_checker(agents, speaker, reply)
+    if checker is None or reply.statement is None:
+        return reply
+    texts = checker.observations(observation, reply.statement)
+    return checker.with_labels(reply, await _ask_all(checker, texts, complete, wait_for_replies))
+
+
+async def _unlabelled_reply(  # noqa: PLR0917 - the parameters of `respond`
+    agents: Mapping[str, Agent],
+    protocol: Protocol,
+    speaker: str,
+    observation: Observation,
+    complete: Complete,
+    wait_for_replies: WaitForReplies,
+) -> Reply:
+    agent, selector = agents[speaker], find_selector(agents, protocol, speaker, observation.round)
     if selector is None:
         return await agent.respond(observation, complete, wait_for_replies=wait_for_replies)
     observations = [observation] * selector.best_of.n

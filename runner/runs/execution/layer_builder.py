@@ -205,7 +205,7 @@ class LayerBuilder:
             sleep=self.stop.sleep_unless_stopped,
             servers=self.shared.servers,
         )
-        live = with_functions(live, self.plan.spec.prompts)
+        live = with_functions(live, self.plan.spec)
         if replayer is None or self.replay is None or self.replay.until_round is None:
             return live
         combined = ReplayThenLive(replayer, live, self.replay.until_round)
@@ -302,11 +302,20 @@ def parameters_hash(settings: ModelSettings) -> str:
     return tagged_hash("model", request_fields)
 
 
-def labels_for_dummy(plan: Plan, groups: Mapping[str, ModelSettings]) -> dict[str, int]:
+def labels_for_dummy(plan: Plan, groups: Mapping[str, ModelSettings]) -> dict[str, int] | dict[str, str]:
     """Return the labels by datapoint id if the dummy provider imitates a trained model; otherwise an empty mapping.
 
-    With listed answers, the label is the index of a right answer.
+    With listed answers, the label is the index of a right answer. With a checker that has a column, it is the right
+    answer as text, which an untrained model needs, too, to find half of the answers.
     """
+    checker = plan.spec.experiment.dataset.checker
+    if checker is not None:
+        answers = (
+            {} if checker.column is None else {p.id: p.columns[checker.column] for p in plan.spec.dataset.datapoints}
+        )
+        return {
+            name: str(answer[0] if isinstance(answer, (list, tuple)) else answer) for name, answer in answers.items()
+        }
     if not any(settings.traits.generates_locally and training_examples(settings.model) for settings in groups.values()):
         return {}
     points = plan.spec.dataset.datapoints

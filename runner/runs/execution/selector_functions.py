@@ -1,6 +1,6 @@
-"""Runs the Python functions that select candidates (`best_of` with `function`), below the journal.
+"""Runs the Python functions that select candidates (`best_of` with `function`) or label answers, below the journal.
 
-So a function runs once for each selection. Everything that reads a run takes the recorded result, and runs no code.
+So a function runs once for each selection or label. Everything that reads a run takes the recorded result.
 """
 
 from __future__ import annotations
@@ -11,13 +11,18 @@ import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from threading import Thread
 from typing import Any
 
-from runner.base.errors import RunError
-from runner.game.prompts.templates import PromptSet
+from runner.base.errors import CheckerError, RunError
+from runner.base.text import in_one_line, shortened
+from runner.game.prompts.templates import CHECKER, is_function
+from runner.game.protocols.checkers import CheckerSettings
 from runner.models.client import Connection
 from runner.models.interface import Choice, Completion, Request
+from runner.rollouts.agents.function_checkers import checker_name
+from runner.spec.loader import Spec
 
 SelectFunction = Callable[[list[str], dict[str, Any]], object]
 
@@ -27,11 +32,20 @@ TIME_LIMIT = 120.0
 """The maximum number of seconds of one selection."""
 MAX_THREADS = 8
 """The maximum number of concurrent selections, which share the time of one CPU."""
+MAX_QUOTED = 120
+"""Maximum number of characters of an answer in a message."""
 
 
-def with_functions(connection: Connection, prompts: PromptSet) -> Connection:
-    """Return a connection that answers the requests of selectors with the functions of the prompts."""
-    functions = {name: _load(name, prompts.sources[name]) for name in prompts.functions}
+def with_functions(connection: Connection, spec: Spec) -> Connection:
+    """Return a connection that answers the requests of selectors and checkers with the functions of the prompts."""
+    checker, sources = spec.experiment.dataset.checker, spec.prompts.sources
+    functions: dict[str, Callable[[Mapping[str, Any]], str]] = {}
+    for source in spec.prompts.functions:
+        if checker is not None and source == checker.source_name:
+            check = partial(_check, checker, _load(source, sources[source], checker.function_name or ""))
+            functions |= {checker_name(agent): check for agent in spec.protocol.stating_provers}
+        else:
+            functions[source] = partial(_select, source, _load(source, sources[source], "select"))
     if not functions:
         return connection
     threads = asyncio.Semaphore(MAX_THREADS)
@@ -42,49 +56,71 @@ def with_functions(connection: Connection, prompts: PromptSet) -> Connection:
             return await connection.complete(request)
         arguments = json.loads(request.messages[0]["content"])
         async with threads:
-            index = await _call_in_thread(name, functions[name], arguments)
-        return Completion((Choice(str(index + 1), "stop"),), MODEL)
+            try:
+                answer = await _call_in_thread(name, functions[name], arguments)
+            except TimeoutError:
+                raise _time_limit_error(name, checker) from None
+        return Completion((Choice(answer, "stop"),), MODEL)
 
     return replace(connection, complete=complete)
 
 
-def _load(name: str, source: str) -> SelectFunction:
+def _load(name: str, source: str, function_name: str) -> Callable[[Any, Any], object]:
     namespace: dict[str, Any] = {"__name__": name}
     try:
         exec(compile(source, _file(name), "exec"), namespace)  # noqa: S102 - the user's own, or allowed by the user
     except Exception as error:
         raise RunError(f"{_file(name)} fails when it is loaded: {_describe(name, error)}") from error
-    function: SelectFunction = namespace["select"]
+    function: Callable[[Any, Any], object] = namespace[function_name]
     return function
 
 
-async def _call_in_thread(name: str, function: SelectFunction, arguments: Mapping[str, Any]) -> int:
-    """Call `_call` in a thread that does not keep the process alive, because a thread cannot be stopped.
+async def _call_in_thread(name: str, function: Callable[[Mapping[str, Any]], str], arguments: Mapping[str, Any]) -> str:
+    """Call a function in a thread that does not keep the process alive, because a thread cannot be stopped.
 
     Raises:
-        RunError: the function fails, or exceeds `TIME_LIMIT`.
+        TimeoutError: the function exceeds `TIME_LIMIT`. Errors of the function are raised unchanged.
     """
-    future: Future[int] = Future()
+    future: Future[str] = Future()
     future.set_running_or_notify_cancel()  # otherwise, a cancelled future refuses the late result
 
     def run() -> None:
         try:
-            future.set_result(_call(name, function, arguments))
+            future.set_result(function(arguments))
         except BaseException as error:  # noqa: BLE001 - passed to the caller
             future.set_exception(error)
 
-    Thread(target=run, name=f"select in {_file(name)}", daemon=True).start()
+    Thread(target=run, name=name, daemon=True).start()
+    return await asyncio.wait_for(asyncio.wrap_future(future), TIME_LIMIT)
+
+
+def _time_limit_error(name: str, checker: CheckerSettings | None) -> RunError | CheckerError:
+    """Return the error for a function that did not return. Without its label, only one game of a checker is lost."""
+    advice = f"did not return within {TIME_LIMIT:g} seconds; correct or speed up the function"
+    if is_function(name):
+        return RunError(f"select in {_file(name)} {advice}")
+    return CheckerError(f"the checker {'' if checker is None else checker.function} {advice}")
+
+
+def _check(checker: CheckerSettings, function: Callable[[Any, Any], object], arguments: Mapping[str, Any]) -> str:
+    """Return the label that a function gives an answer or a sub-claim.
+
+    Raises:
+        CheckerError: the function fails, or returns something else than True or False.
+    """
+    text, name = arguments["text"], checker.source_name or ""
+    subject = f"the checker {checker.function} failed on {shortened(in_one_line(text), MAX_QUOTED)!r}"
     try:
-        return await asyncio.wait_for(asyncio.wrap_future(future), TIME_LIMIT)
-    except TimeoutError:
-        message = (
-            f"select in {_file(name)} did not return within {TIME_LIMIT:g} seconds; correct or speed up the function"
-        )
-        raise RunError(message) from None
+        is_right = function(text, dict(arguments["columns"]))
+    except Exception as error:
+        raise CheckerError(f"{subject}: {_describe(name, error)}") from error
+    if not isinstance(is_right, bool):
+        raise CheckerError(f"{subject}: it returned {is_right!r}; return True or False")
+    return f"Label: {int(is_right)}"
 
 
-def _call(name: str, function: SelectFunction, arguments: Mapping[str, Any]) -> int:
-    """Return the index that a function selects.
+def _select(name: str, function: Callable[[Any, Any], object], arguments: Mapping[str, Any]) -> str:
+    """Return the number of the candidate that a function selects.
 
     Raises:
         RunError: the function fails, or returns no index of a candidate.
@@ -96,11 +132,11 @@ def _call(name: str, function: SelectFunction, arguments: Mapping[str, Any]) -> 
         raise RunError(f"select in {_file(name)} failed: {_describe(name, error)}") from error
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(candidates):
         raise RunError(f"select in {_file(name)} returned {index!r}; return an index from 0 to {len(candidates) - 1}")
-    return index
+    return str(index + 1)
 
 
 def _file(name: str) -> str:
-    return f"{name}.py"
+    return f"{name.removesuffix(CHECKER)}.py"
 
 
 def _describe(name: str, error: Exception) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from runner.base.errors import MalformedError
+from runner.base.errors import CheckerError, MalformedError
 from runner.base.text import comma_join, in_one_line
 from runner.game.protocols.answer_verdicts import decision_line
 from runner.game.protocols.protocol import Decision
@@ -42,12 +42,17 @@ EXAMPLE_LENGTH = 120
 UNPARSABLE, REFUSED, EMPTY = "unparsable answers", "refusals", "answers without content"
 """The faults of an unusable answer, as named in messages."""
 
-MALFORMED, NO_CONTENT, TRUNCATED = "malformed", "no_content", "cut"
+MALFORMED, UNCHECKED, NO_CONTENT, TRUNCATED = "malformed", "checker_failed", "no_content", "cut"
 EMPTY_MESSAGES, ESTIMATED, FAILED_SELECTIONS = "empty_messages", "estimated_usage", "failed_selections"
 """The kinds of problems, as stored in files, in addition to the outcomes of rollouts without a verdict."""
 
 NO_PROBABILITY = "the answer has no log-probabilities of both verdicts"
 """Why an answer is unusable that can be parsed: only selectors with `by: judge` need more than the text."""
+
+_KINDS_BY_ERROR = {MalformedError.__name__: MALFORMED, CheckerError.__name__: UNCHECKED}
+_CHECKER_ADVICE = (
+    "after a temporary error, run the same command again; otherwise correct the function, which makes this a new run"
+)
 
 COUNTED_AS_WRONG = "and accuracy counts them as not correct"
 """The end of a message about rollouts without a verdict."""
@@ -77,9 +82,10 @@ class ProblemCounter:
     _answers: int = 0
     _messages: int = 0
     _counts: dict[str, _Count] = field(default_factory=dict)
-    """The problems by kind. The kind of a rollout without a verdict is its outcome or `MALFORMED`.
+    """The problems by kind. The kind of a rollout without a verdict is its outcome, `MALFORMED` or `UNCHECKED`.
 
-    A rollout is `MALFORMED` if a server refused its request as malformed. Playing it again would not help.
+    A rollout is `MALFORMED` if a server refused its request as malformed. Playing it again would not help. It is
+    `UNCHECKED` if the checker of answers failed.
     """
     _repeats: dict[str, _Count] = field(default_factory=dict)
     """The calls that were repeated because the previous answer was unusable, by the fault of this answer."""
@@ -100,8 +106,8 @@ class ProblemCounter:
         """Count one rollout."""
         self._rollouts += 1
         if rollout.outcome != Outcome.DECIDED:
-            is_malformed = (rollout.error or "").startswith(MalformedError.__name__)
-            _count_problem(self._counts, MALFORMED if is_malformed else rollout.outcome, rollout)
+            error = (rollout.error or "").partition(":")[0]
+            _count_problem(self._counts, _KINDS_BY_ERROR.get(error, rollout.outcome), rollout)
         else:
             self._decided += 1
             if not self._has_prover_spoken(rollout):
@@ -194,13 +200,15 @@ class ProblemCounter:
         if lost < self._rollouts and is_allowed_loss(lost, self._rollouts, max_share):
             retry_advice = f"rollouts.max_transport_failed ({max_share:g}) allows this loss"
         for kind, count in counts.items():
-            message = f"{self._rollout_count(count)} failed in transport; the first error: {count.rollout.error}"
-            advice = "" if kind == MALFORMED else retry_advice
+            reason = "have no label, because the checker failed" if kind == UNCHECKED else "failed in transport"
+            message = f"{self._rollout_count(count)} {reason}; the first error: {count.rollout.error}"
+            advice = {MALFORMED: "", UNCHECKED: _CHECKER_ADVICE}.get(kind, retry_advice)
             yield self._rollout_problem(Outcome.TRANSPORT_FAILED.value, count, message, advice=advice)
 
     def _lost_counts(self) -> dict[str, _Count]:
         """Return the counts of rollouts that failed in transport, by kind; first those that can be played again."""
-        return {kind: self._counts[kind] for kind in (Outcome.TRANSPORT_FAILED, MALFORMED) if kind in self._counts}
+        kinds = (Outcome.TRANSPORT_FAILED, UNCHECKED, MALFORMED)
+        return {kind: self._counts[kind] for kind in kinds if kind in self._counts}
 
     def lost_example(self) -> str:
         """Describe the first rollout that failed in transport, with its error."""

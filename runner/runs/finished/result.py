@@ -14,7 +14,7 @@ from runner.base.storage.duckdb_connections import read_only_table
 from runner.base.text import comma_join, with_interval
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from runner.results.leaderboard.rows import fixed_verdicts_of, saved_value
+from runner.results.leaderboard.rows import fixed_verdicts_of
 from runner.results.manifest import Manifest, Status
 from runner.results.metric_computation import is_by_group
 from runner.results.metric_definitions import (
@@ -26,6 +26,7 @@ from runner.results.metric_definitions import (
     SOUNDNESS_ERROR,
 )
 from runner.results.metrics_file import find_metric_row
+from runner.results.saved_spec import saved_value
 from runner.results.table_columns import COLUMNS
 from runner.results.tasks import Task, describe_task_difference
 from runner.rollouts.rollout import Rollout

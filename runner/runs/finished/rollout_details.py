@@ -11,7 +11,7 @@ from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import Round
 from runner.models.interface import Choice
 from runner.rollouts.answer_record import decision_fields
-from runner.rollouts.transcript import shown_columns, shown_label, votes_json
+from runner.rollouts.transcript import shown_columns, shown_label, statements_json, votes_json
 
 if TYPE_CHECKING:
     from runner.models.journal_records import FailureRecord
@@ -152,6 +152,7 @@ class RolloutDetails:
             "votes": votes_json(rollout),
             "verdicts": None if rollout.verdicts is None else [verdict.to_json() for verdict in rollout.verdicts],
             **({} if rollout.panel is None else {"panel": [judge.to_json() for judge in rollout.panel]}),
+            **({} if (stated := statements_json(rollout)) is None else {"statements": stated}),
             "transcript": [self._round_json(number, played) for number, played in self.rounds(only_round)],
         }
 

@@ -21,8 +21,8 @@ from runner.results.comparison.matching import MatchedPoints, match_systems
 from runner.results.comparison.systems import SystemReader
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from runner.results.leaderboard.rows import saved_value
 from runner.results.metric_definitions import METRICS, RANKING_METRIC
+from runner.results.saved_spec import saved_value
 from runner.results.tasks import describe_task_difference
 from runner.rollouts.estimate import estimate_costs
 from runner.rollouts.plan import Plan

@@ -150,7 +150,7 @@ class _RunPlayer:
             servers=self._servers,
             admission=self._permits,
         )
-        return with_functions(connection, plan.spec.prompts)
+        return with_functions(connection, plan.spec)
 
     def _create_engine(self, failed_calls: FailedCalls) -> Engine:
         plan = self._plan

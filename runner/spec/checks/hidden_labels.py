@@ -14,9 +14,13 @@ NO_LABELS = "the dataset has no labels, because its owner hides them, and"
 def unlabelled_problems(experiment: Experiment, protocol: Protocol, dataset: Dataset) -> Iterator[tuple[str, str]]:
     """Yield each key that needs labels, with a message, if the dataset has no labels.
 
-    Games can be played and judged without labels.
+    Games can be played and judged without labels. With a checker, games have labels, but datapoints have none.
     """
     if dataset.is_labelled:
+        return
+    if experiment.dataset.checker is not None:
+        if experiment.kind == "tournament":
+            yield "tournament", "ratings need the label of each datapoint, but dataset.checker labels games; play a run"
         return
     needs_labels = {
         "protocol.force_guess": (protocol.parameters.force_guess == "y", "force_guess: y decides by the label"),

@@ -90,7 +90,11 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, place_
         raise _error(place_of, str(error), getattr(error, "key", "dataset.path")) from error
     columns = tuple(name for name in table.columns if name not in ("id", "label"))
     group_by = settings.group_by or (settings.explode.row if settings.explode else None)
-    rows, label_messages = (rows, []) if settings.answers is not None else _convert_labels(rows, table, settings)
+    label_messages: list[str] = []
+    if settings.checker is not None:
+        rows = [{**row, "label": None} for row in rows]
+    elif settings.answers is None:
+        rows, label_messages = _convert_labels(rows, table, settings)
     if settings.unique_by and not label_messages:
         rows = _drop_duplicates(rows, table, settings, place_of, notes)
     problems = list(_row_problems(rows, columns, label_messages, place_of("dataset.path")))
@@ -126,7 +130,8 @@ def _read_rows(path: Path, settings: DatasetSettings, place_of: PlaceOf) -> tupl
         table = read_table(path, settings.limits)
     except TaskFailed as error:
         raise _error(place_of, str(error).splitlines()[0], "dataset.path") from error
-    is_required = {"id": settings.ids == "column", "label": settings.explode is None}
+    needs_label = settings.explode is None and settings.checker is None
+    is_required = {"id": settings.ids == "column", "label": needs_label}
     required = {name for name in is_required if is_required[name]}
     if not {*settings.columns.values(), *(required - settings.columns.keys())} <= {*table.columns}:
         check_not_ragged(path)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from runner.documents.dataclass_schema import option
+from runner.game.protocols.checkers import CheckerSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +86,7 @@ class DatasetSettings:
     )
     columns: Mapping[str, str] = option(
         "Names of columns: nip-run's name, then the name in the file, such as `id: claim_id`. Every dataset needs "
-        "`id` and `label`.",
+        "`id` and, without a `checker`, `label`.",
         factory=dict,
         example={"id": "task_id", "label": "is_correct"},
     )
@@ -111,6 +112,13 @@ class DatasetSettings:
         "How the column `label` names a right answer: by its `text`, `letter` (A is the first answer of the file), "
         "`number` (from 1) or `index` (from 0). `auto`: by one of the first three, if it is clear by which.",
         default="auto",
+    )
+    checker: CheckerSettings | None = option(
+        "Label the answers or sub-claims that provers state, for protocols with steps that have the key `states`. "
+        "The label of a game is then that of the last answer or sub-claim, and the dataset needs no column `label`. "
+        "null: the dataset has the labels.",
+        default=None,
+        example={"by": "number", "column": "target"},
     )
     ids: Literal["column", "rows"] = option(
         "`column`: ids are in the column `id`. `rows`: the file has no ids, and nip-run numbers the rows `row-1`, "

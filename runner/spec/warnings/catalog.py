@@ -73,7 +73,11 @@ def _decision_texts(spec: Spec, agent: str) -> dict[str, str]:
         if spec.protocol.agent_spec(agent).stance == OPEN:
             texts["answer_marker"] = ANSWER_MARKER
         return texts
-    return {"accept": format_.accept, "reject": format_.reject} if agent in spec.protocol.verifier_names else {}
+    states_answer = any(step.states == "answer" and agent in step.speak for step in spec.protocol.file.cycle)
+    texts = {"answer_marker": ANSWER_MARKER} if states_answer else {}
+    return texts | (
+        {"accept": format_.accept, "reject": format_.reject} if agent in spec.protocol.verifier_names else {}
+    )
 
 
 def _replaced_confidence(spec: Spec) -> Iterator[str]:

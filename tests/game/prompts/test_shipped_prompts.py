@@ -25,7 +25,8 @@ from tests.support.prompt_variables import make_prompt_variables
 SHIPPED = ROOT / "prompts" / "code_validation"
 LISTED = [name for name in builtin_names() if load_protocol(name).lists_answers]
 QUOTING = [name for name in builtin_names() if load_protocol(name).file.quotes is not None]
-BINARY = [name for name in builtin_names() if name not in (*LISTED, *QUOTING)]
+STATING = [name for name in builtin_names() if load_protocol(name).has_statements]
+BINARY = [name for name in builtin_names() if name not in (*LISTED, *QUOTING, *STATING)]
 AGENTS = [(name, agent) for name in BINARY for agent in template_names(load_protocol(name))]
 
 
@@ -98,9 +99,10 @@ def test_a_shipped_prover_prompt_tells_the_prover_its_stance(name: str, template
 
 
 def test_every_shipped_template_is_used_by_its_protocol() -> None:
-    for folder, names in ((SHIPPED, BINARY), (QUESTIONS, LISTED), (PASSAGES, QUOTING)):
+    for folder, names in ((SHIPPED, BINARY), (QUESTIONS, LISTED), (PASSAGES, QUOTING), (STATED, STATING)):
         for name in names:
             files = {path.name.partition(".jinja")[0].removesuffix(".py") for path in (folder / name).iterdir()}
+            files.discard("equations")  # the checker, which the spec names
             protocol = load_protocol(name)
             confidence = [judge + CONFIDENCE for judge in protocol.verifier_names] if folder == SHIPPED else []
             assert files == {*template_names(protocol), *confidence}
@@ -111,6 +113,7 @@ def test_every_shipped_template_is_used_by_its_protocol() -> None:
 
 QUESTIONS = ROOT / "prompts" / "question_answering"
 PASSAGES = ROOT / "prompts" / "passages"
+STATED = ROOT / "prompts" / "arithmetic"
 ANSWERS = CandidateAnswers(("Paris", "Rome", "Oslo"), (1,))
 
 

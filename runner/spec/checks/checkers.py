@@ -1,0 +1,88 @@
+"""Check that a spec's checker fits its protocol, whose provers state the answers and sub-claims that it labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from runner.base.problems import Place, Problem
+from runner.base.text import did_you_mean, list_some
+from runner.documents.dataclass_schema import from_plain
+from runner.documents.merged_data import LayeredData
+from runner.game.protocols.checkers import CheckerSettings, reference_number
+from runner.game.protocols.protocol import Protocol
+from runner.spec.datasets.loader import Dataset
+from runner.spec.sound_spec import SoundSpec
+
+
+def checker_of(sound: SoundSpec) -> CheckerSettings | None:
+    """Return the checker of a spec, if it has one without errors."""
+    settings = sound.section("dataset").get("checker")
+    return None if settings is None or "by" not in settings else from_plain(CheckerSettings, settings)
+
+
+def checker_problems(layered: LayeredData, protocol: Protocol, sound: SoundSpec) -> Iterator[Problem]:
+    """Yield the problems of `dataset.checker` with the protocol, and with its own keys."""
+    checker, section = checker_of(sound), ("dataset", "checker")
+    states_answer = any(step.states == "answer" for step in protocol.file.cycle)
+    picks_claim = any(step.pick_claim for step in protocol.file.cycle)
+    if checker is None:
+        if states_answer and (sound.data.get("dataset") or {}).get("checker") is None:
+            message = f"a prover of {protocol.name} states the answer that is judged; set dataset.checker to label it"
+            yield layered.problem_at(section, message)
+        return
+    if not (states_answer or picks_claim):
+        yield layered.problem_at(section, f"no step of {protocol.name} states what a checker labels; remove it")
+    elif picks_claim and checker.by != "function":
+        message = f"{checker.by} compares answers, but {protocol.name} continues with sub-claims; use by: function"
+        yield layered.problem_at((*section, "by"), message)
+    needed, unused = ("function", "tolerance") if checker.by == "function" else ("column", "function")
+    if getattr(checker, needed) is None:
+        yield layered.problem_at(section, f"by: {checker.by} needs the key {needed}; set dataset.checker.{needed}")
+    if getattr(checker, unused) not in (None, 0.0):
+        yield layered.problem_at((*section, unused), f"has no effect with by: {checker.by}; remove it")
+    if checker.tolerance and checker.by == "exact":
+        yield layered.problem_at((*section, "tolerance"), "has no effect with by: exact; remove it")
+    labelled = min(_rounds_with_label(protocol), default=0)
+    early = [i for i in range(labelled + 1) if protocol.can_ever_decide(i)]
+    if early and (states_answer or picks_claim):
+        message = (
+            f"the verifier of {protocol.name} may decide in round {early[0]}, before round {labelled} states what it "
+            f"judges; raise protocol.min_message_rounds to {labelled + 2}, or add may_decide: false to its step"
+        )
+        yield layered.problem_at(("protocol",), message)
+
+
+def _rounds_with_label(protocol: Protocol) -> Iterator[int]:
+    """Yield the rounds in which an answer is stated or a sub-claim is picked, which gives the game a label."""
+    for round_ in range(protocol.max_message_rounds):
+        if protocol.step(round_).states == "answer" or protocol.step(round_).pick_claim:
+            yield round_
+
+
+def reference_problems(dataset: Dataset, checker: CheckerSettings | None, place: Place) -> Iterator[Problem]:
+    """Yield a problem if the dataset lacks the right answers with which a checker compares."""
+    if checker is None or checker.column is None:
+        return
+    key, column = "dataset.checker.column", checker.column
+    if column not in dataset.columns:
+        hint = did_you_mean(column, dataset.columns)
+        if column == "label":
+            hint = "; the name is reserved, so rename the column: dataset.columns.target=label, and use target here"
+        yield Problem(place, key, f"the dataset has no column {column!r}{hint or '; name one of its columns'}")
+        return
+    values = {point.id: point.columns[column] for point in dataset.datapoints}
+    wrong = [id_ for id_, value in values.items() if not _is_reference(value, checker)]
+    if wrong:
+        kind = "exactly one number" if checker.by == "number" else "a text, a number, or a list of them"
+        yield Problem(place, key, f"the column {column!r} must have {kind}; rows without it: {list_some(wrong)}")
+
+
+def _is_reference(value: object, checker: CheckerSettings) -> bool:
+    if checker.by == "number":
+        try:
+            reference_number(value)
+        except ValueError:
+            return False
+        return True
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return bool(values) and all(isinstance(v, (str, int, float)) and str(v).strip() for v in values)
