@@ -34,8 +34,8 @@ def fetch_into_results(registry: Registry, entry: ReleaseEntry, results: Results
             fetched = open_fetched(folder)
             if fetched.sha256 != entry.sha256:
                 raise ReleaseError(
-                    f"{folder} has a different release of the name {reference}; move or delete that folder, and run the "
-                    "same command again"
+                    f"{folder} has a different release of the name {reference}; move or delete that folder, "
+                    "and run the same command again"
                 )
             _check_data_files(fetched)
             return fetched
