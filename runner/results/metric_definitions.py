@@ -881,8 +881,8 @@ def check_metrics(names: Iterable[str], measured: Collection[str], agents: Colle
             raise UsageError(f"no metric {name!r}{hint}")
 
 
-def compared_metric(name: str, agents: Collection[str]) -> Metric:
-    """Return a metric that runs of these agents are compared by.
+def compared_metric(name: str, agents: Collection[str], *, lists_answers: bool | None = None) -> Metric:
+    """Return a metric that runs of these agents are compared by. Errors name metrics for `lists_answers`, if given.
 
     Raises:
         UsageError: no metric has this name, or runs are not compared by it.
@@ -891,6 +891,9 @@ def compared_metric(name: str, agents: Collection[str]) -> Metric:
     metric = find_metric(name)
     if name in names and metric is not None:
         return metric
+    if lists_answers is not None:
+        known = {option: find_metric(option) for option in names}
+        names = [option for option, m in known.items() if m is None or m.applies(lists_answers=lists_answers)]
     if metric is not None and metric.why_not_compared and metric.agent in (None, *agents):
         raise UsageError(
             f"runs are not compared by {name!r}: {metric.why_not_compared}. Compare by: {comma_join(names)}"

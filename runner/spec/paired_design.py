@@ -60,36 +60,36 @@ def design_problems(experiment: Experiment, protocol: Protocol, prompts: PromptS
         yield from (("seats", reason) for reason in _swap_problems(experiment, protocol))
 
 
-def stance_problems(protocol: Protocol, prompts: PromptSet) -> Sequence[str]:
-    """Return the reasons why a datapoint cannot be played with both stances."""
-    return [*_stance_problems(protocol)] or [*_silent_template_problems(protocol, prompts)]
+def stance_problems(protocol: Protocol, prompts: PromptSet, advice: str = "remove stances") -> Sequence[str]:
+    """Return the reasons why a datapoint cannot be played with both stances, with `advice` on those of the protocol."""
+    return [*_stance_problems(protocol, advice)] or [*_silent_template_problems(protocol, prompts)]
 
 
-def _stance_problems(protocol: Protocol) -> Iterator[str]:
+def _stance_problems(protocol: Protocol, advice: str = "remove stances") -> Iterator[str]:
     """Yield each reason why the protocol cannot play a datapoint with both stances."""
     if not protocol.prover_names:
-        yield f"{protocol.name} has no prover, so no stance; remove stances"
+        yield f"{protocol.name} has no prover, so no stance; {advice}"
     elif protocol.lists_answers and not protocol.may_exchange_answers:
         stances = comma_join(protocol.agent_spec(name).stance for name in protocol.prover_names)
-        yield f"only the stances correct and incorrect can be exchanged, not {stances}; remove stances"
+        yield f"only the stances correct and incorrect can be exchanged, not {stances}; {advice}"
     elif protocol.samples_stance:
         yield (
             f"protocol {protocol.name} chooses one of the opposed provers at random, so a game has only one stance; "
-            "remove stances, and raise rollouts.per_datapoint instead"
+            f"{advice}"
         )
     elif _RANDOMIZE_STANCE in protocol.file.fixed and not (
         protocol.are_opposed or protocol.parameters.randomize_prover_stance
     ):
         stance = stance_word(protocol.default_stance(protocol.prover_names[0]))
-        yield f"in {protocol.name} {comma_join(protocol.prover_names)} always argues {stance}; remove stances"
+        yield f"in {protocol.name} {comma_join(protocol.prover_names)} always argues {stance}; {advice}"
 
 
 def _silent_template_problems(protocol: Protocol, prompts: PromptSet) -> Iterator[str]:
     """Yield a problem if provers have opposite stances, but a prover's templates do not use its stance."""
-    templates = [name + SUFFIX for name in _provers_without_stance(protocol, prompts)]
+    templates = [prompts.place(name, 1) for name in _provers_without_stance(protocol, prompts)]
     if templates and protocol.are_opposed:
         yield (
-            f"stances exchanges the stances of provers, but {comma_join(templates)} never use the variable "
+            f"provers exchange their stances, but {comma_join(map(str, templates))} never use the variable "
             + ("`answer`; use it" if protocol.lists_answers else "`stance`; use it ({% if stance == 'accept' %}...)")
         )
 
@@ -122,14 +122,14 @@ def _swap_problems(experiment: Experiment, protocol: Protocol) -> Iterator[str]:
     possible_pairs = list(_pairs_of_one_role(protocol))
     if not possible_pairs:
         hint = " (`stances: both` pairs its games)" if not list(_stance_problems(protocol)) else ""
-        yield f"{protocol.name} has no two seats of one role; remove seats{hint}"
+        yield f"{protocol.name} has no two provers, and only their seats can be swapped; remove seats{hint}"
     elif not isinstance(seats, Mapping):
         pairs = _differing_pairs(experiment, protocol)
         choices = " or ".join(f"{{swap: [{first}, {second}]}}" for first, second in pairs)
         if not pairs:
             yield (
-                "no two seats of one role differ in model or max_response_words, so a swap would repeat the same "
-                "games; set another model for one of them, or remove seats"
+                "no two provers differ in model or max_response_words, so a swap would repeat the same games; set "
+                "another model for one of them, or remove seats"
             )
         elif len(pairs) > 1:
             yield f"the players of several pairs of seats differ; name the pair: {choices}"

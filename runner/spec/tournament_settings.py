@@ -48,7 +48,8 @@ class TournamentSettings:
         maxItems=2,
     )
     judges: tuple[str, ...] | None = option(
-        "The model groups that judge. Each judges every pairing. null: the model group of the verifier in `agents`.",
+        "The model groups that judge. A round robin plays all players before each of them; otherwise, results choose. "
+        "null: the model group of the verifier in `agents`.",
         default=None,
         example=["small"],
         minItems=1,

@@ -92,7 +92,7 @@ def read_index(folder: Path) -> dict[str, TrainerFiles]:
         for files in trainers.values():
             for path, facts in files.files.items():
                 if not is_storable(files.group, path) or {*map(type, facts.values())} - {str, int, bool}:
-                    raise ValueError(f"{path!r} cannot be a trainer's file")
+                    raise ValueError(f"{path!r} is not a path that a trainer's file may have")
                 facts["sha256"], facts["size"], facts["executable"]
     except FileNotFoundError:
         return {}

@@ -184,6 +184,23 @@ def test_answers_to_questions_are_judged_as_solutions(tmp_path: Path) -> None:
     assert "<question>\n{{ question }}\n</question>\n\n<solution>" in verifier
 
 
+@pytest.mark.full
+@pytest.mark.parametrize(("names", "right"), [("012", "index"), ("ABC", None)])
+def test_questions_with_choices_and_an_answer_need_no_renamed_columns(
+    tmp_path: Path, names: str, right: str | None
+) -> None:
+    data = tmp_path / "data.jsonl"
+    answers = [int(name) if right else name for name in names]
+    rows = [{"question": f"Which one is {i}?", "choices": ["x", "y", "z"], "answer": answers[i % 3]} for i in range(6)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, spec = initialized(tmp_path, data)
+    assert spec["dataset"]["answers"] == "choices"
+    assert spec["dataset"]["columns"]["label"] == "answer"
+    assert spec["dataset"].get("right_answers") == right
+    points = load_spec(tmp_path / "spec.yaml").dataset.datapoints
+    assert [point.answers.right for point in points if point.answers is not None] == [(0,), (1,), (2,)] * 2
+
+
 def test_label_words_without_a_known_meaning_are_left_to_the_user(tmp_path: Path) -> None:
     data = write_csv(tmp_path, "id,verdict,claim\n1,grün,Grass grows in spring.\n2,rot,Grass grows in winter.\n")
     process = nip_run_here("init", "--data", data, cwd=tmp_path)

@@ -246,7 +246,7 @@ def test_ids_of_a_block_are_the_same_in_another_process(tmp_path: Path) -> None:
     ("changes", "key", "says"),
     [
         ({**DRAWN, "seats": None}, "stances", "chooses one of the opposed provers at random"),
-        ({"agents": {"prover": None, **ALIKE}}, "seats", "no two seats of one role"),
+        ({"agents": {"prover": None, **ALIKE}}, "seats", "no two provers differ in model"),
         ({"seats": {"swap": ["prover0", "verifier"]}}, "seats", "different roles"),
         ({"seats": {"swap": ["prover0", "prover2"]}}, "seats", "no agent 'prover2'"),
         ({"seats": "swop"}, "seats", "did you mean 'swap'"),

@@ -72,6 +72,7 @@ def test_a_protocol_without_two_opposed_provers_in_every_game_is_refused(tmp_pat
     with pytest.raises(SpecError) as caught:
         load_spec(tournament_spec(tmp_path, **changes), "~protocol.max_message_rounds")
     assert {problem.key for problem in caught.value.problems} & {"protocol.use", "prompts"}
+    assert "remove stances" not in str(caught.value)
 
 
 def test_prompts_that_do_not_show_the_side_are_refused(tmp_path: Path) -> None:
@@ -79,7 +80,9 @@ def test_prompts_that_do_not_show_the_side_are_refused(tmp_path: Path) -> None:
     own.mkdir()
     for seat in ("prover0", "prover1"):
         (own / f"{seat}.jinja").write_text("{{ solution }}")
-    with pytest.raises(SpecError, match="players exchange sides, but"):
+    with pytest.raises(
+        SpecError, match=rf"players exchange sides: .*{own / 'prover1.jinja'}:1:1 never use the variable"
+    ):
         load_spec(tournament_spec(tmp_path, tournament={"players": {"weak": {"prompts": "own"}}}))
 
 

@@ -214,7 +214,8 @@ def _roles_of(path: Path, protocol: str | None) -> ColumnRoles:
         raise UsageError(
             f"{path} needs a column with labels, such as true and false, and a column with texts to judge, such as "
             f"claims; it has {counted(len(table.rows), 'row')} with the columns {comma_join(table.columns)}. Rename "
-            "the columns to `label` and `claim`, and repeat the command"
+            "the columns to `label` and `claim`, or, for questions with listed answers, to `question`, `label` (the "
+            "right answer) and `answers` (a list), and repeat the command"
         )
     return roles
 

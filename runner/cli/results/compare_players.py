@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from runner.base.errors import UsageError
+from runner.base.errors import RunError, UsageError
 from runner.base.text import comma_join, did_you_mean
 from runner.cli.terminal.output import print_json, print_table, say, say_wrapped
 
 if TYPE_CHECKING:
-    from runner.results.comparison.assertions import Assertion, AssertionResult
+    from runner.results.comparison.assertions import Assertion
     from runner.results.leaderboard.results_folder import Results
 
 _UNSUPPORTED = ("metric", "by", "baseline", "worst", "margin", "ceiling", "flips")
@@ -39,7 +39,12 @@ def compare_players(args: argparse.Namespace, results: Results) -> int:
     from runner.runs.tournaments.summary import games_of, player_differences
     from runner.statistics.significance import ALPHA
 
-    games = games_of(folder)
+    try:
+        games = games_of(folder)
+    except RunError as error:
+        if args.asserts:  # exit code 1 would mean that an assertion fails
+            raise UsageError(f"the assertions were not judged, because a run cannot be read: {error}") from error
+        raise
     for name in args.players:
         if name not in games.plan.players:
             hint = did_you_mean(name, games.plan.players) or f"; its players are {comma_join(games.plan.players)}"
@@ -49,7 +54,10 @@ def compare_players(args: argparse.Namespace, results: Results) -> int:
         raise UsageError(f"--players: {first} is named twice; name two different players")
     rows = player_differences(games, first, second)
     by_side = {row["side"]: row for row in rows}
-    judged = {assertion: _judge(assertion, by_side[_ASSERTED_SIDES[assertion.metric]]) for assertion in assertions}
+    judged = {}
+    for assertion in assertions:
+        row = by_side[_ASSERTED_SIDES[assertion.metric]]
+        judged[assertion] = assertion.judge(row["ci_low"], row["ci_high"])
     code = exit_code(judged.values())
     if args.json:
         asserted = [{"assertion": assertion.text, "held": held} for assertion, held in judged.items()]
@@ -78,10 +86,6 @@ def _parse(text: str) -> Assertion:
             "player with `base`, the second player, such as 'rating >= base + 50'"
         )
     return assertion
-
-
-def _judge(assertion: Assertion, row: dict[str, Any]) -> AssertionResult:
-    return assertion.judge(row["ci_low"], row["ci_high"])
 
 
 def _verdict(first: str, second: str, row: dict[str, Any], level: float) -> str:

@@ -296,11 +296,9 @@ def load_prompts(
     """
     if not folder.is_dir():
         raise SpecError([Problem(place, "prompts", f"no folder {str(folder)!r}; set a folder of templates")])
-    names = _names_to_load(folder, protocol, agents, with_confidence=confidence is not None)
-    if checker is not None and checker.source_name is not None:
-        names.append(checker.source_name)
+    names = _names_to_load(folder, protocol, agents, checker, with_confidence=confidence is not None)
     inherited = [] if otherwise is None else [name for name in names if not source_path(folder, name).exists()]
-    loader = _TemplateLoader(protocol, columns, place, names_columns=names_columns, checker=checker)
+    loader = _TemplateLoader(protocol, columns, place, names_columns, checker)
     missing = _verifier_template_problem(protocol.verifier_name, {*names} - {*inherited}, folder) if inherited else None
     if missing is not None:
         loader.problems.append(Problem(place, "prompts", missing))
@@ -319,13 +317,20 @@ def load_prompts(
 
 
 def _names_to_load(
-    folder: Path, protocol: Protocol, agents: Collection[str] | None, *, with_confidence: bool
+    folder: Path,
+    protocol: Protocol,
+    agents: Collection[str] | None,
+    checker: CheckerSettings | None,
+    *,
+    with_confidence: bool,
 ) -> list[str]:
     """Return the names of the templates of these agents, with the templates for a confidence that the folder has."""
     confidence_templates = [name + CONFIDENCE for name in protocol.verifier_names] if with_confidence else []
     extra = [name for name in confidence_templates if (folder / (name + SUFFIX)).is_file()]
     names = [*template_names(protocol), *extra]
-    return names if agents is None else [name for name in names if name.partition(".")[0] in agents]
+    if agents is not None:
+        names = [name for name in names if name.partition(".")[0] in agents]
+    return names if checker is None or checker.source_name is None else [*names, checker.source_name]
 
 
 @dataclass
@@ -358,14 +363,13 @@ class _TemplateLoader:
             self.sources[name], self.files[name] = source, file
 
     def _check(self, name: str, source: str, file: Place) -> Iterable[Problem]:
-        checker = self.checker
         if is_function(name):
-            is_checker = checker is not None and name == checker.source_name
-            return function_problems(source, file, checker.function_name if checker and is_checker else None)
+            is_checker = self.checker is not None and name == self.checker.source_name
+            return function_problems(source, file, self.checker.function_name if self.checker and is_checker else None)
         return template_problems(
             source, file, self.columns, names_columns=self.names_columns,
             hidden=self.protocol.hidden_columns(name.partition(".")[0]), runner_variables=variables_for(self.protocol),
-            reference=None if checker is None else checker.column,
+            reference=None if self.checker is None else self.checker.column,
         )  # fmt: skip
 
 

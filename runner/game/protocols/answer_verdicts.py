@@ -17,14 +17,16 @@ ANSWER_MARKER: Final = "Answer:"
 MAX_SCORE: Final = 100.0
 _SUM_TOLERANCE = 0.02
 """Rounded probabilities may differ from a sum of 1 by this much. They are then divided by their sum."""
+_ROUNDING = 0.005
+"""The same for each answer, because many numbers with two decimals may all be rounded up."""
 
 _CHOICE = re.compile(rf"[{GAP}(\[<]*([A-Za-z])(?![\w'’])")
 _CONTINUED = re.compile(rf"[{GAP})\].]*(?:\bor\b|\band\b|[/,&])[{GAP}(\[]*[A-Z]\b")
 """A second letter that makes a choice ambiguous, as in `A or B`."""
 _WORD = re.compile(r"[ \t]+[a-z]")
 _PAIR = re.compile(
-    rf"(?<![\w'’])([A-Za-z])(?:[{GAP}:=)\]>(]|[-–](?=\s))*"
-    r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)([ \t]*%)?(?![\w])",
+    rf"(?<![\w'’])([A-Za-z])(?:[{GAP}:=)\]>(|$]|[-–](?=\s))*"
+    r"([0-9]+/[0-9]+|0,[0-9]+|[0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?|\.[0-9]+)([ \t]*\\?%)?(?![\w])",
     re.ASCII,
 )
 
@@ -111,7 +113,7 @@ def _choice(text: str, start: int, count: int) -> int | None:
 def _numbers(text: str, count: int, form: VerdictForm) -> tuple[float, ...]:
     """Return the number of each answer."""
     stated: dict[int, tuple[float, bool]] = {}
-    for position, number, is_percentage in _pairs(text):
+    for position, number, is_percentage in _pairs(text, count):
         if position >= count or stated.setdefault(position, (number, is_percentage)) != (number, is_percentage):
             problem = "is not an answer" if position >= count else "has two different numbers"
             raise InvalidDecisionError(f"{letter_of(position)} {problem}")
@@ -123,9 +125,18 @@ def _numbers(text: str, count: int, form: VerdictForm) -> tuple[float, ...]:
     return _scores(numbers) if form == "scores" else _distribution(numbers, percentages)
 
 
-def _pairs(text: str) -> Iterator[tuple[int, float, bool]]:
+def _pairs(text: str, count: int) -> Iterator[tuple[int, float, bool]]:
+    """Yield the position, the number and whether it is a percentage, up to the line in which all answers have one."""
+    positions, end = set[int](), 0
     for match in _PAIR.finditer(text):
-        yield ord(match[1].upper()) - ord("A"), float(match[2]), match[3] is not None
+        if len(positions) == count and "\n" in text[end : match.start()]:
+            return
+        position, end = ord(match[1].upper()) - ord("A"), match.end()
+        positions.add(position)
+        dividend, _, divisor = match[2].replace(",", ".").partition("/")
+        if not float(divisor or 1):
+            continue
+        yield position, float(dividend) / float(divisor or 1), match[3] is not None
 
 
 def _scores(numbers: tuple[float, ...]) -> tuple[float, ...]:
@@ -138,7 +149,8 @@ def _distribution(numbers: tuple[float, ...], percentages: set[bool]) -> tuple[f
     if len(percentages) > 1:
         raise InvalidDecisionError("some probabilities are percentages and others are not; use one form")
     total = sum(numbers)
-    scale = 100.0 if percentages == {True} or (max(numbers) > 1 and abs(total / 100 - 1) <= _SUM_TOLERANCE) else 1.0
-    if abs(total / scale - 1) > _SUM_TOLERANCE:
+    tolerance = max(_SUM_TOLERANCE, _ROUNDING * len(numbers))
+    scale = 100.0 if percentages == {True} or (max(numbers) > 1 and abs(total / 100 - 1) <= tolerance) else 1.0
+    if abs(total / scale - 1) > tolerance:
         raise InvalidDecisionError(f"the probabilities sum to {total / scale:g}, not to 1")
     return tuple(number / total for number in numbers)

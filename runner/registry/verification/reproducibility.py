@@ -33,7 +33,10 @@ def fetch_into_results(registry: Registry, entry: ReleaseEntry, results: Results
         if is_fetched(folder):
             fetched = open_fetched(folder)
             if fetched.sha256 != entry.sha256:
-                raise ReleaseError(f"{folder} has another release with the name {reference}")
+                raise ReleaseError(
+                    f"{folder} has a different release of the name {reference}; move or delete that folder, "
+                    "and run the same command again"
+                )
             _check_data_files(fetched)
             return fetched
         if folder.is_dir() and any(folder.iterdir()):

@@ -287,7 +287,7 @@ class _Comparer:
 
     def _common_metric(self, name: str, *systems: System) -> Metric:
         common = set(systems[0].agents).intersection(*(system.agents for system in systems[1:]))
-        return compared_metric(name, sorted(common))
+        return compared_metric(name, sorted(common), lists_answers=systems[0].lists_answers)
 
     def compare_all(self, baseline: str | None, assertions: Sequence[Assertion]) -> Comparison:
         has_base = self.ceiling is not None or any(assertion.against_base for assertion in assertions)

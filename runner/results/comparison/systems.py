@@ -107,6 +107,11 @@ class System:
         return fixed_verdicts_of(self.runs[0])
 
     @property
+    def lists_answers(self) -> bool:
+        """Whether its verdicts choose from listed answers."""
+        return saved_value(self.runs[0], "dataset", "answers") is not None
+
+    @property
     def is_tree(self) -> bool:
         """Whether its rollouts are branches of trees."""
         return saved_value(self.runs[0], "rollouts", "num_responses_per_timestep") is not None

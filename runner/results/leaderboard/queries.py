@@ -340,4 +340,6 @@ def spill_folder() -> TemporaryDirectory[str]:
     try:
         return TemporaryDirectory(prefix="nip-run-")
     except OSError as error:
-        raise LeaderboardError(f"cannot create a temporary folder: {error.strerror}; set TMPDIR to one") from error
+        raise LeaderboardError(
+            f"cannot create a temporary folder: {error.strerror}; set TMPDIR to a folder that you can write to"
+        ) from error

@@ -448,6 +448,13 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "votes": "the decision of each vote; NULL: there is one answer",
         "verdicts": "with rejudge --verdict each: round, decision, votes and confidences of every verdict",
         "panel": "the verdict of each judge of a panel: agent, round, decision, votes and confidences; NULL: no panel",
+        "answer": "the letter of the chosen answer; NULL: no verdict, or no listed answers, as in the next columns",
+        "right_answers": "the letters of the right answers in this game; NULL: their owner hides them",
+        "answer_order": "for each letter from A, the number of its answer in the dataset, from 1",
+        "argued_answers": "the letter that each prover argued for, by agent",
+        "answer_scores": "the probability or score that the verdict gives each letter; NULL: it has only a letter",
+        "p_right": "the sum of the probabilities of the right answers; NULL: the verdict has no probabilities",
+        "answer_brier": "the sum over answers of the squared error of the probability",
     },
     "datapoints": {
         "group": 'the group; without group_by, the datapoint id (quote the name: "group")',
@@ -473,6 +480,8 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "side": "right, wrong (the rating for arguing for such answers), or overall, the mean of both",
         "value": "Elo points above the average player of the tournament",
         "n": "number of the player's games with a winner",
+        "clusters": "number of independent groups of datapoints of all games",
+        "reason": "why there is no interval, or no value",
     },
     "leaderboard": {
         "failures": "deprecated, mixes lost and undecided games; use transport_failed (lost) and the next four columns",

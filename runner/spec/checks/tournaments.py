@@ -47,13 +47,13 @@ def tournament_problems(
         return
     by_player = {f"{_SECTION}.players.{name}.prompts": templates for name, templates in player_prompts.items()}
     for key, templates in {"prompts": prompts, **by_player}.items():
-        for reason in stance_problems(protocol, _with_templates(prompts, templates)):
-            yield key, f"in a tournament, players exchange sides, but {reason}"
+        for reason in stance_problems(protocol, _with_templates(prompts, templates), "use another protocol"):
+            yield key, f"players exchange sides: {reason}"
     yield from _size_problems(experiment, settings, protocol)
 
 
 def _with_templates(prompts: PromptSet, templates: PromptSet) -> PromptSet:
-    return PromptSet({**prompts.sources, **templates.sources})
+    return PromptSet({**prompts.sources, **templates.sources}, files={**prompts.files, **templates.files})
 
 
 def _group_problems(experiment: Experiment, settings: TournamentSettings) -> Iterator[tuple[str, str]]:

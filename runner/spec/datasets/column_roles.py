@@ -96,7 +96,12 @@ def find_answer_roles(table: Table) -> ColumnRoles | None:
     """Return the roles of the columns of questions with listed answers; None if no column is a list of answers."""
     values = {name: [row[name] for row in table.rows] for name in table.columns}
     lists = [name for name in table.columns if all(_is_answer_list(value) for value in values[name])]
-    labels = [name for name in table.columns if name not in lists and _score("label", name, [True]) > 2]
+    words = {"answer", "answerkey", "correct_answer", "right_answer", "answer_index", "answer_idx", "answer_letter"}
+    labels = [
+        name
+        for name in table.columns
+        if name not in lists and (name.casefold() in words or _score("label", name, [True]) > 2)
+    ]
     if not lists or not labels:
         return None
     columns, free = {"label": labels[0]}, [name for name in table.columns if name not in (lists[0], labels[0])]
@@ -112,6 +117,8 @@ def find_answer_roles(table: Table) -> ColumnRoles | None:
         isinstance(label, str) and label in answers for label, answers in _labels_with_lists(table, labels[0], lists[0])
     ):
         keys["right_answers"] = "text"
+    elif 0 in values[labels[0]]:
+        keys["right_answers"] = "index"
     return ColumnRoles(columns, {}, is_code=False, keys=keys) if "question" in columns else None
 
 

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from string import ascii_lowercase
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from runner.base.text import comma_join
@@ -37,81 +35,58 @@ _WORD = re.compile(r"[^\W_]+")
 
 def revealed_labels(spec: Spec) -> Iterator[str]:
     """Warn about each column that a template uses and that tells the label or right answer of every datapoint."""
+    fact, explain, excluded = "label", _explain_label, frozenset[str]()
     if spec.protocol.lists_answers:
-        yield from _revealed_answers(spec)
-        return
-    groups = [[point for point in spec.dataset.datapoints if point.label == label] for label in (0, 1)]
-    points = [spread_evenly(group, MAX_PER_LABEL) for group in groups]
+        fact, explain, excluded = "right answer", _explain_answer, frozenset({ANSWERS})
     reasons: dict[str, str | None] = {}
-    for agent, template in _templates(spec):
-        for column in sorted(spec.prompts.variables[template] & set(spec.dataset.columns)):
-            if column not in reasons:
-                reasons[column] = _explain_link(*([point.columns[column] for point in group] for group in points))
-            if (reason := reasons[column]) is not None:
-                yield (
-                    f"{spec.prompts.variable_place(template, column)}: {agent} sees the column {column!r}, which "
-                    f"reveals the label: {reason}; remove the variable if {agent} must find the label itself"
-                )
-
-
-def _revealed_answers(spec: Spec) -> Iterator[str]:
-    points = [point for point in spec.dataset.datapoints if point.answers is not None and point.answers.right]
-    points = list(spread_evenly(points, 2 * MAX_PER_LABEL))
     for agent, template in _templates(spec):
         if spec.protocol.agent_spec(agent).stance in (CORRECT, INCORRECT):
             continue  # the stance tells the agent whether its answer is right
-        for column in sorted(spec.prompts.variables[template] & set(spec.dataset.columns) - {ANSWERS}):
-            if (reason := _explain_answer(column, points)) is not None:
+        for column in sorted(spec.prompts.variables[template] & set(spec.dataset.columns) - excluded):
+            if column not in reasons:
+                reasons[column] = explain(column, spec.dataset.datapoints)
+            if (reason := reasons[column]) is not None:
                 yield (
                     f"{spec.prompts.variable_place(template, column)}: {agent} sees the column {column!r}, which "
-                    f"reveals the right answer: {reason}; remove the variable if {agent} must find the answer itself"
+                    f"reveals the {fact}: {reason}; remove the variable if {agent} must find the {fact} itself"
                 )
 
 
-def _explain_answer(column: str, points: Sequence[Datapoint]) -> str | None:
+def _explain_label(column: str, datapoints: Sequence[Datapoint]) -> str | None:
+    """Return how a column tells the label of every datapoint; None if it does not, or if that may be chance."""
+    groups = [[point for point in datapoints if point.label == label] for label in (0, 1)]
+    return _explain_link(
+        *([point.columns[column] for point in spread_evenly(group, MAX_PER_LABEL)] for group in groups)
+    )
+
+
+def _explain_answer(column: str, datapoints: Sequence[Datapoint]) -> str | None:
     """Return how a column tells the right answer of every datapoint; None if it does not, or if that may be chance."""
+    labeled = [point for point in datapoints if point.answers is not None and point.answers.right]
+    points = spread_evenly(labeled, 2 * MAX_PER_LABEL)
     if len(points) < MIN_PER_LABEL:
         return None
     ballots = [point.answers for point in points if point.answers is not None]
     rights = [frozenset(ballot.right or ()) for ballot in ballots]
-    values = [point.columns[column] for point in points]
+    named = [_named_answers(point.columns[column], ballot.texts) for point, ballot in zip(points, ballots, strict=True)]
+    if all(names and names <= right for names, right in zip(named, rights, strict=True)):
+        return "it has the text of a right answer of every datapoint, and of no wrong one"
+    counts = [len(ballot.texts) for ballot in ballots]
+    if all(names == {*range(n)} - right for names, n, right in zip(named, counts, rights, strict=True)):
+        return "it has the text of all wrong answers of every datapoint, and of no right one"
+    values = [str(point.columns[column]) for point in points]
+    count = len(set(values))
     does_vary = len(points) - max(Counter(rights).values()) >= MIN_PER_LABEL
-    kinds: dict[str, Callable[[Any, Sequence[str]], frozenset[int]]] = {"text": _named_by_text}
-    if does_vary:  # otherwise, a constant has the same place as all right answers
-        kinds |= {"letter": partial(_named_by_place, ascii_lowercase), "number": partial(_named_by_place, _NUMBERS)}
-    for kind, find in kinds.items():
-        named = [find(value, ballot.texts) for value, ballot in zip(values, ballots, strict=True)]
-        if all(names and names <= right for names, right in zip(named, rights, strict=True)):
-            return f"it has the {kind} of a right answer of every datapoint, and of no wrong one"
-        if all(
-            names == _wrong(ballot.texts, right) for names, ballot, right in zip(named, ballots, rights, strict=True)
-        ):
-            return f"it has the {kind} of all wrong answers of every datapoint, and of no right one"
-    pairs = {(str(value), right) for value, right in zip(values, rights, strict=True)}
-    count = len({value for value, _ in pairs})
-    if does_vary and len(pairs) == count and count * 4 <= len(points):
+    if does_vary and count * 4 <= len(points) and len(set(zip(values, rights, strict=True))) == count:
         return "all datapoints with the same value have the right answer in the same place"
     return None
 
 
-_NUMBERS = tuple(str(number) for number in range(1, 27))
-
-
-def _wrong(texts: Sequence[str], right: frozenset[int]) -> frozenset[int]:
-    return frozenset(range(len(texts))) - right
-
-
-def _named_by_text(value: Any, texts: Sequence[str]) -> frozenset[int]:
+def _named_answers(value: Any, texts: Sequence[str]) -> frozenset[int]:
     """Return the answers whose words occur in a value, without those that are part of another such answer."""
     text = _spaced_words(value)
     named = {index: words for index, answer in enumerate(texts) if (words := _spaced_words(answer)) in text}
     return frozenset(i for i, words in named.items() if not any(words in other != words for other in named.values()))
-
-
-def _named_by_place(names: Sequence[str], value: Any, texts: Sequence[str]) -> frozenset[int]:
-    """Return the answer whose letter or number the value is."""
-    name = str(value).strip(" .()[]").casefold()
-    return frozenset(index for index in range(len(texts)) if names[index] == name)
 
 
 def _spaced_words(value: Any) -> str:
@@ -154,7 +129,6 @@ def _templates(spec: Spec) -> Iterator[tuple[str, str]]:
 
 
 def _explain_link(wrong: Sequence[Any], right: Sequence[Any]) -> str | None:
-    """Return how a column tells the label of every datapoint; None if it does not, or if that may be chance."""
     if min(len(wrong), len(right)) < MIN_PER_LABEL:
         return None
     texts = [{str(value) for value in group} for group in (wrong, right)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from string import ascii_uppercase
 
 import pytest
 
@@ -158,6 +159,12 @@ DISTRIBUTIONS = [
     ("Decision: C 20, A 10, B 70", (0.1, 0.7, 0.2)),
     ("Decision: A 0, B 1, C 0", (0.0, 1.0, 0.0)),
     ("Decision: A 0.333, B 0.333, C 0.333", (1 / 3, 1 / 3, 1 / 3)),
+    ("Decision: A 1/3, B 1/3, C 1/3", (1 / 3, 1 / 3, 1 / 3)),
+    ("Decision:\n| A | 0.1 |\n| B | 0.7 |\n| C | 0.2 |", (0.1, 0.7, 0.2)),
+    ("Decision: A $0.1$, B $0.7$, C $0.2$", (0.1, 0.7, 0.2)),
+    ("Decision: A 0,1, B 0,7, C 0,2", (0.1, 0.7, 0.2)),
+    ("Decision: A 1e-1, B 0.7, C 2e-1", (0.1, 0.7, 0.2)),
+    ("Decision: A 0.1, B 0.7, C 0.2\n\nOf these, A 2 is the weaker reading.", (0.1, 0.7, 0.2)),
 ]
 
 
@@ -167,6 +174,14 @@ def test_a_distribution_has_a_probability_for_each_answer(text: str, numbers: tu
     assert verdict is not None
     assert verdict.numbers == pytest.approx(numbers)
     assert verdict.position == numbers.index(max(numbers))
+
+
+@pytest.mark.parametrize(("count", "number"), [(12, "0.08"), (26, "0.04"), (26, "4%")])
+def test_rounded_equal_probabilities_of_many_answers_are_a_distribution(count: int, number: str) -> None:
+    text = "Decision: " + ", ".join(f"{letter} {number}" for letter in ascii_uppercase[:count])
+    verdict = parse_verdict(text, "decision:", count, "distribution")
+    assert verdict is not None
+    assert verdict.numbers == pytest.approx([1 / count] * count)
 
 
 @pytest.mark.parametrize(

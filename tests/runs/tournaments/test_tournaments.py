@@ -346,6 +346,8 @@ def test_a_lost_part_of_the_last_round_is_neither_ignored_nor_played_again(tmp_p
             done = nip_run_here(*command, cwd=tmp_path)
             assert done.returncode == 1
             assert f"{result.run_id}-p0a" in done.stderr
+        asserted = ("compare", result.run_id, "--players", "strong", "weak", "--assert", "rating > base")
+        assert nip_run_here(*asserted, cwd=tmp_path).returncode == ExitCode.USAGE
         shutil.move(tmp_path / "lost", tmp_path / "results" / "runs" / f"{result.run_id}-p0a")
         assert nip_run_here("spec.yaml", cwd=tmp_path).returncode == 0
         assert server.requests == requests

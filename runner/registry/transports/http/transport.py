@@ -124,7 +124,9 @@ class HttpTransport:
         if upload.state == PUBLISHED:
             return AddResult(note="; ".join(upload.notes) or None)
         if upload.state == NAME_TAKEN:
-            raise TakenError(f"{self.address} has one of these releases already")
+            raise TakenError(
+                f"{self.address} already has a release with one of these names; publish under a new version"
+            )
         reason = (
             "did not start to check the upload; run the same command again"
             if upload.state == OPEN
