@@ -93,6 +93,7 @@ HOMES = {
         "runner.server.web.pages.games",
         "runner.server.web.pages.runs",
         "runner.pages.live.live_runs",
+        "runner.pages.live.question_page",
     },
     "mlflow": {"runner.exports.mlflow.client", "runner.exports.mlflow.sender"},
     "model_signing": {"runner.registry.signing"},

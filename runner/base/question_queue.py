@@ -37,7 +37,7 @@ class FormField:
     default: str = ""
 
 
-class Answer(NamedTuple):
+class PersonAnswer(NamedTuple):
     """A person's answer: the value of each field of the form. The value of a choice is the option's text."""
 
     person: str
@@ -53,7 +53,7 @@ class Question:
     messages: Sequence[Mapping[str, object]]
     """The texts to show, each with `content` and optionally `role` and `name`."""
     fields: Sequence[FormField]
-    submit: Callable[[Answer], None]
+    submit: Callable[[PersonAnswer], None]
     """Saves an answer, and raises `UsageError` with the reason if it is invalid. A thread of the page's server calls
     it."""
     topic: Hashable = None
@@ -80,10 +80,10 @@ class QuestionQueue:
         self._questions: dict[str, Question] = {}
         self._leases: dict[str, _Lease] = {}
         """The question that each person has, by the person's name."""
-        self._seen: dict[str, float] = {}
-        """When the page of each person called last."""
+        self._last_calls: dict[str, float] = {}
+        """Time of the last call of each person's page, by the person's name."""
         self._players: dict[Hashable, list[tuple[Hashable, str]]] = {}
-        """By topic, the role and the name of each person who has answered, oldest first."""
+        """Pairs of a role and a person who has answered in it, by topic, oldest first."""
         self._in_submission: set[str] = set()
         self._has_ended = False
 
@@ -119,10 +119,10 @@ class QuestionQueue:
         with self._lock:
             lease = self._leases.get(person)
             if lease is not None and self._is_present(person):
-                self._seen[person] = self._clock()
+                self._last_calls[person] = self._clock()
                 return lease.question
             self._leases.pop(person, None)
-            self._seen[person] = self._clock()
+            self._last_calls[person] = self._clock()
             free = [question for question in self._questions.values() if self._may_take(person, question)]
             if not free:
                 return None
@@ -142,11 +142,11 @@ class QuestionQueue:
             lease = self._leases.get(person)
             if lease is None or lease.question.id != question_id or question_id in self._in_submission:
                 raise UsageError("this question was answered, or given to another person while this page was away")
-            self._seen[person] = self._clock()
+            self._last_calls[person] = self._clock()
             self._in_submission.add(question_id)
         question = lease.question
         try:
-            question.submit(Answer(person, values, self._clock() - lease.since))
+            question.submit(PersonAnswer(person, values, self._clock() - lease.since))
         finally:
             with self._lock:
                 self._in_submission.discard(question_id)
@@ -156,8 +156,8 @@ class QuestionQueue:
     def leave(self, person: str) -> None:
         """Record that a person has closed the page. Unless it is opened again soon, the question is free."""
         with self._lock:
-            if person in self._seen:
-                self._seen[person] = self._clock() - LEASE_SECONDS + LEAVING_SECONDS
+            if person in self._last_calls:
+                self._last_calls[person] = self._clock() - LEASE_SECONDS + LEAVING_SECONDS
 
     def end(self) -> None:
         """Record that no question will follow, which each page learns when it calls again."""
@@ -167,17 +167,17 @@ class QuestionQueue:
         """Return whether no question will follow. If so, the person counts as away."""
         with self._lock:
             if self._has_ended:
-                self._seen.pop(person, None)
+                self._last_calls.pop(person, None)
             return self._has_ended
 
     def has_people(self) -> bool:
         """Return whether anybody has the page open."""
         with self._lock:
-            return any(map(self._is_present, self._seen))
+            return any(map(self._is_present, self._last_calls))
 
     def _is_present(self, person: str) -> bool:
-        seen = self._seen.get(person)
-        return seen is not None and self._clock() - seen < LEASE_SECONDS
+        last_call = self._last_calls.get(person)
+        return last_call is not None and self._clock() - last_call < LEASE_SECONDS
 
     def _may_take(self, person: str, question: Question) -> bool:
         """Return whether a question is free, and the person has not seen its game in another role.

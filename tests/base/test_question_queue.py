@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runner.base.errors import RunError, UsageError
-from runner.base.question_queue import LEASE_SECONDS, LEAVING_SECONDS, Answer, FormField, Question, QuestionQueue
+from runner.base.question_queue import LEASE_SECONDS, LEAVING_SECONDS, FormField, PersonAnswer, Question, QuestionQueue
 
 
 @dataclass
@@ -27,12 +27,12 @@ class Desk:
     """A queue with a clock of its own, and the answers that its questions have received."""
 
     clock: Clock = field(default_factory=Clock)
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[PersonAnswer] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.queue = QuestionQueue(self.clock)
 
-    def ask(self, submit: Callable[[Answer], None] | None = None, **options: Any) -> Question:
+    def ask(self, submit: Callable[[PersonAnswer], None] | None = None, **options: Any) -> Question:
         question = Question([{"content": "?"}], [FormField("text", "Text")], submit or self.answers.append, **options)
         self.queue.add(question)
         return question
@@ -52,7 +52,7 @@ def test_a_person_gets_the_same_question_until_it_is_answered() -> None:
     assert desk.queue.take("Ann") is desk.queue.take("Ann") is first
     desk.clock.now = 12.5
     desk.queue.answer("Ann", first.id, {"text": "x"})
-    assert desk.answers == [Answer("Ann", {"text": "x"}, 12.5)]
+    assert desk.answers == [PersonAnswer("Ann", {"text": "x"}, 12.5)]
     assert desk.queue.take("Ann") is second
 
 
@@ -100,7 +100,7 @@ def test_a_person_who_was_away_starts_again_if_nobody_has_taken_the_question() -
 def test_an_answer_that_is_refused_or_not_saved_leaves_the_question_with_its_person(error: Exception) -> None:
     desk = Desk()
 
-    def refuse(_: Answer) -> None:
+    def refuse(_: PersonAnswer) -> None:
         raise error
 
     question = desk.ask(refuse)
@@ -114,7 +114,7 @@ def test_an_answer_that_is_refused_or_not_saved_leaves_the_question_with_its_per
 def test_only_one_of_two_submissions_of_a_person_counts() -> None:
     desk, is_saving, may_end = Desk(), Event(), Event()
 
-    def save_slowly(answer: Answer) -> None:
+    def save_slowly(answer: PersonAnswer) -> None:
         is_saving.set()
         assert may_end.wait(60)
         desk.answers.append(answer)

@@ -255,7 +255,7 @@ def test_a_game_has_a_bound(tmp_path: Path) -> None:
         (
             ["budget.usd=1", "models.m={provider: null}"],
             "models.m.provider",
-            "nothing is not one of openai, anthropic, dummy",
+            "nothing is not one of openai, anthropic, human, dummy",
         ),
         (["name=\u201cclaims\u201d"], "name", 'has typographic quotes; use plain ones: "claims"'),
     ],

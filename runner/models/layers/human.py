@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from string import ascii_uppercase
 
 from runner.base.errors import RunError, UsageError
-from runner.base.question_queue import Answer, FormField, Question, QuestionQueue
+from runner.base.question_queue import FormField, PersonAnswer, Question, QuestionQueue
 from runner.game.protocols.answer_verdicts import ANSWER_MARKER
 from runner.game.protocols.ballot import FIRST_ANSWER
 from runner.game.protocols.protocol import Decision
@@ -51,7 +51,7 @@ class HumanModel:
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[Completion] = loop.create_future()
 
-        def submit(answer: Answer) -> None:
+        def submit(answer: PersonAnswer) -> None:
             completion = self._checked_completion(request, answer)
             submission = self._in_submission[request.sample] = _Submission()
             try:
@@ -106,7 +106,7 @@ class HumanModel:
     def _game(self, sample: SampleKey) -> tuple[str, str, int]:
         return self._run_id, sample.datapoint, sample.repeat
 
-    def _checked_completion(self, request: Request, answer: Answer) -> Completion:
+    def _checked_completion(self, request: Request, answer: PersonAnswer) -> Completion:
         """Return a person's answer as a completion.
 
         Raises:

@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from runner.base.errors import RunError, UsageError
-from runner.base.question_queue import Answer, FormField, Question, QuestionQueue
+from runner.base.question_queue import FormField, PersonAnswer, Question, QuestionQueue
 from runner.pages.live.question_page import serve_questions
 from runner.pages.live.server import PageServer
 
 
-def refuse_empty(answer: Answer) -> None:
+def refuse_empty(answer: PersonAnswer) -> None:
     if not answer.values["text"]:
         raise UsageError("write a text")
     if answer.values["text"] == "lost":
