@@ -116,7 +116,7 @@ def encode_rows(run_id: str, rollout: Rollout) -> list[Rows]:
     ]
 
 
-PART_ROWS = 10_000
+PART_ROWS = 4_096
 PART_BYTES = 8 << 20
 """Maximum size of a file in `.parts/`, except for a single longer row, since a reader loads a complete file."""
 
