@@ -34,6 +34,8 @@ from common import ROOT, child, footer, measured, table, temporary_folder
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
+    from runner.documents.releases.bundle import Bundle
+
 NIP_RUN = [sys.executable, "-c", "import sys; from runner.cli.main import main; sys.exit(main())"]
 SPEC = str(ROOT / "specs" / "quickstart.yaml")
 TEMPLATES = 4
@@ -220,13 +222,17 @@ def run_server(folder: Path, runs: Path, count: int) -> None:
     make_folders(settings.incoming)
     server, paths = Service.open(settings), BoardPaths(settings)
     cpu: dict[str, float] = {}
-    bundles = [run_bundle(runs / f"{count}-{seed}", seed=seed) for seed in range(TEMPLATES)]
+    bundles = [run_bundle(runs / f"{count}-{seed}", seed=seed) for seed in range(TEMPLATES + 1)]
+
+    def release_of(place: int) -> Bundle:
+        """Return a real run, or a copy of one, which the worker does not check and so may have another identity."""
+        if place < TEMPLATES or place == count:
+            return copy_bundle(bundles[min(place, TEMPLATES)], owner=f"group{place % 20}", name=f"run-{place}")
+        names = {"owner": f"group{place % 20}", "name": f"run-{place}", "identity": {"run": f"{place:064x}"}}
+        return copy_bundle(bundles[place % TEMPLATES], **names)
 
     def publish(places: Iterable[int]) -> list[Copy]:
-        releases = [
-            copy_bundle(bundles[i % TEMPLATES], owner=f"group{i % 20}", name=f"run-{i}", identity={"run": f"{i:064x}"})
-            for i in places
-        ]
+        releases = [release_of(place) for place in places]
         insert_releases(server, releases)
         kept = paths.cache / "kept"
         return [Copy(kept / release.sha256, release.sha256, i) for i, release in zip(places, releases, strict=True)]
@@ -248,6 +254,8 @@ def run_server(folder: Path, runs: Path, count: int) -> None:
     build("server: first board")
     publish([count])
     build("server: one more run")
+    if len(folders := list((paths.cache / "kept").iterdir())) != count + 1:
+        raise RuntimeError(f"the board has {len(folders)} of {count + 1} runs")
     print(json.dumps({"cpu": cpu}))
 
 

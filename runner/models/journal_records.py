@@ -93,10 +93,11 @@ _USAGE_FIELDS = attrgetter(*(field.name for field in fields_of(Usage)))  # `astu
 
 def _count_list(usage: Usage) -> list[Any]:
     """Return a usage as a list: the four fields of earlier versions, then later fields without trailing zeros."""
-    counts = list(_USAGE_FIELDS(usage))
-    while len(counts) > 4 and not counts[-1]:
-        counts.pop()
-    return counts
+    counts = _USAGE_FIELDS(usage)
+    end = len(counts)
+    while end > 4 and not counts[end - 1]:
+        end -= 1
+    return list(counts[:end])
 
 
 def _body_fields(body: Body) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from io import BytesIO
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -28,6 +29,7 @@ from runner.rollouts.rollout import Call, Rollout
 from runner.rollouts.transcript import statements_json, votes_json
 
 _CALL_COLUMNS = tuple(name for name in COLUMNS["completions"] if name not in ("run_id", "rollout_id"))
+_CALL_VALUES = attrgetter(*_CALL_COLUMNS)
 
 _COUNT_COLUMNS = tuple(name for name in COLUMNS["messages"] if hasattr(MessageCounts(), name))
 _NO_ANSWERS = dict.fromkeys(ANSWER_COLUMNS)
@@ -91,7 +93,7 @@ def _count_row(counts: MessageCounts | None) -> dict[str, object]:
 
 
 def _call_row(call: Call) -> dict[str, object]:
-    row = {name: getattr(call, name) for name in _CALL_COLUMNS}
+    row: dict[str, object] = dict(zip(_CALL_COLUMNS, _CALL_VALUES(call), strict=True))
     for name in _NULL_UNLESS_SET:
         row[name] = row[name] or None
     if call.verdict_logprobs is not None:
@@ -114,7 +116,7 @@ def encode_rows(run_id: str, rollout: Rollout) -> list[Rows]:
     ]
 
 
-PART_ROWS = 10_000
+PART_ROWS = 4_096
 PART_BYTES = 8 << 20
 """Maximum size of a file in `.parts/`, except for a single longer row, since a reader loads a complete file."""
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Collection
+from importlib import import_module
 from statistics import NormalDist
 
 CONFIDENCE = 0.95
+SPECIAL_FUNCTIONS = "scipy.special._ufuncs"
+"""The module with the functions of `scipy.special`, which a command may have loaded without the rest of the package."""
 
 
 def mean_interval(
@@ -64,8 +68,8 @@ def load_scipy() -> None:
 
 def t_quantile(clusters: float, level: float = CONFIDENCE) -> float:
     """Return the quantile of Student's t for an interval over this many clusters."""
-    from scipy.special import stdtrit
-
+    loaded = getattr(sys.modules.get(SPECIAL_FUNCTIONS), "stdtrit", None)
+    stdtrit = loaded or import_module("scipy.special").stdtrit
     return float(stdtrit(clusters - 1, 0.5 + level / 2))
 
 

@@ -15,7 +15,7 @@ from runner.base.storage.parquet import TEMPORARY_NAME
 from runner.game.protocols.protocol import Decision
 from runner.game.protocols.rounds import Message, Round
 from runner.results.table_columns import COLUMNS
-from runner.results.tables import PartFiles, encode_rows
+from runner.results.tables import PART_ROWS, PartFiles, encode_rows
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Call, Outcome, Rollout
 from runner.spec.datasets.loader import Datapoint
@@ -79,11 +79,11 @@ def test_long_answers_are_sealed_in_less_memory_than_they_have(tmp_path: Path) -
 @pytest.mark.gate
 def test_unsealed_rows_stand_in_files_of_a_bounded_size(tmp_path: Path) -> None:
     parts = PartFiles(tmp_path)
-    for index, length in enumerate((3_000_000, 6_000_000, 20_000_000, *[1] * 25_000)):
+    for index, length in enumerate((3_000_000, 6_000_000, 20_000_000, *[1] * (2 * PART_ROWS + 1_000))):
         parts.add(encode_rows("run", rollout(index, "x" * length)))
     parts.close()
     sizes = {path.name: path.stat().st_size for path in sorted(parts.folder.glob("messages.*"))}
-    assert [size // 1_000_000 for size in sizes.values()] == [3, 6, 20, 1, 1, 0]
+    assert [size // 1_000_000 for size in sizes.values()] == [3, 6, 20, 0, 0, 0]
     assert len(list(parts.folder.glob("rollouts.*"))) == 3
 
 

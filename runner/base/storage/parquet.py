@@ -17,7 +17,7 @@ from runner.base.errors import RunError
 from runner.base.storage.duckdb_connections import borrow_connection, connect, duckdb_literal, duckdb_pattern
 from runner.base.storage.safe_files import create
 
-GROUP_ROWS = 10_000
+GROUP_ROWS = 4_096
 GROUP_BYTES = 16 << 20
 MEMORY = 256 << 20
 """Memory limit in bytes for lines of at most `LONG_LINE` bytes; longer lines raise the limit."""

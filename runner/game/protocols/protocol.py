@@ -271,7 +271,9 @@ class Protocol:
 
     def _has_verifier(self, speakers: Mapping[str, object], agent: str | None = None) -> bool:
         """Return whether `agent` (by default, any verifier) is a verifier and among the speakers."""
-        return any(name in speakers and agent in (None, name) for name in self.verifier_names)
+        if agent is not None:
+            return agent in speakers and agent in self.verifier_names
+        return any(name in speakers for name in self.verifier_names)
 
     @cached_property
     def max_verifier_questions(self) -> int:
@@ -280,8 +282,16 @@ class Protocol:
 
     def questions_left(self, round_: int, agent: str | None = None) -> int:
         """Return the number of rounds from `round_` on where `agent` (by default, any verifier) speaks."""
-        rounds = range(round_, self.max_message_rounds)
-        return sum(self._has_verifier(self.can_be_active(i), agent) for i in rounds)
+        questions = self._questions_left.get((round_, agent))
+        if questions is None:
+            rounds = range(round_, self.max_message_rounds)
+            questions = sum(self._has_verifier(self.can_be_active(i), agent) for i in rounds)
+            self._questions_left[round_, agent] = questions
+        return questions
+
+    @cached_property
+    def _questions_left(self) -> dict[tuple[int, str | None], int]:
+        return {}
 
     def first_active_round(self, agent: str) -> int | None:
         return next((i for i in range(self.max_message_rounds) if agent in self.can_be_active(i)), None)

@@ -172,8 +172,10 @@ def _with_notes_and_quote(request: Request, text: str) -> str:
 
     A quarter of the quotes have another word at the end, so that the source does not have them.
     """
-    hint, rng = request.hint, random.Random(_seed("dummy-quotes", request))
-    words = (hint.source or "").split()
+    hint = request.hint
+    if not hint.source and hint.scratchpad is None:
+        return text
+    words, rng = (hint.source or "").split(), random.Random(_seed("dummy-quotes", request))
     if words:
         start = rng.randrange(len(words))
         quote = [*words[start : start + 6], *(["indeed"] if rng.random() < 0.25 else [])]

@@ -38,7 +38,7 @@ FILE = "leaderboard.duckdb"
 LOCK = ".leaderboard.lock"
 WAIT_SECONDS = 60.0
 """The time to wait for the lock of another writer."""
-BOARD_GROUP_ROWS = 10_240
+BOARD_GROUP_ROWS = 4_096
 """The number of rows in DuckDB's row groups. Rows stay in memory until their group is full; the default is 122,880."""
 CHECKPOINT = "2MB"
 """The maximum size of the log before DuckDB writes rows to the file. Until then, rows stay in memory; the default is

@@ -23,6 +23,9 @@ AT_ONCE, VERDICTS_AT_ONCE = 64, 100_000
 """Limits of the memory of a query, which compares one system with others: at most `AT_ONCE` others, or more if they
 have at most `VERDICTS_AT_ONCE` verdicts in total. Fewer queries save time, since each reads all rollouts."""
 
+MEMORY = 128 << 20
+"""The memory limit while ranks are computed. DuckDB spills larger data to files."""
+
 _RANKED_RUNS_SQL = """
 SELECT benchmark, list, run_id, accuracy, ci_low, ci_high, stopped IS NOT NULL, game_sha256, n FROM leaderboard
 WHERE reason IS NULL ORDER BY benchmark, list, run_id
@@ -124,6 +127,7 @@ def _p_value(pairs: Pairs, first: RankedSystem, second: RankedSystem) -> float:
 
 def rank_rows(connection: duckdb.DuckDBPyConnection) -> None:
     """Compute the ranks of all rankable rows of the board, and store them with the p-values."""
+    connection.execute(f"SET memory_limit = '{MEMORY}B'")
     rows = connection.execute(_RANKED_RUNS_SQL).fetchall()
     systems = {run: RankedSystem([run], *facts) for _, _, run, _, *facts in rows}
     tests = _StoredTests(connection, systems)

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 PIECE_ROWS = 10_000
 PIECE_BYTES = 8 << 20
 """Maximum size of a piece, which is a number of rollouts that are inserted at once; see `_row_ranges`."""
-MEMORY = 128 << 20
-"""The memory limit of a writer. DuckDB caches data of the board up to this limit, and spills larger data to files."""
+MEMORY = 32 << 20
+"""The memory limit while rows are inserted, unless a piece needs more. DuckDB caches the new rows up to this limit."""
 COPIES = 8
-"""The maximum number of copies of a piece in DuckDB's memory while it is copied from Parquet to the board."""
+"""The maximum number of copies of a piece in DuckDB's memory while it is inserted."""
 
-MAX_DATAPOINTS, MAX_CHARACTERS = 1_000, 1 << 20
+MAX_DATAPOINTS, MAX_CHARACTERS = 1_000, 1 << 18
 """The maximum number of datapoints, and of their characters, that are inserted at once."""
 
 FAILURES = (Outcome.TRANSPORT_FAILED, Outcome.INVALID_RESPONSE, Outcome.REFUSED, Outcome.CONTEXT_EXCEEDED)
@@ -181,6 +181,7 @@ def _insert_datapoints(connection: duckdb.DuckDBPyConnection, folder: RunFolder,
         points = played_datapoints(folder, group_by)
         for batch in batches(points, MAX_DATAPOINTS, MAX_CHARACTERS, _count_characters):
             rows = [(p.id, p.group, p.label, p.content_sha256, canonical(p.columns).decode()) for p in batch]
+            _allow_memory(connection, sum(len(row[-1].encode()) for row in rows))
             connection.execute(
                 "INSERT INTO datapoints SELECT ?, unnest(?), unnest(?), unnest(?), unnest(?), unnest(?)",
                 [folder.run_id, *map(list, zip(*rows, strict=True))],
@@ -202,15 +203,19 @@ def _insert_rollouts(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -
     """Copy a run's rollouts in pieces, so that memory does not grow with their number or their error messages."""
     path = duckdb_pattern(folder.intact_table("rollouts"))
     ranges = list(_row_ranges(connection, path))
-    memory = COPIES * max((size for _, _, size in ranges), default=0)
-    if memory > MEMORY:
-        connection.execute(f"SET memory_limit = '{memory}B'")
+    _allow_memory(connection, max((size for _, _, size in ranges), default=0))
     for first, end, _ in ranges:
         connection.execute(
             "INSERT INTO rollouts BY NAME SELECT * EXCLUDE (file_row_number) "
             "FROM read_parquet(?, file_row_number=true, hive_partitioning=false) WHERE file_row_number BETWEEN ? AND ?",
             [path, first, end - 1],
         )
+
+
+def _allow_memory(connection: duckdb.DuckDBPyConnection, piece: int) -> None:
+    """Raise the memory limit if it is too low for a piece of this many bytes."""
+    if COPIES * piece > MEMORY:
+        connection.execute(f"SET memory_limit = '{COPIES * piece}B'")
 
 
 def _row_ranges(connection: duckdb.DuckDBPyConnection, path: str) -> Iterator[tuple[int, int, int]]:

@@ -182,9 +182,12 @@ class Agent:
             TemplateFailedError: a template fails with these variables.
         """
         prompts, hidden = self.settings.prompts, self.hidden_columns
-        columns = {name: value for name, value in observation.columns.items() if name not in hidden}
+        columns = observation.columns
+        if not hidden.isdisjoint(columns):
+            columns = {name: value for name, value in columns.items() if name not in hidden}
         variables = self._variables(observation.prover_stance, round_)
-        variables = {**variables, **self._extra_variables(observation)}
+        if extra_variables := self._extra_variables(observation):
+            variables = {**variables, **extra_variables}
         if observation.candidates is not None:
             variables = {**variables, **self._answer_variables(observation)}
         elif self.protocol_handler.has_statements:

@@ -166,7 +166,7 @@ class Accounting:
     def count_new_answers(self, counts: AnswerCounts) -> None:
         """Count usable and unusable new answers, and warn once if many are unusable."""
         self._new_answers = self._new_answers.plus(counts)
-        if self._new_answers.is_alarming and not self._has_warned:
+        if self._new_answers.unusable and not self._has_warned and self._new_answers.is_alarming:
             self._has_warned = True
             self.warn(
                 f"unusable answers of {self._plan.identity}",
