@@ -186,13 +186,14 @@ class _Log:
         rollout = game.rollout
         calls = [call for call in rollout.calls if call.is_answer]
         is_lost = rollout.outcome == Outcome.TRANSPORT_FAILED
+        task = orjson.dumps(game.columns).decode()
         return {
             "id": rollout.job.datapoint.id,
             "epoch": rollout.job.number + 1,
-            "input": self._format_input(game),
+            "input": task,
             **({"choices": list(listed.ballot.texts)} if (listed := rollout.answers) is not None else {}),
             "target": game.label if listed is None else game.label.split(", "),
-            "messages": self._build_messages(game),
+            "messages": self._build_messages(game, task),
             "output": {"model": self._subject["model"] if self._subject else NO_MODEL, "choices": []},
             "scores": None if is_lost else {SCORE: _build_score(game)},
             "metadata": self._sample_metadata(game),
@@ -224,7 +225,7 @@ class _Log:
             **({"ended_by": rollout.error} if rollout.error else {}),
         }
 
-    def _build_messages(self, game: ExportedGame) -> list[dict[str, object]]:
+    def _build_messages(self, game: ExportedGame, task_text: str) -> list[dict[str, object]]:
         if self._subject is not None:
             return [_format_message(index, line) for index, line in enumerate(game.chat(self._subject["agent"]))]
         first_lines = [(agent, game.chat(agent)[:1]) for agent in game.cast]
@@ -233,12 +234,9 @@ class _Log:
             for agent, lines in first_lines
             for line in lines
         ]
-        task: dict[str, object] = {"role": "user", "content": self._format_input(game), "source": "input"}
+        task: dict[str, object] = {"role": "user", "content": task_text, "source": "input"}
         messages = ({"source": "generate", **message} for message in game.conversation())
         return [{"id": f"m{index}", **message} for index, message in enumerate((*prompts, task, *messages))]
-
-    def _format_input(self, game: ExportedGame) -> str:
-        return orjson.dumps(game.columns).decode()
 
     def summarize(self, sample: dict[str, Any]) -> dict[str, Any]:
         """Return the part of a sample that Inspect's lists show."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Any, NamedTuple, Self
@@ -76,8 +76,6 @@ class ExportedGame:
     """
     started_ms: float = 0.0
     """Start of the run, in milliseconds since 1970."""
-    created_ms: Mapping[SampleKey, float] = field(default_factory=dict)
-    """Time of each answer in milliseconds since 1970, if its server sent it."""
 
     def turns(self) -> list[ExportedTurn]:
         """Return every answer with its times. An answer whose server sent no time starts when the previous one ends."""
@@ -87,8 +85,9 @@ class ExportedGame:
             request = requests.get((call.round, call.agent, call.attempt, call.vote))
             if not call.is_answer or request is None:
                 continue
-            previous = turns[-1].end_ms if turns else self.started_ms
-            start = self.created_ms.get(request.sample, previous)
+            start = request.created_ms
+            if not start or start < self.started_ms - CLOCK_SKEW_MS:
+                start = turns[-1].end_ms if turns else self.started_ms
             turns.append(ExportedTurn(call, request, start, start + (call.latency_ms or 0.0)))
         return turns
 
@@ -224,7 +223,7 @@ class RunSource:
                 f"run {folder.run_id} is {manifest.status.value}; resume the run with `nip-run {folder.path}`, then "
                 "export it"
             )
-        plan = played_plan(folder)
+        plan = played_plan(folder, trusts_manifest=True)
         if plan.tree_shape is not None:
             raise UsageError(
                 f"run {folder.run_id} has trees of responses, whose branches share rounds, but this format has only "
@@ -374,12 +373,10 @@ class RunSource:
         start_ms = started_ms(self.manifest)
         with closing(Reconstructor(self.folder, self.plan)) as reconstructor:
             for rollouts, requests in reconstructor.rollouts_and_requests():
-                times = {request.sample: request.created_ms for request in requests}
-                created = {sample: time for sample, time in times.items() if time and time >= start_ms - CLOCK_SKEW_MS}
                 for rollout in rollouts:
                     cast = self._casts[bool(rollout.job.swapped)]
                     stances = shown_stances(self.plan.spec.protocol, rollout)
-                    yield ExportedGame(rollout, requests, cast, stances, new_judge, start_ms, created)
+                    yield ExportedGame(rollout, requests, cast, stances, new_judge, start_ms)
 
 
 def token_usage(calls: Sequence[Call], *, with_reasoning: bool) -> dict[str, int]:

@@ -143,6 +143,12 @@ class LoadedInputs:
     journal_hashes: dict[Path, str] = field(default_factory=dict)
     known_dataset: Dataset | None = None
     """The dataset of a run that was published without its rows. It replaces the dataset that the spec names."""
+    checked_sha256: str | None = None
+    """The hash of the spec that passed all checks when its run started; None if no checks may be left out."""
+
+    def is_checked(self, layered: LayeredData) -> bool:
+        """Return whether the spec is the one that passed all checks."""
+        return self.checked_sha256 is not None and tagged_hash("spec", layered.data) == self.checked_sha256
 
     def journal_hash(self, run: Path) -> str:
         if run not in self.journal_hashes:
@@ -171,7 +177,8 @@ def assemble(layered: LayeredData, inputs: LoadedInputs) -> Spec:
         SpecError: the spec has errors; lists all of them.
     """
     dataset = protocol = prompts = None
-    problems, sound = _check_schema(layered)
+    is_checked = inputs.is_checked(layered)
+    problems, sound = ([], SoundSpec(layered.data, frozenset())) if is_checked else _check_schema(layered)
     protocol_problems: list[Problem] = []
     with _collect_problems(protocol_problems):
         protocol = _load_protocol(layered, sound)
@@ -182,7 +189,8 @@ def assemble(layered: LayeredData, inputs: LoadedInputs) -> Spec:
     problems.extend(protocol_problems)
     with _collect_problems(problems):
         dataset = _load_dataset_section(layered, inputs, sound)
-    problems.extend(_check_sections(layered, protocol, sound, saved=inputs.saved))
+    if not is_checked:
+        problems.extend(_check_sections(layered, protocol, sound, saved=inputs.saved))
     rejudged = None
     if not any(problem.key.startswith("rejudge") for problem in problems):
         try:
@@ -192,15 +200,8 @@ def assemble(layered: LayeredData, inputs: LoadedInputs) -> Spec:
     fallback = None if rejudged is None else rejudged.prompts
     with _collect_problems(problems):
         prompts = _load_prompts(layered, protocol, dataset, sound, fallback)
-    if dataset is not None and prompts is not None:
-        place = layered.place(_DATASET)
-        place = replace(place, is_own=place.is_own and _may_show_dataset(layered))
-        problems.extend(column_problems(dataset, prompts, place))
-    if dataset is not None and protocol is not None:
-        problems.extend(protocol_column_problems(dataset, protocol, layered.place(("protocol", "use"))))
-    if dataset is not None:
-        place = layered.place(("dataset", "checker", "column"))
-        problems.extend(reference_problems(dataset, checker_of(sound), place))
+    if not is_checked:
+        problems.extend(_check_columns(layered, dataset, protocol, prompts, sound))
     if problems or dataset is None or protocol is None or prompts is None:
         raise SpecError(problems if filled_agents is None else filled_agents.as_written(problems))
     origin = SpecOrigin(named_files=_named_files(layered, protocol, prompts))
@@ -224,6 +225,25 @@ def _check_sections(
     yield from model_problems(layered, sound, saved=saved)
     yield from budget_problems(layered, sound, _groups_to_call(layered, protocol))
     yield from rejudge_problems(layered, sound)
+
+
+def _check_columns(
+    layered: LayeredData,
+    dataset: Dataset | None,
+    protocol: Protocol | None,
+    prompts: PromptSet | None,
+    sound: SoundSpec,
+) -> Iterator[Problem]:
+    """Yield the problems of columns that the prompts, the protocol or the checker need from the dataset."""
+    if dataset is not None and prompts is not None:
+        place = layered.place(_DATASET)
+        place = replace(place, is_own=place.is_own and _may_show_dataset(layered))
+        yield from column_problems(dataset, prompts, place)
+    if dataset is not None and protocol is not None:
+        yield from protocol_column_problems(dataset, protocol, layered.place(("protocol", "use")))
+    if dataset is not None:
+        place = layered.place(("dataset", "checker", "column"))
+        yield from reference_problems(dataset, checker_of(sound), place)
 
 
 def _named_files(layered: LayeredData, protocol: Protocol, prompts: PromptSet) -> NamedFiles:
@@ -274,7 +294,8 @@ def _complete_spec(spec: Spec, layered: LayeredData, inputs: LoadedInputs) -> Sp
     place_of, test = _place_finder(layered), _load_test_dataset(layered, inputs, experiment)
     problems: list[Problem] = []
     spec = replace(spec, player_prompts=_load_player_prompts(spec, layered, problems))
-    problems.extend(_check_combinations(spec, test, layered))
+    if not inputs.is_checked(layered):
+        problems.extend(_check_combinations(spec, test, layered))
     cache = _find_cache(layered, experiment, problems)
     replays = {group: replay_folder(layered, group) for group in models if models[group].traits.needs_run}
     trainer_files = _find_all_trainer_files(layered, experiment, problems)

@@ -66,16 +66,17 @@ def load_spec(
     return _single_spec(source, load_specs(source, overrides, find_run, find_component))
 
 
-def load_saved(path: str | Path, known_dataset: Dataset | None = None) -> Spec:
+def load_saved(path: str | Path, known_dataset: Dataset | None = None, *, checked_sha256: str | None = None) -> Spec:
     """Load the saved spec of a run, to read the run. Settings that new runs no longer accept are allowed.
 
-    `known_dataset` replaces the dataset of a run that was published without its rows.
+    `known_dataset` replaces the dataset of a run that was published without its rows. A spec with the hash
+    `checked_sha256` is not checked. The caller must check that the files that it names are unchanged, too.
 
     Raises:
         SpecError: the spec has errors; lists all of them.
     """
     lookups = (reject_run_ids, reject_references)
-    inputs = LoadedInputs(saved=True, known_dataset=known_dataset)
+    inputs = LoadedInputs(saved=True, known_dataset=known_dataset, checked_sha256=checked_sha256)
     return _single_spec(path, _load(Path(path), path, (), inputs, lookups=lookups))
 
 

@@ -15,11 +15,15 @@ import pytest
 
 from runner.api import load_spec, run
 from runner.base.errors import ReleaseError, SpecError, UsageError
+from runner.base.hashing import tagged_hash
 from runner.documents.fetched_files import MARKER, marker_bytes, read_marker
 from runner.models.api_keys import allowed_commands, parse_allowed
 from runner.registry.components.lockfile import LOCK, Lock
+from runner.results.folder import RunFolder
+from runner.runs.finished.reconstruction import played_plan
 from runner.spec.experiment import Experiment
 from runner.spec.loader import load_saved
+from runner.spec.model_sources import ModelSource
 from runner.spec.origin import PATH_LOOKUPS
 from tests.support.processes import nip_run_here
 from tests.support.runs import run_spec
@@ -318,6 +322,22 @@ def test_a_marker_that_names_no_release_still_marks(said: bytes, fetched: Path) 
     (fetched / MARKER).write_bytes(said)
     spec = load_spec(spec_file(fetched, size=2))
     assert (spec.fetched, spec.got_from, read_marker(fetched)) == (fetched, None, None)
+
+
+def test_the_manifest_of_a_downloaded_run_replaces_no_check(fetched: Path) -> None:
+    run = RunFolder(shutil.copytree(own_run(fetched), fetched / "run"))
+    run.spec.write_text(re.sub("concurrency: [0-9]+", "concurrency: 0", run.spec.read_text()))
+    manifest = {
+        **json.loads(run.manifest_path.read_bytes()),
+        "spec_sha256": tagged_hash("spec", ModelSource(run.path).spec),
+    }
+    run.manifest_path.write_text(json.dumps(manifest))
+    with pytest.raises(SpecError, match="concurrency"):
+        played_plan(run, trusts_manifest=True)
+    (fetched / MARKER).unlink()
+    assert played_plan(run, trusts_manifest=True).spec.experiment.rollouts.concurrency == 0
+    with pytest.raises(SpecError, match="concurrency"):
+        played_plan(run)
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def _export_fine_tune_files(args: argparse.Namespace, folder: RunFolder) -> int:
     from runner.results.folder import FINE_TUNE
     from runner.runs.finished.reconstruction import Reconstructor, played_plan
 
-    plan = played_plan(folder)
+    plan = played_plan(folder, trusts_manifest=True)
     format_ = _choose_format(args.format, args.method, trees=plan.tree_shape is not None)
     _check_exportable(args, folder, plan, format_.method)
     settings = _fine_tune_settings(args, folder, plan)

@@ -366,7 +366,7 @@ def _find_in_run(folder: RunFolder, row_filter: RowFilter, args: argparse.Namesp
     from runner.runs.finished.rollout_rows import RowFilter
     from runner.runs.finished.sent_prompts import sent_prompts
 
-    plan, name = played_plan(folder), args.rollout
+    plan, name = played_plan(folder, trusts_manifest=True), args.rollout
 
     def is_named(job: Job) -> bool:
         return job.rollout_id.startswith(name) or job.datapoint.id == name

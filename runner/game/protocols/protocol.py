@@ -271,7 +271,8 @@ class Protocol:
 
     def _has_verifier(self, speakers: Mapping[str, object], agent: str | None = None) -> bool:
         """Return whether `agent` (by default, any verifier) is a verifier and among the speakers."""
-        return any(name in speakers and agent in (None, name) for name in self.verifier_names)
+        names = self.verifier_names if agent is None else (agent,) if agent in self.verifier_names else ()
+        return not speakers.keys().isdisjoint(names)
 
     @cached_property
     def max_verifier_questions(self) -> int:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -71,6 +72,11 @@ class GamePage:
     def rollout(self) -> Rollout:
         return self.details.rollout
 
+    @cached_property
+    def columns(self) -> dict[str, str]:
+        """The columns of the datapoint as texts."""
+        return {name: _to_text(value) for name, value in shown_columns(self.rollout).items()}
+
 
 def games_of(folder: RunFolder, known_dataset: Dataset | None = None, plan: Plan | None = None) -> Iterator[GamePage]:
     """Yield every finished game of a run, in the order of its plan. `plan` is the result of `played_plan`, if known.
@@ -81,7 +87,7 @@ def games_of(folder: RunFolder, known_dataset: Dataset | None = None, plan: Plan
     Raises:
         RunError, JournalError, SpecError: a file of the run is missing or damaged.
     """
-    plan = plan or played_plan(folder, known_dataset)
+    plan = plan or played_plan(folder, known_dataset, trusts_manifest=True)
     with closing(Reconstructor(folder, plan)) as reconstructor:
         for rollouts, answered in reconstructor.rollouts_and_requests():
             yield from job_games(reconstructor, rollouts, answered, has_rows=known_dataset is None)
@@ -106,8 +112,8 @@ def row_of(game: GamePage) -> dict[str, Any]:
     rollout, job = game.rollout, game.rollout.job
     answers = [call for call in rollout.calls if call.is_answer]
     turns = {(call.round, call.agent, call.vote) for call in answers}
-    columns = {name: _to_text(value) for name, value in shown_columns(rollout).items()}
-    first_text = next((text for text in columns.values() if " " in text.strip()), next(iter(columns.values()), ""))
+    columns = game.columns.values()
+    first_text = next((text for text in columns if " " in text.strip()), next(iter(columns), ""))
     return {
         "id": job.rollout_id,
         "datapoint": job.datapoint.id,
@@ -130,7 +136,7 @@ def row_of(game: GamePage) -> dict[str, Any]:
         "error": None if rollout.error is None else shortened(in_one_line(rollout.error), MAX_COLUMN),
         "excerpt": shortened(in_one_line(first_text), MAX_EXCERPT),
         **_values_by_agent(game, answers),
-        **{f"x.{name}": shortened(in_one_line(value), MAX_COLUMN) for name, value in columns.items()},
+        **{f"x.{name}": shortened(in_one_line(value), MAX_COLUMN) for name, value in game.columns.items()},
     }
 
 
@@ -232,17 +238,16 @@ class _Packer:
     def __init__(self, game: GamePage, texts: Texts) -> None:
         self.game, self.texts = game, texts
         rollout = game.rollout
-        self._columns = {name: _to_text(value) for name, value in shown_columns(rollout).items()}
         messages = [message.text for played_round in rollout.rounds for message in played_round.messages]
         # Instructions quote columns. Without these, their parts are mostly known and need not be searched for messages.
-        self._quoted = [*quotable_texts(self._columns.values()), *quotable_texts(messages)]
+        self._quoted = [*quotable_texts(game.columns.values()), *quotable_texts(messages)]
 
     def pack(self) -> dict[str, Any]:
         details, rollout = self.game.details, self.game.rollout
         job = rollout.job
         return {
             "id": job.rollout_id,
-            "columns": {name: self._text(text) for name, text in self._columns.items()},
+            "columns": {name: self._text(text) for name, text in self.game.columns.items()},
             "stances": shown_stances(details.protocol, rollout),
             "turns": [turn for number, played in details.rounds(None) for turn in self._pack_turns(number, played)],
             "rewards": dict(rollout.rewards),

@@ -119,7 +119,7 @@ def run_page(
         RunError, JournalError, SpecError, ReleaseError: a file of the run is missing or damaged.
     """
     manifest, missing = folder.manifest(), missing_rows(folder)
-    plan = saved_plan(folder, None if missing is None else missing.dataset)
+    plan = saved_plan(folder, None if missing is None else missing.dataset, trusts_manifest=True)
     games = collect(folder, slug, plan)
     results, game_count = games.results, games.about["count"]
     recorded_metrics = folder.read_metrics() if folder.metrics.is_file() else None
@@ -160,7 +160,7 @@ def collect_games(folder: RunFolder, slug: str, store_piece: StorePiece, plan: P
     missing = missing_rows(folder)
     known_data = None if missing is None else missing.dataset
     has_games = folder.journal.is_file()
-    plan = plan or saved_plan(folder, known_data)
+    plan = plan or saved_plan(folder, known_data, trusts_manifest=True)
     if has_games:
         check_played(folder, plan)
     run_games = RunGames(plan, folder.run_id, slug, store_piece, measures=not folder.metrics.is_file())

@@ -6,13 +6,14 @@ Commands, pages and exports read games with `Reconstructor`. A job is a game, or
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
-from runner.base.errors import RunDirectoryError, RunError, UsageError
+from runner.base.errors import RunDirectoryError, RunError, SpecError, UsageError
+from runner.base.storage.fetched_markers import fetched_folder
 from runner.base.storage.log_lines import JournalReader
 from runner.base.storage.safe_files import open_to_read
 from runner.base.text import comma_join
@@ -21,7 +22,7 @@ from runner.models.journal_index import FollowedIndex, open_index
 from runner.models.journal_records import CallRecord, FailureRecord, RequestRecord
 from runner.models.prices import Pricing
 from runner.results.folder import RunFolder
-from runner.results.manifest import PLAYED
+from runner.results.manifest import PLAYED, Manifest
 from runner.rollouts.failed_calls import failed_calls_finder
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
@@ -36,28 +37,44 @@ MAX_RENDERED = 16 << 20
 """Maximum number of characters of rendered prompts in memory: enough for 1,000 datapoints with repeated games."""
 
 
-def saved_plan(folder: RunFolder, dataset: Dataset | None = None) -> Plan:
+def saved_plan(folder: RunFolder, dataset: Dataset | None = None, *, trusts_manifest: bool = False) -> Plan:
     """Return the plan of a run from its saved spec and inputs; `dataset` replaces the saved dataset.
+
+    With `trusts_manifest`, a spec and inputs that have the hashes in the manifest are not checked again, because they
+    passed the checks when the run started. The manifest of a downloaded run is not trusted.
 
     The rollout ids of a replay depend on the hash of the replayed run. The plan uses the hash in the manifest, because
     more games may have been added to the replayed run since then.
     """
     manifest = folder.manifest()
-    spec = replace(load_saved(folder.spec, dataset), shard=manifest.shard, price_basis=manifest.price_basis)
+    if trusts_manifest and fetched_folder([folder.path]) is None:
+        with suppress(SpecError):  # The checks may find more errors.
+            plan = _load_plan(folder, manifest, dataset, manifest.spec_sha256)
+            if not _changed_parts(manifest, plan):
+                return plan
+    return _load_plan(folder, manifest, dataset)
+
+
+def _load_plan(
+    folder: RunFolder, manifest: Manifest, dataset: Dataset | None, checked_sha256: str | None = None
+) -> Plan:
+    """Return the plan. A spec with the hash `checked_sha256` is not checked."""
+    spec = load_saved(folder.spec, dataset, checked_sha256=checked_sha256)
+    spec = replace(spec, shard=manifest.shard, price_basis=manifest.price_basis)
     replayed_sha256 = manifest.replayed_sha256
     debates = None if spec.rejudged is None else read_debates(spec.rejudged.path)
     return Plan(spec if replayed_sha256 is None else replace(spec, replayed_sha256=replayed_sha256), debates)
 
 
-def played_plan(folder: RunFolder, dataset: Dataset | None = None) -> Plan:
+def played_plan(folder: RunFolder, dataset: Dataset | None = None, *, trusts_manifest: bool = False) -> Plan:
     """Check that a run's saved spec and inputs are unchanged since the run was played, and return the run's plan.
 
-    Pass `dataset` if the run's folder does not have the rows of its datapoints.
+    Pass `dataset` if the run's folder does not have the rows of its datapoints. For `trusts_manifest` see `saved_plan`.
 
     Raises:
         RunDirectoryError: the spec or inputs have changed.
     """
-    plan = saved_plan(folder, dataset)
+    plan = saved_plan(folder, dataset, trusts_manifest=trusts_manifest)
     check_played(folder, plan)
     return plan
 
@@ -68,16 +85,20 @@ def check_played(folder: RunFolder, plan: Plan) -> None:
     Raises:
         RunDirectoryError: the spec or inputs have changed.
     """
-    manifest, changed_parts = folder.manifest(), []
-    if plan.spec.dataset.sha256 != manifest.dataset_sha256:
-        changed_parts.append("the datapoints")
-    if plan.game_hash != manifest.game_sha256:
-        changed_parts.append("the rules, prompts or models")
-    if changed_parts:
+    if changed_parts := _changed_parts(folder.manifest(), plan):
         raise RunDirectoryError(
             f"{folder.path} has changed since its run started: {folder.spec.name} or files in inputs/ were edited "
             f"({comma_join(changed_parts)} differ). Restore these files, or add --again to play a new run"
         )
+
+
+def _changed_parts(manifest: Manifest, plan: Plan) -> list[str]:
+    """Return the parts of a plan that differ from the run that was played."""
+    hashes = {
+        "the datapoints": (plan.spec.dataset.sha256, manifest.dataset_sha256),
+        "the rules, prompts or models": (plan.game_hash, manifest.game_sha256),
+    }
+    return [part for part, (loaded, played) in hashes.items() if loaded != played]
 
 
 def read_debates(path: Path) -> Debates:
