@@ -114,8 +114,6 @@ class RolloutTranscript:
     """The letters of the right answers; None if they are not known, or if the protocol lists no answers."""
     answer_scores: Mapping[str, float] | None = None
     """The probability or score of each answer by its letter, if the verdict states it."""
-    statements: tuple[tuple[int, str], ...] = ()
-    """The number of a round, and a line about the answer, the sub-claims or the pick that the game continued with."""
 
     @classmethod
     def of(cls, rollout: Rollout, run_id: str, protocol: GameProtocol) -> Self:
@@ -143,11 +141,6 @@ class RolloutTranscript:
             answer=None if listed is None else listed.chosen_letter,
             right_answers=None if right is None else tuple(right.split(", ")),
             answer_scores=None if listed is None else listed.columns()["answer_scores"],
-            statements=tuple(
-                (number, line)
-                for number in range(len(rollout.rounds))
-                for line in describe_statements(protocol, rollout.rounds, number)
-            ),
         )  # fmt: skip
 
     @property
@@ -184,7 +177,6 @@ class RolloutTranscript:
         senders = {(message.round, message.agent) for message in self.messages}
         silent = [answer for answer in self.answers if (answer.round, answer.agent) not in senders]
         entries += [(answer.round, f"{self.player(answer.agent)}, to no one", answer.text) for answer in silent]
-        entries += [(number, "after this round", line) for number, line in self.statements]
         for round_, heading, text in sorted(entries, key=lambda entry: entry[0]):
             yield f"\n[round {round_}] {heading}:"
             yield "\n".join("  " + line for line in text.split("\n"))

@@ -263,6 +263,7 @@ class _Packer:
 
     def _pack_turns(self, number: int, played: Round | None) -> Iterator[dict[str, Any]]:
         details, messages = self.game.details, played.messages if played else ()
+        states = played is not None and played.stated is not None
         for agent in details.speakers(number, played):
             yield {
                 "round": number,
@@ -274,14 +275,12 @@ class _Packer:
                 "messages": [{"channel": m.channel, "text": self._text(m.text)} for m in messages if m.agent == agent],
                 "decision": self._decision(agent, played),
                 "ignored": details.ignores_verdict(number),
-                **self._statement_lines(number, played),
+                **(
+                    {"stated": describe_statements(details.protocol, self.game.rollout.rounds, number)}
+                    if states
+                    else {}
+                ),
             }
-
-    def _statement_lines(self, number: int, played: Round | None) -> dict[str, list[str]]:
-        """Return lines about the answer or sub-claims that the only message of a round states; empty without them."""
-        if played is None or played.stated is None:
-            return {}
-        return {"stated": describe_statements(self.game.details.protocol, self.game.rollout.rounds, number)}
 
     def _chat_message(self, message: ChatMessage) -> dict[str, Any]:
         text = self._text(message["content"])

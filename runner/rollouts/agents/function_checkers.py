@@ -7,6 +7,7 @@ index of the sub-claim instead of the vote's. So the journal has the labels, and
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import fields, replace
 
@@ -19,9 +20,6 @@ from runner.game.protocols.statements import Statement
 from runner.models.interface import Choice, Completion, Request, ResponseHint, SampleKey
 from runner.rollouts.agents.agent import Agent, AgentRuntime, Observation
 from runner.spec.experiment import Experiment
-
-LABELS: Mapping[str, int] = {"Label: 0": 0, "Label: 1": 1}
-"""The answers of a checker's calls."""
 
 
 @value_class(frozen=True)
@@ -73,17 +71,12 @@ class FunctionChecker(Agent):
         """Return None, because a function's result is usable or the call fails."""
         return None
 
-    def undecided_reason(self, choice: Choice, round_: int, answer_count: int | None = None) -> str | None:  # noqa: ARG002
-        """Return None, because a checker decides no game."""
-        return None
-
 
 def _read_label(choice: Choice) -> int:
-    lines = (choice.text or "").splitlines()[-1:]
-    label = LABELS.get("".join(lines))
-    if label is None:
-        raise InvalidResponseError(f"a checker's answer ends with one of {list(LABELS)}, not {choice.text!r}")
-    return label
+    match = re.search(r"Label: ([01])\Z", choice.text or "")
+    if match is None:
+        raise InvalidResponseError(f"a checker's answer ends with 'Label: 0' or 'Label: 1', not {choice.text!r}")
+    return int(match[1])
 
 
 def checker_name(speaker: str) -> str:

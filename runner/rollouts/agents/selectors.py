@@ -270,29 +270,19 @@ async def respond(
     Raises:
         GenerationError, CallError, ProviderRefusal: see `Agent.respond`.
     """
-    reply = await _unlabelled_reply(agents, protocol, speaker, observation, complete, wait_for_replies)
+    agent, selector = agents[speaker], find_selector(agents, protocol, speaker, observation.round)
+    if selector is None:
+        reply = await agent.respond(observation, complete, wait_for_replies=wait_for_replies)
+    else:
+        observations = [observation] * selector.best_of.n
+        candidates = await _ask_all(agent, observations, complete, wait_for_replies)
+        answers = await _ask_all(selector, selector.judgments(observation, candidates), complete, wait_for_replies)
+        reply = selector.select(candidates, answers)
     checker = find_checker(agents, speaker, reply)
     if checker is None or reply.statement is None:
         return reply
     texts = checker.observations(observation, reply.statement)
     return checker.with_labels(reply, await _ask_all(checker, texts, complete, wait_for_replies))
-
-
-async def _unlabelled_reply(  # noqa: PLR0917 - the parameters of `respond`
-    agents: Mapping[str, Agent],
-    protocol: Protocol,
-    speaker: str,
-    observation: Observation,
-    complete: Complete,
-    wait_for_replies: WaitForReplies,
-) -> Reply:
-    agent, selector = agents[speaker], find_selector(agents, protocol, speaker, observation.round)
-    if selector is None:
-        return await agent.respond(observation, complete, wait_for_replies=wait_for_replies)
-    observations = [observation] * selector.best_of.n
-    candidates = await _ask_all(agent, observations, complete, wait_for_replies)
-    answers = await _ask_all(selector, selector.judgments(observation, candidates), complete, wait_for_replies)
-    return selector.select(candidates, answers)
 
 
 async def _ask_all(

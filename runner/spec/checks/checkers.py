@@ -35,14 +35,14 @@ def checker_problems(layered: LayeredData, protocol: Protocol, sound: SoundSpec)
     elif picks_claim and checker.by != "function":
         message = f"{checker.by} compares answers, but {protocol.name} continues with sub-claims; use by: function"
         yield layered.problem_at((*section, "by"), message)
-    needed, unused = ("function", "tolerance") if checker.by == "function" else ("column", "function")
+    needed = "function" if checker.by == "function" else "column"
     if getattr(checker, needed) is None:
         yield layered.problem_at(section, f"by: {checker.by} needs the key {needed}; set dataset.checker.{needed}")
-    if getattr(checker, unused) not in (None, 0.0):
-        yield layered.problem_at((*section, unused), f"has no effect with by: {checker.by}; remove it")
-    if checker.tolerance and checker.by == "exact":
-        yield layered.problem_at((*section, "tolerance"), "has no effect with by: exact; remove it")
-    labelled = min(_rounds_with_label(protocol), default=0)
+    for unused, by in (("function", "function"), ("tolerance", "number")):
+        if getattr(checker, unused) and checker.by != by:
+            yield layered.problem_at((*section, unused), f"has no effect with by: {checker.by}; remove it")
+    rounds = map(protocol.step, range(protocol.max_message_rounds))
+    labelled = next((i for i, step in enumerate(rounds) if step.states == "answer" or step.pick_claim), 0)
     early = [i for i in range(labelled + 1) if protocol.can_ever_decide(i)]
     if early and (states_answer or picks_claim):
         message = (
@@ -50,13 +50,6 @@ def checker_problems(layered: LayeredData, protocol: Protocol, sound: SoundSpec)
             f"judges; raise protocol.min_message_rounds to {labelled + 2}, or add may_decide: false to its step"
         )
         yield layered.problem_at(("protocol",), message)
-
-
-def _rounds_with_label(protocol: Protocol) -> Iterator[int]:
-    """Yield the rounds in which an answer is stated or a sub-claim is picked, which gives the game a label."""
-    for round_ in range(protocol.max_message_rounds):
-        if protocol.step(round_).states == "answer" or protocol.step(round_).pick_claim:
-            yield round_
 
 
 def reference_problems(dataset: Dataset, checker: CheckerSettings | None, place: Place) -> Iterator[Problem]:
