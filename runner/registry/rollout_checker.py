@@ -158,6 +158,10 @@ def _parse_rollout(row: Mapping[str, Any], job: Job) -> Rollout:
         panel = None if row["panel"] is None else [PanelVerdict.from_json(verdict) for verdict in row["panel"]]
         if any(verdict.verdict.decision not in (0, 1, 2) for verdict in panel or ()):
             raise ValueError("the decision of a judge must be 0 (reject), 1 (accept) or 2 (no decision)")
+        is_checked = row.get("judged_text") is not None and not job.datapoint.is_labelled
+        subject = GameSubject(row["judged_text"], row["y"]) if is_checked else None
+        if row["y"] not in (None, 0, 1):
+            raise ValueError("y must be 0, 1 or null")
         outcome = Outcome(row["outcome"])
         if outcome == Outcome.DECIDED and row["decision"] == 2:
             raise ValueError("the outcome is `decided`, but the decision is 2 (no decision)")
@@ -166,21 +170,8 @@ def _parse_rollout(row: Mapping[str, Any], job: Job) -> Rollout:
     return Rollout(
         job, (), row["decision"], outcome, row["stance"], rewards,
         confidence_stated=confidences[0], confidence_logprob=confidences[1], confidence_note=row["confidence_note"],
-        panel=panel, subject=_parse_subject(row, job),
+        panel=panel, subject=subject,
     )  # fmt: skip
-
-
-def _parse_subject(row: Mapping[str, Any], job: Job) -> GameSubject | None:
-    """Return the answer or sub-claim that a game judged, with the label that a checker gave it; None without one.
-
-    Raises:
-        ReleaseError: the label is neither 0 nor 1.
-    """
-    if row.get("judged_text") is None or job.datapoint.is_labelled:
-        return None
-    if row["y"] not in (None, 0, 1):
-        raise ReleaseError(f"rollout {job.rollout_id}: y is {row['y']!r}, but must be 0, 1 or null")
-    return GameSubject(row["judged_text"], row["y"])
 
 
 def _count_lines(path: Path) -> int:

@@ -228,7 +228,11 @@ def _check_sections(
 
 
 def _check_columns(
-    layered: LayeredData, dataset: Dataset | None, protocol: Protocol | None, prompts: PromptSet | None, sound: SoundSpec
+    layered: LayeredData,
+    dataset: Dataset | None,
+    protocol: Protocol | None,
+    prompts: PromptSet | None,
+    sound: SoundSpec,
 ) -> Iterator[Problem]:
     """Yield the problems of columns that the prompts, the protocol or the checker need from the dataset."""
     if dataset is not None and prompts is not None:

@@ -327,7 +327,8 @@ def test_check_shows_what_is_stated_picked_and_labelled(tmp_path: Path) -> None:
     shown = nip_run_here("check", path, cwd=tmp_path).stdout
     for line in (
         "(answers are labelled by the function equations:check)", "sends * -> command:python",
-        "round 0: prover states 2 to 4 sub-claims", "round 1: estimator states the probability of each sub-claim",
+        "round 0: the message of prover must state: claims (2 to 4)",
+        "round 1: the message of estimator must state: estimates",
         "round 3: then the rollout's seed picks a sub-claim, and the game continues with it", "at most 240 calls",
     ):  # fmt: skip
         assert line in shown, line

@@ -57,16 +57,12 @@ def _describe_repeats(stretch: Stretch) -> Iterator[tuple[str, str]]:
 
 
 def describe_statements(protocol: Protocol) -> Iterator[str]:
-    """Yield a sentence for each round whose message states an answer, sub-claims or probabilities."""
-    things = {
-        "answer": "the answer that is judged",
-        "claims": f"{MIN_CLAIMS} to {protocol.parameters.max_claims} sub-claims",
-        "estimates": "the probability of each sub-claim",
-    }
+    """Yield a line for each round whose message states an answer, sub-claims or probabilities."""
     for number in range(min(len(protocol.steps), protocol.max_message_rounds)):
-        step = protocol.step(number)
+        step, limit = protocol.step(number), protocol.parameters.max_claims
         if step.states is not None:
-            yield f"round {number}: {comma_join(step.speak)} states {things[step.states]}"
+            numbers = f" ({MIN_CLAIMS} to {limit})" if step.states == "claims" else ""
+            yield f"round {number}: the message of {comma_join(step.speak)} must state: {step.states}{numbers}"
 
 
 def describe_random_choices(protocol: Protocol, *, both_stances: bool = False) -> Iterator[str]:

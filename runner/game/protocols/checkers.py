@@ -67,27 +67,14 @@ def label_answer(checker: CheckerSettings, text: str, columns: Mapping[str, Any]
     """Return 1 if an answer equals the right one in the checker's column, otherwise 0.
 
     Raises:
-        StatementError: the checker compares numbers, and the answer has none or several.
-        ValueError: the column has no number.
+        StatementError: the checker compares numbers, and the answer or the column has none or several.
     """
     assert checker.column is not None
     reference = columns[checker.column]
     if checker.by == "number":
-        return int(abs(stated_number(text) - reference_number(reference)) <= Decimal(str(checker.tolerance)))
+        return int(abs(stated_number(text) - stated_number(str(reference))) <= Decimal(str(checker.tolerance)))
     references = reference if isinstance(reference, (list, tuple)) else [reference]
     return int(_normalize(text) in [_normalize(str(value)) for value in references])
-
-
-def reference_number(value: Any) -> Decimal:
-    """Return the number in a dataset's column.
-
-    Raises:
-        ValueError: it is not a number.
-    """
-    try:
-        return stated_number(str(value))
-    except StatementError as error:
-        raise ValueError(str(error)) from error
 
 
 def stated_number(text: str) -> Decimal:

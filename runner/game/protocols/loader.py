@@ -221,25 +221,20 @@ def _statement_problems(file: ProtocolFile, layered: LayeredData, index: int) ->
         return
     problem = _problem_at(layered, "cycle", index, "pick_claim" if kind is None else "states")
     provers = [name for name in step.speak if name in file.agents and file.agents[name].role == "prover"]
-    picks_from_nothing = (kind == "estimates" or step.pick_claim) and not _has_claims_to_pick(file, index)
-    faults = {
-        "a sub-claim is picked after a step with states: claims or states: estimates; move this key": (
-            step.pick_claim and kind not in ("claims", "estimates")
-        ),
-        "the verifier chooses from listed answers, so no message can state another one; remove this key": (
-            file.answers == "listed"
-        ),
-        f"exactly one agent must speak in a step that states {kind}; split the step": kind and len(step.speak) != 1,
-        f"only a prover can state {kind}; let a prover speak here": kind in ("answer", "claims") and not provers,
-        "the verifier speaks in this step, but must not decide here; add may_decide: false": (
-            step.may_decide and len(provers) < len(step.speak)
-        ),
-        "there are no sub-claims to pick from in this step; add a step with states: claims before it": picks_from_nothing,
-        "an earlier step picks a sub-claim, too; keep one of them, and set max_depth to repeat it": (
-            step.pick_claim and any(earlier.pick_claim for earlier in file.cycle[:index])
-        ),
-    }
-    yield from (problem(message) for message, is_fault in faults.items() if is_fault)
+    if kind not in ("claims", "estimates") and step.pick_claim:
+        yield problem("a sub-claim is picked after a step with states: claims or states: estimates; move this key")
+    if file.answers == "listed":
+        yield problem("the verifier chooses from listed answers, so no message can state another one; remove this key")
+    if kind is not None and len(step.speak) != 1:
+        yield problem(f"exactly one agent must speak in a step that states {kind}; split the step")
+    elif kind in ("answer", "claims") and not provers:
+        yield problem(f"only a prover can state {'an answer' if kind == 'answer' else kind}; let a prover speak here")
+    if len(provers) < len(step.speak) and step.may_decide:
+        yield problem("the verifier speaks in this step, but must not decide here; add may_decide: false")
+    if (kind == "estimates" or step.pick_claim) and not _has_claims_to_pick(file, index):
+        yield problem("there are no sub-claims to pick from in this step; add a step with states: claims before it")
+    if step.pick_claim and any(earlier.pick_claim for earlier in file.cycle[:index]):
+        yield problem("an earlier step picks a sub-claim, too; keep one of them, and set max_depth to repeat it")
     for name in provers if kind in ("answer", "claims") else ():
         if file.agents[name].word_limit != "stated":
             message = f"{name} states {kind} in step {index + 1}, which must not be cut; remove word_limit"

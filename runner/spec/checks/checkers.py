@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from runner.base.errors import StatementError
 from runner.base.problems import Place, Problem
 from runner.base.text import did_you_mean, list_some
 from runner.documents.dataclass_schema import from_plain
 from runner.documents.merged_data import LayeredData
-from runner.game.protocols.checkers import CheckerSettings, reference_number
+from runner.game.protocols.checkers import CheckerSettings, label_answer
 from runner.game.protocols.protocol import Protocol
 from runner.spec.datasets.loader import Dataset
 from runner.spec.sound_spec import SoundSpec
@@ -71,11 +72,7 @@ def reference_problems(dataset: Dataset, checker: CheckerSettings | None, place:
 
 
 def _is_reference(value: object, checker: CheckerSettings) -> bool:
-    if checker.by == "number":
-        try:
-            reference_number(value)
-        except ValueError:
-            return False
-        return True
-    values = value if isinstance(value, (list, tuple)) else [value]
-    return bool(values) and all(isinstance(v, (str, int, float)) and str(v).strip() for v in values)
+    try:
+        return value not in (None, "", []) and label_answer(checker, "0", {str(checker.column): value}) >= 0
+    except StatementError:
+        return False

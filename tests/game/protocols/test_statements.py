@@ -150,7 +150,7 @@ def test_stated_parts_survive_json() -> None:
     ("steps", "message"),
     [
         ("  - {speak: {prover: [main], judge: [main]}, states: answer, may_decide: false}", "exactly one agent"),
-        ("  - {speak: {judge: [main]}, states: answer, may_decide: false}", "only a prover can state answer"),
+        ("  - {speak: {judge: [main]}, states: answer, may_decide: false}", "only a prover can state an answer"),
         ("  - {speak: {judge: [main]}, states: estimates}", "must not decide here; add may_decide: false"),
         ("  - {speak: {judge: [main]}, states: estimates, may_decide: false}", "no sub-claims to pick from"),
         ("  - {speak: {prover: [main]}, pick_claim: true}", "after a step with states: claims or states: estimates"),
