@@ -13,39 +13,52 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from threading import Thread
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.base.errors import CheckerError, RunError
 from runner.base.text import in_one_line, shortened
-from runner.game.prompts.templates import CHECKER, is_function
+from runner.game.prompts.templates import CHECKER
 from runner.game.protocols.checkers import CheckerSettings
 from runner.models.client import Connection
 from runner.models.interface import Choice, Completion, Request
 from runner.rollouts.agents.function_checkers import checker_name
 from runner.spec.loader import Spec
 
-SelectFunction = Callable[[list[str], dict[str, Any]], object]
+UserFunction = Callable[[Any, Any], object]
 
 MODEL = "function"
 """The name of the model in the records of these calls."""
 TIME_LIMIT = 120.0
-"""The maximum number of seconds of one selection."""
+"""The maximum number of seconds of one call of a function."""
 MAX_THREADS = 8
-"""The maximum number of concurrent selections, which share the time of one CPU."""
+"""The maximum number of concurrent calls, which share the time of one CPU."""
 MAX_QUOTED = 120
 """Maximum number of characters of an answer in a message."""
+
+
+class _NamedFunction(NamedTuple):
+    """A function of the user."""
+
+    name: str
+    """The name for messages."""
+    call: Callable[[Mapping[str, Any]], str]
+    """Calls the function with the arguments of a request, and returns the answer."""
+    error: type[CheckerError | RunError]
+    """The error of a call that takes too long."""
 
 
 def with_functions(connection: Connection, spec: Spec) -> Connection:
     """Return a connection that answers the requests of selectors and checkers with the functions of the prompts."""
     checker, sources = spec.experiment.dataset.checker, spec.prompts.sources
-    functions: dict[str, Callable[[Mapping[str, Any]], str]] = {}
+    functions: dict[str, _NamedFunction] = {}
     for source in spec.prompts.functions:
         if checker is not None and source == checker.source_name:
             check = partial(_check, checker, _load(source, sources[source], checker.function_name or ""))
-            functions |= {checker_name(agent): check for agent in spec.protocol.stating_provers}
+            function = _NamedFunction(f"the checker {checker.function}", check, CheckerError)
+            functions |= {checker_name(agent): function for agent in spec.protocol.stating_provers}
         else:
-            functions[source] = partial(_select, source, _load(source, sources[source], "select"))
+            select = partial(_select, source, _load(source, sources[source], "select"))
+            functions[source] = _NamedFunction(f"select in {_file(source)}", select, RunError)
     if not functions:
         return connection
     threads = asyncio.Semaphore(MAX_THREADS)
@@ -56,53 +69,46 @@ def with_functions(connection: Connection, spec: Spec) -> Connection:
             return await connection.complete(request)
         arguments = json.loads(request.messages[0]["content"])
         async with threads:
-            try:
-                answer = await _call_in_thread(name, functions[name], arguments)
-            except TimeoutError:
-                raise _time_limit_error(name, checker) from None
+            answer = await _call_in_thread(functions[name], arguments)
         return Completion((Choice(answer, "stop"),), MODEL)
 
     return replace(connection, complete=complete)
 
 
-def _load(name: str, source: str, function_name: str) -> Callable[[Any, Any], object]:
+def _load(name: str, source: str, function_name: str) -> UserFunction:
     namespace: dict[str, Any] = {"__name__": name}
     try:
         exec(compile(source, _file(name), "exec"), namespace)  # noqa: S102 - the user's own, or allowed by the user
     except Exception as error:
         raise RunError(f"{_file(name)} fails when it is loaded: {_describe(name, error)}") from error
-    function: Callable[[Any, Any], object] = namespace[function_name]
+    function: UserFunction = namespace[function_name]
     return function
 
 
-async def _call_in_thread(name: str, function: Callable[[Mapping[str, Any]], str], arguments: Mapping[str, Any]) -> str:
+async def _call_in_thread(function: _NamedFunction, arguments: Mapping[str, Any]) -> str:
     """Call a function in a thread that does not keep the process alive, because a thread cannot be stopped.
 
     Raises:
-        TimeoutError: the function exceeds `TIME_LIMIT`. Errors of the function are raised unchanged.
+        RunError, CheckerError: the function fails, or exceeds `TIME_LIMIT`.
     """
     future: Future[str] = Future()
     future.set_running_or_notify_cancel()  # otherwise, a cancelled future refuses the late result
 
     def run() -> None:
         try:
-            future.set_result(function(arguments))
+            future.set_result(function.call(arguments))
         except BaseException as error:  # noqa: BLE001 - passed to the caller
             future.set_exception(error)
 
-    Thread(target=run, name=name, daemon=True).start()
-    return await asyncio.wait_for(asyncio.wrap_future(future), TIME_LIMIT)
+    Thread(target=run, name=function.name, daemon=True).start()
+    try:
+        return await asyncio.wait_for(asyncio.wrap_future(future), TIME_LIMIT)
+    except TimeoutError:
+        message = f"{function.name} did not return within {TIME_LIMIT:g} seconds; correct or speed up the function"
+        raise function.error(message) from None
 
 
-def _time_limit_error(name: str, checker: CheckerSettings | None) -> RunError | CheckerError:
-    """Return the error for a function that did not return. Without its label, only one game of a checker is lost."""
-    advice = f"did not return within {TIME_LIMIT:g} seconds; correct or speed up the function"
-    if is_function(name):
-        return RunError(f"select in {_file(name)} {advice}")
-    return CheckerError(f"the checker {'' if checker is None else checker.function} {advice}")
-
-
-def _check(checker: CheckerSettings, function: Callable[[Any, Any], object], arguments: Mapping[str, Any]) -> str:
+def _check(checker: CheckerSettings, function: UserFunction, arguments: Mapping[str, Any]) -> str:
     """Return the label that a function gives an answer or a sub-claim.
 
     Raises:
@@ -119,7 +125,7 @@ def _check(checker: CheckerSettings, function: Callable[[Any, Any], object], arg
     return f"Label: {int(is_right)}"
 
 
-def _select(name: str, function: Callable[[Any, Any], object], arguments: Mapping[str, Any]) -> str:
+def _select(name: str, function: UserFunction, arguments: Mapping[str, Any]) -> str:
     """Return the number of the candidate that a function selects.
 
     Raises:
