@@ -109,8 +109,7 @@ class SessionOfParts(ABC):
                 f"run {part_id}, a part of the {self.manifest.kind_name.removeprefix('a ')} {self.folder.run_id}, is "
                 f"{status}: {reason}. Run the same command again to play the lost games again"
             )
-        is_new = [line for line in result.notes if not any(note.endswith(f": {line}") for note in self._notes)]
-        self.add_notes(f"{part_id}: {line}" for line in is_new)
+        self.add_notes(f"{part_id}: {line}" for line in result.notes)
 
     @contextmanager
     def naming_interrupted(self, where: str) -> Iterator[None]:

@@ -7,6 +7,7 @@ resumes their games, and no answer is requested twice.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -34,6 +35,8 @@ from runner.runs.tournaments.summary import summarize
 
 log = logging.getLogger("nip_run.tournament")
 
+_EXAMPLE = re.compile(r"\([^()]*\)|[\d,]*\d|; .*", re.DOTALL)
+"""What differs between the notes of one kind: numbers, examples and advice. The log of a part has all of its notes."""
 RESERVE = 1.1
 """A round starts only if the budget allows this multiple of the mean cost of its number of games."""
 
@@ -66,6 +69,7 @@ class _TournamentSession(SessionOfParts):
         super().__post_init__()
         self.manifest = replace(self.manifest, agents=self.plan.agent_rows())
         self._games = TournamentGames(self.plan)
+        self._kinds_of_notes: set[str] = set()
 
     def play(self) -> Mapping[str, Any]:
         """Play all rounds that are not finished, and return the ratings. The errors are those of `play_tournament`."""
@@ -148,7 +152,10 @@ class _TournamentSession(SessionOfParts):
         return Plan(replace(spec, recorded_fields=recorded))
 
     def _on_leg_end(self, number: int, leg: str, result: FinishedRun) -> None:
-        self.accept_part(result)
+        notes = {_EXAMPLE.sub("", line): line for line in result.notes}
+        new_notes = [line for kind, line in notes.items() if kind not in self._kinds_of_notes]
+        self._kinds_of_notes |= notes.keys()
+        self.accept_part(replace(result, notes=tuple(new_notes)))
         self._games.read(self.plan.pairings[number], leg, result.folder)
 
 
