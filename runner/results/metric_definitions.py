@@ -892,8 +892,8 @@ def compared_metric(name: str, agents: Collection[str], *, lists_answers: bool |
     if name in names and metric is not None:
         return metric
     if lists_answers is not None:
-        known = {option: find_metric(option) for option in names}
-        names = [option for option, m in known.items() if m is None or m.applies(lists_answers=lists_answers)]
+        metrics = {option: find_metric(option) for option in names}
+        names = [option for option, m in metrics.items() if m is None or m.applies(lists_answers=lists_answers)]
     if metric is not None and metric.why_not_compared and metric.agent in (None, *agents):
         raise UsageError(
             f"runs are not compared by {name!r}: {metric.why_not_compared}. Compare by: {comma_join(names)}"

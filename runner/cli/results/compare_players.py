@@ -60,7 +60,7 @@ def compare_players(args: argparse.Namespace, results: Results) -> int:
         judged[assertion] = assertion.judge(row["ci_low"], row["ci_high"])
     code = exit_code(judged.values())
     if args.json:
-        asserted = [{"assertion": assertion.text, "held": held} for assertion, held in judged.items()]
+        asserted = [{"assertion": assertion.text, "held": result} for assertion, result in judged.items()]
         differences = {"run_id": folder.run_id, "players": [first, second], "differences": rows}
         print_json({**differences, "asserted": asserted, "exit_code": int(code)})
         return code
@@ -71,8 +71,8 @@ def compare_players(args: argparse.Namespace, results: Results) -> int:
     say_wrapped(_verdict(first, second, overall, ALPHA))
     cells = [(SIDE_TITLES[row["side"]], format_elo(row), "" if row["p"] is None else f"{row['p']:.2g}") for row in rows]
     print_table(("rating", f"{first} - {second} [95%]", "p"), cells, title="differences in Elo points")
-    for assertion, held in judged.items():
-        say(f"{held}: {assertion.text}   ({first} minus {second})")
+    for assertion, result in judged.items():
+        say(f"{result}: {assertion.text}   ({first} minus {second})")
     return code
 
 

@@ -36,7 +36,7 @@ from runner.runs.tournaments.summary import summarize
 log = logging.getLogger("nip_run.tournament")
 
 _EXAMPLE = re.compile(r"\([^()]*\)|[\d,]*\d|; .*", re.DOTALL)
-"""What differs between the notes of one kind: numbers, examples and advice. The log of a part has all of its notes."""
+"""The parts that differ between notes of one kind: numbers, examples and advice. The log of each run has all notes."""
 RESERVE = 1.1
 """A round starts only if the budget allows this multiple of the mean cost of its number of games."""
 

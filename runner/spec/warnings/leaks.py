@@ -40,7 +40,7 @@ def revealed_labels(spec: Spec) -> Iterator[str]:
         fact, explain, excluded = "right answer", _explain_answer, frozenset({ANSWERS})
     reasons: dict[str, str | None] = {}
     for agent, template in _templates(spec):
-        if spec.protocol.agent_spec(agent).stance in (CORRECT, INCORRECT):
+        if agent in spec.protocol.prover_names and spec.protocol.agent_spec(agent).stance in (CORRECT, INCORRECT):
             continue  # the stance tells the agent whether its answer is right
         for column in sorted(spec.prompts.variables[template] & set(spec.dataset.columns) - excluded):
             if column not in reasons:
@@ -68,11 +68,13 @@ def _explain_answer(column: str, datapoints: Sequence[Datapoint]) -> str | None:
         return None
     ballots = [point.answers for point in points if point.answers is not None]
     rights = [frozenset(ballot.right or ()) for ballot in ballots]
-    named = [_named_answers(point.columns[column], ballot.texts) for point, ballot in zip(points, ballots, strict=True)]
-    if all(names and names <= right for names, right in zip(named, rights, strict=True)):
+    mentions = [
+        _mentioned_answers(point.columns[column], ballot.texts) for point, ballot in zip(points, ballots, strict=True)
+    ]
+    if all(names and names <= right for names, right in zip(mentions, rights, strict=True)):
         return "it has the text of a right answer of every datapoint, and of no wrong one"
     counts = [len(ballot.texts) for ballot in ballots]
-    if all(names == {*range(n)} - right for names, n, right in zip(named, counts, rights, strict=True)):
+    if all(names == {*range(n)} - right for names, n, right in zip(mentions, counts, rights, strict=True)):
         return "it has the text of all wrong answers of every datapoint, and of no right one"
     values = [str(point.columns[column]) for point in points]
     count = len(set(values))
@@ -82,11 +84,13 @@ def _explain_answer(column: str, datapoints: Sequence[Datapoint]) -> str | None:
     return None
 
 
-def _named_answers(value: Any, texts: Sequence[str]) -> frozenset[int]:
+def _mentioned_answers(value: Any, texts: Sequence[str]) -> frozenset[int]:
     """Return the answers whose words occur in a value, without those that are part of another such answer."""
     text = _spaced_words(value)
-    named = {index: words for index, answer in enumerate(texts) if (words := _spaced_words(answer)) in text}
-    return frozenset(i for i, words in named.items() if not any(words in other != words for other in named.values()))
+    words_of = {index: words for index, answer in enumerate(texts) if (words := _spaced_words(answer)) in text}
+    return frozenset(
+        i for i, words in words_of.items() if not any(words in other != words for other in words_of.values())
+    )
 
 
 def _spaced_words(value: Any) -> str:
@@ -112,11 +116,12 @@ def revealed_private_columns(spec: Spec) -> Iterator[str]:
 
 def _repeats(values: Sequence[Any], private: Sequence[Any]) -> bool:
     """Return whether each value has the text of the private value, and this cannot be chance."""
-    texts = [(_spaced_words(value), _spaced_words(hidden)) for value, hidden in zip(values, private, strict=True)]
-    if all(len(hidden) >= MIN_PRIVATE_LENGTH for _, hidden in texts):
-        return all(hidden in text for text, hidden in texts)
-    is_varied = len(texts) >= MIN_PER_LABEL and len(set(texts)) > 1
-    return is_varied and all(hidden == text for text, hidden in texts)
+    for value, hidden in zip(values, private, strict=True):
+        text, hidden_text = _spaced_words(value), _spaced_words(hidden)
+        if hidden_text not in text or (len(hidden_text) < MIN_PRIVATE_LENGTH and hidden_text != text):
+            return False
+    is_long = any(len(str(hidden)) >= MIN_PRIVATE_LENGTH for hidden in private)
+    return is_long or (len(private) >= MIN_PER_LABEL and len(set(map(str, private))) > 1)
 
 
 def _templates(spec: Spec) -> Iterator[tuple[str, str]]:
