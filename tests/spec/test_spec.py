@@ -128,8 +128,8 @@ def test_a_folder_is_no_spec(tmp_path: Path) -> None:
             ("spec.yaml:2:11: dataset.path: no file 'dota.jsonl' next to the spec or among the built-in files; "
             "did you mean 'data.jsonl'?")]),
         ("m: {provider: dummy}", "m: {provider: dumy}", [
-            ("spec.yaml:6:7: models.m.provider: 'dumy' is not one of openai, anthropic, human, dummy, replay; did you mean "
-            "'dummy'?")]),
+            ("spec.yaml:6:7: models.m.provider: 'dumy' is not one of openai, anthropic, human, dummy, replay; did you "
+            "mean 'dummy'?")]),
         ("m: {provider: dummy}", "m: {provider: openai}", [
             "spec.yaml:6:3: models.m: missing key: model (the name the server knows); add models.m.model"]),
         ("m: {provider: dummy}", "m: {}", [
