@@ -49,7 +49,8 @@ def unused_columns(spec: Spec) -> Iterator[str]:
     """
     dataset, settings = spec.dataset, spec.experiment.dataset
     used = {name for names in spec.prompts.variables.values() for name in names}
-    used |= {"split", dataset.group_by or "", *re.findall(r"\w+", settings.filter or "")}
+    checker_column = None if settings.checker is None else settings.checker.column
+    used |= {"split", dataset.group_by or "", checker_column or "", *re.findall(r"\w+", settings.filter or "")}
     used |= {name for name, file_name in settings.columns.items() if file_name in used}
     unused = [
         name
