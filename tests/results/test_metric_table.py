@@ -123,6 +123,7 @@ SIMILAR = {
     "rounds_played": "calls_per_message",
     "score_difference_logprob": "score_difference",
     "token_limit_proportion": "decided",
+    "failed_selections": "decided",
     "win_rate": "accuracy",
 }
 """Metrics whose coverage was not measured, each with a similar metric whose coverage was."""

@@ -43,7 +43,7 @@ UNPARSABLE, REFUSED, EMPTY = "unparsable answers", "refusals", "answers without 
 """The faults of an unusable answer, as named in messages."""
 
 MALFORMED, UNCHECKED, NO_CONTENT, TRUNCATED = "malformed", "checker_failed", "no_content", "cut"
-EMPTY_MESSAGES, ESTIMATED, FAILED_SELECTIONS = "empty_messages", "estimated_usage", "failed_selections"
+EMPTY_MESSAGES, ESTIMATED, FAILED_SELECTIONS = "empty_messages", "estimated_usage", "unselected_messages"
 """The kinds of problems, as stored in files, in addition to the outcomes of rollouts without a verdict."""
 
 NO_PROBABILITY = "the answer has no log-probabilities of both verdicts"
