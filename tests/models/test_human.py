@@ -64,7 +64,7 @@ def test_a_form_becomes_the_text_that_a_model_would_write(
 @pytest.mark.parametrize(
     ("hint", "values", "reason"),
     [
-        (ResponseHint(), {"text0": " "}, "write a text: Your answer"),
+        (ResponseHint(), {"text0": " "}, "write a text: Message"),
         (ResponseHint(("Ann:", "Ben:")), {"text0": "a"}, "write a text: Ben:"),
         (JUDGE, {"text0": "a"}, "choose one: 1 for 'Decision: accept', 2 for 'Decision: reject'"),
         (JUDGE, {"verdict": NO_VERDICT + "!"}, "choose one"),

@@ -158,19 +158,17 @@ def _resolve(answered: asyncio.Future[Completion], completion: Completion, submi
 
 
 def form_fields(hint: ResponseHint) -> tuple[FormField, ...]:
-    """Return the fields of the form for an answer."""
+    """Return the fields of the form for an answer. A required verdict comes first, so that it has the focus."""
     verdict = _verdict_field(hint)
-    text_needed = verdict is None or hint.answer_marker == ANSWER_MARKER or not hint.must_decide
-    fields = (
-        [FormField("notes", f"Private notes (before {hint.scratchpad})", required=False)] if hint.scratchpad else []
-    )
+    is_text_needed = verdict is None or hint.answer_marker == ANSWER_MARKER or not hint.must_decide
+    texts = [FormField("notes", f"Private notes (before {hint.scratchpad})", required=False)] if hint.scratchpad else []
     if hint.number is None:
-        labels = hint.headers or ("Your answer" if text_needed else "Reasons (optional)",)
-        fields += [FormField(f"text{index}", label, required=text_needed) for index, label in enumerate(labels)]
-    fields += [] if verdict is None else [verdict]
+        labels = hint.headers or ("Message" if is_text_needed else "Reasons (optional)",)
+        texts += [FormField(f"text{index}", label, required=is_text_needed) for index, label in enumerate(labels)]
+    decision = [] if verdict is None else [verdict]
     if hint.confidence is not None:
-        fields.append(FormField("confidence", f"{hint.confidence} (with a verdict)", "line", required=False))
-    return tuple(fields)
+        decision.append(FormField("confidence", f"{hint.confidence} (with a verdict)", "line", required=False))
+    return (*decision, *texts) if verdict is not None and verdict.required else (*texts, *decision)
 
 
 def _verdict_field(hint: ResponseHint) -> FormField | None:
