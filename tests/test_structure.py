@@ -222,7 +222,7 @@ HOMES = {
         "runner.documents.yaml_errors",
         "runner.models.retirements",
         "runner.registry.redaction.yaml_redaction",
-        "runner.results.leaderboard.rows",
+        "runner.results.saved_spec",
     },
 }
 """Where each package of others is imported, and nowhere else."""
