@@ -215,7 +215,7 @@ def test_no_name_of_the_script_stands_for_two_things() -> None:
 EXPRESSION = re.compile(r"""[\w-]+=["'][^"'{>]*\{\{((?:[^}"']|"[^"]*"|'[^']*')*)\}\}""")
 OURS_IN_ATTRIBUTES = (
     "policy", "(100 * share) | round(1)", "low | round(1) + 2", "high | round(1) + 2", "value | round(1) + 2", "kind",
-    "row.kind", "longest", "loop.index", "turn.place", "max_days",
+    "row.kind", "longest", "loop.index", "turn.place", "max_days", "max_name",
 )  # fmt: skip
 """Figures and words that we make ourselves."""
 

@@ -25,7 +25,7 @@ _CONTINUED = re.compile(rf"[{GAP})\].]*(?:\bor\b|\band\b|[/,&])[{GAP}(\[]*[A-Z]\
 """A second letter that makes a choice ambiguous, as in `A or B`."""
 _WORD = re.compile(r"[ \t]+[a-z]")
 _PAIR = re.compile(
-    rf"(?<![\w'’])([A-Za-z])(?:[{GAP}:=)\]>(|$]|[-–](?=\s))*"
+    rf"(?<![\w'’])([A-Za-z])(?:[{GAP}:=)\]>(|\x24]|[-–](?=\s))*"
     r"([0-9]+/[0-9]+|0,[0-9]+|[0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?|\.[0-9]+)([ \t]*\\?%)?(?![\w])",
     re.ASCII,
 )

@@ -10,6 +10,7 @@ from runner.base.errors import (
     InvalidResponseError,
     NotAllActiveChannelsInResponseError,
     ScratchpadError,
+    StatementError,
     UnknownFinishReasonError,
     WordLimitError,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "ParsedChatCompletion",
     "ScratchpadError",
     "SharedModelGroup",
+    "StatementError",
     "UnknownFinishReasonError",
     "WordLimitError",
 ]
