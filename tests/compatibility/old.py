@@ -273,6 +273,8 @@ ADDED = (
     "    columns: 1000\n    seconds: 60.0\n    memory: 2147483648\n",
     "max_sweep_points: 1000\n",
     "    selector: null\n    train_scratchpad: false\n",  # of each agent
+    "  checker: null\n",
+    "  max_depth: 1\n  max_claims: 4\n",
     "  max_transport_failed: 0.0\n",
     "  max_unusable: null\n",
     "    chat_format: openai\n",

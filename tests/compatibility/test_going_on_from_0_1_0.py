@@ -158,7 +158,7 @@ def test_by_its_folder_a_replay_asks_nobody_and_a_part_is_left_to_its_training_r
     assert rows(new, "run_id") == rows(old, "run_id")
     refused = called("run", part, "rollouts.per_datapoint=9", cwd=folder)
     assert refused.code == 1
-    assert f"resume the training run with nip-run results/runs/{RUNS['learning']}," in refused.err
+    assert f"resume that run with nip-run results/runs/{RUNS['learning']}," in refused.err
 
 
 # A run that was killed

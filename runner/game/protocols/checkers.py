@@ -85,8 +85,8 @@ def stated_number(text: str) -> Decimal:
     """
     numbers = _NUMBER.findall(text)
     if len(numbers) != 1:
-        found = "no number" if not numbers else f"{len(numbers)} numbers"
-        raise StatementError(f"the answer must state exactly one number, and has {found}")
+        count = "no number" if not numbers else f"{len(numbers)} numbers"
+        raise StatementError(f"the answer must state exactly one number, and has {count}")
     return Decimal(numbers[0].replace(",", "").replace("−", "-"))
 
 

@@ -455,6 +455,8 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "answer_scores": "the probability or score that the verdict gives each letter; NULL: it has only a letter",
         "p_right": "the sum of the probabilities of the right answers; NULL: the verdict has no probabilities",
         "answer_brier": "the sum over answers of the squared error of the probability",
+        "judged_text": "the answer or sub-claim, stated by a prover, that the game judges; NULL: the dataset's own",
+        "statements": "by round: the stated answer, sub-claims or probabilities, and their labels; NULL: none",
     },
     "datapoints": {
         "group": 'the group; without group_by, the datapoint id (quote the name: "group")',

@@ -36,7 +36,8 @@ def queue() -> QuestionQueue:
 
 
 @pytest.fixture
-def server(queue: QuestionQueue) -> Iterator[PageServer]:
+def server(queue: QuestionQueue, monkeypatch: pytest.MonkeyPatch) -> Iterator[PageServer]:
+    monkeypatch.setattr("runner.pages.live.question_page.END_SECONDS", 0.0)
     with serve_questions(queue) as server:
         yield server
         queue.leave("Ann")
