@@ -388,6 +388,7 @@ def test_the_owner_of_a_private_release_still_has_it(server: ServerProcess, tmp_
             assert done.code == 0, done.err
 
 
+@pytest.mark.full
 def test_the_accounts_of_a_server_are_listed(server: ServerProcess) -> None:
     listed = called("server", "accounts", str(server.folder), "--json", cwd=server.folder)
     assert listed.code == 0, listed.err

@@ -118,6 +118,7 @@ def test_the_learning_curve_is_the_accuracy_of_the_tests_by_iteration(trained: R
     assert [test["iteration"] for test in tests] == [0, 2]
 
 
+@pytest.mark.full
 def test_models_of_a_training_run_have_their_lineage_and_are_those_that_play_after_it(trained: RunFolder) -> None:
     record = training_record(trained, journal=False)
     assert [(model.step, model.params["group"]) for model in record.models] == [(0, "p"), (0, "v"), (1, "p"), (1, "v")]

@@ -227,6 +227,7 @@ def test_an_overloaded_server_is_asked_again_until_it_answers(tmp_path: Path) ->
     assert table(again.folder.path, "messages") == table(smooth.folder.path, "messages")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("kind", "outcome"),
     [("refusal", "refused"), ("too_long", "context_exceeded"), ("too_large", "context_exceeded")],

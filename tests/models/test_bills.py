@@ -186,7 +186,7 @@ def test_a_call_is_charged_its_bill_by_the_price_list(at_openai: pytest.MonkeyPa
     assert CallCosts({"m": settings}).charge(request, completion).usd == pytest.approx(bill.usd, abs=1e-9)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", BILLS)
 def test_a_run_costs_its_bill_by_the_price_list(tmp_path: Path, at_openai: pytest.MonkeyPatch, name: str) -> None:
     bill = BILLS[name]
@@ -219,7 +219,7 @@ IMPOSSIBLE: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", IMPOSSIBLE)
 def test_usage_that_cannot_be_true_is_replaced_by_an_estimate_that_is_marked(
     tmp_path: Path, at_openai: pytest.MonkeyPatch, name: str
@@ -245,7 +245,7 @@ def test_usage_that_cannot_be_true_is_replaced_by_an_estimate_that_is_marked(
     assert record["usage"][:4] == [prompt, answer, 0, True]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("batch", [False, True])
 @pytest.mark.parametrize(
     "reported",

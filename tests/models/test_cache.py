@@ -127,6 +127,7 @@ def test_an_answer_that_was_invalid_is_not_given_for_the_next_attempt(tmp_path: 
     assert derived_files(second.folder.path) == derived_files(first.folder.path)
 
 
+@pytest.mark.full
 def test_errors_are_never_kept(tmp_path: Path) -> None:
     with run_chat_server(kind="server_error") as server:
         path = spec_file(tmp_path, server.base_url, size=3, cache="cache.sqlite", retry={"transient": {"attempts": 1}})

@@ -120,6 +120,7 @@ def test_a_replay_by_batch_settings_sends_no_batch(tmp_path: Path, server: Loopb
     same_bytes(first.folder.path, again.folder.path)
 
 
+@pytest.mark.full
 def test_other_payoffs_are_tried_for_free(tmp_path: Path, server: LoopbackServer) -> None:
     path = spec_file(tmp_path, server.base_url)
     first = run_spec(path, tmp_path / "results")

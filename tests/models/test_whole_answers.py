@@ -100,6 +100,7 @@ def test_an_answer_is_whole_in_the_journal_after_a_resume_a_replay_and_from_the_
         assert verdict[-1]["top"].keys() == {verdict[-1]["token"], "~"}
 
 
+@pytest.mark.full
 def test_one_call_for_several_samples_is_kept_once_and_each_has_its_own_choice(tmp_path: Path) -> None:
     texts = [f"{number}. {ANSWER_TEXT}" for number in range(3)]
     body = vllm_body(texts)

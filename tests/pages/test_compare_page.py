@@ -89,6 +89,7 @@ def test_each_two_of_a_few_runs_are_compared_and_of_many_the_first_with_all(runs
     assert run_pairs([*runs, *runs]) == run_pairs(runs)
 
 
+@pytest.mark.full
 def test_what_cannot_be_compared_has_a_page_that_says_why(runs: list[RunFolder], tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=4, fine_tune=None)
     run(

@@ -108,6 +108,7 @@ def test_a_second_look_reads_nothing_again_but_the_list(registry: Registry, cach
     assert all(path.startswith("run/other/before/1/") for path in read)
 
 
+@pytest.mark.full
 def test_after_an_upgrade_the_files_to_read_again_are_announced_before_they_are_read(
     registry: Registry, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -267,7 +267,7 @@ def test_the_page_of_a_forced_run_says_why_it_has_no_rank(folder: Path, tmp_path
     assert f"No rank: {FORCED}." in html.unescape((tmp_path / "page.html").read_text("utf-8"))
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_workers_record_where_answers_came_from(folder: Path) -> None:
     run_command(folder, "spec.yaml", "--run-id", "crew", "-q", "execution.processes=2", "protocol.verifier_reward=7")
     (pair,) = json.loads(run_command(folder, "compare", "first", "crew", "--json"))["pairs"]
@@ -337,7 +337,7 @@ def test_no_assertion_holds_of_verdicts_that_are_not_answers(tmp_path: Path, gue
     assert "not answers: protocol.force_guess" in pair["verdict"]
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_a_sweep_ranks_no_forced_run_and_pools_no_copies(folder: Path) -> None:
     (folder / "sweep").mkdir()
     shutil.copy(folder / "data.jsonl", folder / "sweep" / "data.jsonl")

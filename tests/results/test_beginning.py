@@ -73,6 +73,7 @@ def test_every_file_of_a_spec_is_kept_by_its_bytes_and_what_comes_with_nip_run_b
     assert str(tmp_path).encode() not in b"".join(found.values())
 
 
+@pytest.mark.full
 def test_each_point_of_a_sweep_says_which_it_is(tmp_path: Path) -> None:
     spec = spec_file(tmp_path, size=2, fine_tune=None, sweep={"seed": [1, 2], "models.m": [{"provider": "dummy"}]})
     for point in load_specs(spec, ["votes=3"]):

@@ -145,6 +145,7 @@ def test_processes_that_append_at_once_lose_and_double_nothing(results: Path) ->
     assert len(rows(results)["rollouts"]) == 12
 
 
+@pytest.mark.gate
 def test_a_board_that_stays_locked_is_named_with_the_later_command(results: Path) -> None:
     with locked(results / LOCK, "the test"):
         begun = time.monotonic()
@@ -230,6 +231,7 @@ def test_rewards_in_sql_are_numbers_by_agent(results: Path) -> None:
     assert found == [(1.0,)]
 
 
+@pytest.mark.full
 def test_without_a_board_the_tables_are_there_and_empty(tmp_path: Path) -> None:
     for name in (*TABLES, "messages", "completions", "leaderboard"):
         assert Results(tmp_path).board.query(f"SELECT count(*) FROM {name}")[1] == [(0,)]
@@ -317,6 +319,7 @@ def test_the_name_of_a_folder_is_no_column(tmp_path: Path) -> None:
     assert len(Results(results).board.query("SELECT * FROM rollouts")[1]) == 4
 
 
+@pytest.mark.full
 def test_a_view_that_a_query_does_not_name_is_empty_and_its_name_is_suggested(results: Path) -> None:
     board = Results(results).board
     board.rebuild()

@@ -30,7 +30,7 @@ def importers(module: str, name: str) -> set[str]:
     }
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_every_leaderboard_ranks_by_one_function() -> None:
     assert importers("runner.statistics.rank_sets", "rank_sets") == {MODEL}
     assert importers(MODEL, "rank") == RANKING

@@ -161,6 +161,7 @@ EXCEPTIONS = {
 }
 
 
+@pytest.mark.gate
 def test_no_other_module_knows_the_name_of_a_metric() -> None:
     """But as a key of a row or a record: `accuracy` is a column of the leaderboard and a fact of a release."""
     names = ({*METRICS} | {one.base_name for one in METRICS.values()}) - ALSO_WORDS.keys()

@@ -28,6 +28,7 @@ def random_run(number: int, rng: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(5))
 def test_copies_of_many_alike_runs_are_those_of_all_pairs(seed: int) -> None:
     rng = random.Random(seed)

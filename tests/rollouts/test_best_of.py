@@ -131,6 +131,7 @@ def test_a_python_function_selects_a_candidate(tmp_path: Path) -> None:
 # Errors
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("source", "message"),
     [
@@ -275,6 +276,7 @@ def test_a_selectors_template_may_name_each_candidate_of_its_step_by_number(tmp_
 # Costs and records
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("by", "calls"), [("preference", 5), ("critic", 7), ("judge", 7), ("function", 4)])
 def test_the_estimate_counts_candidates_and_judgments(by: str, calls: int, tmp_path: Path) -> None:
     path = passages_spec(tmp_path, rules(by), size=5, **LOGPROBS)

@@ -47,6 +47,7 @@ def test_the_passages_have_a_true_and_a_false_claim_each() -> None:
     assert [sorted(pair) for pair in labels.values()] == [[0, 1]] * 10
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", DESIGNS)
 def test_a_design_plays_without_a_network_and_marks_quotes_by_the_passage(name: str, tmp_path: Path) -> None:
     path = ROOT / "specs" / f"{name}.yaml"
@@ -67,6 +68,7 @@ def test_a_design_plays_without_a_network_and_marks_quotes_by_the_passage(name: 
     assert {message["verified_quotes"] for message in messages} == {0, 1}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", DESIGNS)
 def test_a_design_plays_at_a_server_that_never_gets_the_passage_from_the_judge(name: str, tmp_path: Path) -> None:
     text = "SECRET.\nStatement: See <quote>The ferry to Osk</quote> and <quote>gold</quote>.\nBest: 2\nDecision: reject"

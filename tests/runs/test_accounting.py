@@ -61,6 +61,7 @@ def test_progress_manifest_journal_and_budget_have_one_figure(tmp_path: Path, sh
     assert manifest.cost_usd_at_most == manifest.cost_usd
 
 
+@pytest.mark.full
 def test_a_new_run_knows_its_highest_cost_without_reading_its_journal_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

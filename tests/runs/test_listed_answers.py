@@ -128,6 +128,7 @@ def test_the_judges_requests_say_nothing_of_who_argues_for_the_right_answer(tmp_
 # The dummy provider
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("form", ["answer", "distribution", "scores"])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_every_protocol_plays_with_every_form_and_its_tables_agree(tmp_path: Path, protocol: str, form: str) -> None:

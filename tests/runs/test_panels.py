@@ -115,7 +115,7 @@ def test_a_spec_without_a_panel_has_no_trace_of_one(tmp_path: Path) -> None:
     assert "panel" not in (run.folder.path / "inputs" / "protocol.yaml").read_text()
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_a_killed_panel_goes_on_and_no_answer_is_paid_twice(tmp_path: Path) -> None:
     with run_chat_server(latency=[0.01, 0.05]) as server:
         path = panel_spec(tmp_path, server.base_url)
@@ -234,6 +234,7 @@ def test_kills_of_a_panel_at_random_moments_lose_and_repeat_no_answer(tmp_path: 
     assert derived_files(only_run(tmp_path / "results")) == derived_files(whole.folder.path)
 
 
+@pytest.mark.full
 def test_a_query_and_compare_have_the_judges(tmp_path: Path) -> None:
     run = run_spec(panel_spec(tmp_path, size=10), tmp_path / "results")
     other = run_spec(panel_spec(tmp_path, size=10, seed=8), tmp_path / "results")

@@ -99,7 +99,7 @@ def test_no_planted_link_leads_a_run_out_of_its_folder(tmp_path: Path, play: str
     see_that_none_leads_out(tmp_path, play, all_names(play))
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "name",
     ["manifest.json.new", "journal.jsonl", "run.log", ".lock", "rollouts.parquet.new", "fine_tune/m.sft.jsonl.new"],

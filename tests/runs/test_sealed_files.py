@@ -86,6 +86,7 @@ def test_a_run_of_an_older_version_has_no_hashes_and_is_read(finished: RunFolder
     assert nip_run_here("show", "last", cwd=finished.path.parents[2]).returncode == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["metrics.json", "messages.parquet"])
 def test_a_file_that_is_missing_is_written_again_from_the_journal_with_the_same_bytes(
     finished: RunFolder, name: str
@@ -111,6 +112,7 @@ def test_hashes_that_were_emptied_are_damage_and_missing_ones_are_listed_by_veri
     assert "SHA256SUMS is missing" in done.stdout + done.stderr
 
 
+@pytest.mark.full
 def test_rebuilding_the_board_lists_damaged_runs_and_ranks_the_others(finished: RunFolder) -> None:
     folder = finished.path.parents[2]
     others = [run(load_spec(folder / "spec.yaml", {"seed": seed}), results=folder / "results") for seed in (1, 2)]

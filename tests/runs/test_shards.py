@@ -56,6 +56,7 @@ def in_parts(spec: Path, results: Path, of: int, *overrides: str) -> FinishedRun
     return merge(only_run(results).name, Results(results))
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "changes",
     [
@@ -185,6 +186,7 @@ def test_once_merged_a_run_goes_on_whole_and_is_shown_to_its_shards(tmp_path: Pa
         run_spec(spec, tmp_path / "parts", "rollouts.per_datapoint=3", shard="2/2")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["metrics.json", pytest.param("messages.parquet", marks=pytest.mark.full)])
 def test_merging_a_merged_run_again_rebuilds_a_missing_file_without_its_parts(tmp_path: Path, name: str) -> None:
     spec = spec_file(tmp_path, size=4)

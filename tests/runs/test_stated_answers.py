@@ -221,6 +221,7 @@ def test_games_without_a_label_are_in_no_accuracy(tmp_path: Path) -> None:
 # Checkers that fail
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("check", "message"),
     [
@@ -243,6 +244,7 @@ def test_a_failing_checker_is_an_error_of_its_game_and_gives_no_label(check: str
     assert "1 of 4 rollouts have no label, because the checker failed" in shown.replace("\n", " ")
 
 
+@pytest.mark.full
 def test_a_game_whose_checker_failed_is_played_again_by_the_same_command(tmp_path: Path) -> None:
     flag = tmp_path / "works"
     check = f"import os; assert os.path.exists({str(flag)!r}), 'the sandbox is down'; return True"
@@ -256,6 +258,7 @@ def test_a_game_whose_checker_failed_is_played_again_by_the_same_command(tmp_pat
     assert [call for call in read_calls(run) if call in calls] == calls, "no answer was requested again"
 
 
+@pytest.mark.full
 def test_reading_a_run_executes_no_checker(tmp_path: Path) -> None:
     counter = tmp_path / "calls"
     check = f"with open({str(counter)!r}, 'a') as file:\n        file.write('x')\n    return True"

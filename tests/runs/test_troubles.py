@@ -84,6 +84,7 @@ def test_each_end_of_a_game_that_is_no_verdict_is_told(
     assert "(p0)" in row["example"]
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("text", ["", " \n"])
 def test_answers_without_content_are_one_trouble_that_blames_no_template(tmp_path: Path, text: str) -> None:
@@ -152,7 +153,7 @@ def test_a_run_that_failed_says_each_note_once_and_what_went_wrong_before(tmp_pa
     assert "unauthorized" not in done.stdout
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_verdicts_before_any_prover_spoke_are_reported_and_compare_shows_them(tmp_path: Path) -> None:
     with run_chat_server(text="I know this.\n\nDecision: accept") as server:
         spec_file(tmp_path, server.base_url, size=4)
@@ -170,6 +171,7 @@ def test_verdicts_before_any_prover_spoke_are_reported_and_compare_shows_them(tm
     assert f'<p class="state">nip: {message}</p>' in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.gate)])
 def test_a_few_verdicts_before_any_prover_spoke_are_no_trouble(tmp_path: Path, processes: int) -> None:
     result = run_spec(spec_file(tmp_path, size=40, execution={"processes": processes}), tmp_path / "results")

@@ -46,6 +46,7 @@ def unlike(servers: ServerFleet, **options: Any) -> str:
     return servers.base_urls[2]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "kind",
     [

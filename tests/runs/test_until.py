@@ -270,6 +270,7 @@ def test_it_stops_once_one_of_two_runs_is_better(tmp_path: Path, decided: tuple[
     assert (again.path / "rollouts.parquet").is_file()
 
 
+@pytest.mark.full
 def test_a_debate_with_hints_for_its_provers_is_compared_with_the_lone_verifier(tmp_path: Path) -> None:
     """The lone verifier's dataset lacks the column `hint`, and its datapoints have other ids."""
     path, results = debate_with_hints(tmp_path), tmp_path / "results"

@@ -80,6 +80,7 @@ def test_the_run_stops_once_the_share_is_exceeded_and_the_same_command_resumes(
     assert manifest["status"] == "done"
 
 
+@pytest.mark.full
 def test_a_run_whose_server_was_mended_is_not_stopped_by_the_answers_before(tmp_path: Path) -> None:
     with run_chat_server(text=BAD) as server:
         path = spec(tmp_path, server, rollouts={"max_unusable": 0.1})
@@ -113,6 +114,7 @@ def test_each_repeat_counts_where_answers_are_asked_for_again(tmp_path: Path) ->
         assert MIN_ANSWERS <= server.requests <= MIN_ANSWERS + 2 * CONCURRENCY
 
 
+@pytest.mark.gate
 def test_many_unusable_answers_are_warned_of_once_with_an_example_and_advice(tmp_path: Path) -> None:
     with run_chat_server(text=BAD) as server:
         spec(tmp_path, server)
@@ -143,6 +145,7 @@ def test_an_answer_without_a_verdict_where_the_verifier_must_decide_is_unusable(
     assert "the verifier must decide" in done.stderr
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("text", ["", " \n"])
 def test_an_answer_without_content_is_unusable_though_the_game_goes_on(tmp_path: Path, text: str) -> None:
     with run_chat_server(text=text) as server:

@@ -58,6 +58,7 @@ def newest_by_name(shown: BoardSnapshot) -> dict[str, Any]:
     return {one["name"]: one for one in shown.newest_releases(100)}
 
 
+@pytest.mark.full
 def test_facts_of_any_type_and_size_stop_no_board(service: Service, tmp_path: Path) -> None:
     facts: list[dict[str, Any]] = [
         {"benchmark": ["x"]}, {"benchmark": {"a": 1}}, {"task": {"a": 1}}, {"kind": ["x"]}, {"models": [1]},
@@ -144,6 +145,7 @@ def yank(server: Service, reference: Reference, folder: Path) -> None:
         server.database.increment_revision(connection)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.gate
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_board_after_each_change_is_the_same_as_one_made_anew(service: Service, tmp_path: Path, order: int) -> None:

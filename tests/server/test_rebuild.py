@@ -84,6 +84,7 @@ def server_parts(tmp_path: Path) -> ServerParts:
     return made_here
 
 
+@pytest.mark.full
 def test_an_upload_goes_on_after_a_kill_at_every_step_of_it(server_parts: ServerParts) -> None:
     upload, contents = server_parts.begun("council")
     large = next(sha256 for sha256, data in contents.items() if data == DATA)

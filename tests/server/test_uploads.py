@@ -47,6 +47,7 @@ def folders(*bundles: Bundle) -> Mapping[str, Mapping[str, bytes]]:
     return found
 
 
+@pytest.mark.gate
 def test_a_blob_is_sent_in_pieces_and_only_what_was_declared_is_taken(acme: RawUploadClient) -> None:
     data = b"0123456789" * 100
     bundle = make_bundle(data=data)

@@ -94,7 +94,7 @@ def test_corrected_values_are_nearer_to_the_truth() -> None:
     assert abs(corrected_reliability - truth.reliability) < 0.004
 
 
-@pytest.mark.gate
+@pytest.mark.full
 @pytest.mark.parametrize("repeats", [1, 3])
 def test_the_intervals_of_corrected_values_cover_the_truth_and_are_not_too_wide(repeats: int) -> None:
     """`benchmarks/measures.py` has it in full size. Bounds of a norm covered it 99 to 100 % of the time."""

@@ -33,6 +33,7 @@ def server() -> Iterator[LoopbackServer]:
         yield started
 
 
+@pytest.mark.full
 @pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("row", "kind", "calls"),

@@ -63,6 +63,7 @@ def test_sql_draws_the_learning_curve(finished: Path) -> None:
     assert len({row[2] for row in rows}) == 3
 
 
+@pytest.mark.full
 def test_a_finished_training_run_is_shown_and_not_played_again(finished: Path) -> None:
     again = run_training(finished / "spec.yaml", finished / "results")
     assert again.was_finished

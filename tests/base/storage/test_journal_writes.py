@@ -106,7 +106,7 @@ async def _appended(path: Path, disk: Disk, first: int, count: int, *, at_once: 
     return acknowledged
 
 
-@pytest.mark.sample(18)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("for_good", [False, True])
 @pytest.mark.parametrize("how", ["ENOSPC", "EIO", "short", "short_then_full", "nothing"])

@@ -75,6 +75,7 @@ def closing_transport(where: str) -> Iterator[HttpTransport]:
         transport.close()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("drip", DRIPS)
 @pytest.mark.parametrize("read", [list_releases, opened])
 def test_a_registry_that_drips_is_given_up(drip: str, read: Callable[[str], None]) -> None:

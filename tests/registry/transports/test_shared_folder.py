@@ -49,7 +49,7 @@ def test_publishers_at_once_lose_nothing_and_a_reader_sees_no_half_release(tmp_p
     assert list((tmp_path / ".incoming").iterdir()) == []
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_publishers_that_are_killed_leave_nothing_half_and_the_same_command_finishes(tmp_path: Path) -> None:
     rng = random.Random(3)
     for _ in range(6):

@@ -116,6 +116,7 @@ def test_pairs_that_where_leaves_out_are_not_tested(results: Path, monkeypatch: 
     assert tested == [SIZE]
 
 
+@pytest.mark.full
 def test_a_question_about_other_tables_has_no_comparisons_to_make(results: Path) -> None:
     columns = query("SELECT column_name FROM duckdb_columns() WHERE table_name = 'comparisons'", results).fetchall()
     assert len(columns) == 15

@@ -259,7 +259,7 @@ def test_an_export_for_verl_equals_the_file_of_the_run(tmp_path: Path) -> None:
     assert own == exported(run.fine_tune / "export-verl")
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("words", "message"),
     [

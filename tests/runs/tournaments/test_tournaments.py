@@ -207,7 +207,7 @@ def test_games_without_a_verdict_have_no_winner_and_are_counted(tmp_path: Path) 
     assert [note.partition(": ")[0] for note in result.notes if "ended undecided" in note] == [f"{result.run_id}-p0a"]
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_a_player_with_its_own_prompts_uses_them_in_both_seats(tmp_path: Path) -> None:
     own = tmp_path / "careful"
     own.mkdir()
