@@ -194,7 +194,7 @@ def test_a_verifier_with_a_single_turn_needs_no_headers(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_warnings_stop_nothing_and_are_said_once(tmp_path: Path) -> None:
-    spec_file(tmp_path, size=1, sweep={"seed": [0, 1]})
+    spec_file(tmp_path, size=10, sweep={"seed": [0, 1]})
     checked = called("check", "spec.yaml", cwd=tmp_path)
     played = called("run", "spec.yaml", cwd=tmp_path)
     said = [line for line in checked.err.splitlines() if line.startswith("warning: ")]
