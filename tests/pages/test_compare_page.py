@@ -123,7 +123,12 @@ def test_every_metric_of_the_page_is_what_compare_says_of_it_alone(runs: list[Ru
     names = [[one.path] for one in runs[:2]]
     alone = [compare_systems(names, Results.of(runs[0]), metric=row.metric).pairs[0] for row in found]
     assert found == alone
-    lacking = {"brier_stated", "brier_logprob"}  # no verifier was asked how sure it is
+    lacking = {
+        "brier_stated",
+        "brier_logprob",
+        "answer_brier",
+        "answer_log_score",
+    }  # neither confidence nor listed answers
     assert {row.metric for row in found} == set(metrics) - lacking
 
 

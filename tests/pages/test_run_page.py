@@ -169,7 +169,7 @@ def test_commands_are_quoted_for_a_shell_and_name_no_folder_of_this_machine(resu
     assert str(tmp_path) not in far.text
 
 
-@pytest.mark.full
+@pytest.mark.gate
 def test_a_run_that_was_published_without_its_rows_says_so_and_has_its_numbers(ours: RunFolder, tmp_path: Path) -> None:
     results = Results.of(ours)
     made = build_run_draft(ours, results, PublisherChoices("shy", licence="MIT", dataset_licence="none"))

@@ -74,7 +74,7 @@ def load_withheld(folder: RunFolder) -> Dataset:
     columns = tuple(sorted(template_variables(folder) - VARIABLES.keys()))
     empty_columns = dict.fromkeys(columns, "")
     datapoints = tuple(
-        _WithheldDatapoint(point.id, point.label, empty_columns, point.group, row["sha256"])
+        _WithheldDatapoint(point.id, point.label, empty_columns, point.group, published_hash=row["sha256"])
         for point, row in zip(played_points, rows, strict=True)
     )
     return Dataset(datapoints, columns, manifest.dataset_source_sha256 or "", group_by)
