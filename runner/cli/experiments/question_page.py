@@ -69,7 +69,7 @@ class CommandQuestions:
 
 
 def describe_people(plans: Sequence[Plan]) -> str | None:
-    """Return a sentence about the answers that people must give; None if nobody is asked."""
+    """Return a sentence about the answers that people must give; None if no people are asked."""
     from runner.rollouts.estimate import estimate_costs, people_per_game, sum_by_group
 
     estimates = sum_by_group(

@@ -398,7 +398,7 @@ def _format_retries(progress: Progress) -> str:
 
 
 def _format_questions(progress: Progress) -> str:
-    """Return the number of questions that wait for people, and their page; an empty string if nobody is asked."""
+    """Return the number of questions that wait for people, and their page; an empty string if no people are asked."""
     if not progress.question_page:
         return ""
     count = _count_unless_zero(progress.questions(), "question") or "no questions"

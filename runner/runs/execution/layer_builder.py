@@ -219,7 +219,7 @@ class LayerBuilder:
             self.accounting.warn("open files", note)
 
     def _connect_people(self, answer_checker: AnswerChecker) -> HumanModel | None:
-        """Connect the model groups that people answer for; return None if there are none, or if nobody is asked."""
+        """Connect the model groups that people answer for; return None if there are none, or if no people are asked."""
         groups = human_groups(self.plan)
         if self.recorded_only or is_whole_replay(self.replay) or not groups:
             return None
