@@ -23,7 +23,7 @@ from tests.support.specs import spec_file
 
 ORDER = (
     "version", "base", "statistics", "documents", "game", "models", "spec", "rollouts", "agents", "results", "runs",
-    "training", "exports", "registry", "pages", "server", "api", "cli",
+    "training", "analysis", "exports", "registry", "pages", "server", "api", "cli",
 )  # fmt: skip
 """The rooms of `runner/`, each a package or a file; one may import only those before it."""
 

@@ -11,6 +11,8 @@ _PACKAGE = Path(runner.__file__).resolve().parent
 
 PROTOCOLS = _PACKAGE / "game" / "protocols"
 
+ANALYZERS = _PACKAGE / "analysis" / "analyzers"
+
 STARTER = _PACKAGE / "starter"
 """The files that `nip-run init` writes."""
 

@@ -1,0 +1,1 @@
+"""Questions about the transcripts of finished runs, answered by models, functions and people."""

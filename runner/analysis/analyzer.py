@@ -1,0 +1,179 @@
+"""An analyzer: a question about parts of a game, the answers to it, and how a model or a function answers it.
+
+Analyzers are YAML files. `sha256` covers everything that the answers of a model depend on except the model. People
+answer the same question without the prompt, so `question_sha256`, which identifies their labels, covers less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from runner.base import package_data
+from runner.base.errors import SpecError
+from runner.base.hashing import tagged_hash
+from runner.base.problems import Place, Problem
+from runner.base.text import comma_join, did_you_mean
+from runner.documents.dataclass_schema import build_schema, from_plain, option, to_plain
+from runner.documents.layer_loading import load_layers
+from runner.documents.schema_check import check_schema
+from runner.documents.source_tree import ProjectTree
+from runner.models.settings import ModelSettings
+from runner.spec.experiment import NAME_PATTERN
+
+UnitKind = Literal["game", "agent", "channel", "message", "pair"]
+Condition = Literal["prover", "verifier", "spoke", "replied", "has_stance", "decided"]
+
+YES_NO = ("yes", "no")
+MAX_ANSWERS = 26
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalyzerFile:
+    """An analyzer: a question about parts of a game, and the answers to it."""
+
+    name: str = option("The analyzer's name.", example="role_conformance", pattern=NAME_PATTERN)
+    description: str = option(
+        "What the analyzer measures, for readers.", default="", example="Does a prover keep to its role?"
+    )
+    unit: UnitKind = option(
+        "The parts of a game that the question is about. `game`: the whole game. `agent`: what an agent wrote in all "
+        "its channels. `channel`: what an agent wrote in one channel. `message`: one message. `pair`: a message and "
+        "the last message of another agent before it in the same channel.",
+        example="channel",
+    )
+    question: str = option(
+        "The question, as the model and people read it. It may use the variables of `template`.",
+        example="Does {{ agent_name }} argue for {{ stance }} in all of its messages?",
+    )
+    answers: tuple[str, ...] = option(
+        "The possible answers.",
+        default=YES_NO,
+        example=["none", "some", "all"],
+        items={"type": "string", "minLength": 1, "maxLength": 200},
+        minItems=2,
+        maxItems=MAX_ANSWERS,
+        uniqueItems=True,
+    )
+    values: Mapping[str, float] | None = option(
+        "The number that each answer stands for, which makes the answers a scale. `yes` and `no` are 1 and 0. null: "
+        "other answers are labels without an order.",
+        default=None,
+        example={"none": 0, "some": 1, "all": 2},
+        additionalProperties={"type": "number"},
+    )
+    applies: tuple[Condition, ...] = option(
+        "Conditions that code checks. A unit that does not meet all of them is not applicable, and nobody is asked. "
+        "`prover`, `verifier`: the agent's role. `spoke`: the agent wrote something. `replied`: another agent wrote "
+        "before it. `has_stance`: the agent argues for a verdict or an answer. `decided`: the game has a verdict.",
+        default=(),
+        example=["prover", "spoke"],
+    )
+    template: str | None = option(
+        "The Jinja2 template of the model's instructions; null: a general template with the question.",
+        default=None,
+        example="You read a debate. {{ question }}\n{{ transcript }}",
+    )
+    code: str | None = option(
+        "A function that answers the question for some or all units: the name of a built-in function, or "
+        "`FILE.py:FUNCTION` next to this file. If it returns None, the model is asked.",
+        default=None,
+        example="exact_quotation",
+    )
+    model: ModelSettings | None = option(
+        "The model that answers. null: the model that the command names, if the function leaves units open.",
+        default=None,
+        example={"model": "gpt-6-luna"},
+    )
+    attempts: int = option(
+        "How often the model is asked again if it gives none of the answers.", default=3, minimum=1, maximum=100
+    )
+    votes: int = option("How many times the model is asked; the majority counts.", default=1, minimum=1, maximum=1000)
+
+
+@dataclass(frozen=True)
+class Analyzer:
+    """A loaded analyzer."""
+
+    file: AnalyzerFile
+    path: Path
+    code_source: str | None = field(default=None, repr=False)
+    """The source of the function's file, if it is next to the analyzer's file."""
+
+    @property
+    def name(self) -> str:
+        return self.file.name
+
+    @cached_property
+    def sha256(self) -> str:
+        """The hash of everything in the file that answers depend on, including the function's source."""
+        content = {key: value for key, value in to_plain(self.file).items() if key not in ("description", "model")}
+        return tagged_hash("analyzer", [content, self.code_source])
+
+    @cached_property
+    def question_sha256(self) -> str:
+        """The hash of what people answer: the question, the answers, and the units to which it applies."""
+        file = self.file
+        return tagged_hash(
+            "analysis question", [file.unit, file.question, list(file.answers), self.values, list(file.applies)]
+        )
+
+    @property
+    def values(self) -> dict[str, float] | None:
+        """The number of each answer; None if the answers are labels without an order."""
+        if self.file.values is not None:
+            return dict(self.file.values)
+        return {"yes": 1.0, "no": 0.0} if set(self.file.answers) == set(YES_NO) else None
+
+    @property
+    def is_scale(self) -> bool:
+        """Whether answers have more than two numbers, so that their mean is no rate."""
+        return self.values is not None and set(self.values.values()) != {0.0, 1.0}
+
+    def value_of(self, answer: str | None) -> float | None:
+        """Return the number of an answer; None without an answer, or if the answers are labels."""
+        return None if answer is None or self.values is None else self.values[answer]
+
+
+def analyzer_schema() -> dict[str, Any]:
+    """Return the JSON Schema of an analyzer file."""
+    return build_schema(AnalyzerFile, "nip-run analyzer")
+
+
+def builtin_analyzers() -> list[str]:
+    """Return the names of the analyzers that ship with the package."""
+    return sorted(path.stem for path in package_data.ANALYZERS.glob("*.yaml"))
+
+
+def load_analyzer(name: str, folder: Path = Path()) -> Analyzer:
+    """Load an analyzer by its built-in name, or by the path of its file.
+
+    Raises:
+        SpecError: there is no such analyzer, or its file has errors; lists all of them.
+    """
+    path = _find_file(name, folder)
+    if path is None:
+        names = builtin_analyzers()
+        hint = did_you_mean(name, names) or f"; built-in analyzers are {comma_join(names)}"
+        raise SpecError([Problem(Place(name), "", f"no analyzer {name!r}{hint}; or give a .yaml file")])
+    schema = analyzer_schema()
+    layered = load_layers(path, str(path), (), lambda *_: None, keys=schema["properties"], tree=ProjectTree.of(path))
+    problems = layered.problems or [*layered.wrong_nulls, *check_schema(layered, schema)]
+    if problems:
+        raise SpecError(problems)
+    file = from_plain(AnalyzerFile, layered.data)
+    if file.values is not None and set(file.values) != set(file.answers):
+        message = f"needs a number for each answer, and for nothing else: {comma_join(file.answers)}"
+        raise SpecError([Problem(layered.place(("values",)), "values", message)])
+    return Analyzer(file, path)
+
+
+def _find_file(name: str, folder: Path) -> Path | None:
+    if name.endswith((".yaml", ".yml")):
+        path = folder / name
+        return path if package_data.is_file(path) else None
+    path = package_data.ANALYZERS / f"{name}.yaml"
+    return path if package_data.is_file(path) else None
