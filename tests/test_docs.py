@@ -87,21 +87,21 @@ def keys(node: object) -> set[str]:
     return known
 
 
-@pytest.mark.parametrize("words", commands(), ids=" ".join)
-def test_every_command_of_the_pages_is_one(words: list[str]) -> None:
+def test_every_command_of_the_pages_is_valid() -> None:
     import argparse
 
-    name = words[1] if words[1] in COMMANDS else "run"
-    parser = argparse.ArgumentParser(exit_on_error=False)
-    load_command(name).add_arguments(parser)
-    parser.add_argument("--results")
-    parser.add_argument("--json", action="store_true")
-    # As main() parses: options may stand between words.
-    parsed, unknown = parser.parse_known_intermixed_args(words[1:] if name != words[1] else words[2:])
-    assert not unknown
-    for word in getattr(parsed, "words", []):
-        if word.startswith("specs/") and word.endswith(".yaml") and "mine" not in word and "*" not in word:
-            assert (ROOT / word).is_file(), word
+    for words in commands():
+        name = words[1] if words[1] in COMMANDS else "run"
+        parser = argparse.ArgumentParser(exit_on_error=False)
+        load_command(name).add_arguments(parser)
+        parser.add_argument("--results")
+        parser.add_argument("--json", action="store_true")
+        # As main() parses: options may stand between words.
+        parsed, unknown = parser.parse_known_intermixed_args(words[1:] if name != words[1] else words[2:])
+        assert not unknown, words
+        for word in getattr(parsed, "words", []):
+            if word.startswith("specs/") and word.endswith(".yaml") and "mine" not in word and "*" not in word:
+                assert (ROOT / word).is_file(), words
 
 
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"`(specs/[\w./-]+\.\w+)`", TEXT))))
@@ -234,9 +234,8 @@ def test_every_page_that_the_code_names_is_there() -> None:
     assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []
 
 
-@pytest.mark.parametrize("name", WRITTEN)
-def test_a_page_is_short(name: str) -> None:
-    assert prose_words(WRITTEN[name]) <= LONGEST_PAGE
+def test_every_page_is_short() -> None:
+    assert [name for name, text in WRITTEN.items() if prose_words(text) > LONGEST_PAGE] == []
 
 
 def test_all_pages_together_stay_readable() -> None:
@@ -267,16 +266,16 @@ def test_the_picture_shows_commands() -> None:
 # Code blocks
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_a_code_block_says_its_language_and_what_it_needs(name: str) -> None:
-    for block in blocks(PAGES[name]):
-        assert block.language in LANGUAGES, block.text
-        assert not block.mark or block.mark in MARKS, block.mark
-        assert block.value or block.mark in ("", "output"), block.text
-        if block.language == "json":
-            assert json.loads(block.text)
-    marked = len(re.findall(r"^ *<!-- (?:needs|file|output|ends with)\b", PAGES[name], re.MULTILINE))
-    assert marked == sum(bool(block.mark) for block in blocks(PAGES[name])), "a mark is not above a block"
+def test_a_code_block_says_its_language_and_what_it_needs() -> None:
+    for name, page in PAGES.items():
+        for block in blocks(page):
+            assert block.language in LANGUAGES, (name, block.text)
+            assert not block.mark or block.mark in MARKS, (name, block.mark)
+            assert block.value or block.mark in ("", "output"), (name, block.text)
+            if block.language == "json":
+                assert json.loads(block.text), name
+        marked = len(re.findall(r"^ *<!-- (?:needs|file|output|ends with)\b", page, re.MULTILINE))
+        assert marked == sum(bool(block.mark) for block in blocks(page)), f"{name}: a mark is not above a block"
 
 
 QUICK = "docs/tutorials/first-experiment.md"

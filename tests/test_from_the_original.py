@@ -69,20 +69,21 @@ def test_it_has_every_table() -> None:
     assert sum(row.ours != "none" for row in ROWS) >= 50
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.ours != "none"], ids=lambda row: row.names)
-def test_our_key_beside_a_parameter_has_the_default_that_is_said(row: Row) -> None:
-    found = default_of(key_of(row.ours))
-    if row.default:
-        ours = parse_default(row.default)
-        assert ours == found
-        assert type(ours) is type(found)
-        marked = row.default.startswith("**")
-        assert marked == (str(parse_default(row.theirs)).lower() != str(ours).lower()), "bold is what differs"
+def test_our_key_beside_a_parameter_has_the_stated_default() -> None:
+    for row in ROWS:
+        if row.ours == "none":
+            continue
+        found = default_of(key_of(row.ours))
+        if row.default:
+            ours = parse_default(row.default)
+            assert ours == found, row.names
+            assert type(ours) is type(found), row.names
+            marked = row.default.startswith("**")
+            assert marked == (str(parse_default(row.theirs)).lower() != str(ours).lower()), f"{row.names}: bold?"
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.ours == "none"], ids=lambda row: row.names[:40])
-def test_what_we_lack_has_no_default(row: Row) -> None:
-    assert row.default == ""
+def test_a_missing_parameter_has_no_default() -> None:
+    assert [row.names for row in ROWS if row.ours == "none" and row.default] == []
 
 
 def test_every_key_that_a_sentence_names_is_one() -> None:
