@@ -282,6 +282,15 @@ def print_rows(title: str, cases: Sequence[Situation | Pair], results: Sequence[
     table(title, columns, rows)
 
 
+def check_intervals(
+    title: str, cases: Sequence[Situation | Pair], results: Sequence[Counted], check: SoftAssertions
+) -> None:
+    print_rows(title, cases, results)
+    for case, counted in zip(cases, results, strict=True):
+        for holds, text in claims(case, counted):
+            check(holds, text)
+
+
 def run_all(
     function: Callable[[Case, int, int], Result], cases: Sequence[Case], args: argparse.Namespace
 ) -> list[Result]:
@@ -295,17 +304,11 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="TEXT", help="only the situations with this text in their name")
     parser.add_argument("--processes", type=int, default=2, metavar="N", help="default: 2")
     args, check = parser.parse_args(), SoftAssertions()
-    for title, function, cases in (
-        ("One run", count, list(situations())),
-        ("Differences of two runs", count_difference, list(pairs())),
-    ):
-        chosen = [case for case in cases if args.only in case.name]
-        results = run_all(function, chosen, args)
-        print_rows(title, chosen, results)
-        for case, counted in zip(chosen, results, strict=True):
-            for holds, text in claims(case, counted):
-                check(holds, text)
+    runs = [case for case in situations() if args.only in case.name]
+    differences = [pair for pair in pairs() if args.only in pair.name]
     wanted = [target for target in targets() if args.only in target.name]
+    check_intervals("One run", runs, run_all(count, runs, args), check)
+    check_intervals("Differences of two runs", differences, run_all(count_difference, differences, args), check)
     for target, (labels, width) in zip(wanted, run_all(count_labels, wanted, args), strict=True):
         check(
             abs(width / target.width - 1) <= WIDTH_ERROR,

@@ -17,6 +17,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import combinations, product
 
@@ -25,7 +26,7 @@ from common import sample_parser
 from scipy.special import ndtr
 
 from runner.spec.checks.fixed_verdicts import explain_fixed_verdicts
-from runner.statistics.agreement import Agreement, agreement
+from runner.statistics.agreement import Agreement, Scale, agreement, krippendorff_alpha
 from runner.statistics.calibration import LOG_FLOOR, Forecasts
 from runner.statistics.gap_recovered import gap_recovered
 from runner.statistics.paired_groups import Pairs
@@ -97,6 +98,42 @@ def true_kappa(chances: Sequence[float]) -> float:
     accepted = both + first, both + second
     expected = accepted[0] * accepted[1] + (1 - accepted[0]) * (1 - accepted[1])
     return 1 - (first + second) / (1 - expected)
+
+
+READERS, MISSING = 3, 0.2
+ANSWERS: dict[str, tuple[tuple[float, ...], Scale]] = {
+    "two answers": ((0.5, 0.5), "nominal"),
+    "two answers, one of them rare": ((0.9, 0.1), "nominal"),
+    "scores": ((0.3, 0.2, 0.2, 0.2, 0.1), "interval"),
+    "ranks": ((0.3, 0.2, 0.2, 0.2, 0.1), "ordinal"),
+}
+"""The frequencies of answers, and the scale of alpha."""
+
+
+@dataclass(frozen=True)
+class Readers:
+    """Readers who copy the true answer with a chance, or else choose at random; datapoints vary around both."""
+
+    chances: tuple[float, ...]
+    scale: Scale
+    copied: float
+
+    def alpha(self, rng: np.random.Generator, groups: int, repeats: int) -> Ends:
+        shape, spread = (groups, repeats, READERS), 1 / ALIKE - 1
+        own = rng.dirichlet(np.array(self.chances) * spread, groups)
+        truth = (rng.random((groups, repeats, 1)) > np.cumsum(own, axis=1)[:, None, :-1]).sum(axis=2)
+        copies = rng.random(shape) < rng.beta(self.copied * spread, (1 - self.copied) * spread, (groups, 1, 1))
+        ratings = np.where(copies, truth[:, :, None], rng.choice(len(self.chances), shape, p=self.chances)).astype(
+            float
+        )
+        ratings[rng.random(shape) < MISSING] = np.nan
+        numbers = np.repeat(np.arange(groups), repeats)
+        return krippendorff_alpha(ratings.reshape(-1, READERS), numbers, self.scale).interval
+
+    @property
+    def true_alpha(self) -> float:
+        """The chance that two readers of a unit both copy."""
+        return self.copied**2 + self.copied * (1 - self.copied) * ALIKE
 
 
 SENSITIVITIES, LEANING, OWN = (1.0, 1.6), 0.7, 0.3
@@ -189,6 +226,9 @@ def intervals() -> Iterator[tuple[str, Interval, float, float]]:
     yield "Cohen's kappa", kappa, 0.64, -1.0
     for name, chances in TABLES.items():
         yield f"Cohen's kappa, {name}", partial(table_kappa, chances=chances), true_kappa(chances), -1.0
+    for (name, (frequencies, scale)), copied in product(ANSWERS.items(), (0.6, 0.95)):
+        readers = Readers(frequencies, scale, copied)
+        yield f"Krippendorff's alpha, {name}, {copied:.0%} copied", readers.alpha, readers.true_alpha, -math.inf
     yield "difference of d'", sensitivity, float(TRUE_DIFFERENCE), -math.inf
     yield "calibration slope", slope, SLOPE, -math.inf
     yield "calibration intercept", intercept, 0.0, -math.inf

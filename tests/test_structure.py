@@ -114,6 +114,7 @@ HOMES = {
         "runner.statistics.minimum_detectable_effect",
         "runner.statistics.differences",
         "runner.statistics.gap_recovered",
+        "runner.statistics.prediction_powered",
         "runner.statistics.signal_detection",
         "runner.statistics.equivalence",
         "runner.statistics.ratings",

@@ -1,11 +1,14 @@
-"""Agreement between two judges of the same debates: the share of equal verdicts, and Cohen's kappa (Cohen 1960).
+"""Agreement between judges of the same debates: the share of equal verdicts, Cohen's kappa and Krippendorff's alpha.
 
-Kappa is 0 if the judges agree as often as independent judges with the same frequencies of verdicts, and 1 if they
-always agree. Its standard error follows from the errors of the frequencies (the delta method), summed by cluster. Its
-interval comes from the posterior distribution of the table of verdicts, with a prior of `PRIOR` debates spread evenly
-over the cells. The number of debates is reduced if the debates of a group resemble each other (the design effect), or
-if there are few groups. An interval from the standard error would cover the true value only 89 to 92 % of the time if
-nearly all verdicts are equal, because kappa then depends on a few debates.
+Kappa (Cohen 1960) is 0 if the judges agree as often as independent judges with the same frequencies of verdicts, and 1
+if they always agree. Its standard error follows from the errors of the frequencies (the delta method), summed by
+cluster. Its interval comes from the posterior distribution of the table of verdicts, with a prior of `PRIOR` debates
+spread evenly over the cells. The number of debates is reduced if the debates of a group resemble each other (the design
+effect), or if there are few groups. An interval from the standard error would cover the true value only 89 to 92 % of
+the time if nearly all verdicts are equal, because kappa then depends on a few debates.
+
+Alpha (Krippendorff 2004) is the same idea for any number of readers, missing answers, and answers with an order or a
+scale. Its interval comes from random weights of groups (the Bayesian bootstrap), with a prior.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Literal
 
 import numpy as np
 
@@ -33,6 +37,13 @@ EXTRA_CLUSTERS = 2.5
 Otherwise the effect would be too small if the sample lacks the few groups whose debates resemble each other.
 """
 DRAWS = 4_000
+ALPHA_DRAWS = 1_000
+ALPHA_PRIOR = 1.0
+"""The number of average groups that the prior of alpha is worth. All pairs of answers are equally frequent in it."""
+FEWEST_GROUPS = 10
+"""The minimum number of groups with another answer than the most frequent one, for an interval of alpha."""
+
+Scale = Literal["nominal", "ordinal", "interval"]
 
 
 @dataclass(frozen=True)
@@ -113,3 +124,110 @@ def _posterior_interval(first: Codes, second: Codes, verdicts: Codes, effective:
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(1 - (1 - observed) / (1 - expected), (tail, 1 - tail))
     return float(low), float(high)
+
+
+@dataclass(frozen=True, eq=False)
+class AnswerTable:
+    """How often units with each true answer got each answer of a judge."""
+
+    answers: tuple[float, ...]
+    counts: Codes
+    """True answers in rows and the judge's answers in columns, in the order of `answers`. Weights do not count."""
+    base_rates: tuple[Share, ...]
+    """The share of units with each true answer."""
+    recalls: tuple[Share | None, ...]
+    """The share of units with each true answer that the judge finds; None without such units.
+
+    For answers 0 and 1 these are the specificity and the sensitivity.
+    """
+
+
+def answer_table(labels: Floats, answers: Floats, clusters: Codes, weights: Floats | None = None) -> AnswerTable:
+    """Return the table of labeled units. All arrays have one entry per unit, and at least one entry.
+
+    `weights` is the number of units that each stands for if labels were drawn by answer
+    (`prediction_powered.label_weights`). Without them, recalls would then be wrong.
+    """
+    kinds, total = np.union1d(labels, answers), int(clusters.max()) + 1
+    sizes = np.ones(len(labels)) if weights is None else weights
+    counts = np.zeros((len(kinds), len(kinds)), dtype=np.int64)
+    np.add.at(counts, (np.searchsorted(kinds, labels), np.searchsorted(kinds, answers)), 1)
+    rates, recalls = [], []
+    for kind in kinds:
+        known = labels == kind
+        rates.append(_weighted_share(known.astype(float), clusters, total, sizes))
+        found = (answers[known] == kind).astype(float)
+        recalls.append(_weighted_share(found, clusters[known], total, sizes[known]) if known.any() else None)
+    return AnswerTable(tuple(kinds.tolist()), counts, tuple(rates), tuple(recalls))
+
+
+def _weighted_share(values: Floats, clusters: Codes, total: int, weights: Floats) -> Share:
+    """Return `mean_share` of weighted values."""
+    value = math.fsum(weights * values) / math.fsum(weights)
+    influence = np.bincount(clusters, weights=weights * (values - value), minlength=total) / weights.sum()
+    return Share(value, influence, len(values), len(np.unique(clusters)))
+
+
+def krippendorff_alpha(ratings: Floats, clusters: Codes, scale: Scale = "nominal") -> Quantity:
+    """Return Krippendorff's alpha. `ratings` has units in rows and readers in columns, NaN where there is no answer."""
+    counts_of_unit = (~np.isnan(ratings)).sum(axis=1)
+    pairable = counts_of_unit >= 2
+    used, groups = ratings[pairable], np.unique(clusters[pairable], return_inverse=True)[1]
+    values = np.unique(used[~np.isnan(used)])
+    n, count = len(used), len(np.unique(groups))
+    if len(values) < 2:
+        reason = "all readers always gave the same answer: alpha is undefined" if n else "no unit has two answers"
+        return Quantity(None, None, None, n, count, reason)
+    answers = (used[:, :, None] == values).sum(axis=1).astype(float)
+    by_group = _coincidences(answers, groups, count)
+    alpha = float(_alpha(by_group.sum(axis=0), values, scale))
+    frequencies = by_group.sum(axis=2)
+    others = np.delete(frequencies, frequencies.sum(axis=0).argmax(), axis=1).sum(axis=1)
+    if (different := int(np.count_nonzero(others))) < FEWEST_GROUPS:
+        reason = f"{different} groups have another answer than the most frequent one: an interval needs {FEWEST_GROUPS}"
+        return Quantity(alpha, None, None, n, count, reason)
+    tables = _weighted_tables(by_group)
+    draws = _alpha(tables, values, scale)
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(draws, (tail, 1 - tail))
+    return Quantity(alpha, float(draws.std()), (min(float(low), alpha), max(float(high), alpha)), n, count)
+
+
+def _coincidences(answers: Floats, groups: Codes, total: int) -> Floats:
+    """Return the table of pairs of answers of each group; a unit with m answers has m * (m - 1) pairs, each 1/(m - 1).
+
+    `answers` has the number of each answer in columns.
+    """
+    kinds, result = answers.shape[1], np.zeros((total, answers.shape[1], answers.shape[1]))
+    pairs = answers[:, :, None] * answers[:, None, :]
+    pairs[:, np.arange(kinds), np.arange(kinds)] -= answers
+    np.add.at(result, groups, pairs / (answers.sum(axis=1) - 1)[:, None, None])
+    return result
+
+
+def _alpha(tables: Floats, values: Floats, scale: Scale) -> Floats:
+    """Return alpha of tables of pairs in the last two dimensions."""
+    counts = tables.sum(axis=-1)
+    if scale == "nominal":
+        distances = 1.0 - np.eye(len(values))
+    else:  # an ordinal answer has the middle of the ranks of its units
+        places = values if scale == "interval" else np.cumsum(counts, axis=-1) - counts / 2
+        distances = (places[..., :, None] - places[..., None, :]) ** 2
+    observed = (tables * distances).sum(axis=(-2, -1))
+    expected = (counts[..., :, None] * counts[..., None, :] * distances).sum(axis=(-2, -1))
+    alpha: Floats = 1 - observed / expected * (counts.sum(axis=-1) - 1)
+    return alpha
+
+
+def _weighted_tables(by_group: Floats) -> Floats:
+    """Return the table of pairs for random weights of groups, and of the prior, that have the size of the sample."""
+    count, kinds, _ = by_group.shape
+    size = by_group.sum()
+    prior = np.full((1, kinds * kinds), size / count / kinds**2)
+    groups = np.concatenate((by_group.reshape(count, -1), prior))
+    shapes = (
+        np.append(np.ones(count), ALPHA_PRIOR) * (NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) / t_quantile(count)) ** 2
+    )
+    tables = np.random.default_rng(0).standard_gamma(shapes, (ALPHA_DRAWS, count + 1)) @ groups
+    tables *= size / tables.sum(axis=1, keepdims=True)
+    return tables.reshape(-1, kinds, kinds)

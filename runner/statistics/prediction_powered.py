@@ -168,9 +168,8 @@ def measure_accuracy(
 ) -> JudgeAccuracy:
     """Return the accuracy of the model on the labels so far. The arrays are those of `corrected_rate`, from 0 to 1."""
     labeled, units = ~np.isnan(labels), len(labels)
-    parts = _number_strata(strata, units)
-    inside, rate = parts[labeled], tuned_estimate(labels, model_values, parts).value
-    weights = (np.bincount(parts) / np.maximum(np.bincount(inside), 1))[inside] / units
+    rate = tuned_estimate(labels, model_values, _number_strata(strata, units)).value
+    weights = label_weights(labels, strata) / units
     y, f = (values - weights @ values for values in (labels[labeled], model_values[labeled]))
     variance, model_variance, covariance = (float(weights @ product) for product in (y * y, f * f, y * f))
     slope = max(covariance, 0.0) / model_variance if model_variance > _ROUNDING else 0.0
@@ -188,6 +187,12 @@ def measure_accuracy(
     groups, model = int(np.count_nonzero(sizes)), mean_share(model_values, clusters, len(sizes))
     lasting = (slope * ((model and model.stderr) or 0.0)) ** 2
     return JudgeAccuracy(min(max(rate, 0.0), 1.0), variance, explained, lasting, units, groups, pairs, resemblance)
+
+
+def label_weights(labels: Floats, strata: Codes | None = None) -> Floats:
+    """Return for each label, in the order of the units, the number of units that it stands for."""
+    labeled, parts = ~np.isnan(labels), _number_strata(strata, len(labels))
+    return (np.bincount(parts) / np.maximum(np.bincount(parts[labeled], minlength=parts.max() + 1), 1))[parts[labeled]]
 
 
 def labels_needed(width: float, accuracy: JudgeAccuracy) -> int | None:

@@ -1,11 +1,14 @@
-"""Agreement between judges: kappa against scikit-learn, and how often its interval covers the truth."""
+"""Agreement between judges, against other packages, and how often its intervals cover the truth."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
 
-from runner.statistics.agreement import Agreement, agreement
+from runner.statistics.agreement import Agreement, Scale, agreement, answer_table, krippendorff_alpha
+from runner.statistics.clustered_means import Codes, Floats
 
 
 def judged(
@@ -84,3 +87,76 @@ def test_without_two_verdicts_or_two_groups_the_reason_is_given() -> None:
     assert "always gave the same verdict" in (always.kappa.reason or "")
     assert alone.kappa.interval is None
     assert agreement(same[:0], same[:0], same[:0], 0) is None
+
+
+def readings(seed: int, units: int = 60, readers: int = 4, missing: float = 0.3) -> tuple[Floats, Codes]:
+    """Return answers 0, 1, 2 and 4 of readers, some of them missing, and groups of two units."""
+    rng = np.random.default_rng(seed)
+    truth = rng.choice((0.0, 1.0, 2.0, 4.0), units)
+    answers = np.where(
+        rng.random((units, readers)) < 0.6, truth[:, None], rng.choice((0.0, 1.0, 4.0), (units, readers))
+    )
+    return np.where(rng.random((units, readers)) < missing, np.nan, answers), np.arange(units) // 2
+
+
+@pytest.mark.parametrize("scale", ["nominal", "ordinal", "interval"])
+def test_alpha_is_that_of_the_package_krippendorff(scale: Scale) -> None:
+    import krippendorff
+
+    for seed in range(10):
+        ratings, groups = readings(seed)
+        found = krippendorff_alpha(ratings, groups, scale)
+        assert found.value == pytest.approx(krippendorff.alpha(ratings.T, level_of_measurement=scale), abs=1e-9)
+        low, high = found.interval or (math.nan, math.nan)
+        assert low < found.value < high
+
+
+def test_alpha_without_pairs_or_variety_says_why() -> None:
+    same, groups = np.ones((20, 2)), np.arange(20)
+    assert "always gave the same answer" in (krippendorff_alpha(same, groups).reason or "")
+    assert krippendorff_alpha(np.full((20, 2), np.nan), groups).reason == "no unit has two answers"
+    same[0, 0] = 0
+    rare = krippendorff_alpha(same, groups)
+    assert rare.value == pytest.approx(0)
+    assert rare.interval is None
+    assert "1 groups have another answer" in (rare.reason or "")
+
+
+@pytest.mark.gate
+def test_the_answer_table_is_that_of_scikit_learn() -> None:
+    from sklearn.metrics import confusion_matrix, recall_score
+
+    rng = np.random.default_rng(1)
+    labels, answers, groups = rng.integers(0, 3, 90) * 1.0, rng.integers(0, 3, 90) * 1.0, np.arange(90) // 3
+    found = answer_table(labels, answers, groups)
+    assert found.counts.tolist() == confusion_matrix(labels, answers).tolist()
+    recalls = [share.value for share in found.recalls if share is not None]
+    assert recalls == pytest.approx(recall_score(labels, answers, average=None), abs=1e-9)
+    weights = np.where(answers == 0, 3.0, 1.0)
+    weighted = answer_table(labels, answers, groups, weights).recalls
+    expected = recall_score(labels, answers, average=None, sample_weight=weights)
+    assert [share.value for share in weighted if share is not None] == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.gate
+def test_the_error_of_a_recall_is_that_of_statsmodels() -> None:
+    import statsmodels.api as sm
+
+    rng = np.random.default_rng(2)
+    labels, answers, groups = rng.integers(0, 2, 90) * 1.0, rng.integers(0, 2, 90) * 1.0, np.arange(90) // 3
+    weights = rng.uniform(1, 3, 90)
+    recall, known = answer_table(labels, answers, groups, weights).recalls[1], labels == 1
+    fit = sm.WLS(answers[known], np.ones(known.sum()), weights=weights[known]).fit(
+        cov_type="cluster", cov_kwds={"groups": groups[known], "use_correction": False}
+    )
+    assert recall is not None
+    assert recall.stderr is not None
+    count = len(np.unique(groups[known]))
+    assert recall.stderr == pytest.approx(float(fit.bse[0]) * math.sqrt(count / (count - 1)), abs=1e-9)
+
+
+def test_an_answer_that_is_never_true_has_no_recall() -> None:
+    found = answer_table(np.zeros(5), np.array([0.0, 0, 0, 1, 1]), np.arange(5))
+    assert (found.answers, found.counts.tolist()) == ((0.0, 1.0), [[3, 2], [0, 0]])
+    assert [share and share.value for share in found.recalls] == [0.6, None]
+    assert [share.value for share in found.base_rates] == [1.0, 0.0]
