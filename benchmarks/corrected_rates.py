@@ -227,8 +227,8 @@ def count_labels(target: Target, times: int, seed: int) -> tuple[float, float]:
         numbers = [needed or UNITS]
     else:
         pilot = Situation(target.judge, target.rate, 100, target.design)
-        accuracies = [measure_accuracy(*run) for run in simulate(pilot, times, seed)]
-        numbers = [labels_needed(target.width, accuracy) or UNITS for accuracy in accuracies]
+        measured = [measure_accuracy(*run) for run in simulate(pilot, times, seed)]
+        numbers = [(accuracy and labels_needed(target.width, accuracy)) or UNITS for accuracy in measured]
     labels = int(np.median(numbers))
     runs = simulate(Situation(target.judge, target.rate, labels, target.design), times, seed + 1)
     widths = [high - low for low, high in (ends(corrected_rate(*run).corrected) for run in runs)]

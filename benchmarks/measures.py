@@ -281,9 +281,12 @@ def main() -> int:
             low, high = interval(rng, groups, repeats) or (None, None)
             if low is not None and high is not None:
                 known, held, at_end = known + 1, held + (low <= truth <= high), at_end + (low <= least)
-        covered = held / max(known, 1)
+        if not known:
+            print(f"      {name}, {groups:3} groups, {repeats} repeats: never estimable")
+            continue
+        covered = held / known
         limited = groups >= LIMITED_FROM and at_end < known / 2
-        highest = HIGH + 2 * float(np.sqrt(HIGH * (1 - HIGH) / max(known, 1)))
+        highest = HIGH + 2 * float(np.sqrt(HIGH * (1 - HIGH) / known))
         share = "" if known == args.times else f", estimable in {known / args.times:.1%}"
         above = f", above {HIGH:.0%}" if limited and covered > HIGH else ""
         above += f", and {at_end / known:.0%} of the intervals begin at {least:g}" if at_end else ""

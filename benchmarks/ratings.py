@@ -18,11 +18,20 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from common import sample_arguments
 
-from runner.statistics.adaptive_pairing import most_informative
 from runner.statistics.clustered_means import Floats, Quantity
 from runner.statistics.intervals import load_scipy
 from runner.statistics.pairings import Pairing, every_pairing
-from runner.statistics.ratings import ELO, SIDES, RatedGames, RatingModel, Side, design_rows, intransitivity, logistic
+from runner.statistics.ratings import (
+    ELO,
+    SIDES,
+    RatedGames,
+    RatingModel,
+    Side,
+    design_rows,
+    intransitivity,
+    logistic,
+    most_informative,
+)
 from tests.support.soft_assertions import SoftAssertions
 
 LOWEST_COVERAGE = 0.93

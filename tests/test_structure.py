@@ -123,7 +123,6 @@ HOMES = {
         "runner.statistics.clustered_means",
         "runner.statistics.verdicts",
         "runner.training.selection",
-        "runner.statistics.adaptive_pairing",
     },
     "omegaconf": {"runner.documents.interpolation", "runner.documents.yaml_reader"},
     "openai": {"runner.models.providers.openai"},

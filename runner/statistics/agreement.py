@@ -40,8 +40,8 @@ DRAWS = 4_000
 ALPHA_DRAWS = 1_000
 ALPHA_PRIOR = 1.0
 """The number of average groups that the prior of alpha is worth. All pairs of answers are equally frequent in it."""
-FEWEST_GROUPS = 10
-"""The minimum number of groups with another answer than the most frequent one, for an interval of alpha."""
+FEWEST_GROUPS, FEWEST_DIFFERENT = 20, 10
+"""The minimum numbers of groups, and of groups with another answer than the most frequent one, for alpha's interval."""
 
 Scale = Literal["nominal", "ordinal", "interval"]
 
@@ -183,8 +183,12 @@ def krippendorff_alpha(ratings: Floats, clusters: Codes, scale: Scale = "nominal
     alpha = float(_alpha(by_group.sum(axis=0), values, scale))
     frequencies = by_group.sum(axis=2)
     others = np.delete(frequencies, frequencies.sum(axis=0).argmax(), axis=1).sum(axis=1)
-    if (different := int(np.count_nonzero(others))) < FEWEST_GROUPS:
-        reason = f"{different} groups have another answer than the most frequent one: an interval needs {FEWEST_GROUPS}"
+    different = int(np.count_nonzero(others))
+    if different < FEWEST_DIFFERENT or count < FEWEST_GROUPS:
+        reason = (
+            f"{different} of {count} groups have another answer than the most frequent one: an interval needs "
+            f"{FEWEST_DIFFERENT} of {FEWEST_GROUPS}"
+        )
         return Quantity(alpha, None, None, n, count, reason)
     tables = _weighted_tables(by_group)
     draws = _alpha(tables, values, scale)
@@ -200,14 +204,14 @@ def _coincidences(answers: Floats, groups: Codes, total: int) -> Floats:
     """
     kinds, result = answers.shape[1], np.zeros((total, answers.shape[1], answers.shape[1]))
     pairs = answers[:, :, None] * answers[:, None, :]
-    pairs[:, np.arange(kinds), np.arange(kinds)] -= answers
+    pairs[:, np.arange(kinds), np.arange(kinds)] -= answers  # no answer is a pair with itself
     np.add.at(result, groups, pairs / (answers.sum(axis=1) - 1)[:, None, None])
     return result
 
 
 def _alpha(tables: Floats, values: Floats, scale: Scale) -> Floats:
     """Return alpha of tables of pairs in the last two dimensions."""
-    counts = tables.sum(axis=-1)
+    counts: Floats = tables.sum(axis=-1)
     if scale == "nominal":
         distances = 1.0 - np.eye(len(values))
     else:  # an ordinal answer has the middle of the ranks of its units
@@ -215,7 +219,7 @@ def _alpha(tables: Floats, values: Floats, scale: Scale) -> Floats:
         distances = (places[..., :, None] - places[..., None, :]) ** 2
     observed = (tables * distances).sum(axis=(-2, -1))
     expected = (counts[..., :, None] * counts[..., None, :] * distances).sum(axis=(-2, -1))
-    alpha: Floats = 1 - observed / expected * (counts.sum(axis=-1) - 1)
+    alpha: Floats = np.asarray(1 - observed / expected * (counts.sum(axis=-1) - 1))
     return alpha
 
 
@@ -225,9 +229,8 @@ def _weighted_tables(by_group: Floats) -> Floats:
     size = by_group.sum()
     prior = np.full((1, kinds * kinds), size / count / kinds**2)
     groups = np.concatenate((by_group.reshape(count, -1), prior))
-    shapes = (
-        np.append(np.ones(count), ALPHA_PRIOR) * (NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) / t_quantile(count)) ** 2
-    )
-    tables = np.random.default_rng(0).standard_gamma(shapes, (ALPHA_DRAWS, count + 1)) @ groups
+    few = (NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) / t_quantile(count)) ** 2  # widens intervals of few groups
+    shapes = few * np.append(np.ones(count), ALPHA_PRIOR)
+    tables: Floats = np.random.default_rng(0).standard_gamma(shapes, (ALPHA_DRAWS, count + 1)) @ groups
     tables *= size / tables.sum(axis=1, keepdims=True)
     return tables.reshape(-1, kinds, kinds)

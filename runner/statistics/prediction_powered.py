@@ -165,10 +165,15 @@ def corrected_difference(first: CorrectedRate, second: CorrectedRate) -> Quantit
 
 def measure_accuracy(
     labels: Floats, model_values: Floats, clusters: Codes, strata: Codes | None = None
-) -> JudgeAccuracy:
-    """Return the accuracy of the model on the labels so far. The arrays are those of `corrected_rate`, from 0 to 1."""
-    labeled, units = ~np.isnan(labels), len(labels)
-    rate = tuned_estimate(labels, model_values, _number_strata(strata, units)).value
+) -> JudgeAccuracy | None:
+    """Return the accuracy of the model on the labels so far; None with too few labels for a corrected rate.
+
+    The arrays are those of `corrected_rate`, from 0 to 1.
+    """
+    labeled, units, parts = ~np.isnan(labels), len(labels), _number_strata(strata, len(labels))
+    if _missing_reason(labeled, parts, _count_groups(clusters[labeled])):
+        return None
+    rate = tuned_estimate(labels, model_values, parts).value
     weights = label_weights(labels, strata) / units
     y, f = (values - weights @ values for values in (labels[labeled], model_values[labeled]))
     variance, model_variance, covariance = (float(weights @ product) for product in (y * y, f * f, y * f))

@@ -18,7 +18,7 @@ triples, so that the number of triples does not raise the rate of false alarms.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from runner.statistics.clustered_means import Codes, Floats, Quantity
 from runner.statistics.intervals import t_quantile
+from runner.statistics.pairings import Pairing
 
 ELO = 400 / math.log(10)
 """Elo points of a difference of 1 in log odds; a player with 400 points more wins 10 of 11 games."""
@@ -298,3 +299,38 @@ def _cluster_scores(model: RatingModel, triples: Sequence[tuple[int, int, int]])
     sums = np.zeros((int(games.clusters.max(initial=0)) + 1, len(triples)))
     np.add.at(sums, games.clusters, scores)
     return sums[np.bincount(games.clusters) > 0], played
+
+
+def most_informative(
+    model: RatingModel, pairings: Sequence[Pairing], expected_games: Callable[[Pairing], float]
+) -> Pairing:
+    """Return the pairing whose next games narrow the widest intervals of the overall ratings most.
+
+    `expected_games` returns the number of games with a winner that a pairing would add. Their information at the
+    current ratings tells by which share they reduce each variance. The mean of the variances' fourth powers weights
+    the widest intervals most, but also counts the others, since a game often narrows several.
+    """
+    rated, covariance = model.games, model.covariance
+    weights = np.array([model.rating_weights(player, "overall") for player in range(rated.players)])
+    spread = weights @ covariance
+    variances = np.einsum("ij,ij->i", spread, weights)
+    errors = [model.rating(player, "overall").stderr for player in range(rated.players)]
+    measured = np.where([error is None for error in errors], variances, [((error or 0) / ELO) ** 2 for error in errors])
+    losses = []
+    for pairing in pairings:
+        rows = _rows_of(pairing, rated.players, rated.judges)
+        chances = logistic(rows @ model.coefficients)
+        noise = np.diag(len(rows) / (expected_games(pairing) * chances * (1 - chances)))
+        gained = spread @ rows.T
+        reduction = np.einsum("ij,ij->i", gained, np.linalg.solve(noise + rows @ covariance @ rows.T, gained.T).T)
+        losses.append(float(np.mean((measured * np.maximum(1 - reduction / variances, 0)) ** 4)))
+    # Rounding lets the order of the pairings decide ties, which otherwise differ between machines and processes.
+    return pairings[int(np.argmin(np.round(np.asarray(losses) / max(losses), 9)))]
+
+
+def _rows_of(pairing: Pairing, players: int, judges: int) -> Floats:
+    """Return the rows of the four kinds of games of a pairing: each player argues right, in each seat."""
+    right = np.array([pairing.first, pairing.first, pairing.second, pairing.second])
+    wrong = np.array([pairing.second, pairing.second, pairing.first, pairing.first])
+    judge, is_first = np.full(4, pairing.judge), np.array([True, False, True, False])
+    return design_rows(players, judges, right, wrong, judge, right_is_first=is_first)

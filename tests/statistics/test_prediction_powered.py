@@ -117,6 +117,7 @@ def test_few_labels_leave_the_plain_rate_and_a_reason() -> None:
     assert "1 strata have no labels" in str(
         corrected_rate(judged_run(5)[0], answers, groups, unlabeled).corrected.reason
     )
+    assert measure_accuracy(labels, answers, groups) is None
     assert corrected_difference(enough, few).reason == few.corrected.reason
     with pytest.raises(ValueError, match="labels and model values"):
         corrected_rate(labels, answers + 1, groups)
@@ -151,6 +152,7 @@ def test_the_number_of_labels_has_the_predicted_width() -> None:
     measured = measure_accuracy(*judged_run(8, labels=200, units=1000))
     interval = corrected_rate(*judged_run(8, labels=200, units=1000)).corrected.interval
     assert interval is not None
+    assert measured is not None
     assert measured.predicted_width(200) == pytest.approx(interval[1] - interval[0], rel=0.15)
 
 

@@ -7,9 +7,17 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from runner.statistics.adaptive_pairing import most_informative
 from runner.statistics.pairings import Pairing, every_pairing, swiss_round
-from runner.statistics.ratings import ELO, SIDES, RatedGames, RatingModel, design_rows, intransitivity, logistic
+from runner.statistics.ratings import (
+    ELO,
+    SIDES,
+    RatedGames,
+    RatingModel,
+    design_rows,
+    intransitivity,
+    logistic,
+    most_informative,
+)
 
 
 def played(

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from runner.runs.tournaments.games import TournamentGames
 from runner.runs.tournaments.plan import TournamentPlan
 from runner.runs.tournaments.round_log import Round
-from runner.statistics.adaptive_pairing import most_informative
 from runner.statistics.pairings import Pairing, swiss_round
+from runner.statistics.ratings import most_informative
 
 
 @dataclass(frozen=True)
