@@ -5,8 +5,8 @@ The estimate is prediction-powered inference with power tuning (PPI++; Angelopou
 on the labeled units. `tuning` is 0 if the model's values say nothing about the labels; then the labels alone count.
 
 The error sums the influences of all units of a group, labeled or not. The interval is Wilson's at the effective sample
-size, with Student's t over the groups that have labels. A normal interval would cover the true value only 85 to 93 % of
-the time with 50 labels or with a base rate of 0.1, because it has no skew; see `benchmarks/corrected_rates.py`.
+size, with Student's t over the groups that have labels. Without its skew, intervals of 50 labels at a rate of 0.1 would
+cover the true value only 85 to 91 % of the time. `benchmarks/corrected_rates.py` measures the coverage.
 """
 
 from __future__ import annotations
