@@ -63,9 +63,7 @@ def find_duplicates(items: Sequence[AuditItem], similarity: float) -> Iterator[D
         members = list(firsts.values())
         shingles = [_shingles(text) for _, text in firsts]
         for first, second, share in _similar_pairs(shingles, places, similarity):
-            yield Duplicate(
-                column, members[first].id, members[second].id, (places[first], places[second]), share
-            )
+            yield Duplicate(column, members[first].id, members[second].id, (places[first], places[second]), share)
 
 
 def _shingles(text: str) -> frozenset[str]:

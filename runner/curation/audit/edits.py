@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from runner.curation.audit.items import AuditItem, list_columns
 
 MIN_VERSIONS: Final = 3
-"""The fewest versions of a text in a group with which an edit can tell a label: of two, each is an edit of the other."""
+"""The fewest versions in a group with which an edit can tell a label. Of two versions, each is an edit of the other."""
 MAX_VERSIONS: Final = 30
 """The number of versions of a group, from the first, that are compared with all others."""
 

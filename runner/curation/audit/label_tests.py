@@ -63,11 +63,17 @@ class LabelPermutations:
         self.columns = np.empty((len(labels), count + 1))
         """The labels as they are in the first column, and a permutation in each other column."""
         self.columns[:, 0] = self.labels
+        self.expected = np.empty(len(labels))
+        """The mean of each item's label over all possible permutations."""
         for members in self._strata:
+            self.expected[members] = self.labels[members].mean()
             blocks = np.broadcast_to(self.labels[members], (count, *members.shape))
-            order = rng.random(blocks.shape[:2]).argsort(axis=1)
-            blocks = np.take_along_axis(blocks, order[:, :, None], axis=1)
-            blocks = np.take_along_axis(blocks, rng.random(blocks.shape).argsort(axis=2), axis=2)
+            if len({*self.labels[members].sum(axis=1)}) > 1:
+                order = rng.random(blocks.shape[:2], np.float32).argsort(axis=1)
+                blocks = np.take_along_axis(blocks, order[:, :, None], axis=1)
+            if members.shape[1] > 1:
+                order = rng.random(blocks.shape, np.float32).argsort(axis=2)
+                blocks = np.take_along_axis(blocks, order, axis=2)
             self.columns[members.ravel(), 1:] = blocks.reshape(count, -1).T
 
     def _find_strata(self) -> list[Codes]:
@@ -108,8 +114,8 @@ def check_predictor(predictor: Predictor, permutations: LabelPermutations) -> La
         scores, p = _check_classifier(predictor.values, permutations)
     else:
         scores = predictor.values
-        sums = rankdata(scores) @ permutations.columns
-        p = _share_as_large(np.abs(sums - sums.mean()))
+        ranks = rankdata(scores)
+        p = _share_as_large(np.abs(ranks @ permutations.columns - ranks @ permutations.expected))
     area = auroc(scores, labels, permutations.groups, permutations.group_count)
     assert area is not None
     terms = _heaviest_terms(predictor, labels) if predictor.terms else ()
@@ -164,4 +170,6 @@ def _determines(values: Floats, labels: Codes) -> bool:
     """Return whether all items with the same term have the same label."""
     present = values > 0
     ones, counts = labels @ present, present.sum(axis=0)
-    return bool(present.any(axis=1).all() and np.isin(ones, (0, *counts)).all() and ((ones == 0) | (ones == counts)).all())
+    return bool(
+        present.any(axis=1).all() and np.isin(ones, (0, *counts)).all() and ((ones == 0) | (ones == counts)).all()
+    )

@@ -86,10 +86,8 @@ def _text_predictors(items: Sequence[AuditItem], column: str, texts: Sequence[st
         yield Predictor(column, "edit position", np.array([edit.position for edit in nearest]))
 
 
-def _bag(
-    items: Sequence[AuditItem], column: str, measure: str, bags: Sequence[Counter[str]]
-) -> Iterator[Predictor]:
-    """Yield a predictor with the logarithms of the counts of the terms that occur in most groups, but in two or more."""
+def _bag(items: Sequence[AuditItem], column: str, measure: str, bags: Sequence[Counter[str]]) -> Iterator[Predictor]:
+    """Yield a predictor with log(1 + count) of each term, for the terms in most groups, and in two or more."""
     groups_by_term: dict[str, set[str]] = {}
     for item, bag in zip(items, bags, strict=True):
         for term in bag:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -42,7 +42,7 @@ class AuditSettings:
     ignored: frozenset[str] = frozenset()
     """Columns that no agent sees."""
     max_auc: float = 0.5
-    """Predictors with an AUC up to this value, or from 1 minus this value, are not leaks even if they are significant."""
+    """Predictors whose AUC is between 1 minus this value and this value are not leaks, even if they are significant."""
     similarity: float = SIMILARITY
     seed: int = 0
 
@@ -73,11 +73,10 @@ class AuditReport:
     def findings(self) -> list[str]:
         """A sentence for each finding."""
         lines = [describe_leak(test) for test in self.tests if self.is_leak(test)]
-        for ids in self.contradictions:
-            lines.append(f"equal items with different labels: {list_some(ids)}")
+        lines += [f"equal items with different labels: {list_some(ids)}" for ids in self.contradictions]
         by_column = Counter(duplicate.column for duplicate in self.duplicates)
         for column, count in by_column.items():
-            pairs = f"{counted(count, 'pair')} of near-duplicates or duplicates"
+            pairs = f"{counted(count, 'pair')} of duplicates or near-duplicates"
             lines.append(f"column {column!r}: {pairs} in different {self.duplicate_scope}")
         return lines
 
@@ -104,7 +103,7 @@ def describe_leak(test: LabelTest) -> str:
     return f"{name} predicts the label, AUC {test.auc:.3f}, {p_statement(test.p_holm)} (Holm){larger}{how}"
 
 
-def audit_dataset(dataset: Dataset, settings: AuditSettings = AuditSettings()) -> AuditReport:  # noqa: B008 - frozen
+def audit_dataset(dataset: Dataset, settings: AuditSettings) -> AuditReport:
     """Audit a dataset. The result depends only on the dataset and the settings."""
     return audit_items(list_items(dataset, settings.ignored), settings)
 
