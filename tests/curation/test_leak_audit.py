@@ -223,7 +223,7 @@ def test_each_candidate_answer_is_an_item() -> None:
     point = Datapoint("q", None, {"question": "?", "answers": ["x", "y"]}, "g", answers)
     items = list_items(Dataset((point,), ("question", "answers"), "0"))
     assert [(item.label, item.group, item.columns) for item in items] == [
-        (0, "g", {"answer": "x"}), (1, "g", {"answer": "y"}),
+        (0, "g", {"question": "?", "answer": "x"}), (1, "g", {"question": "?", "answer": "y"}),
     ]  # fmt: skip
 
 

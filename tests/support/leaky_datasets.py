@@ -144,7 +144,7 @@ def add_lines(count: int) -> Callable[[str, Random], str]:
 
 
 def add_comment(code: str, rng: Random) -> str:
-    return code.replace("\n", f"  # {rng.choice(NAMES)}\n", 1)
+    return code.replace("\n", f"  # {rng.choice(NAMES)} {rng.choice(NAMES)}\n", 1)
 
 
 def lengthen_names(code: str, _: Random) -> str:
@@ -179,8 +179,8 @@ LEAKS: Mapping[str, Leak] = {
     "length, pairs: one more line in half of the wrong versions": Leak(
         pairs, changed_code(add_lines(1), 0.5), predicts("length")
     ),
-    "comments: one more in 60 % of the wrong programs": Leak(
-        single, changed_code(add_comment, 0.6), predicts("comments")
+    "comments: one more in wrong programs, which otherwise have 1.8 on average": Leak(
+        single, changed_code(add_comment), predicts("comments")
     ),
     "comments, pairs: one more in 30 % of the wrong versions": Leak(
         pairs, changed_code(add_comment, 0.3), predicts("comments")
@@ -189,10 +189,10 @@ LEAKS: Mapping[str, Leak] = {
         single, changed_code(lengthen_names), predicts("identifier length")
     ),
     "words: 25 % of wrong programs use a name that no other program has": Leak(
-        single, changed_code(lambda code, _: f"{code}    legacy = 1\n", 0.25), predicts("words")
+        single, changed_code(lambda code, _: f"{code}    legacy = 1\n", 0.25), predicts("words", "strongest word")
     ),
     "words, pairs: 20 % of wrong versions use a name that no other version has": Leak(
-        pairs, changed_code(lambda code, _: f"{code}    legacy = 1\n", 0.2), predicts("words")
+        pairs, changed_code(lambda code, _: f"{code}    legacy = 1\n", 0.2), predicts("words", "strongest word")
     ),
     "compressibility: the second half of half of the wrong programs repeats the first half": Leak(
         single, changed_code(repeat_lines, 0.5), predicts("compressibility")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.base.hashing import canonical
+from runner.game.protocols.ballot import ANSWERS
 from runner.spec.datasets.loader import Datapoint, Dataset
 
 SPLIT = "split"
@@ -45,12 +46,12 @@ def list_columns(items: Sequence[AuditItem]) -> list[str]:
 
 
 def _items_of(point: Datapoint, hidden: Collection[str | None]) -> Iterator[AuditItem]:
-    split = point.columns.get(SPLIT)
-    split = None if split is None else str(split)
+    split = None if point.columns.get(SPLIT) is None else str(point.columns[SPLIT])
+    columns = {name: value for name, value in point.columns.items() if name not in hidden}
     if point.answers is None:
-        columns = {name: value for name, value in point.columns.items() if name not in hidden}
         yield AuditItem(point.id, point.label, point.group, split, columns)
         return
+    columns.pop(ANSWERS, None)
     for index, text in enumerate(point.answers.texts):
         label = None if point.answers.right is None else int(index in point.answers.right)
-        yield AuditItem(f"{point.id} answer {index + 1}", label, point.group, split, {"answer": text})
+        yield AuditItem(f"{point.id} answer {index + 1}", label, point.group, split, {**columns, "answer": text})

@@ -2,14 +2,14 @@
 
 Labels are permuted between groups of the same size, and within groups. A classifier is trained without the group of
 the item that it rates. Its rating is linear in the labels (ridge regression), so each permutation repeats the whole
-cross-validation. The interval of an AUC is that of `runner.statistics.calibration.auroc`.
+cross-validation at little cost. The interval of an AUC is that of `runner.statistics.calibration.auroc`.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import rankdata
 
-from runner.curation.audit.predictors import Floats, Predictor
+from runner.curation.audit.predictors import Floats, Method, Predictor
 from runner.statistics.calibration import auroc
 
 Codes = npt.NDArray[np.int64]
@@ -83,6 +83,11 @@ class LabelPermutations:
         starts = np.cumsum(sizes) - sizes
         return [order[starts[sizes == size][:, None] + np.arange(size)] for size in np.unique(sizes)]
 
+    def stages(self) -> Iterator[Floats]:
+        """Yield the first permutations, then all. If the first show that p is clearly above the level, they suffice."""
+        yield self.columns[:, : FIRST_PERMUTATIONS + 1]
+        yield self.columns
+
     @property
     def min_p(self) -> float:
         """The smallest p-value that is possible: the inverse of the number of distinct permutations."""
@@ -108,10 +113,12 @@ class LabelPermutations:
 
 
 def check_predictor(predictor: Predictor, permutations: LabelPermutations) -> LabelTest:
-    """Test one predictor. The p-value of a number is two-sided; that of a classifier is one-sided."""
+    """Test one predictor. The p-value of a number is two-sided; that of terms is one-sided."""
     labels = permutations.labels
-    if predictor.terms:
-        scores, p = _check_classifier(predictor.values, permutations)
+    if predictor.method is Method.CLASSIFIER:
+        scores, p = _check_classifier(_standardize(predictor.values), permutations)
+    elif predictor.method is Method.STRONGEST_TERM:
+        scores, p = _check_strongest_term(_standardize(predictor.values), permutations)
     else:
         scores = predictor.values
         ranks = rankdata(scores)
@@ -123,19 +130,38 @@ def check_predictor(predictor: Predictor, permutations: LabelPermutations) -> La
     return LabelTest(predictor.column, predictor.measure, area.value, *area.interval, p, p, terms, determines)
 
 
-def _check_classifier(values: Floats, permutations: LabelPermutations) -> tuple[Floats, float]:
-    """Return the cross-validated rating of each item and the p-value of its AUC.
+def _standardize(values: Floats) -> Floats:
+    centered: Floats = values - values.mean(axis=0)
+    return centered / np.maximum(centered.std(axis=0), 1e-12)
 
-    If the first permutations show that p is clearly above the level, the others are not needed.
-    """
+
+def _check_classifier(values: Floats, permutations: LabelPermutations) -> tuple[Floats, float]:
+    """Return the cross-validated rating of each item and the p-value of its AUC."""
     weights = _cross_validated_weights(values, permutations.folds)
-    for count in (FIRST_PERMUTATIONS, permutations.columns.shape[1]):
-        columns = permutations.columns[:, : count + 1]
+    for columns in permutations.stages():
         ratings = np.round(weights @ columns, _DIGITS)
         p = _share_as_large((rankdata(ratings, axis=0) * columns).sum(axis=0))
         if p > CLEARLY_ABOVE_LEVEL:
             break
     return ratings[:, 0], p
+
+
+def _check_strongest_term(values: Floats, permutations: LabelPermutations) -> tuple[Floats, float]:
+    """Return the rating of each item by the strongest term of the other folds, and the p-value of the strongest term.
+
+    The p-value is that of the largest correlation of any term with the label, which takes the choice into account.
+    """
+    for columns in permutations.stages():
+        p = _share_as_large(np.abs(values.T @ (columns - permutations.expected[:, None])).max(axis=0))
+        if p > CLEARLY_ABOVE_LEVEL:
+            break
+    ratings = np.zeros(len(values))
+    for fold in range(FOLDS):
+        test, train = permutations.folds == fold, permutations.folds != fold
+        correlations = (permutations.labels - permutations.expected)[train] @ values[train]
+        best = int(np.abs(correlations).argmax())
+        ratings[test] = np.round(np.sign(correlations[best]) * values[test, best], _DIGITS)
+    return ratings, p
 
 
 def _share_as_large(sums: Floats) -> float:
@@ -145,9 +171,7 @@ def _share_as_large(sums: Floats) -> float:
 
 def _cross_validated_weights(values: Floats, folds: Codes) -> Floats:
     """Return the weight of each item's label in the rating of each item, by ridge regression on the other folds."""
-    scaled = values - values.mean(axis=0)
-    scaled /= np.maximum(scaled.std(axis=0), 1e-12)
-    kernel = scaled @ scaled.T
+    kernel = values @ values.T
     penalty = _RIDGE * np.trace(kernel) / len(kernel)
     weights = np.zeros(kernel.shape)
     for fold in range(FOLDS):
@@ -161,8 +185,7 @@ def _cross_validated_weights(values: Floats, folds: Codes) -> Floats:
 
 def _heaviest_terms(predictor: Predictor, labels: Codes) -> tuple[str, ...]:
     """Return the terms whose counts are most correlated with the label, in order."""
-    values = predictor.values - predictor.values.mean(axis=0)
-    correlations = np.abs((labels - labels.mean()) @ values) / np.maximum(values.std(axis=0), 1e-12)
+    correlations = np.abs((labels - labels.mean()) @ _standardize(predictor.values))
     return tuple(predictor.terms[index] for index in np.argsort(-correlations, kind="stable")[:TOP_TERMS])
 
 

@@ -6,7 +6,8 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from statistics import fmean
 from typing import Any, Final
 
@@ -27,14 +28,26 @@ _IDENTIFIER = re.compile(r"[^\W\d]\w*")
 _COMMENT = re.compile(r"#[^\n]*|//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
+class Method(StrEnum):
+    """How a predictor is tested."""
+
+    RANKS = "ranks"
+    """By the ranks of its numbers."""
+    CLASSIFIER = "classifier"
+    """By a cross-validated classifier of all its terms."""
+    STRONGEST_TERM = "strongest term"
+    """By the term that is most correlated with the label."""
+
+
 @dataclass(frozen=True)
 class Predictor:
-    """A number for each item, or with `terms`, a number for each item and term (such as a word), for a classifier."""
+    """A number for each item, or with `terms`, a number for each item and term, such as a word."""
 
     column: str
     measure: str
     values: Floats
     terms: tuple[str, ...] = ()
+    method: Method = Method.RANKS
 
 
 def _compressed_share(text: str) -> float:
@@ -79,7 +92,8 @@ def _are_numbers(values: Sequence[Any]) -> bool:
 def _text_predictors(items: Sequence[AuditItem], column: str, texts: Sequence[str]) -> Iterator[Predictor]:
     for measure, function in _TEXT_MEASURES.items():
         yield Predictor(column, measure, np.array([function(text) for text in texts], dtype=float))
-    yield from _bag(items, column, "words", [Counter(_TOKEN.findall(text)) for text in texts])
+    for words in _bag(items, column, "words", [Counter(_TOKEN.findall(text)) for text in texts]):
+        yield from (words, replace(words, measure="strongest word", method=Method.STRONGEST_TERM))
     nearest = nearest_versions(items, texts)
     if nearest is not None:
         yield Predictor(column, "edit distance", np.array([edit.size for edit in nearest], dtype=float))
@@ -95,4 +109,5 @@ def _bag(items: Sequence[AuditItem], column: str, measure: str, bags: Sequence[C
     common = sorted((-len(groups), term) for term, groups in groups_by_term.items() if len(groups) > 1)
     terms = tuple(term for _, term in common[:MAX_TERMS])
     if terms:
-        yield Predictor(column, measure, np.log1p([[bag[term] for term in terms] for bag in bags]), terms)
+        values = np.log1p([[bag[term] for term in terms] for bag in bags])
+        yield Predictor(column, measure, values, terms, Method.CLASSIFIER)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from runner.documents.dataclass_schema import from_plain, to_plain
 from runner.rollouts.identity import selection_content
 from runner.spec.datasets.settings import DatasetSettings, Explode, TransformStep
 from runner.spec.datasets.transform import normalize_formatting, strip_c_comments, strip_python_comments
@@ -114,6 +115,11 @@ def test_steps_are_part_of_the_identity_only_if_there_are_any() -> None:
     assert "transform" not in selection_content(DatasetSettings(path="d.jsonl"))
     steps = selection_content(DatasetSettings(path="d.jsonl", transform=(STRIP,)))["transform"]
     assert [step["step"] for step in steps] == ["strip_comments"]
+
+
+def test_saved_steps_are_read_back() -> None:
+    settings = DatasetSettings(path="d.jsonl", transform=(STRIP,))
+    assert from_plain(DatasetSettings, to_plain(settings)) == settings
 
 
 def test_a_run_saves_the_transformed_rows_and_the_steps(tmp_path: Path) -> None:
