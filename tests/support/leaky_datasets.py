@@ -205,8 +205,8 @@ LEAKS: Mapping[str, Leak] = {
         added_column(lambda label, rng: "hard" if rng.random() < 0.7 - 0.3 * label else "easy"),
         predicts("value"),
     ),
-    "number: normal, with a mean that differs by 0.6 standard deviations": Leak(
-        single, added_column(lambda label, rng: float(rng.normal(0.6 * label))), predicts("value")
+    "number: normal, with a mean that differs by 0.7 standard deviations": Leak(
+        single, added_column(lambda label, rng: float(rng.normal(0.7 * label))), predicts("value")
     ),
     "determining column: the name of the model that wrote the program": Leak(
         single,

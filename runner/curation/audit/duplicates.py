@@ -14,10 +14,10 @@ from runner.curation.audit.items import AuditItem, list_columns
 from runner.spec.datasets.transform import normalize_formatting
 
 SIMILARITY: Final = 0.8
-"""The default share of common word triples from which two texts are near-duplicates."""
+"""The default share of common word triples that makes two texts near-duplicates."""
 MIN_SHINGLES: Final = 10
 """The fewest word triples of a text that is compared. Shorter texts are similar by chance."""
-_WORD = re.compile(r"\w+|[^\w\s]")
+_TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ def find_duplicates(items: Sequence[AuditItem], similarity: float) -> Iterator[D
 
 def _shingles(text: str) -> frozenset[str]:
     """Return the triples of consecutive words and symbols."""
-    words = _WORD.findall(text)
-    return frozenset(" ".join(words[index : index + 3]) for index in range(len(words) - 2))
+    tokens = _TOKEN.findall(text)
+    return frozenset(" ".join(tokens[index : index + 3]) for index in range(len(tokens) - 2))
 
 
 def _similar_pairs(
@@ -87,11 +87,13 @@ def _similar_pairs(
             continue
         ordered = sorted(text, key=lambda shingle: (frequency[shingle], shingle))
         prefix = ordered[: len(text) - math.ceil(similarity * len(text) - 1e-9) + 1]
-        candidates = {other for shingle in prefix for other in index[shingle] if places[other] != places[number]}
-        for other in sorted(candidates):
-            common = len(text & texts[other])
-            share = common / (len(text) + len(texts[other]) - common)
+        candidates = {earlier for shingle in prefix for earlier in index[shingle]}
+        for earlier in sorted(candidates):
+            if places[earlier] == places[number]:
+                continue
+            common = len(text & texts[earlier])
+            share = common / (len(text) + len(texts[earlier]) - common)
             if share >= similarity:
-                yield other, number, share
+                yield earlier, number, share
         for shingle in prefix:
             index[shingle].append(number)

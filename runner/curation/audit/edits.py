@@ -10,13 +10,13 @@ from typing import Final, NamedTuple
 from runner.curation.audit.items import AuditItem, list_columns
 
 MIN_VERSIONS: Final = 3
-"""The fewest versions in a group with which an edit can tell a label. Of two versions, each is an edit of the other."""
+"""The fewest versions of a group whose edits can tell a label. Of two versions, each is an edit of the other."""
 MAX_VERSIONS: Final = 30
 """The number of versions of a group, from the first, that are compared with all others."""
 
 
 class Edit(NamedTuple):
-    """The part in which two texts differ: its length in characters, and its start as a share of the text."""
+    """The part where two texts differ: its length in characters, and its start as a share of the text."""
 
     size: int
     position: float
@@ -33,7 +33,7 @@ class EditSummary:
 
 
 def find_edit(first: str, second: str) -> Edit:
-    """Return the part in which `first` differs from `second`, after their common start and before their common end."""
+    """Return the part where `first` differs from `second`, after their common start and before their common end."""
     start = _common_start(first, second)
     rest, other_rest = first[start:][::-1], second[start:][::-1]
     size = max(len(rest), len(other_rest)) - _common_start(rest, other_rest)
@@ -58,8 +58,8 @@ def nearest_versions(items: Sequence[AuditItem], texts: Sequence[str]) -> list[E
         if len(members) < MIN_VERSIONS:
             continue
         for index in members:
-            others = [other for other in members[:MAX_VERSIONS] if other != index]
-            edits[index] = min(find_edit(texts[index], texts[other]) for other in others)
+            siblings = [sibling for sibling in members[:MAX_VERSIONS] if sibling != index]
+            edits[index] = min(find_edit(texts[index], texts[sibling]) for sibling in siblings)
     return edits if any(edit.size for edit in edits) else None
 
 
@@ -71,7 +71,7 @@ def summarize_edits(items: Sequence[AuditItem]) -> Iterator[EditSummary]:
             right = [items[index].text(column) for index in members[:MAX_VERSIONS] if items[index].label == 1]
             wrong = [items[index].text(column) for index in members[:MAX_VERSIONS] if items[index].label == 0]
             if right:
-                edits += [min(find_edit(text, other) for other in right) for text in wrong]
+                edits += [min(find_edit(text, right_text) for right_text in right) for text in wrong]
         edits = [edit for edit in edits if edit.size]
         if edits:
             sizes, positions = zip(*edits, strict=True)

@@ -192,7 +192,5 @@ def _heaviest_terms(predictor: Predictor, labels: Codes) -> tuple[str, ...]:
 def _determines(values: Floats, labels: Codes) -> bool:
     """Return whether all items with the same term have the same label."""
     present = values > 0
-    ones, counts = labels @ present, present.sum(axis=0)
-    return bool(
-        present.any(axis=1).all() and np.isin(ones, (0, *counts)).all() and ((ones == 0) | (ones == counts)).all()
-    )
+    right, counts = labels @ present, present.sum(axis=0)
+    return bool(present.any(axis=1).all() and ((right == 0) | (right == counts)).all())

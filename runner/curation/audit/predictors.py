@@ -32,11 +32,11 @@ class Method(StrEnum):
     """How a predictor is tested."""
 
     RANKS = "ranks"
-    """By the ranks of its numbers."""
+    """The ranks of its numbers are compared between labels."""
     CLASSIFIER = "classifier"
-    """By a cross-validated classifier of all its terms."""
+    """A cross-validated classifier uses all its terms."""
     STRONGEST_TERM = "strongest term"
-    """By the term that is most correlated with the label."""
+    """The term that is most correlated with the label is used."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ def _are_numbers(values: Sequence[Any]) -> bool:
 def _text_predictors(items: Sequence[AuditItem], column: str, texts: Sequence[str]) -> Iterator[Predictor]:
     for measure, function in _TEXT_MEASURES.items():
         yield Predictor(column, measure, np.array([function(text) for text in texts], dtype=float))
-    for words in _bag(items, column, "words", [Counter(_TOKEN.findall(text)) for text in texts]):
-        yield from (words, replace(words, measure="strongest word", method=Method.STRONGEST_TERM))
+    for bag in _bag(items, column, "words", [Counter(_TOKEN.findall(text)) for text in texts]):
+        yield from (bag, replace(bag, measure="strongest word", method=Method.STRONGEST_TERM))
     nearest = nearest_versions(items, texts)
     if nearest is not None:
         yield Predictor(column, "edit distance", np.array([edit.size for edit in nearest], dtype=float))

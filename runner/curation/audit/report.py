@@ -28,7 +28,7 @@ from runner.spec.datasets.loader import Dataset
 from runner.statistics.significance import ALPHA, holm
 
 MAX_TESTED_ITEMS: Final = 2000
-"""The approximate number of items with which predictors are tested. Of more, groups are chosen at random."""
+"""The approximate number of items for testing predictors. Of more items, groups are chosen at random."""
 _MIN_PERMUTATIONS: Final = 1999
 _PERMUTATIONS_PER_TEST: Final = 50
 """The fewest permutations for each test: Holm's correction needs p-values below 0.05 / tests."""
@@ -49,7 +49,7 @@ class AuditSettings:
 
 @dataclass(frozen=True)
 class AuditReport:
-    """What an audit found."""
+    """The results of an audit."""
 
     items: int
     groups: int

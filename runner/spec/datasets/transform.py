@@ -22,7 +22,7 @@ _OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "rename": ("into",),
     "join": ("into", "separator"),
 }
-"""The options of each step besides `columns`; all but `separator` are required."""
+"""The options of each step, without `columns`. All except `separator` are required."""
 _FIXED_COLUMNS: Final = ("id", "label")
 _C_COMMENT_OR_QUOTE = re.compile(
     r"""//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|`(?:\\.|[^`\\])*`""", re.DOTALL
@@ -86,8 +86,8 @@ def _transform_row(row: Row, step: TransformStep, failures: dict[str, list[int]]
         if step.into is None:
             function = _text_function(step)
             return {**row, **{name: _transform_text(row[name], name, function) for name in step.columns}}
-        others = {name: value for name, value in row.items() if name not in step.columns}
-        return {**others, step.into: _join(row, step) if step.step == "join" else row[step.columns[0]]}
+        unchanged = {name: value for name, value in row.items() if name not in step.columns}
+        return {**unchanged, step.into: _join(row, step) if step.step == "join" else row[step.columns[0]]}
     except _Untransformable as problem:
         failures.setdefault(f"{step.step}: {problem}", []).append(row[ROW_NUMBER])
         return row
