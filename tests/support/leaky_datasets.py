@@ -200,9 +200,9 @@ LEAKS: Mapping[str, Leak] = {
     "edits: a wrong version is one edit from a right version, the other right version is four edits away": Leak(
         triples, rewritten, predicts("edit distance", "edit position")
     ),
-    "category: `hard` has probability 0.7 in wrong and 0.4 in right programs": Leak(
+    "category: `hard` has probability 0.8 in wrong and 0.45 in right programs": Leak(
         single,
-        added_column(lambda label, rng: "hard" if rng.random() < 0.7 - 0.3 * label else "easy"),
+        added_column(lambda label, rng: "hard" if rng.random() < 0.8 - 0.35 * label else "easy"),
         predicts("value"),
     ),
     "number: normal, with a mean that differs by 0.7 standard deviations": Leak(

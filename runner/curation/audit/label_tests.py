@@ -131,8 +131,8 @@ def check_predictor(predictor: Predictor, permutations: LabelPermutations) -> La
 
 
 def _standardize(values: Floats) -> Floats:
-    centered: Floats = values - values.mean(axis=0)
-    return centered / np.maximum(centered.std(axis=0), 1e-12)
+    scaled: Floats = (values - values.mean(axis=0)) / np.maximum(values.std(axis=0), 1e-12)
+    return scaled
 
 
 def _check_classifier(values: Floats, permutations: LabelPermutations) -> tuple[Floats, float]:
