@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import NamedTuple
 
 from runner.analysis.analyzer import Analyzer
 from runner.base.errors import RunError, UsageError
 from runner.base.question_queue import check_name
-from runner.base.storage.line_file import LineFile
-from runner.base.storage.strict_json import parse_strict_json
+from runner.base.storage.line_file import LineFile, parse_record
 from runner.base.text import comma_join
 
 LABELS = "labels"
@@ -48,9 +47,6 @@ class Label:
     """The instrument whose answers are the strata."""
     probability: float | None = None
     """The probability with which the unit was drawn from its stratum, or from all units; None if unknown."""
-
-
-_TYPES = get_type_hints(Label)
 
 
 class LabelFile:
@@ -119,7 +115,7 @@ def _parse_lines(path: Path, data: bytes, problem_of: Callable[[Label], str | No
     labels, problems = [], []
     for number, line in enumerate(data.splitlines(), 1):
         try:
-            label = _parse_label(parse_strict_json(line))
+            label = parse_record(Label, line)
             problem = problem_of(label)
         except ValueError as error:
             problems.append(f"{path.name}:{number}: not a label: {error}")
@@ -133,27 +129,6 @@ def _parse_lines(path: Path, data: bytes, problem_of: Callable[[Label], str | No
         listed = "".join(f"\n  {problem}" for problem in problems[:MAX_PROBLEMS])
         raise RunError(f"{path}: correct or remove these lines:{listed}{more}")
     return labels
-
-
-def _parse_label(data: Any) -> Label:
-    """Return the label in JSON data. Unknown keys, of a newer version, are ignored.
-
-    Raises:
-        ValueError: a key is missing, or its value has the wrong type.
-    """
-    if not isinstance(data, Mapping):
-        raise ValueError("the line is not a JSON object")  # noqa: TRY004 - its caller reports wrong data
-    values = {}
-    for field in fields(Label):
-        value = data.get(field.name)
-        hint = _TYPES[field.name]
-        if isinstance(value, int) and isinstance(0.0, hint):
-            value = float(value)
-        if not isinstance(value, hint):
-            problem = "is missing" if value is None else "has the wrong type"
-            raise ValueError(f"`{field.name}` {problem}")
-        values[field.name] = value
-    return Label(**values)
 
 
 # Several readers

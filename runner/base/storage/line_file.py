@@ -10,13 +10,20 @@ import errno
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from runner.base.errors import RunError
 from runner.base.hashing import canonical
 from runner.base.storage.locks import locked
 from runner.base.storage.safe_files import append_to, make_folders, read_bounded
+from runner.base.storage.strict_json import parse_strict_json
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 MAX_FILE = 64 << 20
 LOCK_SECONDS = 5.0
@@ -70,3 +77,24 @@ class LineFile:
                     raise
         except OSError as error:
             raise RunError(f"cannot write {self.path}: {error.strerror}") from error
+
+
+def parse_record(record_type: type[T], line: bytes) -> T:
+    """Return the flat dataclass in a line. Unknown keys, as of a newer version, are ignored.
+
+    Raises:
+        ValueError: the line is not a JSON object, a key is missing, or its value has the wrong type.
+    """
+    data, values = parse_strict_json(line), {}
+    if not isinstance(data, Mapping):
+        raise ValueError("the line is not a JSON object")  # noqa: TRY004 - callers report it as wrong data
+    hints = get_type_hints(record_type)
+    for field in fields(record_type):
+        value, hint = data.get(field.name), hints[field.name]
+        if isinstance(value, int) and isinstance(0.0, hint):
+            value = float(value)
+        if not isinstance(value, hint):
+            problem = "is missing" if value is None else "has the wrong type"
+            raise ValueError(f"`{field.name}` {problem}")
+        values[field.name] = value
+    return record_type(**values)
