@@ -12,8 +12,11 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from runner.analysis.analyzer import Analyzer
+from runner.analysis.instructions import column_texts, render_question
 from runner.analysis.label_sample import SampledUnit
 from runner.analysis.labels import Label, LabelFile
+from runner.analysis.units import Unit
 from runner.base.errors import UsageError
 from runner.base.hashing import tagged_hash
 from runner.base.question_queue import FormField, Question, check_name
@@ -145,3 +148,18 @@ class LabelQueue:
             unit.stratum, unit.position, self._stratified_by, unit.probability,
         )  # fmt: skip
         self._file.append([label])
+
+
+def unit_question(analyzer: Analyzer, unit: Unit) -> LabelQuestion:
+    """Return a unit as readers see it: with neither the verdict nor the label of its game.
+
+    Raises:
+        TemplateFailedError: the question fails with the variables of this unit.
+    """
+    messages = [{"role": name, "content": text} for name, text in column_texts(unit)]
+    for part, suffix in ((unit.context, ", context"), (unit.messages, "")):
+        messages += [
+            {"name": message.name, "role": f"{message.channel}, round {message.round}{suffix}", "content": message.text}
+            for message in part
+        ]
+    return LabelQuestion(messages, render_question(analyzer, unit))

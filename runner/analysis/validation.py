@@ -82,6 +82,11 @@ class Validation:
     """The share of each answer that counts, or the mean of a scale under the name `mean`."""
 
     @property
+    def is_validated(self) -> bool:
+        """Whether there are enough labels for intervals."""
+        return self.raw.interval is not None
+
+    @property
     def is_useless(self) -> bool:
         """Whether the interval of kappa contains 0, so that agreement may be by chance."""
         ends = self.kappa.interval

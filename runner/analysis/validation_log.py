@@ -10,8 +10,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from runner.analysis.results import ANALYSES
+from runner.analysis.validation import Validation
 from runner.base.errors import RunError
 from runner.base.storage.line_file import LineFile, parse_record
+from runner.results.manifest import now
 
 VALIDATIONS = "validations.jsonl"
 
@@ -34,6 +36,16 @@ class ValidationRecord:
     kappa_high: float | None
     alpha: float | None
     time: str
+
+
+def validation_record(validation: Validation) -> ValidationRecord:
+    """Return the record of a validation, with the current time."""
+    table, kappa = validation.table, validation.kappa
+    low, high = kappa.interval or (None, None)
+    return ValidationRecord(
+        table.instrument, table.analyzer, table.question_sha256, table.run_id, len(validation.labels.answers),
+        len(validation.labels.readers), validation.raw.value, kappa.value, low, high, validation.alpha.value, now(),
+    )  # fmt: skip
 
 
 def append_validations(run: Path, records: Iterable[ValidationRecord]) -> None:

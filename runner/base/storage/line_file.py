@@ -95,6 +95,6 @@ def parse_record(record_type: type[T], line: bytes) -> T:
             value = float(value)
         if not isinstance(value, hint):
             problem = "is missing" if value is None else "has the wrong type"
-            raise ValueError(f"`{field.name}` {problem}")
+            raise ValueError(f"`{field.name}` {problem}")  # noqa: TRY004
         values[field.name] = value
     return record_type(**values)
