@@ -19,15 +19,17 @@ from runner.analysis.labels import CombinedLabels, Label, combine_labels
 from runner.analysis.results import AnalysisTable, UnitResult
 from runner.base.errors import RunError
 from runner.base.text import comma_join
-from runner.statistics.agreement import agreement
-from runner.statistics.clustered_means import Codes, Floats, Quantity, mean_share
-from runner.statistics.krippendorff import krippendorff_alpha
+from runner.statistics.agreement import agreement, answer_table, krippendorff_alpha
+from runner.statistics.clustered_means import Codes, Floats, Quantity
 from runner.statistics.prediction_powered import (
     FEWEST_GROUPS,
     FEWEST_LABELS,
     CorrectedRate,
+    JudgeAccuracy,
     corrected_difference,
     corrected_rate,
+    label_weights,
+    measure_accuracy,
 )
 
 NO_ANSWER = "(no answer)"
@@ -36,14 +38,14 @@ MEAN = "mean"
 """The name of the only rate of a scale."""
 
 
-class AnswerErrors(NamedTuple):
-    """The errors of the model about one answer."""
+class AnswerAccuracy(NamedTuple):
+    """How well the model finds one answer."""
 
     answer: str
-    sensitivity: Quantity
-    """The share of units with this answer of people for which the model gives it too."""
-    specificity: Quantity
-    """The share of units with another answer of people for which the model gives another answer too."""
+    base_rate: Quantity
+    """The share of units with this answer of people."""
+    recall: Quantity
+    """The share of these units that the model finds: of yes and no, sensitivity and specificity."""
 
 
 class ReaderAgreement(NamedTuple):
@@ -72,7 +74,7 @@ class Validation:
     kappa: Quantity
     alpha: Quantity
     """Krippendorff's alpha of the model and people."""
-    errors: tuple[AnswerErrors, ...]
+    answers: tuple[AnswerAccuracy, ...]
     reader_agreements: tuple[ReaderAgreement, ...]
     reader_alpha: Quantity | None
     """Krippendorff's alpha of all readers; None with a single reader."""
@@ -80,6 +82,8 @@ class Validation:
     """The ids of units by people's and the model's answer."""
     rates: Mapping[str, CorrectedRate]
     """The share of each answer that counts, or the mean of a scale under the name `mean`."""
+    accuracies: Mapping[str, JudgeAccuracy]
+    """What the number of labels for a width depends on, for each of the `rates` that is corrected."""
 
     @property
     def is_validated(self) -> bool:
@@ -139,9 +143,9 @@ def validate(
         table, len(results), sum(result.answer is None for result in results), combined,
         len({label.unit_id for label in labels} - ids), _limited(raw, reason), _limited(kappa, reason),
         _limited(data.alpha(pairs), reason),
-        tuple(AnswerErrors(e.answer, _limited(e.sensitivity, reason), _limited(e.specificity, reason))
-              for e in data.errors()),
-        tuple(data.reader_agreements()), data.reader_alpha(), data.confusion(), data.rates(),
+        tuple(AnswerAccuracy(each.answer, _limited(each.base_rate, reason), _limited(each.recall, reason))
+              for each in data.answers()),
+        tuple(data.reader_agreements()), data.reader_alpha(), data.confusion(), *data.rates(),
     )  # fmt: skip
 
 
@@ -173,10 +177,6 @@ class _Units:
         self.total, self.strata = len(groups), strata
         self.codes = {answer: number for number, answer in enumerate(analyzer.file.answers)}
         self.people = [labels.answers.get(result.unit_id) for result in results]
-        labeled = np.array([answer is not None for answer in self.people], dtype=bool)
-        counts = np.bincount(strata), np.bincount(strata[labeled], minlength=int(strata.max(initial=0)) + 1)
-        self.weights: Floats = (counts[0] / np.maximum(counts[1], 1))[strata]
-        """The number of units for which a labeled unit stands."""
 
     def missing_reason(self) -> str | None:
         """Return why there are no intervals; None if there are enough labels."""
@@ -190,7 +190,7 @@ class _Units:
 
     def model_agreement(self) -> tuple[Quantity, Quantity]:
         """Return the share of equal answers of the model and people, and kappa."""
-        return self._agreement(self.people, [result.answer for result in self.results], self.weights)
+        return self._agreement(self.people, [result.answer for result in self.results])
 
     def alpha(self, answers: Sequence[Sequence[str | None]]) -> Quantity:
         """Return Krippendorff's alpha; `answers` has those of all coders for each unit."""
@@ -201,29 +201,26 @@ class _Units:
         level = "interval" if values is not None and self.analyzer.is_scale else "nominal"
         return krippendorff_alpha(coded, self.clusters, level)
 
-    def errors(self) -> Iterable[AnswerErrors]:
-        """Yield sensitivity and specificity of the model for each answer, of two answers for the first."""
-        answers = rated_answers(self.analyzer) or list(self.analyzer.file.answers)
-        for answer in answers:
-            yield AnswerErrors(answer, self._share(answer, is_given=True), self._share(answer, is_given=False))
-
-    def _share(self, answer: str, *, is_given: bool) -> Quantity:
-        places = [
-            place
-            for place, (people, result) in enumerate(zip(self.people, self.results, strict=True))
-            if people is not None and result.answer is not None and (people == answer) == is_given
+    def answers(self) -> Iterable[AnswerAccuracy]:
+        """Yield the base rate and the recall of each answer that people or the model gave."""
+        pairs = zip(self.people, self.results, strict=True)
+        both = [
+            place for place, (people, result) in enumerate(pairs) if people is not None and result.answer is not None
         ]
-        equal = [(self.results[place].answer == answer) == is_given for place in places]
-        share = mean_share(
-            np.array(equal, dtype=float), self.clusters[places], self.total, weights=self.weights[places]
-        )
-        return _nothing("no labeled unit of this kind") if share is None else share.as_quantity()
+        if not both:
+            return
+        people = np.array([self.codes[self.people[place] or ""] for place in both], dtype=float)
+        model = np.array([self.codes[self.results[place].answer or ""] for place in both], dtype=float)
+        table = answer_table(people, model, self.clusters[both], self._weights(both))
+        for code, base_rate, recall in zip(table.answers, table.base_rates, table.recalls, strict=True):
+            found = _nothing("people never gave this answer") if recall is None else recall.as_quantity()
+            yield AnswerAccuracy(self.analyzer.file.answers[int(code)], base_rate.as_quantity(), found)
 
     def reader_agreements(self) -> Iterable[ReaderAgreement]:
         """Yield the agreement of each two readers."""
         for first, second in combinations(self.labels.readers, 2):
             answers = [[self.labels.readers[reader].get(r.unit_id) for r in self.results] for reader in (first, second)]
-            raw, kappa = self._agreement(answers[0], answers[1], self.weights)
+            raw, kappa = self._agreement(*answers)
             reason = None if raw.n >= FEWEST_LABELS else f"fewer than {FEWEST_LABELS} units that both labeled"
             yield ReaderAgreement((first, second), _limited(raw, reason), _limited(kappa, reason))
 
@@ -235,15 +232,19 @@ class _Units:
         alpha = self.alpha([[reader.get(result.unit_id) for reader in readers] for result in self.results])
         return _limited(alpha, None if alpha.n >= FEWEST_LABELS else f"fewer than {FEWEST_LABELS} units")
 
-    def _agreement(
-        self, first: Sequence[str | None], second: Sequence[str | None], weights: Floats
-    ) -> tuple[Quantity, Quantity]:
-        both = [p for p, answers in enumerate(zip(first, second, strict=True)) if None not in answers]
-        first_codes, second_codes = ([self.codes[each[p] or ""] for p in both] for each in (first, second))
-        found = agreement(first_codes, second_codes, self.clusters[both], self.total, weights[both])
-        if found is None:
+    def _agreement(self, first: Sequence[str | None], second: Sequence[str | None]) -> tuple[Quantity, Quantity]:
+        both = [place for place, answers in enumerate(zip(first, second, strict=True)) if None not in answers]
+        first_codes, second_codes = ([self.codes[each[place] or ""] for place in both] for each in (first, second))
+        result = agreement(first_codes, second_codes, self.clusters[both], self.total, self._weights(both))
+        if result is None:
             return (_nothing("no unit with both answers"),) * 2
-        return found.raw.as_quantity(), found.kappa
+        return result.raw.as_quantity(), result.kappa
+
+    def _weights(self, places: Sequence[int]) -> Floats:
+        """Return the number of units for which each of these units stands."""
+        sampled = np.full(len(self.results), np.nan)
+        sampled[places] = 0.0
+        return label_weights(sampled, self.strata) if places else np.zeros(0)
 
     def confusion(self) -> dict[tuple[str, str], tuple[str, ...]]:
         """Return the ids of units by people's and the model's answer."""
@@ -254,26 +255,32 @@ class _Units:
         order = {**self.codes, NO_ANSWER: len(self.codes)}
         return {cell: tuple(cells[cell]) for cell in sorted(cells, key=lambda cell: (order[cell[0]], order[cell[1]]))}
 
-    def rates(self) -> dict[str, CorrectedRate]:
-        """Return the rate of each answer that counts, or the mean of a scale."""
-        if not self.results:
-            return {}
-        answers = rated_answers(self.analyzer)
-        if not answers:
-            values = list((self.analyzer.values or {}).values())
-            return {MEAN: self._rate({a: self._number(a) for a in self.codes}, (min(values), max(values)))}
-        return {name: self._rate({a: float(a == name) for a in self.codes}, (0.0, 1.0)) for name in answers}
+    def rates(self) -> tuple[dict[str, CorrectedRate], dict[str, JudgeAccuracy]]:
+        """Return the rate of each answer that counts, or the mean of a scale; and the accuracies for these rates."""
+        rates: dict[str, CorrectedRate] = {}
+        accuracies: dict[str, JudgeAccuracy] = {}
+        values = list((self.analyzer.values or {}).values())
+        names = rated_answers(self.analyzer) or [MEAN]
+        for name in names if self.results else []:
+            numbers = {a: self._number(a) if name == MEAN else float(a == name) for a in self.codes}
+            ends = (min(values), max(values)) if name == MEAN else (0.0, 1.0)
+            people, model = self._numbers(numbers, ends)
+            rates[name] = corrected_rate(people, model, self.clusters, self.strata, ends=ends)
+            if rates[name].share is not None:
+                shares = ((each - ends[0]) / (ends[1] - ends[0]) for each in (people, model))
+                accuracies[name] = measure_accuracy(*shares, self.clusters, self.strata)
+        return rates, accuracies
 
-    def _rate(self, numbers: Mapping[str, float], ends: tuple[float, float]) -> CorrectedRate:
-        """Return a rate of all units. Those without an answer of the model count as average ones.
+    def _numbers(self, numbers: Mapping[str, float], ends: tuple[float, float]) -> tuple[Floats, Floats]:
+        """Return the numbers of people's and the model's answers for each unit.
 
-        Any number would do for them: the correction makes the estimate right. The plain rate has only the answers.
+        A unit without an answer of the model gets the model's mean. Any number would do, as the labels correct it.
         """
         answered = [numbers[result.answer] for result in self.results if result.answer is not None]
-        average = sum(answered) / len(answered) if answered else ends[0]
-        model = [average if result.answer is None else numbers[result.answer] for result in self.results]
-        people = [np.nan if answer is None else numbers[answer] for answer in self.people]
-        return corrected_rate(people, model, self.clusters, self.strata, ends=ends)
+        mean = sum(answered) / len(answered) if answered else ends[0]
+        model = np.array([mean if result.answer is None else numbers[result.answer] for result in self.results])
+        people = np.array([np.nan if answer is None else numbers[answer] for answer in self.people])
+        return people, model
 
     def _number(self, answer: str) -> float:
         value = self.analyzer.value_of(answer)

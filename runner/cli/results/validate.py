@@ -17,6 +17,7 @@ from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join
 from runner.cli.arguments import RUNS_HELP
+from runner.cli.startup import load_scipy_with_one_thread
 from runner.cli.terminal.output import print_json, say
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def execute(args: argparse.Namespace) -> int:
 
     if args.labels_needed is not None and not args.labels_needed > 0:
         raise UsageError(f"--labels-needed {args.labels_needed}: the width must be more than 0")
+    load_scipy_with_one_thread()
     analyzer = load_analyzer(args.analyzer)
     folders = {folder.run_id: folder for folder in map(args.results.find, args.runs)}
     runs = [_load_run(folder, analyzer, args.instrument) for folder in folders.values()]

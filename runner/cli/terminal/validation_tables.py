@@ -16,6 +16,8 @@ MAX_DISAGREEMENTS = 5
 """The number of disagreements that the text output lists."""
 GUESSED_RATE, GUESSED_AGREEMENT = 0.5, 0.8
 """The rate, and the share of equal answers of the model and people, that `--labels-needed` assumes without labels."""
+RECALLS = {"yes": "sensitivity", "no": "specificity"}
+"""The usual name of the share of units with an answer that the model finds; of other answers: recall."""
 USELESS = (
     "The model is not shown to agree with people more than by chance, because kappa's interval contains 0: do not use "
     "its answers. Change the question or the model, or label more units."
@@ -56,7 +58,8 @@ def _print_labels(validation: Validation) -> None:
     names = comma_join(labels.readers)
     say(f"{counted(len(labels.answers), 'unit')} labeled by {counted(len(labels.readers), 'reader')}: {names}")
     if len(labels.readers) > 1:
-        say(f"the majority of readers counts; {counted(len(labels.ties), 'unit')} with a tie left out")
+        advice = "; further readers can resolve ties" if labels.ties else ""
+        say(f"the majority of readers counts; {counted(len(labels.ties), 'unit')} with a tie left out{advice}")
     if validation.unknown_units:
         say(f"{counted(validation.unknown_units, 'labeled unit')} left out, because the analysis lacks them")
     if not validation.is_validated:
@@ -72,9 +75,9 @@ def _print_agreement(validation: Validation) -> None:
         ("equal answers of model and people", validation.raw), ("Cohen's kappa", validation.kappa),
         ("Krippendorff's alpha", validation.alpha),
     ]  # fmt: skip
-    for each in validation.errors:
-        rows += [(f"sensitivity for {each.answer}", each.sensitivity)]
-        rows += [(f"specificity for {each.answer}", each.specificity)]
+    for each in validation.answers:
+        rows += [(f"base rate of {each.answer} (people)", each.base_rate)]
+        rows += [(f"{RECALLS.get(each.answer, 'recall')} ({each.answer})", each.recall)]
     for agreement in validation.reader_agreements:
         pair = " and ".join(agreement.readers)
         rows += [(f"ceiling: equal answers of {pair}", agreement.raw), (f"ceiling: kappa of {pair}", agreement.kappa)]
@@ -117,11 +120,9 @@ def _number(quantity: Quantity) -> str:
 
 def _labels_needed(validation: Validation, name: str, width: float) -> tuple[int | None, bool]:
     """Return the number of labels for a width, None if all units are too few; and whether the accuracy is a guess."""
-    rate = validation.rates[name]
-    accuracy = rate.accuracy or JudgeAccuracy.from_guess(
-        GUESSED_RATE, GUESSED_AGREEMENT, rate.plain.n, rate.plain.clusters
-    )
-    return labels_needed(width / rate.scale, accuracy), rate.accuracy is None
+    rate, known = validation.rates[name], validation.accuracies.get(name)
+    guess = JudgeAccuracy.from_guess(GUESSED_RATE, GUESSED_AGREEMENT, rate.plain.n, rate.plain.clusters)
+    return labels_needed(width / rate.scale, known or guess), known is None
 
 
 def _describe_labels_needed(validation: Validation, name: str, width: float) -> str:
@@ -171,12 +172,9 @@ def to_json(validation: Validation, width: float | None) -> dict[str, Any]:
         "raw": quantity_json(validation.raw),
         "kappa": quantity_json(validation.kappa),
         "alpha": quantity_json(validation.alpha),
-        "errors": {
-            each.answer: {
-                "sensitivity": quantity_json(each.sensitivity),
-                "specificity": quantity_json(each.specificity),
-            }
-            for each in validation.errors
+        "answers": {
+            each.answer: {"base_rate": quantity_json(each.base_rate), "recall": quantity_json(each.recall)}
+            for each in validation.answers
         },
         "reader_agreements": [
             {"readers": each.readers, "raw": quantity_json(each.raw), "kappa": quantity_json(each.kappa)}
