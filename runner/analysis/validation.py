@@ -92,9 +92,8 @@ class Validation:
 
     @property
     def is_useless(self) -> bool:
-        """Whether the interval of kappa contains 0, so that agreement may be by chance."""
-        ends = self.kappa.interval
-        return ends is not None and ends[0] <= 0 <= ends[1]
+        """Whether the model may agree with people by chance only: the interval of kappa contains 0, or is below it."""
+        return self.kappa.interval is not None and self.kappa.interval[0] <= 0
 
     @property
     def disagreements(self) -> list[tuple[str, str, str]]:

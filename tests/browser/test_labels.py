@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from runner.analysis.labels import LabelFile
 from tests.browser.conftest import Opens
 from tests.browser.test_accessibility import violations
 from tests.browser.test_questions import enter_name
-from tests.support.processes import interrupt
+from tests.support.processes import wait_for_exit
 from tests.support.question_process import run_with_questions
 from tests.support.runs import only_run, run_spec
 from tests.support.specs import spec_file
@@ -91,7 +92,8 @@ def test_two_readers_label_50_units_by_keys_through_a_reload_and_learn_nothing_e
         texts += [page.content() for page in pages.values()]
         for page in pages.values():
             page.close()
-        interrupt(command.process)
+        command.process.send_signal(signal.SIGINT)
+        assert wait_for_exit(command.process)[0] == 0
     labels = LabelFile(run, load_analyzer("tone.yaml", tmp_path)).current()
     answers = {name: {one.drawn: one.answer for one in labels if one.reader == name} for name in received}
     expected = {number: "no" if number % 3 == 0 else "yes" for number in range(UNITS)}

@@ -8,6 +8,7 @@ from typing import Any
 
 from runner.analysis.analyzer import Analyzer, AnalyzerFile
 from runner.analysis.labels import Label
+from runner.analysis.results import AnalysisTable, UnitResult
 
 
 def yes_no_analyzer(**keys: Any) -> Analyzer:
@@ -26,3 +27,26 @@ def label(analyzer: Analyzer, unit_id: str, answer: str | None, reader: str = "A
 def labels_of(analyzer: Analyzer, answers: Sequence[str], reader: str = "Ann") -> list[Label]:
     """Return a label of the units `u0`, `u1`, ... for each answer."""
     return [label(analyzer, f"u{number}", answer, reader) for number, answer in enumerate(answers)]
+
+
+def table_of(
+    analyzer: Analyzer,
+    answers: Sequence[str | None],
+    instrument: str = "0123456789",
+    *,
+    group_size: int = 2,
+    **fields: Any,
+) -> AnalysisTable:
+    """Return results with an answer for each of the units `u0`, `u1`, ...; `fields` change the table's fields."""
+    results = tuple(
+        UnitResult(
+            f"u{number}", f"r{number}", f"p{number}", f"g{number // group_size}", "prover", "main", None,
+            "no_answer" if answer is None else "answered", answer, analyzer.value_of(answer), None, "tiny",
+        )
+        for number, answer in enumerate(answers)
+    )  # fmt: skip
+    values = {
+        "run_id": "tiny", "analyzer": analyzer.name, "analyzer_sha256": analyzer.sha256,
+        "question_sha256": analyzer.question_sha256, "instrument": instrument, "analysis_run_id": None,
+    }  # fmt: skip
+    return AnalysisTable(**{**values, **fields}, results=results)

@@ -19,8 +19,8 @@ GUESSED_RATE, GUESSED_AGREEMENT = 0.5, 0.8
 RECALLS = {"yes": "sensitivity", "no": "specificity"}
 """The usual name of the share of units with an answer that the model finds; of other answers: recall."""
 USELESS = (
-    "The model is not shown to agree with people more than by chance, because kappa's interval contains 0: do not use "
-    "its answers. Change the question or the model, or label more units."
+    "The model is not shown to agree with people more than by chance, because kappa's interval is not above 0: do not "
+    "use its answers. Change the question or the model, or label more units."
 )
 
 
