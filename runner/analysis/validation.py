@@ -58,11 +58,11 @@ class ReaderAgreement(NamedTuple):
 
 @dataclass(frozen=True)
 class Validation:
-    """What people's labels say about an instrument on one run."""
+    """The comparison of an instrument with people's labels on one run."""
 
     table: AnalysisTable
     units: int
-    """The units to which the question applies."""
+    """The number of applicable units."""
     unanswered: int
     """How many of these units have no answer of the model."""
     labels: CombinedLabels
@@ -70,7 +70,7 @@ class Validation:
     unknown_units: int
     """The number of labeled units that are not in the table; they are left out."""
     raw: Quantity
-    """The share of labeled units for which the model and people give the same answer."""
+    """The share of labeled units with equal answers of the model and people."""
     kappa: Quantity
     alpha: Quantity
     """Krippendorff's alpha of the model and people."""
@@ -83,7 +83,7 @@ class Validation:
     rates: Mapping[str, CorrectedRate]
     """The share of each answer that counts, or the mean of a scale under the name `mean`."""
     accuracies: Mapping[str, JudgeAccuracy]
-    """What the number of labels for a width depends on, for each of the `rates` that is corrected."""
+    """The model's accuracy, for each of the `rates` that is corrected; see `labels_needed`."""
 
     @property
     def is_validated(self) -> bool:
@@ -97,7 +97,7 @@ class Validation:
 
     @property
     def disagreements(self) -> list[tuple[str, str, str]]:
-        """The ids of units for which the model and people differ, with both answers."""
+        """The ids of units with different answers of people and the model, with both answers."""
         return [
             (unit_id, *answers)
             for answers, unit_ids in self.confusion.items()
@@ -125,7 +125,7 @@ def validate(
 ) -> Validation:
     """Compare the results of a table with the labels of its run.
 
-    `strata_tables` has the tables of the run that labels may have been stratified by.
+    `strata_tables` has the tables of the run, whose answers may be the strata of labels.
 
     Raises:
         RunError: the results by whose answers units were drawn are missing.
@@ -212,8 +212,8 @@ class _Units:
         model = np.array([self.codes[self.results[place].answer or ""] for place in both], dtype=float)
         table = answer_table(people, model, self.clusters[both], self._weights(both))
         for code, base_rate, recall in zip(table.answers, table.base_rates, table.recalls, strict=True):
-            found = _nothing("people never gave this answer") if recall is None else recall.as_quantity()
-            yield AnswerAccuracy(self.analyzer.file.answers[int(code)], base_rate.as_quantity(), found)
+            quantity = _nothing("people never gave this answer") if recall is None else recall.as_quantity()
+            yield AnswerAccuracy(self.analyzer.file.answers[int(code)], base_rate.as_quantity(), quantity)
 
     def reader_agreements(self) -> Iterable[ReaderAgreement]:
         """Yield the agreement of each two readers."""
@@ -287,7 +287,7 @@ class _Units:
 
 
 def _strata(results: Sequence[UnitResult], labels: Sequence[Label], tables: Sequence[AnalysisTable]) -> Codes:
-    """Number the strata of units: units with equal answers of all instruments by which labels were drawn."""
+    """Number the strata of units: units with equal answers of all instruments that samples were stratified by."""
     names = sorted({label.stratified_by for label in labels if label.stratified_by is not None})
     answers = {table.instrument: {result.unit_id: result.answer for result in table.results} for table in tables}
     missing = [name for name in names if name not in answers]

@@ -32,7 +32,7 @@ class ValidationRecord:
     """The share of equal answers."""
     kappa: float | None
     kappa_low: float | None
-    """None without an interval, which needs more labels."""
+    """The lower end of the interval; None with too few labels."""
     kappa_high: float | None
     alpha: float | None
     time: str

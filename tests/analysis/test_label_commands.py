@@ -131,7 +131,7 @@ def test_a_run_without_labels_is_not_validated_and_says_how_many_it_needs(folder
     text = printed(tmp_path, "validate", folder.run_id, "tone.yaml", "--labels-needed", "0.4")
     assert "instrument 9876543210) on run " in text
     assert "not validated, because it answered another version of the question" in text
-    assert "not validated: nobody has labeled units of this run" in text
+    assert "not validated: no unit of this run has a label" in text
     assert "no corrected rate: 0 labels" in text
     assert "yes: an interval of width 0.4 needs about" in text
     assert "if the model agrees with people about 80% of units" in text

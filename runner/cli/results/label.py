@@ -119,7 +119,7 @@ def _serve(folder: RunFolder, file: LabelFile, units: Mapping[str, Unit], args: 
 def _sample(
     folder: RunFolder, file: LabelFile, units: Mapping[str, Unit], args: argparse.Namespace
 ) -> tuple[AnalysisTable | None, list[SampledUnit]]:
-    """Return the units to label, and the results by whose answers they were chosen."""
+    """Return the units to label, and the results whose answers are their strata."""
     from runner.analysis.label_sample import sample_units
 
     if args.units is not None and args.units < 1:

@@ -52,7 +52,7 @@ class _LabeledRun:
     other_questions: Sequence[AnalysisTable]
     labels: Sequence[Label]
     all_tables: Sequence[AnalysisTable]
-    """All results of the run, by whose answers units may have been drawn."""
+    """The results of all analyses of the run; their answers may be the strata of labels."""
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -106,16 +106,16 @@ def _load_run(folder: RunFolder, analyzer: Analyzer, instrument: str | None) -> 
     from runner.analysis.results import read_analyses
 
     tables = read_analyses(folder)
-    named = [t for t in tables if t.analyzer == analyzer.name and t.instrument.startswith(instrument or "")]
-    if not named:
+    matches = [t for t in tables if t.analyzer == analyzer.name and t.instrument.startswith(instrument or "")]
+    if not matches:
         known = [table.instrument for table in tables if table.analyzer == analyzer.name]
         listed = f"; its instruments are {comma_join(known)}" if known else ""
         subject = f"{analyzer.name}{'' if instrument is None else f' by {instrument}'} on run {folder.run_id}"
         raise UsageError(
             f"there are no results of {subject}{listed}. Run nip-run analyze {folder.run_id} ANALYZER first"
         )
-    same = [table for table in named if table.question_sha256 == analyzer.question_sha256]
-    others = [table for table in named if table.question_sha256 != analyzer.question_sha256]
+    same = [table for table in matches if table.question_sha256 == analyzer.question_sha256]
+    others = [table for table in matches if table.question_sha256 != analyzer.question_sha256]
     return _LabeledRun(folder, same, others, LabelFile(folder.path, analyzer).current(), tables)
 
 

@@ -42,7 +42,7 @@ def print_validation(validation: Validation, analyzer: str, width: float | None)
     say(f"{counted(validation.units, 'unit')}, {validation.unanswered} without an answer of the model")
     if not validation.labels.readers:
         command = shlex.join(["nip-run", "label", validation.table.run_id, analyzer])
-        say_wrapped(f"not validated: nobody has labeled units of this run. Label some: {command}")
+        say_wrapped(f"not validated: no unit of this run has a label. Label some: {command}")
     else:
         _print_labels(validation)
         _print_agreement(validation)
