@@ -117,7 +117,7 @@ class LabelQueue:
         return False
 
     def count_waiting(self) -> int:
-        """Return 0: no question waits for other people."""
+        """Return 0: the questions of a reader wait for nobody else."""
         return 0
 
     def progress(self, person: str) -> tuple[int, int]:

@@ -193,12 +193,10 @@ class _Units:
 
     def alpha(self, answers: Sequence[Sequence[str | None]]) -> Quantity:
         """Return Krippendorff's alpha; `answers` has those of all coders for each unit."""
-        values = self.analyzer.values
         coded = np.array(
             [[np.nan if answer is None else self._number(answer) for answer in row] for row in answers], dtype=float
         )
-        level = "interval" if values is not None and self.analyzer.is_scale else "nominal"
-        return krippendorff_alpha(coded, self.clusters, level)
+        return krippendorff_alpha(coded, self.clusters, "interval" if self.analyzer.is_scale else "nominal")
 
     def answers(self) -> Iterable[AnswerAccuracy]:
         """Yield the base rate and the recall of each answer that people or the model gave."""
@@ -266,8 +264,10 @@ class _Units:
             people, model = self._numbers(numbers, ends)
             rates[name] = corrected_rate(people, model, self.clusters, self.strata, ends=ends)
             if rates[name].share is not None:
-                shares = ((each - ends[0]) / (ends[1] - ends[0]) for each in (people, model))
-                accuracies[name] = measure_accuracy(*shares, self.clusters, self.strata)
+                low, scale = ends[0], ends[1] - ends[0]
+                accuracies[name] = measure_accuracy(
+                    (people - low) / scale, (model - low) / scale, self.clusters, self.strata
+                )
         return rates, accuracies
 
     def _numbers(self, numbers: Mapping[str, float], ends: tuple[float, float]) -> tuple[Floats, Floats]:

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from runner.analysis.results import ANALYSES
 from runner.analysis.validation import Validation
 from runner.base.errors import RunError
 from runner.base.storage.line_file import LineFile, parse_record
 from runner.results.manifest import now
+from runner.results.table_columns import ANALYSES
 
 VALIDATIONS = "validations.jsonl"
 

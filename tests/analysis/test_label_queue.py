@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -40,12 +41,12 @@ def queue(tmp_path: Path) -> LabelQueue:
     return new_queue(tmp_path)
 
 
-def new_queue(folder: Path, **options: object) -> LabelQueue:
+def new_queue(folder: Path, readers: Collection[str] = ()) -> LabelQueue:
     sample = sample_units(UNITS, "0", 6)
     file = LabelFile(folder, TONE)
     return LabelQueue(
-        file, sample, lambda unit: LabelQuestion([{"content": f"text of {unit}"}], "Is it polite?"), **options
-    )  # type: ignore[arg-type]
+        file, sample, lambda unit: LabelQuestion([{"content": f"text of {unit}"}], "Is it polite?"), readers=readers
+    )
 
 
 def answer_next(queue: LabelQueue, person: str, answer: str) -> object:

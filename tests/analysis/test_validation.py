@@ -60,11 +60,10 @@ def test_numbers_are_those_of_scikit_learn_and_krippendorff(analyzer: Analyzer) 
     counts = [[len(result.confusion.get((people, given), ())) for given in answers] for people in answers]
     assert counts == confusion_matrix(ann, model, labels=answers).tolist()
     assert len(result.disagreements) == sum(a != m for a, m in zip(ann, model, strict=True))
-    codes = [
-        [analyzer.value_of(each) if analyzer is SCALE else answers.index(each) for each in row] for row in (ann, model)
-    ]
-    level = "interval" if analyzer is SCALE else "nominal"
-    assert result.alpha.value == pytest.approx(krippendorff.alpha(codes, level_of_measurement=level), abs=1e-9)
+    numbers = {a: analyzer.value_of(a) if analyzer is SCALE else float(answers.index(a)) for a in answers}
+    codes = np.array([[numbers[each] for each in row] for row in (ann, model)], dtype=float)
+    alpha = krippendorff.alpha(codes, level_of_measurement="interval" if analyzer is SCALE else "nominal")
+    assert result.alpha.value == pytest.approx(alpha, abs=1e-9)
     readers = validated(analyzer, model, labels_of(analyzer, ann) + labels_of(analyzer, ben, "Ben"))
     (pair,) = readers.reader_agreements
     assert pair.kappa.value == pytest.approx(cohen_kappa_score(ann, ben), abs=1e-9)

@@ -29,5 +29,5 @@ class LabelPage(QuestionPage):
         state = super().post("take" if name == "undo" else name, data)
         if state and isinstance(person, str):
             labeled, total = self._labels.progress(person)
-            state |= {"labeled": labeled, "total": total}
+            state |= {"others": 0, "labeled": labeled, "total": total}
         return state
