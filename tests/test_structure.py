@@ -99,6 +99,7 @@ HOMES = {
     "model_signing": {"runner.registry.signing"},
     "packaging": {"runner.registry.licenses"},
     "numpy": {
+        "runner.analysis.validation",
         "runner.statistics.answer_verdicts",
         "runner.runs.tournaments.games",
         "runner.rollouts.agents.arrays",

@@ -102,6 +102,6 @@ def _parse_answer(target: str, analyzer: Analyzer) -> str:
     return target
 
 
-def _unescape(text: str, known: Collection[str]) -> str:
-    """Remove the apostrophe that `csv_text` adds, unless the text is known with it."""
-    return text[1:] if text not in known and text[:1] == "'" and csv_text(text[1:]) == text else text
+def _unescape(text: str, exact: Collection[str]) -> str:
+    """Remove the apostrophe that `csv_text` adds, unless `exact` has the text with it."""
+    return text[1:] if text not in exact and text[:1] == "'" and csv_text(text[1:]) == text else text

@@ -38,7 +38,9 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
         "explain-misses": Command("results.explain_misses", "explain why a run's requests were not in the cache"),
     },
     "analyze": {
-        "label": Command("results.label", "answer an analyzer's question yourself, to measure models that answer it"),
+        "label": Command(
+            "experiments.label", "answer an analyzer's question yourself, to measure models that answer it"
+        ),
         "validate": Command("results.validate", "compare an analyzer's answers with people's, and correct its rates"),
         "leaderboard": Command("results.leaderboard", "rank the runs of each task, or rebuild the leaderboard file"),
         "analyze": Command("experiments.analyze", "ask questions about the transcripts of runs, by a model or by code"),

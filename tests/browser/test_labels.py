@@ -125,9 +125,9 @@ def test_two_readers_label_50_units_by_keys_through_a_reload_and_learn_nothing_e
         "instrument",
         "accept",
         "reject",
-        "stance",
+        '"stance":',
         "decision",
-        '"label"',
+        '"label":',
         "truth",
     )
     assert [word for word in secrets if word in everything] == []

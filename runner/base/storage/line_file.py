@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, cast, get_type_hints
 
 from runner.base.errors import RunError
 from runner.base.hashing import canonical
@@ -20,10 +20,7 @@ from runner.base.storage.locks import locked
 from runner.base.storage.safe_files import append_to, make_folders, read_bounded
 from runner.base.storage.strict_json import parse_strict_json
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-T = TypeVar("T", bound="DataclassInstance")
+T = TypeVar("T")
 
 MAX_FILE = 64 << 20
 LOCK_SECONDS = 5.0
@@ -89,7 +86,7 @@ def parse_record(record_type: type[T], line: bytes) -> T:
     if not isinstance(data, Mapping):
         raise ValueError("the line is not a JSON object")  # noqa: TRY004 - callers report it as wrong data
     hints = get_type_hints(record_type)
-    for field in fields(record_type):
+    for field in fields(cast("Any", record_type)):
         value, hint = data.get(field.name), hints[field.name]
         if isinstance(value, int) and isinstance(0.0, hint):
             value = float(value)
