@@ -108,8 +108,8 @@ def _load_run(folder: RunFolder, analyzer: Analyzer, instrument: str | None) -> 
     tables = read_analyses(folder)
     matches = [t for t in tables if t.analyzer == analyzer.name and t.instrument.startswith(instrument or "")]
     if not matches:
-        known = [table.instrument for table in tables if table.analyzer == analyzer.name]
-        listed = f"; its instruments are {comma_join(known)}" if known else ""
+        instruments = [table.instrument for table in tables if table.analyzer == analyzer.name]
+        listed = f"; its instruments are {comma_join(instruments)}" if instruments else ""
         subject = f"{analyzer.name}{'' if instrument is None else f' by {instrument}'} on run {folder.run_id}"
         raise UsageError(
             f"there are no results of {subject}{listed}. Run nip-run analyze {folder.run_id} ANALYZER first"

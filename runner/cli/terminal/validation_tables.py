@@ -120,9 +120,9 @@ def _number(quantity: Quantity) -> str:
 
 def _labels_needed(validation: Validation, name: str, width: float) -> tuple[int | None, bool]:
     """Return the number of labels for a width, None if all units are too few; and whether the accuracy is a guess."""
-    rate, known = validation.rates[name], validation.accuracies.get(name)
+    rate, accuracy = validation.rates[name], validation.accuracies.get(name)
     guess = JudgeAccuracy.from_guess(GUESSED_RATE, GUESSED_AGREEMENT, rate.plain.n, rate.plain.clusters)
-    return labels_needed(width / rate.scale, known or guess), known is None
+    return labels_needed(width / rate.scale, accuracy or guess), accuracy is None
 
 
 def _describe_labels_needed(validation: Validation, name: str, width: float) -> str:
