@@ -263,11 +263,11 @@ class _Units:
             ends = (min(values), max(values)) if name == MEAN else (0.0, 1.0)
             people, model = self._numbers(numbers, ends)
             rates[name] = corrected_rate(people, model, self.clusters, self.strata, ends=ends)
-            if rates[name].share is not None:
-                low, scale = ends[0], ends[1] - ends[0]
-                accuracies[name] = measure_accuracy(
-                    (people - low) / scale, (model - low) / scale, self.clusters, self.strata
-                )
+            low, scale = ends[0], ends[1] - ends[0]
+            shares = (people - low) / scale, (model - low) / scale
+            accuracy = measure_accuracy(*shares, self.clusters, self.strata)
+            if accuracy is not None:
+                accuracies[name] = accuracy
         return rates, accuracies
 
     def _numbers(self, numbers: Mapping[str, float], ends: tuple[float, float]) -> tuple[Floats, Floats]:

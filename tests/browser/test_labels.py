@@ -127,7 +127,8 @@ def test_two_readers_label_50_units_by_keys_through_a_reload_and_learn_nothing_e
         "reject",
         '"stance":',
         "decision",
-        '"label":',
+        '"label":0',
+        '"label":1',
         "truth",
     )
     assert [word for word in secrets if word in everything] == []
