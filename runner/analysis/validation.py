@@ -193,6 +193,8 @@ class _Units:
 
     def alpha(self, answers: Sequence[Sequence[str | None]]) -> Quantity:
         """Return Krippendorff's alpha; `answers` has those of all coders for each unit."""
+        if not answers:
+            return _nothing("no unit has two answers")
         coded = np.array(
             [[np.nan if answer is None else self._number(answer) for answer in row] for row in answers], dtype=float
         )

@@ -124,8 +124,14 @@ def test_without_enough_labels_there_is_no_interval_but_a_reason() -> None:
     enough = validated(TONE, truth, labels_of(TONE, truth[:40]))
     assert enough.is_validated
     assert enough.rates["yes"].corrected.interval is not None
-    nothing = validated(TONE, truth, [])
-    assert (nothing.kappa.value, nothing.is_validated, nothing.answers) == (None, False, ())
+    for answers in (truth, []):
+        nothing = validated(TONE, answers, [])
+        assert (nothing.kappa.value, nothing.alpha.value, nothing.is_validated, nothing.answers) == (
+            None,
+            None,
+            False,
+            (),
+        )
 
 
 def test_a_model_that_answers_at_random_is_useless_and_a_good_one_is_not() -> None:
