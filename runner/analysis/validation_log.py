@@ -1,6 +1,7 @@
 """The validations of a run's instruments: JSON lines in the folder of the analysed run.
 
-The file is `analyses/validations.jsonl`. The last line about an instrument and a question counts.
+The file is `analyses/validations.jsonl`. The last line about an instrument and a question counts. An instrument with
+too few labels for intervals has no line: it is not validated.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class ValidationRecord:
     """The share of equal answers."""
     kappa: float | None
     kappa_low: float | None
-    """The lower end of the interval; None with too few labels."""
+    """The lower end of the interval; None if kappa has none, as with equal answers only."""
     kappa_high: float | None
     alpha: float | None
     time: str

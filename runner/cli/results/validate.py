@@ -79,8 +79,8 @@ def execute(args: argparse.Namespace) -> int:
         for run in runs
     }
     for run in runs:
-        labeled = [validation for validation in validations[run.folder.run_id] if validation.labels.answers]
-        append_validations(run.folder.path, map(validation_record, labeled))
+        validated = [validation for validation in validations[run.folder.run_id] if validation.is_validated]
+        append_validations(run.folder.path, map(validation_record, validated))
     differences = _differences(validations)
     if args.json:
         print_json({
