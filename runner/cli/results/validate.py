@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from runner.base.errors import UsageError
@@ -42,8 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@dataclass(frozen=True)
-class _LabeledRun:
+class _LabeledRun(NamedTuple):
     """A run with the results and the labels of the analyzer."""
 
     folder: RunFolder
