@@ -73,7 +73,7 @@ def _parse_row(
 
     unit_id, question = _unescape(cells["id"], unit_ids), cells.get("question_sha256")
     if unit_id not in unit_ids:
-        raise UsageError(f"the run has no unit {unit_id!r} to which the question applies")
+        raise UsageError(f"the run has no unit {unit_id!r}, or the question does not apply to it")
     if question and question != analyzer.question_sha256:
         raise UsageError(f"the label belongs to another question, {question[:10]}")
     if cells.get("predicate", "") not in ("", "eq"):

@@ -77,7 +77,7 @@ class LabelQueue:
         """Save a reader's answer.
 
         Raises:
-            UsageError: the answer is none of the options, or the reader has another question now.
+            UsageError: the answer is not one of the options, or the reader has another question now.
             RunError: the label cannot be saved.
         """
         self._check_reader(person)
@@ -117,7 +117,7 @@ class LabelQueue:
         return False
 
     def count_waiting(self) -> int:
-        """Return 0: the questions of a reader wait for nobody else."""
+        """Return 0: each question waits for a single reader."""
         return 0
 
     def progress(self, person: str) -> tuple[int, int]:

@@ -20,7 +20,7 @@ class SampledUnit(NamedTuple):
     """The position in the random order, from 0."""
     stratum: str | None
     probability: float
-    """The probability with which the unit was drawn from its stratum, or from all units."""
+    """The probability of drawing the unit from its stratum, or from all units."""
 
 
 def sample_units(strata: Mapping[str, str | None], seed: str, size: int | None = None) -> list[SampledUnit]:

@@ -46,7 +46,7 @@ class Label:
     stratified_by: str | None = None
     """The instrument whose answers are the strata."""
     probability: float | None = None
-    """The probability with which the unit was drawn from its stratum, or from all units; None if unknown."""
+    """The probability of drawing the unit from its stratum, or from all units; None if unknown."""
 
 
 class LabelFile:
@@ -62,7 +62,7 @@ class LabelFile:
     def current(self) -> list[Label]:
         """Return the labels that count: the last of each reader for each unit, without those taken back.
 
-        They are in the order in which they were given.
+        They are ordered by time.
 
         Raises:
             RunError: the file cannot be read, or has lines that are not labels of this question; lists them.
