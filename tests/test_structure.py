@@ -23,7 +23,7 @@ from tests.support.specs import spec_file
 
 ORDER = (
     "version", "base", "statistics", "documents", "game", "models", "spec", "rollouts", "agents", "results", "runs",
-    "training", "curation", "analysis", "exports", "registry", "pages", "server", "api", "cli",
+    "training", "analysis", "curation", "exports", "registry", "pages", "server", "api", "cli",
 )  # fmt: skip
 """The rooms of `runner/`, each a package or a file; one may import only those before it."""
 
@@ -100,6 +100,7 @@ HOMES = {
     "model_signing": {"runner.registry.signing"},
     "packaging": {"runner.registry.licenses"},
     "numpy": {
+        "runner.analysis.validation",
         "runner.statistics.answer_verdicts",
         "runner.runs.tournaments.games",
         "runner.rollouts.agents.arrays",
@@ -484,6 +485,7 @@ def test_only_the_public_functions_take_the_results_folder_as_a_path() -> None:
         "api.runs": ("run", "run_sweep", "open_run", "merge"),
         "api.queries": ("query", "compare"),
         "api.judging": ("rejudge",),
+        "api.analysis": ("analyze",),
     }
     assert takers == {f"runner.{module}.{name}" for module, names in public.items() for name in names}
 

@@ -6,10 +6,22 @@ appended. The last line of a reader about a unit counts; `answer: null` takes an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from runner.analysis.analyzer import Analyzer
+from runner.base.errors import RunError, UsageError
+from runner.base.question_queue import check_name
+from runner.base.storage.line_file import LineFile, parse_record
+from runner.base.text import comma_join
 
 LABELS = "labels"
 """The subfolder of a run with the answers of people."""
+MAX_PROBLEMS = 20
+"""The maximum number of damaged lines that a message lists."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +33,7 @@ class Label:
     """One of the analyzer's answers; None if the reader took the label back."""
     reader: str
     time: str
-    """When the answer was given, in UTC, such as 2026-01-31T09:30:00Z."""
+    """The time of the answer in UTC, such as 2026-01-31T09:30:00Z."""
     analyzer: str
     analyzer_sha256: str
     question_sha256: str
@@ -31,3 +43,121 @@ class Label:
     """The stratum from which the unit was drawn: a model's answer; None if units were drawn from all."""
     drawn: int | None = None
     """The position in the random order of units, from 0; None for imported labels."""
+    stratified_by: str | None = None
+    """The instrument whose answers are the strata."""
+    probability: float | None = None
+    """The probability of drawing the unit from its stratum, or from all units; None if unknown."""
+
+
+class LabelFile:
+    """The labels of one analyzer's question on one run."""
+
+    def __init__(self, run: Path, analyzer: Analyzer) -> None:
+        """`run` is the folder of the run."""
+        self.analyzer = analyzer
+        stem = f"{analyzer.name}-{analyzer.question_sha256[:10]}"
+        self.path = run / LABELS / f"{stem}.jsonl"
+        self._file = LineFile(self.path, run / LABELS / f".{stem}.lock", f"{self.path.name} of run {run.name}")
+
+    def current(self) -> list[Label]:
+        """Return the labels that count: the last of each reader for each unit, without those taken back.
+
+        They are ordered by time.
+
+        Raises:
+            RunError: the file cannot be read, or has lines that are not labels of this question; lists them.
+        """
+        return _current_labels(_parse_lines(self.path, self._file.complete_lines(), self._problem))
+
+    def append(self, labels: Sequence[Label]) -> None:
+        """Append labels: all or none.
+
+        Raises:
+            UsageError: a label has an unknown answer, another question, or an invalid reader.
+            RunError: the labels cannot be saved.
+        """
+        for label in labels:
+            check_name(label.reader)
+            if (problem := self._problem(label)) is not None:
+                raise UsageError(f"{label.unit_id}: {problem}")
+        with self._file.hold_lock():
+            self._file.append(map(asdict, labels))
+
+    def _problem(self, label: Label) -> str | None:
+        """Return why a label does not belong to this question; None if it does."""
+        if label.question_sha256 != self.analyzer.question_sha256:
+            return f"the label belongs to another question, {label.question_sha256[:10]}"
+        if label.answer is not None and label.answer not in self.analyzer.file.answers:
+            return f"the answer {label.answer!r} is not one of {comma_join(self.analyzer.file.answers)}"
+        return None
+
+
+def read_labels(run: Path) -> dict[Path, list[Label]]:
+    """Return the labels that count of all questions of a run, by file.
+
+    Raises:
+        RunError: a file cannot be read, or a complete line is not a label.
+    """
+    paths = sorted((run / LABELS).glob("*.jsonl"))
+    return {path: _current_labels(_parse_lines(path, LineFile(path, path, "").complete_lines())) for path in paths}
+
+
+def _current_labels(labels: Iterable[Label]) -> list[Label]:
+    current: dict[tuple[str, str], Label] = {}
+    for label in labels:
+        current.pop((label.reader, label.unit_id), None)
+        if label.answer is not None:
+            current[label.reader, label.unit_id] = label
+    return list(current.values())
+
+
+def _parse_lines(path: Path, data: bytes, problem_of: Callable[[Label], str | None] = lambda _: None) -> list[Label]:
+    labels, problems = [], []
+    for number, line in enumerate(data.splitlines(), 1):
+        try:
+            label = parse_record(Label, line)
+            problem = problem_of(label)
+        except ValueError as error:
+            problems.append(f"{path.name}:{number}: not a label: {error}")
+            continue
+        if problem is None:
+            labels.append(label)
+        else:
+            problems.append(f"{path.name}:{number}: {problem}")
+    if problems:
+        more = f"\n  and {len(problems) - MAX_PROBLEMS} more" if len(problems) > MAX_PROBLEMS else ""
+        listed = "".join(f"\n  {problem}" for problem in problems[:MAX_PROBLEMS])
+        raise RunError(f"{path}: correct or remove these lines:{listed}{more}")
+    return labels
+
+
+# Several readers
+
+
+class CombinedLabels(NamedTuple):
+    """One answer for each unit, from the answers of all its readers."""
+
+    answers: Mapping[str, str]
+    """The answer of the majority, by unit."""
+    ties: tuple[str, ...]
+    """The units without a majority, which are left out."""
+    readers: Mapping[str, Mapping[str, str]]
+    """The answers of each reader by unit."""
+
+
+def combine_labels(labels: Iterable[Label]) -> CombinedLabels:
+    """Return the majority of the readers' answers for each unit. Two most frequent answers are a tie."""
+    votes: dict[str, Counter[str]] = {}
+    readers: dict[str, dict[str, str]] = {}
+    for label in labels:
+        if label.answer is not None:
+            votes.setdefault(label.unit_id, Counter())[label.answer] += 1
+            readers.setdefault(label.reader, {})[label.unit_id] = label.answer
+    answers, ties = {}, []
+    for unit_id in sorted(votes):
+        first, *others = votes[unit_id].most_common(2)
+        if others and others[0][1] == first[1]:
+            ties.append(unit_id)
+        else:
+            answers[unit_id] = first[0]
+    return CombinedLabels(answers, tuple(ties), dict(sorted(readers.items())))

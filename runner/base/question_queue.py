@@ -115,7 +115,7 @@ class QuestionQueue:
         Raises:
             UsageError: the name is invalid.
         """
-        _check_name(person)
+        check_name(person)
         with self._lock:
             lease = self._leases.get(person)
             if lease is not None and self._is_present(person):
@@ -196,6 +196,7 @@ class QuestionQueue:
         return owner == person or not self._is_present(owner)
 
 
-def _check_name(person: str) -> None:
+def check_name(person: str) -> None:
+    """Raise `UsageError` if this is not a name of a person."""
     if not person.strip() or len(person) > MAX_NAME or not person.isprintable():
         raise UsageError(f"enter a name of 1 to {MAX_NAME} characters")

@@ -39,7 +39,12 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
         "explain-misses": Command("results.explain_misses", "explain why a run's requests were not in the cache"),
     },
     "analyze": {
+        "label": Command(
+            "experiments.label", "answer an analyzer's question yourself, to measure models that answer it"
+        ),
+        "validate": Command("results.validate", "compare an analyzer's answers with people's, and correct its rates"),
         "leaderboard": Command("results.leaderboard", "rank the runs of each task, or rebuild the leaderboard file"),
+        "analyze": Command("experiments.analyze", "ask questions about the transcripts of runs, by a model or by code"),
         "compare": Command("results.compare", "tell whether one run is better than another, and by how much"),
         "sql": Command("results.sql", "query the leaderboard and the records of all runs in SQL"),
         "plot": Command("results.plot", "draw a figure of runs for a paper, or write its data"),

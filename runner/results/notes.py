@@ -6,19 +6,15 @@ the next write removes it. No hash, release or table of the run includes its not
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from runner.base.errors import RunError, UsageError
-from runner.base.hashing import canonical
-from runner.base.storage.locks import locked
-from runner.base.storage.safe_files import append_to, read_bounded
+from runner.base.storage.line_file import LineFile
 from runner.base.storage.strict_json import parse_strict_json
 from runner.base.text import encoding_problem, shortened
 from runner.results.folder import RunFolder
@@ -29,9 +25,7 @@ LOCK = ".notes.lock"
 
 MAX_TEXT, MAX_TAGS, MAX_TAG, MAX_BY = 20_000, 20, 60, 100
 """Maximum numbers: characters of a text, tags of a note, characters of a tag, and characters of a writer's name."""
-MAX_FILE = 64 << 20
 
-LOCK_SECONDS = 5.0
 _ID = re.compile(r"[\w.-]{1,100}", re.ASCII)
 
 
@@ -84,7 +78,8 @@ class Notes:
         self._run_id = folder.run_id
         # The data of a fetched release is read-only, so the file is in the folder above it.
         folder_path = folder.path if folder.name is None else folder.path.parent
-        self.path, self._lock = folder_path / NOTES, folder_path / LOCK
+        self.path = folder_path / NOTES
+        self._file = LineFile(self.path, folder_path / LOCK, f"{NOTES} of run {folder.run_id}")
 
     def all(self) -> list[ReaderNote]:
         """Return all notes that were not removed, each in its latest version, the oldest first.
@@ -148,59 +143,27 @@ class Notes:
                 raise UsageError(
                     f"line {number} is a note on run {shortened(str(run_id))}, not on {self._run_id}; import it there"
                 )
-        with self._hold_lock():
+        with self._file.hold_lock():
             existing = {line.id for line in self._lines()}
             new = [line for line in {line.id: line for line in lines}.values() if line.id not in existing]
-            self._write(new)
+            self._file.append(line.to_json() for line in new)
         return len(new), len(lines) - len(new)
 
     def _append(self, line: _Line) -> None:
-        with self._hold_lock():
+        with self._file.hold_lock():
             current_ids = {None, *(note.id for note in self.all())}
             if line.replaced_id not in current_ids:
                 raise UsageError(
                     f"run {self._run_id} has no note {shortened(str(line.replaced_id))!r}; reload the notes"
                 )
-            self._write([line])
-
-    def _hold_lock(self) -> AbstractContextManager[None]:
-        return locked(self._lock, f"{NOTES} of run {self._run_id}", LOCK_SECONDS, "; run the same command again")
+            self._file.append([line.to_json()])
 
     def _lines(self) -> Iterator[_Line]:
-        for number, line in enumerate(self._complete_lines().splitlines(), 1):
+        for number, line in enumerate(self._file.complete_lines().splitlines(), 1):
             try:
                 yield _parse_line(line)
             except (ValueError, UsageError) as error:
                 raise RunError(f"{self.path}:{number}: not a note: {error}; correct or remove the line") from error
-
-    def _complete_lines(self) -> bytes:
-        """Return the lines that were written completely."""
-        try:
-            data = read_bounded(self.path, MAX_FILE)
-        except FileNotFoundError:
-            return b""
-        except OSError as error:
-            raise RunError(f"cannot read {self.path}: {error.strerror}") from error
-        return data[: data.rfind(b"\n") + 1]
-
-    def _write(self, lines: Sequence[_Line]) -> None:
-        """Remove an incomplete line and append all lines or none. The caller has the lock."""
-        end = len(self._complete_lines())
-        data = b"".join(canonical(line.to_json()) + b"\n" for line in lines)
-        if end + len(data) > MAX_FILE:
-            raise RunError(f"{self.path} would exceed {MAX_FILE >> 20} MiB; export the notes and move the file away")
-        try:
-            with append_to(self.path) as file:
-                os.ftruncate(file.fileno(), end)
-                try:
-                    if file.write(data) != len(data):
-                        raise OSError(errno.ENOSPC, "no space left on device")
-                    os.fsync(file.fileno())
-                except OSError:
-                    os.ftruncate(file.fileno(), end)
-                    raise
-        except OSError as error:
-            raise RunError(f"cannot write {self.path}: {error.strerror}") from error
 
 
 def note_rows(folder: RunFolder) -> list[tuple[Any, ...]]:

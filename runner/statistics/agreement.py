@@ -60,30 +60,35 @@ def agreement(
     second_verdicts: Sequence[int] | Codes,
     cluster_numbers: Sequence[int] | Codes,
     total: int,
+    sampling_weights: Sequence[float] | Floats | None = None,
 ) -> Agreement | None:
     """Return the agreement of two judges whose verdicts have the same order; None without verdicts.
 
-    `cluster_numbers` has a number below `total` for each debate.
+    `cluster_numbers` has a number below `total` for each debate. `sampling_weights` are in inverse proportion to the
+    probabilities with which debates were drawn.
     """
     first, second, clusters = (np.asarray(codes) for codes in (first_verdicts, second_verdicts, cluster_numbers))
-    raw = mean_share((first == second).astype(float), clusters, total)
-    return None if raw is None else Agreement(raw, _kappa(first, second, clusters, total, raw))
+    weights = np.ones(len(first)) if sampling_weights is None else np.asarray(sampling_weights, dtype=float)
+    raw = mean_share((first == second).astype(float), clusters, total, weights=weights)
+    if raw is None:
+        return None
+    return Agreement(raw, _kappa(first, second, clusters, weights * (len(first) / weights.sum()), raw))
 
 
-def _kappa(first: Codes, second: Codes, clusters: Codes, total: int, raw: Share) -> Quantity:
-    n, count, verdicts = len(first), raw.clusters, np.union1d(first, second)
+def _kappa(first: Codes, second: Codes, clusters: Codes, weights: Floats, raw: Share) -> Quantity:
+    n, count, verdicts, total = len(first), raw.clusters, np.union1d(first, second), len(raw.influence)
     if len(verdicts) == 1:
         return Quantity(None, None, None, n, count, "both judges always gave the same verdict: kappa is undefined")
-    value, influence = _linearize(first, second, np.ones(n))
+    value, influence = _linearize(first, second, weights)
     if count < 2:
         return Quantity(value, None, None, n, count, "a single group of datapoints leaves the error unknown")
     by_cluster = np.bincount(clusters, weights=influence, minlength=total)
     stderr = math.sqrt(count / (count - 1) * math.fsum(by_cluster**2))
-    sizes = np.bincount(clusters, minlength=total)
+    sizes = np.bincount(clusters, weights=weights, minlength=total)
     largest_effect = float((sizes**2).sum()) / n  # the design effect if a group's debates were all equal
-    effect = min(max(_design_effect(first, second, clusters, total, n / count), 1.0), largest_effect)
+    effect = min(max(_design_effect(first, second, clusters, weights, total), 1.0), largest_effect)
     effective = n / effect * (NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) / t_quantile(count)) ** 2
-    low, high = _posterior_interval(first, second, verdicts, effective)
+    low, high = _posterior_interval(first, second, weights, effective)
     return Quantity(value, stderr, (min(low, value), max(high, value)), n, count)
 
 
@@ -100,11 +105,14 @@ def _linearize(first: Codes, second: Codes, weights: Floats) -> tuple[float, Flo
     return 1 - (1 - observed) / (1 - expected), weights * parts / size
 
 
-def _design_effect(first: Codes, second: Codes, clusters: Codes, total: int, mean_size: float) -> float:
-    """Return the clustered variance of kappa divided by its variance for independent debates; see `EXTRA_CLUSTERS`."""
+def _design_effect(first: Codes, second: Codes, clusters: Codes, sampling_weights: Floats, total: int) -> float:
+    """Return the variance of kappa divided by its variance for independent, equally weighted debates.
+
+    See `EXTRA_CLUSTERS`.
+    """
     verdicts = np.union1d(first, second)
-    cells = len(verdicts) ** 2
-    weights = np.concatenate((np.ones(len(first)), np.full(cells, EXTRA_CLUSTERS * mean_size / cells)))
+    cells, mean_size = len(verdicts) ** 2, len(first) / len(np.unique(clusters))
+    weights = np.concatenate((sampling_weights, np.full(cells, EXTRA_CLUSTERS * mean_size / cells)))
     firsts = np.concatenate((first, np.repeat(verdicts, len(verdicts))))
     seconds = np.concatenate((second, np.tile(verdicts, len(verdicts))))
     influence = _linearize(firsts, seconds, weights)[1]
@@ -112,11 +120,12 @@ def _design_effect(first: Codes, second: Codes, clusters: Codes, total: int, mea
     return math.fsum(by_cluster**2) / math.fsum(influence**2 / weights)
 
 
-def _posterior_interval(first: Codes, second: Codes, verdicts: Codes, effective: float) -> Interval:
+def _posterior_interval(first: Codes, second: Codes, weights: Floats, effective: float) -> Interval:
     """Return the interval of kappa's posterior distribution. The table has `effective` independent debates."""
+    verdicts = np.union1d(first, second)
     kinds = len(verdicts)
     cells = np.searchsorted(verdicts, first) * kinds + np.searchsorted(verdicts, second)
-    counts = np.bincount(cells, minlength=kinds**2) * effective / len(first) + PRIOR / kinds**2
+    counts = np.bincount(cells, weights, kinds**2) * effective / len(first) + PRIOR / kinds**2
     tables = np.random.default_rng(0).standard_gamma(counts, (DRAWS, kinds**2)).reshape(DRAWS, kinds, kinds)
     tables /= tables.sum(axis=(1, 2), keepdims=True)
     observed = np.trace(tables, axis1=1, axis2=2)

@@ -89,13 +89,17 @@ def combined_counts(first: Share, second: Share) -> tuple[int, int]:
     return first.n + second.n, min(first.clusters, second.clusters)
 
 
-def mean_share(values: Floats, clusters: Codes, total: int, *, cap: float | None = None) -> Share | None:
+def mean_share(
+    values: Floats, clusters: Codes, total: int, *, cap: float | None = None, weights: Floats | None = None
+) -> Share | None:
     """Return the mean of values; None without values. `clusters` has a number below `total` for each value."""
     n = len(values)
     if not n:
         return None
-    value = math.fsum(values) / n
-    influence = np.bincount(clusters, weights=values - value, minlength=total) / n
+    weights = np.ones(n) if weights is None else weights
+    size = float(weights.sum())
+    value = math.fsum(weights * values) / size
+    influence = np.bincount(clusters, weights=weights * (values - value), minlength=total) / size
     present_clusters = int(np.count_nonzero(np.bincount(clusters, minlength=total)))
     return Share(value, influence, n, present_clusters, math.inf if cap is None else cap)
 

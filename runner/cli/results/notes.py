@@ -108,7 +108,7 @@ def _print_done(args: argparse.Namespace, result: object, message: str) -> int:
 
 
 def _read_file(path: Path) -> bytes:
-    from runner.results.notes import MAX_FILE
+    from runner.base.storage.line_file import MAX_FILE
 
     try:
         return read_bounded(path, MAX_FILE)

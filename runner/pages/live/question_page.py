@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from markupsafe import Markup
 
@@ -20,10 +20,29 @@ END_SECONDS = 5.0
 _CODE, _CSS = ("10_dom.js", "questions/form.js"), ("base.css", "questions/form.css")
 
 
+class QuestionSource(Protocol):
+    """The questions of a page; see `QuestionQueue`."""
+
+    def take(self, person: str) -> Question | None:
+        """Return the question that a person has; None if there is none."""
+
+    def answer(self, person: str, question_id: str, values: Mapping[str, str]) -> None:
+        """Save a person's answer."""
+
+    def leave(self, person: str) -> None:
+        """Record that a person has closed the page."""
+
+    def has_ended_for(self, person: str) -> bool:
+        """Return whether no question will follow."""
+
+    def count_waiting(self) -> int:
+        """Return the number of questions that wait for an answer of anybody."""
+
+
 class QuestionPage:
     """The content of a server for people who answer questions."""
 
-    def __init__(self, queue: QuestionQueue, title: str = "Questions") -> None:
+    def __init__(self, queue: QuestionSource, title: str = "Questions") -> None:
         self._queue, self._title = queue, title
 
     def page(self) -> bytes:

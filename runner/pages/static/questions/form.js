@@ -43,19 +43,27 @@ function showError(error) {
     say(error.message);
     return;
   } else {
-    const message = error instanceof TypeError ? "The run does not answer: it has ended, or was stopped." : `Not saved: ${error.message}.`;
+    const message = error instanceof TypeError ? "The command does not answer: it has ended, or was stopped." : `Not saved: ${error.message}.`;
     say(`${message} If it goes on, open its new page.`);
   }
   timer = setTimeout(takeQuestion, question ? SHOWN_MS : WAIT_MS);
 }
 
 function show(state, wasSubmitted = false) {
-  const next = state.question, wasLost = question && !wasSubmitted && next?.id !== question.id;
+  const next = state.question, isLabeling = state.total !== undefined; // each reader labels the same units
+  const wasLost = question && !wasSubmitted && !isLabeling && next?.id !== question.id;
   if (next?.id !== question?.id) {
     question = next;
     chat.hidden = answerForm.hidden = !next;
     replaceContent(problem, "");
     if (next) showQuestion();
+  }
+  part("undo").hidden = !state.labeled;
+  if (isLabeling) {
+    const end = next ? "" : " You have labeled all units and can close this page.";
+    say(`${state.labeled} of ${state.total} labeled.${end}`);
+    timer = setTimeout(takeQuestion, SHOWN_MS);
+    return;
   }
   const lost = wasLost ? "Your question was given to another person while this page was away. " : "";
   const done = lost + (answered === 1 ? "1 answer submitted" : `${answered} answers submitted`);
@@ -75,7 +83,7 @@ function showQuestion() {
     el("h2", {}, message.name ? `${message.name} (${message.role})` : message.role ?? ""), el("div", { class: "text" }, message.content))));
   replaceContent(part("fields"), question.fields.map(fieldOf));
   const choice = question.fields.find((field) => field.kind === "choice");
-  replaceContent(part("keys"), "Ctrl+Enter submits.", choice ? ` Outside of text fields, the keys 1 to ${choice.options.length} select and submit.` : "");
+  replaceContent(part("keys"), "Ctrl+Enter submits.", choice ? ` Outside of text fields, the keys 1 to ${Math.min(choice.options.length, 9)} select and submit.` : "");
   restoreDraft();
   const first = question.fields.find((field) => field.required) ?? question.fields[0];
   inputsOf(first)[0].focus({ preventScroll: true });
@@ -114,22 +122,27 @@ function restoreDraft() {
   }
 }
 
-async function submit() {
-  if (!question || isBusy) return;
+async function send(name, data) {
+  if (isBusy) return;
   isBusy = true;
   clearTimeout(timer);
   replaceContent(problem, "");
   try {
-    const key = draftKey();
-    const state = await post("answer", { question: question.id, values: valuesOf() });
-    sessionStorage.removeItem(key);
-    answered += 1;
+    const key = question && draftKey();
+    const state = await post(name, data);
+    if (key) sessionStorage.removeItem(key);
+    if (name === "answer") answered += 1;
     show(state, true);
   } catch (error) {
     showError(error);
   }
   isBusy = false;
 }
+
+const submit = () => question && send("answer", { question: question.id, values: valuesOf() });
+
+// Take back the previous label, whose question comes again.
+const undo = () => part("undo").hidden || send("undo", {});
 
 // A number key selects an option. It also submits, unless a number or a line below the options is still empty.
 function choose(number) {
@@ -149,11 +162,14 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
     event.preventDefault();
     submit();
-  } else if (!isTyping && !event.ctrlKey && !event.metaKey && !event.altKey && !event.repeat && /^[1-9]$/.test(event.key) && choose(Number(event.key))) {
-    event.preventDefault();
+    return;
   }
+  if (isTyping || event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
+  if (event.key.toLowerCase() === "u") undo();
+  else if (/^[1-9]$/.test(event.key) && choose(Number(event.key))) event.preventDefault();
 });
 answerForm.addEventListener("input", () => sessionStorage.setItem(draftKey(), JSON.stringify(valuesOf())));
+part("undo").addEventListener("click", undo);
 answerForm.addEventListener("submit", (event) => {
   event.preventDefault();
   submit();

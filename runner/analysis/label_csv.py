@@ -1,0 +1,107 @@
+"""Labels as a validation set of Inspect Scout: CSV with the columns `id` and `target`.
+
+Scout reads `true` and `false` as booleans, so these stand for the answers `yes` and `no`. Further columns, which Scout
+ignores, preserve the labels completely. The format is documented at
+https://meridianlabs-ai.github.io/inspect_scout/validation.html.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, fields, replace
+
+from runner.analysis.analyzer import YES_NO, Analyzer
+from runner.analysis.labels import Label
+from runner.base.errors import UsageError
+from runner.base.question_queue import check_name
+from runner.base.text import comma_join, csv_text
+from runner.results.manifest import now
+
+_SCOUT = {"unit_id": "id", "answer": "target"}
+_COLUMNS = {field.name: _SCOUT.get(field.name, field.name) for field in fields(Label)}
+"""The columns by the name of the label's field."""
+_BOOLEANS = dict(zip(YES_NO, ("true", "false"), strict=True))
+MAX_PROBLEMS = 20
+"""The maximum number of wrong rows that a message lists."""
+
+
+def labels_to_csv(labels: Iterable[Label], analyzer: Analyzer) -> str:
+    """Return labels as CSV, with a row for each label."""
+    lines = io.StringIO()
+    writer = csv.writer(lines, lineterminator="\n")
+    writer.writerow(_COLUMNS.values())
+    targets = _BOOLEANS if set(analyzer.file.answers) == set(YES_NO) else {}
+    for label in labels:
+        cells = asdict(replace(label, answer=targets.get(label.answer or "", label.answer)))
+        writer.writerow("" if value is None else csv_text(str(value)) for value in cells.values())
+    return lines.getvalue()
+
+
+def labels_from_csv(text: str, analyzer: Analyzer, unit_ids: Collection[str], reader: str | None) -> list[Label]:
+    """Return the labels in CSV text; `reader` is the reader of rows without one.
+
+    Raises:
+        UsageError: columns are missing, or rows have an unknown unit or answer, or another question; lists them.
+    """
+    rows = csv.DictReader(io.StringIO(text.removeprefix("\ufeff")), strict=True)
+    missing = [name for name in _SCOUT.values() if name not in (rows.fieldnames or ())]
+    if missing:
+        raise UsageError(f"the CSV file has no column {comma_join(missing)}; a validation set starts with `id,target`")
+    labels, problems = [], []
+    try:
+        for row in rows:
+            cells = {name: value.strip() for name, value in row.items() if name is not None and value is not None}
+            try:
+                labels.append(_parse_row(cells, analyzer, unit_ids, reader))
+            except (UsageError, ValueError) as error:
+                problems.append(f"line {rows.line_num}: {error}")
+    except csv.Error as error:
+        problems.append(f"line {rows.line_num}: {error}")
+    if problems:
+        more = f"\n  and {len(problems) - MAX_PROBLEMS} more" if len(problems) > MAX_PROBLEMS else ""
+        raise UsageError("nothing was imported:" + "".join(f"\n  {each}" for each in problems[:MAX_PROBLEMS]) + more)
+    return labels
+
+
+def _parse_row(
+    cells: Mapping[str, str], analyzer: Analyzer, unit_ids: Collection[str], default_reader: str | None
+) -> Label:
+    def number(name: str) -> float | None:
+        return float(cells[name]) if cells.get(name) else None
+
+    unit_id, question = _unescape(cells["id"], unit_ids), cells.get("question_sha256")
+    if unit_id not in unit_ids:
+        raise UsageError(f"the run has no unit {unit_id!r}, or the question does not apply to it")
+    if question and question != analyzer.question_sha256:
+        raise UsageError(f"the label belongs to another question, {question[:10]}")
+    if cells.get("predicate", "") not in ("", "eq"):
+        raise UsageError(f"the predicate {cells['predicate']!r} is not supported; only `eq` is")
+    reader = _unescape(cells.get("reader", ""), ()) or default_reader
+    if reader is None:
+        raise UsageError("the row has no reader; add a column `reader`, or name the reader with --readers NAME")
+    check_name(reader)
+    drawn = number("drawn")
+    return Label(
+        unit_id, _parse_answer(cells["target"], analyzer), reader, cells.get("time") or now(), analyzer.name,
+        cells.get("analyzer_sha256") or analyzer.sha256, analyzer.question_sha256, number("seconds"),
+        _unescape(cells.get("stratum", ""), ()) or None, None if drawn is None else int(drawn),
+        cells.get("stratified_by") or None, number("probability"),
+    )  # fmt: skip
+
+
+def _parse_answer(target: str, analyzer: Analyzer) -> str:
+    """Return the answer that a target stands for: its text, or a boolean for yes or no."""
+    answers = analyzer.file.answers
+    target = _unescape(target, answers)
+    if set(answers) == set(YES_NO):
+        target = {value: answer for answer, value in _BOOLEANS.items()}.get(target.lower(), target)
+    if target not in answers:
+        raise UsageError(f"the target {target!r} is not one of {comma_join(answers)}")
+    return target
+
+
+def _unescape(text: str, exact: Collection[str]) -> str:
+    """Remove the apostrophe that `csv_text` adds, unless `exact` has the text with it."""
+    return text[1:] if text not in exact and text[:1] == "'" and csv_text(text[1:]) == text else text

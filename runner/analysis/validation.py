@@ -1,0 +1,312 @@
+"""The comparison of an instrument's results with people's labels: agreement, errors, and rates corrected by them.
+
+People's answers for a unit are combined by majority; units with a tie are left out. Where labels were drawn by the
+answers of an instrument, each unit counts with the inverse of its probability, so that numbers describe all units of
+the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from runner.analysis.analyzer import Analyzer
+from runner.analysis.labels import CombinedLabels, Label, combine_labels
+from runner.analysis.results import AnalysisTable, UnitResult
+from runner.base.errors import RunError
+from runner.base.text import comma_join
+from runner.statistics.agreement import agreement, answer_table, krippendorff_alpha
+from runner.statistics.clustered_means import Codes, Floats, Quantity
+from runner.statistics.prediction_powered import (
+    FEWEST_GROUPS,
+    FEWEST_LABELS,
+    CorrectedRate,
+    JudgeAccuracy,
+    corrected_difference,
+    corrected_rate,
+    label_weights,
+    measure_accuracy,
+)
+
+NO_ANSWER = "(no answer)"
+"""The model's answer in the confusion table if it gave none, or if its calls failed."""
+MEAN = "mean"
+"""The name of the only rate of a scale."""
+
+
+class AnswerAccuracy(NamedTuple):
+    """How well the model finds one answer."""
+
+    answer: str
+    base_rate: Quantity
+    """The share of units with this answer of people."""
+    recall: Quantity
+    """The share of these units that the model finds: of yes and no, sensitivity and specificity."""
+
+
+class ReaderAgreement(NamedTuple):
+    """The agreement of two readers about the units that both labeled."""
+
+    readers: tuple[str, str]
+    raw: Quantity
+    kappa: Quantity
+
+
+@dataclass(frozen=True)
+class Validation:
+    """The comparison of an instrument with people's labels on one run."""
+
+    table: AnalysisTable
+    units: int
+    """The number of applicable units."""
+    unanswered: int
+    """How many of these units have no answer of the model."""
+    labels: CombinedLabels
+    """The labels of units in the table."""
+    unknown_units: int
+    """The number of labeled units that are not in the table; they are left out."""
+    raw: Quantity
+    """The share of labeled units with equal answers of the model and people."""
+    kappa: Quantity
+    alpha: Quantity
+    """Krippendorff's alpha of the model and people."""
+    answers: tuple[AnswerAccuracy, ...]
+    reader_agreements: tuple[ReaderAgreement, ...]
+    reader_alpha: Quantity | None
+    """Krippendorff's alpha of all readers; None with a single reader."""
+    confusion: Mapping[tuple[str, str], tuple[str, ...]]
+    """The ids of units by people's and the model's answer."""
+    rates: Mapping[str, CorrectedRate]
+    """The share of each answer that counts, or the mean of a scale under the name `mean`."""
+    accuracies: Mapping[str, JudgeAccuracy]
+    """The model's accuracy, for each of the `rates` that is corrected; see `labels_needed`."""
+
+    @property
+    def is_validated(self) -> bool:
+        """Whether there are enough labels for intervals."""
+        return self.raw.interval is not None
+
+    @property
+    def is_useless(self) -> bool:
+        """Whether the model may agree with people by chance only: the interval of kappa contains 0, or is below it."""
+        return self.kappa.interval is not None and self.kappa.interval[0] <= 0
+
+    @property
+    def disagreements(self) -> list[tuple[str, str, str]]:
+        """The ids of units with different answers of people and the model, with both answers."""
+        return [
+            (unit_id, *answers)
+            for answers, unit_ids in self.confusion.items()
+            for unit_id in unit_ids
+            if answers[0] != answers[1] and answers[1] != NO_ANSWER
+        ]
+
+
+GroupNumbers = Mapping[str, int]
+"""The numbers of all groups of datapoints of the compared runs, by name."""
+
+
+def number_groups(tables: Iterable[AnalysisTable]) -> GroupNumbers:
+    """Number the groups of all tables."""
+    names = sorted({result.group for table in tables for result in table.results})
+    return {name: number for number, name in enumerate(names)}
+
+
+def validate(
+    analyzer: Analyzer,
+    table: AnalysisTable,
+    labels: Sequence[Label],
+    groups: GroupNumbers,
+    strata_tables: Sequence[AnalysisTable],
+) -> Validation:
+    """Compare the results of a table with the labels of its run.
+
+    `strata_tables` has the tables of the run, whose answers may be the strata of labels.
+
+    Raises:
+        RunError: the results by whose answers units were drawn are missing.
+    """
+    results = [result for result in table.results if result.status != "not_applicable"]
+    ids = {result.unit_id for result in results}
+    combined = combine_labels(label for label in labels if label.unit_id in ids)
+    strata = _strata(results, labels, strata_tables)
+    data = _Units(analyzer, results, combined, groups, strata)
+    reason = data.missing_reason()
+    raw, kappa = data.model_agreement()
+    pairs = [(combined.answers.get(r.unit_id), r.answer) for r in results]
+    return Validation(
+        table, len(results), sum(result.answer is None for result in results), combined,
+        len({label.unit_id for label in labels} - ids), _limited(raw, reason), _limited(kappa, reason),
+        _limited(data.alpha(pairs), reason),
+        tuple(AnswerAccuracy(each.answer, _limited(each.base_rate, reason), _limited(each.recall, reason))
+              for each in data.answers()),
+        tuple(data.reader_agreements()), data.reader_alpha(), data.confusion(), *data.rates(),
+    )  # fmt: skip
+
+
+def rate_difference(first: Validation, second: Validation, name: str) -> Quantity:
+    """Return the difference of a corrected rate, the second minus the first. Both need the same `GroupNumbers`."""
+    return corrected_difference(second.rates[name], first.rates[name])
+
+
+def rated_answers(analyzer: Analyzer) -> list[str]:
+    """Return the answers whose rates are estimated: those with the value 1, or all labels; none for a scale."""
+    if analyzer.is_scale:
+        return []
+    return [answer for answer in analyzer.file.answers if analyzer.value_of(answer) in (None, 1.0)]
+
+
+class _Units:
+    """The applicable units of a table with their labels, as arrays."""
+
+    def __init__(
+        self,
+        analyzer: Analyzer,
+        results: Sequence[UnitResult],
+        labels: CombinedLabels,
+        groups: GroupNumbers,
+        strata: Codes,
+    ) -> None:
+        self.analyzer, self.results, self.labels = analyzer, results, labels
+        self.clusters = np.array([groups[result.group] for result in results], dtype=np.int64)
+        self.total, self.strata = len(groups), strata
+        self.codes = {answer: number for number, answer in enumerate(analyzer.file.answers)}
+        self.people = [labels.answers.get(result.unit_id) for result in results]
+
+    def missing_reason(self) -> str | None:
+        """Return why there are no intervals; None if there are enough labels."""
+        labeled = [place for place, answer in enumerate(self.people) if answer is not None]
+        count = len({int(self.clusters[place]) for place in labeled})
+        if len(labeled) < FEWEST_LABELS:
+            return f"{len(labeled)} labeled units: an interval needs at least {FEWEST_LABELS}"
+        if count < FEWEST_GROUPS:
+            return f"labels in {count} groups of datapoints: an interval needs at least {FEWEST_GROUPS}"
+        return None
+
+    def model_agreement(self) -> tuple[Quantity, Quantity]:
+        """Return the share of equal answers of the model and people, and kappa."""
+        return self._agreement(self.people, [result.answer for result in self.results])
+
+    def alpha(self, answers: Sequence[Sequence[str | None]]) -> Quantity:
+        """Return Krippendorff's alpha; `answers` has those of all coders for each unit."""
+        if not answers:
+            return _nothing("no unit has two answers")
+        coded = np.array(
+            [[np.nan if answer is None else self._number(answer) for answer in row] for row in answers], dtype=float
+        )
+        return krippendorff_alpha(coded, self.clusters, "interval" if self.analyzer.is_scale else "nominal")
+
+    def answers(self) -> Iterable[AnswerAccuracy]:
+        """Yield the base rate and the recall of each answer that people or the model gave."""
+        pairs = zip(self.people, self.results, strict=True)
+        both = [
+            place for place, (people, result) in enumerate(pairs) if people is not None and result.answer is not None
+        ]
+        if not both:
+            return
+        people = np.array([self.codes[self.people[place] or ""] for place in both], dtype=float)
+        model = np.array([self.codes[self.results[place].answer or ""] for place in both], dtype=float)
+        table = answer_table(people, model, self.clusters[both], self._weights(both))
+        for code, base_rate, recall in zip(table.answers, table.base_rates, table.recalls, strict=True):
+            quantity = _nothing("people never gave this answer") if recall is None else recall.as_quantity()
+            yield AnswerAccuracy(self.analyzer.file.answers[int(code)], base_rate.as_quantity(), quantity)
+
+    def reader_agreements(self) -> Iterable[ReaderAgreement]:
+        """Yield the agreement of each two readers."""
+        for first, second in combinations(self.labels.readers, 2):
+            answers = [[self.labels.readers[reader].get(r.unit_id) for r in self.results] for reader in (first, second)]
+            raw, kappa = self._agreement(*answers)
+            reason = None if raw.n >= FEWEST_LABELS else f"fewer than {FEWEST_LABELS} units that both labeled"
+            yield ReaderAgreement((first, second), _limited(raw, reason), _limited(kappa, reason))
+
+    def reader_alpha(self) -> Quantity | None:
+        """Return Krippendorff's alpha of all readers; None with a single one."""
+        readers = self.labels.readers.values()
+        if len(readers) < 2:
+            return None
+        alpha = self.alpha([[reader.get(result.unit_id) for reader in readers] for result in self.results])
+        return _limited(alpha, None if alpha.n >= FEWEST_LABELS else f"fewer than {FEWEST_LABELS} units")
+
+    def _agreement(self, first: Sequence[str | None], second: Sequence[str | None]) -> tuple[Quantity, Quantity]:
+        both = [place for place, answers in enumerate(zip(first, second, strict=True)) if None not in answers]
+        first_codes, second_codes = ([self.codes[each[place] or ""] for place in both] for each in (first, second))
+        result = agreement(first_codes, second_codes, self.clusters[both], self.total, self._weights(both))
+        if result is None:
+            return (_nothing("no unit with both answers"),) * 2
+        return result.raw.as_quantity(), result.kappa
+
+    def _weights(self, places: Sequence[int]) -> Floats:
+        """Return the number of units for which each of these units stands."""
+        sampled = np.full(len(self.results), np.nan)
+        sampled[places] = 0.0
+        return label_weights(sampled, self.strata) if places else np.zeros(0)
+
+    def confusion(self) -> dict[tuple[str, str], tuple[str, ...]]:
+        """Return the ids of units by people's and the model's answer."""
+        cells: dict[tuple[str, str], list[str]] = {}
+        for people, result in zip(self.people, self.results, strict=True):
+            if people is not None:
+                cells.setdefault((people, result.answer or NO_ANSWER), []).append(result.unit_id)
+        order = {**self.codes, NO_ANSWER: len(self.codes)}
+        return {cell: tuple(cells[cell]) for cell in sorted(cells, key=lambda cell: (order[cell[0]], order[cell[1]]))}
+
+    def rates(self) -> tuple[dict[str, CorrectedRate], dict[str, JudgeAccuracy]]:
+        """Return the rate of each answer that counts, or the mean of a scale; and the accuracies for these rates."""
+        rates: dict[str, CorrectedRate] = {}
+        accuracies: dict[str, JudgeAccuracy] = {}
+        values = list((self.analyzer.values or {}).values())
+        names = rated_answers(self.analyzer) or [MEAN]
+        for name in names if self.results else []:
+            numbers = {a: self._number(a) if name == MEAN else float(a == name) for a in self.codes}
+            ends = (min(values), max(values)) if name == MEAN else (0.0, 1.0)
+            people, model = self._numbers(numbers, ends)
+            rates[name] = corrected_rate(people, model, self.clusters, self.strata, ends=ends)
+            low, scale = ends[0], ends[1] - ends[0]
+            shares = (people - low) / scale, (model - low) / scale
+            accuracy = measure_accuracy(*shares, self.clusters, self.strata)
+            if accuracy is not None:
+                accuracies[name] = accuracy
+        return rates, accuracies
+
+    def _numbers(self, numbers: Mapping[str, float], ends: tuple[float, float]) -> tuple[Floats, Floats]:
+        """Return the numbers of people's and the model's answers for each unit.
+
+        A unit without an answer of the model gets the model's mean. Any number would do, as the labels correct it.
+        """
+        answered = [numbers[result.answer] for result in self.results if result.answer is not None]
+        mean = sum(answered) / len(answered) if answered else ends[0]
+        model = np.array([mean if result.answer is None else numbers[result.answer] for result in self.results])
+        people = np.array([np.nan if answer is None else numbers[answer] for answer in self.people])
+        return people, model
+
+    def _number(self, answer: str) -> float:
+        value = self.analyzer.value_of(answer)
+        return float(self.codes[answer]) if value is None else value
+
+
+def _strata(results: Sequence[UnitResult], labels: Sequence[Label], tables: Sequence[AnalysisTable]) -> Codes:
+    """Number the strata of units: units with equal answers of all instruments that samples were stratified by."""
+    names = sorted({label.stratified_by for label in labels if label.stratified_by is not None})
+    answers = {table.instrument: {result.unit_id: result.answer for result in table.results} for table in tables}
+    missing = [name for name in names if name not in answers]
+    if missing:
+        raise RunError(
+            f"units were drawn by the answers of {comma_join(missing)}, whose results are missing in the run's folder; "
+            "restore them, since labels cannot be weighted without them"
+        )
+    cells = [tuple(answers[name].get(result.unit_id) or "" for name in names) for result in results]
+    numbers = {cell: number for number, cell in enumerate(sorted(set(cells)))}
+    return np.array([numbers[cell] for cell in cells], dtype=np.int64)
+
+
+def _limited(quantity: Quantity, reason: str | None) -> Quantity:
+    """Return a quantity without its interval, if there is a reason."""
+    return quantity if reason is None else replace(quantity, stderr=None, interval=None, reason=reason)
+
+
+def _nothing(reason: str) -> Quantity:
+    return Quantity(None, None, None, 0, 0, reason)

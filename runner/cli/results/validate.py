@@ -1,0 +1,143 @@
+"""Compare an analyzer's answers with the labels of people, and correct its rates with them.
+
+Examples:
+  nip-run validate RUN follow_up
+  nip-run validate RUN RUN tone.yaml
+  nip-run validate RUN tone.yaml --labels-needed 0.1
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from runner.base.errors import UsageError
+from runner.base.exit_codes import ExitCode
+from runner.base.text import comma_join
+from runner.cli.arguments import RUNS_HELP
+from runner.cli.startup import load_scipy_with_one_thread
+from runner.cli.terminal.output import print_json, say
+
+if TYPE_CHECKING:
+    from runner.analysis.analyzer import Analyzer
+    from runner.analysis.labels import Label
+    from runner.analysis.results import AnalysisTable
+    from runner.analysis.validation import Validation
+    from runner.results.folder import RunFolder
+    from runner.statistics.clustered_means import Quantity
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("runs", nargs="+", metavar="RUN", help=f"{RUNS_HELP}; rates of further runs are compared with the first's")
+    add("analyzer", metavar="ANALYZER", help="the name of a built-in analyzer, or an analyzer's .yaml file")
+    add("--instrument", metavar="ID", help="only results of this instrument, or the start of its id; default: all")
+    add(
+        "--labels-needed",
+        type=float,
+        metavar="WIDTH",
+        help="tell how many labels make the intervals of corrected rates this wide, such as 0.1 for 10 points",
+    )
+
+
+class _LabeledRun(NamedTuple):
+    """A run with the results and the labels of the analyzer."""
+
+    folder: RunFolder
+    tables: Sequence[AnalysisTable]
+    """The chosen results that answer the analyzer's question."""
+    other_questions: Sequence[AnalysisTable]
+    labels: Sequence[Label]
+    all_tables: Sequence[AnalysisTable]
+    """The results of all analyses of the run; their answers may be the strata of labels."""
+
+
+def execute(args: argparse.Namespace) -> int:
+    from runner.analysis.analyzer import load_analyzer
+    from runner.analysis.validation import number_groups, validate
+    from runner.analysis.validation_log import append_validations, validation_record
+    from runner.cli.terminal.validation_tables import (
+        describe_quantity,
+        describe_table,
+        print_validation,
+        quantity_json,
+        to_json,
+    )
+
+    if args.labels_needed is not None and not args.labels_needed > 0:
+        raise UsageError(f"--labels-needed {args.labels_needed}: the width must be more than 0")
+    load_scipy_with_one_thread()
+    analyzer = load_analyzer(args.analyzer)
+    folders = {folder.run_id: folder for folder in map(args.results.find, args.runs)}
+    runs = [_load_run(folder, analyzer, args.instrument) for folder in folders.values()]
+    groups = number_groups(table for run in runs for table in run.tables)
+    validations = {
+        run.folder.run_id: [validate(analyzer, table, run.labels, groups, run.all_tables) for table in run.tables]
+        for run in runs
+    }
+    for run in runs:
+        validated = [validation for validation in validations[run.folder.run_id] if validation.is_validated]
+        append_validations(run.folder.path, map(validation_record, validated))
+    differences = _differences(validations)
+    if args.json:
+        print_json({
+            "analyzer": analyzer.name, "question_sha256": analyzer.question_sha256,
+            "validations": [to_json(each, args.labels_needed) for run in validations.values() for each in run],
+            "other_questions": [table.instrument for run in runs for table in run.other_questions],
+            "differences": [row._asdict() | {"difference": quantity_json(row.difference)} for row in differences],
+        })  # fmt: skip
+        return ExitCode.DONE
+    for run in runs:
+        for table in run.other_questions:
+            say(f"{describe_table(table)}: not validated, because it answered another version of the question")
+        for validation in validations[run.folder.run_id]:
+            print_validation(validation, args.analyzer, args.labels_needed)
+    for row in differences:
+        number = describe_quantity(row.difference)
+        say(f"{row.name} of {row.run} minus {row.base}, instrument {row.instrument}, corrected: {number}")
+    return ExitCode.DONE
+
+
+def _load_run(folder: RunFolder, analyzer: Analyzer, instrument: str | None) -> _LabeledRun:
+    from runner.analysis.labels import LabelFile
+    from runner.analysis.results import read_analyses
+
+    tables = read_analyses(folder)
+    matches = [t for t in tables if t.analyzer == analyzer.name and t.instrument.startswith(instrument or "")]
+    if not matches:
+        instruments = [table.instrument for table in tables if table.analyzer == analyzer.name]
+        listed = f"; its instruments are {comma_join(instruments)}" if instruments else ""
+        subject = f"{analyzer.name}{'' if instrument is None else f' by {instrument}'} on run {folder.run_id}"
+        raise UsageError(
+            f"there are no results of {subject}{listed}. Run nip-run analyze {folder.run_id} ANALYZER first"
+        )
+    same = [table for table in matches if table.question_sha256 == analyzer.question_sha256]
+    others = [table for table in matches if table.question_sha256 != analyzer.question_sha256]
+    return _LabeledRun(folder, same, others, LabelFile(folder.path, analyzer).current(), tables)
+
+
+class _Difference(NamedTuple):
+    """The difference of a corrected rate between two runs."""
+
+    run: str
+    base: str
+    instrument: str
+    name: str
+    difference: Quantity
+
+
+def _differences(validations: Mapping[str, Sequence[Validation]]) -> list[_Difference]:
+    """Return the differences of corrected rates to the first run, for the instruments that both have."""
+    from runner.analysis.validation import rate_difference
+
+    (base, first), *others = validations.items()
+    by_instrument = {validation.table.instrument: validation for validation in first}
+    return [
+        _Difference(run, base, validation.table.instrument, name, rate_difference(old, validation, name))
+        for run, of_run in others
+        for validation in of_run
+        if (old := by_instrument.get(validation.table.instrument)) is not None
+        for name in validation.rates
+        if name in old.rates
+    ]

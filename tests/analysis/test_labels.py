@@ -1,0 +1,134 @@
+"""The files of labels: what counts, damage, several writers, and Scout's CSV."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runner.analysis.label_csv import labels_from_csv, labels_to_csv
+from runner.analysis.labels import LabelFile, combine_labels, read_labels
+from runner.base.errors import RunError, UsageError
+from tests.support.labels import label, labels_of, yes_no_analyzer
+
+TONE = yes_no_analyzer()
+UNITS = [f"u{number}" for number in range(4)]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> LabelFile:
+    return LabelFile(tmp_path, TONE)
+
+
+def test_the_last_line_of_a_reader_for_a_unit_counts(file: LabelFile) -> None:
+    anns = labels_of(TONE, ["yes", "no", "yes"])
+    bens = label(TONE, "u0", "no", "Ben", stratum="yes", drawn=3, seconds=1.5, stratified_by="abc", probability=0.5)
+    file.append([*anns, bens])
+    file.append([label(TONE, "u0", "no"), label(TONE, "u1", None)])
+    assert file.current() == [anns[2], bens, label(TONE, "u0", "no")]
+    assert read_labels(file.path.parents[1]) == {file.path: file.current()}
+    assert len(file.path.read_bytes().splitlines()) == 6
+
+
+def test_an_incomplete_line_is_ignored_and_the_next_write_removes_it(file: LabelFile) -> None:
+    (first, second) = labels_of(TONE, ["yes", "no"])
+    file.append([first])
+    complete = file.path.read_bytes()
+    for size in range(1, len(complete), 7):
+        file.path.write_bytes(complete + complete[:size])
+        assert file.current() == [first]
+    file.append([second])
+    assert file.current() == [first, second]
+
+
+def test_all_wrong_lines_are_reported_with_their_places(file: LabelFile) -> None:
+    file.append(labels_of(TONE, ["yes"]))
+    good = json.loads(file.path.read_text())
+    with file.path.open("a") as lines:
+        lines.writelines(
+            line + "\n"
+            for line in (
+                "no JSON", "[]",
+                json.dumps({**good, "answer": "maybe"}), json.dumps({**good, "question_sha256": "f" * 64}),
+                json.dumps({**good, "reader": 3}), json.dumps({"unit_id": "u1"}), json.dumps({**good, "seconds": 2}),
+            )
+        )  # fmt: skip
+    with pytest.raises(RunError) as caught:
+        file.current()
+    message = str(caught.value)
+    for number, reason in ((2, "not a label"), (3, "not a JSON object"), (4, "'maybe' is not one of yes, no"),
+                           (5, "another question, ffffffffff"), (6, "`reader` has the wrong type"),
+                           (7, "`reader` is missing")):  # fmt: skip
+        assert f"{file.path.name}:{number}: " in message
+        assert reason in message.splitlines()[number - 1]
+    assert f"{file.path.name}:8:" not in message
+
+
+def test_a_label_that_is_none_is_not_saved(file: LabelFile) -> None:
+    other = yes_no_analyzer(question="Is it short?")
+    for wrong, reason in (
+        (label(TONE, "u0", "maybe"), "not one of yes, no"),
+        (label(other, "u0", "yes"), "another question"),
+        (label(TONE, "u0", "yes", " "), "enter a name"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            file.append([label(TONE, "u1", "yes"), wrong])
+    assert file.current() == []
+
+
+def test_labels_that_are_written_at_once_are_all_saved(file: LabelFile) -> None:
+    labels = [label(TONE, f"u{number}", "yes", f"reader {number % 3}") for number in range(12)]
+    threads = [threading.Thread(target=LabelFile(file.path.parents[1], TONE).append, args=([one],)) for one in labels]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(file.current(), key=str) == sorted(labels, key=str)
+
+
+def test_the_majority_of_readers_counts_and_ties_are_left_out() -> None:
+    by_reader = {"Ann": ["yes", "yes", "no"], "Ben": ["yes", "no"], "Cem": ["no"]}
+    combined = combine_labels(each for name, answers in by_reader.items() for each in labels_of(TONE, answers, name))
+    assert combined.answers == {"u0": "yes", "u2": "no"}
+    assert combined.ties == ("u1",)
+    assert {name: list(answers.values()) for name, answers in combined.readers.items()} == by_reader
+
+
+def test_labels_survive_a_round_trip_through_csv() -> None:
+    names = ["=1+1", "a, b", '"c"', "d\ne"]
+    words = yes_no_analyzer(answers=("+1", "true", "two, three"))
+    labels = [
+        *(label(words, unit, "+1", "-Ann", seconds=0.25, stratum="+1", drawn=7, stratified_by="i", probability=1 / 3)
+          for unit in names),
+        label(words, "a, b", "true", "Ben"), label(words, "a, b", "two, three", "Cem"),
+    ]  # fmt: skip
+    assert labels_from_csv(labels_to_csv(labels, words), words, names, None) == labels
+    texts = labels_to_csv(labels_of(TONE, ["yes", "no"]), TONE)
+    assert [line.split(",")[:3] for line in texts.splitlines()] == [
+        ["id", "target", "reader"], ["u0", "true", "Ann"], ["u1", "false", "Ann"],
+    ]  # fmt: skip
+    assert labels_from_csv(texts, TONE, UNITS, "Ben") == labels_of(TONE, ["yes", "no"])
+
+
+def test_a_validation_set_of_scout_is_read() -> None:
+    text = "\ufeffid,target,split\nu0,True,dev\nu1,false,\nu2,no,test\n"
+    labels = labels_from_csv(text, TONE, UNITS, "Ann")
+    assert [replace(one, time="2026-01-31T09:30:00Z") for one in labels] == labels_of(TONE, ["yes", "no", "no"])
+
+
+def test_all_wrong_rows_are_reported_with_their_lines() -> None:
+    text = "id,target,reader,question_sha256,predicate\nu0,yes,Ann,,\nu9,yes,Ann,,\nu1,maybe,Ann,,\nu1,yes,,,\n"
+    text += "u1,yes,Ann,0000000000,\nu1,yes,Ann,,ne\n"
+    with pytest.raises(UsageError) as caught:
+        labels_from_csv(text, TONE, UNITS, None)
+    lines = str(caught.value).splitlines()
+    assert [line.strip().partition(":")[0] for line in lines[1:]] == [f"line {number}" for number in range(3, 8)]
+    for line, reason in zip(
+        lines[1:], ("no unit 'u9'", "'maybe' is not", "no reader", "another question", "'ne'"), strict=True
+    ):
+        assert reason in line
+    with pytest.raises(UsageError, match="no column target"):
+        labels_from_csv("id,label_x\nu0,true\n", TONE, UNITS, "Ann")
