@@ -6,8 +6,8 @@ answer the same question without the prompt, so `question_sha256`, which identif
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -16,11 +16,16 @@ from runner.base import package_data
 from runner.base.errors import SpecError
 from runner.base.hashing import tagged_hash
 from runner.base.problems import Place, Problem
+from runner.base.storage.fetched_markers import fetched_folder
+from runner.base.storage.safe_files import read_bounded
 from runner.base.text import comma_join, did_you_mean
 from runner.documents.dataclass_schema import build_schema, from_plain, option, to_plain
+from runner.documents.fetched_files import path_refusal
 from runner.documents.layer_loading import load_layers
+from runner.documents.merged_data import LayeredData
 from runner.documents.schema_check import check_schema
 from runner.documents.source_tree import ProjectTree
+from runner.game.prompts.sandbox import scan
 from runner.models.settings import ModelSettings
 from runner.spec.experiment import NAME_PATTERN
 
@@ -29,6 +34,34 @@ Condition = Literal["prover", "verifier", "spoke", "replied", "has_stance", "dec
 
 YES_NO = ("yes", "no")
 MAX_ANSWERS = 26
+TEXT_VERSION = 1
+"""The version of the code that renders units and reads answers. A change makes all instruments other instruments."""
+
+QUESTION_VARIABLES: Mapping[str, str] = {
+    "agent": "the agent's name in the protocol, such as `prover0`",
+    "agent_name": "the agent's name in the conversation, such as `Expert_1`",
+    "role": "`prover` or `verifier`",
+    "stance": "`accept`, `reject` or the letter of the answer that the agent argues for; empty without one",
+    "position": "the stance as a phrase",
+    "channel": "the channel of the unit",
+    "round": "the round of the message",
+}
+"""The variables of an analyzer's question. They are empty if the unit has no such property."""
+
+TEMPLATE_VARIABLES: Mapping[str, str] = {
+    **QUESTION_VARIABLES,
+    "question": "the question",
+    "subject": "what the question is about, as a phrase",
+    "material": "the columns of the datapoint that prompts of the game use, each in a tag",
+    "context": "the messages before, in tags; for messages and pairs",
+    "heading": "a heading of the messages",
+    "transcript": "the messages of the unit, in tags",
+    "code": "the code in all tags, which differs between units",
+}
+"""The variables of an analyzer's template."""
+
+_AGENT_CONDITIONS = frozenset(("prover", "verifier", "replied", "has_stance"))
+"""Conditions about an agent, which a game as a whole does not have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +99,10 @@ class AnalyzerFile:
         additionalProperties={"type": "number"},
     )
     applies: tuple[Condition, ...] = option(
-        "Conditions that code checks. A unit that does not meet all of them is not applicable, and nobody is asked. "
-        "`prover`, `verifier`: the agent's role. `spoke`: the agent wrote something. `replied`: another agent wrote "
-        "before it. `has_stance`: the agent argues for a verdict or an answer. `decided`: the game has a verdict.",
+        "Conditions that code checks. `prover`, `verifier`: only agents with this role have units. A unit that does "
+        "not meet all other conditions is not applicable, and nobody is asked. `spoke`: the agent wrote something. "
+        "`replied`: another agent wrote before it. `has_stance`: the agent argues for a verdict or an answer. "
+        "`decided`: the game has a verdict.",
         default=(),
         example=["prover", "spoke"],
     )
@@ -100,6 +134,8 @@ class Analyzer:
 
     file: AnalyzerFile
     path: Path
+    template: str = field(default="", repr=False)
+    """The template of the model's instructions: the file's own, or the general one."""
     code_source: str | None = field(default=None, repr=False)
     """The source of the function's file, if it is next to the analyzer's file."""
 
@@ -111,7 +147,7 @@ class Analyzer:
     def sha256(self) -> str:
         """The hash of everything in the file that answers depend on, including the function's source."""
         content = {key: value for key, value in to_plain(self.file).items() if key not in ("description", "model")}
-        return tagged_hash("analyzer", [content, self.code_source])
+        return tagged_hash("analyzer", [TEXT_VERSION, content, self.template, self.code_source])
 
     @cached_property
     def question_sha256(self) -> str:
@@ -120,6 +156,17 @@ class Analyzer:
         return tagged_hash(
             "analysis question", [file.unit, file.question, list(file.answers), self.values, list(file.applies)]
         )
+
+    @property
+    def code_path(self) -> Path | None:
+        """The file of the function, if it is no built-in one."""
+        file_name, colon, _ = (self.file.code or "").partition(":")
+        return self.path.parent / file_name if colon else None
+
+    @property
+    def fetched(self) -> Path | None:
+        """The folder of the downloaded release that contains the analyzer, if any."""
+        return fetched_folder([self.path.absolute().parent])
 
     @property
     def values(self) -> dict[str, float] | None:
@@ -160,15 +207,60 @@ def load_analyzer(name: str, folder: Path = Path()) -> Analyzer:
         hint = did_you_mean(name, names) or f"; built-in analyzers are {comma_join(names)}"
         raise SpecError([Problem(Place(name), "", f"no analyzer {name!r}{hint}; or give a .yaml file")])
     schema = analyzer_schema()
-    layered = load_layers(path, str(path), (), lambda *_: None, keys=schema["properties"], tree=ProjectTree.of(path))
+    layered = load_layers(path, str(path), (), _find_base, keys=schema["properties"], tree=ProjectTree.of(path))
     problems = layered.problems or [*layered.wrong_nulls, *check_schema(layered, schema)]
     if problems:
         raise SpecError(problems)
     file = from_plain(AnalyzerFile, layered.data)
+    template = file.template or read_bounded(_GENERAL, MAX_CODE).decode()
+    analyzer = Analyzer(file, path, template)
+    code_source = None
+    if problems := list(_file_problems(analyzer, layered)):
+        raise SpecError(problems)
+    if (code_path := analyzer.code_path) is not None:
+        try:
+            code_source = read_bounded(code_path, MAX_CODE).decode()
+        except (OSError, UnicodeDecodeError) as error:
+            message = f"cannot read {code_path}: {getattr(error, 'strerror', error)}; correct the name of the file"
+            raise SpecError([Problem(layered.place(("code",)), "code", message)]) from error
+    return replace(analyzer, code_source=code_source)
+
+
+def _file_problems(analyzer: Analyzer, layered: LayeredData) -> Iterator[Problem]:
+    """Yield the problems of an analyzer's keys that its schema does not find."""
+    file = analyzer.file
+
+    def problem(key: str, message: str) -> Problem:
+        return Problem(layered.place((key,)), key, message)
+
     if file.values is not None and set(file.values) != set(file.answers):
-        message = f"needs a number for each answer, and for nothing else: {comma_join(file.answers)}"
-        raise SpecError([Problem(layered.place(("values",)), "values", message)])
-    return Analyzer(file, path)
+        yield problem("values", f"needs a number for each answer, and for nothing else: {comma_join(file.answers)}")
+    for condition in file.applies:
+        if file.unit == "game" and condition in _AGENT_CONDITIONS:
+            yield problem("applies", f"{condition} is about an agent, but the unit is a game; remove it")
+    if {"prover", "verifier"} <= set(file.applies):
+        yield problem("applies", "no agent is both prover and verifier; remove one of them")
+    for key, source, variables in (
+        ("question", file.question, QUESTION_VARIABLES), ("template", file.template or "", TEMPLATE_VARIABLES),
+    ):  # fmt: skip
+        scanned = scan(source)
+        yield from (problem(key, message) for _, message in scanned.refused)
+        for name in () if scanned.refused else sorted(scanned.variables.keys() - variables.keys()):
+            hint = did_you_mean(name, variables) or f"; use {comma_join(variables)}"
+            yield problem(key, f"no variable {name!r}{hint}")
+    if file.template is not None and "question" not in scan(file.template).variables:
+        yield problem("template", "the model would not read the question; add {{ question }}")
+
+
+MAX_CODE = 1 << 20
+"""Maximum size in bytes of the file of a function, and of the general template."""
+_GENERAL = package_data.ANALYZERS / "general.jinja"
+
+
+def _find_base(name: str, folder: Path) -> Path | None:
+    """Return the path of the analyzer that an analyzer extends: a file next to it, or a built-in one."""
+    path = _find_file(name, folder)
+    return None if path is None or path_refusal(folder, path) else path
 
 
 def _find_file(name: str, folder: Path) -> Path | None:

@@ -7,8 +7,16 @@ another instrument.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+from runner.base.errors import RunError
+from runner.base.storage.parquet import read_tables, write_parquet
+from runner.results.folder import RunFolder
 
 ANALYSES = "analyses"
 """The subfolder of a run with the results of analyses."""
@@ -24,7 +32,24 @@ COLUMNS = {
     "spans": "JSON", "votes": "JSON",
 }  # fmt: skip
 """The columns of a table of results. `model` is `code` where a function answered. `spans` is a list of
-`{agent, channel, round, start, end}`, parts of messages that the answer is about."""
+`{agent, channel, round, start, end, ...}` (see `TextSpan`), `votes` a list of answers."""
+
+
+@dataclass(frozen=True)
+class TextSpan:
+    """A part of a message that an answer is about."""
+
+    agent: str
+    channel: str
+    round: int
+    start: int
+    end: int
+    is_exact: bool | None = None
+    """Whether a source has the text, if it is a quotation."""
+    source: str | None = None
+    """The name of the column that has the text, or a description of the message."""
+    source_start: int | None = None
+    source_end: int | None = None
 
 
 @dataclass(frozen=True)
@@ -43,8 +68,11 @@ class UnitResult:
     value: float | None
     """The number that the answer stands for; None without an answer, and for labels."""
     reason: str | None
-    """The model's or the function's reason."""
+    """The model's or the function's reason; for other statuses, why there is no answer."""
     model: str
+    spans: tuple[TextSpan, ...] = ()
+    votes: tuple[str | None, ...] | None = None
+    """The answer of each vote, None for a vote without an answer; None if the model was asked once."""
 
 
 @dataclass(frozen=True)
@@ -60,3 +88,76 @@ class AnalysisTable:
     analysis_run_id: str | None
     """The run that asked the model; None if a function answered for every unit."""
     results: tuple[UnitResult, ...]
+    unit: str = "channel"
+    """The kind of the units."""
+
+    @property
+    def name(self) -> str:
+        """The name of the table's file, and of the folder with the files of its run."""
+        return f"{self.analyzer}-{self.instrument}"
+
+
+_TABLE_FIELDS = tuple(field.name for field in fields(AnalysisTable) if field.name != "results")
+_LONGEST_LINE = 64 << 20
+
+
+def write_analysis(folder: RunFolder, table: AnalysisTable) -> Path:
+    """Write a table of results to the folder of the analyzed run, atomically, and return its path.
+
+    Raises:
+        RunError: the file cannot be written.
+    """
+    target = folder.make(ANALYSES) / f"{table.name}.parquet"
+    shared = {name: getattr(table, name) for name in _TABLE_FIELDS}
+    try:
+        with TemporaryDirectory(prefix=".table-", dir=target.parent) as temporary:
+            lines = Path(temporary) / "results.jsonl"
+            lines.write_text("".join(_line(shared, result) for result in table.results), "utf-8")
+            write_parquet(
+                [lines], COLUMNS, target, longest=_LONGEST_LINE, temporary=Path(temporary) / "results.parquet"
+            )
+    except OSError as error:
+        raise RunError(f"cannot write {target}: {error.strerror}") from error
+    return target
+
+
+def _line(shared: Mapping[str, Any], result: UnitResult) -> str:
+    row = {**shared, **{field.name: getattr(result, field.name) for field in fields(UnitResult)}}
+    row["spans"] = [
+        {name: value for name, value in asdict(span).items() if value is not None} for span in result.spans
+    ] or None
+    return json.dumps(row) + "\n"
+
+
+def analysis_files(folder: RunFolder) -> list[Path]:
+    """Return the files with results of analyses of a run, sorted by name."""
+    return sorted((folder.path / ANALYSES).glob("*.parquet"))
+
+
+def read_analyses(folder: RunFolder) -> list[AnalysisTable]:
+    """Return the results of all analyses of a run, in the order of their file names.
+
+    Raises:
+        RunError: a file cannot be read.
+    """
+    return [read_analysis(path) for path in analysis_files(folder)]
+
+
+def read_analysis(path: Path) -> AnalysisTable:
+    """Return the results of one analysis.
+
+    Raises:
+        RunError: the file cannot be read, or is empty.
+    """
+    columns = ", ".join(f'"{name}"' for name in COLUMNS)
+    rows = [dict(zip(COLUMNS, row, strict=True)) for row in read_tables(f"SELECT {columns} FROM t", {"t": path}, {})]
+    if not rows:
+        raise RunError(f"{path} has no results; remove it, and analyze the run again")
+    return AnalysisTable(**{name: rows[0][name] for name in _TABLE_FIELDS}, results=tuple(map(_result, rows)))
+
+
+def _result(row: Mapping[str, Any]) -> UnitResult:
+    values = {field.name: row[field.name] for field in fields(UnitResult)}
+    values["spans"] = tuple(TextSpan(**span) for span in json.loads(row["spans"] or "[]"))
+    values["votes"] = None if row["votes"] is None else tuple(json.loads(row["votes"]))
+    return UnitResult(**values)

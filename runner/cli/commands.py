@@ -40,6 +40,7 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
     },
     "analyze": {
         "leaderboard": Command("results.leaderboard", "rank the runs of each task, or rebuild the leaderboard file"),
+        "analyze": Command("experiments.analyze", "ask questions about the transcripts of runs, by a model or by code"),
         "compare": Command("results.compare", "tell whether one run is better than another, and by how much"),
         "sql": Command("results.sql", "query the leaderboard and the records of all runs in SQL"),
         "plot": Command("results.plot", "draw a figure of runs for a paper, or write its data"),

@@ -137,7 +137,7 @@ class GameRebuilder:
             )
         votes = agent.votes_in(observation.round)
         first = self._vote(parts, agent, observation, 0)
-        if is_final(first, votes, must_decide=agent.only_judges):
+        if is_final(first, votes, must_decide=agent.must_decide_in(observation.round)):
             return first
         later_votes = _all_or_first_failure(
             {vote: partial(self._vote, parts, agent, observation, vote) for vote in range(1, votes)}

@@ -261,6 +261,18 @@ class Rejudge:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AnalysisSource:
+    """The run whose transcripts this spec asks a question about. `nip-run analyze` writes it."""
+
+    run_id: str = option("The id of the analyzed run.", example="my-run-0123456789")
+    journal: str = option("The number of the run's journal, which identifies its answers.", example="9f86d081884c7d65")
+    journal_sha256: str = option("The SHA-256 of the journal when the analysis was planned.", example="9f86d0818...")
+    analyzer: str = option("The analyzer's name.", example="role_conformance")
+    analyzer_sha256: str = option("The hash of the analyzer.", example="4e07408562be...")
+    question_sha256: str = option("The hash of the question, which people may answer, too.", example="4b2277770...")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Experiment:
     """A nip-run spec: a protocol, prompts, models and a dataset."""
 
@@ -321,6 +333,11 @@ class Experiment:
         "Let another verifier judge the debates of an earlier run; null: play games.",
         default=None,
         example={"run": "../results/runs/my-run", "verdict": "last"},
+    )
+    analysis: AnalysisSource | None = option(
+        "The run and the analyzer of an analysis. `nip-run analyze` writes this key.",
+        default=None,
+        example={"run_id": "my-run-0123456789", "analyzer": "role_conformance"},
     )
     retry: Retry = option("What nip-run does after each kind of failure.", factory=Retry)
     rollouts: Rollouts = option("The number of games, in total and at the same time.", factory=Rollouts)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -106,21 +106,29 @@ def execute(args: argparse.Namespace) -> int:
     return play(args, points)
 
 
-def play(args: argparse.Namespace, points: Sequence[SpecPoint]) -> int:
-    """Play every point, with the options of `run` or `rejudge`, and return the exit code."""
-    return _RunCommand(args, points).execute()
+OnPointEnd = Callable[["SpecPoint", "FinishedRun"], None]
+
+
+def play(args: argparse.Namespace, points: Sequence[SpecPoint], on_point_end: OnPointEnd | None = None) -> int:
+    """Play every point, with the options of `run` or `rejudge`, and return the exit code.
+
+    `on_point_end` is called with the result of each point, which then is not printed.
+    """
+    return _RunCommand(args, points, on_point_end).execute()
 
 
 class _RunCommand:
     """Plays the runs of one command, and prints their results."""
 
-    def __init__(self, args: argparse.Namespace, points: Sequence[SpecPoint]) -> None:
+    def __init__(
+        self, args: argparse.Namespace, points: Sequence[SpecPoint], on_point_end: OnPointEnd | None = None
+    ) -> None:
         from runner.cli.experiments.shards import check_shard
         from runner.cli.specs import keep_chat_formats
         from runner.models.api_keys import all_allowed
         from runner.runs.finished.selection import ReplayOf, RunSelection
 
-        self.args, self.results = args, args.results
+        self.args, self.results, self._report_point = args, args.results, on_point_end
         replay = ReplayOf(self.results.find(args.replay).path, args.until_round) if args.replay else None
         self._selection = RunSelection(args.run_id, args.again, replay)
         self.points = keep_chat_formats(points, self.results, self._selection)
@@ -170,7 +178,8 @@ class _RunCommand:
                 self._show_table()
         merges = ShardMerger(self.results, self.args, self._printed)
         merged = merges.merge_finished(self._done)
-        code = _report_unfinished(self.args, [*drop_merged_shards(self._done, merged), *merged], self._waiting)
+        runs = [*drop_merged_shards(self._done, merged), *merged]
+        code = _report_unfinished(self.args, runs, self._waiting, prints_json=self._report_point is None)
         return merges.code or code
 
     def _all_games(self) -> list[Plan]:
@@ -233,6 +242,9 @@ class _RunCommand:
             return
         # JSON output has the notes that otherwise are printed before the run.
         self._done.append(replace(result, notes=(*point.notes, *result.notes)))
+        if self._report_point is not None:
+            self._report_point(point, result)
+            return
         if self.args.json:
             return
         if sum(isinstance(other.plan, Plan) for other in self.points) > 1 and isinstance(point.plan, Plan):
@@ -320,14 +332,18 @@ def check_run_options(args: argparse.Namespace, run_count: int) -> None:
 
 
 def _report_unfinished(
-    args: argparse.Namespace, results: Sequence[FinishedRun], waiting_points: Sequence[_WaitingPoint]
+    args: argparse.Namespace,
+    results: Sequence[FinishedRun],
+    waiting_points: Sequence[_WaitingPoint],
+    *,
+    prints_json: bool,
 ) -> int:
     """Print which runs failed, are incomplete or wait for models, and return the exit code."""
     from runner.cli.terminal.run_result import as_json
     from runner.results.manifest import Status
     from runner.runs.finished.stored_problems import load_problems
 
-    if args.json:
+    if args.json and prints_json:
         print_json([*map(as_json, results), *(point.as_json() for point in waiting_points)])
     failed = [result for result in results if result.manifest.status == Status.FAILED]
     for result in failed:

@@ -203,6 +203,7 @@ def _step_problems(file: ProtocolFile, layered: LayeredData, index: int) -> Iter
     for speaker, channels in step.speak.items():
         yield from _speaker_problems(file, layered, index, speaker, channels)
     yield from _statement_problems(file, layered, index)
+    yield from _must_decide_problems(file, layered, index)
     if step.best_of is None:
         return
     judges = [name for name, agent in file.agents.items() if agent.role == "verifier"]
@@ -239,6 +240,17 @@ def _statement_problems(file: ProtocolFile, layered: LayeredData, index: int) ->
         if file.agents[name].word_limit != "stated":
             message = f"{name} states {kind} in step {index + 1}, which must not be cut; remove word_limit"
             yield _problem_at(layered, "agents", name, "word_limit")(message)
+
+
+def _must_decide_problems(file: ProtocolFile, layered: LayeredData, index: int) -> Iterator[Problem]:
+    """Yield a problem if a step has `must_decide`, but nobody may decide in it."""
+    step = file.cycle[index]
+    has_verifier = any(name in file.agents and file.agents[name].role == "verifier" for name in step.speak)
+    if step.must_decide and not (step.may_decide and has_verifier):
+        message = (
+            "nobody may decide in this step; let the verifier speak here with may_decide: true, or remove this key"
+        )
+        yield _problem_at(layered, "cycle", index, "must_decide")(message)
 
 
 def _has_claims_to_pick(file: ProtocolFile, index: int) -> bool:

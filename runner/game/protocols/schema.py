@@ -13,7 +13,7 @@ from runner.documents.dataclass_schema import changed_keys, option, to_plain
 
 LATER_KEYS = ("answers", "private", "quotes", "panel")
 LATER_AGENT_KEYS = ("word_limit", "scratchpad")
-LATER_STEP_KEYS = ("best_of", "states", "pick_claim")
+LATER_STEP_KEYS = ("best_of", "states", "pick_claim", "must_decide")
 LATER_PARAMETERS = ("shuffle_answers", "max_depth", "max_claims")
 """Keys of a protocol file, its agents, steps and parameters added after 0.1.0. With their defaults, they are left out.
 """
@@ -126,6 +126,11 @@ class ProtocolStep:
         "`all`: all these agents speak. `one`: only one of them speaks, chosen at random in each game.", default="all"
     )
     may_decide: bool = option("The verifier may give its verdict in this step instead of asking.", default=True)
+    must_decide: bool = option(
+        "The verifier must give its verdict in this step. An answer without a verdict is requested again, as after an "
+        "answer in a wrong format.",
+        default=False,
+    )
     best_of: BestOf | None = option(
         "Request several candidates for the answer of each speaker, and select one. null: request one answer.",
         default=None,

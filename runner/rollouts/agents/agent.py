@@ -244,7 +244,8 @@ class Agent:
         if not (self.is_verifier and protocol.step(observation.round).may_decide):
             return ResponseHint(headers, scratchpad=marker, source=source)
         format_ = self.hyper_params.decision_format
-        must_decide = self.only_judges or protocol.questions_left(observation.round + 1, self.agent_name) == 0
+        is_last = protocol.questions_left(observation.round + 1, self.agent_name) == 0
+        must_decide = self.must_decide_in(observation.round) or is_last
         if protocol.lists_answers:
             form, line_start = self.hyper_params.verdict.form, display_marker(format_.marker)
             return ResponseHint(
@@ -296,7 +297,7 @@ class Agent:
         words = count_words(parsed.messages) if self.agent_spec.word_limit == "ask" and limits_words else 0
         if words > max_words:
             raise WordLimitError(f"the answer has {words} words, and the limit is {max_words}")
-        if self.only_judges and parsed.decision == Decision.NONE:
+        if parsed.decision == Decision.NONE and self.must_decide_in(round_):
             raise InvalidDecisionError(f"decision required: the answer holds {self._missing_verdict}")
         return parsed
 
@@ -375,7 +376,7 @@ class Agent:
         return await reply_by_vote(
             lambda vote: self.respond_once(observation, complete, chat, vote),
             self.votes_in(observation.round),
-            must_decide=self.only_judges,
+            must_decide=self.must_decide_in(observation.round),
             wait_for_replies=wait_for_replies,
         )
 
@@ -457,6 +458,10 @@ class Agent:
             return parsed.confidence
         fork = self.verdict_fork(completion.choices[index].text or "")
         return p_accept(completion, index, fork).value
+
+    def must_decide_in(self, round_: int) -> bool:
+        """Return whether an answer of the agent without a verdict is unusable in this round."""
+        return self.only_judges or (self.is_verifier and self.protocol_handler.step(round_).must_decide)
 
     def votes_in(self, round_: int) -> int:
         """Return the number of votes to request in a round: the spec's `votes` if the agent can decide, else 1."""
