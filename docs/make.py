@@ -7,6 +7,7 @@ without the picture and the notebook, which play games.
 - `reference/commands.md`: every command with its options and examples, from the parsers.
 - `reference/tables.md`: every table and column, from the definitions of the leaderboard.
 - `reference/protocols.md`: the built-in protocols and the keys of protocol files.
+- `reference/analyzers.md`: the built-in analyzers, and the keys of analyzer files.
 - the tables of `reference/metrics.md`, from the table of metrics.
 - the outputs of `tutorials/first_experiment.ipynb`, from running its cells.
 - `terminal.svg`: a picture of two commands and their output, from a run with the `dummy` provider.
@@ -40,6 +41,7 @@ MEANINGS = {
     "benchmark": "the leaderboard's name",
     "protocol": "the protocol's name",
     "models": "the models of all agents",
+    "analyzer": "the analyzer's name",
     "ci_low": "lower end of the 95 % interval",
     "ci_high": "upper end of the 95 % interval",
     "stderr": "standard error",
@@ -96,6 +98,7 @@ def generated_pages() -> dict[str, str]:
         "reference/commands.md": commands_page(),
         "reference/tables.md": tables_page(),
         "reference/protocols.md": protocols_page(),
+        "reference/analyzers.md": analyzers_page(),
     }
 
 
@@ -127,6 +130,53 @@ def spec_page(schema: Mapping[str, Any]) -> str:
         if len(rows) > 1 or not rows[0][-1]:
             lines += [section.get("description", ""), ""]
         lines += table(("key", "type", "default", "meaning"), rows)
+    return "\n".join(lines) + "\n"
+
+
+def analyzers_page() -> str:
+    """Return the page of the built-in analyzers and all keys and variables of analyzer files."""
+    from runner.analysis.analyzer import (
+        QUESTION_VARIABLES,
+        TEMPLATE_VARIABLES,
+        analyzer_schema,
+        builtin_analyzers,
+        load_analyzer,
+    )
+
+    schema, files = analyzer_schema(), [load_analyzer(name).file for name in builtin_analyzers()]
+    lines = [
+        "# Analyzers", "", GENERATED, "",
+        "An analyzer is a YAML file with a question about transcripts. See",
+        "[Analyze transcripts](../how-to/analyze-transcripts.md).", "", "## Built-in analyzers", "",
+        *table(("name", "unit", "answers", "meaning"), [
+            (f"`{file.name}`", file.unit, ", ".join(text.partition(" (")[0] for text in file.answers), file.description)
+            for file in files
+        ]),
+        "", "## Keys", "",
+    ]  # fmt: skip
+    rows = [
+        row
+        if name != "model"
+        else (
+            "`model`",
+            "mapping",
+            "`null`",
+            f"{section['description']} The keys are those of `models.GROUP` in a [spec](spec.md#models).",
+        )
+        for name, section in schema["properties"].items()
+        for row in list(key_rows(schema, name, section, is_required=name in schema["required"]))[
+            : None if name != "model" else 1
+        ]
+    ]
+    lines += table(("key", "type", "default", "meaning"), rows)
+    for heading, variables in (("the question", QUESTION_VARIABLES), ("the template", TEMPLATE_VARIABLES)):
+        lines += ["", f"## Variables of {heading}", ""]
+        new = {
+            name: text
+            for name, text in variables.items()
+            if variables is QUESTION_VARIABLES or name not in QUESTION_VARIABLES
+        }
+        lines += table(("variable", "meaning"), ((f"`{name}`", text) for name, text in new.items()))
     return "\n".join(lines) + "\n"
 
 
@@ -235,13 +285,14 @@ def tables_page() -> str:
     import duckdb
 
     from runner.results.leaderboard.schema import (
+        ANALYZED_ROLLOUT_COLUMNS,
         COMMENTS,
         COMPARISON_COLUMNS,
         RECORD_COMMENTS,
         comments_sql,
         definitions_sql,
     )
-    from runner.results.table_columns import COLUMNS, NOTE_COLUMNS
+    from runner.results.table_columns import ANALYSIS_COLUMNS, COLUMNS, NOTE_COLUMNS
 
     about = {
         "leaderboard": "A view with a row for each run without training: accuracy, and rank or why there is no rank.",
@@ -255,6 +306,8 @@ def tables_page() -> str:
         "comparisons": "A view with a test for every two runs of the same task. Name the runs in your query.",
         "flips": "A view with a row for each datapoint that one run mostly judges right and another mostly wrong.",
         "ratings": "A view with a row for each player of a [tournament](../how-to/run-a-tournament.md) and side.",
+        "analyses": "A row for each unit that an [analysis](../how-to/analyze-transcripts.md) asks about.",
+        "analyzed_rollouts": "A view with a row for each rollout and instrument of an analysis.",
         "notes": "A row for each note that a reader wrote on a run or a game.",
         "ranks": "A row for each run with a rank.",
         "rank_tests": "A row for each test behind the ranks.",
@@ -267,6 +320,8 @@ def tables_page() -> str:
         ("messages", COLUMNS["messages"]),
         ("completions", COLUMNS["completions"]),
         ("comparisons", COMPARISON_COLUMNS),
+        ("analyses", ANALYSIS_COLUMNS),
+        ("analyzed_rollouts", {"run_id": "VARCHAR", **ANALYZED_ROLLOUT_COLUMNS}),
         ("notes", NOTE_COLUMNS),
     ):
         listed = ", ".join(f'"{column}" {kind}' for column, kind in columns.items())

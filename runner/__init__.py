@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from runner.version import __version__
 
 if TYPE_CHECKING:
+    from runner.analysis.results import AnalysisTable
     from runner.api import (
         Check,
         check,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         sample_size,
         sweep_table,
     )
+    from runner.api.analysis import analyze
     from runner.api.display import RunResult, Transcript
     from runner.api.judging import rejudge
     from runner.api.plots import Plot
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AgentRuntime",
+    "AnalysisTable",
     "BudgetExhausted",
     "CallError",
     "Check",
@@ -98,6 +101,7 @@ __all__ = [
     "UsageError",
     "Waiting",
     "__version__",
+    "analyze",
     "check",
     "compare",
     "duration",
@@ -118,6 +122,8 @@ __all__ = [
 
 if not TYPE_CHECKING:  # type checkers would otherwise accept any name
     _HOMES = {
+        "runner.analysis.results": ("AnalysisTable",),
+        "runner.api.analysis": ("analyze",),
         "runner.base.problems": ("Problem",),
         "runner.rollouts.agents.agent": ("AgentRuntime",),
         "runner.rollouts.agents.environment": ("Environment", "first_turn"),

@@ -484,6 +484,7 @@ def test_only_the_public_functions_take_the_results_folder_as_a_path() -> None:
         "api.runs": ("run", "run_sweep", "open_run", "merge"),
         "api.queries": ("query", "compare"),
         "api.judging": ("rejudge",),
+        "api.analysis": ("analyze",),
     }
     assert takers == {f"runner.{module}.{name}" for module, names in public.items() for name in names}
 

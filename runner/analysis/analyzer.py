@@ -79,7 +79,7 @@ class AnalyzerFile:
         example="channel",
     )
     question: str = option(
-        "The question, as the model and people read it. It may use the variables of `template`.",
+        "The question, as the model and people read it. It is a Jinja2 template, too.",
         example="Does {{ agent_name }} argue for {{ stance }} in all of its messages?",
     )
     answers: tuple[str, ...] = option(
@@ -123,7 +123,11 @@ class AnalyzerFile:
         example={"model": "gpt-6-luna"},
     )
     attempts: int = option(
-        "How often the model is asked again if it gives none of the answers.", default=3, minimum=1, maximum=100
+        "Maximum number of times the model is asked, including the first, until it gives one of the answers. Without "
+        "one, the unit has no answer.",
+        default=3,
+        minimum=1,
+        maximum=100,
     )
     votes: int = option("How many times the model is asked; the majority counts.", default=1, minimum=1, maximum=1000)
 

@@ -17,7 +17,6 @@ from typing import Any, Literal
 from runner.analysis.analyzer import Analyzer
 from runner.analysis.functions import CodeAnswer, answer_by_code, load_function
 from runner.analysis.instructions import render_instructions
-from runner.analysis.results import ANALYSES
 from runner.analysis.units import Unit, list_units, why_not_applicable
 from runner.base.errors import RunError, UsageError
 from runner.base.hashing import file_hash, tagged_hash
@@ -29,6 +28,7 @@ from runner.models.api_keys import KeyUse
 from runner.models.request_body import schema_parameters
 from runner.models.settings import ModelSettings
 from runner.results.folder import RunFolder
+from runner.results.table_columns import ANALYSES
 from runner.rollouts.plan import Plan
 from runner.runs.finished.reconstruction import played_plan
 from runner.spec.components import FindComponent, reject_references

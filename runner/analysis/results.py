@@ -17,22 +17,10 @@ from typing import Any, Literal
 from runner.base.errors import RunError
 from runner.base.storage.parquet import read_tables, write_parquet
 from runner.results.folder import RunFolder
-
-ANALYSES = "analyses"
-"""The subfolder of a run with the results of analyses."""
+from runner.results.table_columns import ANALYSES, ANALYSIS_COLUMNS
 
 Status = Literal["answered", "no_answer", "not_applicable", "failed"]
 """`no_answer`: the model gave none of the answers in any attempt. `failed`: the calls failed, so nothing is known."""
-
-COLUMNS = {
-    "run_id": "VARCHAR", "analyzer": "VARCHAR", "analyzer_sha256": "VARCHAR", "question_sha256": "VARCHAR",
-    "instrument": "VARCHAR", "model": "VARCHAR", "analysis_run_id": "VARCHAR", "unit_id": "VARCHAR", "unit": "VARCHAR",
-    "rollout_id": "VARCHAR", "datapoint_id": "VARCHAR", "group": "VARCHAR", "agent": "VARCHAR", "channel": "VARCHAR",
-    "round": "INTEGER", "status": "VARCHAR", "answer": "VARCHAR", "value": "DOUBLE", "reason": "VARCHAR",
-    "spans": "JSON", "votes": "JSON",
-}  # fmt: skip
-"""The columns of a table of results. `model` is `code` where a function answered. `spans` is a list of
-`{agent, channel, round, start, end, ...}` (see `TextSpan`), `votes` a list of answers."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +102,7 @@ def write_analysis(folder: RunFolder, table: AnalysisTable) -> Path:
             lines = Path(temporary) / "results.jsonl"
             lines.write_text("".join(_line(shared, result) for result in table.results), "utf-8")
             write_parquet(
-                [lines], COLUMNS, target, longest=_LONGEST_LINE, temporary=Path(temporary) / "results.parquet"
+                [lines], ANALYSIS_COLUMNS, target, longest=_LONGEST_LINE, temporary=Path(temporary) / "results.parquet"
             )
     except OSError as error:
         raise RunError(f"cannot write {target}: {error.strerror}") from error
@@ -149,8 +137,11 @@ def read_analysis(path: Path) -> AnalysisTable:
     Raises:
         RunError: the file cannot be read, or is empty.
     """
-    columns = ", ".join(f'"{name}"' for name in COLUMNS)
-    rows = [dict(zip(COLUMNS, row, strict=True)) for row in read_tables(f"SELECT {columns} FROM t", {"t": path}, {})]
+    columns = ", ".join(f'"{name}"' for name in ANALYSIS_COLUMNS)
+    rows = [
+        dict(zip(ANALYSIS_COLUMNS, row, strict=True))
+        for row in read_tables(f"SELECT {columns} FROM t", {"t": path}, {})
+    ]
     if not rows:
         raise RunError(f"{path} has no results; remove it, and analyze the run again")
     return AnalysisTable(**{name: rows[0][name] for name in _TABLE_FIELDS}, results=tuple(map(_result, rows)))

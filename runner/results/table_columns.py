@@ -40,6 +40,18 @@ OPTIONAL_COLUMNS = frozenset((
 ))  # fmt: skip
 """Columns that earlier versions did not write. A row without such a column has no value for it."""
 
+ANALYSES = "analyses"
+"""The subfolder of a run with the results of analyses: a Parquet file for each instrument."""
+
+ANALYSIS_COLUMNS = {
+    "run_id": "VARCHAR", "analyzer": "VARCHAR", "analyzer_sha256": "VARCHAR", "question_sha256": "VARCHAR",
+    "instrument": "VARCHAR", "model": "VARCHAR", "analysis_run_id": "VARCHAR", "unit_id": "VARCHAR", "unit": "VARCHAR",
+    "rollout_id": "VARCHAR", "datapoint_id": "VARCHAR", "group": "VARCHAR", "agent": "VARCHAR", "channel": "VARCHAR",
+    "round": "INTEGER", "status": "VARCHAR", "answer": "VARCHAR", "value": "DOUBLE", "reason": "VARCHAR",
+    "spans": "JSON", "votes": "JSON",
+}  # fmt: skip
+"""The columns of a table of results of an analysis, with their SQL types."""
+
 NOTE_COLUMNS = {
     "run_id": "VARCHAR", "id": "VARCHAR", "written_at": "VARCHAR", "writer": "VARCHAR", "rollout_id": "VARCHAR",
     "tags": "VARCHAR[]", "text": "VARCHAR",

@@ -10,6 +10,7 @@ from typing import Any
 import runner
 from runner import (
     AgentRuntime,
+    AnalysisTable,
     BudgetExhausted,
     CallError,
     Check,
@@ -41,6 +42,7 @@ from runner import (
     Transcript,
     UsageError,
     Waiting,
+    analyze,
     check,
     compare,
     duration,
@@ -105,6 +107,10 @@ def asked(result: RunResult, results: Path) -> tuple[float, int]:
     ((n,),) = query("SELECT n FROM leaderboard", results).fetchall()
     (judged,) = rejudge(result, {"votes": 3}, verdict="each", results=results)
     assert judged.manifest.rejudge_of is not None
+    tables: list[AnalysisTable] = analyze(
+        result, ["follow_up", "exact_quotation"], overrides={"models.analyst.provider": "dummy"}, results=results
+    )
+    assert [table.analyzer for table in tables] == ["follow_up", "exact_quotation"]
     compared: Comparison = compare(result, judged, results=results)
     assert compared.pairs[0].datapoints == len(ids)
     assert open_run(result.run_id, results).accuracy == accuracy

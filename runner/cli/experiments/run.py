@@ -178,8 +178,8 @@ class _RunCommand:
                 self._show_table()
         merges = ShardMerger(self.results, self.args, self._printed)
         merged = merges.merge_finished(self._done)
-        runs = [*drop_merged_shards(self._done, merged), *merged]
-        code = _report_unfinished(self.args, runs, self._waiting, prints_json=self._report_point is None)
+        finished_runs = [*drop_merged_shards(self._done, merged), *merged]
+        code = _report_unfinished(self.args, finished_runs, self._waiting, prints_json=self._report_point is None)
         return merges.code or code
 
     def _all_games(self) -> list[Plan]:

@@ -7,7 +7,7 @@ it needs, and its memory does not grow with the files. It cannot open other file
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ from runner.base.storage.format_versions import LEADERBOARD, refuse_newer
 from runner.base.storage.read_only_sql import Parameters, bindable, check_read_only, query_error
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.schema import (
+    ANALYZED_ROLLOUTS,
     BOARD_TABLES,
     COMMENTS,
     COMPARISON_COLUMNS,
@@ -44,7 +45,7 @@ from runner.results.leaderboard.schema import (
     definitions_sql,
     used_views_sql,
 )
-from runner.results.table_columns import COLUMNS, NOTE_COLUMNS
+from runner.results.table_columns import ANALYSES, ANALYSIS_COLUMNS, COLUMNS, NOTE_COLUMNS
 
 MEMORY = "512MB"
 """The memory limit of a query; more data is spilled to a temporary folder that is removed afterwards."""
@@ -185,6 +186,7 @@ class BoardSources:
                 return
             connection.begin()  # since each commit takes time
             allowed = [*self._create_parquet_views(connection, sql.lower()), *files]
+            allowed += self._create_analysis_views(connection, sql.lower())
             _create_comparisons_view(connection, sql.lower())
             self._create_notes_view(connection, sql.lower())
             connection.commit()
@@ -234,21 +236,30 @@ class BoardSources:
     def _create_parquet_views(self, connection: DuckDBPyConnection, query: str) -> Iterator[str]:
         """Create the tables from the runs' Parquet files, and yield these files. A table not in the query is empty."""
         for name in PARQUET_TABLES:
-            columns = ", ".join(f"{column} {kind}" for column, kind in COLUMNS[name].items())
-            connection.execute(f"CREATE SCHEMA IF NOT EXISTS empty; CREATE TABLE empty.{name} ({columns})")
+            connection.execute(
+                f"CREATE SCHEMA IF NOT EXISTS empty; CREATE TABLE empty.{name} ({_typed(COLUMNS[name])})"
+            )
             runs = self.runs() if name in query else ()
             folders = [folder for folder in runs if folder.table(name).is_file()]
             for folder in folders:
                 folder.check(folder.table(name), since_sealed=True)
             files = [duckdb_pattern(folder.table(name)) for folder in folders]
-            source = f"FROM empty.{name}"
-            if files:  # files of earlier versions lack columns, which become null
-                file_list = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
-                source += f" UNION ALL BY NAME FROM read_parquet([{file_list}], union_by_name=true, "
-                source += "hive_partitioning=false)"
             yield from files
-            connection.execute(f"CREATE VIEW {name} AS SELECT {', '.join(COLUMNS[name])} FROM ({source})")
+            _create_view_of_files(connection, name, COLUMNS[name], files)
             _add_comments(connection, name, query)
+
+    def _create_analysis_views(self, connection: DuckDBPyConnection, query: str) -> list[str]:
+        """Create the views of the analyses of all runs, and return their files. They are empty if not in the query."""
+        is_used, columns = "analy" in query, ANALYSIS_COLUMNS
+        connection.execute(f"CREATE TABLE empty.analyses ({_typed(columns)})")
+        runs = self.runs() if is_used else ()
+        paths = [path for folder in runs for path in sorted((folder.path / ANALYSES).glob("*.parquet"))]
+        files = [duckdb_pattern(path) for path in paths]
+        _create_view_of_files(connection, "analyses", columns, files)
+        connection.execute(ANALYZED_ROLLOUTS)
+        _add_comments(connection, "analyses", query)
+        _add_comments(connection, "analyzed_rollouts", query)
+        return files
 
     def _create_notes_view(self, connection: DuckDBPyConnection, query: str) -> None:
         """Create the table of notes. It has rows only if the query names it, since this reads files of all runs.
@@ -267,6 +278,23 @@ class BoardSources:
             if rows := note_rows(run):
                 lists = ", ".join(f"unnest(${i}::{kind}[])" for i, kind in enumerate(NOTE_COLUMNS.values(), 1))
                 connection.execute(f"INSERT INTO empty.notes SELECT {lists}", list(map(list, zip(*rows, strict=True))))
+
+
+def _typed(columns: Mapping[str, str]) -> str:
+    """Return columns with their types for a SQL definition."""
+    return ", ".join(f'"{column}" {kind}' for column, kind in columns.items())
+
+
+def _create_view_of_files(
+    connection: DuckDBPyConnection, name: str, columns: Mapping[str, str], files: Sequence[str]
+) -> None:
+    """Create a view of the rows of Parquet files with these columns; it is empty without files."""
+    source = f"FROM empty.{name}"
+    if files:  # files of earlier versions lack columns, which become null
+        file_list = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
+        source += f" UNION ALL BY NAME FROM read_parquet([{file_list}], union_by_name=true, hive_partitioning=false)"
+    listed = ", ".join(f'"{column}"' for column in columns)
+    connection.execute(f"CREATE VIEW {name} AS SELECT {listed} FROM ({source})")
 
 
 def _create_comparisons_view(connection: DuckDBPyConnection, query: str) -> None:

@@ -362,6 +362,24 @@ WITH shares AS ({_SHARES_SQL}), grouped AS (
 SELECT {", ".join(map(_comparison_column_sql, COMPARISON_COLUMNS))} FROM pairs;
 """
 
+ANALYZED_ROLLOUT_COLUMNS: Mapping[str, str] = {
+    "analyzer": "VARCHAR", "instrument": "VARCHAR", "units": "BIGINT", "answered": "BIGINT", "value": "DOUBLE",
+    "answers": "VARCHAR[]",
+}  # fmt: skip
+"""The columns that the view `analyzed_rollouts` adds to those of `rollouts`."""
+
+ANALYZED_ROLLOUTS = """
+CREATE VIEW analyzed_rollouts AS
+SELECT r.*, a.analyzer, a.instrument, a.units, a.answered, a.value, a.answers
+FROM rollouts r JOIN (
+    SELECT
+        run_id, rollout_id, analyzer, instrument, count(*) FILTER (status <> 'not_applicable') AS units,
+        count(answer) AS answered, avg(value) AS value, list(answer ORDER BY unit_id) AS answers
+    FROM analyses GROUP BY ALL
+) a USING (run_id, rollout_id);
+"""
+"""SQL for the rollouts with the answers of each instrument."""
+
 _VERDICT = "0: reject (the solution is wrong), 1: accept (it is right), 2: none"
 
 _TOKEN_COMMENTS = {
@@ -544,13 +562,37 @@ RECORD_COMMENTS: Mapping[str, Mapping[str, str]] = {
         "differing": "number of groups whose accuracy differs",
         "reason": "why a leaderboard does not rank one of the runs, such as copied verdicts; NULL: it ranks both",
     },
+    "analyses": {
+        "instrument": "hash of everything that answers depend on: analyzer, model, sampling parameters, parser",
+        "model": "the model that answered; `code`: a function answered",
+        "analyzer_sha256": "hash of the analyzer",
+        "question_sha256": "hash of the question, its answers, and the units to which it applies",
+        "analysis_run_id": "the run that asked the model; NULL: no model was asked",
+        "unit_id": "the unit's id: the rollout, then the agent, channel and round as far as its kind has them",
+        "unit": "game, agent, channel, message or pair",
+        "round": "the round of the message; NULL: the unit is no message and no pair",
+        "status": "answered, no_answer, not_applicable, or failed (the calls failed)",
+        "answer": "the answer; NULL: see status",
+        "value": "the number that the answer stands for, 1 for yes and 0 for no; NULL: labels, or no answer",
+        "reason": "the reason for the answer, or why there is none",
+        "spans": "parts of messages: agent, channel, round, start, end; for quotations also is_exact and the source",
+        "votes": "the answer of each vote; NULL: the model was asked once",
+    },
+    "analyzed_rollouts": {
+        "run_id": "this column and all columns of `rollouts`, then:",
+        "instrument": "see `analyses`",
+        "units": "number of the rollout's units to which the question applies",
+        "answered": "number of these with an answer",
+        "value": "the mean number of the answers; for yes and no, the share of yes; NULL: labels, or no answers",
+        "answers": "the answers in the order of unit_id; NULL: a unit without an answer",
+    },
     "notes": {
         "written_at": "time in UTC",
         "writer": "the author; NULL: unknown",
         "rollout_id": "the game that the note is about; NULL: the run",
     },
 }
-"""Comments on tables that exist only in queries: the runs' Parquet files, notes, and `comparisons`."""
+"""Comments on tables that exist only in queries: Parquet files of runs, notes, and some views."""
 
 
 def definitions_sql() -> str:
