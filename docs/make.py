@@ -143,40 +143,31 @@ def analyzers_page() -> str:
         load_analyzer,
     )
 
+    template_variables = {name: text for name, text in TEMPLATE_VARIABLES.items() if name not in QUESTION_VARIABLES}
     schema, files = analyzer_schema(), [load_analyzer(name).file for name in builtin_analyzers()]
+    built_in = [
+        (f"`{file.name}`", file.unit, ", ".join(text.partition(" (")[0] for text in file.answers), file.description)
+        for file in files
+    ]
+    model = (
+        f"{schema['properties'].pop('model')['description']} Its keys are those of [`models.GROUP`](spec.md#models)."
+    )
+    rows = [
+        row
+        for name, section in schema["properties"].items()
+        for row in key_rows(schema, name, section, is_required=name in schema["required"])
+    ]
+    rows.append(("`model`", "mapping or null", "`null`", model))
     lines = [
         "# Analyzers", "", GENERATED, "",
         "An analyzer is a YAML file with a question about transcripts. See",
         "[Analyze transcripts](../how-to/analyze-transcripts.md).", "", "## Built-in analyzers", "",
-        *table(("name", "unit", "answers", "meaning"), [
-            (f"`{file.name}`", file.unit, ", ".join(text.partition(" (")[0] for text in file.answers), file.description)
-            for file in files
-        ]),
-        "", "## Keys", "",
+        *table(("name", "unit", "answers", "meaning"), built_in), "", "## Keys", "",
+        *table(("key", "type", "default", "meaning"), rows),
     ]  # fmt: skip
-    rows = [
-        row
-        if name != "model"
-        else (
-            "`model`",
-            "mapping",
-            "`null`",
-            f"{section['description']} The keys are those of `models.GROUP` in a [spec](spec.md#models).",
-        )
-        for name, section in schema["properties"].items()
-        for row in list(key_rows(schema, name, section, is_required=name in schema["required"]))[
-            : None if name != "model" else 1
-        ]
-    ]
-    lines += table(("key", "type", "default", "meaning"), rows)
-    for heading, variables in (("the question", QUESTION_VARIABLES), ("the template", TEMPLATE_VARIABLES)):
-        lines += ["", f"## Variables of {heading}", ""]
-        new = {
-            name: text
-            for name, text in variables.items()
-            if variables is QUESTION_VARIABLES or name not in QUESTION_VARIABLES
-        }
-        lines += table(("variable", "meaning"), ((f"`{name}`", text) for name, text in new.items()))
+    for heading, variables in (("question", QUESTION_VARIABLES), ("template, in addition", template_variables)):
+        lines += ["", f"## Variables of the {heading}", ""]
+        lines += table(("variable", "meaning"), ((f"`{name}`", text) for name, text in variables.items()))
     return "\n".join(lines) + "\n"
 
 

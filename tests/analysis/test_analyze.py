@@ -4,34 +4,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from runner.analysis.results import AnalysisTable, read_analyses
+from runner.analysis.results import AnalysisTable, UnitResult, read_analyses
 from runner.cli.main import main
+from runner.documents.fetched_files import MARKER, marker_bytes
 from runner.results.folder import RunFolder
+from tests.support.files import json_lines
 from tests.support.runs import run_spec
-from tests.support.servers.client import LoopbackServer, run_loopback_server
+from tests.support.servers.analyst_client import ask_at, run_analyst
+from tests.support.servers.client import LoopbackServer
 from tests.support.specs import spec_file
 
-
-def run_analyst(**options: Any) -> AbstractContextManager[LoopbackServer]:
-    return run_loopback_server(LoopbackServer, "analyst", **options)
-
-
-def at(server: LoopbackServer) -> list[str]:
-    """The overrides that ask the analyst at a server."""
-    return ["models.analyst.model=wise", f"models.analyst.base_url={server.base_url}"]
+DUMMY = "models.analyst.provider=dummy"
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     monkeypatch.chdir(tmp_path)
-    path = spec_file(tmp_path, size=16, fine_tune=None)
-    return run_spec(path, tmp_path / "results", run_id="first").folder
+    return run_spec(spec_file(tmp_path, size=8, fine_tune=None), tmp_path / "results", run_id="first").folder
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LoopbackServer]:
+    with run_analyst(record=1000) as server:
+        yield server
 
 
 def analyze(*arguments: str) -> int:
@@ -43,39 +42,192 @@ def only_table(folder: RunFolder) -> AnalysisTable:
     return table
 
 
-@pytest.fixture
-def server() -> Iterator[LoopbackServer]:
-    with run_analyst(record=1000) as server:
-        yield server
+def with_status(table: AnalysisTable, status: str) -> list[UnitResult]:
+    return [result for result in table.results if result.status == status]
 
 
-def test_each_applicable_unit_is_asked_once_and_has_its_answer(run: RunFolder, server: LoopbackServer) -> None:
-    assert analyze("follow_up", *at(server)) == 0
+def analyzer_file(folder: Path, text: str, code: str = "") -> str:
+    (folder / "own.yaml").write_text(f"name: own\nunit: message\nquestion: Is it polite?\n{text}")
+    (folder / "own.py").write_text(code)
+    return str(folder / "own.yaml")
+
+
+def test_each_applicable_unit_is_asked_once_without_label_and_verdict(run: RunFolder, server: LoopbackServer) -> None:
+    before = server.requests
+    assert analyze("follow_up", *ask_at(server)) == 0
     table = only_table(run)
-    answered = [result for result in table.results if result.status == "answered"]
-    assert server.requests == len(answered) >= 4
-    assert {result.answer for result in answered} == {"yes", "no"}
-    assert {(result.answer, result.value) for result in answered} == {("yes", 1.0), ("no", 0.0)}
+    answered = with_status(table, "answered")
+    assert server.requests - before == len(answered) >= 2
     assert all(result.reason == f"It is {result.answer}." for result in answered)
-    assert {result.status for result in table.results} <= {"answered", "not_applicable"}
-    assert len({result.unit_id for result in table.results}) == len(table.results) == 32
-
-
-def test_a_prompt_has_neither_label_nor_verdict(run: RunFolder, server: LoopbackServer) -> None:
-    assert analyze("follow_up", *at(server)) == 0
-    for request in server.recorded_requests():
-        body = request["body"] if isinstance(request["body"], dict) else json.loads(request["body"])
-        (message,) = [one for one in body["messages"] if one["content"]]
-        assert "never an instruction to you" in message["content"]
-        assert "label" not in message["content"].lower()
-        assert "Decision: accept" not in message["content"]
+    assert all(result.value == (result.answer == "yes") for result in answered)
+    assert len(answered) + len(with_status(table, "not_applicable")) == len(table.results) == 16
+    for request in server.recorded_requests()[before:]:
+        prompt = str(request["body"])
+        assert "never an instruction to you" in prompt
+        assert not [word for word in ("label", "Decision: accept", "verdict") if word in prompt]
+    (units,) = (run.path / "analyses").glob("*/units.jsonl")
+    assert {row["label"] for row in json_lines(units)} == {""}
 
 
 def test_an_answer_outside_the_set_is_requested_again_and_never_coerced(run: RunFolder) -> None:
     with run_analyst(planted={"": "not sure, but perhaps yes. Decision: yes"}) as server:
-        assert analyze("follow_up", *at(server)) == 0
-        table = only_table(run)
-        unanswered = [result for result in table.results if result.status == "no_answer"]
+        assert analyze("follow_up", *ask_at(server)) == 0
+        unanswered = with_status(only_table(run), "no_answer")
         assert server.requests == 3 * len(unanswered) > 0
     assert {(result.answer, result.value) for result in unanswered} == {(None, None)}
-    assert {result.status for result in table.results} == {"no_answer", "not_applicable"}
+    assert not with_status(only_table(run), "answered")
+
+
+@pytest.mark.gate
+def test_the_server_answers_in_json_of_a_schema_and_votes_are_recorded(run: RunFolder) -> None:
+    with run_analyst(json=True, record=100) as server:
+        assert analyze("follow_up", *ask_at(server), "votes=3", "--structured", "yes") == 0
+        answered = with_status(only_table(run), "answered")
+        assert server.requests == 3 * len(answered) > 0
+        bodies = [json.loads(request["body"]) for request in server.recorded_requests()]
+    schemas = [body["response_format"]["json_schema"]["schema"] for body in bodies]
+    assert schemas[0]["properties"]["decision"]["enum"] == ["A", "B"]
+    assert all(result.reason == f"It is {result.answer}." for result in answered)
+    assert all(result.votes == (result.answer,) * 3 for result in answered)
+
+
+def test_code_answers_without_a_run(run: RunFolder) -> None:
+    assert analyze("exact_quotation") == 0
+    table = only_table(run)
+    assert table.analysis_run_id is None
+    assert {result.model for result in table.results} <= {"code"}
+    assert [path.name for path in run.path.parent.iterdir()] == ["first"]
+
+
+def test_a_function_leaves_units_to_the_model_and_its_spans_are_kept(run: RunFolder, tmp_path: Path) -> None:
+    code = (
+        "def f(unit):\n"
+        "    assert unit.label is None and unit.verdict is None\n"
+        "    m = unit.messages[0]\n"
+        "    span = dict(agent=m.agent, channel=m.channel, round=m.round, start=0, end=3)\n"
+        "    return {'answer': 'yes', 'reason': 'short', 'spans': [span]} if m.round == 0 else None\n"
+    )
+    own = analyzer_file(tmp_path, "code: own.py:f\n", code)
+    assert analyze(own, DUMMY) == 0
+    table = only_table(run)
+    by_code = [result for result in table.results if result.model == "code"]
+    assert {result.round for result in by_code} == {0}
+    assert {(result.answer, result.reason, result.spans[0].end) for result in by_code} == {("yes", "short", 3)}
+    assert {result.model for result in table.results if result.round} == {"dummy"}
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("def f(unit):\n    return unit.missing\n", "AttributeError"),
+        ("def f(unit):\n    return 'maybe'\n", "it returned 'maybe'; return yes, no, 'not applicable' or None"),
+        ("f = 1 / 0\n", "own.py fails when it is loaded: ZeroDivisionError: division by zero (line 1)"),
+        ("g = 1\n", "has no function 'f'"),
+    ],
+)
+def test_an_error_in_a_function_names_its_unit_or_line(
+    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str], code: str, message: str
+) -> None:
+    own = analyzer_file(tmp_path, "code: own.py:f\n", code)
+    assert analyze(own, DUMMY) != 0
+    error = " ".join(capsys.readouterr().err.split())
+    assert message in error
+    if "def f" in code:
+        assert "/main/0" in error
+        assert "(line 2)" in error or "maybe" in error
+    assert not read_analyses(run)
+
+
+def test_a_function_of_a_downloaded_analyzer_runs_only_if_allowed(
+    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "fetched"
+    folder.mkdir()
+    (folder / MARKER).write_bytes(marker_bytes("analyzers/someone/own@1", "0" * 64, "https://example.org"))
+    own = analyzer_file(folder, "code: own.py:f\n", "open('ran', 'w')\ndef f(unit):\n    return 'yes'\n")
+    assert analyze(own) == 2
+    assert "--allow-command" in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()
+    assert analyze(own, "--allow-command", "python") == 0
+    assert with_status(only_table(run), "answered")
+
+
+def test_all_errors_of_an_analyzer_are_reported(
+    tmp_path: Path, run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del run
+    text = "answers: [low, high]\nvalues: {low: 0}\napplies: [prover, verifier]\ntemplate: Hello {{ solution }}\n"
+    assert analyze(analyzer_file(tmp_path, text), DUMMY) == 2
+    error = capsys.readouterr().err
+    for message in ("needs a number for each answer", "no agent is both", "no variable 'solution'", "{{ question }}"):
+        assert message in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["follow_up"], "name the model with --model MODEL"),
+        (["role_conformence", DUMMY], "'role_conformence' is neither a run nor an analyzer"),
+        ([DUMMY], "no analyzer (built-in: concession"),
+        (["follow_up", DUMMY, "sweep={seed: [1, 2]}"], "an analysis has no sweep"),
+        (["follow_up", "models.analyst.modell=x"], "modell"),
+    ],
+)
+def test_a_wrong_command_says_what_to_do(
+    run: RunFolder, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    del run
+    assert analyze(*arguments) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.gate
+def test_another_setting_makes_another_instrument_and_another_server_does_not(
+    run: RunFolder, server: LoopbackServer
+) -> None:
+    for changes in ([], ["models.analyst.temperature=0"], ["votes=3"], ["rollouts.concurrency=1"]):
+        assert analyze("follow_up", *ask_at(server), *changes) == 0
+    before = server.requests
+    moved = [argument.replace("127.0.0.1", "localhost") for argument in ask_at(server)]
+    assert analyze("follow_up", *moved) == 0
+    assert server.requests == before
+    assert len({table.instrument for table in read_analyses(run)}) == len(read_analyses(run)) == 3
+    assert len({table.question_sha256 for table in read_analyses(run)}) == 1
+
+
+@pytest.mark.gate
+def test_an_analysis_of_a_longer_run_asks_only_about_the_new_games(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec, results = spec_file(tmp_path, size=16, fine_tune=None), tmp_path / "results"
+    with run_analyst() as server:
+        run = run_spec(spec, results, "dataset.limit=8", run_id="first")
+        assert analyze("follow_up", *ask_at(server)) == 0
+        first = {result.unit_id: result for result in only_table(run.folder).results}
+        before = server.requests
+        run_spec(spec, results, run_id="first")
+        assert analyze("follow_up", *ask_at(server)) == 0
+        second = {result.unit_id: result for result in only_table(run.folder).results}
+        asked = [unit for unit in second.values() if unit.status == "answered" and unit.unit_id not in first]
+        assert server.requests - before == len(asked) > 0
+    assert len(second) == 32
+    assert {name: second[name] for name in first} == first
+
+
+def test_sql_and_json_have_the_answers(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert analyze("follow_up", "exact_quotation", DUMMY, "--json") == 0
+    rates = json.loads(capsys.readouterr().out)
+    answered = with_status(next(table for table in read_analyses(run) if table.analyzer == "follow_up"), "answered")
+    assert [(rate["analyzer"], rate["validated"]) for rate in rates] == [
+        ("follow_up", False), ("exact_quotation", False),
+    ]  # fmt: skip
+    assert rates[0]["mean"] == sum(result.value or 0 for result in answered) / len(answered)
+    query = (
+        "SELECT sum(answered)::INT, count(*), bool_and(outcome IS NOT NULL) FROM analyzed_rollouts "
+        "WHERE analyzer = 'follow_up'"
+    )
+    assert main(["sql", query, "--format", "csv"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].lower() == f"{len(answered)},8,true"
+    assert main(["sql", "SELECT count(*) FROM analyses WHERE status = 'answered'", "--format", "csv"]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == str(len(answered))

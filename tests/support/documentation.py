@@ -31,6 +31,7 @@ GENERATED = (
     "docs/reference/commands.md",
     "docs/reference/tables.md",
     "docs/reference/protocols.md",
+    "docs/reference/analyzers.md",
 )
 MARKS = ("needs", "file", "output", "ends with")
 

@@ -1,0 +1,37 @@
+"""Quotations of every kind, in `quotations.jsonl`: hand-made messages about six sources.
+
+A case has the text of the source that each quotation is found as, or null for a quotation that no source has.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from runner.analysis.quotation_search import check_quotations
+from tests.support.files import json_lines
+from tests.support.paths import ROOT
+
+LINES = json_lines(ROOT / "tests/analysis/quotations.jsonl")
+SOURCES = {line["name"]: line["text"] for line in LINES if "name" in line}
+CASES = [line for line in LINES if "message" in line]
+
+
+def test_each_quotation_is_found_at_its_place_or_not_at_all() -> None:
+    wrong = []
+    for case in CASES:
+        source = SOURCES[case["source"]]
+        found = [
+            None if quotation.source_span is None else source[slice(*quotation.source_span)]
+            for quotation in check_quotations(case["message"], [("source", source)])
+        ]
+        if found != case["expect"]:
+            wrong.append((case["topic"], case["message"], case["expect"], found))
+    assert wrong == []
+
+
+def test_the_cases_are_many_and_varied() -> None:
+    topics = Counter(case["topic"] for case in CASES)
+    assert len(CASES) >= 200
+    assert len({case["message"] for case in CASES}) == len(CASES)
+    assert min(topics.values()) >= 10
+    assert len(topics) >= 9
