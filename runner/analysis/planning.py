@@ -28,6 +28,7 @@ from runner.models.api_keys import KeyUse
 from runner.models.request_body import schema_parameters
 from runner.models.settings import ModelSettings
 from runner.results.folder import RunFolder
+from runner.results.manifest import PLAYED
 from runner.results.table_columns import ANALYSES
 from runner.rollouts.plan import Plan
 from runner.runs.finished.reconstruction import played_plan
@@ -102,7 +103,7 @@ class DecidedUnits:
     reasons: dict[str, str] = field(default_factory=dict)
     """Why the question does not apply, by unit id."""
     lost_games: int = 0
-    """The number of games without units, because their calls failed or they are not finished."""
+    """The number of games without units, because their calls failed."""
 
     @property
     def open_units(self) -> list[Unit]:
@@ -126,10 +127,12 @@ class PlannedAnalysis:
     @property
     def notes(self) -> list[str]:
         """The notes to show before the analysis."""
-        lost = self.decided.lost_games
-        return [
-            f"{counted(lost, 'game')} of {self.folder.run_id} left out: not finished, or their calls failed"
-        ] * bool(lost)
+        run_id, lost, notes = self.folder.run_id, self.decided.lost_games, []
+        if lost:
+            notes.append(f"{counted(lost, 'game')} of {run_id} left out, because their calls failed")
+        if (status := self.folder.manifest().status) not in PLAYED:
+            notes.append(f"{run_id} is {status}, so only the games that it has finished are analyzed")
+        return notes
 
 
 def decide_units(folder: RunFolder, analyzer: Analyzer, allowed: Collection[KeyUse] = ()) -> DecidedUnits:
@@ -144,10 +147,9 @@ def decide_units(folder: RunFolder, analyzer: Analyzer, allowed: Collection[KeyU
         DecidedUnits(),
         played_plan(folder, trusts_manifest=True),
     )
-    lost, games = list[str](), set[str]()
+    lost: list[str] = []
     for unit in list_units(folder, analyzer, plan, lambda rollout: lost.append(rollout.job.rollout_id)):
         decided.units.append(unit)
-        games.add(unit.rollout_id)
         reason = why_not_applicable(unit, analyzer)
         if reason is not None:
             decided.reasons[unit.id] = reason

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from runner.base.errors import RunError
 from runner.base.storage.parquet import read_tables, write_parquet
+from runner.base.storage.safe_files import create
 from runner.results.folder import RunFolder
 from runner.results.table_columns import ANALYSES, ANALYSIS_COLUMNS
 
@@ -100,7 +101,8 @@ def write_analysis(folder: RunFolder, table: AnalysisTable) -> Path:
     try:
         with TemporaryDirectory(prefix=".table-", dir=target.parent) as temporary:
             lines = Path(temporary) / "results.jsonl"
-            lines.write_text("".join(_line(shared, result) for result in table.results), "utf-8")
+            with create(lines) as file:
+                file.writelines(_line(shared, result) for result in table.results)
             write_parquet(
                 [lines], ANALYSIS_COLUMNS, target, longest=_LONGEST_LINE, temporary=Path(temporary) / "results.parquet"
             )
@@ -109,12 +111,12 @@ def write_analysis(folder: RunFolder, table: AnalysisTable) -> Path:
     return target
 
 
-def _line(shared: Mapping[str, Any], result: UnitResult) -> str:
+def _line(shared: Mapping[str, Any], result: UnitResult) -> bytes:
     row = {**shared, **{field.name: getattr(result, field.name) for field in fields(UnitResult)}}
     row["spans"] = [
         {name: value for name, value in asdict(span).items() if value is not None} for span in result.spans
     ] or None
-    return json.dumps(row) + "\n"
+    return json.dumps(row).encode() + b"\n"
 
 
 def analysis_files(folder: RunFolder) -> list[Path]:

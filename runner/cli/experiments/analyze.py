@@ -62,7 +62,7 @@ def execute(args: argparse.Namespace) -> int:
     folders, analyzers, overrides = _read_arguments(args)
     planned = _plan(args, folders, analyzers, overrides)
     points = {SpecPoint("the analysis", analysis.plan): analysis for analysis in planned if analysis.plan is not None}
-    for line in dict.fromkeys(line for analysis in planned for line in analysis.notes):
+    for line in () if args.quiet else dict.fromkeys(line for analysis in planned for line in analysis.notes):
         note(f"note: {line}")
     check_run_options(args, len(points))
     tables = _Tables()
@@ -98,15 +98,16 @@ def _read_arguments(args: argparse.Namespace) -> tuple[list[RunFolder], list[Ana
     builtin = builtin_analyzers()
     names, overrides = split_arguments(args.spec_arguments, kind="run", hint="list the runs with `nip-run runs`")
     analyzers = [name for name in names if name in builtin or name.endswith((".yaml", ".yml"))]
-    folders = [_find_run(name, results, builtin) for name in names if name not in analyzers]
+    runs = (_find_run(name, results, builtin) for name in names if name not in analyzers)
+    folders = list(dict.fromkeys(runs))
     if not folders or not analyzers:
         missing = "run" if not folders else f"analyzer (built-in: {comma_join(builtin)}; or a .yaml file)"
         raise UsageError(f"no {missing} given; write nip-run analyze RUN ANALYZER")
     if args.model:
         overrides.append(f"models.analyst.model={json.dumps(args.model)}")
     # Messages tell the user how to resume with the same arguments, but `last` names another run once this one started.
-    runs = [str(folder.path) if folder != results.run(folder.run_id) else folder.run_id for folder in folders]
-    args.spec_arguments = [*runs, *analyzers, *overrides]
+    ids = [str(folder.path) if folder != results.run(folder.run_id) else folder.run_id for folder in folders]
+    args.spec_arguments = [*ids, *analyzers, *overrides]
     return folders, [load_analyzer(name) for name in dict.fromkeys(analyzers)], overrides
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from tests.support.servers import frame
-from tests.support.servers.frame import Answer, Request, digest_of, run_server
+from tests.support.servers.frame import Answer, Request, digest_of, error, run_server
 
 ANSWER = re.compile(r"^([A-Z])\) (.*)$", re.MULTILINE)
 
@@ -29,14 +30,19 @@ class Options(frame.Options):
     json: bool = False
     """Whether replies are JSON if the request has a schema."""
 
+    def kinds(self) -> Collection[str]:
+        return ("server_error",)
+
 
 class Server(frame.Server):
     options: Options
 
     async def complete(self, request: Request) -> Answer:
         body, digest = request.json(), digest_of(request.body)
-        self.count_attempt(digest)
-        self.kinds["answer"] += 1
+        fault = self.fault(0, digest, self.count_attempt(digest))
+        self.kinds[fault or "answer"] += 1
+        if fault is not None:
+            return error(500, "The server had an error", kind="server_error")
         text = self._text(body["messages"][0]["content"], digest, is_json="response_format" in body)
         message = {"role": "assistant", "content": text, "refusal": None}
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}

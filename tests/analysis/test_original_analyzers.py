@@ -1,0 +1,135 @@
+"""The four analyzers of the paper's code: the same agents, channels and messages, with the corrections of the docs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from runner.analysis.analyzer import load_analyzer
+from runner.analysis.results import read_analyses
+from runner.analysis.units import Unit, list_units, why_not_applicable
+from runner.cli.main import main
+from runner.results.folder import RunFolder
+from tests.support.runs import run_spec, table
+from tests.support.servers.analyst_client import ask_at, run_analyst
+from tests.support.specs import spec_file
+
+ORIGINAL = ("role_conformance", "direct_quotation", "exact_quotation", "follow_up")
+UNREADABLE = "returns x + 3."
+"""Part of the material of the games about which the planted analyst says something else than an answer."""
+
+
+class Game(NamedTuple):
+    """What the original's rules say about a protocol."""
+
+    prover_pairs: tuple[tuple[str, str], ...]
+    """(agent, channel) of the channels where a prover may write."""
+    other_pairs: tuple[tuple[str, str], ...]
+    """The other pairs of an agent and a channel that it sees and may write to; only follow-up considers these."""
+    agents: tuple[str, ...]
+    stances: Mapping[str, str]
+
+
+TWO_CHANNELS = (("prover0", "prover0_channel"), ("prover1", "prover1_channel"))
+GAMES = {
+    "nip": Game((("prover", "main"),), (("verifier", "main"),), ("prover", "verifier"), {"prover": "accept"}),
+    "debate": Game(
+        TWO_CHANNELS,
+        (("verifier", "prover0_channel"), ("verifier", "prover1_channel")),
+        ("prover0", "prover1", "verifier"),
+        {"prover0": "reject", "prover1": "accept"},
+    ),
+    "adp": Game((("prover", "main"),), (("verifier", "main"),), ("prover", "verifier"), {"prover": "accept"}),
+}
+
+
+def play(folder: Path, protocol: str, size: int) -> RunFolder:
+    game = GAMES[protocol]
+    agents: dict[str, Any] = {"prover": None} | {name: {"model": "m"} for name in game.agents}
+    changes = {"protocol": {"use": protocol, "max_message_rounds": None}, "agents": agents, "fine_tune": None}
+    prompts = f"prompts/code_validation/{protocol}"
+    path = spec_file(folder / protocol, size=size, prompts=prompts, name=protocol, **changes)
+    return run_spec(path, folder / "results", run_id=protocol).folder
+
+
+def expected_units(run: RunFolder, protocol: str, analyzer: str) -> Iterator[tuple[str, list[str], bool]]:
+    """Yield the id, the texts and whether the question applies, for each unit by the original's rules and corrections.
+
+    They are computed from the tables of the run.
+    """
+    game = GAMES[protocol]
+    pairs = (*game.prover_pairs, *(game.other_pairs if analyzer == "follow_up" else ()))
+    messages = table(run.path, "messages")
+    for rollout in table(run.path, "rollouts"):
+        rows = [row for row in messages if row["rollout_id"] == rollout["rollout_id"]]
+        for agent, channel in pairs:
+            heard = []
+            for number in range(rollout["rounds"]):
+                said = [row for row in rows if (row["round"], row["channel"]) == (number, channel) and row["content"]]
+                if not said:
+                    break
+                heard += said
+            own = [row["round"] for row in heard if row["agent"] == agent]
+            others = [row["round"] for row in heard if row["agent"] != agent]
+            applies = bool(own) and (analyzer != "follow_up" or bool(others and min(others) < max(own)))
+            yield f"{rollout['rollout_id']}/{agent}/{channel}", [row["content"] for row in heard], applies
+
+
+def units_of(run: RunFolder, analyzer: str) -> list[Unit]:
+    return list(list_units(run, load_analyzer(analyzer)))
+
+
+@pytest.mark.parametrize("protocol", ["nip", pytest.param("debate", marks=pytest.mark.gate), "adp"])
+def test_pairs_messages_and_masks_are_those_of_the_original(tmp_path: Path, protocol: str) -> None:
+    run = play(tmp_path, protocol, 10)
+    for name in ORIGINAL:
+        analyzer, units = load_analyzer(name), units_of(run, name)
+        found = [
+            (unit.id, [message.text for message in unit.messages], why_not_applicable(unit, analyzer) is None)
+            for unit in units
+        ]
+        assert sorted(found) == sorted(expected_units(run, protocol, name))
+        assert {(unit.agent, unit.stance) for unit in units if unit.role == "prover"} == set(
+            GAMES[protocol].stances.items()
+        )
+
+
+@pytest.mark.full
+def test_four_analyzers_on_100_games(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sizes = {"nip": 40, "debate": 30, "adp": 30}
+    runs = {protocol: play(tmp_path, protocol, size) for protocol, size in sizes.items()}
+    assert sum(len(table(run.path, "rollouts")) for run in runs.values()) == 100
+    with run_analyst(planted={UNREADABLE: "not sure"}, record=10_000) as server:
+        assert main(["analyze", *runs, *ORIGINAL, *ask_at(server), "-q"]) == 0
+        prompts = [json.loads(request["body"])["messages"][0]["content"] for request in server.recorded_requests()]
+    by_unit = {
+        (analysis.analyzer, result.unit_id): result
+        for run in runs.values()
+        for analysis in read_analyses(run)
+        for result in analysis.results
+    }
+    asked = 0
+    for protocol, run in runs.items():
+        for name in ORIGINAL:
+            columns = {unit.id: str(unit.columns["question"]) for unit in units_of(run, name)}
+            for unit_id, texts, applies in expected_units(run, protocol, name):
+                result = by_unit.pop((name, unit_id))
+                is_unreadable = UNREADABLE in columns[unit_id]
+                if not applies:
+                    assert result.status == "not_applicable"
+                elif name == "exact_quotation":
+                    assert result.status == "not_applicable"  # the dummy model quotes nothing
+                else:
+                    assert result.status == ("no_answer" if is_unreadable else "answered")
+                    asked += 3 if is_unreadable else 1
+                    assert any(all(text.strip() in prompt for text in texts) for prompt in prompts)
+    assert by_unit == {}
+    assert len(prompts) == asked > 100
+    conforming = [prompt for prompt in prompts if "was assigned one position" in prompt]
+    assert {"to reject" in prompt for prompt in conforming} == {False, True}
+    assert all("Write f(x)" in prompt and "def f(x)" in prompt for prompt in conforming)
