@@ -144,7 +144,9 @@ def test_a_function_of_a_downloaded_analyzer_runs_only_if_allowed(
     folder = tmp_path / "fetched"
     folder.mkdir()
     (folder / MARKER).write_bytes(marker_bytes("analyzers/someone/own@1", "0" * 64, "https://example.org"))
-    own = analyzer_file(folder, "code: own.py:f\n", "open('ran', 'w')\ndef f(unit):\n    return 'yes'\n")
+    own = analyzer_file(
+        folder, "code: own.py:f\n", "import pathlib\npathlib.Path('ran').touch()\ndef f(unit):\n    return 'yes'\n"
+    )
     assert analyze(own) == 2
     assert "--allow-command" in capsys.readouterr().err
     assert not (tmp_path / "ran").exists()

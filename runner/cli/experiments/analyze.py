@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from runner.base.errors import UsageError
-from runner.base.text import comma_join, did_you_mean
+from runner.base.text import comma_join, did_you_mean, shortened
 from runner.cli.arguments import RUN_HELP, add_trust_options
 from runner.cli.experiments.question_page import add_page_options
 from runner.cli.startup import load_scipy_with_one_thread
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from runner.results.folder import RunFolder
     from runner.results.leaderboard.results_folder import Results
     from runner.runs.finished.result import FinishedRun
+
+
+MAX_ANSWER = 24
+"""Maximum number of characters of an answer in the table."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -172,7 +176,7 @@ class _Tables:
 
 def _row(rate: AnalysisRates) -> tuple[str, ...]:
     counts = [str(rate.statuses.get(status, 0)) for status in ("no_answer", "not_applicable", "failed")]
-    answers = ", ".join(f"{answer}: {count}" for answer, count in rate.answers.items())
+    answers = ", ".join(f"{shortened(answer, MAX_ANSWER)}: {count}" for answer, count in rate.answers.items())
     mean = "-" if rate.mean is None else f"{rate.mean:.3f}"
     models = comma_join(rate.models) or "-"
     return rate.run_id, rate.analyzer, rate.instrument, models, str(rate.asked), mean, answers or "-", *counts
