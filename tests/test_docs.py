@@ -19,13 +19,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from runner.analysis.analyzer import analyzer_schema
 from runner.base.exit_codes import ExitCode
 from runner.cli.command_line import load_command
 from runner.cli.commands import COMMANDS
 from runner.game.prompts.templates import VARIABLES
-from runner.results.leaderboard.schema import COMPARISON_COLUMNS, definitions_sql
+from runner.results.leaderboard.schema import ANALYZED_ROLLOUTS, COMPARISON_COLUMNS, definitions_sql
 from runner.results.metric_definitions import METRICS
-from runner.results.table_columns import COLUMNS, NOTE_COLUMNS
+from runner.results.table_columns import ANALYSIS_COLUMNS, COLUMNS, NOTE_COLUMNS
 from runner.spec.schemas import experiment_schema
 from tests.support.documentation import (
     GENERATED,
@@ -112,6 +113,9 @@ def test_every_spec_of_the_pages_is_there(path: str) -> None:
 @pytest.mark.parametrize("block", all_blocks("yaml"), ids=lambda block: block[:30])
 def test_every_yaml_of_the_pages_has_known_keys(block: str) -> None:
     data = yaml.safe_load(block)
+    if "question" in data:
+        assert set(data) <= keys(analyzer_schema())
+        return
     protocol = "cycle" in data or "parameters" in data
     known = keys(experiment_schema()) if not protocol else None
     for name, value in data.items():
@@ -311,10 +315,11 @@ def test_every_question_of_the_pages_has_an_answer(sql: str) -> None:
     connection = duckdb.connect(":memory:")
     connection.execute(definitions_sql())
     tables = {name: COLUMNS[name] for name in ("messages", "completions")}
-    tables |= {"comparisons": COMPARISON_COLUMNS, "notes": NOTE_COLUMNS}
+    tables |= {"comparisons": COMPARISON_COLUMNS, "notes": NOTE_COLUMNS, "analyses": ANALYSIS_COLUMNS}
     for name, kinds in tables.items():
-        columns = ", ".join(f"{column} {kind}" for column, kind in kinds.items())
+        columns = ", ".join(f'"{column}" {kind}' for column, kind in kinds.items())
         connection.execute(f"CREATE TABLE {name} ({columns})")
+    connection.execute(ANALYZED_ROLLOUTS)
     connection.execute(sql)
     connection.close()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from runner.base.errors import (
@@ -14,7 +16,7 @@ from runner.game.protocols.answer_parser import parse_answer
 from runner.game.protocols.loader import builtin_names, load_protocol
 from runner.game.protocols.protocol import Decision
 from runner.game.protocols.rounds import episode_rewards
-from tests.support.games import LENIENT, STRICT, make_undecided_speaker, play_game
+from tests.support.games import LENIENT, STRICT, load_protocol_text, make_undecided_speaker, play_game
 
 # Decisions and rewards
 
@@ -118,3 +120,23 @@ def test_the_lenient_format_forgives_marks_and_not_two_verdicts(text: str, decis
             parse_answer(protocol, "verifier", 0, text, LENIENT)
     else:
         assert parse_answer(protocol, "verifier", 0, text, LENIENT).decision == decision
+
+
+MUST_DECIDE = """\
+name: own
+agents:
+  prover: {role: prover, human_name: P}
+  judge: {role: verifier, human_name: J}
+channels: {main: {members: [prover, judge]}}
+cycle:
+  - {speak: {%s: [main]}, must_decide: true%s}
+  - speak: {judge: [main]}
+parameters: {max_message_rounds: 2}
+"""
+
+
+@pytest.mark.parametrize("words", [("prover", ""), ("judge", ", may_decide: false")])
+def test_a_step_that_must_decide_needs_a_verifier_that_may(tmp_path: Path, words: tuple[str, str]) -> None:
+    with pytest.raises(SpecError, match="nobody may decide in this step"):
+        load_protocol_text(tmp_path, MUST_DECIDE % words)
+    assert load_protocol_text(tmp_path, MUST_DECIDE % ("judge", "")).step(0).must_decide
