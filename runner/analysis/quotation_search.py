@@ -50,7 +50,8 @@ class CheckedQuotation:
 
 
 _FENCE = re.compile(
-    r"[ \t]*(?P<mark>`{3,}|~{3,})[^\n]*\n(?P<text>.*?)(?:^[ \t]*(?P=mark)[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
+    r"[ \t]*(?P<mark>`{3,}|~{3,})[^\n]*\n(?P<text>.*?)(?:^[ \t]*(?P=mark)[`~]*[ \t]*(?=\n|\Z)|\Z)",
+    re.MULTILINE | re.DOTALL,
 )
 _BLOCK = re.compile(r"(?:[ \t]{0,3}>[^\n]*(?:\n|\Z))+")
 _BLOCK_MARK = re.compile(r"^[ \t]{0,3}(?:>[ \t]?)+", re.MULTILINE)

@@ -249,8 +249,10 @@ class BoardSources:
             _add_comments(connection, name, query)
 
     def _create_analysis_views(self, connection: DuckDBPyConnection, query: str) -> list[str]:
-        """Create the views of the analyses of all runs, and return their files. They are empty if not in the query."""
+        """Create the views of the analyses of all runs if the query may use them, and return their files."""
         is_used, columns = "analy" in query, ANALYSIS_COLUMNS
+        if not is_used and not _CATALOG.search(query):
+            return []
         connection.execute(f"CREATE TABLE empty.analyses ({_typed(columns)})")
         runs = self.runs() if is_used else ()
         paths = [path for folder in runs for path in sorted((folder.path / ANALYSES).glob("*.parquet"))]
