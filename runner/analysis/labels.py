@@ -21,7 +21,7 @@ class Label:
     """One of the analyzer's answers; None if the reader took the label back."""
     reader: str
     time: str
-    """When the answer was given, in UTC, such as 2026-01-31T09:30:00Z."""
+    """The time of the answer in UTC, such as 2026-01-31T09:30:00Z."""
     analyzer: str
     analyzer_sha256: str
     question_sha256: str
