@@ -29,8 +29,8 @@ _STATUSES: dict[Outcome, Status] = {
 }
 
 
-class ModelAnswers(NamedTuple):
-    """What a model answered about one unit."""
+class UnitAnswer(NamedTuple):
+    """The answer about one unit, of a model or a function, or the status without one."""
 
     status: Status
     answer: str | None = None
@@ -53,35 +53,36 @@ def collect_results(planned: PlannedAnalysis, run: RunFolder | None) -> Analysis
     )  # fmt: skip
 
 
-def _result(planned: PlannedAnalysis, unit: Unit, answers: dict[str, ModelAnswers]) -> UnitResult:
+def _result(planned: PlannedAnalysis, unit: Unit, answers: dict[str, UnitAnswer]) -> UnitResult:
     by_code, reason = planned.decided.answers.get(unit.id), planned.decided.reasons.get(unit.id)
     spans = () if by_code is None else by_code.spans
     model = planned.model
     if reason is not None:
-        found = ModelAnswers("not_applicable", reason=reason)
+        unit_answer = UnitAnswer("not_applicable", reason=reason)
     elif by_code is not None:
-        found, model = ModelAnswers("answered", by_code.answer, by_code.reason), "code"
+        unit_answer, model = UnitAnswer("answered", by_code.answer, by_code.reason), "code"
     else:
-        found = answers.get(unit.id, ModelAnswers("failed", reason="no answer is recorded"))
+        unit_answer = answers.get(unit.id, UnitAnswer("failed", reason="no answer is recorded"))
     return UnitResult(
-        unit.id, unit.rollout_id, unit.datapoint_id, unit.group, unit.agent, unit.channel, unit.round, found.status,
-        found.answer, planned.analyzer.value_of(found.answer), found.reason, model, spans, found.votes,
+        unit.id, unit.rollout_id, unit.datapoint_id, unit.group, unit.agent, unit.channel, unit.round,
+        unit_answer.status, unit_answer.answer, planned.analyzer.value_of(unit_answer.answer), unit_answer.reason,
+        model, spans, unit_answer.votes,
     )  # fmt: skip
 
 
-def _model_answers(run: RunFolder) -> Iterator[tuple[str, ModelAnswers]]:
+def _model_answers(run: RunFolder) -> Iterator[tuple[str, UnitAnswer]]:
     """Yield the id of each unit with the model's answer."""
     with closing(Reconstructor(run, played_plan(run, trusts_manifest=True))) as reconstructor:
         for rollout in reconstructor.rollouts():
             yield rollout.job.datapoint.id, _read_answer(rollout)
 
 
-def _read_answer(rollout: Rollout) -> ModelAnswers:
+def _read_answer(rollout: Rollout) -> UnitAnswer:
     status = _STATUSES[rollout.outcome]
     raw = next((text for played in rollout.rounds for text in played.raw.values()), None)
     if status != "answered":
-        return ModelAnswers(status, reason=rollout.error or raw, votes=_votes(rollout))
-    return ModelAnswers(status, _answer(rollout, rollout.decision), _reason(raw or ""), _votes(rollout))
+        return UnitAnswer(status, reason=rollout.error or raw, votes=_votes(rollout))
+    return UnitAnswer(status, _answer(rollout, rollout.decision), _reason(raw or ""), _votes(rollout))
 
 
 def _answer(rollout: Rollout, decision: int) -> str | None:

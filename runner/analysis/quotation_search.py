@@ -69,16 +69,16 @@ _FINAL = ".,;:!?…"
 def find_marked_texts(message: str) -> list[MarkedText]:
     """Return the texts that a message marks as quoted, in order, without those inside another one."""
     tags = {quotation.span[0]: quotation for quotation in find_quotations(message, "")}
-    found, position = list[MarkedText](), 0
+    marked_texts, position = list[MarkedText](), 0
     while position < len(message):
         if (tag := tags.get(position)) is not None:
             marked: MarkedText | None = MarkedText(tag.span, tag.text, is_complete=tag.is_closed)
         else:
             marked = _marked_text_at(message, position)
         if marked is not None and any(map(str.isalnum, marked.text)):
-            found.append(marked)
+            marked_texts.append(marked)
         position = position + 1 if marked is None else max(marked.span[1], position + 1)
-    return found
+    return marked_texts
 
 
 def _marked_text_at(message: str, start: int) -> MarkedText | None:

@@ -30,8 +30,8 @@ class AnalysisRates:
         return self.statuses.get("answered", 0)
 
     @property
-    def asked(self) -> int:
-        """The number of units to which the question applies."""
+    def applicable(self) -> int:
+        """The number of units without those that are not applicable."""
         return sum(self.statuses.values()) - self.statuses.get("not_applicable", 0)
 
 

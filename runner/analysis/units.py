@@ -80,7 +80,7 @@ OnLost = Callable[[Rollout], None]
 def list_units(
     folder: RunFolder, analyzer: Analyzer, plan: Plan | None = None, on_lost: OnLost | None = None
 ) -> Iterator[Unit]:
-    """Yield the units of a run, including those to which the question does not apply.
+    """Yield the units of a run, including those that are not applicable.
 
     `plan` is the run's plan, if the caller has loaded it. `on_lost` is called with each game that has no units because
     its calls failed.
@@ -123,8 +123,8 @@ def why_not_applicable(unit: Unit, analyzer: Analyzer) -> str | None:
 
 
 _UNMET: Mapping[Condition, str] = {
-    "prover": "the agent is no prover",
-    "verifier": "the agent is no verifier",
+    "prover": "the agent is not a prover",
+    "verifier": "the agent is not a verifier",
     "spoke": "the agent wrote nothing",
     "replied": "no other agent wrote before",
     "has_stance": "the agent argues for nothing",
@@ -133,14 +133,14 @@ _UNMET: Mapping[Condition, str] = {
 
 
 def _is_met(condition: Condition, unit: Unit) -> bool:
-    own = unit.own_messages
+    messages = unit.own_messages
     if condition == "replied":
-        messages = (*unit.context, *unit.messages)
-        return any(m.agent != unit.agent and m.round < own[-1].round for m in messages) if own else False
+        all_messages = (*unit.context, *unit.messages)
+        return bool(messages) and any(m.agent != unit.agent and m.round < messages[-1].round for m in all_messages)
     return {
         "prover": unit.role == "prover",
         "verifier": unit.role == "verifier",
-        "spoke": bool(own),
+        "spoke": bool(messages),
         "has_stance": unit.stance is not None,
         "decided": unit.verdict is not None,
     }[condition]
@@ -195,13 +195,16 @@ class _GameUnits:
             yield self._unit(kind, [before[earlier], message], message.agent, message.channel, before[:earlier])
 
     def _spoken_channels(self, agent: str) -> list[str]:
-        """Return the channels in which an agent may write, in the order of the protocol."""
+        """Return the channels where an agent may write, in the order of the protocol."""
         protocol = self._protocol
         spoken = {channel for step in protocol.steps for channel in step.speak.get(agent, ())}
         return [channel for channel in protocol.visible_channels(agent) if channel in spoken]
 
     def _until_empty_round(self, channel: str) -> list[UnitMessage]:
-        """Return the messages of a channel before the first round in which agents should write to it, but none does."""
+        """Return the messages of a channel before its first empty round.
+
+        A round is empty if an agent has its turn to write to the channel, but writes nothing.
+        """
         result: list[UnitMessage] = []
         for number, played in enumerate(self._rollout.rounds):
             speakers = self._protocol.speakers(number, self._rollout.job.seed)

@@ -87,7 +87,7 @@ class Plan:
         """The hash that identifies a run: specs with the same identity describe the same run, longer or shorter."""
         selection = selection_content(self.spec.experiment.dataset)
         # If another run's debates are judged, that run determines the dataset, whose copy grows with the run.
-        # Likewise, the units of an analysis grow with the analyzed run, whose journal identifies them.
+        # The units of an analysis also grow with the analyzed run, whose journal identifies them.
         analysis = self.spec.experiment.analysis
         is_derived = self.spec.rejudged is not None or analysis is not None
         source = None if is_derived else self.spec.dataset.source_sha256

@@ -180,4 +180,4 @@ def _row(rate: AnalysisRates) -> tuple[str, ...]:
     answers = ", ".join(f"{shortened(answer, MAX_ANSWER)}: {count}" for answer, count in rate.answers.items())
     mean = "-" if rate.mean is None else f"{rate.mean:.3f}"
     models = comma_join(rate.models) or "-"
-    return rate.run_id, rate.analyzer, rate.instrument, models, str(rate.asked), mean, answers or "-", *counts
+    return rate.run_id, rate.analyzer, rate.instrument, models, str(rate.applicable), mean, answers or "-", *counts

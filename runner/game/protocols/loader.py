@@ -243,12 +243,12 @@ def _statement_problems(file: ProtocolFile, layered: LayeredData, index: int) ->
 
 
 def _must_decide_problems(file: ProtocolFile, layered: LayeredData, index: int) -> Iterator[Problem]:
-    """Yield a problem if a step has `must_decide`, but nobody may decide in it."""
+    """Yield a problem if a step has `must_decide`, but no verifier may decide in it."""
     step = file.cycle[index]
     has_verifier = any(name in file.agents and file.agents[name].role == "verifier" for name in step.speak)
     if step.must_decide and not (step.may_decide and has_verifier):
         message = (
-            "nobody may decide in this step; let the verifier speak here with may_decide: true, or remove this key"
+            "no verifier may decide in this step; let the verifier speak here with may_decide: true, or remove this key"
         )
         yield _problem_at(layered, "cycle", index, "must_decide")(message)
 

@@ -137,6 +137,6 @@ parameters: {max_message_rounds: 2}
 
 @pytest.mark.parametrize("words", [("prover", ""), ("judge", ", may_decide: false")])
 def test_a_step_that_must_decide_needs_a_verifier_that_may(tmp_path: Path, words: tuple[str, str]) -> None:
-    with pytest.raises(SpecError, match="nobody may decide in this step"):
+    with pytest.raises(SpecError, match="no verifier may decide in this step"):
         load_protocol_text(tmp_path, MUST_DECIDE % words)
     assert load_protocol_text(tmp_path, MUST_DECIDE % ("judge", "")).step(0).must_decide
