@@ -156,7 +156,7 @@ def decide_units(folder: RunFolder, analyzer: Analyzer, allowed: Collection[KeyU
             continue
         answer = None if function is None else answer_by_code(analyzer, function, unit)
         if answer is not None and answer.answer is None:
-            decided.reasons[unit.id] = answer.reason or "the function found nothing to ask about"
+            decided.reasons[unit.id] = answer.reason or "the function finds the question not applicable"
         elif answer is not None:
             decided.answers[unit.id] = answer
     decided.lost_games = len(lost)

@@ -163,7 +163,7 @@ def _locate_parts(text: str, source: str) -> Span | None:
     return None if start is None else (start, position)
 
 
-def exact_quotation(unit: Unit) -> Mapping[str, object] | str:
+def exact_quotation(unit: Unit) -> Mapping[str, object]:
     """Answer whether all quotations of a unit's agent are exact. A unit without quotations is not applicable."""
     material = tuple(column_texts(unit))
     spans, missing = list[TextSpan](), list[str]()
@@ -185,7 +185,7 @@ def exact_quotation(unit: Unit) -> Mapping[str, object] | str:
             if quotation.source is None:
                 missing.append(shortened(in_one_line(quotation.text.strip()), MAX_QUOTED))
     if not spans:
-        return "not applicable"
+        return {"answer": "not applicable", "reason": "the agent quotes nothing"}
     reason = f"{len(spans) - len(missing)} of {counted(len(spans), 'quotation')} exact"
     reason += "".join(f"; not found: {text!r}" for text in missing)
     return {"answer": "no" if missing else "yes", "reason": reason, "spans": spans}

@@ -50,7 +50,11 @@ GAMES = {
 def play(folder: Path, protocol: str, size: int) -> RunFolder:
     game = GAMES[protocol]
     agents: dict[str, Any] = {"prover": None} | {name: {"model": "m"} for name in game.agents}
-    changes: dict[str, Any] = {"protocol": {"use": protocol, "max_message_rounds": None}, "agents": agents, "fine_tune": None}
+    changes: dict[str, Any] = {
+        "protocol": {"use": protocol, "max_message_rounds": None},
+        "agents": agents,
+        "fine_tune": None,
+    }
     prompts = f"prompts/code_validation/{protocol}"
     path = spec_file(folder / protocol, size=size, prompts=prompts, name=protocol, **changes)
     return run_spec(path, folder / "results", run_id=protocol).folder

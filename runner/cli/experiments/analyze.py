@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from runner.base.errors import UsageError
@@ -163,6 +162,8 @@ class _Tables:
 
     def show(self, planned: Sequence[PlannedAnalysis], *, as_json: bool) -> None:
         """Print the rates in the order of the command's arguments."""
+        from dataclasses import asdict
+
         names = [(analysis.folder.run_id, f"{analysis.analyzer.name}-{analysis.instrument}") for analysis in planned]
         rates = [self._rates[name] for name in names if name in self._rates]
         if as_json:
