@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from runner.analysis.scores import find_analysis, find_validations
+from runner.analysis.scores import AnalysisName, cached_analyses, find_analysis, find_validations
 from runner.base.errors import UsageError
 from runner.results.comparison.analysis_metrics import is_analysis_metric
 from runner.results.folder import RunFolder
@@ -41,11 +41,16 @@ def _rate_of_row(row: SweepRow, name: str, results: Results) -> SweepValue:
 def rate_of(name: str, folders: Sequence[RunFolder]) -> SweepValue:
     """Return the rate of an analysis over some runs, which has no interval, or the reason why there is none.
 
+    There is no reason if none of the runs was analyzed.
+
     Raises:
         RunError: the results of an analysis are damaged.
     """
     if not folders:
         return SweepValue(reason="not played yet")
+    analyzer = AnalysisName.parse(name).analyzer
+    if not any(table.analyzer == analyzer for folder in folders for table in cached_analyses(folder)):
+        return SweepValue()
     try:
         analysis = find_analysis(name, folders)
     except UsageError as error:
@@ -57,8 +62,8 @@ def rate_of(name: str, folders: Sequence[RunFolder]) -> SweepValue:
 
 
 def rate_notes(name: str, values: Sequence[SweepValue]) -> Iterator[str]:
-    """Yield the notes below a column of rates: how far to trust them, and the first reason for missing rates."""
+    """Yield the notes below a column of rates: how far to trust them, and the reasons for missing rates."""
     yield from dict.fromkeys(f"{name}: {value.reason}" for value in values if value.value is not None)
-    if missing := [value.reason for value in values if value.value is None]:
-        more = f" (and {len(missing) - 1} more without a rate)" if len(missing) > 1 else ""
-        yield f"{name}: {missing[0]}{more}"
+    yield from dict.fromkeys(f"{name}: {value.reason}" for value in values if value.value is None and value.reason)
+    if all(value.value is None and value.reason is None for value in values):
+        yield f"{name}: no run here was analyzed; see nip-run analyze"

@@ -171,6 +171,8 @@ def test_the_leaderboard_and_a_sweep_have_a_column_only_if_it_is_requested(
     assert "analysis" not in capsys.readouterr().out
     assert main(["leaderboard", "--results", str(results.path), "--metric", METRIC]) == 0
     assert "uncorrected; not validated" in capsys.readouterr().out
+    assert main(["leaderboard", "--results", str(results.path), "--metric", "analysis:other"]) == 0
+    assert "analysis:other: no run here was analyzed" in capsys.readouterr().out
     assert main(["leaderboard", "--results", str(results.path), "--metric", "recall"]) == 2
 
 
