@@ -71,8 +71,10 @@ def _pool(tables: Sequence[AnalysisTable]) -> list[AnalysisTable]:
     """Return one table for each instrument."""
     pooled: dict[str, AnalysisTable] = {}
     for table in tables:
-        known = pooled.get(table.instrument)
-        pooled[table.instrument] = table if known is None else replace(known, results=(*known.results, *table.results))
+        earlier = pooled.get(table.instrument)
+        pooled[table.instrument] = (
+            table if earlier is None else replace(earlier, results=(*earlier.results, *table.results))
+        )
     return list(pooled.values())
 
 
@@ -81,10 +83,10 @@ def _differences(analysis: RunAnalysis, sides: Sequence[_Side]) -> tuple[float |
     from runner.analysis.validation import number_groups, rate_difference, validate  # it imports NumPy
 
     tables = [side.table for side in sides]
-    given = {result.answer for table in tables for result in table.results if result.answer is not None}
-    given |= {label.answer for side in sides for label in side.labels if label.answer is not None}
-    is_yes_no = given <= set(YES_NO)
-    answers = YES_NO if is_yes_no else tuple(sorted(given))
+    all_answers = {result.answer for table in tables for result in table.results if result.answer is not None}
+    all_answers |= {label.answer for side in sides for label in side.labels if label.answer is not None}
+    is_yes_no = all_answers <= set(YES_NO)
+    answers = YES_NO if is_yes_no else tuple(sorted(all_answers))
     file = AnalyzerFile(name=tables[0].analyzer, unit="message", question="", answers=answers)
     groups = number_groups(tables)
     base, other = (

@@ -99,11 +99,11 @@ def find_analysis(name: str, folders: Sequence[RunFolder]) -> RunAnalysis:
     """
     parts = AnalysisName.parse(name)
     tables = {folder.run_id: _tables_of(folder, parts) for folder in folders}
-    instruments = {table.instrument for found in tables.values() for table in found}
+    instruments = {table.instrument for run_tables in tables.values() for table in run_tables}
     if len(instruments) != 1:
         raise _ambiguous_instrument(name, parts, tables)
     (instrument,) = instruments
-    chosen = {run_id: found[0] for run_id, found in tables.items()}
+    chosen = {run_id: run_tables[0] for run_id, run_tables in tables.items()}
     _check_answer(name, parts, chosen)
     return RunAnalysis(name, parts.answer, instrument, chosen)
 
@@ -111,25 +111,27 @@ def find_analysis(name: str, folders: Sequence[RunFolder]) -> RunAnalysis:
 def _tables_of(folder: RunFolder, parts: AnalysisName) -> list[AnalysisTable]:
     """Return the tables of an analyzer, only those of one instrument if the name has one."""
     tables = cached_analyses(folder)
-    found = [table for table in tables if table.analyzer == parts.analyzer]
-    if not found:
+    own_tables = [table for table in tables if table.analyzer == parts.analyzer]
+    if not own_tables:
         names = sorted({table.analyzer for table in tables})
         hint = did_you_mean(parts.analyzer, names) or (f"; it has {comma_join(names)}" if names else "")
         command = f"nip-run analyze {folder.run_id} {parts.analyzer}"
         raise UsageError(f"{folder.run_id} has no analysis {parts.analyzer!r}{hint}. To make one: {command}")
     if parts.instrument is None:
-        return found
-    matching = [table for table in found if table.instrument == parts.instrument]
+        return own_tables
+    matching = [table for table in own_tables if table.instrument == parts.instrument]
     if not matching:
-        known = comma_join(table.instrument for table in found)
-        raise UsageError(f"{folder.run_id} has no {parts.analyzer}@{parts.instrument}; it has the instruments {known}")
+        instruments = comma_join(table.instrument for table in own_tables)
+        raise UsageError(
+            f"{folder.run_id} has no {parts.analyzer}@{parts.instrument}; it has the instruments {instruments}"
+        )
     return matching
 
 
 def _ambiguous_instrument(name: str, parts: AnalysisName, tables: Mapping[str, Sequence[AnalysisTable]]) -> UsageError:
     listed = "\n".join(
-        f"  {run_id}: {comma_join(f'{table.instrument} ({describe_model(table)})' for table in found)}"
-        for run_id, found in tables.items()
+        f"  {run_id}: {comma_join(f'{table.instrument} ({describe_model(table)})' for table in run_tables)}"
+        for run_id, run_tables in tables.items()
     )
     answer = "" if parts.answer is None else f"={parts.answer}"
     return UsageError(

@@ -354,9 +354,11 @@ class Sender:
         client, missing = TracingClient(self.uri), 0
         for trace, group in groupby(sorted(records, key=lambda record: record.trace), lambda record: record.trace):
             try:
-                known = {_assessment_key(assessment) for assessment in client.get_trace_info(f"tr-{trace}").assessments}
+                sent_keys = {
+                    _assessment_key(assessment) for assessment in client.get_trace_info(f"tr-{trace}").assessments
+                }
                 for assessment in map(_to_assessment, group):
-                    if _assessment_key(assessment) not in known:
+                    if _assessment_key(assessment) not in sent_keys:
                         client.log_assessment(f"tr-{trace}", assessment)
                         sent.counts["assessment"] += 1
             except NotImplementedError as error:
