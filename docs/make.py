@@ -189,6 +189,9 @@ def key_rows(
     else:
         default = "required" if is_required else f"`{json.dumps(node['default'])}`" if "default" in node else "not set"
         yield f"`{key}`", type_of(schema, node), default, node.get("description", "")
+        items = resolved.get("items", {})
+        if "$ref" in items:
+            yield from key_rows(schema, f"{key}[]", items, is_required=False)
 
 
 def resolve(schema: Mapping[str, Any], node: Mapping[str, Any]) -> Mapping[str, Any]:

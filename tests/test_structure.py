@@ -23,7 +23,7 @@ from tests.support.specs import spec_file
 
 ORDER = (
     "version", "base", "statistics", "documents", "game", "models", "spec", "rollouts", "agents", "results", "runs",
-    "training", "analysis", "exports", "registry", "pages", "server", "api", "cli",
+    "training", "curation", "analysis", "exports", "registry", "pages", "server", "api", "cli",
 )  # fmt: skip
 """The rooms of `runner/`, each a package or a file; one may import only those before it."""
 
@@ -77,6 +77,7 @@ HOMES = {
         "runner.pages.charts.reliability",
         "runner.pages.charts.rows",
         "runner.pages.figures.figure",
+        "runner.pages.report.audit",
         "runner.pages.report.comparison",
         "runner.pages.report.notebook",
         "runner.pages.report.runs_overview",
@@ -124,6 +125,9 @@ HOMES = {
         "runner.statistics.clustered_means",
         "runner.statistics.verdicts",
         "runner.training.selection",
+        "runner.curation.audit.label_tests",
+        "runner.curation.audit.predictors",
+        "runner.curation.audit.report",
     },
     "omegaconf": {"runner.documents.interpolation", "runner.documents.yaml_reader"},
     "openai": {"runner.models.providers.openai"},
@@ -211,6 +215,7 @@ HOMES = {
     "rich": {"runner.cli.terminal.output"},
     "shtab": {"runner.cli.completion"},
     "scipy": {
+        "runner.curation.audit.label_tests",
         "runner.statistics.calibration",
         "runner.statistics.minimum_detectable_effect",
         "runner.statistics.intervals",
@@ -311,6 +316,7 @@ INNER_ORDERS: Mapping[str, Sequence[str]] = {
     "runs": ("finished", "execution", "workers", "session", "shards", "planning", "tournaments"),
     "runs.workers": ("cluster",),
     "training": ("backends",),
+    "curation": ("audit",),
     "exports": ("mlflow",),
     "registry": (
         "redaction", "transports", "components", "lineage", "bundles", "verification", "board", "publishing",

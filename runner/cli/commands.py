@@ -22,6 +22,7 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
     "play": {
         "init": Command("experiments.init", "write a first spec, prompts and a small dataset"),
         "check": Command("experiments.check", "find every error in specs; show schedule, calls and cost"),
+        "audit": Command("experiments.audit", "find out whether a dataset gives its labels away"),
         "render": Command("experiments.render", "show the exact messages that an agent's model would get"),
         "plan": Command("experiments.plan", "compute how many datapoints detect a difference, or how long a run takes"),
         "run": Command("experiments.run", "play specs; `nip-run SPEC` is short for it"),

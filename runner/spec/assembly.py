@@ -411,6 +411,23 @@ def _load_dataset_section(layered: LayeredData, inputs: LoadedInputs, sound: Sou
     return _read_dataset(layered, inputs, settings, seed)
 
 
+def assemble_whole_dataset(layered: LayeredData) -> Dataset:
+    """Return the dataset of a spec with all splits, without `limit`, `balance` and `shuffle`.
+
+    The other sections of the spec may be missing or wrong. On the Hub, a dataset has one split.
+
+    Raises:
+        SpecError: the section `dataset` has errors; lists all of them.
+    """
+    problems, sound = _check_schema(layered)
+    if problems := [problem for problem in problems if problem.key.partition(".")[0] == "dataset"]:
+        raise SpecError(problems)
+    settings = from_plain(DatasetSettings, sound.section("dataset"))
+    split = settings.split if settings.path.startswith(HUB) else None
+    settings = replace(settings, split=split, limit=None, balance="none", shuffle=False)
+    return _read_dataset(layered, LoadedInputs(), settings, 0)
+
+
 def _read_dataset(layered: LayeredData, inputs: LoadedInputs, settings: DatasetSettings, seed: int) -> Dataset:
     if inputs.known_dataset is not None:
         return inputs.known_dataset

@@ -21,9 +21,9 @@ from runner.documents.renamed_keys import SWEEP
 from runner.documents.schema_check import check_schema
 from runner.documents.source_tree import ProjectTree
 from runner.game.prompts.templates import SUFFIX as TEMPLATE
-from runner.spec.assembly import LoadedInputs, Spec, assemble
+from runner.spec.assembly import LoadedInputs, Spec, assemble, assemble_whole_dataset
 from runner.spec.components import Components, FindComponent, drop_consequences, reject_references
-from runner.spec.datasets.loader import Dataset
+from runner.spec.datasets.loader import HUB, Dataset
 from runner.spec.datasets.typed_rows import CSV, JSON, PARQUET
 from runner.spec.experiment import RENAMED_KEYS
 from runner.spec.model_sources import FindRun, reject_run_ids, resolve_model_sources
@@ -125,6 +125,28 @@ def read_spec_data(path: str | Path, find_component: FindComponent) -> LayeredDa
     """
     spec_file = _find_spec_file(path, ())
     return _load_layers(spec_file, path, (), Components(find_component, ProjectTree.of(spec_file)))
+
+
+def load_whole_dataset(source: str, overrides: Sequence[str], find_component: FindComponent) -> Dataset:
+    """Load a dataset file, or the dataset of a spec with all its splits and rows (`assembly.assemble_whole_dataset`).
+
+    Raises:
+        SpecError: the dataset or the section `dataset` of the spec has errors; lists all of them.
+    """
+    parsed_overrides = _parse_overrides(overrides)
+    is_data = Path(source).suffix.lower() in {*JSON, *CSV, *PARQUET} - {".json"} or source.startswith(HUB)
+    if is_data:
+        spec_file, content = Path(_NAME_WITHOUT_FILE), dict[str, Any]()
+        parsed_overrides = [*_parse_overrides({"dataset.path": source}), *parsed_overrides]
+    else:
+        saved = Path(source) / SAVED_SPEC
+        spec_file, content = _find_spec_file(saved if package_data.is_file(saved) else source, ()), None
+    components = Components(find_component, ProjectTree.of(spec_file))
+    layered = _load_layers(spec_file, spec_file if content is None else content, parsed_overrides, components)
+    problems = [*path_problems(layered, saved=False), *layered.wrong_nulls, *components.resolve(layered)]
+    if problems := [problem for problem in problems if problem.key.partition(".")[0] == "dataset"]:
+        raise SpecError(problems)
+    return assemble_whole_dataset(layered)
 
 
 _NAME_WITHOUT_FILE = "spec"

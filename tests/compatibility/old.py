@@ -285,6 +285,7 @@ ADDED = (
     "    logprobs: null\n    top_logprobs: null\n",
     "  answers: null\n  right_answers: auto\n",
     "  labels: {}\n  ids: column\n  explode: null\n",
+    "  transform: []\n",
     "  group_by: null\n",
     "  unique_by: []\n",
     "stances: null\n",

@@ -197,9 +197,10 @@ NO_PATH = {
     "name", "description", "benchmark", "until.compare", "sweep", "seats",
     "dataset.columns", "dataset.split", "dataset.filter", "dataset.group_by", "dataset.labels", "dataset.ids",
     "dataset.unique_by", "dataset.answers", "dataset.right_answers", "dataset.checker",
-    "dataset.explode", "dataset.revision", "agents", "decision_format", "verdict", "fine_tune.agents",
-    "fine_tune.formats", "models.*.model", "models.*.from_group", "models.*.base_model", "models.*.lineage",
-    "models.*.base_url", "models.*.api_key_env", "models.*.headers", "models.*.stop", "models.*.reasoning_effort",
+    "dataset.explode", "dataset.transform", "dataset.revision", "agents", "decision_format", "verdict",
+    "fine_tune.agents", "fine_tune.formats", "models.*.model", "models.*.from_group", "models.*.base_model",
+    "models.*.lineage", "models.*.base_url", "models.*.api_key_env", "models.*.headers", "models.*.stop",
+    "models.*.reasoning_effort",
     "training.trainers.*.command", "training.trainers.*.files", "training.trainers.*.suffix", "training.test.split",
     "training.rerun_tests.models", "execution", "tournament.players.*.model", "tournament.seats", "tournament.judges",
 }  # fmt: skip

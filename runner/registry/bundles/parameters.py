@@ -32,7 +32,7 @@ NOT_PARAMETERS = frozenset(
 """Keys of a spec that name something or select files, and so are not hyperparameters."""
 
 _SOURCE_KEYS: Mapping[str, frozenset[str]] = {
-    "dataset": frozenset(("path", "revision", "columns", "labels", "ids", "explode")),
+    "dataset": frozenset(("path", "revision", "columns", "labels", "ids", "explode", "transform")),
     "protocol": frozenset(("use",)),
     "training": frozenset(("rerun_tests", "from")),
     "models": frozenset(("run", "from_run", "from_group", "lineage", "base_model")),

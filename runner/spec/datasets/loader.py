@@ -35,6 +35,7 @@ from runner.spec.datasets.reader import (
 from runner.spec.datasets.selection import select_datapoints
 from runner.spec.datasets.settings import DatasetSettings
 from runner.spec.datasets.subprocess import TaskFailed, TaskLimitExceeded, run_in_subprocess
+from runner.spec.datasets.transform import transform_rows
 
 __all__ = ["HUB", "Datapoint", "Dataset", "load_dataset"]
 
@@ -82,6 +83,10 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, place_
         with nullcontext((path, None)) if path is not None else hub_file(settings) as (file, sha256):
             table, notes = _read_rows(file, settings, place_of)
             rows = _select_rows(file, table, settings, place_of)
+            if settings.transform:
+                rows, new_columns = transform_rows(rows, table.columns, settings.transform, place_of)
+                table = replace(table, columns=new_columns)
+                _check_group_column(new_columns, settings, place_of)
             if settings.answers is not None:
                 describe = partial(_describe_row, settings=settings)
                 rows, new_columns = list_answers(rows, table.columns, settings, place_of, describe)
@@ -89,7 +94,7 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, place_
     except (Unreadable, TooLarge, TaskLimitExceeded) as error:
         raise _error(place_of, str(error), getattr(error, "key", "dataset.path")) from error
     columns = tuple(name for name in table.columns if name not in ("id", "label"))
-    group_by = settings.group_by or (settings.explode.row if settings.explode else None)
+    group_by = _group_column(settings)
     label_messages: list[str] = []
     if settings.checker is not None:
         rows = [{**row, "label": None} for row in rows]
@@ -154,14 +159,26 @@ def _read_rows(path: Path, settings: DatasetSettings, place_of: PlaceOf) -> tupl
     if missing:
         raise SpecError(missing)
     table, notes = _make_datapoint_rows(table, settings, place_of)
-    if settings.group_by is not None and settings.group_by not in table.columns:
-        new_names = [name for name, file_column in settings.columns.items() if file_column == settings.group_by]
-        if settings.explode and new_names == ["id"]:
-            new_names = [settings.explode.row]
-        hint = f"; write its new name {new_names[0]!r}" if new_names else did_you_mean(settings.group_by, table.columns)
-        hint = hint or f"; choose one of {comma_join(table.columns)}, or set dataset.group_by=null"
-        raise _error(place_of, f"no column {settings.group_by!r}{hint}", "dataset.group_by")
+    if not settings.transform:
+        _check_group_column(table.columns, settings, place_of)
     return table, notes
+
+
+def _check_group_column(columns: Sequence[str], settings: DatasetSettings, place_of: PlaceOf) -> None:
+    """Check that the column that names the groups exists."""
+    group_by = _group_column(settings)
+    if group_by is None or group_by in columns:
+        return
+    new_names = [name for name, file_column in settings.columns.items() if file_column == group_by]
+    if settings.explode and new_names == ["id"]:
+        new_names = [settings.explode.row]
+    hint = f"; write its new name {new_names[0]!r}" if new_names else did_you_mean(group_by, columns)
+    hint = hint or f"; choose one of {comma_join(columns)}, or set dataset.group_by=null"
+    raise _error(place_of, f"no column {group_by!r}{hint}", "dataset.group_by")
+
+
+def _group_column(settings: DatasetSettings) -> str | None:
+    return settings.group_by or (settings.explode.row if settings.explode else None)
 
 
 def _check_names(table: Table, settings: DatasetSettings, place_of: PlaceOf) -> None:

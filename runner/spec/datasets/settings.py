@@ -75,6 +75,37 @@ class Explode:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TransformStep:
+    """A change of some columns. Each step changes the result of the steps before it. An empty value stays empty."""
+
+    step: Literal["strip_comments", "normalize", "truncate", "rename", "join"] = option(
+        "`strip_comments`: remove comments, and lines that only have a comment, but not docstrings. `normalize`: use "
+        "`\\n` at the end of lines, and four spaces for a tab in indentation; remove blanks at the end of lines, and "
+        "blank lines apart from single ones inside the text. `truncate`: remove all characters after the first "
+        "`characters`. `rename`: call the column `into`. `join`: replace the columns by one column `into`.",
+        example="strip_comments",
+    )
+    columns: tuple[str, ...] = option(
+        "The columns to change, by their new names; not `id` and `label`. `rename` takes one column.",
+        example=["solution"],
+        minItems=1,
+    )
+    language: Literal["python", "c"] | None = option(
+        "Required by `strip_comments`. `python`: Python 3; other texts are an error. `c`: C, C++, Java, Go, JavaScript "
+        "and similar languages; removes `//` to the end of the line and `/* */`, unless they are in quotes.",
+        default=None,
+        example="python",
+    )
+    characters: int | None = option(
+        "Required by `truncate`: the maximum length of a text.", default=None, example=4000, minimum=1
+    )
+    into: str | None = option("Required by `rename` and `join`: the new name.", default=None, example="program")
+    separator: str | None = option(
+        "For `join`: the text between two values. null: an empty line.", default=None, example=", "
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class DatasetSettings:
     """Selection of the datapoints that are played."""
 
@@ -140,6 +171,12 @@ class DatasetSettings:
         "file. It is applied after `explode`.",
         default=None,
         example="difficulty = 'hard'",
+    )
+    transform: tuple[TransformStep, ...] = option(
+        "Steps that change texts and columns, in this order. They are applied after `filter` and `split`; `answers`, "
+        "`group_by` and `unique_by` name the columns after all steps.",
+        default=(),
+        example=[{"step": "strip_comments", "columns": ["solution"], "language": "python"}],
     )
     group_by: str | None = option(
         "A column that has the same value in datapoints that are not independent, such as the versions of one "

@@ -46,7 +46,7 @@ def test_rows_that_no_test_tells_apart_share_a_range_of_ranks(tmp_path: Path) ->
         assert plain.execute(question).fetchall() == query(question, results).fetchall()
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_a_test_against_the_order_of_accuracies_separates_no_runs(tmp_path: Path) -> None:
     """With lost games, accuracies come from different rows: `first` has 54 of 60 right, `second` has 60 of 100."""
     path, results = solo_spec(tmp_path, size=100), tmp_path / "results"
@@ -89,7 +89,7 @@ def test_a_plain_duckdb_reads_the_file_with_its_views(results: Path) -> None:
         assert len(plain.execute(flips).fetchall()) == 2
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_a_comparison_survives_as_a_relation_and_as_parquet(results: Path, tmp_path: Path) -> None:
     question = "SELECT p, groups FROM comparisons WHERE run_a = 'fair' AND run_b = 'good'"
     relation = query(question, results)
