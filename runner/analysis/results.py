@@ -14,8 +14,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
+from runner.analysis.published import SUFFIX, read_rows
 from runner.base.errors import RunError
-from runner.base.storage.parquet import read_tables, write_parquet
+from runner.base.storage.parquet import write_parquet
 from runner.base.storage.safe_files import create
 from runner.results.folder import RunFolder
 from runner.results.table_columns import ANALYSES, ANALYSIS_COLUMNS
@@ -120,8 +121,9 @@ def _line(shared: Mapping[str, Any], result: UnitResult) -> bytes:
 
 
 def analysis_files(folder: RunFolder) -> list[Path]:
-    """Return the files with results of analyses of a run, sorted by name."""
-    return sorted((folder.path / ANALYSES).glob("*.parquet"))
+    """Return the files with results of analyses of a run, sorted by name; releases have JSON lines."""
+    analyses = folder.path / ANALYSES
+    return sorted([*analyses.glob("*-*.parquet"), *analyses.glob(f"*-*{SUFFIX}")])
 
 
 def read_analyses(folder: RunFolder) -> list[AnalysisTable]:
@@ -139,18 +141,17 @@ def read_analysis(path: Path) -> AnalysisTable:
     Raises:
         RunError: the file cannot be read, or is empty.
     """
-    columns = ", ".join(f'"{name}"' for name in ANALYSIS_COLUMNS)
-    rows = [
-        dict(zip(ANALYSIS_COLUMNS, row, strict=True))
-        for row in read_tables(f"SELECT {columns} FROM t", {"t": path}, {})
-    ]
+    rows = list(read_rows(path, ANALYSIS_COLUMNS))
     if not rows:
         raise RunError(f"{path} has no results; remove it, and analyze the run again")
-    return AnalysisTable(**{name: rows[0][name] for name in _TABLE_FIELDS}, results=tuple(map(_result, rows)))
+    try:
+        return AnalysisTable(**{name: rows[0][name] for name in _TABLE_FIELDS}, results=tuple(map(_result, rows)))
+    except TypeError as error:
+        raise RunError(f"{path} is damaged: {error}") from error
 
 
 def _result(row: Mapping[str, Any]) -> UnitResult:
     values = {field.name: row[field.name] for field in fields(UnitResult)}
-    values["spans"] = tuple(TextSpan(**span) for span in json.loads(row["spans"] or "[]"))
-    values["votes"] = None if row["votes"] is None else tuple(json.loads(row["votes"]))
+    values["spans"] = tuple(TextSpan(**span) for span in row["spans"] or ())
+    values["votes"] = None if row["votes"] is None else tuple(row["votes"])
     return UnitResult(**values)

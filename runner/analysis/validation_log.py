@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from runner.analysis.validation import Validation
 from runner.base.errors import RunError
 from runner.base.storage.line_file import LineFile, parse_record
 from runner.results.manifest import now
 from runner.results.table_columns import ANALYSES
+
+if TYPE_CHECKING:
+    from runner.analysis.validation import Validation
 
 VALIDATIONS = "validations.jsonl"
 

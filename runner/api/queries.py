@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.analysis.comparison import AnalysisScores
 from runner.api.arguments import open_results
 from runner.results.comparison.comparison import Comparison, compare_systems
 from runner.results.leaderboard.named_queries import resolve_query
@@ -51,9 +52,9 @@ def query(
 def sweep_table(runs: Sequence[FinishedRun], metrics: Sequence[str] = (RANKING_METRIC,)) -> list[SweepRow]:
     """Return the points of a sweep as a table with a row for each system; the seeds of a system are pooled.
 
-    `metrics` names the columns; a metric of an agent is `AGENT.METRIC`. Rows with the same task are ranked by accuracy.
-    Rows have the same range of ranks if a sign-flip test, corrected by Holm, does not separate them from the leader of
-    the range.
+    `metrics` names the columns; a metric of an agent is `AGENT.METRIC`, an analysis is `analysis:NAME`. Rows with the
+    same task are ranked by accuracy. Rows have the same range of ranks if a sign-flip test, corrected by Holm, does not
+    separate them from the leader of the range.
 
         >>> from runner import load_specs, run_sweep, sweep_table
         >>> specs = load_specs("specs/quickstart.yaml", ["dataset.limit=2", "sweep={seed: [0, 1]}"])
@@ -64,12 +65,13 @@ def sweep_table(runs: Sequence[FinishedRun], metrics: Sequence[str] = (RANKING_M
         LeaderboardError: the board is damaged.
     """
     # Imported here, because the module imports NumPy, which runs do not need at their start.
-    from runner.results.leaderboard.sweep_table import SweepPoint, sweep_rows
+    from runner.analysis.rate_columns import sweep_with_analyses
+    from runner.results.leaderboard.sweep_table import SweepPoint
 
     if not runs:
         return []
     points = [SweepPoint(run.manifest.name, run.run_id, run.manifest.point, run.manifest.seed) for run in runs]
-    return sweep_rows(points, Results.of(runs[0].folder), metrics)
+    return sweep_with_analyses(points, Results.of(runs[0].folder), metrics)
 
 
 def compare(
@@ -106,6 +108,7 @@ def compare(
     return compare_systems(
         names, open_results(results), metric=metric, by=by, baseline=baseline,
         asserts=[asserts] if isinstance(asserts, str) else asserts, margin=margin, ceiling=ceiling,
+        analyses=AnalysisScores(),
     )  # fmt: skip
 
 

@@ -31,9 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     import shtab
 
+    from runner.analysis.analyzer import builtin_analyzers
     from runner.cli.command_line import build_parser
+    from runner.results.comparison.analysis_metrics import ANALYSIS_PREFIX
     from runner.results.metric_definitions import option_names
 
+    analyses = [ANALYSIS_PREFIX + name for name in builtin_analyzers()]
     specs = shtab.glob("*.yaml", "*.yml")
     by_metavar: Mapping[object, Any] = {
         "FILE": shtab.FILE,
@@ -51,6 +54,6 @@ def execute(args: argparse.Namespace) -> int:
             if action.metavar in by_metavar and action.choices is None:
                 action.complete = by_metavar[action.metavar]  # type: ignore[attr-defined]
             if action.dest == "metric":
-                action.choices = option_names(())
+                action.choices = analyses if name == "leaderboard" else [*option_names(()), *analyses]
     say(shtab.complete(root, args.shell).rstrip("\n"))
     return ExitCode.DONE

@@ -17,6 +17,7 @@ from runner.base.storage.parquet import write_parquet
 from runner.base.storage.safe_files import create, make_folders
 from runner.exports.export_file import ExportOptions, WrittenExport
 from runner.exports.run_source import ChatLine, ExportedGame, RunSource, generation_options
+from runner.exports.scout_scans import message_id, write_scan
 from runner.rollouts.rollout import CONFIDENCE_FIELDS, Call, Outcome
 
 NAME = "scout"
@@ -37,7 +38,9 @@ COLUMNS = {
 
 
 def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExport:
-    """Write the transcripts below `target`.
+    """Write the transcripts below `target`, and the results of analyses to the folder `TARGET-scans` next to it.
+
+    Scout would take Parquet files in the folder of the transcripts for transcripts.
 
     Raises:
         UsageError: the subject is not an agent of the run.
@@ -69,6 +72,8 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
                     rows += 1
         write_parquet([lines], COLUMNS, path, longest=longest)
     export.files[path] = rows
+    if options.subject is None:
+        export.files |= write_scan(source, target.with_name(f"{target.name}-scans"))
     return export
 
 
@@ -89,7 +94,8 @@ def _find_chats(
     """Yield the conversation of all agents (if `with_full_game`), then the chat of each agent that has one."""
     answers = [call for call in game.rollout.calls if call.is_answer]
     if with_full_game:
-        yield _Chat(ALL_AGENTS, list(game.conversation()), answers)
+        messages = [{"id": message_id(**message["metadata"]), **message} for message in game.conversation()]
+        yield _Chat(ALL_AGENTS, messages, answers)
     for row in (game.cast[agent] for agent in agents):
         chat = [_format_message(line) for line in game.chat(row["agent"])]
         if chat:

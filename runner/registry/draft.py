@@ -27,6 +27,8 @@ class PublisherChoices:
     licence: str | None = None
     dataset_licence: str | None = None
     """The license of a run's dataset; None means `licence`. With `none` only the hashes of the rows are published."""
+    labels_licence: str | None = None
+    """The license of the labels of people; None leaves them out."""
     visibility: str = "public"
     child_of: str | None = None
     """The release that this one is based on, `KIND/OWNER/NAME@VERSION`; None means the release that was played."""

@@ -11,7 +11,7 @@ if the metric does not apply; for games and agents it returns the values of one 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, Flag, auto
 from functools import partial
@@ -77,6 +77,8 @@ class Source(Enum):
     """`ArguedAnswers` of one player."""
     CALLS = "the calls of a game"
     """Computed by `compare` from `completions`; not in `metrics.json`."""
+    ANALYSES = "the units of an analysis"
+    """Read by `compare` from the results of `nip-run analyze`; not in `metrics.json`."""
 
 
 class Show(Flag):
@@ -127,6 +129,8 @@ class Metric:
     """The computation of the interval, in the words of `metrics.json`; empty for means, which share one method."""
     sql: str = ""
     """SQL for the score of a row of `rollouts`, NULL if it does not count. `{agent}` and `{kind}` are filled in."""
+    rollout_scores: Callable[[Any], Mapping[str, float]] | None = None
+    """Returns the scores of a `RunFolder` by rollout, for metrics of analyses."""
     label: int | None = None
     """The label of the only datapoints that have a score."""
     is_balanced: bool = False

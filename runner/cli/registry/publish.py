@@ -71,6 +71,12 @@ def _add_terms(parser: argparse.ArgumentParser) -> None:
         metavar="SPDX",
         help="license of a run's dataset, if different; `none` leaves its rows out",
     )
+    add(
+        "--labels-licence",
+        "--labels-license",
+        metavar="SPDX",
+        help="license of the labels of people, which are left out without it; their names become numbers",
+    )
     add("--private", action="store_true", help="leave the release out of searches and leaderboards")
 
 
@@ -271,6 +277,7 @@ def _build_choices(args: argparse.Namespace, kind: Kind) -> PublisherChoices:
         description=args.description,
         licence=canonical_license("--license", args.licence),
         dataset_licence=dataset_license,
+        labels_licence=canonical_license("--labels-license", args.labels_licence),
         visibility="private" if args.private else "public",
         child_of=None if parent is None else str(parent.reference),
         child_of_sha256=None if parent is None else parent.sha256,

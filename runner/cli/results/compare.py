@@ -61,7 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--metric",
         metavar="NAME",
         help="accuracy (the default), accuracy_0, balanced_accuracy, soundness_error, decided, tokens, cost, "
-        "AGENT.reward, ...; an unknown name prints all names",
+        "AGENT.reward, ...; an unknown name prints all names. analysis:NAME compares the answers of `nip-run analyze`, "
+        "analysis:NAME=ANSWER the share of one answer, analysis:NAME@INSTRUMENT those of one instrument",
     )
     add("--by", metavar="COLUMN", help="also compare within each value of this dataset column, or of `label`")
     add(
@@ -171,13 +172,14 @@ def _compare_runs(args: argparse.Namespace, results: Results) -> Comparison:
         UsageError: the runs cannot be compared, or a run cannot be read, so that no assertion can be judged.
         RunError: without assertions: a file of a run is missing or damaged.
     """
+    from runner.analysis.comparison import AnalysisScores
     from runner.results.comparison.comparison import compare_systems
 
     systems = [_split_system(argument) for argument in args.runs]
     try:
         return compare_systems(
             systems, results, metric=args.metric, by=args.by, baseline=args.baseline, asserts=args.asserts,
-            margin=args.margin, ceiling=args.ceiling,
+            margin=args.margin, ceiling=args.ceiling, analyses=AnalysisScores(),
         )  # fmt: skip
     except RunError as error:
         if args.asserts:
@@ -268,6 +270,9 @@ def _print_details(pair: SystemComparison, comparison: Comparison, args: argpars
         change = with_interval(effect.difference, effect.ci_low, effect.ci_high)
         values = f"{decimal(effect.first)} in {pair.base}, {decimal(effect.second)} in {pair.other}"
         say(f"{title}d' (sensitivity): {values}; difference {change} (95 % CI), {p_statement(effect.p)}{unadjusted}")
+    if pair.analysis is not None:
+        say(f"{title}{pair.metric}: {pair.analysis.status}")
+        say(f"{title}{pair.analysis.describe_correction()}{unadjusted}")
     if pair.agreement is not None:
         say(f"{title}{_describe_agreement(pair.agreement)}")
     for line in pair.notes:

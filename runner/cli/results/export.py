@@ -11,6 +11,7 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -204,7 +205,7 @@ def _export_run(args: argparse.Namespace, folder: RunFolder) -> int:
     if args.json:
         print_json({"folder": str(target), **written.as_json()})
         return ExitCode.DONE
-    rows = [(str(path.relative_to(target)), row_count) for path, row_count in written.files.items()]
+    rows = [(os.path.relpath(path, target), row_count) for path, row_count in written.files.items()]
     print_table(("file", "rows"), rows, title=str(target))
     for reason, count in written.omitted.items():
         note(f"left out: {reason} ({count})" if count > 1 else f"left out: {reason}")

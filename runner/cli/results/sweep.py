@@ -35,13 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="METRIC",
-        help="add a column for this metric, or AGENT.METRIC for one agent; repeatable",
+        help="add a column for this metric, AGENT.METRIC for one agent, or analysis:NAME for the answers of `nip-run "
+        "analyze`; repeatable",
     )
 
 
 def execute(args: argparse.Namespace) -> int:
+    from runner.analysis.rate_columns import sweep_with_analyses
     from runner.cli.specs import keep_chat_formats, load_points
-    from runner.results.leaderboard.sweep_table import sweep_rows
     from runner.results.metric_definitions import RANKING_METRIC
     from runner.runs.finished.selection import OWN_RUN
     from runner.training.dispatch import choose_run_id
@@ -50,7 +51,7 @@ def execute(args: argparse.Namespace) -> int:
     points = keep_chat_formats(load_points(args.spec_arguments, results.path_of, quiet=args.quiet), results)
     run_ids = [choose_run_id(point.plan, results, OWN_RUN) for point in points]
     metrics = list(dict.fromkeys((RANKING_METRIC, *args.metric)))
-    rows = sweep_rows(sweep_points_of(points, run_ids), results, metrics)
+    rows = sweep_with_analyses(sweep_points_of(points, run_ids), results, metrics)
     if args.json:
         print_json([row.to_json() for row in rows])
     else:
@@ -84,6 +85,9 @@ def show_sweep(rows: Sequence[SweepRow], metrics: Sequence[str]) -> None:
 
 def _show_task(rows: Sequence[SweepRow], metrics: Sequence[str], title: str | None) -> None:
     """Print the rows of one task as a table, and explain its marks and columns."""
+    from runner.analysis.rate_columns import rate_notes
+    from runner.results.comparison.analysis_metrics import is_analysis_metric
+
     swept_keys = list(dict.fromkeys(key for row in rows for key in row.point))
     several_names, several_seeds = len({row.name for row in rows}) > 1, any(len(row.seeds) > 1 for row in rows)
     columns = [
@@ -100,6 +104,10 @@ def _show_task(rows: Sequence[SweepRow], metrics: Sequence[str], title: str | No
     print_table(columns, [[row.get(name, "") for name in columns] for row in cells], title, drop=_DROPPED_IF_NARROW)
     for metric in metrics:
         values = [row.metrics[metric] for row in rows]
+        if is_analysis_metric(metric):
+            for line in rate_notes(metric, values):
+                say(line)
+            continue
         for reason in dict.fromkeys(value.reason for value in values if value.reason and value.value is not None):
             say(f"{metric}: {reason}")
     if any(row.stopped for row in rows):

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from runner.base.hashing import tagged_hash
 from runner.base.token_classes import NEW_TOKEN_CLASSES
+from runner.exports.mlflow.assessments import assessment_records, trace_key
 from runner.exports.mlflow.curve import Curve, interval_points, value_points
 from runner.exports.mlflow.limits import MlflowTexts
 from runner.exports.mlflow.record import (
+    AssessmentRecord,
     GameTrace,
     MetricPoint,
     MlflowRun,
@@ -71,12 +72,14 @@ class GamesRecordBuilder:
             # A point of the end replaces a point of the curve with the same metric and step.
             points = list({(point.key, point.step): point for point in (*points, *end_points)}.values())
         context = "training" if manifest.parent_run_id is not None and manifest.kind == "training" else "eval"
+        has_traces = manifest.status == Status.DONE and curve.plan.tree_shape is None
         return MlflowRun(
             **common_fields(self._folder, manifest, curve.plan, self._texts, parent, journal=self._journal),
             metrics=points,
             tags=run_tags(manifest, curve.plan, self._folder, self._texts, _format_page_note(manifest, summary)),
             inputs=(dataset_record(manifest, curve.plan, context),),
-            traces=self._build_traces if manifest.status == Status.DONE and curve.plan.tree_shape is None else tuple,
+            traces=self._build_traces if has_traces else tuple,
+            assessments=self._build_assessments if has_traces else tuple,
             notes=tuple(self._texts.notes),
         )
 
@@ -99,7 +102,7 @@ class GamesRecordBuilder:
                 for turn in game.turns()
             ]
             yield GameTrace(
-                tagged_hash("mlflow trace", [key, rollout.job.rollout_id])[:32],
+                trace_key(key, rollout.job.rollout_id),
                 texts.text(rollout.job.rollout_id),
                 texts.json({**game.columns, "label": shown_label(rollout)}),
                 texts.json({**outcome, "rewards": dict(rollout.rewards)}),
@@ -107,6 +110,9 @@ class GamesRecordBuilder:
                 rollout.outcome == Outcome.TRANSPORT_FAILED,
                 spans,
             )
+
+    def _build_assessments(self) -> Iterator[AssessmentRecord]:
+        return assessment_records(self._folder, run_key(self._folder.manifest()), self._texts)
 
     def _curve_of(self, manifest: Manifest) -> Curve:
         """Return the curve so far. If the plan has changed, as it may when the run is resumed, return a new curve."""

@@ -59,6 +59,22 @@ class GameTrace(NamedTuple):
     spans: Sequence[TurnSpan]
 
 
+class AssessmentRecord(NamedTuple):
+    """An answer of a model, a function or a person about a part of a game."""
+
+    trace: str
+    """The key of the game's trace."""
+    name: str
+    value: str | None
+    """The answer; None if `error` says why there is none."""
+    source_type: Literal["LLM_JUDGE", "CODE", "HUMAN"]
+    source: str
+    """The model and its instrument, or the person."""
+    rationale: str | None
+    error: str | None
+    metadata: Mapping[str, str]
+
+
 @dataclass(frozen=True)
 class DatasetRecord:
     """A dataset that a run uses."""
@@ -115,6 +131,8 @@ class MlflowRun:
     artifacts: Sequence[Artifact] = ()
     traces: Callable[[], Iterable[GameTrace]] = tuple
     """Returns the traces of a finished run's games, in the plan's order."""
+    assessments: Callable[[], Iterable[AssessmentRecord]] = tuple
+    """Returns the results of analyses and the labels of people about games with traces."""
     parent: str | None = None
     """The key of the training run that the run is a part of."""
     notes: Sequence[str] = field(default_factory=tuple)

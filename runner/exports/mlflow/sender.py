@@ -14,14 +14,16 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import orjson
 
 from runner.base.batches import batches
 from runner.base.errors import RunError, UsageError
-from runner.base.hashing import file_hash
+from runner.base.hashing import file_hash, tagged_hash
 from runner.base.text import counted
+from runner.exports.mlflow.assessments import UNIT
 from runner.exports.mlflow.client import SERVER_HINT, convert_errors
 from runner.exports.mlflow.limits import (
     MAX_BYTES,
@@ -36,18 +38,28 @@ from runner.exports.mlflow.limits import (
     schema_columns,
     sent_bytes,
 )
-from runner.exports.mlflow.record import DatasetRecord, GameTrace, MetricPoint, MlflowRun, ModelRecord, TurnSpan
+from runner.exports.mlflow.record import (
+    AssessmentRecord,
+    DatasetRecord,
+    GameTrace,
+    MetricPoint,
+    MlflowRun,
+    ModelRecord,
+    TurnSpan,
+)
 from runner.exports.mlflow.run_facts import KEY_TAG, TAG
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import LoggedModel, Run
+    from mlflow.entities import Assessment, LoggedModel, Run
 
 PARENT_TAG, NAME_TAG = "mlflow.parentRunId", "mlflow.runName"
 FILES_TAG = f"{TAG}files"
 """The tag with the first digits of each sent artifact's hash, by the artifact's name."""
 TRACES_TAG = f"{TAG}traces"
 """The tag with the number of games whose traces were sent."""
+ASSESSMENTS_TAG = f"{TAG}assessments"
+"""The tag with a hash of the assessments that were sent."""
 TRACES_PER_UPDATE = 50
 """Number of traces that are sent before `TRACES_TAG` is updated."""
 MAX_PREVIEW = 1_000
@@ -116,6 +128,7 @@ class Sender:
             self._send_models(run, stored, sent)
             self._send_artifacts(run, stored, sent)
             self._send_traces(run, stored, sent)
+            self._send_assessments(run, stored, sent)
             self._send_tags(run, stored, sent)
             self._set_final_status(run, sent)
         return sent
@@ -329,6 +342,36 @@ class Sender:
         if sent.counts["trace"]:
             self._client.set_tag(sent.run_id, TRACES_TAG, str(sent_before + sent.counts["trace"]))
 
+    def _send_assessments(self, run: MlflowRun, stored: Run, sent: SentParts) -> None:
+        """Send the assessments that the server lacks. `ASSESSMENTS_TAG` has a hash of all that were sent."""
+        from mlflow.exceptions import MlflowException
+        from mlflow.tracing.client import TracingClient
+
+        records = list(run.assessments())
+        sha256 = tagged_hash("mlflow assessments", [record._asdict() for record in records])
+        if not records or stored.data.tags.get(ASSESSMENTS_TAG) == sha256:
+            return
+        client, missing = TracingClient(self.uri), 0
+        for trace, group in groupby(sorted(records, key=lambda record: record.trace), lambda record: record.trace):
+            try:
+                sent_keys = {
+                    _assessment_key(assessment) for assessment in client.get_trace_info(f"tr-{trace}").assessments
+                }
+                for assessment in map(_to_assessment, group):
+                    if _assessment_key(assessment) not in sent_keys:
+                        client.log_assessment(f"tr-{trace}", assessment)
+                        sent.counts["assessment"] += 1
+            except NotImplementedError as error:
+                sent.notes.append(f"this MLflow server does not support assessments; update MLflow there ({error})")
+                return
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                    raise
+                missing += 1
+        if missing:
+            sent.notes.append(f"{counted(missing, 'game')} without a trace, so that its assessments cannot be sent")
+        self._client.set_tag(sent.run_id, ASSESSMENTS_TAG, sha256)
+
     def _send_tags(self, run: MlflowRun, stored: Run, sent: SentParts) -> None:
         from mlflow.entities import RunTag
 
@@ -388,6 +431,21 @@ def _build_spans(trace: GameTrace, started_ms: int) -> Iterator[dict[str, Any]]:
                 "mlflow.spanOutputs": span.outputs,
             },
         }
+
+
+def _to_assessment(record: AssessmentRecord) -> Assessment:
+    from mlflow.entities import AssessmentSource, Feedback
+
+    return Feedback(
+        name=record.name, value=record.value, error=record.error, rationale=record.rationale,
+        source=AssessmentSource(record.source_type, record.source), metadata=dict(record.metadata),
+    )  # fmt: skip
+
+
+def _assessment_key(assessment: Assessment) -> tuple[Any, ...]:
+    """Return what distinguishes an assessment from the others of its trace."""
+    value = None if assessment.feedback is None else assessment.feedback.value
+    return assessment.name, assessment.source.source_id, (assessment.metadata or {}).get(UNIT), value
 
 
 def _base64(digits: str) -> str:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from runner.analysis.results import analysis_files
 from runner.base.errors import NipRunError
 from runner.base.storage.atomic_files import read_json
 from runner.pages.live.journal_state import JournalReading
@@ -87,7 +88,10 @@ class Follower:
         noted = 0
         with suppress(NipRunError):  # the page reports the error when it loads the notes
             noted = len(self.notes.all())
-        facts = {"slug": slug_of(self._place, snapshot.generation), "generation": snapshot.generation, "notes": noted}
+        facts = {
+            "slug": slug_of(self._place, snapshot.generation), "generation": snapshot.generation, "notes": noted,
+            "analyses": len(analysis_files(self.folder)),
+        }  # fmt: skip
         return replace(
             snapshot.games,
             about={**snapshot.games.about, **facts, "state": snapshot.state},

@@ -11,12 +11,14 @@ from typing import Any
 import orjson
 from markupsafe import Markup
 
+from runner.analysis.results import analysis_files
 from runner.base.errors import NipRunError, UsageError
 from runner.pages.html import mark_hidden, policy
 from runner.pages.live.follower import Follower
 from runner.pages.live.piece_cache import PieceCache
 from runner.pages.packing import compress_json
 from runner.pages.report.comparison import compare_runs
+from runner.pages.report.run_analyses import analyses_data, analyses_name
 from runner.pages.report.run_site import CollectedGames, notes_name, runs_site
 from runner.pages.site import Section, Site, StorePiece, as_index
 from runner.results.folder import RunFolder
@@ -101,7 +103,10 @@ class LiveRuns:
         with self._page_lock:
             followers = list(self._followers.values())
             runs = [follower.snapshot for follower in followers]
-            versions = [(run.generation, run.games.about["count"], run.state.get("standing")) for run in runs]
+            versions = [
+                (run.generation, run.games.about["count"], run.state.get("standing"), analysis_files(follower.folder))
+                for run, follower in zip(runs, followers, strict=True)
+            ]
             if self._page[0] != versions:
                 self._page = versions, as_index(self._site(followers))
             return self._page[1]
@@ -137,11 +142,13 @@ class LiveRuns:
         """Return a piece of data by its name, or None if it does not exist.
 
         Raises:
-            RunError: the notes of a run cannot be read.
+            RunError: the notes or analyses of a run cannot be read.
         """
         for follower in list(self._followers.values()):
             if name == notes_name(follower.slug):
                 return compress_json([note.to_json() for note in follower.notes.all()])
+            if name == analyses_name(follower.slug):
+                return compress_json(analyses_data(follower.folder))
         return self._pieces.get(name)
 
     def policy(self) -> str:

@@ -15,6 +15,7 @@ from runner.pages.html import render_template
 from runner.pages.numbers import count
 from runner.pages.packing import compress_json
 from runner.pages.report.games import games_of
+from runner.pages.report.run_analyses import AnalysisRow, analyses_data, analyses_name, analysis_rows
 from runner.pages.report.run_facts import AgentModel, OriginFact, agent_models, commands, hashes, origin
 from runner.pages.report.run_games import CollectedGames, RunGames
 from runner.pages.report.run_numbers import (
@@ -104,6 +105,7 @@ class RunView:
     trees: TreesView | None
     first: Sequence[Mapping[str, Any]]
     count: int
+    analyses: Sequence[AnalysisRow]
 
 
 GameCollector = Callable[[RunFolder, str, Plan], CollectedGames]
@@ -146,6 +148,7 @@ def run_page(
         trees=None if results is None else results.trees,
         first=[first_row(row) for row in games.first],
         count=game_count,
+        analyses=analysis_rows(folder),
     )
     about = {"slug": slug, **_about(manifest, plan.spec.protocol), **games.about}
     section = Section(f"run/{manifest.run_id}", render_template("run.html", view))
@@ -153,7 +156,7 @@ def run_page(
 
 
 def collect_games(folder: RunFolder, slug: str, store_piece: StorePiece, plan: Plan | None = None) -> CollectedGames:
-    """Read all finished games, trees and notes of a run, and store their data. Raises as `run_page`.
+    """Read all finished games, trees, notes and analyses of a run, and store their data. Raises as `run_page`.
 
     `plan` is the result of `saved_plan`, if known.
     """
@@ -170,8 +173,10 @@ def collect_games(folder: RunFolder, slug: str, store_piece: StorePiece, plan: P
     notes = Notes(folder).all()
     if notes:
         store_piece(notes_name(slug), compress_json([note.to_json() for note in notes]))
+    if answers := analyses_data(folder):
+        store_piece(analyses_name(slug), compress_json(answers))
     games = run_games.collect()
-    return replace(games, about={**games.about, "notes": len(notes)})
+    return replace(games, about={**games.about, "notes": len(notes), "analyses": len(answers)})
 
 
 def notes_name(slug: str) -> str:

@@ -7,6 +7,7 @@ class Run {
     this.about = about; // {slug, run_id, count, lists, pieces, agents, channels}
     this.games = new Games(about);
     this.notes = new Notes(about, site.about.notes);
+    this.analyses = new Analyses(about);
     this.notes.changed = () => this.list_?.apply();
   }
 

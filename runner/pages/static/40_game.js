@@ -17,7 +17,7 @@ class GameView {
     }
     this.id = id;
     this.as = this.about.agents.some((agent) => agent.name === as) ? as : "";
-    const game = await this.games.game(row.place);
+    const [game] = await Promise.all([this.games.game(row.place), this.run.analyses.open()]);
     if (this.id === id) this.draw(row, game);
   }
 
@@ -29,7 +29,7 @@ class GameView {
       this.head(row),
       el("div", { class: "beside" },
         el("div", {}, this.columns(game), el("div", { class: "conversation" }, [...rounds].map(([number, turns]) => this.round(number, turns, game)))),
-        el("aside", { class: "facts", "aria-label": "Facts" }, this.as ? this.agentFacts() : [this.facts(row, game), this.run.notes.panel(row.id)])));
+        el("aside", { class: "facts", "aria-label": "Facts" }, this.as ? this.agentFacts() : [this.facts(row, game), this.run.analyses.panel(row.id), this.run.notes.panel(row.id)])));
     document.title = plain(`${row.datapoint} · ${this.about.run_id}`);
     announce(this.as ? `Game ${row.datapoint} as ${this.as} saw it` : `Game ${row.datapoint}, ${row.correct === true ? "right" : row.decision === null ? "without a verdict" : row.correct === null ? "decided" : "wrong"}`);
   }
@@ -96,16 +96,20 @@ class GameView {
   turn(turn, game, messages, first) {
     const index = this.about.agents.findIndex((agent) => agent.name === turn.agent);
     const used = turn.answers.findLast((answer) => !answer.unusable);
-    const texts = messages.length ? messages.map((message) => game.read(message.text)) : [used ? game.read(used.text) : ""];
+    const texts = messages.length ? messages : [{ channel: null, text: used ? used.text : "" }];
     const hasDecided = turn.decision !== null && turn.decision !== undefined;
     const stance = !this.as || this.as === turn.agent ? verdictWord(game.stances?.[turn.agent]) : undefined;
     return el("article", { class: `turn agent-${index % 6}${this.agent(turn.agent)?.verifier ? " asks" : ""}`, "aria-label": turn.agent },
       el("h5", {}, this.displayName(turn.agent), stance ? el("span", { class: "badge" }, `argues for ${stance}`) : null, this.agent(turn.agent)?.verifier && turn.agent !== "verifier" ? el("span", { class: "badge" }, "verifier") : null,
         hasDecided && (!this.as || this.as === turn.agent) ? el("span", { class: `said ${verdictWord(turn.decision)}` }, `decides: ${verdictWord(turn.decision)}`) : null,
         hasDecided && turn.ignored && (!this.as || this.as === turn.agent) ? el("span", { class: "badge" }, "verdict ignored: too early") : null),
-      texts.map((text) => textOrEmpty(text)),
+      texts.map(({ channel, text }) => this.message(game.read(text), this.as ? [] : this.run.analyses.ofMessage(game.id, turn.agent, channel, turn.round))),
       this.as || !first ? null : (turn.stated ?? []).map((line) => el("p", { class: "cost" }, line)),
       first && (!this.as || this.as === turn.agent) ? this.below(turn, game, used) : null);
+  }
+
+  message(text, answers) {
+    return [analyzedText(text, answers), answers.map((answer) => analysisAnswer(answer))];
   }
 
   // Show the details of a turn: every attempt, failed calls, the chat, and the cost.

@@ -21,6 +21,7 @@ from runner.documents.releases.reference import Kind, Reference
 from runner.documents.yaml_writer import dump
 from runner.game.prompts.templates import STORED_SUFFIXES
 from runner.registry.bundles import parameters, readme, run_data
+from runner.registry.bundles.analyses import build_analysis_contents
 from runner.registry.bundles.models import build_model_drafts
 from runner.registry.bundles.run_facts import (
     collect_facts,
@@ -88,8 +89,10 @@ def build_run_draft(folder: RunFolder, results: Results, choices: PublisherChoic
             f"{folder.run_id} cannot be published without its rows, because its verdicts choose from answers in the "
             "rows; publish the rows, or do not publish the run"
         )
+    analyses = build_analysis_contents(folder, choices.labels_licence)
     contents: dict[str, Content] = {
         **_run_files(folder, spec),
+        **analyses.files,
         **_start_files(folder),
         **_generated_files(folder, manifest, spec, metrics),
         readme.FILE: _readme(release, folder, has_rows),
@@ -98,7 +101,7 @@ def build_run_draft(folder: RunFolder, results: Results, choices: PublisherChoic
     return Draft(
         release,
         contents,
-        notes=tuple(_notes(folder, manifest, spec, contents, has_rows=has_rows)),
+        notes=(*_notes(folder, manifest, spec, contents, has_rows=has_rows), *analyses.notes),
         # The README has names from the spec and the manifest. After these are redacted, the README is built again.
         rebuilders={
             readme.FILE: lambda redacted, root: _readme(redacted, RunFolder.from_release(root / DATA), has_rows)

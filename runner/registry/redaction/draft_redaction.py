@@ -17,6 +17,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 import orjson
 
+from runner.analysis.labels import LABELS
+from runner.analysis.published import SUFFIX
 from runner.base.errors import ReleaseError
 from runner.base.storage.log_lines import read_journal
 from runner.base.storage.safe_files import create, make_folders
@@ -29,6 +31,7 @@ from runner.registry.redaction.journal_redaction import RehashParameters, redact
 from runner.registry.redaction.rehashed_run import RehashedRun, rehash_run
 from runner.registry.redaction.rules import CACHE, MODEL_KEYS, RedactionRules, choose_public_names, strings_in
 from runner.registry.redaction.yaml_redaction import redact_yaml, values_in
+from runner.results.table_columns import ANALYSES
 from runner.spec.origin import DATA
 from runner.spec.rejudged_run import DEBATES
 from runner.spec.trainer_files import FOLDER
@@ -38,6 +41,8 @@ INPUTS = f"{DATA}/inputs/"
 ROWS = f"{INPUTS}dataset.jsonl"
 FREE_TEXT = (f"{FOLDER}/", *(f"{INPUTS}{name}" for name in ("prompts/", "dataset.", "protocol.yaml", f"{FOLDER}/")))
 """Files and folders with free text. A run's hashes depend on these files, so they cannot be changed."""
+ANALYSIS_FOLDERS = (f"{DATA}/{ANALYSES}/", f"{DATA}/{LABELS}/")
+"""Folders with results of analyses and labels of people."""
 _USER_SPECS = ("written/", f"{INPUTS}written/")
 """Folders with copies of the user's specs, which were saved at the start of the run. Comments in them are removed: if a
 comment had private text, the user could no longer correct it, because the run is finished."""
@@ -84,6 +89,8 @@ def _structured_strings(draft: Draft) -> Iterator[tuple[str, str]]:
                 yield key.rpartition(".")[2], text
         elif path == MANIFEST:
             yield from strings_in(orjson.loads(_read(content)))
+        elif path.startswith(ANALYSIS_FOLDERS[0]):
+            yield from (("model", str(orjson.loads(line).get("model"))) for line in _read(content).splitlines())
         elif path == LOGS[1] and isinstance(content, Path):
             for _, record in read_journal(content):
                 yield from strings_in(record)
@@ -134,6 +141,8 @@ def _redact_content(
         return _redact_log(content, target, rules, _keep_hash if rehashed is None else rehashed.rehash_parameters)
     if path == ROLLOUTS:
         return _redact_rollouts(content, target, rules, str if rehashed is None else rehashed.make_rollout_renamer())
+    if path.startswith(ANALYSIS_FOLDERS) and path.endswith(SUFFIX):
+        return _redact_analysis(content, rules, {} if rehashed is None else rehashed.new_rollout_ids())
     if path == f"{INPUTS}{DEBATES}":
         return _redact_first_line(content, target, rules)
     redact = None if path.startswith(FREE_TEXT) else _BY_SUFFIX.get(Path(path).suffix)
@@ -172,6 +181,22 @@ def _redact_rollouts(content: Content, target: Path, rules: RedactionRules, rena
             changed = changed or redacted != row
             out.write(line if redacted == row else orjson.dumps(redacted, option=orjson.OPT_APPEND_NEWLINE))
     return target if changed else content
+
+
+def _redact_analysis(content: Content, rules: RedactionRules, new_ids: Mapping[str, str]) -> bytes:
+    """Redact results or labels: ids of rollouts, names of models, and messages of failed calls."""
+    lines = []
+    for line in _read(content).splitlines():
+        row = orjson.loads(line)
+        redacted = {**row, **{name: rules.redact_value(row[name], name) for name in ("model",) if row.get(name)}}
+        if row.get("status") == "failed" and row.get("reason"):
+            redacted["reason"] = rules.redact_message(row["reason"])
+        for name in ("rollout_id", "unit_id"):
+            rollout_id, slash, place = str(row.get(name)).partition("/")
+            if rollout_id in new_ids:
+                redacted[name] = f"{new_ids[rollout_id]}{slash}{place}"
+        lines.append(orjson.dumps(redacted, option=orjson.OPT_APPEND_NEWLINE))
+    return b"".join(lines)
 
 
 def _redact_first_line(content: Content, target: Path, rules: RedactionRules) -> Content:

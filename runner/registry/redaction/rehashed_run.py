@@ -71,6 +71,12 @@ class RehashedRun:
 
         return rename
 
+    def new_rollout_ids(self) -> dict[str, str]:
+        """Return the new id of each rollout by its original id; empty if they stay the same."""
+        if self.original_plan.game_hash == self.redacted_plan.game_hash:
+            return {}
+        return dict(zip(_rollout_ids(self.original_plan), _rollout_ids(self.redacted_plan), strict=True))
+
 
 def _rollout_ids(plan: Plan) -> Iterator[str]:
     for job in plan.jobs():

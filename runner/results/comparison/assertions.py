@@ -19,8 +19,11 @@ from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.results.metric_definitions import Metric
 
+_ANALYSIS = r"analysis:[\w.@-]+(?:=(?:\"[^\"]+\"|[\w.-]+))?"
+"""Matches a metric of an analysis, such as `analysis:role_conformance@0a1b2c3d4e=yes`; an answer may have quotes."""
 _TOKEN = re.compile(
-    r"\s*(?:(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?%?|\.\d+%?)|(?P<word>[A-Za-z_]\w*(?:\.\w+)*)|(?P<sign>>=|<=|[<>+-]))"
+    r"\s*(?:(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?%?|\.\d+%?)"
+    rf"|(?P<word>{_ANALYSIS}|[A-Za-z_]\w*(?:\.\w+)*)|(?P<sign>>=|<=|[<>+-]))"
 )
 _SYNTAX = "METRIC >= base - 0.02, or METRIC >= 0.8; the signs are >=, >, <= and <"
 _BASE = "base"

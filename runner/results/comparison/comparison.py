@@ -11,6 +11,12 @@ from typing import Any
 from runner.base.errors import UsageError
 from runner.base.text import comma_join, counted, decimal, with_interval
 from runner.models.settings import NOT_PUBLISHED
+from runner.results.comparison.analysis_metrics import (
+    AnalysisDifference,
+    AnalysisReader,
+    analysis_metric,
+    is_analysis_metric,
+)
 from runner.results.comparison.assertions import Assertion, AssertionResult, check_bound, parse_assertion
 from runner.results.comparison.baselines import find_baseline
 from runner.results.comparison.leader import find_leader
@@ -42,7 +48,7 @@ from runner.results.comparison.systems import System, SystemReader, load_system
 from runner.results.comparison.wording import describe_equivalence, difference_in_words, format_difference, verdict
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from runner.results.metric_definitions import METRICS, RANKING_METRIC, Metric, compared_metric
+from runner.results.metric_definitions import METRICS, RANKING_METRIC, Metric, Source, compared_metric
 from runner.results.saved_spec import saved_value
 from runner.results.stopping_rule import accuracy_sequence
 from runner.results.tasks import describe_task_difference
@@ -108,9 +114,13 @@ class SystemComparison:
     """The difference of d', if the metric is accuracy and both labels were decided."""
     gap_recovered: GapRecovered | None = None
     """The share of the gap between the base and the ceiling that the other system closes; None without a ceiling."""
+    analysis: AnalysisDifference | None = None
+    """The instrument and the corrected difference, if the metric is one of an analysis."""
 
     @property
     def measure(self) -> Metric:
+        if self.analysis is not None:
+            return analysis_metric(self.metric, is_share=self.analysis.is_share)
         return compared_metric(self.metric, [self.metric.rpartition(".")[0]])
 
     @property
@@ -190,6 +200,7 @@ def compare_systems(
     margin: float | None = None,
     ceiling: str | None = None,
     tests_one_system: bool = False,
+    analyses: AnalysisReader | None = None,
 ) -> Comparison:
     """Compare systems, each given by the names of the runs that are pooled.
 
@@ -199,7 +210,7 @@ def compare_systems(
     of one system are compared without a test, except with `tests_one_system`, to see whether its models have changed.
     With a `margin`, each comparison also tests whether the systems are equivalent within it. With a `ceiling`, a strong
     run, the base is the weak system, and each comparison has the share of the gap between the two that the other system
-    closes.
+    closes. `analyses` reads metrics of analyses.
 
     Raises:
         UsageError: the systems cannot be compared; the message says why.
@@ -221,7 +232,8 @@ def compare_systems(
     if margin is not None and margin >= 1 and metric in METRICS and METRICS[metric].is_share:
         raise UsageError(f"{metric} is between 0 and 1: write --margin 0.05 for 5 points, not {margin:g}")
     strong = None if ceiling is None else load_system(ceiling.split(","), results)
-    comparer = _Comparer(systems, results, metric, by, seed, SystemReader(by), margin, strong, tests_one_system)
+    reader = SystemReader(by, analyses=analyses)
+    comparer = _Comparer(systems, results, metric, by, seed, reader, margin, strong, tests_one_system)
     return comparer.compare_all(baseline, assertions)
 
 
@@ -286,6 +298,8 @@ class _Comparer:
     tests_one_system: bool = False
 
     def _common_metric(self, name: str, *systems: System) -> Metric:
+        if self.reader.analyses is not None and is_analysis_metric(name):
+            return self.reader.analyses.metric(name, [folder for system in systems for folder in system.runs])
         common = set(systems[0].agents).intersection(*(system.agents for system in systems[1:]))
         return compared_metric(name, sorted(common), lists_answers=systems[0].lists_answers)
 
@@ -355,6 +369,8 @@ class _Comparer:
         if shared is not None and remark is None:
             remark, notes = (f"{shared[1]}: no new sample", notes) if shared[0] else (None, (*notes, shared[1]))
         row = _comparison_row(measure, base.name, other.name, result)
+        if self.reader.analyses is not None and measure.source is Source.ANALYSES:
+            row = replace(row, analysis=self.reader.analyses.difference(metric, base.runs, other.runs))
         value = difference_in_words(measure, base.name, other.name, result.difference)
         if remark is not None:
             estimate = format_difference(row.difference, measure, drop_error(result.difference))
@@ -417,7 +433,9 @@ class _Comparer:
             result = run_paired_test(measure, matched, self.seed, stopped=stopped, margin=self.margin)
             if result is not None:
                 row = _comparison_row(measure, base.name, other.name, result)
-                row = replace(row, slice=value, equivalence=result.equivalence if is_tested else None)
+                row = replace(
+                    row, analysis=overall.analysis, slice=value, equivalence=result.equivalence if is_tested else None
+                )
                 yield row if is_tested else _without_test(row, overall.verdict.partition(":")[0]), result
 
     def _judge(

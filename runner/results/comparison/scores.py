@@ -40,7 +40,7 @@ def load_scores(folder: RunFolder, measures: Sequence[Metric]) -> ScoredRun:
         RunError: a file of the run is missing or damaged.
     """
     table = read_only_table("rollouts", folder.intact_table("rollouts"), COLUMNS["rollouts"])
-    table_measures = [measure for measure in measures if measure.source is not Source.CALLS]
+    table_measures = [measure for measure in measures if measure.source not in (Source.CALLS, Source.ANALYSES)]
     columns = [
         "datapoint_id, rollout_id, coalesce(correct, false), coalesce(decision, 2)",
         *(measure.score_sql() for measure in table_measures),
@@ -52,6 +52,10 @@ def load_scores(folder: RunFolder, measures: Sequence[Metric]) -> ScoredRun:
     }
     if call_measures := [measure for measure in measures if measure.source is Source.CALLS]:
         scores |= _call_scores(folder, call_measures, [row[1] for row in rows])
+    for measure in measures:
+        if measure.rollout_scores is not None:
+            values = measure.rollout_scores(folder)
+            scores[measure.name] = [values.get(row[1]) for row in rows]
     return ScoredRun([row[:4] for row in rows], scores)
 
 

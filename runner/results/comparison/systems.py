@@ -11,6 +11,7 @@ from typing import Any
 from runner.base.errors import RunError, UsageError
 from runner.base.hashing import tagged_hash
 from runner.base.text import comma_join
+from runner.results.comparison.analysis_metrics import AnalysisReader
 from runner.results.comparison.scores import load_scores
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -181,11 +182,13 @@ class System:
 class SystemReader:
     """Reads systems and caches their scores. `metrics` are read together with the first measure of a system.
 
-    `by` is the column to slice by.
+    `by` is the column to slice by. `analyses` reads metrics of analyses.
     """
 
-    def __init__(self, by: str | None = None, metrics: Sequence[str] = ()) -> None:
-        self._by, self._metrics = by, metrics
+    def __init__(
+        self, by: str | None = None, metrics: Sequence[str] = (), analyses: AnalysisReader | None = None
+    ) -> None:
+        self._by, self._metrics, self.analyses = by, metrics, analyses
         self._systems: dict[RunFolder, System] = {}
         self._points: dict[tuple[System, str], list[DatapointScores] | UsageError] = {}
 

@@ -93,6 +93,10 @@ class Results:
             [RunFolder(path) for path in sorted(runs.iterdir()) if path.name.startswith(start)] if runs.is_dir() else []
         )
 
+    def folders_with(self, path: str) -> list[RunFolder]:
+        """Return the folders of runs that have a file at this path, sorted by name. Their manifests are not read."""
+        return [folder for folder in self._folders() if (folder.path / path).is_file()]
+
     def _started_runs(self, start: str = "") -> Iterator[RunFolder]:
         return (folder for folder in self._folders(start) if folder.manifest_path.is_file())
 

@@ -1,0 +1,101 @@
+"""Analyses in releases: what is published of them, and what readers of the release get."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runner.analysis.results import read_analyses
+from runner.analysis.validation_log import ValidationRecord, append_validations
+from runner.cli.main import main
+from runner.documents.releases.bundle import open_content
+from runner.registry.bundles.analyses import LABELS_LICENSE, build_analysis_contents
+from runner.registry.fetched_release import open_fetched
+from runner.registry.redaction.draft_redaction import redact_drafts
+from runner.registry.verification.verify import find_folder_problems
+from runner.results.folder import RunFolder
+from tests.support.analyses import INSTRUMENT, write_analysis, write_lines, yes
+from tests.support.drafts import draft_by_hand
+from tests.support.runs import run_spec
+from tests.support.specs import spec_file
+
+PRIVATE_MODEL = "/home" + "/somebody/models/judge-8b"
+QUESTION = "b" * 64
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A run with results of an analysis, labels of two people, and a validation."""
+    folder = tmp_path_factory.mktemp("published")
+    spec = spec_file(folder, size=4, models={"m": {"model": PRIVATE_MODEL}}, fine_tune=None)
+    run = RunFolder(run_spec(spec, folder / "results", "name=first").path)
+    write_analysis(run.path, lambda number, _: [yes(number > 0, reason="It argues."), {"status": "failed"}],
+                   model=PRIVATE_MODEL)  # fmt: skip
+    (table,) = read_analyses(run)
+    write_lines(run.path / "labels" / f"role_conformance-{QUESTION[:10]}.jsonl", *(
+        {"unit_id": table.results[0].unit_id, "answer": answer, "reader": reader, "time": "2026-01-01T00:00:00Z",
+         "analyzer": "role_conformance", "analyzer_sha256": "a" * 64, "question_sha256": QUESTION}
+        for reader, answer in (("Zoe", "yes"), ("Ann", "no"))
+    ))  # fmt: skip
+    record = ValidationRecord(INSTRUMENT, table.analyzer, QUESTION, run.run_id, 1, 2, 1.0, None, None, None, None, "")
+    append_validations(run.path, [record])
+    return run
+
+
+def lines(content: bytes) -> list[dict[str, str]]:
+    return [json.loads(line) for line in content.splitlines()]
+
+
+def test_labels_are_published_only_under_a_license_and_without_the_names_of_readers(run: RunFolder) -> None:
+    without = build_analysis_contents(run, None)
+    assert sorted(without.files) == [
+        f"data/analyses/role_conformance-{INSTRUMENT}.jsonl", "data/analyses/validations.jsonl"
+    ]  # fmt: skip
+    assert without.notes == (
+        "2 labels of people left out: if their readers agree, publish them with --labels-license SPDX",
+    )
+    labeled = build_analysis_contents(run, "CC-BY-4.0")
+    assert labeled.files[LABELS_LICENSE] == b"CC-BY-4.0\n"
+    published = labeled.files[f"data/labels/role_conformance-{QUESTION[:10]}.jsonl"]
+    assert isinstance(published, bytes)
+    assert [(line["reader"], line["answer"]) for line in lines(published)] == [("reader-1", "yes"), ("reader-2", "no")]
+
+
+def test_ids_and_models_of_analyses_are_those_of_the_redacted_run(run: RunFolder, tmp_path: Path) -> None:
+    draft, files = draft_by_hand(run.path), build_analysis_contents(run, "MIT").files
+    (redacted,) = redact_drafts([replace(draft, contents={**draft.contents, **files})], tmp_path)
+    contents = {}
+    for path in ("data/rollouts.jsonl", *files):
+        with open_content(redacted.contents[path]) as file:
+            contents[path] = file.read()
+    rollouts = {row["rollout_id"] for row in lines(contents["data/rollouts.jsonl"])}
+    rows = lines(contents[f"data/analyses/role_conformance-{INSTRUMENT}.jsonl"])
+    (table,) = read_analyses(run)
+    assert {row["rollout_id"] for row in rows} == rollouts
+    assert rollouts.isdisjoint(result.rollout_id for result in table.results)
+    assert {row["unit_id"].partition("/")[0] for row in rows} == rollouts
+    assert {row["model"] for row in rows} == {"judge-8b"}
+
+
+@pytest.mark.gate
+def test_a_fetched_release_has_analyses_that_are_compared_and_verified(
+    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    registry, results = f"file:{tmp_path / 'local'}", str(run.path.parents[1])
+    command = ["publish", run.run_id, "--results", results, "--to", registry, "--as", "acme", "--license", "MIT"]
+    assert main([*command, "--force", "--labels-license", "CC-BY-4.0"]) == 0
+    assert "2 labels of 2 readers included (CC-BY-4.0)" in capsys.readouterr().err
+    fetched = tmp_path / "fetched"
+    assert main(["get", f"acme/{run.run_id}", "--from", registry, str(fetched)]) == 0
+    assert list(find_folder_problems(fetched)) == []
+    release = open_fetched(fetched)
+    assert release.run is not None
+    (table,) = read_analyses(release.run)
+    assert [result.value for result in table.results if result.status == "answered"] == [0.0, 1.0, 1.0, 1.0]
+    assert main(["compare", str(fetched / "data"), "--assert", "analysis:role_conformance <= 0.01"]) == 1
+    path = fetched / "data" / "analyses" / f"role_conformance-{INSTRUMENT}.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"no"', b'"yes"'))
+    assert [f"role_conformance-{INSTRUMENT}.jsonl" in line for line in find_folder_problems(fetched)] == [True]

@@ -1,0 +1,204 @@
+"""The results of analyses in `compare`, sweeps and the leaderboard."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runner.analysis.comparison import AnalysisScores
+from runner.analysis.results import read_analyses
+from runner.analysis.scores import AnalysisName, find_analysis
+from runner.analysis.validation_log import ValidationRecord, append_validations
+from runner.base.errors import RunError, UsageError
+from runner.cli.main import main
+from runner.results.comparison.assertions import parse_assertion
+from runner.results.comparison.comparison import Comparison, compare_systems
+from runner.results.folder import RunFolder
+from runner.results.leaderboard.results_folder import Results
+from tests.support.analyses import INSTRUMENT, write_analysis, write_lines, yes
+from tests.support.runs import run_spec
+from tests.support.specs import spec_file
+
+METRIC = "analysis:role_conformance"
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("uses")
+    spec = spec_file(folder)
+    run_spec(spec, folder / "results", "name=first")
+    run_spec(spec, folder / "results", "name=second", "protocol.max_message_rounds=4")
+    return folder / "results"
+
+
+@pytest.fixture
+def results(played: Path, tmp_path: Path) -> Results:
+    """Two runs with 12 games. In the first, 3 games have one unit of two with yes, in the second 6 have two of two."""
+    copy = Results(Path(shutil.copytree(played, tmp_path / "results")))
+    first, second = copy.find("first").path, copy.find("second").path
+    write_analysis(first, lambda number, _: [yes(number < 3), yes(False), {"status": "not_applicable"}])
+    write_analysis(second, lambda number, _: [yes(number < 6), yes(number < 6)])
+    return copy
+
+
+def compare(results: Results, metric: str = METRIC, **options: object) -> Comparison:
+    names = [["first"], ["second"]]
+    return compare_systems(names, results, metric=metric, analyses=AnalysisScores(), **options)  # type: ignore[arg-type]
+
+
+def test_a_game_has_the_mean_of_its_answered_units_and_runs_are_paired_by_datapoint(results: Results) -> None:
+    (pair,) = compare(results).pairs
+    assert (pair.base_value, pair.other_value, pair.difference) == (0.125, 0.5, 0.375)
+    assert (pair.paired, pair.datapoints, pair.differing) == (True, 12, 6)
+    assert pair.measure.is_share
+    assert "points" in pair.verdict
+
+
+def test_a_difference_is_uncorrected_and_not_validated_until_a_validation_is_recorded(
+    results: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", "first", "second", "--metric", METRIC, "--results", str(results.path)]) == 0
+    assert f"{METRIC}: uncorrected; not validated (instrument {INSTRUMENT})" in capsys.readouterr().out
+    validation = ValidationRecord(
+        INSTRUMENT, "role_conformance", "b" * 64, "other", 40, 2, 0.9, 0.5, 0.25, 0.75, 0.5, "2026-01-01T00:00:00Z"
+    )
+    append_validations(results.find("second").path, [validation])
+    (pair,) = compare(results).pairs
+    assert pair.analysis is not None
+    assert pair.analysis.status.startswith("uncorrected; validated with 40 labels of other: kappa 0.500 [0.250, 0.750]")
+
+
+def write_labels(run: Path, is_yes: Callable[[int], bool]) -> None:
+    """Write a label for each unit that has an answer; `is_yes` gets the number of the unit."""
+    (table,) = read_analyses(RunFolder(run))
+    units = [result.unit_id for result in table.results if result.status == "answered"]
+    write_lines(run / "labels" / "role_conformance-bbbbbbbbbb.jsonl", *(
+        {"unit_id": unit, "answer": "yes" if is_yes(number) else "no", "reader": "Ann", "time": "2026-01-01T00:00:00Z",
+         "analyzer": table.analyzer, "analyzer_sha256": table.analyzer_sha256,
+         "question_sha256": table.question_sha256}
+        for number, unit in enumerate(units)
+    ))  # fmt: skip
+
+
+def test_labels_of_both_runs_give_a_corrected_difference_next_to_the_plain_one(
+    results: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_labels(results.find("first").path, lambda number: number < 12 and number % 2 == 0)  # twice as many as said
+    (pair,) = compare(results).pairs
+    assert pair.analysis is not None
+    assert (pair.analysis.corrected, pair.analysis.reason) == (
+        None, "people have not labeled units of both; see nip-run label"
+    )  # fmt: skip
+    write_labels(results.find("second").path, lambda number: number < 12)
+    found = [compare(results, metric).pairs[0].analysis for metric in (METRIC, f"{METRIC}=no")]
+    (yes_facts, no_facts) = (facts for facts in found if facts is not None)
+    assert (yes_facts.plain, yes_facts.labels) == (0.375, 48)
+    assert yes_facts.corrected == pytest.approx(0.25)
+    assert yes_facts.ci_low is not None
+    assert yes_facts.ci_low < 0.25
+    assert (no_facts.corrected, no_facts.ci_high) == (-(yes_facts.corrected or 0), -yes_facts.ci_low)
+    assert main(["compare", "first", "second", "--metric", METRIC, "--results", str(results.path)]) == 0
+    assert "corrected difference over units: 0.250 [" in capsys.readouterr().out
+
+
+def test_an_assertion_about_an_analysis_is_judged_by_the_interval_of_the_difference(
+    results: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["compare", "first", "second", "--results", str(results.path), "--assert"]
+    assert main([*command, f"{METRIC} >= base - 0.02"]) == 0
+    assert main([*command, f"{METRIC}@{INSTRUMENT}=yes >= base + 0.99"]) == 1
+    assert main([*command, "analysis:unknown >= base"]) == 2
+    assert "has no analysis 'unknown'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("analysis:a.b-c", ("a.b-c", None, None)),
+        ("analysis:a@0123456789=yes", ("a", "0123456789", "yes")),
+        ('analysis:a="partly right"', ("a", None, "partly right")),
+    ],
+)
+def test_a_metric_name_has_an_analyzer_and_optionally_an_instrument_and_an_answer(
+    text: str, parts: tuple[str, ...]
+) -> None:
+    assert AnalysisName.parse(text) == parts
+    assert parse_assertion(f"{text} >= base - 0.1").metric == text
+
+
+def test_several_instruments_are_an_error_that_names_all(results: Results) -> None:
+    first, second = results.find("first").path, results.find("second").path
+    write_analysis(first, lambda *_: [yes(True)], instrument="1111111111", model="judge-2")
+    with pytest.raises(UsageError, match=r"(?s)0a1b2c3d4e \(judge-1\), 1111111111 \(judge-2\).*@INSTRUMENT"):
+        compare(results)
+    assert compare(results, f"{METRIC}@{INSTRUMENT}").pairs[0].base_value == 0.125
+    write_analysis(second, lambda *_: [yes(True)], instrument="1111111111", model="judge-2")
+    assert compare(results, f"{METRIC}@1111111111").pairs[0].base_value == 1.0
+    with pytest.raises(UsageError, match=r"first-.* has no role_conformance@2222222222"):
+        compare(results, f"{METRIC}@2222222222")
+
+
+def test_labels_without_numbers_need_an_answer(results: Results) -> None:
+    first, second = results.find("first").path, results.find("second").path
+    write_analysis(first, lambda number, _: [{"answer": "lie" if number % 2 else "none"}], "kind")
+    write_analysis(second, lambda number, _: [{"answer": "error" if number % 2 else "none"}], "kind")
+    with pytest.raises(UsageError, match=r"choose one: .*analysis:kind=none"):
+        compare(results, "analysis:kind")
+    with pytest.raises(UsageError, match="no unit has the answer 'bluff'"):
+        compare(results, "analysis:kind=bluff")
+    (pair,) = compare(results, "analysis:kind=lie").pairs
+    assert (pair.base_value, pair.other_value) == (0.5, 0.0)
+
+
+def test_a_scale_has_a_mean_that_is_no_share(results: Results) -> None:
+    for name in ("first", "second"):
+        write_analysis(results.find(name).path, lambda number, _: [{"answer": "much", "value": 2.0}], "amount")
+    (pair,) = compare(results, "analysis:amount").pairs
+    assert (pair.base_value, pair.measure.is_share) == (2.0, False)
+
+
+def test_the_leaderboard_and_a_sweep_have_a_column_only_if_it_is_requested(
+    results: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["leaderboard", "--results", str(results.path), "--json", "--metric", METRIC]) == 0
+    rates = {row["run_id"]: row[METRIC]["value"] for row in json.loads(capsys.readouterr().out)}
+    assert sorted(rates.values()) == [0.125, 0.5]
+    assert main(["leaderboard", "--results", str(results.path)]) == 0
+    assert "analysis" not in capsys.readouterr().out
+    assert main(["leaderboard", "--results", str(results.path), "--metric", METRIC]) == 0
+    assert "uncorrected; not validated" in capsys.readouterr().out
+    assert main(["leaderboard", "--results", str(results.path), "--metric", "analysis:other"]) == 0
+    assert "analysis:other: no run here was analyzed" in capsys.readouterr().out
+    assert main(["leaderboard", "--results", str(results.path), "--metric", "recall"]) == 2
+
+
+def test_the_table_of_a_sweep_has_the_rate_of_an_analysis(
+    results: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = spec_file(tmp_path, name="swept", sweep={"seed": [0, 1]}, dataset={"limit": 2})
+    arguments = [str(spec), "--results", str(results.path)]
+    assert main([*arguments, "--quiet"]) == 0
+    for folder in results.runs():
+        if folder.run_id.startswith("swept"):
+            write_analysis(folder.path, lambda number, _: [yes(number == 0)])
+    capsys.readouterr()
+    assert main(["sweep", *arguments, "--metric", METRIC, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["metrics"][METRIC]["value"], row["metrics"][METRIC]["n"]) == (0.5, 4)
+    assert main(["sweep", *arguments, "--metric", METRIC]) == 0
+    assert f"{METRIC}: uncorrected; not validated" in capsys.readouterr().out
+
+
+def test_a_damaged_table_is_an_error_that_names_the_file(results: Results) -> None:
+    folder = RunFolder(results.find("first").path)
+    (folder.path / "analyses" / "other-1111111111.jsonl").write_text('{"round": "one"}\n')
+    with pytest.raises(RunError, match=r"other-1111111111\.jsonl:1 is damaged: round has the wrong type"):
+        read_analyses(folder)
+
+
+def test_the_rate_gives_each_datapoint_the_same_weight(results: Results) -> None:
+    assert find_analysis(METRIC, [results.find("first")]).rate() == (0.125, 12, 12)
