@@ -76,12 +76,11 @@ class FunctionCall(NamedTuple):
         )
 
 
-class Replay(NamedTuple):
-    """The end of the code: a verdict, or a call whose result is needed."""
+class ReplayEnd(NamedTuple):
+    """The verdict of code that has run to its end."""
 
-    verdict: Verdict | None
+    verdict: Verdict
     detail: str
-    call: FunctionCall | None = None
 
 
 def find_free_names(test: AssertionTest) -> FreeNames:
@@ -118,11 +117,11 @@ def replay_run(test: AssertionTest, names: FreeNames, results: Mapping[str, obje
     return ProgramRun(_REPLAY, expression="replay(*arguments)", arguments=arguments)
 
 
-def parse_replay(outcome: RunOutcome) -> Replay | None:
-    """Return the end of the code; None if it did not end within the limits."""
+def parse_replay(outcome: RunOutcome) -> FunctionCall | ReplayEnd | None:
+    """Return the call whose result is needed, or the verdict; None if the code did not end within the limits."""
     match outcome.value:
         case ["call", str(key)] if outcome.status == 0:
-            return Replay(None, "", FunctionCall.from_key(key))
+            return FunctionCall.from_key(key)
         case [("pass" | "wrong") as verdict, str(detail)] if outcome.status == 0:
-            return Replay(Verdict(verdict), detail)
+            return ReplayEnd(Verdict(verdict), detail)
     return None

@@ -11,7 +11,7 @@ from typing import Any
 RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE = 1e-5, 1e-8
 """The tolerance for numbers with a decimal point or an exponent, as in the APPS benchmark."""
 
-_INTEGER = re.compile(r"[+-]?\d{1,4000}")
+_INTEGER = re.compile(r"(?P<sign>[+-]?)0*(?P<digits>\d+)", re.ASCII)
 
 
 class ComparisonRule(StrEnum):
@@ -52,14 +52,18 @@ def _nonempty_lines(text: str) -> list[str]:
 
 
 def _is_same_number(word: str, expected: str) -> bool:
-    if _INTEGER.fullmatch(word) and _INTEGER.fullmatch(expected):
-        return int(word) == int(expected)
+    integer, expected_integer = _INTEGER.fullmatch(word), _INTEGER.fullmatch(expected)
+    if integer and expected_integer:  # as texts, since Python refuses to convert thousands of digits
+        is_negative, should_be = integer["sign"] == "-", expected_integer["sign"] == "-"
+        return integer["digits"] == expected_integer["digits"] and (
+            is_negative == should_be or integer["digits"] == "0"
+        )
     try:
         number, expected_number = float(word), float(expected)
     except ValueError:
         return False
-    if _INTEGER.fullmatch(expected):
-        return number == expected_number
+    if expected_integer:
+        return number == expected_number and math.isfinite(number)
     return is_close(number, expected_number)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple, Self, TypeVar
 
 from runner.base.errors import RunError
 from runner.base.text import shortened
-from runner.curation.assertion_replay import find_free_names, parse_replay, replay_run
+from runner.curation.assertion_replay import ReplayEnd, find_free_names, parse_replay, replay_run
 from runner.curation.comparison import is_equal, is_equal_in_json, match_output
 from runner.curation.program_tests import (
     AssertionTest,
@@ -36,7 +36,7 @@ Done = TypeVar("Done")
 
 
 @dataclass(frozen=True)
-class TesterSettings:
+class ProgramTestSettings:
     """Limits of each run; how often each test is repeated, each time with another seed of hashes; and workers.
 
     `checker` is Python source that defines `check(given, output, expected)`, where `given` is the stdin or the tuple of
@@ -60,18 +60,17 @@ class _Trial(NamedTuple):
 class ProgramTester:
     """A pool of sandboxes that tests programs. Each worker is a thread with sandboxes of its own."""
 
-    def __init__(self, mechanism: Mechanism, settings: TesterSettings | None = None) -> None:
-        self._mechanism, self._settings = mechanism, settings or TesterSettings()
+    def __init__(self, mechanism: Mechanism, settings: ProgramTestSettings | None = None) -> None:
+        self._mechanism, self._settings = mechanism, settings or ProgramTestSettings()
         self._executor = ThreadPoolExecutor(self._settings.workers or os.cpu_count())
-        self._own = threading.local()
-        self._sandboxes: list[Sandbox] = []
+        self._sandboxes: dict[tuple[int, int], Sandbox] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._executor.shutdown(cancel_futures=True)
-        for sandbox in self._sandboxes:
+        for sandbox in self._sandboxes.values():
             sandbox.close()
 
     def test(self, programs: Iterable[tuple[Program, Sequence[ProgramTest]]]) -> Iterator[list[ProgramTestResult]]:
@@ -94,12 +93,10 @@ class ProgramTester:
 
     def _run(self, run: ProgramRun, hash_seed: int = 0) -> RunOutcome:
         """Run a program in this thread's sandbox; if the sandbox ends, run it again in a new one."""
-        if not hasattr(self._own, "sandboxes"):
-            self._own.sandboxes = {}
-        if hash_seed not in self._own.sandboxes:
-            sandbox = self._own.sandboxes[hash_seed] = Sandbox(self._mechanism, hash_seed)
-            self._sandboxes.append(sandbox)
-        sandbox = self._own.sandboxes[hash_seed]
+        key = (threading.get_ident(), hash_seed)
+        if key not in self._sandboxes:
+            self._sandboxes[key] = Sandbox(self._mechanism, hash_seed)
+        sandbox = self._sandboxes[key]
         try:
             return sandbox.run(run, self._settings.limits)
         except SandboxError:
@@ -151,16 +148,16 @@ class ProgramTester:
         while len(results) <= MAX_CALLS:
             outcome = self._run(replay_run(test, names, results))
             replay = parse_replay(outcome)
-            if replay is None or replay.verdict is not None:
-                failure = _find_failure(outcome) or _Trial(Verdict.WRONG, "the test's code has no result", 0.0)
-                end = failure if replay is None else _Trial(replay.verdict or Verdict.WRONG, replay.detail, 0.0)
+            if isinstance(replay, ReplayEnd):
+                return _Trial(replay.verdict, replay.detail, cpu_seconds)
+            if replay is None:
+                end = _find_failure(outcome) or _Trial(Verdict.WRONG, "the test's code has no result", 0.0)
                 return end._replace(cpu_seconds=cpu_seconds)
-            assert replay.call is not None
-            outcome = self._run(replay.call.run_of(program), hash_seed)
+            outcome = self._run(replay.run_of(program), hash_seed)
             cpu_seconds += outcome.cpu_seconds
             if (failure := _find_failure(outcome)) is not None:
                 return failure._replace(cpu_seconds=cpu_seconds)
-            results[replay.call.key] = encode_value(outcome.value)
+            results[replay.key] = encode_value(outcome.value)
         return _Trial(Verdict.TIME, f"the test calls the program more than {MAX_CALLS:,} times", cpu_seconds)
 
 

@@ -24,7 +24,7 @@ from runner.curation.sandbox.sandbox import ProgramRun, RunLimits
 ATTACK_LIMITS = RunLimits(cpu_seconds=0.5, memory=256 << 20, output=1 << 16, threads=16)
 
 SUCCESS = "ESCAPED"
-_SECRET_VARIABLE = "NIP_RUN_SANDBOX_CHECK_KEY"
+_VARIABLE = "NIP_RUN_SANDBOX_CHECK_KEY"
 
 _HELPERS = """
 import ctypes, os, socket, struct, sys, threading, time
@@ -89,7 +89,9 @@ ATTACKS = (
     Attack("user namespace", "attempt(lambda: libc.unshare(0x10000000) == 0)"),
     Attack("memory", "attempt(lambda: len(bytearray(320 << 20)))"),
     Attack("memory outside the address space", "attempt(lambda: os.ftruncate(os.memfd_create('a'), 1 << 30))"),
-    Attack("new process", "attempt(lambda: os.fork() or os._exit(0)); attempt(lambda: os.execv('/bin/true', ['true']))"),
+    Attack(
+        "new process", "attempt(lambda: os.fork() or os._exit(0)); attempt(lambda: os.execv('/bin/true', ['true']))"
+    ),
     Attack("fork bomb", "for _ in range(50):\n    attempt(lambda: os.fork() or (time.sleep(1), os._exit(0)))"),
     Attack(
         "threads",
@@ -157,8 +159,8 @@ def open_targets() -> Iterator[AttackTargets]:
         unix.bind(f"\0{secret[:20]}")
         tcp.listen()
         unix.listen()
-        os.environ[_SECRET_VARIABLE] = secret
-        stack.callback(os.environ.pop, _SECRET_VARIABLE)
+        os.environ[_VARIABLE] = secret
+        stack.callback(os.environ.pop, _VARIABLE)
         process = stack.enter_context(
             subprocess.Popen([sys.executable, "-IS", "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
         )

@@ -7,6 +7,7 @@ limits on time and output. This module runs inside the sandbox, where only the s
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import os
@@ -111,7 +112,11 @@ def _serve(length: int, limits: Limits, ruleset: int | None, rules: Any) -> dict
     pipes = [os.pipe() for _ in (_STDOUT, _STDERR, _RESULT, _READY)]
     process = os.fork()
     if process == 0:
-        os._exit(_become_program(length, [writer for _, writer in pipes], limits, ruleset, rules))
+        code = 1
+        try:
+            code = _become_program(length, [writer for _, writer in pipes], limits, ruleset, rules)
+        finally:
+            os._exit(code)
     for _, writer in pipes:
         os.close(writer)
     ready = pipes.pop()[0]
@@ -137,7 +142,7 @@ def _become_program(length: int, writers: list[int], limits: Limits, ruleset: in
         os.closerange(_READY + 1, os.sysconf("SC_OPEN_MAX"))
         limit_resources(limits.cpu_seconds, limits.memory)
         install_filter(filter_program(rules, os.getpid()))
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - the server reports it
         os.write(report, f"{type(error).__name__}: {error}".encode())
         return 1
     os.write(_READY, _CONFINED)
@@ -198,9 +203,9 @@ def _is_late(process: int, started: float, limits: Limits) -> bool:
 
 def _run_program(request: dict[str, Any]) -> int:
     """Run the program of a request in this process, and return its exit code."""
-    sys.stdin = sys.__stdin__ = open(_STDIN, encoding="utf-8", errors="surrogateescape", closefd=False)  # type: ignore[misc]
-    sys.stdout = sys.__stdout__ = os.fdopen(_STDOUT, "w", encoding="utf-8", errors="surrogateescape")  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = os.fdopen(_STDERR, "w", 1, encoding="utf-8", errors="backslashreplace")  # type: ignore[misc]
+    sys.stdin = os.fdopen(_STDIN, encoding="utf-8", errors="surrogateescape")
+    sys.stdout = os.fdopen(_STDOUT, "w", encoding="utf-8", errors="surrogateescape")
+    sys.stderr = os.fdopen(_STDERR, "w", 1, encoding="utf-8", errors="backslashreplace")
     sys.argv = ["solution.py"]
     code = 0
     try:
@@ -212,13 +217,15 @@ def _run_program(request: dict[str, Any]) -> int:
     except MemoryError:
         os.write(_STDERR, b"MemoryError\n")  # printing the traceback needs memory
         code = 1
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - the program's
         traceback.print_exc()
         code = 1
     try:
-        threading._shutdown()  # type: ignore[attr-defined] # waits for the program's threads, as at the end of Python
+        # As at the end of Python: wait for the program's threads, and call its functions for the exit.
+        threading._shutdown()  # type: ignore[attr-defined] # noqa: SLF001
+        atexit._run_exitfuncs()  # noqa: SLF001
         sys.stdout.flush()
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - the program's
         code = code or 1
     return code
 
@@ -235,9 +242,9 @@ def _execute(request: dict[str, Any]) -> None:
         return
     names["arguments"] = decode_value(request["arguments"])
     _execute_source(request["setup"], "setup.py", names)
-    value = eval(compile(expression, "expression.py", "eval", dont_inherit=True), names)
+    value = eval(compile(expression, "expression.py", "eval", dont_inherit=True), names)  # noqa: S307 - confined
     _write_fully(_RESULT, json.dumps(encode_value(value)).encode())
 
 
 def _execute_source(source: str, file: str, names: dict[str, Any]) -> None:
-    exec(compile(source, file, "exec", dont_inherit=True), names)
+    exec(compile(source, file, "exec", dont_inherit=True), names)  # noqa: S102 - confined

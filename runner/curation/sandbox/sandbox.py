@@ -116,9 +116,7 @@ class Sandbox:
         if self._process is None:
             self.start()
         content = json.dumps(program.to_json()).encode()
-        header = HEADER.pack(
-            len(content), limits.cpu_seconds, limits.wall_seconds, limits.memory, limits.output
-        )
+        header = HEADER.pack(len(content), limits.cpu_seconds, limits.wall_seconds, limits.memory, limits.output)
         try:
             self._send(header + content)
             result = self._receive(limits.wall_seconds + _GRACE_SECONDS, limits.threads)

@@ -32,7 +32,8 @@ def encode_value(value: object) -> Any:
     if isinstance(value, tuple):
         return {"tuple": [encode_value(item) for item in value]}
     if isinstance(value, (set, frozenset)):
-        return {"set": sorted((encode_value(item) for item in value), key=repr)}
+        name = "set" if isinstance(value, set) else "frozenset"
+        return {name: sorted((encode_value(item) for item in value), key=repr)}
     if isinstance(value, dict):
         return {"dict": [[encode_value(key), encode_value(item)] for key, item in value.items()]}
     if isinstance(value, (bytes, bytearray)):
@@ -70,6 +71,7 @@ _DECODERS: Mapping[str, Any] = {
     "float": float,
     "tuple": lambda items: tuple(map(_decode, items)),
     "set": lambda items: set(map(_decode, items)),
+    "frozenset": lambda items: frozenset(map(_decode, items)),
     "dict": lambda items: {_decode(key): _decode(item) for key, item in items},
     "bytes": bytes.fromhex,
     "complex": lambda parts: complex(*map(float, parts)),
