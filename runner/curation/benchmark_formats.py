@@ -7,9 +7,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from runner.curation.assertion_replay import MAX_CODE_CHARACTERS
 from runner.curation.program_tests import AssertionTest, CallTest, ProgramTest, StdinTest
-
-MAX_CODE_CHARACTERS = 1_000_000
 
 APPS_IMPORTS = """
 import collections, fractions, functools, heapq, itertools, math, random, sys, time

@@ -32,8 +32,8 @@ from runner.curation.sandbox.confinement import (
 from runner.curation.sandbox.values import decode_value, encode_value
 
 LENGTH = struct.Struct("<I")
-HEADER = struct.Struct("<IddQQ")
-"""Of a request: bytes of its content, CPU seconds, seconds, bytes of memory, bytes of output."""
+HEADER = struct.Struct("<IdddQQ")
+"""Of a request: the number of bytes of its content, and the fields of `ProcessLimits`."""
 
 _PRELOADED = (
     "bisect", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq", "io", "itertools",
@@ -49,10 +49,11 @@ _LONGEST_POLL_MS = 20
 _MAX_READ = 1 << 16
 
 
-class Limits(NamedTuple):
-    """The limits of one program, in seconds and bytes."""
+class ProcessLimits(NamedTuple):
+    """The limits of one program, in seconds and bytes. `idle_seconds` is without any use of the CPU."""
 
     cpu_seconds: float
+    idle_seconds: float
     wall_seconds: float
     memory: int
     output: int
@@ -104,10 +105,19 @@ def main() -> None:
             header = HEADER.unpack(read_exactly(0, HEADER.size))
         except EOFError:
             return
-        _write_message(_serve(header[0], Limits(*header[1:]), ruleset, config["filter"]))
+        # The result passes through another copy, so that no program finds it in its memory.
+        if (supervisor := os.fork()) == 0:
+            code = 1
+            try:
+                _write_message(_run_request(header[0], ProcessLimits(*header[1:]), ruleset, config["filter"]))
+                code = 0
+            finally:
+                os._exit(code)
+        if os.waitpid(supervisor, 0)[1]:
+            raise SystemExit(1)
 
 
-def _serve(length: int, limits: Limits, ruleset: int | None, rules: Any) -> dict[str, object]:
+def _run_request(length: int, limits: ProcessLimits, ruleset: int | None, rules: Any) -> dict[str, object]:
     """Run the program of one request in a copy of this process, and return the result as JSON."""
     pipes = [os.pipe() for _ in (_STDOUT, _STDERR, _RESULT, _READY)]
     process = os.fork()
@@ -124,14 +134,15 @@ def _serve(length: int, limits: Limits, ruleset: int | None, rules: Any) -> dict
         report = os.read(ready, _MAX_READ)
         if report != _CONFINED:
             os.waitpid(process, 0)
-            raise SystemExit(f"a program could not be confined: {report.decode()}")
+            _write_error(f"a program could not be confined: {report.decode()}")
+            raise SystemExit(1)
         return _supervise(process, [reader for reader, _ in pipes], limits)
     finally:
         for descriptor in (ready, *(reader for reader, _ in pipes)):
             os.close(descriptor)
 
 
-def _become_program(length: int, writers: list[int], limits: Limits, ruleset: int | None, rules: Any) -> int:
+def _become_program(length: int, writers: list[int], limits: ProcessLimits, ruleset: int | None, rules: Any) -> int:
     """Confine this copy of the server, run the program in it, and return the exit code."""
     report = writers[-1]
     try:
@@ -158,10 +169,10 @@ def _take_descriptors(stdin: bytes, writers: list[int]) -> None:
         os.dup2(descriptor, target)
 
 
-def _supervise(process: int, readers: list[int], limits: Limits) -> dict[str, object]:
+def _supervise(process: int, readers: list[int], limits: ProcessLimits) -> dict[str, object]:
     """Read what a program writes, end it at its limits, and return the result as JSON."""
     outputs = {reader: bytearray() for reader in readers}
-    started, stopped, status = time.monotonic(), None, None
+    clock, stopped, status = _ProgramClock(process, limits), None, None
     poll = select.poll()
     for reader in readers:
         poll.register(reader, select.POLLIN)
@@ -175,7 +186,7 @@ def _supervise(process: int, readers: list[int], limits: Limits) -> dict[str, ob
                 open_readers -= 1
         if sum(map(len, outputs.values())) > limits.output:
             stopped = stopped or "output"
-        elif status is None and _is_late(process, started, limits):
+        elif status is None and clock.is_late():
             stopped = stopped or "time"
         if status is None:
             if stopped is not None:
@@ -192,13 +203,27 @@ def _supervise(process: int, readers: list[int], limits: Limits) -> dict[str, ob
     }  # fmt: skip
 
 
-def _is_late(process: int, started: float, limits: Limits) -> bool:
-    """Return whether a program that has not been waited for has used up its time."""
-    try:
-        used = time.clock_gettime((~process << 3) | 2)  # the CPU clock of a process, as in clock_getcpuclockid(3)
-    except OSError:
-        used = 0.0
-    return used > limits.cpu_seconds or time.monotonic() - started > limits.wall_seconds
+class _ProgramClock:
+    """The use of time by a program that has not been waited for.
+
+    On a busy machine, a program may take much longer than its CPU time. So the time that it has been idle is limited,
+    and the time since its start only generously.
+    """
+
+    def __init__(self, process: int, limits: ProcessLimits) -> None:
+        self._clock = (~process << 3) | 2  # the CPU clock of a process, as in clock_getcpuclockid(3)
+        self._limits = limits
+        self._started = self._active = time.monotonic()
+        self._cpu_seconds = 0.0
+
+    def is_late(self) -> bool:
+        """Return whether the program has used up its time."""
+        now, cpu_seconds = time.monotonic(), time.clock_gettime(self._clock)
+        if cpu_seconds > self._cpu_seconds:
+            self._cpu_seconds, self._active = cpu_seconds, now
+        limits = self._limits
+        is_idle = now - self._active > limits.idle_seconds
+        return is_idle or cpu_seconds > limits.cpu_seconds or now - self._started > limits.wall_seconds
 
 
 def _run_program(request: dict[str, Any]) -> int:
@@ -212,13 +237,13 @@ def _run_program(request: dict[str, Any]) -> int:
         _execute(request)
     except SystemExit as error:
         if isinstance(error.code, str):
-            print(error.code, file=sys.stderr)
+            _write_error(error.code)
         code = error.code & 0xFF if isinstance(error.code, int) else int(error.code is not None)
     except MemoryError:
-        os.write(_STDERR, b"MemoryError\n")  # printing the traceback needs memory
+        _write_error("MemoryError")  # the traceback needs memory
         code = 1
     except BaseException:  # noqa: BLE001 - the program's
-        traceback.print_exc()
+        _write_error(traceback.format_exc())
         code = 1
     try:
         # As at the end of Python: wait for the program's threads, and call its functions for the exit.
@@ -228,6 +253,10 @@ def _run_program(request: dict[str, Any]) -> int:
     except BaseException:  # noqa: BLE001 - the program's
         code = code or 1
     return code
+
+
+def _write_error(text: str) -> None:
+    _write_fully(_STDERR, f"{text}\n".encode("utf-8", "backslashreplace"))
 
 
 def _execute(request: dict[str, Any]) -> None:

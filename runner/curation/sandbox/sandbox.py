@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 
 from runner.base.errors import RunError
 from runner.base.storage.safe_files import read_bounded
-from runner.curation.sandbox.fork_server import HEADER, LENGTH
+from runner.curation.sandbox.fork_server import HEADER, LENGTH, ProcessLimits
 from runner.curation.sandbox.mechanisms import Mechanism
 from runner.curation.sandbox.values import OpaqueValue, decode_value, encode_value
 
@@ -23,7 +23,7 @@ _START_SECONDS = 60.0
 _GRACE_SECONDS = 10.0
 _WATCH_SECONDS = 0.1
 _SERVER_THREADS = 4
-"""Threads that a sandbox needs itself: bubblewrap's two processes and the server."""
+"""Threads that a sandbox needs itself: two processes of bubblewrap, the server, and its copy for the program."""
 _MAX_ERROR_BYTES = 2000
 
 
@@ -35,7 +35,8 @@ class SandboxError(RunError):
 class RunLimits:
     """Limits of one program. Sizes are in bytes; `memory` counts address space, `output` all that it writes.
 
-    A program may take four times its CPU time and a second longer, because other processes may use the same cores.
+    Time is CPU time, so that verdicts do not depend on other processes. A program also ends if it has not used the CPU
+    for `idle_seconds`, or at the latest after `wall_seconds`.
     """
 
     cpu_seconds: float = 5.0
@@ -44,8 +45,15 @@ class RunLimits:
     threads: int = 64
 
     @property
+    def idle_seconds(self) -> float:
+        return self.cpu_seconds + 2
+
+    @property
     def wall_seconds(self) -> float:
-        return 4 * self.cpu_seconds + 1
+        return 20 * self.cpu_seconds + 10
+
+    def for_process(self) -> ProcessLimits:
+        return ProcessLimits(self.cpu_seconds, self.idle_seconds, self.wall_seconds, self.memory, self.output)
 
 
 @dataclass(frozen=True)
@@ -116,7 +124,7 @@ class Sandbox:
         if self._process is None:
             self.start()
         content = json.dumps(program.to_json()).encode()
-        header = HEADER.pack(len(content), limits.cpu_seconds, limits.wall_seconds, limits.memory, limits.output)
+        header = HEADER.pack(len(content), *limits.for_process())
         try:
             self._send(header + content)
             result = self._receive(limits.wall_seconds + _GRACE_SECONDS, limits.threads)
