@@ -45,7 +45,7 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
         "plot": Command("results.plot", "draw a figure of runs for a paper, or write its data"),
     },
     "make data": {
-        "sandbox": Command("curation.sandbox", "check which sandbox of this machine holds unread programs"),
+        "sandbox": Command("curation.sandbox", "check which sandbox of this machine can run untrusted programs"),
     },
     "share": {
         "publish": Command(

@@ -27,8 +27,8 @@ class UnknownResult(BaseException):
     """Ends the test's code at a call whose result is not known; not an Exception, so that the code cannot catch it."""
 
 def make_stand_in(name, results):
-    def call(*positional, **named):
-        key = json.dumps([name, encode_value(positional), encode_value(named)])
+    def call(*positional, **keywords):
+        key = json.dumps([name, encode_value(positional), encode_value(keywords)])
         if key not in results:
             raise UnknownResult(key)
         return decode_value(results[key])
@@ -61,18 +61,18 @@ class FunctionCall(NamedTuple):
     key: str
     name: str
     positional: tuple[Any, ...]
-    named: Mapping[str, Any]
+    keywords: Mapping[str, Any]
 
     @classmethod
     def from_key(cls, key: str) -> FunctionCall:
-        name, positional, named = json.loads(key)
-        return cls(key, name, decode_value(positional), decode_value(named))
+        name, positional, keywords = json.loads(key)
+        return cls(key, name, decode_value(positional), decode_value(keywords))
 
     def run_of(self, program: Program) -> ProgramRun:
         """Return the run of the program that makes this call."""
         expression = f"{self.name}(*arguments[0], **arguments[1])"
         return ProgramRun(
-            program.source, preamble=program.preamble, expression=expression, arguments=(self.positional, self.named)
+            program.source, preamble=program.preamble, expression=expression, arguments=(self.positional, self.keywords)
         )
 
 

@@ -15,7 +15,7 @@ _INTEGER = re.compile(r"(?P<sign>[+-]?)0*(?P<digits>\d+)", re.ASCII)
 
 
 class ComparisonRule(StrEnum):
-    """The rules for outputs, in the order in which they are tried."""
+    """The rules for outputs. They are tried in this order."""
 
     EXACT = "exact"
     STRIPPED = "stripped"
@@ -24,10 +24,10 @@ class ComparisonRule(StrEnum):
 
 
 def match_output(output: str, expected: str) -> ComparisonRule | None:
-    """Return the first rule by which an output is right; None if it is wrong.
+    """Return the first rule that accepts an output; None if it is wrong.
 
     An output is right if it is equal; if it is equal without white space at its ends; if its lines are, without white
-    space at their ends and without empty lines; or if all its words are the same numbers. Integers must be equal.
+    space at their ends and without empty lines; or if all its tokens are the same numbers. Integers must be equal.
     """
     if output == expected:
         return ComparisonRule.EXACT
@@ -36,12 +36,12 @@ def match_output(output: str, expected: str) -> ComparisonRule | None:
     lines, expected_lines = _nonempty_lines(output), _nonempty_lines(expected)
     if lines == expected_lines:
         return ComparisonRule.LINES
-    words = [line.split() for line in lines]
-    expected_words = [line.split() for line in expected_lines]
-    if list(map(len, words)) == list(map(len, expected_words)) and all(
-        _is_same_number(word, expected_word)
-        for row, expected_row in zip(words, expected_words, strict=True)
-        for word, expected_word in zip(row, expected_row, strict=True)
+    tokens = [line.split() for line in lines]
+    expected_tokens = [line.split() for line in expected_lines]
+    if list(map(len, tokens)) == list(map(len, expected_tokens)) and all(
+        _is_same_number(token, expected_token)
+        for row, expected_row in zip(tokens, expected_tokens, strict=True)
+        for token, expected_token in zip(row, expected_row, strict=True)
     ):
         return ComparisonRule.NUMBERS
     return None
@@ -51,15 +51,15 @@ def _nonempty_lines(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-def _is_same_number(word: str, expected: str) -> bool:
-    integer, expected_integer = _INTEGER.fullmatch(word), _INTEGER.fullmatch(expected)
+def _is_same_number(token: str, expected: str) -> bool:
+    integer, expected_integer = _INTEGER.fullmatch(token), _INTEGER.fullmatch(expected)
     if integer and expected_integer:  # as texts, since Python refuses to convert thousands of digits
         is_negative, should_be = integer["sign"] == "-", expected_integer["sign"] == "-"
         return integer["digits"] == expected_integer["digits"] and (
             is_negative == should_be or integer["digits"] == "0"
         )
     try:
-        number, expected_number = float(word), float(expected)
+        number, expected_number = float(token), float(expected)
     except ValueError:
         return False
     if expected_integer:
@@ -107,4 +107,6 @@ def _is_alike(value: Any, expected: Any) -> bool:
 
 
 def _is_same_collection(value: set[Any] | frozenset[Any], expected: Sequence[Any]) -> bool:
-    return len(value) == len(expected) and all(any(_is_alike(item, other) for other in expected) for item in value)
+    return len(value) == len(expected) and all(
+        any(_is_alike(item, candidate) for candidate in expected) for item in value
+    )

@@ -39,8 +39,8 @@ Done = TypeVar("Done")
 class ProgramTestSettings:
     """Limits of each run; how often each test is repeated, each time with another seed of hashes; and workers.
 
-    `checker` is Python source that defines `check(given, output, expected)`, where `given` is the stdin or the tuple of
-    arguments. It replaces the comparison of `StdinTest` and `CallTest`, and runs in the sandbox, too.
+    `checker` is Python source that defines `check(test_input, output, expected)`, where `test_input` is the stdin or
+    the tuple of arguments. It replaces the comparison of `StdinTest` and `CallTest`, and runs in the sandbox, too.
     """
 
     limits: RunLimits = RunLimits()
@@ -110,22 +110,22 @@ class ProgramTester:
     def _test_once(self, program: Program, test: ProgramTest, hash_seed: int) -> _Trial:
         if isinstance(test, AssertionTest):
             return self._replay(program, test, hash_seed)
-        given: object
+        test_input: object
         if isinstance(test, StdinTest):
             run = ProgramRun(program.source, preamble=program.preamble, stdin=test.stdin)
-            given = test.stdin
+            test_input = test.stdin
         else:
             run = ProgramRun(
                 program.source, preamble=program.preamble, setup=test.setup, expression=test.expression,
                 arguments=test.arguments,
             )  # fmt: skip
-            given = test.arguments
+            test_input = test.arguments
         outcome = self._run(run, hash_seed)
         if (failure := _find_failure(outcome)) is not None:
             return failure
         output = outcome.stdout if isinstance(test, StdinTest) else outcome.value
         if self._settings.checker is not None:
-            detail = self._ask_checker(self._settings.checker, (given, output, test.expected))
+            detail = self._ask_checker(self._settings.checker, (test_input, output, test.expected))
         else:
             detail = "" if _is_right(test, output) else _describe_difference(output, test.expected)
         return _Trial(Verdict.WRONG if detail else Verdict.PASS, detail, outcome.cpu_seconds)

@@ -1,4 +1,4 @@
-"""The sandbox is used only if it holds all attacks, and its parts do what they say."""
+"""The sandbox is used only if it blocks all attacks, and its parts do what they say."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def test_if_there_is_no_sandbox_no_program_runs_and_the_message_says_what_is_mis
     assert "no program is run: bubblewrap cannot be used: `bwrap` is not installed. Allow" in str(error.value)
 
 
-def test_a_sandbox_that_does_not_hold_is_not_used(mechanism: Mechanism, tmp_path: Path) -> None:
+def test_a_sandbox_that_does_not_block_an_attack_is_not_used(mechanism: Mechanism, tmp_path: Path) -> None:
     attacks = (Attack("sum", "attempt(lambda: 1 + 1)"), Attack("nothing", "attempt(lambda: 1 / 0)"))
     with one_mechanism(mechanism), patch.object(probe, "ATTACKS", attacks):
         (check,) = check_mechanisms()
         assert check.escapes == ("sum",)
-        with pytest.raises(SandboxError, match="does not hold 1 of 2 attacks: sum"):
+        with pytest.raises(SandboxError, match="does not block 1 of 2 attacks: sum"):
             choose_mechanism()
         done = nip_run_here("sandbox", "check", cwd=tmp_path)
-        assert (done.returncode, "No sandbox holds" in done.stdout) == (1, True)
+        assert (done.returncode, "No sandbox blocks" in done.stdout) == (1, True)
     with one_mechanism(mechanism), patch.object(probe, "ATTACKS", attacks[1:]):
         assert choose_mechanism() is mechanism
         done = nip_run_here("sandbox", "check", "--json", cwd=tmp_path)
@@ -86,7 +86,6 @@ def test_a_sandbox_that_was_killed_starts_again(mechanism: Mechanism) -> None:
 
 
 def test_nothing_outlives_the_process_that_uses_the_sandbox(mechanism: Mechanism, tmp_path: Path) -> None:
-    """The server of the sandbox holds a pipe that is closed once all its processes have ended."""
     code = (
         "import os, sys\nfrom runner.curation.sandbox.mechanisms import list_mechanisms\n"
         "from runner.curation.sandbox.sandbox import *\n"
@@ -155,7 +154,7 @@ def test_an_attack_succeeds_without_a_sandbox(attack: Attack, targets: AttackTar
 
 
 @pytest.mark.full
-def test_each_mechanism_of_this_machine_that_starts_holds_all_attacks() -> None:
+def test_each_mechanism_of_this_machine_that_starts_blocks_all_attacks() -> None:
     checks = [check for check in check_mechanisms() if check.problem is None]
     assert checks
     assert {check.name: check.escapes for check in checks} == {check.name: () for check in checks}

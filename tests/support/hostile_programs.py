@@ -14,7 +14,8 @@ NUMBERS = dict(zip(
     'ptrace process_vm_readv process_vm_writev kcmp perf_event_open bpf keyctl request_key userfaultfd memfd_create '
     'io_uring_setup pidfd_open pidfd_getfd pidfd_send_signal shmget semget mq_open unshare setns mount chroot setuid '
     'personality inotify_init1 fanotify_init open_by_handle_at syslog reboot sethostname settimeofday '
-    'sched_setaffinity ioprio_set socket socketpair sendto execveat vfork clone3 rt_sigqueueinfo tkill timer_create seccomp'.split(),
+    'sched_setaffinity ioprio_set socket socketpair sendto execveat vfork clone3 '
+    'rt_sigqueueinfo tkill timer_create seccomp'.split(),
     zip(
         (101, 310, 311, 312, 298, 321, 250, 249, 323, 319, 425, 434, 438, 424, 29, 64, 240, 272, 308, 165, 161, 105,
          135, 294, 300, 304, 103, 169, 170, 164, 203, 251, 41, 53, 44, 322, 58, 435, 129, 200, 222, 317),

@@ -1,4 +1,4 @@
-"""Check which sandbox of this machine holds programs that nobody has read.
+"""Check which sandbox of this machine can run untrusted programs.
 
 Examples:
   nip-run sandbox check
@@ -21,7 +21,12 @@ COMMAND_HELP = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("action", metavar="ACTION", choices=("check",), help="check: attack each sandbox, and tell which ones hold")
+    add(
+        "action",
+        metavar="ACTION",
+        choices=("check",),
+        help="check: attack each sandbox, and show which attacks succeed",
+    )
     add("--command", type=shlex.split, default=[], dest="container_command", metavar="COMMAND", help=COMMAND_HELP)
 
 
@@ -29,11 +34,11 @@ def execute(args: argparse.Namespace) -> int:
     from runner.curation.sandbox.probe import check_mechanisms
 
     checks = list(check_mechanisms(args.container_command))
-    used = next((check.name for check in checks if check.holds), None)
+    used = next((check.name for check in checks if check.blocks_all), None)
     if args.json:
         rows = [
             {
-                "sandbox": check.name, "holds": check.holds, "landlock": check.has_landlock,
+                "sandbox": check.name, "blocks_all": check.blocks_all, "landlock": check.has_landlock,
                 "escapes": check.escapes, "problem": check.problem,
             }
             for check in checks
@@ -44,5 +49,5 @@ def execute(args: argparse.Namespace) -> int:
             ("sandbox", "Landlock", "result"),
             [(check.name, "yes" if check.has_landlock else "no", check.describe()) for check in checks],
         )
-        say(f"Programs run in: {used}." if used else "No sandbox holds, so no program will be run.")
+        say(f"Programs run in: {used}." if used else "No sandbox blocks all attacks, so no program will be run.")
     return ExitCode.DONE if used else ExitCode.FAILED

@@ -1,1 +1,1 @@
-"""A sandbox for Python programs that nobody has read, and the attacks that it has to hold before it is used."""
+"""A sandbox for untrusted Python programs, and the attacks that it must block before it is used."""

@@ -1,4 +1,4 @@
-"""The attacks that a sandbox has to hold: programs that print ESCAPED if they succeed.
+"""The attacks that a sandbox must block: programs that print ESCAPED if they succeed.
 
 Each program starts with the names of `AttackTargets`: a file with a secret, a process with a secret in its environment,
 and sockets, all outside the sandbox.
@@ -124,7 +124,7 @@ ATTACKS = (
 
 @dataclass(frozen=True)
 class AttackTargets:
-    """What attacks try to reach. The fields become names of the attacking program."""
+    """The targets of attacks. The fields become names of the attacking program."""
 
     secret: str
     secret_file: str
@@ -141,7 +141,7 @@ class AttackTargets:
 
 @contextmanager
 def open_targets() -> Iterator[AttackTargets]:
-    """Create the targets. Meanwhile, this process has the secret in its environment, too."""
+    """Create the targets, and add the secret to the environment of this process while they exist."""
     secret = f"canary-{secrets.token_hex(16)}"
     with ExitStack() as stack:
         secret_file = Path(stack.enter_context(tempfile.TemporaryDirectory()), "key")

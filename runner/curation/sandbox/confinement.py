@@ -35,10 +35,10 @@ MAX_OPEN_FILES = 64
 _STACK_BYTES = 64 << 20
 
 
-def _check(result: int, what: str) -> int:
+def _check(result: int, call: str) -> int:
     if result < 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        raise OSError(number, f"{call}: {os.strerror(number)}")
     return result
 
 
@@ -94,7 +94,7 @@ def _allow_path(ruleset: int, path: str, rights: int) -> None:
 
 
 def drop_privileges(ruleset: int | None) -> None:
-    """Give up all capabilities for good, and all files that the Landlock rules do not allow."""
+    """Give up all capabilities, and all files that the Landlock rules do not allow. It cannot be undone."""
     _prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     header, nothing = struct.pack("<Ii", 0x20080522, 0), bytes(24)
     _check(_LIBC.capset(header, nothing), "capset")
@@ -148,7 +148,7 @@ def filter_program(rules: Mapping[str, Any], own_process: int) -> bytes:
 
 
 def install_filter(program: bytes) -> None:
-    """Apply a filter of system calls to this process for good."""
+    """Apply a filter of system calls to this process. It cannot be removed."""
     buffer = ctypes.create_string_buffer(program, len(program))
     pointer = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(buffer))
     _prctl(_SET_SECCOMP, _FILTER_MODE, pointer)

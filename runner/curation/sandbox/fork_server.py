@@ -33,7 +33,7 @@ from runner.curation.sandbox.values import decode_value, encode_value
 
 LENGTH = struct.Struct("<I")
 HEADER = struct.Struct("<IdddQQ")
-"""Of a request: the number of bytes of its content, and the fields of `ProcessLimits`."""
+"""The start of a request: the number of bytes of its content, and the fields of `ProcessLimits`."""
 
 _PRELOADED = (
     "bisect", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq", "io", "itertools",
@@ -105,7 +105,7 @@ def main() -> None:
             header = HEADER.unpack(read_exactly(0, HEADER.size))
         except EOFError:
             return
-        # The result passes through another copy, so that no program finds it in its memory.
+        # Another copy handles the result, because later programs could find it in the memory of this process.
         if (supervisor := os.fork()) == 0:
             code = 1
             try:

@@ -1,4 +1,4 @@
-"""Check which mechanisms of this machine hold all attacks, and choose the strongest of these."""
+"""Check which mechanisms of this machine block all attacks, and choose the strongest of these."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class MechanismCheck(NamedTuple):
     problem: str | None
 
     @property
-    def holds(self) -> bool:
+    def blocks_all(self) -> bool:
         return self.problem is None and not self.escapes
 
     def describe(self) -> str:
@@ -29,8 +29,8 @@ class MechanismCheck(NamedTuple):
         if self.problem is not None:
             return f"cannot be used: {self.problem}"
         if self.escapes:
-            return f"does not hold {len(self.escapes)} of {len(ATTACKS)} attacks: {', '.join(self.escapes)}"
-        return f"holds all {len(ATTACKS)} attacks"
+            return f"does not block {len(self.escapes)} of {len(ATTACKS)} attacks: {', '.join(self.escapes)}"
+        return f"blocks all {len(ATTACKS)} attacks"
 
 
 def check_mechanisms(command: Sequence[str] = (), packages: Sequence[Path] = ()) -> Iterator[MechanismCheck]:
@@ -44,18 +44,20 @@ def check_mechanisms(command: Sequence[str] = (), packages: Sequence[Path] = ())
 
 
 def choose_mechanism(command: Sequence[str] = (), packages: Sequence[Path] = ()) -> Mechanism:
-    """Return the strongest mechanism that holds all attacks: the configured command, or one of this machine.
+    """Return the strongest mechanism that blocks all attacks: the configured command, or one of this machine.
 
     Raises:
-        SandboxError: no mechanism holds; the message says what is missing.
+        SandboxError: no mechanism blocks all attacks; the message says what is missing.
     """
     reasons = []
     for check in check_mechanisms(command, packages):
-        if check.holds and check.mechanism is not None:
+        if check.blocks_all and check.mechanism is not None:
             return check.mechanism
         reasons.append(f"{check.name} {check.describe()}")
     raise SandboxError(
-        "no sandbox of this machine holds, so no program is run: " + "; ".join(reasons) + ". Allow unprivileged user "
+        "no sandbox of this machine blocks all attacks, so no program is run: "
+        + "; ".join(reasons)
+        + ". Allow unprivileged user "
         "namespaces and install bubblewrap, use Linux 5.13 or newer with Landlock, or configure a command such as "
         "'podman run -i --rm --network=none IMAGE'"
     )

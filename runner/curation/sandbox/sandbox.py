@@ -21,7 +21,7 @@ from runner.curation.sandbox.values import OpaqueValue, decode_value, encode_val
 
 _START_SECONDS = 60.0
 _GRACE_SECONDS = 10.0
-_WATCH_SECONDS = 0.1
+_WATCH_MS = 100
 _SERVER_THREADS = 4
 """Threads that a sandbox needs itself: two processes of bubblewrap, the server, and its copy for the program."""
 _MAX_ERROR_BYTES = 2000
@@ -188,9 +188,11 @@ class Sandbox:
         assert self._process is not None
         assert self._process.stdout is not None
         deadline = time.monotonic() + seconds
+        poll = select.poll()
+        poll.register(self._process.stdout, select.POLLIN)
         data, size = bytearray(), LENGTH.size
         while len(data) < size:
-            if select.select([self._process.stdout], [], [], _WATCH_SECONDS)[0]:
+            if poll.poll(_WATCH_MS):
                 chunk = os.read(self._process.stdout.fileno(), 1 << 20)
                 if not chunk:
                     raise self._ended()
@@ -208,8 +210,10 @@ class Sandbox:
         """Return the error for a server that has ended, with the last line that it or its launcher printed."""
         assert self._process is not None
         assert self._process.stderr is not None
-        self._process.wait()
-        text = os.read(self._process.stderr.fileno(), _MAX_ERROR_BYTES).decode("utf-8", "replace").strip()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_GRACE_SECONDS)
+        os.set_blocking(self._process.stderr.fileno(), False)
+        text = (self._process.stderr.read(_MAX_ERROR_BYTES) or b"").decode("utf-8", "replace").strip()
         reason = text.splitlines()[-1] if text else f"exit code {self._process.returncode}"
         return SandboxError(f"the sandbox ({self._mechanism.name}) ended: {reason}")
 

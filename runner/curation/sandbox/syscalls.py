@@ -55,7 +55,7 @@ _CHECKED: Mapping[str, CheckedSyscall] = {
     "ioctl": CheckedSyscall((16, 29), 1, _ALL_BITS, (0x5401, 0x541B, 0x5450, 0x5451)),
 }
 _CLONE3 = 435
-"""Its flags are in memory, where a filter cannot read them. libc uses `clone` if told that `clone3` does not exist."""
+"""A call whose flags a filter cannot read. The filter says that it does not exist, and libc uses `clone` instead."""
 
 
 class Architecture(NamedTuple):
