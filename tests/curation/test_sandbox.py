@@ -131,7 +131,7 @@ def test_a_filter_has_whole_instructions_within_the_limits_of_the_kernel(machine
     assert (1234).to_bytes(4, "little") in program
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def targets() -> Iterator[AttackTargets]:
     with open_targets() as targets:
         yield targets

@@ -96,7 +96,7 @@ ATTACKS = (
     Attack(
         "threads",
         "threading.stack_size(32768)\n"
-        "for _ in range(5000):\n    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+        "for _ in range(1000):\n    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
         "time.sleep(2)\nattempt(threading.active_count)",
     ),
     Attack("CPU", "while True: pass"),
@@ -160,7 +160,7 @@ def open_targets() -> Iterator[AttackTargets]:
         tcp.listen()
         unix.listen()
         os.environ[_VARIABLE] = secret
-        stack.callback(os.environ.pop, _VARIABLE)
+        stack.callback(os.environ.pop, _VARIABLE, None)
         process = stack.enter_context(
             subprocess.Popen([sys.executable, "-IS", "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
         )
