@@ -54,7 +54,8 @@ class AssertionTest:
     """A test that is code with assertions about functions of the program.
 
     The code runs in another process than the program, so the program does not see it. Each call of a function that the
-    code does not define becomes a run of the program. Arguments and returned values must be of built-in types.
+    code does not define becomes a run of the program. Arguments and returned values must be of built-in types. The code
+    does not see changes that a function makes to its arguments; use a `CallTest` with `setup` for these.
     """
 
     code: str

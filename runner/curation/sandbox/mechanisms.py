@@ -17,7 +17,7 @@ from runner.curation.sandbox.syscalls import ARCHITECTURES, describe_filter
 _SYSTEM_FILES = (
     "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache", "/usr/share/zoneinfo",
 )  # fmt: skip
-"""Files that Python needs besides its own: libraries and time zones."""
+"""Files that Python needs in addition to its own: libraries and time zones."""
 
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 _PYTHON_OPTIONS = ("-s", "-B", "-X", "utf8")
