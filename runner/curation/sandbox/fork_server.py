@@ -176,9 +176,12 @@ def _supervise(process: int, readers: list[int], limits: ProcessLimits) -> dict[
     poll = select.poll()
     for reader in readers:
         poll.register(reader, select.POLLIN)
+    poll.register(_STDOUT, 0)  # reports that nip-run has ended
     open_readers = len(readers)
     while open_readers or status is None:
         for reader, _ in poll.poll(_LONGEST_POLL_MS if open_readers else 1):
+            if reader == _STDOUT:
+                raise SystemExit(1)  # which also ends the program
             chunk = os.read(reader, _MAX_READ)
             outputs[reader] += chunk
             if not chunk:
