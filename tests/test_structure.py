@@ -316,7 +316,7 @@ INNER_ORDERS: Mapping[str, Sequence[str]] = {
     "runs": ("finished", "execution", "workers", "session", "shards", "planning", "tournaments"),
     "runs.workers": ("cluster",),
     "training": ("backends",),
-    "curation": ("audit",),
+    "curation": ("audit", "sandbox"),
     "exports": ("mlflow",),
     "registry": (
         "redaction", "transports", "components", "lineage", "bundles", "verification", "board", "publishing",
@@ -325,7 +325,7 @@ INNER_ORDERS: Mapping[str, Sequence[str]] = {
     "pages": ("charts", "figures", "report", "boards", "live"),
     "server": ("store", "accounts", "boards", "competitions", "uploads", "web"),
     "server.web": ("api", "pages"),
-    "cli": ("terminal", "registry", "results", "server", "experiments"),
+    "cli": ("terminal", "registry", "results", "server", "experiments", "curation"),
 }  # fmt: skip
 """The subpackages of each package; one may import only those before it, also by way of the modules beside them."""
 

@@ -49,6 +49,9 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
         "sql": Command("results.sql", "query the leaderboard and the records of all runs in SQL"),
         "plot": Command("results.plot", "draw a figure of runs for a paper, or write its data"),
     },
+    "make data": {
+        "sandbox": Command("curation.sandbox", "check which sandbox of this machine can run untrusted programs"),
+    },
     "share": {
         "publish": Command(
             "registry.publish", "publish a run or a component with all the files that determine its results"
