@@ -163,10 +163,12 @@ def answer_table(labels: Floats, answers: Floats, clusters: Codes, weights: Floa
     np.add.at(counts, (np.searchsorted(kinds, labels), np.searchsorted(kinds, answers)), 1)
     rates, recalls = [], []
     for kind in kinds:
-        known = labels == kind
-        rates.append(_weighted_share(known.astype(float), clusters, total, sizes))
-        found = (answers[known] == kind).astype(float)
-        recalls.append(_weighted_share(found, clusters[known], total, sizes[known]) if known.any() else None)
+        labelled = labels == kind
+        rates.append(_weighted_share(labelled.astype(float), clusters, total, sizes))
+        agreeing = (answers[labelled] == kind).astype(float)
+        recalls.append(
+            _weighted_share(agreeing, clusters[labelled], total, sizes[labelled]) if labelled.any() else None
+        )
     return AnswerTable(tuple(kinds.tolist()), counts, tuple(rates), tuple(recalls))
 
 

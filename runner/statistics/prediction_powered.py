@@ -53,7 +53,7 @@ class TunedEstimate:
 
 @dataclass(frozen=True)
 class JudgeAccuracy:
-    """What the number of labels for a target width depends on; see `labels_needed`."""
+    """The accuracy of a model's answers, from which `labels_needed` computes the number of labels."""
 
     rate: float
     """The rate to estimate, or a mean on the scale from 0 to 1."""
