@@ -337,7 +337,14 @@ class Experiment:
     analysis: AnalysisSource | None = option(
         "The run and the analyzer of an analysis. `nip-run analyze` writes this key.",
         default=None,
-        example={"run_id": "my-run-0123456789", "analyzer": "role_conformance"},
+        example={
+            "run_id": "my-run-0123456789",
+            "journal": "9f86d081884c7d65",
+            "journal_sha256": "9f86d081884c7d65...",
+            "analyzer": "role_conformance",
+            "analyzer_sha256": "4e07408562be...",
+            "question_sha256": "4b2277770...",
+        },
     )
     retry: Retry = option("What nip-run does after each kind of failure.", factory=Retry)
     rollouts: Rollouts = option("The number of games, in total and at the same time.", factory=Rollouts)

@@ -145,7 +145,9 @@ ALSO_WORDS = {
     "cost": "a column heading",
     "decided": "an outcome",
     "decision": "a column of `rollouts`, and a key of arrays",
+    "recall": "a statistic of the answers of an analyzer",
     "reward": "a key of arrays and training examples",
+    "sensitivity": "a statistic of the answers of an analyzer",
     "tokens": "a limit and a unit",
 }
 """Names of metrics that are names of something else, too."""

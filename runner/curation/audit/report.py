@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from runner.base.exit_codes import ExitCode
-from runner.base.text import counted, list_some, p_statement
+from runner.base.text import counted, decimal, list_some, p_statement
 from runner.curation.audit.duplicates import (
     SIMILARITY,
     Duplicate,
@@ -100,7 +100,7 @@ def describe_leak(test: LabelTest) -> str:
         return f"{name} determines the label of each item"
     how = f" (strongest: {', '.join(test.terms)})" if test.terms else ""
     larger = "" if test.terms else f"; larger with label {int(test.auc > 0.5)}"
-    return f"{name} predicts the label, AUC {test.auc:.3f}, {p_statement(test.p_holm)} (Holm){larger}{how}"
+    return f"{name} predicts the label, AUC {decimal(test.auc)}, {p_statement(test.p_holm)} (Holm){larger}{how}"
 
 
 def audit_dataset(dataset: Dataset, settings: AuditSettings) -> AuditReport:

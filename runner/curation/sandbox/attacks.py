@@ -24,7 +24,7 @@ from runner.curation.sandbox.sandbox import ProgramRun, RunLimits
 ATTACK_LIMITS = RunLimits(cpu_seconds=0.5, memory=256 << 20, output=1 << 16, threads=16)
 
 SUCCESS = "ESCAPED"
-_VARIABLE = "NIP_RUN_SANDBOX_CHECK_KEY"
+_VARIABLE = "SANDBOX_CHECK_KEY"
 
 _HELPERS = """
 import ctypes, os, socket, struct, sys, threading, time
