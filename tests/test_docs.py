@@ -332,6 +332,7 @@ def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
     assert "decided" in done.stdout
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("page", "promises"),
     [

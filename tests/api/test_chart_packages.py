@@ -19,6 +19,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
     return run(load_spec(ROOT / "specs" / "quickstart.yaml", overrides), tmp_path_factory.mktemp("drawn") / "results")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", FIGURES)
 def test_altair_takes_every_figure_by_its_own_schema(result: RunResult, name: str) -> None:
     pytest.importorskip("altair")
@@ -26,6 +27,7 @@ def test_altair_takes_every_figure_by_its_own_schema(result: RunResult, name: st
     assert str(next(iter(chart.get("datasets", {0: chart.get("data")}).values())))
 
 
+@pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", FIGURES)
 def test_matplotlib_draws_every_figure(

@@ -228,6 +228,7 @@ def test_a_missing_label_among_numbers_is_skipped(tmp_path: Path) -> None:
     assert "on 5 datapoints" in nip_run_here("check", "spec.yaml", cwd=tmp_path).stdout
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("blank", ["", "  ", "\t", "\u00a0 "])
 def test_a_row_without_a_claim_is_filtered(tmp_path: Path, blank: str) -> None:
     rows = f"1,yes,Grass grows in spring.\n2,no,{blank}\n3,no,Grass grows in winter.\n"

@@ -99,7 +99,7 @@ def test_two_runs_with_groups_of_datapoints_are_planned_as_compare_tests_them(tm
     assert row["groups"] == groups_needed(0.3, UNKNOWN)
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_two_runs_are_planned_from_the_datapoints_that_both_verifiers_saw(tmp_path: Path) -> None:
     """Groups of the same name are not enough."""
     folder = _grouped_runs(tmp_path)

@@ -264,6 +264,7 @@ ADVICE = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ADVICE)
 def test_what_no_call_can_mend_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setenv("TEST_KEY", "sk-ant-of-a-test")

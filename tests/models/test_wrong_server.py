@@ -34,6 +34,7 @@ def serving(kind: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
             process.stdin.close()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("kind", "scheme", "message"),

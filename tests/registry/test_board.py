@@ -275,6 +275,7 @@ def test_a_damaged_release_is_named_and_read_again_once_it_is_whole(
     assert "run/other/before@1" in by_release(registry_board(registry, cache=cache))
 
 
+@pytest.mark.full
 def test_a_run_that_trains_is_no_benchmark_whatever_its_release_says(
     registry: Registry, cache: Path, trained_results: Path
 ) -> None:

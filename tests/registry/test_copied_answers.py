@@ -78,6 +78,7 @@ def test_a_local_board_ranks_none_of_them_and_says_why(folder: Path) -> None:
     assert row["reason"] == f"{COPIED}first"
 
 
+@pytest.mark.full
 def test_the_view_of_comparisons_marks_and_does_not_test_them(folder: Path) -> None:
     columns = "run_b, difference, p, ci_low, ci_high, detectable, reason"
     sql = f"SELECT {columns} FROM comparisons WHERE run_a = 'first'"
@@ -131,6 +132,7 @@ def test_a_published_board_and_a_servers_board_rank_none_of_them_and_say_why(fol
         check_rows(rows, "run/acme/first@1")
 
 
+@pytest.mark.full
 def test_on_a_server_the_run_that_was_published_first_is_the_source(folder: Path, tmp_path: Path) -> None:
     """A later copy could say that it began earlier, and take the rank of its source."""
     runs = [RunFolder(folder / "results" / "runs" / name) for name in ("first", "cached")]
@@ -142,6 +144,7 @@ def test_on_a_server_the_run_that_was_published_first_is_the_source(folder: Path
         assert ranked == [(order[0],)]
 
 
+@pytest.mark.full
 def test_a_strangers_counts_break_no_board(folder: Path, tmp_path: Path) -> None:
     copy = tmp_path / "runs" / "cached"
     shutil.copytree(folder / "results" / "runs" / "cached", copy)
@@ -169,6 +172,7 @@ def server_rows(server: ServerProcess, path: Path, count: int) -> dict[str, tupl
     return {name: (rank, " ".join(marks)) for name, rank, marks in found}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("other", "words"),
     [
@@ -225,6 +229,7 @@ def test_no_stored_query_ranks_or_pools_them(folder: Path, tmp_path: Path) -> No
     assert {row["run_id"] for row in always_failed if row["reason"] is None} == {"first", "more", "fresh"}
 
 
+@pytest.mark.full
 def test_no_export_calls_them_a_sample(folder: Path, tmp_path: Path) -> None:
     reasons = {
         "forced": FORCED,
@@ -246,6 +251,7 @@ def test_no_export_calls_them_a_sample(folder: Path, tmp_path: Path) -> None:
             assert reason in json.loads(log.read("header.json"))["eval"]["metadata"].values()
 
 
+@pytest.mark.full
 def test_no_figure_shows_them_as_a_sample(folder: Path, tmp_path: Path) -> None:
     target = str(tmp_path / "figure.json")
     for figure in ("forest", "accuracy_by_protocol"):

@@ -361,6 +361,7 @@ PLANTED = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("cause", PLANTED)
 def test_a_private_text_in_any_file_of_a_release_is_redacted_or_stops_it_with_file_and_line(
     on_vllm: tuple[Path, str], tmp_path: Path, cause: str

@@ -52,7 +52,7 @@ def linked_in(registry: Path, role: str) -> dict[str, list[str | None]]:
     return {name: links for name, links in linked.items() if links}
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_parts_and_models_link_a_training_run_by_the_name_that_it_is_published_under(
     trained_results: Path, tmp_path: Path
 ) -> None:

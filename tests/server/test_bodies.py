@@ -93,6 +93,7 @@ OPERATIONS = (
 )  # fmt: skip
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("method", "path"), OPERATIONS)
 def test_no_body_is_read_before_it_is_known_whose_it_is(served: ServerProcess, method: str, path: str) -> None:
     head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\nContent-Type: application/json\r\n"

@@ -148,6 +148,7 @@ def test_memory_is_what_is_taken_and_not_what_is_reserved(tmp_path: Path) -> Non
     assert run_isolated(bounds, tmp_path, query_duckdb).status is TaskStatus.FINISHED
 
 
+@pytest.mark.full
 def test_an_answer_that_is_too_long_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.server.isolated_task.MAX_RESULT_BYTES", 1_000)
     ending = run_isolated(TaskLimits(memory=MEMORY, seconds=60), tmp_path, long)

@@ -32,6 +32,7 @@ def test_slope_and_intercept_are_those_of_statsmodels(seed: int) -> None:
     assert (found.intercept.value, found.slope.value) == pytest.approx(tuple(theirs.params), abs=1e-9)
 
 
+@pytest.mark.full
 def test_intervals_of_the_slope_cover_the_truth_if_few_groups_determine_it() -> None:
     """A calibrated judge whose probabilities are rounded to tenths, with 3 games about each of 50 datapoints."""
 

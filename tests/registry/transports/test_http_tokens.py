@@ -208,7 +208,7 @@ def test_a_server_that_shows_a_token_in_its_fault_has_it_taken_out(tmp_path: Pat
         assert SECRET not in done.stdout + done.stderr
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_a_token_that_only_reads_publishes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with shared_empty_server() as server:
         monkeypatch.setenv("NIP_RUN_REGISTRY", server.address)

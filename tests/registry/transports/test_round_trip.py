@@ -75,6 +75,7 @@ def test_the_same_again_is_nothing_and_another_is_refused_for_ever(where: str) -
         assert [str(entry.reference) for entry in registry.entries()] == ["dataset/acme/council@1"]
 
 
+@pytest.mark.full
 def test_several_releases_are_one_publish_and_are_listed_in_order(where: str) -> None:
     several = [bundle("b", version=version) for version in ("1.10", "1.2")] + [bundle("a", kind=Kind.PROTOCOL)]
     with connect(where) as registry:

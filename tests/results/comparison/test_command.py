@@ -46,7 +46,7 @@ def test_the_verdict_stands_first_then_the_numbers_then_the_flips(results: Path)
     assert both.stdout.count("datapoint p0 ") == 2
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_adjusted_and_unadjusted_intervals_are_labelled(results: Path) -> None:
     alone = run_command(results, "compare", "good", "same").stdout
     assert "(Holm)" not in alone

@@ -47,7 +47,7 @@ def test_no_evidence_is_said_with_what_could_have_been_seen(results: Path) -> No
     assert "underpowered: only differences of 20" in pair.verdict
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_several_comparisons_have_intervals_that_agree_with_their_corrected_p_values(results: Path) -> None:
     """Not an interval at 95 % next to a corrected p-value, which contradict each other."""
     found = compare("good", "fair", "same", "often", results=results)
