@@ -93,6 +93,28 @@ def test_labels_are_exported_for_scout_and_imported_again(folder: RunFolder, tmp
     assert len(labels.current()) == 40
 
 
+def test_an_import_neither_changes_nor_deletes_labels_unless_asked(folder: RunFolder, tmp_path: Path) -> None:
+    label_units(folder, tmp_path, "Ann")
+    labels = LabelFile(folder.path, load_analyzer("tone.yaml", tmp_path))
+    first, second, third, *_ = labels.current()
+    opposite = "no" if first.answer == "yes" else "yes"
+    (tmp_path / "new.csv").write_text(
+        "id,target,reader\n"
+        f"{first.unit_id},{opposite},Ann\n{second.unit_id},,Ann\n{third.unit_id},{third.answer},Ann\n"
+        f"{first.unit_id},yes,Ben\n{first.unit_id},yes,Eve\n"
+    )
+    words = ("label", "last", "tone.yaml", "--import", "new.csv", "--readers", "Ann", "Ben")
+    message = printed(tmp_path, *words, code=2)
+    assert f"1 label of the run would change (Ann's for {first.unit_id}); add --replace" in message
+    assert len(labels.current()) == 40
+    assert printed(tmp_path, *words, "--replace") == "1 new label, 1 changed, 1 deleted, 1 already present\n"
+    current = {(one.reader, one.unit_id): one.answer for one in labels.current()}
+    assert current["Ann", first.unit_id] == opposite
+    assert ("Ann", second.unit_id) not in current
+    assert {reader for reader, _ in current} == {"Ann", "Ben"}
+    assert "belongs to --import" in printed(tmp_path, "label", "last", "tone.yaml", "--replace", code=2)
+
+
 def test_a_drawn_unit_is_recorded_with_its_stratum_and_probability(folder: RunFolder, tmp_path: Path) -> None:
     words = ("label", folder.run_id, "tone.yaml", "--units", "16", "--stratify", "--readers", "Ann", "Ben")
     with run_with_questions(*words, cwd=tmp_path) as command:

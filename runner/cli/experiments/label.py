@@ -14,12 +14,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.storage.safe_files import read_bounded
-from runner.base.text import comma_join, counted
+from runner.base.text import comma_join, counted, list_some
 from runner.cli.arguments import RUNS_HELP
 from runner.cli.experiments.question_page import add_page_options
 from runner.cli.terminal.output import note, print_json, say
@@ -27,7 +27,7 @@ from runner.cli.terminal.page_file import open_in_browser, page_file
 
 if TYPE_CHECKING:
     from runner.analysis.label_sample import SampledUnit
-    from runner.analysis.labels import LabelFile
+    from runner.analysis.labels import Label, LabelFile
     from runner.analysis.results import AnalysisTable
     from runner.analysis.units import Unit
     from runner.results.folder import RunFolder
@@ -47,7 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--seed", default="0", metavar="SEED", help="another seed chooses other units; default: 0")
     add(
-        "--readers", nargs="+", default=[], metavar="NAME", help="accept only these readers; with --export: only theirs"
+        "--readers",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="accept, import and export only labels of these readers; a single one is the reader of imported rows "
+        "without one",
     )
     action = parser.add_mutually_exclusive_group()
     action.add_argument(
@@ -56,6 +61,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     action.add_argument(
         "--import", dest="import_file", type=Path, metavar="FILE", help="import labels from a validation set, .csv"
     )
+    add(
+        "--replace",
+        action="store_true",
+        help="with --import: replace labels that differ, and delete those with an empty target",
+    )
     add_page_options(parser)
 
 
@@ -63,6 +73,8 @@ def execute(args: argparse.Namespace) -> int:
     from runner.analysis.analyzer import load_analyzer
     from runner.analysis.labels import LabelFile
 
+    if args.replace and args.import_file is None:
+        raise UsageError("--replace belongs to --import FILE")
     analyzer = load_analyzer(args.analyzer)
     folder: RunFolder = args.results.find(args.run)
     file = LabelFile(folder.path, analyzer)
@@ -185,23 +197,65 @@ def _export(file: LabelFile, args: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
+class _Import(NamedTuple):
+    """The labels of a CSV file, by what an import does with them."""
+
+    new: list[Label]
+    changed: list[Label]
+    deleted: list[Label]
+    """Labels without an answer for units that the reader labeled."""
+    unchanged: list[Label]
+    empty: list[Label]
+    """Labels without an answer for other units."""
+
+    @classmethod
+    def from_labels(cls, labels: Sequence[Label], current: Sequence[Label]) -> _Import:
+        answers = {(label.reader, label.unit_id): label.answer for label in current}
+        result = cls([], [], [], [], [])
+        for label in labels:
+            answer = answers.get((label.reader, label.unit_id))
+            if label.answer is None:
+                (result.empty if answer is None else result.deleted).append(label)
+            elif answer is None:
+                result.new.append(label)
+            else:
+                (result.unchanged if answer == label.answer else result.changed).append(label)
+        return result
+
+
 def _import(file: LabelFile, units: Mapping[str, Unit], args: argparse.Namespace) -> int:
-    """Import all labels of a CSV file that differ from the current ones, or none if a row is wrong."""
+    """Import the labels of a CSV file, or none if a row is wrong."""
     from runner.analysis.label_csv import labels_from_csv
     from runner.base.storage.line_file import MAX_FILE
 
-    if len(args.readers) > 1:
-        raise UsageError("--import: --readers names the reader of rows without one; name a single reader")
     try:
         text = read_bounded(args.import_file, MAX_FILE).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {args.import_file}: {getattr(error, 'strerror', error)}") from error
-    labels = labels_from_csv(text, file.analyzer, units, *(args.readers or [None]))
-    current = {(label.reader, label.unit_id): label.answer for label in file.current()}
-    new = [label for label in labels if current.get((label.reader, label.unit_id)) != label.answer]
-    file.append(new)
+    labels = labels_from_csv(text, file.analyzer, units, args.readers[0] if len(args.readers) == 1 else None)
+    accepted = [label for label in labels if not args.readers or label.reader in args.readers]
+    parts = _Import.from_labels(accepted, file.current())
+    if not args.replace:
+        if parts.changed:
+            listed = list_some([f"{label.reader}'s for {label.unit_id}" for label in parts.changed])
+            raise UsageError(
+                f"nothing was imported: {counted(len(parts.changed), 'label')} of the run would change ({listed}); "
+                "add --replace to replace labels"
+            )
+        parts = parts._replace(deleted=[], empty=parts.deleted + parts.empty)
+    file.append(parts.new + parts.changed + parts.deleted)
     if args.json:
-        print_json({"new": len(new), "there": len(labels) - len(new)})
+        others = len(labels) - len(accepted)
+        print_json({name: len(part) for name, part in parts._asdict().items()} | {"other_readers": others})
     elif not args.quiet:
-        say(f"{counted(len(new), 'new label')}, {len(labels) - len(new)} already present")
+        _print_import(parts, sorted({label.reader for label in labels if label not in accepted}))
     return ExitCode.DONE
+
+
+def _print_import(parts: _Import, other_readers: Sequence[str]) -> None:
+    done = [f"{len(part)} {name}" for name, part in (("changed", parts.changed), ("deleted", parts.deleted)) if part]
+    say(comma_join([counted(len(parts.new), "new label"), *done, f"{len(parts.unchanged)} already present"]))
+    if parts.empty:
+        note(f"{counted(len(parts.empty), 'row')} without a target left out")
+    if other_readers:
+        note(f"labels of {comma_join(other_readers)} left out, because --readers does not name them")
