@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 
 from runner.analysis.analyzer import YES_NO, Analyzer
+from runner.analysis.label_queue import LabelQuestion
+from runner.analysis.label_sample import SampledUnit
 from runner.analysis.labels import Label
 from runner.base.errors import UsageError
 from runner.base.question_queue import check_name
@@ -27,16 +29,55 @@ MAX_PROBLEMS = 20
 """The maximum number of different errors that a message lists."""
 
 
-def labels_to_csv(labels: Iterable[Label], analyzer: Analyzer) -> str:
-    """Return labels as CSV, with a row for each label."""
+def labels_to_csv(labels: Iterable[Label], analyzer: Analyzer, texts: Mapping[str, str] | None = None) -> str:
+    """Return labels as CSV, with a row for each label; `texts` are those of units, for the column `text`."""
     lines = io.StringIO()
     writer = csv.writer(lines, lineterminator="\n")
-    writer.writerow(_COLUMNS.values())
+    writer.writerow([*_COLUMNS.values(), *([] if texts is None else ["text"])])
     targets = _BOOLEANS if set(analyzer.file.answers) == set(YES_NO) else {}
     for label in labels:
         cells = asdict(replace(label, answer=targets.get(label.answer or "", label.answer)))
-        writer.writerow("" if value is None else csv_text(str(value)) for value in cells.values())
+        values = [*cells.values(), *([] if texts is None else [texts[label.unit_id]])]
+        writer.writerow("" if value is None else csv_text(str(value)) for value in values)
     return lines.getvalue()
+
+
+def rows_of_sample(
+    sample: Iterable[SampledUnit],
+    labels: Iterable[Label],
+    analyzer: Analyzer,
+    readers: Collection[str],
+    stratified_by: str | None,
+) -> list[Label]:
+    """Return the rows of a sample to fill in: the labels of its units, and a row without an answer for each other one.
+
+    If there are `readers`, each of them has a row for each unit. Otherwise, rows without an answer have no reader.
+    """
+    by_unit: dict[str, list[Label]] = {}
+    for label in labels:
+        by_unit.setdefault(label.unit_id, []).append(label)
+    rows = []
+    for unit in sample:
+        given = by_unit.get(unit.unit_id, [])
+        missing = [name for name in readers if name not in {label.reader for label in given}]
+        empty = missing if readers or given else [""]
+        rows += given + [
+            Label(
+                unit.unit_id, None, name, "", analyzer.name, analyzer.sha256, analyzer.question_sha256, None,
+                unit.stratum, unit.position, stratified_by, unit.probability,
+            )
+            for name in empty
+        ]  # fmt: skip
+    return rows
+
+
+def unit_text(question: LabelQuestion) -> str:
+    """Return a unit as a single text, with the question about it at the end."""
+    parts = []
+    for message in question.messages:
+        names = [str(message[key]) for key in ("name", "role") if message.get(key)]
+        parts.append(f"{', '.join(names)}:\n{message['content']}")
+    return "\n\n".join([*parts, question.text])
 
 
 def labels_from_csv(text: str, analyzer: Analyzer, unit_ids: Collection[str], reader: str | None) -> list[Label]:

@@ -3,13 +3,14 @@
 Examples:
   nip-run label RUN follow_up --units 50
   nip-run label RUN tone.yaml --units 100 --stratify --readers Ann Ben
-  nip-run label RUN tone.yaml --export labels.csv
-  nip-run label RUN tone.yaml --import labels.csv --readers Ann
+  nip-run label RUN tone.yaml --units 50 --export sample.csv
+  nip-run label RUN tone.yaml --import sample.csv --readers Ann
 """
 
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -56,7 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     action = parser.add_mutually_exclusive_group()
     action.add_argument(
-        "--export", type=Path, metavar="FILE", help="write the labels as a validation set for Scout, .csv"
+        "--export",
+        type=Path,
+        metavar="FILE",
+        help="write the labels as a validation set for Scout, .csv; with --units: the sample, with empty targets to "
+        "fill in",
     )
     action.add_argument(
         "--import", dest="import_file", type=Path, metavar="FILE", help="import labels from a validation set, .csv"
@@ -79,7 +84,7 @@ def execute(args: argparse.Namespace) -> int:
     folder: RunFolder = args.results.find(args.run)
     file = LabelFile(folder.path, analyzer)
     if args.export is not None:
-        return _export(file, args)
+        return _export(folder, file, args)
     units = _applicable_units(folder, file)
     if args.import_file is not None:
         return _import(file, units, args)
@@ -140,26 +145,25 @@ def _sample(
         return None, sample_units(dict.fromkeys(units), args.seed, args.units)
     if args.units is None:
         raise UsageError("--stratify chooses some of the units; add --units N")
-    table = _find_table(folder, file, args.stratify)
+    table = _find_table(folder, file, args)
     answers = {result.unit_id: result.answer or "" for result in table.results}
     return table, sample_units({unit_id: answers.get(unit_id, "") for unit_id in units}, args.seed, args.units)
 
 
-def _find_table(folder: RunFolder, file: LabelFile, name: str) -> AnalysisTable:
-    """Return the results of the analyzer's question by the start of their instrument."""
+def _find_table(folder: RunFolder, file: LabelFile, args: argparse.Namespace) -> AnalysisTable:
+    """Return the results of the analyzer's question by the start of their instrument, `args.stratify`."""
     from runner.analysis.results import read_analyses
 
     tables = [
         table for table in read_analyses(folder)
-        if table.question_sha256 == file.analyzer.question_sha256 and table.instrument.startswith(name)
+        if table.question_sha256 == file.analyzer.question_sha256 and table.instrument.startswith(args.stratify)
     ]  # fmt: skip
     if len(tables) == 1:
         return tables[0]
     subject = f"{file.analyzer.name} on run {folder.run_id}"
     if not tables:
-        raise UsageError(
-            f"--stratify: there are no results of {subject}. Run nip-run analyze {folder.run_id} ANALYZER first"
-        )
+        command = shlex.join(["nip-run", "analyze", folder.run_id, args.analyzer])
+        raise UsageError(f"--stratify: there are no results of {subject}. First run {command}")
     instruments = comma_join(table.instrument for table in tables)
     raise UsageError(f"--stratify: there are several results of {subject}; name one instrument: {instruments}")
 
@@ -179,22 +183,46 @@ def _print_counts(folder: RunFolder, file: LabelFile, sample: Sequence[SampledUn
 # CSV
 
 
-def _export(file: LabelFile, args: argparse.Namespace) -> int:
+def _export(folder: RunFolder, file: LabelFile, args: argparse.Namespace) -> int:
     from runner.analysis.label_csv import labels_to_csv
     from runner.base.storage.atomic_files import atomic_write
 
     if args.export.suffix.lower() != ".csv":
         raise UsageError(f"--export {args.export}: the file name must end in .csv")
-    labels = [label for label in file.current() if not args.readers or label.reader in args.readers]
-    atomic_write(args.export, labels_to_csv(labels, file.analyzer))
-    readers = sorted({label.reader for label in labels})
+    rows = [label for label in file.current() if not args.readers or label.reader in args.readers]
+    texts = None
+    if args.units is not None or args.stratify is not None:
+        rows, texts = _sample_rows(folder, file, rows, args)
+    atomic_write(args.export, labels_to_csv(rows, file.analyzer, texts))
+    labels = [row for row in rows if row.answer is not None]
+    readers, to_label = sorted({row.reader for row in labels}), len(rows) - len(labels)
     if args.json:
-        print_json({"path": str(args.export), "labels": len(labels), "readers": readers})
+        print_json({"path": str(args.export), "labels": len(labels), "to_label": to_label, "readers": readers})
     elif not args.quiet:
-        say(f"{args.export}: {counted(len(labels), 'label')}")
+        empty = "" if texts is None else f", {counted(to_label, 'row')} to fill in"
+        say(f"{args.export}: {counted(len(labels), 'label')}{empty}")
+        if to_label:
+            words = ["nip-run", "label", args.run, args.analyzer, "--import", str(args.export), "--readers"]
+            command = shlex.join([*words, *(args.readers or ["NAME"])])
+            note(f"fill in `target` with one of {comma_join(file.analyzer.file.answers)}; next: {command}")
+        elif texts is None and not labels:
+            note("add --units N to write a random sample of N units to label")
         if len(readers) > 1:
             note(f"the file has labels of {comma_join(readers)}; Scout expects one row per unit: add --readers NAME")
     return ExitCode.DONE
+
+
+def _sample_rows(
+    folder: RunFolder, file: LabelFile, labels: Sequence[Label], args: argparse.Namespace
+) -> tuple[list[Label], dict[str, str]]:
+    """Return the rows of a sample to fill in, and the texts of its units."""
+    from runner.analysis.label_csv import rows_of_sample, unit_text
+    from runner.analysis.label_queue import unit_question
+
+    units = _applicable_units(folder, file)
+    table, sample = _sample(folder, file, units, args)
+    rows = rows_of_sample(sample, labels, file.analyzer, args.readers, None if table is None else table.instrument)
+    return rows, {row.unit_id: unit_text(unit_question(file.analyzer, units[row.unit_id])) for row in rows}
 
 
 class _Import(NamedTuple):
@@ -255,6 +283,8 @@ def _import(file: LabelFile, units: Mapping[str, Unit], args: argparse.Namespace
 def _print_import(parts: _Import, other_readers: Sequence[str]) -> None:
     done = [f"{len(part)} {name}" for name, part in (("changed", parts.changed), ("deleted", parts.deleted)) if part]
     say(comma_join([counted(len(parts.new), "new label"), *done, f"{len(parts.unchanged)} already present"]))
+    if any(label.drawn is None for label in parts.new + parts.changed):
+        note("nip-run did not draw all of these units: nip-run validate needs a random sample of the run's units")
     if parts.empty:
         note(f"{counted(len(parts.empty), 'row')} without a target left out")
     if other_readers:
