@@ -231,8 +231,10 @@ class _Units:
     def reader_agreements(self) -> Iterable[ReaderAgreement]:
         """Yield the agreement of each two readers."""
         for first, second in combinations(self.labels.readers, 2):
-            answers = [[self.labels.readers[reader].get(r.unit_id) for r in self.results] for reader in (first, second)]
-            raw, kappa = self._agreement(*answers, f"{first} and {second}")
+            left, right = (
+                [self.labels.readers[reader].get(r.unit_id) for r in self.results] for reader in (first, second)
+            )
+            raw, kappa = self._agreement(left, right, f"{first} and {second}")
             reason = None if raw.n >= FEWEST_LABELS else f"fewer than {FEWEST_LABELS} units that both labeled"
             yield ReaderAgreement((first, second), _limited(raw, reason), _limited(kappa, reason))
 

@@ -153,11 +153,10 @@ def test_a_model_that_answers_at_random_is_useless_and_a_good_one_is_not() -> No
 def test_selected_labels_correct_nothing_unless_they_were_drawn(drawn: int | None) -> None:
     model = (["yes"] * 3 + ["no"]) * 50
     truth = noisy(model, ("yes", "no"), 0.3, 3)
-    all_yes, mostly_yes, random_units = (
-        [label(TONE, f"u{n}", truth[n], drawn=drawn) for n in range(200) if is_chosen(n)]
-        for is_chosen in (lambda n: n % 4 == 0 and n < 160, lambda n: n % 4 < 3 or n % 40 == 3, lambda n: n < 60)
-    )
-    for labels in (all_yes, mostly_yes):
+    all_yes = [n for n in range(160) if n % 4 == 0]
+    mostly_yes = [n for n in range(200) if n % 4 < 3 or n % 40 == 3]
+    for chosen in (all_yes, mostly_yes):
+        labels = [label(TONE, f"u{n}", truth[n], drawn=drawn) for n in chosen]
         result = validated(TONE, model, labels)
         corrected = result.rates["yes"].corrected
         assert result.is_validated == (drawn is not None) == (corrected.interval is not None)
@@ -166,7 +165,7 @@ def test_selected_labels_correct_nothing_unless_they_were_drawn(drawn: int | Non
         if drawn is None:
             assert "model answered 'yes' for " in (corrected.reason or "")
             assert rate_difference(result, result, "yes").reason == corrected.reason
-    assert validated(TONE, model, random_units).rates["yes"].corrected.interval is not None
+    assert validated(TONE, model, labels_of(TONE, truth[:60])).rates["yes"].corrected.interval is not None
 
 
 def test_few_answers_of_a_rare_kind_do_not_make_a_sample_suspicious() -> None:
