@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 
 from runner.analysis.analyzer import YES_NO, Analyzer
+from runner.analysis.label_queue import LabelQuestion
+from runner.analysis.label_sample import SampledUnit
 from runner.analysis.labels import Label
 from runner.base.errors import UsageError
 from runner.base.question_queue import check_name
-from runner.base.text import comma_join, csv_text
+from runner.base.text import comma_join, csv_text, list_some
 from runner.results.manifest import now
 
 _SCOUT = {"unit_id": "id", "answer": "target"}
@@ -24,50 +26,116 @@ _COLUMNS = {field.name: _SCOUT.get(field.name, field.name) for field in fields(L
 """The columns by the name of the label's field."""
 _BOOLEANS = dict(zip(YES_NO, ("true", "false"), strict=True))
 MAX_PROBLEMS = 20
-"""The maximum number of wrong rows that a message lists."""
+"""The maximum number of different errors that a message lists."""
 
 
-def labels_to_csv(labels: Iterable[Label], analyzer: Analyzer) -> str:
-    """Return labels as CSV, with a row for each label."""
+def labels_to_csv(labels: Iterable[Label], analyzer: Analyzer, texts: Mapping[str, str] | None = None) -> str:
+    """Return labels as CSV, with a row for each label; `texts` are those of units, for the column `text`."""
     lines = io.StringIO()
     writer = csv.writer(lines, lineterminator="\n")
-    writer.writerow(_COLUMNS.values())
+    writer.writerow([*_COLUMNS.values(), *([] if texts is None else ["text"])])
     targets = _BOOLEANS if set(analyzer.file.answers) == set(YES_NO) else {}
     for label in labels:
         cells = asdict(replace(label, answer=targets.get(label.answer or "", label.answer)))
-        writer.writerow("" if value is None else csv_text(str(value)) for value in cells.values())
+        values = [*cells.values(), *([] if texts is None else [texts[label.unit_id]])]
+        writer.writerow("" if value is None else csv_text(str(value)) for value in values)
     return lines.getvalue()
+
+
+def rows_of_sample(
+    sample: Iterable[SampledUnit],
+    labels: Iterable[Label],
+    analyzer: Analyzer,
+    readers: Collection[str],
+    stratified_by: str | None,
+) -> list[Label]:
+    """Return the rows of a sample to fill in: the labels of its units, and a row without an answer for each other one.
+
+    If there are `readers`, each of them has a row for each unit. Otherwise, rows without an answer have no reader.
+    """
+    by_unit: dict[str, list[Label]] = {}
+    for label in labels:
+        by_unit.setdefault(label.unit_id, []).append(label)
+    rows = []
+    for unit in sample:
+        given = by_unit.get(unit.unit_id, [])
+        missing = [name for name in readers if name not in {label.reader for label in given}]
+        empty = missing if readers or given else [""]
+        rows += given + [
+            Label(
+                unit.unit_id, None, name, "", analyzer.name, analyzer.sha256, analyzer.question_sha256, None,
+                unit.stratum, unit.position, stratified_by, unit.probability,
+            )
+            for name in empty
+        ]  # fmt: skip
+    return rows
+
+
+def unit_text(question: LabelQuestion) -> str:
+    """Return a unit as a single text, with the question about it at the end."""
+    parts = []
+    for message in question.messages:
+        names = [str(message[key]) for key in ("name", "role") if message.get(key)]
+        parts.append(f"{', '.join(names)}:\n{message['content']}")
+    return "\n\n".join([*parts, question.text])
 
 
 def labels_from_csv(text: str, analyzer: Analyzer, unit_ids: Collection[str], reader: str | None) -> list[Label]:
     """Return the labels in CSV text; `reader` is the reader of rows without one.
 
+    A row with an empty target is a label without an answer, or is left out if it has no reader.
+
     Raises:
-        UsageError: columns are missing, or rows have an unknown unit or answer, or another question; lists them.
+        UsageError: columns are missing, or rows have an unknown unit or answer, or another question, or a reader has
+            different targets for a unit; lists them.
     """
-    rows = csv.DictReader(io.StringIO(text.removeprefix("\ufeff")), strict=True)
-    missing = [name for name in _SCOUT.values() if name not in (rows.fieldnames or ())]
-    if missing:
-        raise UsageError(f"the CSV file has no column {comma_join(missing)}; a validation set starts with `id,target`")
-    labels, problems = [], []
-    try:
-        for row in rows:
-            cells = {name: value.strip() for name, value in row.items() if name is not None and value is not None}
-            try:
-                labels.append(_parse_row(cells, analyzer, unit_ids, reader))
-            except (UsageError, ValueError) as error:
-                problems.append(f"line {rows.line_num}: {error}")
-    except csv.Error as error:
-        problems.append(f"line {rows.line_num}: {error}")
+    labels: dict[tuple[str, str], tuple[int, Label]] = {}
+    problems: dict[str, list[int]] = {}
+    for line, row in _numbered_rows(text):
+        cells = {name: value.strip() for name, value in row.items() if name is not None and value is not None}
+        try:
+            label = _parse_row(cells, analyzer, unit_ids, reader)
+            if label is not None:
+                first_line, first = labels.setdefault((label.reader, label.unit_id), (line, label))
+                if first.answer != label.answer:
+                    raise UsageError(f"{label.reader} has another target for {label.unit_id} in line {first_line}")
+        except (UsageError, ValueError) as error:
+            problems.setdefault(str(error), []).append(line)
     if problems:
-        more = f"\n  and {len(problems) - MAX_PROBLEMS} more" if len(problems) > MAX_PROBLEMS else ""
-        raise UsageError("nothing was imported:" + "".join(f"\n  {each}" for each in problems[:MAX_PROBLEMS]) + more)
-    return labels
+        raise UsageError(_describe_problems(problems))
+    return [label for _, label in labels.values()]
+
+
+def _numbered_rows(text: str) -> Iterator[tuple[int, dict[str | None, str | None]]]:
+    """Yield rows with the numbers of their last lines."""
+    previous_limit = csv.field_size_limit(max(len(text), 1))  # texts of units may be longer than the default allows
+    rows = csv.DictReader(io.StringIO(text.removeprefix("\ufeff")), strict=True)
+    try:
+        if missing := [name for name in _SCOUT.values() if name not in (rows.fieldnames or ())]:
+            raise UsageError(
+                f"the CSV file has no column {comma_join(missing)}; a validation set starts with `id,target`"
+            )
+        for row in rows:
+            yield rows.line_num, row
+    except csv.Error as error:
+        raise UsageError(f"nothing was imported: line {rows.line_num}: {error}") from error
+    finally:
+        csv.field_size_limit(previous_limit)
+
+
+def _describe_problems(problems: Mapping[str, Sequence[int]]) -> str:
+    listed = [
+        f"\n  line{'s' if len(lines) > 1 else ''} {list_some(lines)}: {problem}" for problem, lines in problems.items()
+    ]
+    more = f"\n  and {len(listed) - MAX_PROBLEMS} more errors" if len(listed) > MAX_PROBLEMS else ""
+    return "nothing was imported:" + "".join(listed[:MAX_PROBLEMS]) + more
 
 
 def _parse_row(
     cells: Mapping[str, str], analyzer: Analyzer, unit_ids: Collection[str], default_reader: str | None
-) -> Label:
+) -> Label | None:
+    """Return the label in a row; None without target and reader."""
+
     def number(name: str) -> float | None:
         return float(cells[name]) if cells.get(name) else None
 
@@ -79,6 +147,8 @@ def _parse_row(
     if cells.get("predicate", "") not in ("", "eq"):
         raise UsageError(f"the predicate {cells['predicate']!r} is not supported; only `eq` is")
     reader = _unescape(cells.get("reader", ""), ()) or default_reader
+    if reader is None and not cells["target"]:
+        return None
     if reader is None:
         raise UsageError("the row has no reader; add a column `reader`, or name the reader with --readers NAME")
     check_name(reader)
@@ -91,8 +161,10 @@ def _parse_row(
     )  # fmt: skip
 
 
-def _parse_answer(target: str, analyzer: Analyzer) -> str:
-    """Return the answer that a target stands for: its text, or a boolean for yes or no."""
+def _parse_answer(target: str, analyzer: Analyzer) -> str | None:
+    """Return the answer that a target stands for: its text, or a boolean for yes or no; None if it is empty."""
+    if not target:
+        return None
     answers = analyzer.file.answers
     target = _unescape(target, answers)
     if set(answers) == set(YES_NO):

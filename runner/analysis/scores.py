@@ -174,12 +174,15 @@ def _read_once(folder: RunFolder, _: tuple[tuple[str, int], ...]) -> list[Analys
 
 
 def find_validations(folder: RunFolder) -> dict[str, str]:
-    """Return the latest recorded validation of each instrument, in words, from all runs next to this one.
+    """Return the latest recorded validation of each instrument, in words, from this run and all runs next to it.
+
+    Labels of this run count more than those of another one, even if they are older.
 
     Raises:
         RunError: a file is damaged.
     """
-    return {record.instrument: _describe(record) for record in find_validation_records(folder)}
+    records = sorted(find_validation_records(folder), key=lambda record: record.run_id == folder.run_id)
+    return {record.instrument: _describe(record) for record in records}
 
 
 def find_validation_records(folder: RunFolder) -> list[ValidationRecord]:
@@ -197,5 +200,12 @@ def find_validation_records(folder: RunFolder) -> list[ValidationRecord]:
 
 
 def _describe(record: ValidationRecord) -> str:
+    labels = f"{counted(record.labeled_units, 'label')} of {record.run_id}"
+    if record.kappa is None:
+        return f"validated with {labels}: kappa is undefined, because people and the model gave only one answer"
     kappa = with_interval(record.kappa, record.kappa_low, record.kappa_high)
-    return f"validated with {counted(record.labeled_units, 'label')} of {record.run_id}: kappa {kappa}"
+    if record.kappa_low is not None and record.kappa_low > 0:
+        return f"validated with {labels}: kappa {kappa}"
+    return (
+        f"validated on {record.run_id}: no better than chance (kappa {kappa}, {counted(record.labeled_units, 'label')})"
+    )

@@ -7,7 +7,8 @@ the run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from runner.analysis.analyzer import Analyzer
+from runner.analysis.label_sample import why_not_random
 from runner.analysis.labels import CombinedLabels, Label, combine_labels
 from runner.analysis.results import AnalysisTable, UnitResult
 from runner.base.errors import RunError
@@ -69,6 +71,8 @@ class Validation:
     """The labels of units in the table."""
     unknown_units: int
     """The number of labeled units that are not in the table; they are left out."""
+    undrawn_units: int
+    """How many labeled units `nip-run label` did not draw at random; 0 if all units are labeled."""
     raw: Quantity
     """The share of labeled units with equal answers of the model and people."""
     kappa: Quantity
@@ -135,16 +139,19 @@ def validate(
     combined = combine_labels(label for label in labels if label.unit_id in ids)
     strata = _strata(results, labels, strata_tables)
     data = _Units(analyzer, results, combined, groups, strata)
-    reason = data.missing_reason()
+    drawn = {label.unit_id for label in labels if label.drawn is not None}
+    undrawn = set() if len(combined.answers) == len(results) else combined.answers.keys() - drawn
+    reason = data.missing_reason() or data.selection_reason(undrawn)
     raw, kappa = data.model_agreement()
     pairs = [(combined.answers.get(r.unit_id), r.answer) for r in results]
     return Validation(
         table, len(results), sum(result.answer is None for result in results), combined,
-        len({label.unit_id for label in labels} - ids), _limited(raw, reason), _limited(kappa, reason),
+        len({label.unit_id for label in labels} - ids), len(undrawn), _limited(raw, reason), _limited(kappa, reason),
         _limited(data.alpha(pairs), reason),
         tuple(AnswerAccuracy(each.answer, _limited(each.base_rate, reason), _limited(each.recall, reason))
               for each in data.answers()),
-        tuple(data.reader_agreements()), data.reader_alpha(), data.confusion(), *data.rates(),
+        tuple(data.reader_agreements()), data.reader_alpha(), data.confusion(),
+        *data.rates(data.selection_reason(undrawn)),
     )  # fmt: skip
 
 
@@ -187,9 +194,15 @@ class _Units:
             return f"labels in {count} groups of datapoints: an interval needs at least {FEWEST_GROUPS}"
         return None
 
+    def selection_reason(self, undrawn: Collection[str]) -> str | None:
+        """Return why labeled units that were not drawn cannot be a random sample; None if they may be one."""
+        answers = Counter(result.answer or NO_ANSWER for result in self.results)
+        labeled = Counter(result.answer or NO_ANSWER for result in self.results if result.unit_id in undrawn)
+        return why_not_random(labeled, answers, FEWEST_LABELS)
+
     def model_agreement(self) -> tuple[Quantity, Quantity]:
         """Return the share of equal answers of the model and people, and kappa."""
-        return self._agreement(self.people, [result.answer for result in self.results])
+        return self._agreement(self.people, [result.answer for result in self.results], "people and the model")
 
     def alpha(self, answers: Sequence[Sequence[str | None]]) -> Quantity:
         """Return Krippendorff's alpha; `answers` has those of all coders for each unit."""
@@ -218,8 +231,10 @@ class _Units:
     def reader_agreements(self) -> Iterable[ReaderAgreement]:
         """Yield the agreement of each two readers."""
         for first, second in combinations(self.labels.readers, 2):
-            answers = [[self.labels.readers[reader].get(r.unit_id) for r in self.results] for reader in (first, second)]
-            raw, kappa = self._agreement(*answers)
+            left, right = (
+                [self.labels.readers[reader].get(r.unit_id) for r in self.results] for reader in (first, second)
+            )
+            raw, kappa = self._agreement(left, right, f"{first} and {second}")
             reason = None if raw.n >= FEWEST_LABELS else f"fewer than {FEWEST_LABELS} units that both labeled"
             yield ReaderAgreement((first, second), _limited(raw, reason), _limited(kappa, reason))
 
@@ -231,12 +246,17 @@ class _Units:
         alpha = self.alpha([[reader.get(result.unit_id) for reader in readers] for result in self.results])
         return _limited(alpha, None if alpha.n >= FEWEST_LABELS else f"fewer than {FEWEST_LABELS} units")
 
-    def _agreement(self, first: Sequence[str | None], second: Sequence[str | None]) -> tuple[Quantity, Quantity]:
+    def _agreement(
+        self, first: Sequence[str | None], second: Sequence[str | None], names: str
+    ) -> tuple[Quantity, Quantity]:
         both = [place for place, answers in enumerate(zip(first, second, strict=True)) if None not in answers]
         first_codes, second_codes = ([self.codes[each[place] or ""] for place in both] for each in (first, second))
         result = agreement(first_codes, second_codes, self.clusters[both], self.total, self._weights(both))
         if result is None:
             return (_nothing("no unit with both answers"),) * 2
+        if result.kappa.value is None:
+            reason = f"{names} gave only one answer: kappa is undefined"
+            return result.raw.as_quantity(), replace(result.kappa, reason=reason)
         return result.raw.as_quantity(), result.kappa
 
     def _weights(self, places: Sequence[int]) -> Floats:
@@ -254,8 +274,11 @@ class _Units:
         order = {**self.codes, NO_ANSWER: len(self.codes)}
         return {cell: tuple(cells[cell]) for cell in sorted(cells, key=lambda cell: (order[cell[0]], order[cell[1]]))}
 
-    def rates(self) -> tuple[dict[str, CorrectedRate], dict[str, JudgeAccuracy]]:
-        """Return the rate of each answer that counts, or the mean of a scale; and the accuracies for these rates."""
+    def rates(self, selection_reason: str | None) -> tuple[dict[str, CorrectedRate], dict[str, JudgeAccuracy]]:
+        """Return the rate of each answer that counts, or the mean of a scale; and the accuracies for these rates.
+
+        Labels that were selected correct nothing; `selection_reason` tells how that shows.
+        """
         rates: dict[str, CorrectedRate] = {}
         accuracies: dict[str, JudgeAccuracy] = {}
         values = list((self.analyzer.values or {}).values())
@@ -265,6 +288,9 @@ class _Units:
             ends = (min(values), max(values)) if name == MEAN else (0.0, 1.0)
             people, model = self._numbers(numbers, ends)
             rates[name] = corrected_rate(people, model, self.clusters, self.strata, ends=ends)
+            if selection_reason is not None:
+                rates[name] = _uncorrected(rates[name], selection_reason)
+                continue
             low, scale = ends[0], ends[1] - ends[0]
             shares = (people - low) / scale, (model - low) / scale
             accuracy = measure_accuracy(*shares, self.clusters, self.strata)
@@ -306,6 +332,12 @@ def _strata(results: Sequence[UnitResult], labels: Sequence[Label], tables: Sequ
 def _limited(quantity: Quantity, reason: str | None) -> Quantity:
     """Return a quantity without its interval, if there is a reason."""
     return quantity if reason is None else replace(quantity, stderr=None, interval=None, reason=reason)
+
+
+def _uncorrected(rate: CorrectedRate, reason: str) -> CorrectedRate:
+    """Return a rate without its correction."""
+    nothing = replace(rate.corrected, value=None, stderr=None, interval=None, reason=rate.corrected.reason or reason)
+    return replace(rate, corrected=nothing, labels_alone=nothing, tuning=0.0, share=None)
 
 
 def _nothing(reason: str) -> Quantity:

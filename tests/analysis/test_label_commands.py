@@ -14,7 +14,7 @@ import pytest
 
 from runner.analysis.analyzer import load_analyzer
 from runner.analysis.labels import LabelFile
-from runner.analysis.results import AnalysisTable, UnitResult, write_analysis
+from runner.analysis.results import AnalysisTable, UnitResult, read_analyses, write_analysis
 from runner.analysis.units import list_units
 from runner.analysis.validation_log import read_validations
 from runner.results.folder import RunFolder
@@ -93,6 +93,45 @@ def test_labels_are_exported_for_scout_and_imported_again(folder: RunFolder, tmp
     assert len(labels.current()) == 40
 
 
+def test_a_sample_is_exported_filled_in_and_imported_as_drawn(folder: RunFolder, tmp_path: Path) -> None:
+    sample = ("label", "last", "tone.yaml", "--units", "24", "--export", "sample.csv")
+    assert printed(tmp_path, *sample) == "sample.csv: 0 labels, 24 rows to fill in\n"
+    rows = list(csv.DictReader((tmp_path / "sample.csv").read_text().splitlines(keepends=True)))
+    assert {(row["target"], row["reader"], row["probability"]) for row in rows} == {("", "", "0.6")}
+    assert all("Is " in row["text"].splitlines()[-1] for row in rows)
+    with (tmp_path / "sample.csv").open("w") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows({**row, "target": "true" if number % 3 else ""} for number, row in enumerate(rows))
+    imported = ("label", "last", "tone.yaml", "--import", "sample.csv", "--readers", "Ann")
+    assert printed(tmp_path, *imported) == "16 new labels, 0 already present\n"
+    labels = LabelFile(folder.path, load_analyzer("tone.yaml", tmp_path)).current()
+    assert [one.drawn for one in labels] == [number for number in range(24) if number % 3]
+    assert printed(tmp_path, *sample, "--readers", "Ann", "Ben") == "sample.csv: 16 labels, 32 rows to fill in\n"
+
+
+def test_an_import_neither_changes_nor_deletes_labels_unless_asked(folder: RunFolder, tmp_path: Path) -> None:
+    label_units(folder, tmp_path, "Ann")
+    labels = LabelFile(folder.path, load_analyzer("tone.yaml", tmp_path))
+    first, second, third, *_ = labels.current()
+    opposite = "no" if first.answer == "yes" else "yes"
+    (tmp_path / "new.csv").write_text(
+        "id,target,reader\n"
+        f"{first.unit_id},{opposite},Ann\n{second.unit_id},,Ann\n{third.unit_id},{third.answer},Ann\n"
+        f"{first.unit_id},yes,Ben\n{first.unit_id},yes,Eve\n"
+    )
+    words = ("label", "last", "tone.yaml", "--import", "new.csv", "--readers", "Ann", "Ben")
+    message = printed(tmp_path, *words, code=2)
+    assert f"1 label of the run would change (Ann's for {first.unit_id}); add --replace" in message
+    assert len(labels.current()) == 40
+    assert printed(tmp_path, *words, "--replace") == "1 new label, 1 changed, 1 deleted, 1 already present\n"
+    current = {(one.reader, one.unit_id): one.answer for one in labels.current()}
+    assert current["Ann", first.unit_id] == opposite
+    assert ("Ann", second.unit_id) not in current
+    assert {reader for reader, _ in current} == {"Ann", "Ben"}
+    assert "belongs to --import" in printed(tmp_path, "label", "last", "tone.yaml", "--replace", code=2)
+
+
 def test_a_drawn_unit_is_recorded_with_its_stratum_and_probability(folder: RunFolder, tmp_path: Path) -> None:
     words = ("label", folder.run_id, "tone.yaml", "--units", "16", "--stratify", "--readers", "Ann", "Ben")
     with run_with_questions(*words, cwd=tmp_path) as command:
@@ -118,13 +157,15 @@ def test_a_drawn_unit_is_recorded_with_its_stratum_and_probability(folder: RunFo
         (["--stratify"], "add --units N"),
         (["--units", "0"], "must be 1 or more"),
         (["--units", "5", "--stratify", "77"], "there are no results of tone"),
+        (["--units", "5", "--stratify", "77"], "nip-run analyze RUN_ID tone.yaml"),
         (["--export", "labels.txt"], "must end in .csv"),
     ],
 )
 def test_a_wrong_option_of_label_is_explained(
     folder: RunFolder, tmp_path: Path, words: list[str], message: str
 ) -> None:
-    assert message in printed(tmp_path, "label", folder.run_id, "tone.yaml", *words, code=2)
+    expected = message.replace("RUN_ID", folder.run_id)
+    assert expected in printed(tmp_path, "label", folder.run_id, "tone.yaml", *words, code=2)
 
 
 def test_a_run_without_labels_is_not_validated_and_says_how_many_it_needs(folder: RunFolder, tmp_path: Path) -> None:
@@ -139,6 +180,32 @@ def test_a_run_without_labels_is_not_validated_and_says_how_many_it_needs(folder
     assert "there are no results of tone by 77" in printed(
         tmp_path, "validate", folder.run_id, "tone.yaml", "--instrument", "77", code=2
     )
+
+
+def test_labels_of_selected_units_are_refused_with_a_command_that_draws_some(folder: RunFolder, tmp_path: Path) -> None:
+    analyzer = load_analyzer("tone.yaml", tmp_path)
+    (table,) = [table for table in read_analyses(folder) if table.instrument == "0123456789"]
+    selected = [label(analyzer, result.unit_id, "no") for result in table.results if result.answer == "no"]
+    LabelFile(folder.path, analyzer).append(selected)
+    text = " ".join(printed(tmp_path, "validate", folder.run_id, "tone.yaml").split())
+    assert "30 of the labeled units were not drawn by nip-run label" in text
+    assert text.count("the labeled units are not a random sample: the model answered 'no' for 30 of the 30 units") == 1
+    assert f"nip-run label {folder.run_id} tone.yaml --units 100 --export sample.csv" in text
+    assert read_validations(folder.path) == {}
+
+
+def test_a_width_is_on_the_scale_of_values_and_readers_with_few_common_units_are_counted(
+    folder: RunFolder, tmp_path: Path
+) -> None:
+    label_units(folder, tmp_path, "Ann")
+    analyzer = load_analyzer("tone.yaml", tmp_path)
+    first, *_ = LabelFile(folder.path, analyzer).current()
+    LabelFile(folder.path, analyzer).append([label(analyzer, first.unit_id, "yes", "Ben")])
+    message = printed(tmp_path, "validate", folder.run_id, "tone.yaml", "--labels-needed", "10", code=2)
+    assert "--labels-needed 10: the width of an interval must be more than 0 and less than 1, such as 0.1" in message
+    text = printed(tmp_path, "validate", folder.run_id, "tone.yaml")
+    assert "Ann and Ben both labeled 1 unit" in text
+    assert "kappa of Ann and Ben" not in text
 
 
 def test_validate_prints_agreement_disagreements_and_both_rates(folder: RunFolder, tmp_path: Path) -> None:

@@ -132,3 +132,19 @@ def test_all_wrong_rows_are_reported_with_their_lines() -> None:
         assert reason in line
     with pytest.raises(UsageError, match="no column target"):
         labels_from_csv("id,label_x\nu0,true\n", TONE, UNITS, "Ann")
+
+
+def test_repeated_errors_are_one_line_and_two_targets_of_a_reader_are_an_error() -> None:
+    rows = "".join(f"u{number % 4},yes\n" for number in range(9))
+    with pytest.raises(UsageError, match=r"\n  lines 2, 3, 4, 5, 6 and 4 more: the row has no reader[^\n]*$"):
+        labels_from_csv(f"id,target\n{rows}", TONE, UNITS, None)
+    with pytest.raises(UsageError, match="line 4: Ann has another target for u0 in line 2"):
+        labels_from_csv("id,target\nu0,yes\nu1,no\nu0,no\n", TONE, UNITS, "Ann")
+    labels = labels_from_csv("id,target\nu0,yes\nu1,\nu0,true\n", TONE, UNITS, "Ann")
+    assert [(one.unit_id, one.answer) for one in labels] == [("u0", "yes"), ("u1", None)]
+    assert labels_from_csv("id,target\nu0,\n", TONE, UNITS, None) == []
+
+
+def test_a_long_text_next_to_a_label_is_read() -> None:
+    text = 'id,target,text\nu0,yes,"' + "long\n" * 40_000 + '"\n'
+    assert [one.unit_id for one in labels_from_csv(text, TONE, UNITS, "Ann")] == ["u0"]

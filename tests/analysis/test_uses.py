@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from runner.analysis.comparison import AnalysisScores
 from runner.analysis.results import read_analyses
-from runner.analysis.scores import AnalysisName, find_analysis
+from runner.analysis.scores import AnalysisName, find_analysis, find_validations
 from runner.analysis.validation_log import ValidationRecord, append_validations
 from runner.base.errors import RunError, UsageError
 from runner.cli.main import main
@@ -70,6 +71,21 @@ def test_a_difference_is_uncorrected_and_not_validated_until_a_validation_is_rec
     (pair,) = compare(results).pairs
     assert pair.analysis is not None
     assert pair.analysis.status.startswith("uncorrected; validated with 40 labels of other: kappa 0.500 [0.250, 0.750]")
+
+
+def test_labels_of_the_run_itself_count_first_and_chance_is_called_chance(results: Results) -> None:
+    run = results.find("first")
+    other = ValidationRecord(
+        INSTRUMENT, "role_conformance", "b" * 64, "other", 30, 1, 0.9, 0.5, 0.25, 0.75, 0.5, "2026-02-01T00:00:00Z"
+    )
+    append_validations(results.find("second").path, [other])
+    assert find_validations(run)[INSTRUMENT].startswith("validated with 30 labels of other: kappa 0.500")
+    own = replace(other, run_id=run.run_id, kappa=0.0, kappa_low=-0.2, kappa_high=0.3, time="2026-01-01T00:00:00Z")
+    append_validations(run.path, [own])
+    chance = f"validated on {run.run_id}: no better than chance (kappa 0.000 [-0.200, 0.300], 30 labels)"
+    assert find_validations(run) == {INSTRUMENT: chance}
+    append_validations(run.path, [replace(own, kappa=None, kappa_low=None, kappa_high=None)])
+    assert "kappa is undefined" in find_validations(run)[INSTRUMENT]
 
 
 def write_labels(run: Path, is_yes: Callable[[int], bool]) -> None:

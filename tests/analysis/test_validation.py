@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from runner.analysis.analyzer import Analyzer
+from runner.analysis.label_sample import _chance_of_count
 from runner.analysis.labels import Label
 from runner.analysis.results import AnalysisTable
 from runner.analysis.validation import Validation, number_groups, rate_difference, validate
@@ -96,7 +97,7 @@ def test_labels_that_were_drawn_by_answer_give_the_numbers_of_all_units() -> Non
     model = ["yes"] * 20 + ["no"] * 180
     truth = ["yes", "no"] * 10 + (["no"] * 9 + ["yes"]) * 18
     units = [*range(20), *range(20, 80)]  # all of one stratum, and a third of the other
-    drawn = [label(TONE, f"u{n}", truth[n], stratum=model[n], stratified_by="0123456789") for n in units]
+    drawn = [label(TONE, f"u{n}", truth[n], stratum=model[n], drawn=n, stratified_by="0123456789") for n in units]
     result = validated(TONE, model, drawn)
     assert result.raw.value == pytest.approx((10 + 162) / 200)
     assert {each.answer: each.recall.value for each in result.answers} == pytest.approx(
@@ -146,6 +147,47 @@ def test_a_model_that_answers_at_random_is_useless_and_a_good_one_is_not() -> No
         assert alone
         ratio = (corrected[1] - corrected[0]) / (alone[1] - alone[0])
         assert ratio < 0.9 if is_narrower else 0.95 < ratio < 1.05
+
+
+@pytest.mark.parametrize("drawn", [None, 0])
+def test_selected_labels_correct_nothing_unless_they_were_drawn(drawn: int | None) -> None:
+    model = (["yes"] * 3 + ["no"]) * 50
+    truth = noisy(model, ("yes", "no"), 0.3, 3)
+    all_yes = [n for n in range(160) if n % 4 == 0]
+    mostly_yes = [n for n in range(200) if n % 4 < 3 or n % 40 == 3]
+    for chosen in (all_yes, mostly_yes):
+        labels = [label(TONE, f"u{n}", truth[n], drawn=drawn) for n in chosen]
+        result = validated(TONE, model, labels)
+        corrected = result.rates["yes"].corrected
+        assert result.is_validated == (drawn is not None) == (corrected.interval is not None)
+        assert result.undrawn_units == (len(labels) if drawn is None else 0)
+        assert (corrected.reason is None) == (drawn is not None)
+        if drawn is None:
+            assert "model answered 'yes' for " in (corrected.reason or "")
+            assert rate_difference(result, result, "yes").reason == corrected.reason
+    assert validated(TONE, model, labels_of(TONE, truth[:60])).rates["yes"].corrected.interval is not None
+
+
+def test_few_answers_of_a_rare_kind_do_not_make_a_sample_suspicious() -> None:
+    model = ["no"] * 196 + ["yes"] * 4
+    drawn = [label(TONE, f"u{n}", model[n], drawn=n) for n in range(40)]
+    assert validated(TONE, model, labels_of(TONE, model[:40])).rates["yes"].corrected.reason is None
+    assert validated(TONE, model, [*drawn, label(TONE, "u199", "yes")]).rates["yes"].corrected.reason is None
+
+
+def test_the_chance_of_a_count_is_that_of_scipy() -> None:
+    from scipy.stats import hypergeom
+
+    for count, size, members, total in ((0, 20, 30, 100), (12, 20, 30, 100), (20, 40, 50, 70), (6, 20, 30, 100)):
+        law = hypergeom(total, members, size)
+        expected = min(1.0, 2 * min(law.cdf(count), law.sf(count - 1)))
+        assert _chance_of_count(count, size, members, total) == pytest.approx(expected)
+
+
+def test_the_reason_without_kappa_names_people_and_the_model() -> None:
+    always = validated(TONE, ["yes"] * 60, [*labels_of(TONE, ["yes"] * 60), *labels_of(TONE, ["yes"] * 30, "Ben")])
+    assert always.kappa.reason == "people and the model gave only one answer: kappa is undefined"
+    assert always.reader_agreements[0].kappa.reason == "Ann and Ben gave only one answer: kappa is undefined"
 
 
 def test_units_without_an_answer_of_the_model_count_in_the_corrected_rate() -> None:

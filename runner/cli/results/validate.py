@@ -9,6 +9,7 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -65,12 +66,12 @@ def execute(args: argparse.Namespace) -> int:
         to_json,
     )
 
-    if args.labels_needed is not None and not args.labels_needed > 0:
-        raise UsageError(f"--labels-needed {args.labels_needed}: the width must be more than 0")
-    load_scipy_with_one_thread()
     analyzer = load_analyzer(args.analyzer)
+    if args.labels_needed is not None:
+        _check_width(analyzer, args.labels_needed)
+    load_scipy_with_one_thread()
     folders = {folder.run_id: folder for folder in map(args.results.find, args.runs)}
-    runs = [_load_run(folder, analyzer, args.instrument) for folder in folders.values()]
+    runs = [_load_run(folder, analyzer, args) for folder in folders.values()]
     groups = number_groups(table for run in runs for table in run.tables)
     validations = {
         run.folder.run_id: [validate(analyzer, table, run.labels, groups, run.all_tables) for table in run.tables]
@@ -99,19 +100,29 @@ def execute(args: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
-def _load_run(folder: RunFolder, analyzer: Analyzer, instrument: str | None) -> _LabeledRun:
+def _check_width(analyzer: Analyzer, width: float) -> None:
+    values = list((analyzer.values or {}).values()) if analyzer.is_scale else [0.0, 1.0]
+    highest = max(values) - min(values)
+    if not 0 < width < highest:
+        example = "0.1 for 10 points" if highest == 1 else f"{highest / 10:g}"
+        raise UsageError(
+            f"--labels-needed {width:g}: the width of an interval must be more than 0 and less than {highest:g}, such "
+            f"as {example}"
+        )
+
+
+def _load_run(folder: RunFolder, analyzer: Analyzer, args: argparse.Namespace) -> _LabeledRun:
     from runner.analysis.labels import LabelFile
     from runner.analysis.results import read_analyses
 
-    tables = read_analyses(folder)
+    tables, instrument = read_analyses(folder), args.instrument
     matches = [t for t in tables if t.analyzer == analyzer.name and t.instrument.startswith(instrument or "")]
     if not matches:
         instruments = [table.instrument for table in tables if table.analyzer == analyzer.name]
         listed = f"; its instruments are {comma_join(instruments)}" if instruments else ""
         subject = f"{analyzer.name}{'' if instrument is None else f' by {instrument}'} on run {folder.run_id}"
-        raise UsageError(
-            f"there are no results of {subject}{listed}. Run nip-run analyze {folder.run_id} ANALYZER first"
-        )
+        command = shlex.join(["nip-run", "analyze", folder.run_id, args.analyzer])
+        raise UsageError(f"there are no results of {subject}{listed}. " + ("" if listed else f"First run {command}"))
     same = [table for table in matches if table.question_sha256 == analyzer.question_sha256]
     others = [table for table in matches if table.question_sha256 != analyzer.question_sha256]
     return _LabeledRun(folder, same, others, LabelFile(folder.path, analyzer).current(), tables)

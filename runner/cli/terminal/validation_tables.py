@@ -10,7 +10,7 @@ from runner.analysis.validation import NO_ANSWER, Validation
 from runner.base.text import comma_join, counted, with_interval
 from runner.cli.terminal.output import note, print_heading, print_table, say, say_wrapped
 from runner.statistics.clustered_means import Quantity
-from runner.statistics.prediction_powered import JudgeAccuracy, labels_needed
+from runner.statistics.prediction_powered import FEWEST_LABELS, JudgeAccuracy, labels_needed
 
 MAX_DISAGREEMENTS = 5
 """The number of disagreements that the text output lists."""
@@ -21,6 +21,12 @@ RECALLS = {"yes": "sensitivity", "no": "specificity"}
 USELESS = (
     "The model is not shown to agree with people more than by chance, because kappa's interval is not above 0: do not "
     "use its answers. Change the question or the model, or label more units."
+)
+
+
+RANDOM_SAMPLE = (
+    "{units} of the labeled units were not drawn by nip-run label; the numbers below assume that they are a random "
+    "sample of the run's units."
 )
 
 
@@ -44,7 +50,7 @@ def print_validation(validation: Validation, analyzer: str, width: float | None)
         command = shlex.join(["nip-run", "label", validation.table.run_id, analyzer])
         say_wrapped(f"not validated: no unit of this run has a label. Label some: {command}")
     else:
-        _print_labels(validation)
+        _print_labels(validation, analyzer)
         _print_agreement(validation)
         _print_disagreements(validation)
     _print_rates(validation)
@@ -53,7 +59,7 @@ def print_validation(validation: Validation, analyzer: str, width: float | None)
             say_wrapped(_describe_labels_needed(validation, name, width))
 
 
-def _print_labels(validation: Validation) -> None:
+def _print_labels(validation: Validation, analyzer: str) -> None:
     labels = validation.labels
     names = comma_join(labels.readers)
     say(f"{counted(len(labels.answers), 'unit')} labeled by {counted(len(labels.readers), 'reader')}: {names}")
@@ -62,8 +68,13 @@ def _print_labels(validation: Validation) -> None:
         say(f"the majority of readers counts; {counted(len(labels.ties), 'unit')} with a tie left out{advice}")
     if validation.unknown_units:
         say(f"{counted(validation.unknown_units, 'labeled unit')} left out, because the analysis lacks them")
+    if validation.undrawn_units:
+        say_wrapped(RANDOM_SAMPLE.format(units=validation.undrawn_units))
     if not validation.is_validated:
         say_wrapped(f"not validated: {validation.raw.reason}")
+        if validation.undrawn_units:
+            words = ["nip-run", "label", validation.table.run_id, analyzer, "--units", "100", "--export", "sample.csv"]
+            say_wrapped(f"To draw a random sample: {shlex.join(words)}")
     elif validation.kappa.reason is not None:
         say_wrapped(f"no interval of kappa: {validation.kappa.reason}")
     elif validation.is_useless:
@@ -78,13 +89,19 @@ def _print_agreement(validation: Validation) -> None:
     for each in validation.answers:
         rows += [(f"base rate of {each.answer} (people)", each.base_rate)]
         rows += [(f"{RECALLS.get(each.answer, 'recall')} ({each.answer})", each.recall)]
+    few = []
     for agreement in validation.reader_agreements:
         pair = " and ".join(agreement.readers)
+        if agreement.raw.n < FEWEST_LABELS:
+            few.append(f"{pair} both labeled {counted(agreement.raw.n, 'unit')}")
+            continue
         rows += [(f"ceiling: equal answers of {pair}", agreement.raw), (f"ceiling: kappa of {pair}", agreement.kappa)]
-    if validation.reader_alpha is not None:
+    if validation.reader_alpha is not None and validation.reader_alpha.n >= FEWEST_LABELS:
         rows.append(("ceiling: alpha of all readers", validation.reader_alpha))
     cells = [(name, _number(quantity), quantity.n, quantity.clusters) for name, quantity in rows]
     print_table(("agreement", "value [95%]", "units", "groups"), cells)
+    if few:
+        say_wrapped(f"{'; '.join(few)}: the agreement of two readers needs at least {FEWEST_LABELS}")
 
 
 def _print_disagreements(validation: Validation) -> None:
@@ -111,7 +128,8 @@ def _print_rates(validation: Validation) -> None:
     ]
     print_table(("rate of", "uncorrected", "corrected [95%]", "labels alone [95%]"), rows)
     for reason in dict.fromkeys(rate.corrected.reason for rate in validation.rates.values() if rate.corrected.reason):
-        say_wrapped(f"no corrected rate: {reason}")
+        if reason != validation.raw.reason:
+            say_wrapped(f"no corrected rate: {reason}")
 
 
 def _number(quantity: Quantity) -> str:
@@ -168,6 +186,7 @@ def to_json(validation: Validation, width: float | None) -> dict[str, Any]:
         "labeled_units": len(labels.answers),
         "ties": labels.ties,
         "unknown_units": validation.unknown_units,
+        "undrawn_units": validation.undrawn_units,
         "readers": {name: len(answers) for name, answers in labels.readers.items()},
         "raw": quantity_json(validation.raw),
         "kappa": quantity_json(validation.kappa),
