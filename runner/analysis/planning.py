@@ -139,9 +139,13 @@ def decide_units(folder: RunFolder, analyzer: Analyzer, allowed: Collection[KeyU
     """List the units of a run, and let code decide about them as far as it can.
 
     Raises:
-        UsageError: the run has no games of its own, or the analyzer's function is unknown or not allowed.
+        UsageError: the run has no games of its own or is an analysis, or the analyzer's function is unknown or not
+            allowed.
         RunError: the records of the run cannot be read, or the function fails.
     """
+    analyzed_run = folder.manifest().analysis_of
+    if analyzed_run is not None:
+        raise UsageError(f"{folder.run_id} is itself an analysis; name the run that it analyzes: {analyzed_run}")
     function, decided, plan = (
         load_function(analyzer, allowed),
         DecidedUnits(),

@@ -12,6 +12,8 @@ from runner.analysis.results import AnalysisTable, UnitResult, read_analyses
 from runner.cli.main import main
 from runner.documents.fetched_files import MARKER, marker_bytes
 from runner.results.folder import RunFolder
+from runner.results.leaderboard.results_folder import Results
+from runner.runs.finished.rollout_rows import RolloutList, RowFilter
 from tests.support.files import json_lines
 from tests.support.runs import run_spec
 from tests.support.servers.analyst_client import ask_at, run_analyst
@@ -233,3 +235,43 @@ def test_sql_and_json_have_the_answers(run: RunFolder, capsys: pytest.CaptureFix
     assert capsys.readouterr().out.splitlines()[1].lower() == f"{len(answered)},8,true"
     assert main(["sql", "SELECT count(*) FROM analyses WHERE status = 'answered'", "--format", "csv"]) == 0
     assert capsys.readouterr().out.splitlines()[1] == str(len(answered))
+
+
+@pytest.mark.gate
+def test_an_analysis_is_not_the_last_run_and_its_missing_labels_are_nobodys_secret(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert analyze("follow_up", DUMMY) == 0
+    results = Results.of(run)
+    (analysis,) = (folder for folder in results.runs() if folder != run)
+    assert analysis.manifest().analysis_of == "first"
+    assert results.find("last") == run
+    capsys.readouterr()
+    for arguments in (["runs"], ["leaderboard"]):
+        assert main(arguments) == 0
+        assert "analysis-" not in capsys.readouterr().out
+    assert main(["runs", "-v"]) == 0
+    assert "analyzes first" in capsys.readouterr().out
+    for arguments, message in (
+        (["export", analysis.run_id, "--format", "scout"], "the run is an analysis, which has no right answers"),
+        (["compare", analysis.run_id, "first"], "is an analysis of first, which has no right answers"),
+        (["analyze", analysis.run_id, "follow_up", DUMMY], "name the run that it analyzes: first"),
+    ):
+        assert main(arguments) == 2
+        assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_an_analysis_is_shown_with_the_texts_of_its_answers(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert analyze("follow_up", DUMMY) == 0
+    table = only_table(run)
+    answers = {result.unit_id: result.answer for result in with_status(table, "answered")}
+    assert table.analysis_run_id is not None
+    analysis = Results.of(run).run(table.analysis_run_id)
+    for is_finished in (True, False):
+        if not is_finished:
+            analysis.table("rollouts").unlink()  # the rows then come from the journal
+        rows = list(RolloutList(analysis, RowFilter(), None).rows())
+        assert {row.datapoint_id: row.decision for row in rows} == answers
+    capsys.readouterr()
+    assert main(["show", analysis.run_id, rows[0].rollout_id]) == 0
+    assert f"answer: {rows[0].decision}" in capsys.readouterr().out
