@@ -13,7 +13,6 @@ from runner.base.storage.parquet import read_tables
 from runner.base.storage.safe_files import open_to_read
 from runner.game.protocols.protocol import Decision, verdict_word
 from runner.results.folder import RunFolder
-from runner.results.tasks import MAX_LINE
 from runner.rollouts.transcript import shown_label
 
 if TYPE_CHECKING:
@@ -177,6 +176,8 @@ def _analysis_answers(folder: RunFolder) -> list[str] | None:
     path = folder.path / "inputs" / "dataset.jsonl"
     if folder.manifest().analysis_of is None or not path.is_file():
         return None
+    from runner.results.tasks import MAX_LINE
+
     with open_to_read(path) as file:
         answers: list[str] = json.loads(file.readline(MAX_LINE))["answers"]
     return answers
