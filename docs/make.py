@@ -146,8 +146,9 @@ def analyzers_page() -> str:
     template_variables = {name: text for name, text in TEMPLATE_VARIABLES.items() if name not in QUESTION_VARIABLES}
     schema, files = analyzer_schema(), [load_analyzer(name).file for name in builtin_analyzers()]
     built_in = [
-        (f"`{file.name}`", file.unit, ", ".join(text.partition(" (")[0] for text in file.answers), file.description)
+        (f"`{file.name}`", file.unit, *map(", ".join, (answers, file.applies)), file.description)
         for file in files
+        for answers in [[text.partition(" (")[0] for text in file.answers]]
     ]
     model = (
         f"{schema['properties'].pop('model')['description']} Its keys are those of [`models.GROUP`](spec.md#models)."
@@ -158,11 +159,12 @@ def analyzers_page() -> str:
         for row in key_rows(schema, name, section, is_required=name in schema["required"])
     ]
     rows.append(("`model`", "mapping or null", "`null`", model))
+    rows.append(("`extends`", "string or list", "not set", "Built-in analyzers or files whose keys this file changes."))
     lines = [
         "# Analyzers", "", GENERATED, "",
         "An analyzer is a YAML file with a question about transcripts. See",
         "[Analyze transcripts](../how-to/analyze-transcripts.md).", "", "## Built-in analyzers", "",
-        *table(("name", "unit", "answers", "meaning"), built_in), "", "## Keys", "",
+        *table(("name", "unit", "answers", "applies", "meaning"), built_in), "", "## Keys", "",
         *table(("key", "type", "default", "meaning"), rows),
     ]  # fmt: skip
     for heading, variables in (("question", QUESTION_VARIABLES), ("template, in addition", template_variables)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from string import ascii_uppercase
 from tempfile import TemporaryDirectory
@@ -18,10 +18,11 @@ from runner.analysis.analyzer import Analyzer
 from runner.analysis.functions import CodeAnswer, answer_by_code, load_function
 from runner.analysis.instructions import render_instructions
 from runner.analysis.units import Unit, list_units, why_not_applicable
-from runner.base.errors import RunError, UsageError
+from runner.base.errors import RunError, SpecError, UsageError
 from runner.base.hashing import file_hash, tagged_hash
+from runner.base.problems import Place, Problem
 from runner.base.storage.atomic_files import atomic_write
-from runner.base.text import counted
+from runner.base.text import counted, did_you_mean
 from runner.documents.dataclass_schema import changed_keys, to_plain
 from runner.documents.yaml_writer import dump
 from runner.models.api_keys import KeyUse
@@ -89,8 +90,28 @@ class AnalysisOptions:
 
     @property
     def names_model(self) -> bool:
-        keys = list(self.overrides) if not isinstance(self.overrides, str) else [self.overrides]
-        return self.model is not None or any(str(key).lstrip("+").startswith("models") for key in keys)
+        return self.model is not None or any(key.startswith("models") for _, key in self._keys())
+
+    def check_groups(self) -> None:
+        """Check that no override is about a model group that an analysis does not have.
+
+        Raises:
+            SpecError: an override is.
+        """
+        problems = []
+        for override, key in self._keys():
+            names = key.split(".")
+            if names[0] == "models" and len(names) > 1 and names[1] != ANALYST:
+                hint = did_you_mean(names[1], [ANALYST]) or f"; the model that answers is {ANALYST!r}"
+                message = f"an analysis has no model group {names[1]!r}{hint}"
+                problems.append(Problem(Place(f"override {override!r}"), ".".join(names[:2]), message))
+        if problems:
+            raise SpecError(problems)
+
+    def _keys(self) -> list[tuple[str, str]]:
+        """Return the overrides, each with its key."""
+        overrides = [self.overrides] if isinstance(self.overrides, str) else map(str, self.overrides)
+        return [(override, override.lstrip("+~").partition("=")[0]) for override in overrides]
 
 
 @dataclass
@@ -139,9 +160,13 @@ def decide_units(folder: RunFolder, analyzer: Analyzer, allowed: Collection[KeyU
     """List the units of a run, and let code decide about them as far as it can.
 
     Raises:
-        UsageError: the run has no games of its own, or the analyzer's function is unknown or not allowed.
+        UsageError: the run has no games of its own or is an analysis, or the analyzer's function is unknown or not
+            allowed.
         RunError: the records of the run cannot be read, or the function fails.
     """
+    analyzed_run = folder.manifest().analysis_of
+    if analyzed_run is not None:
+        raise UsageError(f"{folder.run_id} is itself an analysis; name the run that it analyzes: {analyzed_run}")
     function, decided, plan = (
         load_function(analyzer, allowed),
         DecidedUnits(),
@@ -175,6 +200,7 @@ def plan_analysis(folder: RunFolder, analyzer: Analyzer, options: AnalysisOption
         SpecError: the spec has errors, such as overrides with unknown keys.
         RunError: files cannot be read or written; or as `decide_units`.
     """
+    options.check_groups()
     decided = decide_units(folder, analyzer, options.allowed)
     open_units = decided.open_units
     if analyzer.file.code is not None and not open_units:
@@ -241,10 +267,19 @@ class _SpecWriter:
         atomic_write(target / "prompts" / "verifier.jinja", _TEMPLATE + end)
         atomic_write(target / SPEC, dump(self._content()))
         options = self._options
-        specs = load_specs(target / SPEC, options.overrides, options.find_run, options.find_component)
+        try:
+            specs = load_specs(target / SPEC, options.overrides, options.find_run, options.find_component)
+        except SpecError as error:
+            raise SpecError([self._with_lasting_place(problem, target) for problem in error.problems]) from error
         if len(specs) > 1:
             raise UsageError("an analysis has no sweep; remove it, and repeat the command for each model or setting")
         return specs[0]
+
+    def _with_lasting_place(self, problem: Problem, target: Path) -> Problem:
+        """Return the problem without a place in the written files, which the user neither wrote nor can change."""
+        if not Path(problem.place.file).is_relative_to(target):
+            return problem
+        return replace(problem, place=Place(f"{self._analyzer.name} about {self._folder.run_id}"))
 
     def _content(self) -> dict[str, Any]:
         """Return the content of the spec. Its paths are relative to the spec."""

@@ -24,6 +24,8 @@ class AnalysisRates:
     """The number of units by answer, the most frequent first."""
     mean: float | None
     """The mean number of the answers: for yes and no, the share of yes. None for labels, and without answers."""
+    not_applicable: Mapping[str, int]
+    """The number of units that are not applicable by reason, the most frequent first."""
 
     @property
     def answered(self) -> int:
@@ -45,4 +47,5 @@ def plain_rates(table: AnalysisTable) -> AnalysisRates:
         Counter(result.status for result in table.results),
         dict(Counter(result.answer or "" for result in answered).most_common()),
         fmean(values) if values else None,
+        dict(Counter(r.reason or "" for r in table.results if r.status == "not_applicable").most_common()),
     )  # fmt: skip

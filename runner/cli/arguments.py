@@ -20,7 +20,7 @@ MAX_PORT = 65_535
 
 # Parts of the help texts of several commands.
 RUN_HELP = "a run id, the start of one, or last"
-RUNS_HELP = "a run's id, the start of one, `last`, `last~N`, or its folder"
+RUNS_HELP = "a run's id, the start of one, `last`, or its folder"
 REFERENCE_HELP = "KIND/OWNER/NAME@VERSION, without a version the newest, or sha256:..."
 OPTIONAL_REGISTRY_HELP = "a folder, git:URL, hf:OWNER/NAME or https://HOST"
 REGISTRY_HELP = f"{OPTIONAL_REGISTRY_HELP}; default: $NIP_RUN_REGISTRY"

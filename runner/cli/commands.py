@@ -22,7 +22,6 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
     "play": {
         "init": Command("experiments.init", "write a first spec, prompts and a small dataset"),
         "check": Command("experiments.check", "find every error in specs; show schedule, calls and cost"),
-        "audit": Command("experiments.audit", "find out whether a dataset gives its labels away"),
         "render": Command("experiments.render", "show the exact messages that an agent's model would get"),
         "plan": Command("experiments.plan", "compute how many datapoints detect a difference, or how long a run takes"),
         "run": Command("experiments.run", "play specs; `nip-run SPEC` is short for it"),
@@ -39,17 +38,18 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
         "explain-misses": Command("results.explain_misses", "explain why a run's requests were not in the cache"),
     },
     "analyze": {
+        "leaderboard": Command("results.leaderboard", "rank the runs of each task, or rebuild the leaderboard file"),
+        "compare": Command("results.compare", "tell whether one run is better than another, and by how much"),
+        "analyze": Command("experiments.analyze", "ask questions about the transcripts of runs, by a model or by code"),
         "label": Command(
             "experiments.label", "answer an analyzer's question yourself, to measure models that answer it"
         ),
         "validate": Command("results.validate", "compare an analyzer's answers with people's, and correct its rates"),
-        "leaderboard": Command("results.leaderboard", "rank the runs of each task, or rebuild the leaderboard file"),
-        "analyze": Command("experiments.analyze", "ask questions about the transcripts of runs, by a model or by code"),
-        "compare": Command("results.compare", "tell whether one run is better than another, and by how much"),
         "sql": Command("results.sql", "query the leaderboard and the records of all runs in SQL"),
         "plot": Command("results.plot", "draw a figure of runs for a paper, or write its data"),
     },
     "make data": {
+        "audit": Command("experiments.audit", "find out whether a dataset gives its labels away"),
         "sandbox": Command("curation.sandbox", "check which sandbox of this machine can run untrusted programs"),
     },
     "share": {

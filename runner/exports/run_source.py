@@ -76,6 +76,8 @@ class ExportedGame:
     """
     started_ms: float = 0.0
     """Start of the run, in milliseconds since 1970."""
+    analyzed_run: str | None = None
+    """The run that an analysis is about; None for a game."""
 
     def turns(self) -> list[ExportedTurn]:
         """Return every answer with its times. An answer whose server sent no time starts when the previous one ends."""
@@ -185,9 +187,14 @@ class ExportedGame:
         """The right verdict: `accept`, `reject`, or the letters of the right answers, such as `A, C`.
 
         Raises:
-            UsageError: the run has no labels because the dataset's owner keeps them private.
+            UsageError: the run has no labels: it is an analysis, or the dataset's owner keeps them private.
         """
         label = shown_label(self.rollout)
+        if label is None and self.analyzed_run is not None:
+            raise UsageError(
+                "this format needs labels, but the run is an analysis, which has no right answers; export the analyzed "
+                f"run, {self.analyzed_run}"
+            )
         if label is None:
             raise UsageError(
                 "this format needs labels, but the run's dataset has none, because its owner keeps them private; "
@@ -376,7 +383,8 @@ class RunSource:
                 for rollout in rollouts:
                     cast = self._casts[bool(rollout.job.swapped)]
                     stances = shown_stances(self.plan.spec.protocol, rollout)
-                    yield ExportedGame(rollout, requests, cast, stances, new_judge, start_ms)
+                    analyzed_run = self.manifest.analysis_of
+                    yield ExportedGame(rollout, requests, cast, stances, new_judge, start_ms, analyzed_run)
 
 
 def token_usage(calls: Sequence[Call], *, with_reasoning: bool) -> dict[str, int]:

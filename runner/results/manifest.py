@@ -148,6 +148,8 @@ class Manifest:
     training: Mapping[str, Any] | None = None
     """The result of each model group's training."""
     rejudge_of: RejudgeSource | None = None
+    analysis_of: str | None = None
+    """The run whose transcripts this run asks a question about; see `nip-run analyze`."""
     why_stopped: str | None = None
     """The reason why the run did not finish, if the status does not tell."""
     sources: Mapping[str, Any] | None = None

@@ -54,6 +54,10 @@ class AnswerRecord:
         return None if self.chosen is None else letter_of(self.chosen)
 
     @property
+    def chosen_text(self) -> str | None:
+        return None if self.chosen is None else self.ballot.texts[self.chosen]
+
+    @property
     def right_letters(self) -> str | None:
         """The letters of the right answers, such as `A, C`; None if they are not known."""
         return None if self.ballot.right is None else ", ".join(letter_of(i) for i in sorted(self.ballot.right))

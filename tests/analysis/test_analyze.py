@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from runner.analysis.results import AnalysisTable, UnitResult, read_analyses
+from runner.analysis.validation_log import ValidationRecord, append_validations
+from runner.api import query
 from runner.cli.main import main
 from runner.documents.fetched_files import MARKER, marker_bytes
 from runner.results.folder import RunFolder
+from runner.results.leaderboard.results_folder import Results
+from runner.runs.finished.rollout_rows import RolloutList, RowFilter
+from runner.spec.loader import load_spec
+from runner.spec.warnings.catalog import warnings_of
 from tests.support.files import json_lines
 from tests.support.runs import run_spec
 from tests.support.servers.analyst_client import ask_at, run_analyst
@@ -85,6 +92,8 @@ def test_the_server_answers_in_json_of_a_schema_and_votes_are_recorded(run: RunF
         answered = with_status(only_table(run), "answered")
         assert server.requests == 3 * len(answered) > 0
         bodies = [json.loads(request["body"]) for request in server.recorded_requests()]
+        (path,) = (run.path / "analyses").glob("*/spec.yaml")
+        assert not [line for line in warnings_of(load_spec(path, ask_at(server))) if "decision_line" in line]
     schemas = [body["response_format"]["json_schema"]["schema"] for body in bodies]
     assert schemas[0]["properties"]["decision"]["enum"] == ["A", "B"]
     assert all(result.reason == f"It is {result.answer}." for result in answered)
@@ -173,6 +182,9 @@ def test_all_errors_of_an_analyzer_are_reported(
         ([DUMMY], "no analyzer (built-in: concession"),
         (["follow_up", DUMMY, "sweep={seed: [1, 2]}"], "an analysis has no sweep"),
         (["follow_up", "models.analyst.modell=x"], "modell"),
+        (["follow_up", DUMMY, "models.analist.model=x"], "no model group 'analist'; did you mean 'analyst'?"),
+        (["follow_up", DUMMY, "~models.judge"], "no model group 'judge'; the model that answers is 'analyst'"),
+        (["follow_up", "models.analyst.seed=1"], "follow_up about first:1:1: models.analyst: missing key: model"),
     ],
 )
 def test_a_wrong_command_says_what_to_do(
@@ -225,6 +237,17 @@ def test_sql_and_json_have_the_answers(run: RunFolder, capsys: pytest.CaptureFix
         ("follow_up", False), ("exact_quotation", False),
     ]  # fmt: skip
     assert rates[0]["mean"] == sum(result.value or 0 for result in answered) / len(answered)
+    silent = with_status(read_analyses(run)[0], "not_applicable")
+    assert rates[1]["not_applicable"] == Counter(result.reason for result in silent)
+    instrument = rates[0]["instrument"]
+    record = ValidationRecord(instrument, "follow_up", "", "other", 40, 2, 0.8, 0.5, 0.25, 0.75, 0.5, "2030")
+    append_validations(run.path, [record])
+    assert analyze("follow_up", "exact_quotation", DUMMY, "--json") == 0
+    assert [rate["validated"] for rate in json.loads(capsys.readouterr().out)] == [True, False]
+    assert analyze("follow_up", "exact_quotation", DUMMY) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"follow_up, {instrument}: validated with 40 labels of other: kappa 0.500" in text
+    assert f"the agent quotes nothing ({rates[1]['not_applicable']['the agent quotes nothing']})" in text
     query = (
         "SELECT sum(answered)::INT, count(*), bool_and(outcome IS NOT NULL) FROM analyzed_rollouts "
         "WHERE analyzer = 'follow_up'"
@@ -233,3 +256,67 @@ def test_sql_and_json_have_the_answers(run: RunFolder, capsys: pytest.CaptureFix
     assert capsys.readouterr().out.splitlines()[1].lower() == f"{len(answered)},8,true"
     assert main(["sql", "SELECT count(*) FROM analyses WHERE status = 'answered'", "--format", "csv"]) == 0
     assert capsys.readouterr().out.splitlines()[1] == str(len(answered))
+
+
+@pytest.mark.gate
+def test_an_analysis_is_not_the_last_run_and_its_missing_labels_are_nobodys_secret(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert analyze("follow_up", DUMMY) == 0
+    results = Results.of(run)
+    (analysis,) = (folder for folder in results.runs() if folder != run)
+    assert analysis.manifest().analysis_of == "first"
+    assert results.find("last") == run
+    capsys.readouterr()
+    for arguments in (["runs"], ["leaderboard"]):
+        assert main(arguments) == 0
+        assert "analysis-" not in capsys.readouterr().out
+    assert main(["runs", "-v"]) == 0
+    assert "analyzes first" in capsys.readouterr().out
+    for arguments, message in (
+        (["export", analysis.run_id, "--format", "scout"], "the run is an analysis, which has no right answers"),
+        (["compare", analysis.run_id, "first"], "is an analysis of first, which has no right answers"),
+        (["analyze", analysis.run_id, "follow_up", DUMMY], "name the run that it analyzes: first"),
+    ):
+        assert main(arguments) == 2
+        assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_an_analysis_is_shown_with_the_texts_of_its_answers(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert analyze("follow_up", DUMMY) == 0
+    table = only_table(run)
+    answers = {result.unit_id: result.answer for result in with_status(table, "answered")}
+    assert table.analysis_run_id is not None
+    analysis = Results.of(run).run(table.analysis_run_id)
+    for is_finished in (True, False):
+        if not is_finished:
+            analysis.table("rollouts").unlink()  # the rows then come from the journal
+        rows = list(RolloutList(analysis, RowFilter(), None).rows())
+        assert {row.datapoint_id: row.decision for row in rows} == answers
+    capsys.readouterr()
+    assert main(["show", analysis.run_id, rows[0].rollout_id]) == 0
+    assert f"answer: {rows[0].decision}" in capsys.readouterr().out
+
+
+def test_the_stored_query_counts_the_answers_and_the_quotations_of_each_agent(run: RunFolder, tmp_path: Path) -> None:
+    code = (
+        "def f(unit):\n"
+        "    m = unit.messages[0]\n"
+        "    span = dict(agent=m.agent, channel=m.channel, round=m.round, start=0, end=1)\n"
+        "    spans = [span, {**span, 'is_exact': True}, {**span, 'is_exact': m.round > 0}]\n"
+        "    return {'answer': 'no', 'spans': spans} if m.round < 2 else 'not applicable'\n"
+    )
+    assert analyze(analyzer_file(tmp_path, "code: own.py:f\n", code)) == 0
+    assert analyze("exact_quotation") == 0
+    results = next(table for table in read_analyses(run) if table.analyzer == "own").results
+    relation = query("@analysis_rates", run.path.parents[1], analyzer="own", run="first")
+    rows = [dict(zip(relation.columns, row, strict=True)) for row in relation.fetchall()]
+    assert {row["agent"] for row in rows} == {result.agent for result in results}
+    for row in rows:
+        own = [result for result in results if result.agent == row["agent"]]
+        answered = [result for result in own if result.status == "answered"]
+        spans = [span for result in answered for span in result.spans if span.is_exact is not None]
+        assert (row["units"], row["answered"], row["rate"]) == (len(answered), len(answered), 0.0)
+        assert row["not_applicable"] == len(own) - len(answered)
+        assert (row["quotations"], row["exact"]) == (len(spans), sum(span.is_exact or False for span in spans))
+        assert 0 < row["exact"] < row["quotations"] or not any(result.round == 0 for result in answered)

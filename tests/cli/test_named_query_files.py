@@ -21,9 +21,9 @@ from tests.cli.test_named_queries import run_query
 from tests.support.specs import spec_file
 
 TESTED = [
-    "accuracy_by_round", "always_failed", "confusion", "cost_per_right_verdict", "flips", "hardest", "judges",
-    "learning_curve", "longest_games", "position_bias", "protocols", "reliability", "retry_reasons", "seeds", "stances",
-    "tokens_by_agent", "uplift", "verdict_moves", "worst_prover",
+    "accuracy_by_round", "always_failed", "analysis_rates", "confusion", "cost_per_right_verdict", "flips", "hardest",
+    "judges", "learning_curve", "longest_games", "position_bias", "protocols", "reliability", "retry_reasons", "seeds",
+    "stances", "tokens_by_agent", "uplift", "verdict_moves", "worst_prover",
 ]  # fmt: skip
 
 

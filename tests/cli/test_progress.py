@@ -155,6 +155,10 @@ def test_points_side_by_side_are_one_line_of_their_sums_without_accuracy() -> No
     seen.mark_finished(2)  # it was finished before, and moved never
     assert seen.after(0, progress(jobs=96, failures=0)).startswith("198/288 rollouts, point 2 of 4")
     assert seen.after(3, progress(stage="iteration 0 (1 of 2): games")).startswith("45/96 rollouts, point 4 of 4, it")
+    words = ("analysis", "analyses")
+    analyses = RecordingDisplay([WatchedRun("a", 96, words), WatchedRun("b", 96, words)], set())
+    assert analyses.after(0, progress(jobs=90, failures=0)).startswith("90/192 rollouts, analysis 1 of 2")
+    assert analyses.after(1, progress(jobs=6, failures=0)).startswith("96/192 rollouts, analyses 1 to 2 of 2")
 
 
 def test_what_several_points_note_or_warn_of_alike_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:

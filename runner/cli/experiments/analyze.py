@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from runner.base.errors import UsageError
-from runner.base.text import comma_join, did_you_mean, shortened
+from runner.base.text import comma_join, did_you_mean, list_some, shortened
 from runner.cli.arguments import RUN_HELP, add_trust_options
 from runner.cli.experiments.question_page import add_page_options
 from runner.cli.startup import load_scipy_with_one_thread
-from runner.cli.terminal.output import note, print_json, print_table, say
+from runner.cli.terminal.output import note, print_json, print_table, say, say_wrapped
 
 if TYPE_CHECKING:
     from runner.analysis.analyzer import Analyzer
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 MAX_ANSWER = 24
 """Maximum number of characters of an answer in the table."""
+MAX_REASONS = 5
+"""Maximum number of reasons that are listed for units that are not applicable."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -164,15 +166,35 @@ class _Tables:
         """Print the rates in the order of the command's arguments."""
         from dataclasses import asdict
 
+        from runner.analysis.scores import find_validations
+
         names = [(analysis.folder.run_id, f"{analysis.analyzer.name}-{analysis.instrument}") for analysis in planned]
         rates = [self._rates[name] for name in names if name in self._rates]
+        folders = {analysis.folder.path.parent: analysis.folder for analysis in planned}
+        validations = {name: text for folder in folders.values() for name, text in find_validations(folder).items()}
         if as_json:
-            print_json([{**asdict(rate), "validated": False} for rate in rates])
+            print_json([{**asdict(rate), "validated": rate.instrument in validations} for rate in rates])
         elif rates:
             headings = ("run", "analyzer", "instrument", "model", "units", "rate", "answers", "no answer",
                         "not applicable", "failed")  # fmt: skip
             print_table(headings, [_row(rate) for rate in rates])
-            say("Rates are plain shares or means of the answers: uncorrected, and not validated against people.")
+            _print_notes(rates, validations)
+
+
+def _print_notes(rates: Sequence[AnalysisRates], validations: Mapping[str, str]) -> None:
+    """Print why units are not applicable, and how far to trust the rates."""
+    for rate in rates:
+        if rate.not_applicable:
+            reasons = [f"{reason} ({count})" for reason, count in rate.not_applicable.items()]
+            say_wrapped(f"{rate.run_id}, {rate.analyzer}, not applicable: {list_some(reasons, MAX_REASONS)}")
+    text = "Rates are plain shares or means of the answers: uncorrected"
+    instruments = dict.fromkeys((rate.analyzer, rate.instrument) for rate in rates)
+    if not any(instrument in validations for _, instrument in instruments):
+        say(f"{text}, and not validated against people.")
+        return
+    say(f"{text}.")
+    for analyzer, instrument in instruments:
+        say_wrapped(f"{analyzer}, {instrument}: {validations.get(instrument, 'not validated against people')}")
 
 
 def _row(rate: AnalysisRates) -> tuple[str, ...]:

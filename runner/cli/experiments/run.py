@@ -152,8 +152,9 @@ class _RunCommand:
 
         self._show_notes()
         self._show_keys()
+        words = ("analysis", "analyses") if self.args.command == "analyze" else ("point", "points")
         watched_runs = [
-            WatchedRun(point.spec.experiment.name, point.plan.size if isinstance(point.plan, Plan) else None)
+            WatchedRun(point.spec.experiment.name, point.plan.size if isinstance(point.plan, Plan) else None, words)
             for point in self.points
         ]
         try:

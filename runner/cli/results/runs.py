@@ -54,7 +54,8 @@ def execute(args: argparse.Namespace) -> int:
         say(f"no runs in {results.path}{status}{hint}")
         return ExitCode.DONE
     listed = selected if args.verbose else _fold_parts(selected)
-    part_counts = Counter(manifest.parent_run_id for manifest in selected if manifest not in listed)
+    folded = [manifest for manifest in selected if manifest not in listed]
+    part_counts = Counter(manifest.parent_run_id for manifest in folded)
     has_points = any(manifest.point for manifest in listed)
     rows = [
         _manifest_cells(manifest, part_counts[manifest.run_id], _count_rollouts(manifest, manifests))
@@ -62,8 +63,8 @@ def execute(args: argparse.Namespace) -> int:
         for manifest in listed
     ]
     print_table((*_COLUMNS, "point") if has_points else _COLUMNS, rows, drop=_DROPPED_IF_NARROW)
-    if part_counts and not args.quiet:
-        note("finished parts of other runs are not listed; add -v to list them")
+    if folded and not args.quiet:
+        note("finished parts and analyses of other runs are not listed; add -v to list them")
     return ExitCode.DONE
 
 
@@ -81,11 +82,14 @@ def _note_shards(results: Results) -> None:
 
 
 def _fold_parts(manifests: Sequence[Manifest]) -> list[Manifest]:
-    """Return the runs without the finished parts of those training runs that are in the list themselves."""
+    """Return the runs without the finished parts and analyses of those runs that are in the list themselves."""
     from runner.results.manifest import Status
 
     run_ids = {run.run_id for run in manifests}
-    return [run for run in manifests if run.parent_run_id not in run_ids or run.status != Status.DONE]
+    return [
+        run for run in manifests
+        if run.status != Status.DONE or (run.parent_run_id or run.analysis_of) not in run_ids
+    ]  # fmt: skip
 
 
 def _count_rollouts(manifest: Manifest, manifests: Sequence[Manifest]) -> int | None:
@@ -99,5 +103,6 @@ def _manifest_cells(manifest: Manifest, parts: int, rollouts: int | None) -> tup
     """Return the cells of `_COLUMNS`. `parts` is the number of parts of a training run that are not listed."""
     return (
         manifest.run_id, manifest.status, counted(parts, "part") if parts else rollouts, manifest.transport_failed,
-        format_time(manifest.started_at), manifest.own_cost_usd, manifest.benchmark, manifest.protocol,
+        format_time(manifest.started_at), manifest.own_cost_usd,
+        manifest.benchmark if manifest.analysis_of is None else f"analyzes {manifest.analysis_of}", manifest.protocol,
     )  # fmt: skip

@@ -123,6 +123,8 @@ def _print_summary(
     if manifest.rejudge_of is not None:
         source = manifest.rejudge_of
         say(f"{'judges':<15} the debates of {in_one_line(source.run_id)} (verdict: {source.verdict})")
+    if manifest.analysis_of is not None:
+        say(f"{'analyzes':<15} {in_one_line(manifest.analysis_of)}; an analysis has no right answers")
     if not is_log_bound_to_run(folder.journal):
         say(f"{'journal':<15} {NOT_BOUND}")
     if metrics is not None:

@@ -42,6 +42,8 @@ class WatchedRun(NamedTuple):
     name: str
     jobs: int | None
     """Number of jobs; None for a training run, which is shown on a separate line."""
+    words: tuple[str, str] = ("point", "points")
+    """The words for one of several runs of a command, and for several of them."""
 
 
 @contextmanager
@@ -95,7 +97,9 @@ class Display:
             return self._combined_line, self._sum_progress(index)
         if index not in self._single_lines:
             name = escape_controls(self._runs[index].name)
-            self._single_lines[index] = ProgressLine(name, f"point {index + 1} of {size}" if size > 1 else "")
+            self._single_lines[index] = ProgressLine(
+                name, f"{self._runs[index].words[0]} {index + 1} of {size}" if size > 1 else ""
+            )
         return self._single_lines[index], self._latest[index]
 
     def _sum_progress(self, index: int) -> Progress:
@@ -112,15 +116,15 @@ class Display:
         total.jobs = sum(progress.jobs for progress in started) + sum(self._runs[i].jobs or 0 for i in already_finished)
         total.last_error = latest.last_error or total.last_error
         active = [i for i, progress in self._latest.items() if progress.jobs < progress.total]
-        self._combined_line.point = _describe_points(active, len(self._runs))
+        self._combined_line.point = _describe_points(active, len(self._runs), self._runs[index].words)
         return total
 
 
-def _describe_points(active: Sequence[int], size: int) -> str:
+def _describe_points(active: Sequence[int], size: int, words: tuple[str, str]) -> str:
     if not active:
-        return f"{size} points"
+        return f"{size} {words[1]}"
     first, last = min(active) + 1, max(active) + 1
-    return f"point {first} of {size}" if first == last else f"points {first} to {last} of {size}"
+    return f"{words[0]} {first} of {size}" if first == last else f"{words[1]} {first} to {last} of {size}"
 
 
 class _LogDisplay(Display):

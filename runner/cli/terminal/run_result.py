@@ -125,10 +125,12 @@ def show_problems_and_notes(result: FinishedRun, results: Results, printed: Coll
             note(f"note: {line}")
 
 
-def _interval_note(accuracy: MetricRow, formatted: str) -> str:
+def _interval_note(manifest: Manifest, accuracy: MetricRow, formatted: str) -> str:
     """Return an explanation of the interval in `formatted`, or of its absence."""
     if "[" in formatted:
         return " (95% interval)"
+    if manifest.analysis_of is not None:
+        return " (an analysis has no right answers)"
     return f" ({NO_LABELS}: the owner of the labels can score the run)" if accuracy.get("reason") == NO_LABELS else ""
 
 
@@ -141,7 +143,7 @@ def _show_summary(result: FinishedRun) -> None:
     others = ", ".join(f"{name} {count}" for name, count in outcomes.items() if count and name != "decided")
     print_heading(_title(result))
     for name, text in (
-        (RANKING_METRIC, f"{value}{_interval_note(accuracy, value)}"),
+        (RANKING_METRIC, f"{value}{_interval_note(manifest, accuracy, value)}"),
         *signal_rows(result.metrics),
         *judge_rows(result.metrics),
         ("decided", f"{outcomes['decided']} of {sum(outcomes.values())}" + (f" ({others})" if others else "")),

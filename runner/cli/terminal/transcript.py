@@ -78,6 +78,8 @@ class _TranscriptPrinter:
         correctness = correct_word(rollout.correct, rollout.decision)
         verdict_text = verdict if correctness == "-" else f"{verdict} ({correctness})"
         say(f"\noutcome: {rollout.outcome}, verdict: {verdict_text}, label: {label}")
+        if rollout.answers is not None and rollout.answers.chosen_text is not None:
+            self._print_lines(f"answer: {in_one_line(rollout.answers.chosen_text)}")
         confidence = describe_confidence(rollout.confidence_stated, rollout.confidence_logprob, rollout.confidence_note)
         if confidence:
             self._print_lines(confidence)

@@ -279,6 +279,11 @@ def _load_points(folder: RunFolder, by: str | None) -> Iterator[DatapointScores]
         checker = checker_digest(folder)
         for point in played_datapoints(folder, saved_value(folder, "dataset", "group_by")):
             label = point.shown_label if checker is None else f"by checker {checker[:8]}"
+            if label is None and (analyzed_run := folder.manifest().analysis_of) is not None:
+                raise UsageError(
+                    f"{folder.run_id} is an analysis of {analyzed_run}, which has no right answers; to compare runs by "
+                    "their answers, add --metric analysis:ANALYZER"
+                )
             if label is None:
                 raise UsageError(
                     f"{folder.run_id} has no labels, as the owner of its dataset withholds them; it is unknown which "

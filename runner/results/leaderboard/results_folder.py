@@ -128,9 +128,9 @@ class Results:
     def find(self, name: str) -> RunFolder:
         """Return the run that `name` names: by its id, the start of its id, or its folder anywhere.
 
-        `last` is the newest run. The folder of a fetched release names the run in it. If the start of an id matches a
-        training run and its parts, it names the training run; if it matches a run and runs that judge its debates, it
-        names the judged run.
+        `last` is the newest run that is neither a part of a run nor an analysis. The folder of a fetched release names
+        the run in it. If the start of an id matches a training run and its parts, it names the training run; if it
+        matches a run and runs that judge its debates, it names the judged run.
 
         Raises:
             UsageError: no run matches, or several do.
@@ -172,7 +172,7 @@ class Results:
                 break  # all further manifests were last written before the newest run started
             with suppress(RunError):
                 manifest = folder.manifest()
-                if manifest.parent_run_id is None:
+                if manifest.parent_run_id is None and manifest.analysis_of is None:
                     candidate = manifest.started_at, folder.run_id, folder
                     newest = candidate if newest is None else max(newest, candidate, key=itemgetter(0, 1))
         if newest is None:

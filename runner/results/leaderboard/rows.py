@@ -147,6 +147,7 @@ def _played_facts(manifest: Manifest, spec: Mapping[str, Any]) -> dict[str, Any]
         **{name: getattr(manifest, name) for name in NEW_TOKEN_CLASSES},
         "answers_from": None if manifest.answers_from is None else json.dumps(dict(manifest.origins.copied)),
         "rejudge_of": None if manifest.rejudge_of is None else manifest.rejudge_of.run_id,
+        "analysis_of": manifest.analysis_of,
         "dataset_source_sha256": manifest.dataset_source_sha256,
         "prompts_sha256": tagged_hash("prompts", dict(manifest.prompts_sha256)),
         "protocol_sha256": manifest.protocol_sha256,

@@ -18,7 +18,7 @@ NEW_RUN_COLUMNS: Mapping[str, str] = {
     "dataset_content_sha256": "VARCHAR", "dataset_source_sha256": "VARCHAR", "prompts_sha256": "VARCHAR",
     "protocol_sha256": "VARCHAR", "until": "JSON", "stopped": "VARCHAR", "rejudge_of": "VARCHAR",
     "fixed_verdicts": "VARCHAR", "journal": "VARCHAR", "answers_from": "JSON", "published": "BIGINT",
-    **dict.fromkeys(NEW_TOKEN_CLASSES, "BIGINT"), "earlier_task": "VARCHAR",
+    **dict.fromkeys(NEW_TOKEN_CLASSES, "BIGINT"), "earlier_task": "VARCHAR", "analysis_of": "VARCHAR",
 }  # fmt: skip
 """The columns of `runs` added after 0.1.0, in their order in the table."""
 
@@ -79,6 +79,7 @@ CASE
     WHEN r.replay_of IS NOT NULL
         THEN {Unranked.REPLAY.sql(run="r.replay_of")} || coalesce(' until round ' || r.replay_until_round, '')
     WHEN r.rejudge_of IS NOT NULL THEN {Unranked.REJUDGED.sql(run="r.rejudge_of")}
+    WHEN r.analysis_of IS NOT NULL THEN {Unranked.ANALYSIS.sql(run="r.analysis_of")}
     WHEN r.fixed_verdicts IS NOT NULL THEN r.fixed_verdicts
     WHEN r.responses_per_step IS NOT NULL THEN {Unranked.TREE.sql()}
     WHEN r.task IS NULL THEN {Unranked.UNKNOWN_TASK.sql()}
@@ -189,7 +190,7 @@ WITH measured AS (
     LEFT JOIN (
         SELECT run_id, string_agg(agent || '=' || model, ', ' ORDER BY agent) AS models FROM agents GROUP BY run_id
     ) a ON a.run_id = r.run_id
-    WHERE r.kind = 'benchmark'
+    WHERE r.kind = 'benchmark' AND r.analysis_of IS NULL
 ), tasks AS (
     SELECT
         benchmark, task, min(run_id) AS first_run, count(*) FILTER (unranked_reason IS NULL) AS comparable,
@@ -417,6 +418,7 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "replay_of": "the run whose answers this run replays",
         "replay_until_round": "only the rounds before this round are replayed; NULL: all",
         "rejudge_of": "the run whose debates this run judges again",
+        "analysis_of": "the run whose transcripts this run asks a question about",
         "fixed_verdicts": "why the verdicts are not those of the verifier, such as force_guess; NULL: they are",
         "journal": "the unique number of the run's journal",
         "answers_from": "number of verdicts with answers of other runs, by journal number or run_id; NULL: unknown",

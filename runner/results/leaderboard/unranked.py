@@ -14,6 +14,7 @@ class Unranked(StrEnum):
     LOST_ROLLOUTS = "incomplete: {lost} of {rollouts} rollouts lost in transport"
     REPLAY = "replay of {run}"
     REJUDGED = "judges the debates of {run}"
+    ANALYSIS = "an analysis of {run}, which has no right answers"
     TREE = "tree: its samples are not independent games"
     UNKNOWN_TASK = "unknown task: its saved inputs cannot be read"
     NO_LABELS = "no labels: the owner of its dataset hides them"

@@ -63,6 +63,7 @@ def _plan_manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
         agents=tuple(_agent_row(name, agent) for name, agent in plan.agents().items()),
         started_at=now(),
         rejudge_of=_rejudge_source(spec),
+        analysis_of=None if spec.experiment.analysis is None else spec.experiment.analysis.run_id,
         shard=spec.shard,
         components=manifest_entries(spec.components) or None,
         got_from=spec.got_from,

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from runner.base.storage.parquet import read_tables
+from runner.base.storage.safe_files import open_to_read
 from runner.game.protocols.protocol import Decision, verdict_word
 from runner.results.folder import RunFolder
 from runner.rollouts.transcript import shown_label
@@ -65,7 +66,7 @@ class RolloutRow:
     label: int | str | None
     """0, 1, or the letters of the right answers."""
     decision: int | str
-    """The number of a verdict, or the letter of the chosen answer; `none` without one."""
+    """The number of a verdict, the letter of the chosen answer, or in an analysis its text; `none` without one."""
     correct: bool | None
     outcome: str
     rounds: int
@@ -122,6 +123,9 @@ _VERDICTS = {
 }
 """SQL for the label and the decision as JSON: numbers, or letters of listed answers."""
 
+_ANSWER_TEXT = "to_json(coalesce(($texts::VARCHAR[])[(answer_order::INT[])[ord(answer) - 64]], 'none'))"
+"""SQL for the decision of an analysis as JSON. `$texts` has the answers in the order of the dataset."""
+
 
 @dataclass
 class RolloutList:
@@ -149,9 +153,13 @@ class RolloutList:
     def _from_tables(self) -> Iterator[RolloutRow]:
         tables = {name: self.folder.intact_table(name) for name in ("rollouts", "completions")}
         condition, parameters = self.row_filter.sql_condition()
+        columns, answers = _VERDICTS, {}
+        if texts := _analysis_answers(self.folder):
+            columns, answers = {**_VERDICTS, "decision": _ANSWER_TEXT}, {"texts": texts}
         limit = "" if self.limit is None else f"LIMIT {self.limit:d}"
         count = total = 0
-        for row in read_tables(_ROWS.format(condition=condition, limit=limit, **_VERDICTS), tables, parameters):
+        query = _ROWS.format(condition=condition, limit=limit, **columns)
+        for row in read_tables(query, tables, {**parameters, **answers}):
             label = None if row[3] is None else json.loads(row[3])  # listed answers with hidden labels have no JSON
             decision = json.loads(row[4])
             values = (*row[:3], label, decision, *row[5:-1])
@@ -163,22 +171,42 @@ class RolloutList:
         self.further_count = total - count
 
 
+def _analysis_answers(folder: RunFolder) -> list[str] | None:
+    """Return the answers of an analysis, which are the same for all its units; None for a run without them."""
+    path = folder.path / "inputs" / "dataset.jsonl"
+    if folder.manifest().analysis_of is None or not path.is_file():
+        return None
+    from runner.results.tasks import MAX_LINE
+
+    with open_to_read(path) as file:
+        answers: list[str] = json.loads(file.readline(MAX_LINE))["answers"]
+    return answers
+
+
 def _from_journal(folder: RunFolder, row_filter: RowFilter) -> Generator[RolloutRow]:
     from runner.runs.finished.reconstruction import Reconstructor, played_plan
 
-    with closing(Reconstructor(folder, played_plan(folder))) as reconstructor:
+    plan = played_plan(folder)
+    is_analysis = plan.spec.experiment.analysis is not None
+    with closing(Reconstructor(folder, plan)) as reconstructor:
         for rollout in reconstructor.rollouts():
             if row_filter.accepts(rollout):
-                yield _row(rollout, len(reconstructor.failures(rollout.job)))
+                yield _row(rollout, len(reconstructor.failures(rollout.job)), is_analysis=is_analysis)
 
 
-def _row(rollout: Rollout, failures: int) -> RolloutRow:
+def _row(rollout: Rollout, failures: int, *, is_analysis: bool) -> RolloutRow:
     job = rollout.job
     answers = {(call.round, call.agent, call.attempt) for call in rollout.calls if call.is_answer}
     turns = {(round_, agent) for round_, agent, _ in answers}
     return RolloutRow(
         job.rollout_id, job.datapoint.id, job.repeat, shown_label(rollout),
-        verdict_word(rollout.decision) if rollout.answers is not None else int(rollout.decision), rollout.correct,
+        _shown_decision(rollout, is_analysis=is_analysis), rollout.correct,
         rollout.outcome, len(rollout.rounds), len(answers) - len(turns), failures, rollout.stance, job.swapped,
         job.stances_exchanged,
     )  # fmt: skip
+
+
+def _shown_decision(rollout: Rollout, *, is_analysis: bool) -> int | str:
+    if rollout.answers is None:
+        return int(rollout.decision)
+    return (rollout.answers.chosen_text if is_analysis else None) or verdict_word(rollout.decision)

@@ -61,7 +61,7 @@ def _silent_templates(spec: Spec) -> Iterator[str]:
             yield f"{never} `scratchpad_marker`, so {agent} does not learn how to end its private notes; add this"
         decisions = _decision_texts(spec, agent).items()
         missing = [f"`{name}`" for name, decision_text in decisions if name not in used and decision_text not in text]
-        if missing:
+        if missing and spec.experiment.analysis is None:  # nip-run writes the template, which may ask for JSON
             yield f"{never} {' and '.join(missing)}, so {agent} does not learn how to write decisions; add this"
 
 
