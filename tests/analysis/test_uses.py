@@ -72,6 +72,20 @@ def test_a_difference_is_uncorrected_and_not_validated_until_a_validation_is_rec
     assert pair.analysis.status.startswith("uncorrected; validated with 40 labels of other: kappa 0.500 [0.250, 0.750]")
 
 
+def test_datapoints_with_the_largest_differences_are_listed_instead_of_flips(
+    results: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (pair,) = compare(results).pairs
+    changes = [(change.base_value, change.other_value) for change in pair.value_changes]
+    assert (pair.flips, changes) == ((), [(0.0, 1.0)] * 3 + [(0.5, 1.0)] * 3)
+    assert main(["compare", "first", "second", "--metric", METRIC, "--results", str(results.path), "--flips", "1"]) == 0
+    output = capsys.readouterr().out
+    assert "6 datapoints with different values, the largest differences first" in output
+    assert f"{pair.value_changes[0].datapoint} (label " in output
+    assert f": 0.000 in {pair.base}, 1.000 in {pair.other}" in output
+    assert "right in one" not in output
+
+
 def write_labels(run: Path, is_yes: Callable[[int], bool]) -> None:
     """Write a label for each unit that has an answer; `is_yes` gets the number of the unit."""
     (table,) = read_analyses(RunFolder(run))
