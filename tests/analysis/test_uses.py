@@ -134,7 +134,9 @@ def test_an_assertion_about_an_analysis_is_judged_by_the_interval_of_the_differe
     [
         ("analysis:a.b-c", ("a.b-c", None, None)),
         ("analysis:a@0123456789=yes", ("a", "0123456789", "yes")),
+        ("analysis:a=yes@0123", ("a", "0123", "yes")),
         ('analysis:a="partly right"', ("a", None, "partly right")),
+        ('analysis:a="x@12"@34', ("a", "34", "x@12")),
     ],
 )
 def test_a_metric_name_has_an_analyzer_and_optionally_an_instrument_and_an_answer(
@@ -154,6 +156,25 @@ def test_several_instruments_are_an_error_that_names_all(results: Results) -> No
     assert compare(results, f"{METRIC}@1111111111").pairs[0].base_value == 1.0
     with pytest.raises(UsageError, match=r"first-.* has no role_conformance@2222222222"):
         compare(results, f"{METRIC}@2222222222")
+
+
+def test_the_start_of_an_instrument_is_enough_if_it_is_unique(results: Results) -> None:
+    for name in ("first", "second"):
+        write_analysis(results.find(name).path, lambda *_: [yes(True)], instrument="0a22222222")
+    assert compare(results, f"{METRIC}@0a1=yes").pairs[0].base_value == 0.125
+    assert compare(results, f"{METRIC}=yes@0a2").pairs[0].base_value == 1.0
+    with pytest.raises(UsageError, match="there are several instruments"):
+        compare(results, f"{METRIC}@0a")
+
+
+def test_the_name_of_an_analyzer_without_its_prefix_is_an_error_with_a_hint(
+    results: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["compare", "first", "second", "--results", str(results.path)]
+    assert main([*command, "--assert", "role_conformance >= 0.5"]) == 2
+    assert "did you mean analysis:role_conformance?" in capsys.readouterr().err
+    assert main([*command, "--metric", "follow_up"]) == 2
+    assert "analysis:" not in capsys.readouterr().err
 
 
 def test_labels_without_numbers_need_an_answer(results: Results) -> None:

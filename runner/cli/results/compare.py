@@ -63,7 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="accuracy (the default), accuracy_0, balanced_accuracy, soundness_error, decided, tokens, cost, "
         "AGENT.reward, ...; an unknown name prints all names. analysis:NAME compares the answers of `nip-run analyze`, "
-        "analysis:NAME=ANSWER the share of one answer, analysis:NAME@INSTRUMENT those of one instrument",
+        "analysis:NAME=ANSWER the share of one answer, analysis:NAME@INSTRUMENT those of one instrument (its start is "
+        "enough), analysis:NAME@INSTRUMENT=ANSWER both",
     )
     add("--by", metavar="COLUMN", help="also compare within each value of this dataset column, or of `label`")
     add(

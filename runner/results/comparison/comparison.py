@@ -12,6 +12,7 @@ from runner.base.errors import UsageError
 from runner.base.text import comma_join, counted, decimal, with_interval
 from runner.models.settings import NOT_PUBLISHED
 from runner.results.comparison.analysis_metrics import (
+    ANALYSIS_PREFIX,
     AnalysisDifference,
     AnalysisReader,
     analysis_metric,
@@ -305,10 +306,16 @@ class _Comparer:
     tests_one_system: bool = False
 
     def _common_metric(self, name: str, *systems: System) -> Metric:
-        if self.reader.analyses is not None and is_analysis_metric(name):
-            return self.reader.analyses.metric(name, [folder for system in systems for folder in system.runs])
+        analyses, folders = self.reader.analyses, [folder for system in systems for folder in system.runs]
+        if analyses is not None and is_analysis_metric(name):
+            return analyses.metric(name, folders)
         common = set(systems[0].agents).intersection(*(system.agents for system in systems[1:]))
-        return compared_metric(name, sorted(common), lists_answers=systems[0].lists_answers)
+        try:
+            return compared_metric(name, sorted(common), lists_answers=systems[0].lists_answers)
+        except UsageError as error:
+            if analyses is None or not analyses.has_analysis(name, folders):
+                raise
+            raise UsageError(f"no metric {name!r} to compare by; did you mean {ANALYSIS_PREFIX}{name}?") from error
 
     def compare_all(self, baseline: str | None, assertions: Sequence[Assertion]) -> Comparison:
         has_base = self.ceiling is not None or any(assertion.against_base for assertion in assertions)
