@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,33 @@ def test_labels_of_both_runs_give_a_corrected_difference_next_to_the_plain_one(
     assert (no_facts.corrected, no_facts.ci_high) == (-(yes_facts.corrected or 0), -yes_facts.ci_low)
     assert main(["compare", "first", "second", "--metric", METRIC, "--results", str(results.path)]) == 0
     assert "corrected difference over units: 0.250 [" in capsys.readouterr().out
+
+
+def test_sql_has_labels_that_count_and_the_last_validations(
+    results: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def answer(query: str) -> list[str]:
+        assert main(["sql", query, "--results", str(results.path), "--format", "csv"]) == 0
+        return capsys.readouterr().out.splitlines()[1:]
+
+    folder = results.find("first")
+    write_labels(folder.path, lambda number: number < 3)
+    path = folder.path / "labels" / "role_conformance-bbbbbbbbbb.jsonl"
+    first = json.loads(path.read_text().splitlines()[0])
+    with path.open("a") as file:
+        file.write(json.dumps({**first, "answer": None}) + "\n" + '{"incomplete')
+    joined = "SELECT l.answer, count(*) FROM labels l JOIN analyses a USING (run_id, unit_id) GROUP BY 1 ORDER BY 1"
+    assert answer(joined) == ["no,21", "yes,2"]
+    record = ValidationRecord(INSTRUMENT, "a", "b" * 64, folder.run_id, 23, 1, 0.9, 0.5, None, None, None, "2026-01-01")
+    append_validations(folder.path, [record])
+    append_validations(folder.path, [replace(record, kappa=0.75)])
+    assert answer("SELECT run_id, instrument, kappa FROM validations") == [f"{folder.run_id},{INSTRUMENT},0.75"]
+    path.write_text("[1]\n")
+    assert main(["sql", "FROM labels", "--results", str(results.path)]) == 1
+    assert "role_conformance-bbbbbbbbbb.jsonl:1 is not a JSON object" in capsys.readouterr().err
+    path.write_text('{"seconds": "soon"}\n')
+    assert main(["sql", "FROM labels", "--results", str(results.path)]) == 1
+    assert "a line of labels has a wrong value" in capsys.readouterr().err
 
 
 def test_an_assertion_about_an_analysis_is_judged_by_the_interval_of_the_difference(
