@@ -285,7 +285,13 @@ def tables_page() -> str:
         comments_sql,
         definitions_sql,
     )
-    from runner.results.table_columns import ANALYSIS_COLUMNS, COLUMNS, NOTE_COLUMNS
+    from runner.results.table_columns import (
+        ANALYSIS_COLUMNS,
+        COLUMNS,
+        LABEL_COLUMNS,
+        NOTE_COLUMNS,
+        VALIDATION_COLUMNS,
+    )
 
     about = {
         "leaderboard": "A view with a row for each run without training: accuracy, and rank or why there is no rank.",
@@ -301,6 +307,8 @@ def tables_page() -> str:
         "ratings": "A view with a row for each player of a [tournament](../how-to/run-a-tournament.md) and side.",
         "analyses": "A row for each unit that an [analysis](../how-to/analyze-transcripts.md) asks about.",
         "analyzed_rollouts": "A view with a row for each rollout and instrument of an analysis.",
+        "labels": "A row for each answer of a [person](../how-to/validate-an-analyzer.md) about a unit.",
+        "validations": "A row for the last [validation](../how-to/validate-an-analyzer.md) of an instrument on a run.",
         "notes": "A row for each note that a reader wrote on a run or a game.",
         "ranks": "A row for each run with a rank.",
         "rank_tests": "A row for each test behind the ranks.",
@@ -315,6 +323,8 @@ def tables_page() -> str:
         ("comparisons", COMPARISON_COLUMNS),
         ("analyses", ANALYSIS_COLUMNS),
         ("analyzed_rollouts", {"run_id": "VARCHAR", **ANALYZED_ROLLOUT_COLUMNS}),
+        ("labels", LABEL_COLUMNS),
+        ("validations", VALIDATION_COLUMNS),
         ("notes", NOTE_COLUMNS),
     ):
         listed = ", ".join(f'"{column}" {kind}' for column, kind in columns.items())
@@ -332,8 +342,8 @@ def tables_page() -> str:
     lines = [
         "# Tables and columns", "", GENERATED, "",
         "[`nip-run sql`](../how-to/query-results.md) can query these tables and views. A missing value is NULL. The",
-        "[glossary](../glossary.md) defines the terms. `messages`, `completions`, `notes` and `comparisons` come from",
-        "the run folders; the other tables are in `leaderboard.duckdb`.",
+        "[glossary](../glossary.md) defines the terms. `messages`, `completions`, `analyses`, `labels`, `validations`,",
+        "`notes` and `comparisons` come from the run folders; the other tables are in `leaderboard.duckdb`.",
     ]  # fmt: skip
     for name in [*about, *sorted(rows.keys() - about.keys())]:
         lines += ["", f"## {name}", "", about.get(name, ""), "", *table(("column", "type", "meaning"), rows[name])]

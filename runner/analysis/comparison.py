@@ -29,6 +29,10 @@ class AnalysisScores:
             rollout_scores=lambda folder: analysis.game_values(folder.run_id),
         )  # fmt: skip
 
+    def has_analysis(self, analyzer: str, folders: Sequence[RunFolder]) -> bool:
+        """Return whether one of the runs has an analysis by this analyzer. RunError: a table is damaged."""
+        return any(table.analyzer == analyzer for folder in folders for table in cached_analyses(folder))
+
     def difference(self, name: str, base: Sequence[RunFolder], other: Sequence[RunFolder]) -> AnalysisDifference:
         """Return the facts about the difference between two systems. Raises as `find_analysis`."""
         analysis = find_analysis(name, [*base, *other])

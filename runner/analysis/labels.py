@@ -7,7 +7,7 @@ appended. The last line of a reader about a unit counts; `answer: null` takes an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +17,7 @@ from runner.base.errors import RunError, UsageError
 from runner.base.question_queue import check_name
 from runner.base.storage.line_file import LineFile, parse_record
 from runner.base.text import comma_join
+from runner.results.folder import RunFolder
 
 LABELS = "labels"
 """The subfolder of a run with the answers of people."""
@@ -56,8 +57,8 @@ class LabelFile:
         """`run` is the folder of the run."""
         self.analyzer = analyzer
         stem = f"{analyzer.name}-{analyzer.question_sha256[:10]}"
-        self.path = run / LABELS / f"{stem}.jsonl"
-        self._file = LineFile(self.path, run / LABELS / f".{stem}.lock", f"{self.path.name} of run {run.name}")
+        *self._published, self.path = (folder / f"{stem}.jsonl" for folder in _label_folders(run))
+        self._file = LineFile(self.path, self.path.with_name(f".{stem}.lock"), f"{self.path.name} of run {run.name}")
 
     def current(self) -> list[Label]:
         """Return the labels that count: the last of each reader for each unit, without those taken back.
@@ -67,7 +68,7 @@ class LabelFile:
         Raises:
             RunError: the file cannot be read, or has lines that are not labels of this question; lists them.
         """
-        return _current_labels(_parse_lines(self.path, self._file.complete_lines(), self._problem))
+        return _current_labels(_parse_files((*self._published, self.path), self._problem))
 
     def append(self, labels: Sequence[Label]) -> None:
         """Append labels: all or none.
@@ -98,8 +99,19 @@ def read_labels(run: Path) -> dict[Path, list[Label]]:
     Raises:
         RunError: a file cannot be read, or a complete line is not a label.
     """
-    paths = sorted((run / LABELS).glob("*.jsonl"))
-    return {path: _current_labels(_parse_lines(path, LineFile(path, path, "").complete_lines())) for path in paths}
+    folders = _label_folders(run)
+    names = sorted({path.name for folder in folders for path in folder.glob("*.jsonl")})
+    return {folders[-1] / name: _current_labels(_parse_files([folder / name for folder in folders])) for name in names}
+
+
+def _label_folders(run: Path) -> list[Path]:
+    """Return the folders with labels: for a fetched release also that of the published labels, which comes first."""
+    return list(dict.fromkeys(folder / LABELS for folder in (run, RunFolder(run).additions.path)))
+
+
+def _parse_files(paths: Iterable[Path], problem_of: Callable[[Label], str | None] = lambda _: None) -> Iterator[Label]:
+    for path in paths:
+        yield from _parse_lines(path, LineFile(path, path, "").complete_lines(), problem_of)
 
 
 def _current_labels(labels: Iterable[Label]) -> list[Label]:
@@ -111,7 +123,7 @@ def _current_labels(labels: Iterable[Label]) -> list[Label]:
     return list(current.values())
 
 
-def _parse_lines(path: Path, data: bytes, problem_of: Callable[[Label], str | None] = lambda _: None) -> list[Label]:
+def _parse_lines(path: Path, data: bytes, problem_of: Callable[[Label], str | None]) -> list[Label]:
     labels, problems = [], []
     for number, line in enumerate(data.splitlines(), 1):
         try:

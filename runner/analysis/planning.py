@@ -227,7 +227,7 @@ class _SpecWriter:
         """Return the spec for one empty unit, to hash the settings; this also decides whether answers are JSON."""
         example = [self._row("unit", "unit", "")]
         try:
-            with TemporaryDirectory(prefix=".plan-", dir=self._folder.make(ANALYSES)) as temporary:
+            with TemporaryDirectory(prefix=".plan-", dir=self._folder.additions.make(ANALYSES)) as temporary:
                 spec = self._write_and_load(Path(temporary), example)
                 settings = spec.experiment.models[ANALYST]
                 if self._forces_schema(settings):
@@ -236,12 +236,12 @@ class _SpecWriter:
                     spec = self._write_and_load(Path(temporary), example)
                 return spec
         except OSError as error:
-            raise RunError(f"cannot write to {self._folder.path / ANALYSES}: {error.strerror}") from error
+            raise RunError(f"cannot write to {self._folder.additions.path / ANALYSES}: {error.strerror}") from error
 
     def write(self, name: str, units: Sequence[Unit]) -> Spec:
         """Write the spec about these units to a folder with this name in the analyzed run's folder, and load it."""
         rows = [self._row(unit.id, unit.group, render_instructions(self._analyzer, unit)) for unit in units]
-        return self._write_and_load(self._folder.make(ANALYSES, name), rows)
+        return self._write_and_load(self._folder.additions.make(ANALYSES, name), rows)
 
     def _forces_schema(self, settings: ModelSettings) -> bool:
         if self._options.structured == "auto":

@@ -92,12 +92,12 @@ _LONGEST_LINE = 64 << 20
 
 
 def write_analysis(folder: RunFolder, table: AnalysisTable) -> Path:
-    """Write a table of results to the folder of the analyzed run, atomically, and return its path.
+    """Write a table of results next to the other analyses of a run, atomically, and return its path.
 
     Raises:
         RunError: the file cannot be written.
     """
-    target = folder.make(ANALYSES) / f"{table.name}.parquet"
+    target = folder.additions.make(ANALYSES) / f"{table.name}.parquet"
     shared = {name: getattr(table, name) for name in _TABLE_FIELDS}
     try:
         with TemporaryDirectory(prefix=".table-", dir=target.parent) as temporary:
@@ -121,9 +121,17 @@ def _line(shared: Mapping[str, Any], result: UnitResult) -> bytes:
 
 
 def analysis_files(folder: RunFolder) -> list[Path]:
-    """Return the files with results of analyses of a run, sorted by name; releases have JSON lines."""
-    analyses = folder.path / ANALYSES
-    return sorted([*analyses.glob("*-*.parquet"), *analyses.glob(f"*-*{SUFFIX}")])
+    """Return the files with results of analyses of a run, sorted by name; releases have JSON lines.
+
+    The results of your own analysis of a fetched release replace those of the same instrument in the release.
+    """
+    files = {
+        path.stem: path
+        for run in dict.fromkeys((folder.path, folder.additions.path))
+        for suffix in (SUFFIX, ".parquet")
+        for path in sorted((run / ANALYSES).glob(f"*-*{suffix}"))
+    }
+    return [files[stem] for stem in sorted(files)]
 
 
 def read_analyses(folder: RunFolder) -> list[AnalysisTable]:

@@ -6,6 +6,7 @@ A game's value is the mean over its units that have an answer. `=ANSWER` counts 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,20 +23,31 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.table_columns import ANALYSES
 
+_NAME = re.compile(
+    r"(?P<analyzer>[^@=]*)(?:@(?P<first>[^=]*))?"
+    r"(?:=(?P<answer>\"[^\"]*\"|.*?)(?(first)|(?:@(?P<last>[0-9a-f]+))?))?",
+    re.DOTALL,
+)
+
 
 class AnalysisName(NamedTuple):
     """The parts of a metric's name."""
 
     analyzer: str
     instrument: str | None
+    """The start of the instrument, or the whole instrument."""
     answer: str | None
 
     @classmethod
     def parse(cls, name: str) -> AnalysisName:
-        """Parse `analysis:NAME[@INSTRUMENT][=ANSWER]`. An answer may have quotes."""
-        question, equals, answer = name.removeprefix(ANALYSIS_PREFIX).partition("=")
-        analyzer, _, instrument = question.partition("@")
-        return cls(analyzer, instrument or None, answer.strip('"') if equals else None)
+        """Parse `analysis:NAME[@INSTRUMENT][=ANSWER]`, with the last two parts in any order.
+
+        An answer may have quotes, and needs them if it ends with `@` and hexadecimal digits.
+        """
+        match = _NAME.fullmatch(name.removeprefix(ANALYSIS_PREFIX))
+        assert match is not None  # the pattern matches every text
+        answer = match["answer"]
+        return cls(match["analyzer"], match["first"] or match["last"], None if answer is None else answer.strip('"'))
 
 
 @dataclass(frozen=True)
@@ -109,7 +121,7 @@ def find_analysis(name: str, folders: Sequence[RunFolder]) -> RunAnalysis:
 
 
 def _tables_of(folder: RunFolder, parts: AnalysisName) -> list[AnalysisTable]:
-    """Return the tables of an analyzer, only those of one instrument if the name has one."""
+    """Return the tables of an analyzer, only those that the instrument in the name allows."""
     tables = cached_analyses(folder)
     own_tables = [table for table in tables if table.analyzer == parts.analyzer]
     if not own_tables:
@@ -119,7 +131,7 @@ def _tables_of(folder: RunFolder, parts: AnalysisName) -> list[AnalysisTable]:
         raise UsageError(f"{folder.run_id} has no analysis {parts.analyzer!r}{hint}. To make one: {command}")
     if parts.instrument is None:
         return own_tables
-    matching = [table for table in own_tables if table.instrument == parts.instrument]
+    matching = [table for table in own_tables if table.instrument.startswith(parts.instrument)]
     if not matching:
         instruments = comma_join(table.instrument for table in own_tables)
         raise UsageError(

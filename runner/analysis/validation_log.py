@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from runner.base.errors import RunError
 from runner.base.storage.line_file import LineFile, parse_record
+from runner.results.folder import RunFolder
 from runner.results.manifest import now
 from runner.results.table_columns import ANALYSES
 
@@ -76,16 +77,17 @@ def read_validations(run: Path) -> dict[tuple[str, str], ValidationRecord]:
     Raises:
         RunError: the file cannot be read, or a complete line is not a validation.
     """
-    file, records = _line_file(run), {}
-    for number, line in enumerate(file.complete_lines().splitlines(), 1):
-        try:
-            record = parse_record(ValidationRecord, line)
-        except ValueError as error:
-            raise RunError(f"{file.path}:{number}: not a validation: {error}; correct or remove the line") from error
-        records[record.instrument, record.question_sha256] = record
+    records = {}
+    for file in dict.fromkeys((run / ANALYSES / VALIDATIONS, _line_file(run).path)):  # published ones come first
+        for number, line in enumerate(LineFile(file, file, file.name).complete_lines().splitlines(), 1):
+            try:
+                record = parse_record(ValidationRecord, line)
+            except ValueError as error:
+                raise RunError(f"{file}:{number}: not a validation: {error}; correct or remove the line") from error
+            records[record.instrument, record.question_sha256] = record
     return records
 
 
 def _line_file(run: Path) -> LineFile:
-    folder = run / ANALYSES
+    folder = RunFolder(run).additions.path / ANALYSES
     return LineFile(folder / VALIDATIONS, folder / ".validations.lock", f"{VALIDATIONS} of run {run.name}")

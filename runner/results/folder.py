@@ -200,6 +200,11 @@ class RunFolder:
         folder = self.path.parent
         return folder if (folder / MARKER).is_file() else None
 
+    @property
+    def additions(self) -> RunFolder:
+        """The folder for new analyses and labels, outside the `data/` of a fetched release, which must not change."""
+        return self if self.release is None else RunFolder(self.release, self.run_id)
+
     def intact_table(self, name: str) -> Path:
         """Return the file of a table after checking its hash.
 

@@ -52,6 +52,20 @@ ANALYSIS_COLUMNS = {
 }  # fmt: skip
 """The columns of a table of results of an analysis, with their SQL types."""
 
+LABEL_COLUMNS = {
+    "run_id": "VARCHAR", "analyzer": "VARCHAR", "analyzer_sha256": "VARCHAR", "question_sha256": "VARCHAR",
+    "unit_id": "VARCHAR", "reader": "VARCHAR", "answer": "VARCHAR", "time": "VARCHAR", "seconds": "DOUBLE",
+    "stratum": "VARCHAR", "stratified_by": "VARCHAR", "drawn": "INTEGER", "probability": "DOUBLE",
+}  # fmt: skip
+"""The columns of the table `labels` with their SQL types."""
+
+VALIDATION_COLUMNS = {
+    "run_id": "VARCHAR", "analyzer": "VARCHAR", "question_sha256": "VARCHAR", "instrument": "VARCHAR",
+    "labeled_units": "INTEGER", "readers": "INTEGER", "raw": "DOUBLE", "kappa": "DOUBLE", "kappa_low": "DOUBLE",
+    "kappa_high": "DOUBLE", "alpha": "DOUBLE", "time": "VARCHAR",
+}  # fmt: skip
+"""The columns of the table `validations` with their SQL types."""
+
 NOTE_COLUMNS = {
     "run_id": "VARCHAR", "id": "VARCHAR", "written_at": "VARCHAR", "writer": "VARCHAR", "rollout_id": "VARCHAR",
     "tags": "VARCHAR[]", "text": "VARCHAR",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from runner.analysis.labels import read_labels
 from runner.analysis.results import read_analyses
-from runner.analysis.validation_log import ValidationRecord, append_validations
+from runner.analysis.results import write_analysis as write_own_analysis
+from runner.analysis.validation_log import ValidationRecord, append_validations, read_validations
 from runner.cli.main import main
 from runner.documents.releases.bundle import open_content
 from runner.registry.bundles.analyses import LABELS_LICENSE, build_analysis_contents
@@ -80,6 +82,30 @@ def test_ids_and_models_of_analyses_are_those_of_the_redacted_run(run: RunFolder
     assert {row["model"] for row in rows} == {"judge-8b"}
 
 
+def _add_to_release(fetched: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Check that analyses, labels and validations of a fetched release are stored next to it, so that it is intact."""
+    release = open_fetched(fetched).run
+    assert release is not None
+    (published,) = read_analyses(release)
+    command = ["analyze", str(fetched), "follow_up", "exact_quotation", "models.analyst.provider=dummy", "--quiet"]
+    assert main([*command, "--results", str(fetched.parent / "results")]) == 0
+    changed = replace(published, analysis_run_id="own")
+    assert write_own_analysis(release, changed).parent == fetched / "analyses"
+    assert [table.analysis_run_id for table in read_analyses(release) if table.name == published.name] == ["own"]
+    assert {table.analyzer for table in read_analyses(release)} == {"role_conformance", "follow_up", "exact_quotation"}
+    (labels,) = read_labels(release.path).values()
+    name = f"role_conformance-{QUESTION[:10]}.jsonl"
+    write_lines(fetched / "labels" / name, asdict(replace(labels[0], reader="Bob")))
+    (more,) = read_labels(release.path).values()
+    assert [label.reader for label in more] == ["reader-1", "reader-2", "Bob"]
+    (record,) = read_validations(release.path).values()
+    append_validations(release.path, [replace(record, labeled_units=2)])
+    assert [known.labeled_units for known in read_validations(release.path).values()] == [2]
+    capsys.readouterr()
+    assert main(["verify", str(fetched)]) == 0
+    assert "every hash is right" in capsys.readouterr().out
+
+
 @pytest.mark.gate
 def test_a_fetched_release_has_analyses_that_are_compared_and_verified(
     run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -96,6 +122,7 @@ def test_a_fetched_release_has_analyses_that_are_compared_and_verified(
     (table,) = read_analyses(release.run)
     assert [result.value for result in table.results if result.status == "answered"] == [0.0, 1.0, 1.0, 1.0]
     assert main(["compare", str(fetched / "data"), "--assert", "analysis:role_conformance <= 0.01"]) == 1
+    _add_to_release(fetched, capsys)
     path = fetched / "data" / "analyses" / f"role_conformance-{INSTRUMENT}.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"no"', b'"yes"'))
     assert [f"role_conformance-{INSTRUMENT}.jsonl" in line for line in find_folder_problems(fetched)] == [True]

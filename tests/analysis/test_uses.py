@@ -88,6 +88,20 @@ def test_labels_of_the_run_itself_count_first_and_chance_is_called_chance(result
     assert "kappa is undefined" in find_validations(run)[INSTRUMENT]
 
 
+def test_datapoints_with_the_largest_differences_are_listed_instead_of_flips(
+    results: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (pair,) = compare(results).pairs
+    changes = [(change.base_value, change.other_value) for change in pair.value_changes]
+    assert (pair.flips, changes) == ((), [(0.0, 1.0)] * 3 + [(0.5, 1.0)] * 3)
+    assert main(["compare", "first", "second", "--metric", METRIC, "--results", str(results.path), "--flips", "1"]) == 0
+    output = capsys.readouterr().out
+    assert "6 datapoints with different values, the largest differences first" in output
+    assert f"{pair.value_changes[0].datapoint} (label " in output
+    assert f": 0.000 in {pair.base}, 1.000 in {pair.other}" in output
+    assert "right in one" not in output
+
+
 def write_labels(run: Path, is_yes: Callable[[int], bool]) -> None:
     """Write a label for each unit that has an answer; `is_yes` gets the number of the unit."""
     (table,) = read_analyses(RunFolder(run))
@@ -121,6 +135,33 @@ def test_labels_of_both_runs_give_a_corrected_difference_next_to_the_plain_one(
     assert "corrected difference over units: 0.250 [" in capsys.readouterr().out
 
 
+def test_sql_has_labels_that_count_and_the_last_validations(
+    results: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def answer(query: str) -> list[str]:
+        assert main(["sql", query, "--results", str(results.path), "--format", "csv"]) == 0
+        return capsys.readouterr().out.splitlines()[1:]
+
+    folder = results.find("first")
+    write_labels(folder.path, lambda number: number < 3)
+    path = folder.path / "labels" / "role_conformance-bbbbbbbbbb.jsonl"
+    first = json.loads(path.read_text().splitlines()[0])
+    with path.open("a") as file:
+        file.write(json.dumps({**first, "answer": None}) + "\n" + '{"incomplete')
+    joined = "SELECT l.answer, count(*) FROM labels l JOIN analyses a USING (run_id, unit_id) GROUP BY 1 ORDER BY 1"
+    assert answer(joined) == ["no,21", "yes,2"]
+    record = ValidationRecord(INSTRUMENT, "a", "b" * 64, folder.run_id, 23, 1, 0.9, 0.5, None, None, None, "2026-01-01")
+    append_validations(folder.path, [record])
+    append_validations(folder.path, [replace(record, kappa=0.75)])
+    assert answer("SELECT run_id, instrument, kappa FROM validations") == [f"{folder.run_id},{INSTRUMENT},0.75"]
+    path.write_text("[1]\n")
+    assert main(["sql", "FROM labels", "--results", str(results.path)]) == 1
+    assert "role_conformance-bbbbbbbbbb.jsonl:1 is not a JSON object" in capsys.readouterr().err
+    path.write_text('{"seconds": "soon"}\n')
+    assert main(["sql", "FROM labels", "--results", str(results.path)]) == 1
+    assert "a line of labels has a wrong value" in capsys.readouterr().err
+
+
 def test_an_assertion_about_an_analysis_is_judged_by_the_interval_of_the_difference(
     results: Results, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,7 +177,9 @@ def test_an_assertion_about_an_analysis_is_judged_by_the_interval_of_the_differe
     [
         ("analysis:a.b-c", ("a.b-c", None, None)),
         ("analysis:a@0123456789=yes", ("a", "0123456789", "yes")),
+        ("analysis:a=yes@0123", ("a", "0123", "yes")),
         ('analysis:a="partly right"', ("a", None, "partly right")),
+        ('analysis:a="x@12"@34', ("a", "34", "x@12")),
     ],
 )
 def test_a_metric_name_has_an_analyzer_and_optionally_an_instrument_and_an_answer(
@@ -156,6 +199,25 @@ def test_several_instruments_are_an_error_that_names_all(results: Results) -> No
     assert compare(results, f"{METRIC}@1111111111").pairs[0].base_value == 1.0
     with pytest.raises(UsageError, match=r"first-.* has no role_conformance@2222222222"):
         compare(results, f"{METRIC}@2222222222")
+
+
+def test_the_start_of_an_instrument_is_enough_if_it_is_unique(results: Results) -> None:
+    for name in ("first", "second"):
+        write_analysis(results.find(name).path, lambda *_: [yes(True)], instrument="0a22222222")
+    assert compare(results, f"{METRIC}@0a1=yes").pairs[0].base_value == 0.125
+    assert compare(results, f"{METRIC}=yes@0a2").pairs[0].base_value == 1.0
+    with pytest.raises(UsageError, match="there are several instruments"):
+        compare(results, f"{METRIC}@0a")
+
+
+def test_the_name_of_an_analyzer_without_its_prefix_is_an_error_with_a_hint(
+    results: Results, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["compare", "first", "second", "--results", str(results.path)]
+    assert main([*command, "--assert", "role_conformance >= 0.5"]) == 2
+    assert "did you mean analysis:role_conformance?" in capsys.readouterr().err
+    assert main([*command, "--metric", "follow_up"]) == 2
+    assert "analysis:" not in capsys.readouterr().err
 
 
 def test_labels_without_numbers_need_an_answer(results: Results) -> None:

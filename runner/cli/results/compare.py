@@ -32,6 +32,7 @@ from runner.cli.terminal.output import note, print_heading, print_json, print_ta
 
 if TYPE_CHECKING:
     from runner.results.comparison.comparison import Comparison, SystemComparison
+    from runner.results.comparison.paired_test import Flip, ValueChange
     from runner.results.comparison.shared_samples import JudgeAgreement
     from runner.results.leaderboard.results_folder import Results
     from runner.statistics.gap_recovered import GapRecovered
@@ -62,7 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="accuracy (the default), accuracy_0, balanced_accuracy, soundness_error, decided, tokens, cost, "
         "AGENT.reward, ...; an unknown name prints all names. analysis:NAME compares the answers of `nip-run analyze`, "
-        "analysis:NAME=ANSWER the share of one answer, analysis:NAME@INSTRUMENT those of one instrument",
+        "analysis:NAME=ANSWER the share of one answer, analysis:NAME@INSTRUMENT those of one instrument (its start is "
+        "enough), analysis:NAME@INSTRUMENT=ANSWER both",
     )
     add("--by", metavar="COLUMN", help="also compare within each value of this dataset column, or of `label`")
     add(
@@ -88,7 +90,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compare the ratings of two players; RUN is one tournament. --assert then judges differences, such as "
         "'rating >= base + 50' (the rating of A minus B's), also of rating.right and rating.wrong",
     )
-    add("--flips", type=int, metavar="N", help=f"number of flips to list; default: {DEFAULT_FLIPS}")
+    add(
+        "--flips",
+        type=int,
+        metavar="N",
+        help=f"number of flips, or for analyses of datapoints with different values, to list; default: {DEFAULT_FLIPS}",
+    )
 
 
 def _add_further_questions(parser: argparse.ArgumentParser) -> None:
@@ -281,22 +288,38 @@ def _print_details(pair: SystemComparison, comparison: Comparison, args: argpars
         if ids:
             listed = list_some([*map(in_one_line, ids)], MAX_LISTED_DATAPOINTS)
             note(f"note: {counted(len(ids), 'datapoint')} of {system} left out, missing in the other run: {listed}")
-    if pair.flips and args.flips:
-        _print_flips(pair, title, args)
+    _print_datapoints(pair, title, args)
 
 
-def _print_flips(pair: SystemComparison, title: str, args: argparse.Namespace) -> None:
+def _print_datapoints(pair: SystemComparison, title: str, args: argparse.Namespace) -> None:
+    """Print the flips of a pair or, for a metric of an analysis, the datapoints whose values differ."""
+    listed = pair.flips or pair.value_changes
+    if not listed or not args.flips:
+        return
     say()
-    print_heading(f"{title}{counted(len(pair.flips), 'flip')}: right in one and wrong in the other")
-    for flip in pair.flips[: args.flips]:
-        arguments = [flip.base_run, flip.base_rollout, flip.other_run, flip.other_rollout]
-        accuracies = "" if {flip.base_accuracy, flip.other_accuracy} == {0.0, 1.0} else (
-            f", {flip.base_accuracy:.0%} and {flip.other_accuracy:.0%}"
-        )  # fmt: skip
-        say(f"  {in_one_line(flip.datapoint)} (label {flip.label}): right in {flip.right_in}{accuracies}")
+    heading = (
+        f"{counted(len(pair.flips), 'flip')}: right in one and wrong in the other"
+        if pair.flips
+        else f"{counted(len(listed), 'datapoint')} with different values, the largest differences first"
+    )
+    print_heading(f"{title}{heading}")
+    for point in listed[: args.flips]:
+        arguments = [point.base_run, point.base_rollout, point.other_run, point.other_rollout]
+        say(f"  {in_one_line(point.datapoint)} (label {point.label}): {_describe_datapoint(point, pair)}")
         say(f"    {shlex.join(['nip-run', 'show', *arguments, *results_arguments(args.results)])}")
-    if len(pair.flips) > args.flips:
-        say(f"  only the first {args.flips}; list all with --flips {len(pair.flips)}")
+    if len(listed) > args.flips:
+        say(f"  only the first {args.flips}; list all with --flips {len(listed)}")
+
+
+def _describe_datapoint(point: Flip | ValueChange, pair: SystemComparison) -> str:
+    from runner.results.comparison.paired_test import ValueChange
+
+    if isinstance(point, ValueChange):
+        return f"{decimal(point.base_value)} in {pair.base}, {decimal(point.other_value)} in {pair.other}"
+    accuracies = "" if {point.base_accuracy, point.other_accuracy} == {0.0, 1.0} else (
+        f", {point.base_accuracy:.0%} and {point.other_accuracy:.0%}"
+    )  # fmt: skip
+    return f"right in {point.right_in}{accuracies}"
 
 
 def _describe_gap(gap: GapRecovered | None) -> str:

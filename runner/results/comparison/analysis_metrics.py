@@ -92,5 +92,8 @@ class AnalysisReader(Protocol):
             RunError: a file of a run is damaged.
         """
 
+    def has_analysis(self, analyzer: str, folders: Sequence[RunFolder]) -> bool:
+        """Return whether one of the runs has an analysis by this analyzer. Raises `RunError` as `metric`."""
+
     def difference(self, name: str, base: Sequence[RunFolder], other: Sequence[RunFolder]) -> AnalysisDifference:
         """Return the facts about the difference between two systems, given the runs of each. Raises as `metric`."""

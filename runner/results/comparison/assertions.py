@@ -19,8 +19,8 @@ from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.results.metric_definitions import Metric
 
-_ANALYSIS = r"analysis:[\w.@-]+(?:=(?:\"[^\"]+\"|[\w.-]+))?"
-"""Matches a metric of an analysis, such as `analysis:role_conformance@0a1b2c3d4e=yes`; an answer may have quotes."""
+_ANALYSIS = r"analysis:[\w.@-]+(?:=(?:\"[^\"]+\"|[\w.-]+)(?:@[0-9a-f]+)?)?"
+"""Matches a metric of an analysis, such as `analysis:role_conformance=yes@0a1b2c3d4e`; an answer may have quotes."""
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?%?|\.\d+%?)"
     rf"|(?P<word>{_ANALYSIS}|[A-Za-z_]\w*(?:\.\w+)*)|(?P<sign>>=|<=|[<>+-]))"

@@ -12,6 +12,7 @@ from runner.base.errors import UsageError
 from runner.base.text import comma_join, counted, decimal, with_interval
 from runner.models.settings import NOT_PUBLISHED
 from runner.results.comparison.analysis_metrics import (
+    ANALYSIS_PREFIX,
     AnalysisDifference,
     AnalysisReader,
     analysis_metric,
@@ -24,9 +25,11 @@ from runner.results.comparison.matching import MatchedPoints, match_systems
 from runner.results.comparison.paired_test import (
     Flip,
     PairedTest,
+    ValueChange,
     compare_sensitivity,
     drop_error,
     find_flips,
+    find_value_changes,
     has_uneven_repeats,
     recovered_gap,
     run_paired_test,
@@ -95,7 +98,12 @@ class SystemComparison:
     """Groups whose means differ; None if nothing is paired."""
     verdict: str
     flips: tuple[Flip, ...] = ()
-    """Datapoints where most verdicts of one system are right and most of the other's are wrong."""
+    """Datapoints where most verdicts of one system are right and most of the other's are wrong.
+
+    There are none if the metric is one of an analysis, which has `value_changes` instead.
+    """
+    value_changes: tuple[ValueChange, ...] = ()
+    """Datapoints whose values of an analysis differ, those with the largest differences first."""
     only_base: tuple[str, ...] = ()
     """Ids of datapoints that only the base has."""
     only_other: tuple[str, ...] = ()
@@ -298,10 +306,16 @@ class _Comparer:
     tests_one_system: bool = False
 
     def _common_metric(self, name: str, *systems: System) -> Metric:
-        if self.reader.analyses is not None and is_analysis_metric(name):
-            return self.reader.analyses.metric(name, [folder for system in systems for folder in system.runs])
+        analyses, folders = self.reader.analyses, [folder for system in systems for folder in system.runs]
+        if analyses is not None and is_analysis_metric(name):
+            return analyses.metric(name, folders)
         common = set(systems[0].agents).intersection(*(system.agents for system in systems[1:]))
-        return compared_metric(name, sorted(common), lists_answers=systems[0].lists_answers)
+        try:
+            return compared_metric(name, sorted(common), lists_answers=systems[0].lists_answers)
+        except UsageError as error:
+            if analyses is None or not analyses.has_analysis(name, folders):
+                raise
+            raise UsageError(f"no metric {name!r} to compare by; did you mean {ANALYSIS_PREFIX}{name}?") from error
 
     def compare_all(self, baseline: str | None, assertions: Sequence[Assertion]) -> Comparison:
         has_base = self.ceiling is not None or any(assertion.against_base for assertion in assertions)
@@ -370,7 +384,10 @@ class _Comparer:
             remark, notes = (f"{shared[1]}: no new sample", notes) if shared[0] else (None, (*notes, shared[1]))
         row = _comparison_row(measure, base.name, other.name, result)
         if self.reader.analyses is not None and measure.source is Source.ANALYSES:
-            row = replace(row, analysis=self.reader.analyses.difference(metric, base.runs, other.runs))
+            difference = self.reader.analyses.difference(metric, base.runs, other.runs)
+            row = replace(row, analysis=difference, value_changes=tuple(find_value_changes(matched)))
+        else:
+            row = replace(row, flips=tuple(find_flips(matched, base.name, other.name)))
         value = difference_in_words(measure, base.name, other.name, result.difference)
         if remark is not None:
             estimate = format_difference(row.difference, measure, drop_error(result.difference))
@@ -384,7 +401,6 @@ class _Comparer:
             row = replace(row, verdict=f"no test: a run stopped once it was decided; {value}")
         row = replace(
             row,
-            flips=tuple(find_flips(matched, base.name, other.name)),
             only_base=tuple(point.id for point in matched.only_base) if result.paired else (),
             only_other=tuple(point.id for point in matched.only_other) if result.paired else (),
             remark=remark,

@@ -41,6 +41,23 @@ class Flip:
 
 
 @dataclass(frozen=True)
+class ValueChange:
+    """A datapoint whose mean value differs between two systems."""
+
+    datapoint: str
+    """The datapoint's id in the base."""
+    group: str
+    label: int | str
+    base_value: float
+    other_value: float
+    base_run: str
+    base_rollout: str
+    """The rollout of the base that is furthest from the other system's."""
+    other_run: str
+    other_rollout: str
+
+
+@dataclass(frozen=True)
 class PairedTest:
     """A test of the difference between two systems, before a correction for several tests."""
 
@@ -253,6 +270,29 @@ def find_flips(matched: MatchedPoints, base: str, other: str) -> list[Flip]:
                 )
             )  # fmt: skip
     return flips
+
+
+def find_value_changes(matched: MatchedPoints) -> list[ValueChange]:
+    """Return the datapoints whose mean values differ, those with the largest differences first."""
+    changes = []
+    for group, points in zip(matched.groups, matched.pairs, strict=True):
+        if not all(point.scores for point in points) or (
+            (base := _mean(points[0].scores)) == (other := _mean(points[1].scores))
+        ):
+            continue
+        games = [_extreme_rollout(points[0], highest=base > other), _extreme_rollout(points[1], highest=other > base)]
+        changes.append(
+            ValueChange(
+                points[0].id, group, points[0].label, base, other,
+                *(text for game in games for text in (game.run_id, game.rollout_id)),
+            )
+        )  # fmt: skip
+    return sorted(changes, key=lambda change: (-abs(change.other_value - change.base_value), change.datapoint))
+
+
+def _extreme_rollout(point: DatapointScores, *, highest: bool) -> ScoredRollout:
+    scored = [(rollout.score, rollout) for rollout in point.rollouts if rollout.score is not None]
+    return (max if highest else min)(scored, key=lambda pair: pair[0])[1]
 
 
 def _typical_rollout(point: DatapointScores, *, right: bool) -> ScoredRollout:

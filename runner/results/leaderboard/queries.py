@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -31,6 +32,7 @@ from runner.base.storage.duckdb_values import LINES_BEFORE, cast_to_text, portab
 from runner.base.storage.format_versions import LEADERBOARD, refuse_newer
 from runner.base.storage.read_only_sql import Parameters, bindable, check_read_only, query_error
 from runner.results.folder import RunFolder
+from runner.results.leaderboard.line_tables import LINE_TABLES, line_rows
 from runner.results.leaderboard.schema import (
     ANALYZED_ROLLOUTS,
     BOARD_TABLES,
@@ -188,7 +190,7 @@ class BoardSources:
             allowed = [*self._create_parquet_views(connection, sql.lower()), *files]
             allowed += self._create_analysis_views(connection, sql.lower())
             _create_comparisons_view(connection, sql.lower())
-            self._create_notes_view(connection, sql.lower())
+            self._create_views_of_lines(connection, sql.lower())
             connection.commit()
             connection.execute("SET allowed_paths=$1", [allowed])
             connection.execute("SET enable_external_access=false; SET lock_configuration=true")
@@ -263,23 +265,43 @@ class BoardSources:
         _add_comments(connection, "analyzed_rollouts", query)
         return files
 
-    def _create_notes_view(self, connection: DuckDBPyConnection, query: str) -> None:
-        """Create the table of notes. It has rows only if the query names it, since this reads files of all runs.
+    def _create_views_of_lines(self, connection: DuckDBPyConnection, query: str) -> None:
+        """Create the tables of notes and, if the query may use them, of labels and validations.
 
         Raises:
-            RunError: the notes of a run cannot be read.
+            RunError: a file of a run cannot be read.
         """
-        columns = ", ".join(f'"{name}" {kind}' for name, kind in NOTE_COLUMNS.items())
-        connection.execute(f"CREATE TABLE empty.notes ({columns}); CREATE VIEW notes AS FROM empty.notes")
-        _add_comments(connection, "notes", query)
-        if "notes" not in query:
-            return
-        from runner.results.notes import note_rows
+        self._create_view_of_lines(connection, query, "notes", NOTE_COLUMNS, _note_rows)
+        for name, table in LINE_TABLES.items():
+            if name[:5] in query or _CATALOG.search(query):
+                self._create_view_of_lines(connection, query, name, table.columns, partial(line_rows, table=table))
 
-        for run in self.runs():
-            if rows := note_rows(run):
-                lists = ", ".join(f"unnest(${i}::{kind}[])" for i, kind in enumerate(NOTE_COLUMNS.values(), 1))
-                connection.execute(f"INSERT INTO empty.notes SELECT {lists}", list(map(list, zip(*rows, strict=True))))
+    def _create_view_of_lines(
+        self,
+        connection: DuckDBPyConnection,
+        query: str,
+        name: str,
+        columns: Mapping[str, str],
+        rows_of: Callable[[RunFolder], Sequence[tuple[Any, ...]]],
+    ) -> None:
+        """Create a table. It has rows only if the query names it, since this reads files of all runs."""
+        connection.execute(f"CREATE TABLE empty.{name} ({_typed(columns)}); CREATE VIEW {name} AS FROM empty.{name}")
+        _add_comments(connection, name, query)
+        lists = ", ".join(f"unnest(${i}::{kind}[])" for i, kind in enumerate(columns.values(), 1))
+        insertion = f"INSERT INTO empty.{name} SELECT {lists}"
+        for run in self.runs() if name in query else ():
+            if rows := rows_of(run):
+                try:
+                    connection.execute(insertion, [*map(list, zip(*rows, strict=True))])
+                except duckdb.ConversionException as error:
+                    problem = str(error).splitlines()[0]
+                    raise RunError(f"{run.path}: a line of {name} has a wrong value: {problem}") from error
+
+
+def _note_rows(run: RunFolder) -> list[tuple[Any, ...]]:
+    from runner.results.notes import note_rows
+
+    return note_rows(run)
 
 
 def _typed(columns: Mapping[str, str]) -> str:
