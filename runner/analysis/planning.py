@@ -244,6 +244,11 @@ class _SpecWriter:
         specs = load_specs(target / SPEC, options.overrides, options.find_run, options.find_component)
         if len(specs) > 1:
             raise UsageError("an analysis has no sweep; remove it, and repeat the command for each model or setting")
+        if specs[0].experiment.rollouts.per_datapoint > 1:
+            raise UsageError(
+                "an analysis has one answer about each unit; remove rollouts.per_datapoint, or set votes to ask the "
+                "model several times"
+            )
         return specs[0]
 
     def _content(self) -> dict[str, Any]:

@@ -91,6 +91,27 @@ def test_the_server_answers_in_json_of_a_schema_and_votes_are_recorded(run: RunF
     assert all(result.votes == (result.answer,) * 3 for result in answered)
 
 
+def test_the_reason_is_that_of_a_vote_for_the_answer(run: RunFolder, tmp_path: Path) -> None:
+    own = analyzer_file(tmp_path, "answers: [low, middle, high]\nvalues: {low: 0, middle: 1, high: 2}\n")
+    assert analyze(own, DUMMY, "votes=3") == 0
+    table = only_table(run)
+    assert any(result.votes and result.votes[0] != result.answer for result in table.results)
+    journal = (run.path.parent / str(table.analysis_run_id) / "journal.jsonl").read_text()
+    letters = dict(zip(("low", "middle", "high"), "ABC", strict=True))
+    for result in table.results:
+        assert json.dumps(f"{result.reason}\n\nDecision: {letters[str(result.answer)]}") in journal
+
+
+def test_the_run_of_an_analysis_is_not_published(
+    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert analyze("follow_up", DUMMY) == 0
+    analysis = str(only_table(run).analysis_run_id)
+    command = ["publish", analysis, "--to", f"file:{tmp_path / 'local'}", "--as", "acme", "--license", "MIT"]
+    assert main([*command, "--dry-run"]) != 0
+    assert "publish first instead" in " ".join(capsys.readouterr().err.split())
+
+
 def test_code_answers_without_a_run(run: RunFolder) -> None:
     assert analyze("exact_quotation") == 0
     table = only_table(run)
@@ -172,6 +193,7 @@ def test_all_errors_of_an_analyzer_are_reported(
         (["role_conformence", DUMMY], "'role_conformence' is neither a run nor an analyzer"),
         ([DUMMY], "no analyzer (built-in: concession"),
         (["follow_up", DUMMY, "sweep={seed: [1, 2]}"], "an analysis has no sweep"),
+        (["follow_up", DUMMY, "rollouts.per_datapoint=2"], "remove rollouts.per_datapoint, or set votes"),
         (["follow_up", "models.analyst.modell=x"], "modell"),
     ],
 )
