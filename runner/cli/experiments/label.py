@@ -20,7 +20,7 @@ from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import comma_join, counted
-from runner.cli.arguments import RUNS_HELP
+from runner.cli.arguments import RUNS_HELP, add_trust_options
 from runner.cli.experiments.question_page import add_page_options
 from runner.cli.terminal.output import note, print_json, say
 from runner.cli.terminal.page_file import open_in_browser, page_file
@@ -56,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     action.add_argument(
         "--import", dest="import_file", type=Path, metavar="FILE", help="import labels from a validation set, .csv"
     )
+    add_trust_options(parser)
     add_page_options(parser)
 
 
@@ -68,18 +69,19 @@ def execute(args: argparse.Namespace) -> int:
     file = LabelFile(folder.path, analyzer)
     if args.export is not None:
         return _export(file, args)
-    units = _applicable_units(folder, file)
+    units = _applicable_units(folder, file, args)
     if args.import_file is not None:
         return _import(file, units, args)
     return _serve(folder, file, units, args)
 
 
-def _applicable_units(folder: RunFolder, file: LabelFile) -> dict[str, Unit]:
-    from runner.analysis.units import list_units, why_not_applicable
+def _applicable_units(folder: RunFolder, file: LabelFile, args: argparse.Namespace) -> dict[str, Unit]:
+    from runner.analysis.planning import decide_units
+    from runner.models.api_keys import all_allowed
 
-    units = {
-        unit.id: unit for unit in list_units(folder, file.analyzer) if why_not_applicable(unit, file.analyzer) is None
-    }
+    allowed = all_allowed(args.allow_key, args.allow_command, args.allow_host)
+    decided = decide_units(folder, file.analyzer, allowed)
+    units = {unit.id: unit for unit in decided.units if unit.id not in decided.reasons}
     if not units:
         raise UsageError(
             f"{file.analyzer.name} applies to no part of run {folder.run_id}, so there is nothing to label"
