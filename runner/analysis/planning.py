@@ -279,5 +279,6 @@ class _SpecWriter:
                 "analyzer": file.name,
                 "analyzer_sha256": self._analyzer.sha256,
                 "question_sha256": self._analyzer.question_sha256,
+                "answers": list(file.answers),
             },
         }

@@ -11,6 +11,7 @@ import pytest
 from runner.analysis.results import AnalysisTable, UnitResult, read_analyses
 from runner.cli.main import main
 from runner.documents.fetched_files import MARKER, marker_bytes
+from runner.game.protocols.answer_verdicts import words_after_letter
 from runner.results.folder import RunFolder
 from tests.support.files import json_lines
 from tests.support.runs import run_spec
@@ -76,6 +77,38 @@ def test_an_answer_outside_the_set_is_requested_again_and_never_coerced(run: Run
         assert server.requests == 3 * len(unanswered) > 0
     assert {(result.answer, result.value) for result in unanswered} == {(None, None)}
     assert not with_status(only_table(run), "answered")
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        ("It is rude.\n\nDecision: A - no wait, B", "no wait b"),
+        ("It is kind.\n\n**Decision:** A) Yes.\nThat is all.", "yes"),
+        ("It is rude.\n\nDecision: (B)\n", ""),
+        ('{"decision": "A", "reason": "It is kind."}', ""),
+        ('{"decision": "A or rather B", "reason": "It is kind."}', "or rather b"),
+        ('Decision: "A" no wait, B', "no wait b"),
+    ],
+)
+def test_the_words_after_the_letter_of_a_verdict_are_those_of_its_line(reply: str, words: str) -> None:
+    assert words_after_letter(reply, "decision:") == words
+
+
+def test_a_letter_with_other_words_after_it_is_requested_again_and_never_coerced(run: RunFolder) -> None:
+    with run_analyst(planted={"": "It is rude.\n\nDecision: A - no wait, B"}) as server:
+        assert analyze("follow_up", *ask_at(server)) == 0
+        assert server.requests == 3 * len(with_status(only_table(run), "no_answer")) > 0
+    assert not with_status(only_table(run), "answered")
+
+
+def test_a_letter_of_a_shuffled_answer_with_the_text_of_another_one_is_no_answer(
+    run: RunFolder, tmp_path: Path
+) -> None:
+    own = analyzer_file(tmp_path, "answers: [angry, calm]\n")
+    with run_analyst(planted={"": "Decision: A) calm"}) as server:
+        assert analyze(own, *ask_at(server)) == 0
+    table = only_table(run)
+    assert {result.answer for result in table.results} == {"calm", None}
 
 
 @pytest.mark.gate
