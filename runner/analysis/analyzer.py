@@ -52,7 +52,7 @@ TEMPLATE_VARIABLES: Mapping[str, str] = {
     **QUESTION_VARIABLES,
     "question": "the question",
     "subject": "what the question is about, as a phrase",
-    "material": "the columns of the datapoint that prompts of the game use, each in a tag",
+    "material": "the columns of the datapoint that all agents of the game saw, each in a tag",
     "context": "the messages before, in tags; for messages and pairs",
     "heading": "a heading of the messages",
     "transcript": "the messages of the unit, in tags",

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from runner.analysis.planning import PlannedAnalysis
 from runner.analysis.results import AnalysisTable, Status, UnitResult
 from runner.analysis.units import Unit
-from runner.game.protocols.answer_verdicts import display_marker
+from runner.base.errors import InvalidDecisionError
+from runner.game.protocols.answer_verdicts import check_letter_alone, display_marker
 from runner.game.protocols.ballot import answer_position
 from runner.game.protocols.confidence import lenient_pattern
 from runner.results.folder import RunFolder
@@ -82,7 +83,13 @@ def _read_answer(rollout: Rollout) -> UnitAnswer:
     raw = next((text for played in rollout.rounds for text in played.raw.values()), None)
     if status != "answered":
         return UnitAnswer(status, reason=rollout.error or raw, votes=_votes(rollout))
-    return UnitAnswer(status, _answer(rollout, rollout.decision), _reason(raw or ""), _votes(rollout))
+    answer = _answer(rollout, rollout.decision)
+    try:
+        # While the game was played, shuffled answers could only be compared with the texts of all answers.
+        check_letter_alone(raw or "", MARKER, [answer or ""])
+    except InvalidDecisionError:
+        return UnitAnswer("no_answer", reason=raw, votes=_votes(rollout))
+    return UnitAnswer(status, answer, _reason(raw or ""), _votes(rollout))
 
 
 def _answer(rollout: Rollout, decision: int) -> str | None:

@@ -273,6 +273,11 @@ class _SpecWriter:
             raise SpecError([self._with_lasting_place(problem, target) for problem in error.problems]) from error
         if len(specs) > 1:
             raise UsageError("an analysis has no sweep; remove it, and repeat the command for each model or setting")
+        if specs[0].experiment.rollouts.per_datapoint > 1:
+            raise UsageError(
+                "an analysis has one answer about each unit; remove rollouts.per_datapoint, or set votes to ask the "
+                "model several times"
+            )
         return specs[0]
 
     def _with_lasting_place(self, problem: Problem, target: Path) -> Problem:
@@ -309,5 +314,6 @@ class _SpecWriter:
                 "analyzer": file.name,
                 "analyzer_sha256": self._analyzer.sha256,
                 "question_sha256": self._analyzer.question_sha256,
+                "answers": list(file.answers),
             },
         }

@@ -2,10 +2,11 @@
 
 A quotation is a text in quotation marks of any kind, in a Markdown block quote, code span or code block, or between
 quote tags. The outermost quotation counts; what it contains is no quotation of its own. A text of fewer than
-`MIN_WORDS` words in quotation marks or a code span counts only if a source has it, because it may be a term.
+`MIN_WORDS` words in quotation marks or a code span counts only if a source has it, because it may be a term. Longer
+code always counts, because no mark distinguishes code that an agent proposes from code that it quotes.
 
 `runner.game.protocols.quotations` decides whether a source has a text. In addition, an ellipsis may replace a part, and
-punctuation at the end may be the writer's.
+punctuation at the end may be the writer's. The marks are found in a time that is linear in the length of the message.
 """
 
 from __future__ import annotations
@@ -50,77 +51,105 @@ class CheckedQuotation:
 
 
 _FENCE = re.compile(
-    r"[ \t]*(?P<mark>`{3,}|~{3,})[^\n]*\n(?P<text>.*?)(?:^[ \t]*(?P=mark)[`~]*[ \t]*(?=\n|\Z)|\Z)",
+    r"[ \t]*+(?P<mark>`{3,}+|~{3,}+)[^\n]*+\n(?P<text>.*?)(?:^[ \t]*(?P=mark)[`~]*[ \t]*(?=\n|\Z)|\Z)",
     re.MULTILINE | re.DOTALL,
 )
 _BLOCK = re.compile(r"(?:[ \t]{0,3}>[^\n]*(?:\n|\Z))+")
 _BLOCK_MARK = re.compile(r"^[ \t]{0,3}(?:>[ \t]?)+", re.MULTILINE)
-_SPAN = re.compile(r"(?P<mark>`+)(?!`)(?P<text>(?:(?!\n[ \t]*\n).)+?)(?<!`)(?P=mark)(?!`)", re.DOTALL)
+_TICKS = re.compile(r"\n[ \t]*+\n|`+")
+"""An empty line, which ends all code spans, or a mark of a code span."""
 _CLOSING: Mapping[str, str] = {
     '"': '"', "'": "'", "＂": "＂", "“": "”", "„": "“”", "‟": "”", "‘": "’", "‚": "‘’", "«": "»", "»": "«", "‹": "›",
     "›": "‹", "「": "」", "『": "』", "〝": "〞〟", "｢": "｣",
 }  # fmt: skip
 """The closing marks of each opening quotation mark."""
-_PARAGRAPH = re.compile(r"\n[ \t]*\n")
-_ELLIPSIS = re.compile(r"[ \t]*[\[(]?(?:\.{3}|…|\. \. \.)[\])]?[ \t]*")
+_ELLIPSIS = re.compile(r"[\[(]?(?:\.{3}|…|\. \. \.)[\])]?")
 _FINAL = ".,;:!?…"
 
 
 def find_marked_texts(message: str) -> list[MarkedText]:
     """Return the texts that a message marks as quoted, in order, without those inside another one."""
     tags = {quotation.span[0]: quotation for quotation in find_quotations(message, "")}
+    spans, quotation_ends = _code_spans(message), _quotation_ends(message)
     marked_texts, position = list[MarkedText](), 0
     while position < len(message):
         if (tag := tags.get(position)) is not None:
             marked: MarkedText | None = MarkedText(tag.span, tag.text, is_complete=tag.is_closed)
         else:
-            marked = _marked_text_at(message, position)
+            marked = _block_at(message, position) or _inline_text_at(message, position, spans, quotation_ends)
         if marked is not None and any(map(str.isalnum, marked.text)):
             marked_texts.append(marked)
         position = position + 1 if marked is None else max(marked.span[1], position + 1)
     return marked_texts
 
 
-def _marked_text_at(message: str, start: int) -> MarkedText | None:
-    """Return the marked text that starts at a position, if there is one."""
-    if start == 0 or message[start - 1] == "\n":
-        if fence := _FENCE.match(message, start):
-            return MarkedText(fence.span(), fence["text"])
-        if block := _BLOCK.match(message, start):
-            return MarkedText(block.span(), _BLOCK_MARK.sub("", block[0]))
-    character = message[start]
-    if character == "`" and (span := _SPAN.match(message, start)):
-        return MarkedText(span.span(), span["text"], _is_short(span["text"]))
-    if character in _CLOSING and not _is_in_word(message, start):
-        end = _closing_mark(message, start)
-        if end is not None:
-            text = message[start + 1 : end]
-            return MarkedText((start, end + 1), text, _is_short(text))
+def _block_at(message: str, start: int) -> MarkedText | None:
+    """Return the code block or block quote that starts at a position, if there is one."""
+    if start > 0 and message[start - 1] != "\n":
+        return None
+    if fence := _FENCE.match(message, start):
+        return MarkedText(fence.span(), fence["text"])
+    if block := _BLOCK.match(message, start):
+        return MarkedText(block.span(), _BLOCK_MARK.sub("", block[0]))
     return None
+
+
+def _inline_text_at(
+    message: str, start: int, spans: Mapping[int, tuple[int, int]], quotation_ends: Mapping[int, int]
+) -> MarkedText | None:
+    """Return the code span or the text in quotation marks that starts at a position, if there is one."""
+    if start in spans:
+        length, closing = spans[start]
+        text = message[start + length : closing]
+        return MarkedText((start, closing + length), text, _is_short(text))
+    if start in quotation_ends and not _is_in_word(message, start) and not message[start + 1].isspace():
+        end = quotation_ends[start]
+        text = message[start + 1 : end]
+        return MarkedText((start, end + 1), text, _is_short(text))
+    return None
+
+
+def _code_spans(message: str) -> dict[int, tuple[int, int]]:
+    """Return the length of each mark that opens a code span, and the place of the equal mark that closes it."""
+    spans: dict[int, tuple[int, int]] = {}
+    next_marks: dict[int, int] = {}
+    for match in reversed(list(_TICKS.finditer(message))):
+        if match[0][0] != "`":
+            next_marks.clear()
+            continue
+        length = len(match[0])
+        if length in next_marks:
+            spans[match.start()] = length, next_marks[length]
+        next_marks[length] = match.start()
+    return spans
+
+
+def _quotation_ends(message: str) -> dict[int, int]:
+    """Return the place of the mark that closes each quotation mark in the same paragraph, if there is one."""
+    ends: dict[int, int] = {}
+    for opening in _CLOSING.keys() & set(message):
+        closing, open_marks = _CLOSING[opening], list[int]()
+        for match in re.finditer(rf"\n[ \t]*+\n|[{opening}{closing}]", message):
+            mark, position = match[0], match.start()
+            if mark[0] == "\n":
+                open_marks.clear()
+            elif mark in closing and _can_close(message, position):
+                # An equal mark cannot open a nested quotation, so it closes all before.
+                closed = [open_marks.pop() for _ in range(len(open_marks) if mark == opening else bool(open_marks))]
+                ends.update(dict.fromkeys(closed, position))
+            if mark == opening:
+                open_marks.append(position)
+    return ends
+
+
+def _can_close(message: str, position: int) -> bool:
+    is_apostrophe = message[position] in "'’‘" and message[position + 1 : position + 2].isalnum()
+    return not is_apostrophe and not message[position - 1].isspace()
 
 
 def _is_in_word(message: str, position: int) -> bool:
     """Return whether a mark follows a word directly, so that it is an apostrophe, a prime or a closing mark."""
     return position > 0 and message[position - 1].isalnum() and message[position] in "\"'’‘»›＂"
-
-
-def _closing_mark(message: str, start: int) -> int | None:
-    """Return the position of the mark that closes the quotation mark at `start` in the same paragraph."""
-    opening, closing = message[start], _CLOSING[message[start]]
-    paragraph = _PARAGRAPH.search(message, start)
-    end, depth = paragraph.start() if paragraph else len(message), 1
-    if message[start + 1 : start + 2].isspace():
-        return None
-    for position in range(start + 1, end):
-        character = message[position]
-        if character in closing:
-            is_apostrophe = character in "'’‘" and message[position + 1 : position + 2].isalnum()
-            depth -= not is_apostrophe and not message[position - 1].isspace()
-            if not depth:
-                return position
-        elif character == opening:
-            depth += 1
-    return None
 
 
 def _is_short(text: str) -> bool:

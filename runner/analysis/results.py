@@ -18,6 +18,7 @@ from runner.analysis.published import SUFFIX, read_rows
 from runner.base.errors import RunError
 from runner.base.storage.parquet import write_parquet
 from runner.base.storage.safe_files import create
+from runner.base.text import comma_join
 from runner.results.folder import RunFolder
 from runner.results.table_columns import ANALYSES, ANALYSIS_COLUMNS
 
@@ -88,6 +89,15 @@ class AnalysisTable:
 
 
 _TABLE_FIELDS = tuple(field.name for field in fields(AnalysisTable) if field.name != "results")
+_REQUIRED = (
+    *(name for name in _TABLE_FIELDS if name != "analysis_run_id"),
+    "unit_id", "rollout_id", "datapoint_id", "group", "status", "model",
+)  # fmt: skip
+_SPAN_TYPES = {
+    "agent": str, "channel": str, "round": int, "start": int, "end": int, "is_exact": bool, "source": str,
+    "source_start": int, "source_end": int,
+}  # fmt: skip
+_OPTIONAL = ("is_exact", "source", "source_start", "source_end")
 _LONGEST_LINE = 64 << 20
 
 
@@ -152,10 +162,29 @@ def read_analysis(path: Path) -> AnalysisTable:
     rows = list(read_rows(path, ANALYSIS_COLUMNS))
     if not rows:
         raise RunError(f"{path} has no results; remove it, and analyze the run again")
-    try:
-        return AnalysisTable(**{name: rows[0][name] for name in _TABLE_FIELDS}, results=tuple(map(_result, rows)))
-    except TypeError as error:
-        raise RunError(f"{path} is damaged: {error}") from error
+    for number, row in enumerate(rows, 1):
+        if (problem := _find_problem(row)) is not None:
+            raise RunError(f"{path} is damaged: row {number}: {problem}; remove it, and analyze the run again")
+    return AnalysisTable(**{name: rows[0][name] for name in _TABLE_FIELDS}, results=tuple(map(_result, rows)))
+
+
+def _find_problem(row: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with a row; None if it can be read."""
+    missing = [name for name in _REQUIRED if row[name] is None]
+    if missing:
+        return f"{comma_join(missing)} missing"
+    return None if all(map(_is_span, row["spans"] or ())) else "a span lacks a value, or has a wrong one"
+
+
+def _is_span(span: object) -> bool:
+    return (
+        isinstance(span, dict)
+        and span.keys() <= _SPAN_TYPES.keys()
+        and all(
+            isinstance(span[name], kind) if span.get(name) is not None else name in _OPTIONAL
+            for name, kind in _SPAN_TYPES.items()
+        )
+    )
 
 
 def _result(row: Mapping[str, Any]) -> UnitResult:

@@ -60,7 +60,7 @@ class Unit:
     context: tuple[UnitMessage, ...]
     """The messages before, in the channel of the unit, for messages and pairs."""
     columns: Mapping[str, Any]
-    """The columns of the datapoint that prompts of the game use; listed answers map the game's letters to texts."""
+    """The columns of the datapoint that all agents saw; listed answers map the game's letters to texts."""
     verdict: str | None
     """The verdict of the game. Neither the model nor people see it."""
     label: int | str | None
@@ -110,11 +110,19 @@ def list_units(
 
 
 def shown_column_names(plan: Plan) -> frozenset[str]:
-    """Return the columns of the dataset that prompts of the game use, without those with the right answers."""
-    used = {ANSWERS}.union(*plan.spec.prompts.variables.values())
-    quotes, checker = plan.spec.protocol.file.quotes, plan.spec.experiment.dataset.checker
-    used |= set() if quotes is None else {quotes.source}
-    return frozenset(used - ({checker.column} if checker is not None else set()))
+    """Return the columns of the dataset that the prompts of all agents use, and the one that quotes come from.
+
+    A column that only some agents see may tell what is right, so models and people must not see it.
+    """
+    protocol, templates = plan.spec.protocol, plan.spec.prompts.variables.items()
+    used = {
+        agent: {ANSWERS}.union(*(names for template, names in templates if template.partition(".")[0] == agent))
+        for agent in protocol.agent_names
+    }
+    shared = set.intersection(*(names - protocol.hidden_columns(agent) for agent, names in used.items()))
+    quotes, checker = protocol.file.quotes, plan.spec.experiment.dataset.checker
+    shared |= set() if quotes is None else {quotes.source}
+    return frozenset(shared - ({checker.column} if checker is not None else set()))
 
 
 def why_not_applicable(unit: Unit, analyzer: Analyzer) -> str | None:

@@ -129,10 +129,10 @@ def _rows(source: RunSource, table: AnalysisTable, scan_id: str) -> Iterator[dic
     }
     for result in table.results:
         if result.status != "not_applicable":
-            yield {**shared, **_result_columns(manifest.run_id, result)}
+            yield {**shared, **_result_columns(manifest.run_id, table.name, result)}
 
 
-def _result_columns(run_id: str, result: UnitResult) -> dict[str, object]:
+def _result_columns(run_id: str, scanner: str, result: UnitResult) -> dict[str, object]:
     transcript = game_transcript_id(run_id, result.rollout_id)
     places = [(span.agent, span.channel, span.round) for span in result.spans]
     if result.round is not None and result.agent is not None:
@@ -149,7 +149,7 @@ def _result_columns(run_id: str, result: UnitResult) -> dict[str, object]:
         "input_type": "transcript",
         "input_ids": orjson.dumps([transcript]).decode(),
         "input": orjson.dumps({"transcript_id": transcript, "messages": [], "events": []}).decode(),
-        "uuid": tagged_hash("scout result", [run_id, result.unit_id])[:22],
+        "uuid": tagged_hash("scout result", [run_id, scanner, result.unit_id])[:22],
         "label": result.unit_id,
         "value": value,
         "value_type": value_type,

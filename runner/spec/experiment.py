@@ -270,6 +270,12 @@ class AnalysisSource:
     analyzer: str = option("The analyzer's name.", example="role_conformance")
     analyzer_sha256: str = option("The hash of the analyzer.", example="4e07408562be...")
     question_sha256: str = option("The hash of the question, which people may answer, too.", example="4b2277770...")
+    answers: tuple[str, ...] = option(
+        "The analyzer's answers. In the line with the model's verdict, only the text of the answer may follow its "
+        "letter; otherwise the model is asked again.",
+        default=(),
+        example=["yes", "no"],
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from runner.analysis.validation_log import ValidationRecord, append_validations
 from runner.api import query
 from runner.cli.main import main
 from runner.documents.fetched_files import MARKER, marker_bytes
+from runner.game.protocols.answer_verdicts import words_after_letter
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.runs.finished.rollout_rows import RolloutList, RowFilter
@@ -85,6 +86,38 @@ def test_an_answer_outside_the_set_is_requested_again_and_never_coerced(run: Run
     assert not with_status(only_table(run), "answered")
 
 
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        ("It is rude.\n\nDecision: A - no wait, B", "no wait b"),
+        ("It is kind.\n\n**Decision:** A) Yes.\nThat is all.", "yes"),
+        ("It is rude.\n\nDecision: (B)\n", ""),
+        ('{"decision": "A", "reason": "It is kind."}', ""),
+        ('{"decision": "A or rather B", "reason": "It is kind."}', "or rather b"),
+        ('Decision: "A" no wait, B', "no wait b"),
+    ],
+)
+def test_the_words_after_the_letter_of_a_verdict_are_those_of_its_line(reply: str, words: str) -> None:
+    assert words_after_letter(reply, "decision:") == words
+
+
+def test_a_letter_with_other_words_after_it_is_requested_again_and_never_coerced(run: RunFolder) -> None:
+    with run_analyst(planted={"": "It is rude.\n\nDecision: A - no wait, B"}) as server:
+        assert analyze("follow_up", *ask_at(server)) == 0
+        assert server.requests == 3 * len(with_status(only_table(run), "no_answer")) > 0
+    assert not with_status(only_table(run), "answered")
+
+
+def test_a_letter_of_a_shuffled_answer_with_the_text_of_another_one_is_no_answer(
+    run: RunFolder, tmp_path: Path
+) -> None:
+    own = analyzer_file(tmp_path, "answers: [angry, calm]\n")
+    with run_analyst(planted={"": "Decision: A) calm"}) as server:
+        assert analyze(own, *ask_at(server)) == 0
+    table = only_table(run)
+    assert {result.answer for result in table.results} == {"calm", None}
+
+
 @pytest.mark.gate
 def test_the_server_answers_in_json_of_a_schema_and_votes_are_recorded(run: RunFolder) -> None:
     with run_analyst(json=True, record=100) as server:
@@ -98,6 +131,27 @@ def test_the_server_answers_in_json_of_a_schema_and_votes_are_recorded(run: RunF
     assert schemas[0]["properties"]["decision"]["enum"] == ["A", "B"]
     assert all(result.reason == f"It is {result.answer}." for result in answered)
     assert all(result.votes == (result.answer,) * 3 for result in answered)
+
+
+def test_the_reason_is_that_of_a_vote_for_the_answer(run: RunFolder, tmp_path: Path) -> None:
+    own = analyzer_file(tmp_path, "answers: [low, middle, high]\nvalues: {low: 0, middle: 1, high: 2}\n")
+    assert analyze(own, DUMMY, "votes=3") == 0
+    table = only_table(run)
+    assert any(result.votes and result.votes[0] != result.answer for result in table.results)
+    journal = (run.path.parent / str(table.analysis_run_id) / "journal.jsonl").read_text()
+    letters = dict(zip(("low", "middle", "high"), "ABC", strict=True))
+    for result in table.results:
+        assert json.dumps(f"{result.reason}\n\nDecision: {letters[str(result.answer)]}") in journal
+
+
+def test_the_run_of_an_analysis_is_not_published(
+    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert analyze("follow_up", DUMMY) == 0
+    analysis = str(only_table(run).analysis_run_id)
+    command = ["publish", analysis, "--to", f"file:{tmp_path / 'local'}", "--as", "acme", "--license", "MIT"]
+    assert main([*command, "--dry-run"]) != 0
+    assert "publish first instead" in " ".join(capsys.readouterr().err.split())
 
 
 def test_code_answers_without_a_run(run: RunFolder) -> None:
@@ -181,6 +235,7 @@ def test_all_errors_of_an_analyzer_are_reported(
         (["role_conformence", DUMMY], "'role_conformence' is neither a run nor an analyzer"),
         ([DUMMY], "no analyzer (built-in: concession"),
         (["follow_up", DUMMY, "sweep={seed: [1, 2]}"], "an analysis has no sweep"),
+        (["follow_up", DUMMY, "rollouts.per_datapoint=2"], "remove rollouts.per_datapoint, or set votes"),
         (["follow_up", "models.analyst.modell=x"], "modell"),
         (["follow_up", DUMMY, "models.analist.model=x"], "no model group 'analist'; did you mean 'analyst'?"),
         (["follow_up", DUMMY, "~models.judge"], "no model group 'judge'; the model that answers is 'analyst'"),

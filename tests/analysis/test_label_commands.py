@@ -56,6 +56,13 @@ def folder(analyzed: Path, tmp_path: Path) -> RunFolder:
     return RunFolder(only_run(tmp_path / "results"))
 
 
+def test_units_that_code_finds_not_applicable_are_not_labeled(folder: RunFolder, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("def f(unit):\n    return 'not applicable'\n")
+    (tmp_path / "own.yaml").write_text(TONE + "code: own.py:f\n")
+    message = printed(tmp_path, "label", folder.run_id, "own.yaml", "--import", "own.yaml", code=2)
+    assert "there is nothing to label" in message
+
+
 def label_units(folder: RunFolder, tmp_path: Path, reader: str, errors: int = 5) -> None:
     """Label all units of the run as the model does, except every `errors`-th."""
     analyzer = load_analyzer("tone.yaml", tmp_path)

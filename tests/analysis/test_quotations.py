@@ -5,9 +5,12 @@ A case has the text of the source that each quotation is found as, or null for a
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
-from runner.analysis.quotation_search import check_quotations
+import pytest
+
+from runner.analysis.quotation_search import check_quotations, find_marked_texts
 from tests.support.files import json_lines
 from tests.support.paths import ROOT
 
@@ -35,3 +38,12 @@ def test_the_cases_are_many_and_varied() -> None:
     assert len({case["message"] for case in CASES}) == len(CASES)
     assert min(topics.values()) >= 10
     assert len(topics) >= 9
+
+
+@pytest.mark.parametrize("text", ["`", "«", "“", "‘a ", "` `` ", "» «", '"a ', "\n```", "\n> ", "\n ", " ...", "(. "])
+def test_a_message_of_marks_alone_takes_no_more_than_linear_time(text: str) -> None:
+    """At this length, quadratic time takes a minute. The suite's limit for a test would end it."""
+    message = text * (50_000 // len(text))
+    assert len(find_marked_texts(message)) <= len(message)
+    assert len(find_marked_texts(re.sub(r"\s", "x", message))) <= len(message)
+    check_quotations(f"“a{message}", [("source", "a")])

@@ -11,9 +11,10 @@ from runner.analysis.analyzer import Analyzer, UnitKind, load_analyzer
 from runner.analysis.instructions import render_instructions, render_question
 from runner.analysis.units import Unit, list_units
 from runner.results.folder import RunFolder
+from tests.support.hidden_passages import passages_spec
 from tests.support.listed_answers import answer_spec
 from tests.support.runs import run_spec, table
-from tests.support.specs import spec_file
+from tests.support.specs import debate_with_hints, spec_file
 
 
 @pytest.fixture(scope="module")
@@ -72,3 +73,14 @@ def test_listed_answers_are_shown_with_their_letters_and_without_the_right_one(t
         assert "A) " in render_instructions(analyzer, unit)
         other = {"A": "B", "B": "A"}[str(unit.label)]
         assert render_instructions(analyzer, unit) == render_instructions(analyzer, replace(unit, label=other))
+
+
+def test_a_column_that_only_some_agents_see_is_no_material(tmp_path: Path) -> None:
+    run = run_spec(debate_with_hints(tmp_path), tmp_path / "results").folder
+    assert [set(unit.columns) for unit in units(run, "game")] == [{"question", "solution"}] * 6
+
+
+def test_of_the_private_columns_only_the_source_of_quotes_is_material(tmp_path: Path) -> None:
+    for name, quotes in (("without", {}), ("with", {"quotes": {"source": "passage"}})):
+        run = run_spec(passages_spec(tmp_path / name, quotes), tmp_path / "results", f"name={name}").folder
+        assert [set(unit.columns) for unit in units(run, "game")] == [{"claim"} | ({"passage"} if quotes else set())]

@@ -278,5 +278,23 @@ def test_a_damaged_table_is_an_error_that_names_the_file(results: Results) -> No
         read_analyses(folder)
 
 
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"group": None}, "row 1: group missing"),
+        ({"spans": [{"agent": "prover"}]}, "row 1: a span lacks a value, or has a wrong one"),
+        ({"spans": ["prover"]}, "row 1: a span lacks a value"),
+        ({"spans": [{"agent": "a", "channel": "main", "round": 0, "start": 0, "end": 1, "mark": 2}]}, "a span lacks"),
+    ],
+)
+def test_a_row_with_a_missing_or_wrong_value_is_an_error_that_names_it(
+    results: Results, columns: dict[str, object], problem: str
+) -> None:
+    folder = RunFolder(results.find("first").path)
+    write_analysis(folder.path, lambda *_: [{"group": "g", **columns}], "other")
+    with pytest.raises(RunError, match=f"other-{INSTRUMENT}.parquet is damaged: .*{problem}"):
+        read_analyses(folder)
+
+
 def test_the_rate_gives_each_datapoint_the_same_weight(results: Results) -> None:
     assert find_analysis(METRIC, [results.find("first")]).rate() == (0.125, 12, 12)

@@ -53,6 +53,13 @@ def test_scout_gets_a_scan_whose_results_refer_to_transcripts_and_messages(run: 
     assert [row["scan_error"] for row in rows] == [None, None, None, "the calls failed"]
     references = [reference["id"] for reference in json.loads(rows[0]["message_references"])]
     assert references == ["0/verifier/main", "1/verifier/main"]
+    write_analysis(run.path, lambda *_: [yes(True, **PLACE)], instrument="1111111111")
+    assert main(command) == 0
+    other = "role_conformance-1111111111.parquet"
+    (scan,) = (path for path in (tmp_path / "scout-scans").iterdir() if (path / other).exists())
+    ids = [row["uuid"] for name in (f"{NAME}.parquet", other) for row in parquet_rows(scan / name)]
+    assert len(set(ids)) == len(ids) == 10
+    (run.path / "analyses" / other).unlink()
     (path,) = (tmp_path / "scout").iterdir()
     games = {row["transcript_id"]: row for row in parquet_rows(path) if row["agent"] == "all agents"}
     assert set(spec["transcripts"]["transcript_ids"]) == set(games)

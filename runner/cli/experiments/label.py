@@ -21,7 +21,7 @@ from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import comma_join, counted, list_some
-from runner.cli.arguments import RUNS_HELP
+from runner.cli.arguments import RUNS_HELP, add_trust_options
 from runner.cli.experiments.question_page import add_page_options
 from runner.cli.terminal.output import note, print_json, say
 from runner.cli.terminal.page_file import open_in_browser, page_file
@@ -71,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with --import: replace labels that differ, and delete those with an empty target",
     )
+    add_trust_options(parser)
     add_page_options(parser)
 
 
@@ -85,18 +86,19 @@ def execute(args: argparse.Namespace) -> int:
     file = LabelFile(folder.path, analyzer)
     if args.export is not None:
         return _export(folder, file, args)
-    units = _applicable_units(folder, file)
+    units = _applicable_units(folder, file, args)
     if args.import_file is not None:
         return _import(file, units, args)
     return _serve(folder, file, units, args)
 
 
-def _applicable_units(folder: RunFolder, file: LabelFile) -> dict[str, Unit]:
-    from runner.analysis.units import list_units, why_not_applicable
+def _applicable_units(folder: RunFolder, file: LabelFile, args: argparse.Namespace) -> dict[str, Unit]:
+    from runner.analysis.planning import decide_units
+    from runner.models.api_keys import all_allowed
 
-    units = {
-        unit.id: unit for unit in list_units(folder, file.analyzer) if why_not_applicable(unit, file.analyzer) is None
-    }
+    allowed = all_allowed(args.allow_key, args.allow_command, args.allow_host)
+    decided = decide_units(folder, file.analyzer, allowed)
+    units = {unit.id: unit for unit in decided.units if unit.id not in decided.reasons}
     if not units:
         raise UsageError(
             f"{file.analyzer.name} applies to no part of run {folder.run_id}, so there is nothing to label"
@@ -219,7 +221,7 @@ def _sample_rows(
     from runner.analysis.label_csv import rows_of_sample, unit_text
     from runner.analysis.label_queue import unit_question
 
-    units = _applicable_units(folder, file)
+    units = _applicable_units(folder, file, args)
     table, sample = _sample(folder, file, units, args)
     rows = rows_of_sample(sample, labels, file.analyzer, args.readers, None if table is None else table.instrument)
     return rows, {row.unit_id: unit_text(unit_question(file.analyzer, units[row.unit_id])) for row in rows}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, Literal, NamedTuple
 
 from runner.base.errors import InvalidDecisionError
@@ -76,6 +76,32 @@ def parse_verdict(text: str, marker: str, count: int, form: VerdictForm) -> Answ
         return AnswerVerdict(_only_choice(text, ends, display_marker(marker), count))
     numbers = _numbers(text[ends[-1] :], count, form)
     return AnswerVerdict(numbers.index(max(numbers)), numbers)
+
+
+def check_letter_alone(text: str, marker: str, answers: Iterable[str]) -> None:
+    """Check that nothing but punctuation or one of these answers follows the letter of a verdict in its line.
+
+    Raises:
+        InvalidDecisionError: other words follow, so that the verdict may not be meant, as in `A - no wait, B`.
+    """
+    words = words_after_letter(text, marker)
+    if words and words not in map(_plain_words, answers):
+        raise InvalidDecisionError(f"after {display_marker(marker)!r} and the letter, other words follow: {words!r}")
+
+
+def words_after_letter(text: str, marker: str) -> str:
+    """Return the words after the letters of all verdicts, in lower case; empty if there are none."""
+    words = list[str]()
+    for match in lenient_pattern(marker, whole_words=False).finditer(text):
+        letter = _CHOICE.match(text, match.end())
+        if letter is not None:
+            is_json_string = "{" in text[: match.start()] and text[letter.start(1) - 1] == '"'
+            words.append(_plain_words(text[letter.end() :].partition('"' if is_json_string else "\n")[0]))
+    return " ".join(filter(None, dict.fromkeys(words)))
+
+
+def _plain_words(text: str) -> str:
+    return " ".join(re.findall(r"\w+", text.replace("_", " "))).casefold()
 
 
 def stated_answer(text: str, count: int) -> int | None:

@@ -64,10 +64,15 @@ def build_run_draft(folder: RunFolder, results: Results, choices: PublisherChoic
 
     Raises:
         RunError, SpecError: a file of the run is missing or damaged.
-        ReleaseError: the run cannot be published without its rows.
+        ReleaseError: the run cannot be published without its rows, or is the run of an analysis.
     """
     manifest = replace_sources(folder.manifest(), choices.sources)
     spec = ModelSource(folder.path).spec
+    if (analysis := spec.get("analysis")) is not None:
+        raise ReleaseError(
+            f"{folder.run_id} is the run of an analysis, and its rows have texts of {analysis['run_id']}; publish "
+            f"{analysis['run_id']} instead, whose release has the results of the analysis"
+        )
     metrics = folder.read_metrics() if folder.metrics.is_file() else {}
     datapoints = load_datapoints(folder)
     release = Release(

@@ -31,8 +31,14 @@ from runner.game.prompts.chat_format import ChatFormat, format_chat
 from runner.game.prompts.supervised import supervised_example
 from runner.game.prompts.templates import CONFIDENCE, LAST_ROUND, PromptSet, own_variables, subject_variables
 from runner.game.protocols.answer_parser import ParsedAnswer, VerdictFork, parse_answer, verdict_fork, verdict_span
-from runner.game.protocols.answer_verdicts import ANSWER_MARKER, certain_verdict, decision_line, display_marker
-from runner.game.protocols.ballot import OPEN, Ballot, CandidateAnswers
+from runner.game.protocols.answer_verdicts import (
+    ANSWER_MARKER,
+    certain_verdict,
+    check_letter_alone,
+    decision_line,
+    display_marker,
+)
+from runner.game.protocols.ballot import OPEN, Ballot, CandidateAnswers, answer_position
 from runner.game.protocols.checkers import label_answer, stated_number
 from runner.game.protocols.protocol import Decision, Protocol
 from runner.game.protocols.rounds import Reply, Round, find_subject
@@ -291,6 +297,7 @@ class Agent:
             self.protocol_handler, self.agent_name, round_, text, self.hyper_params.decision_format,
             states_confidence=states_confidence, form=self.hyper_params.verdict.form, answer_count=answer_count,
         )  # fmt: skip
+        self._check_analysis(text, parsed)
         if self.checker is not None and self.checker.by == "number":
             for answer in parsed.texts:
                 stated_number(answer)
@@ -300,6 +307,14 @@ class Agent:
         if parsed.decision == Decision.NONE and self.must_decide_in(round_):
             raise InvalidDecisionError(f"decision required: the answer holds {self._missing_verdict}")
         return parsed
+
+    def _check_analysis(self, text: str, parsed: ParsedAnswer) -> None:
+        """Check that an answer of an analysis does not go on after the letter of its verdict."""
+        analysis, position = self.hyper_params.analysis, answer_position(parsed.decision)
+        if analysis is not None and position is not None:
+            is_shuffled = self.protocol_handler.parameters.shuffle_answers
+            answers = analysis.answers if is_shuffled else analysis.answers[position : position + 1]
+            check_letter_alone(text, self.hyper_params.decision_format.marker, answers)
 
     @property
     def _missing_verdict(self) -> str:
