@@ -1,8 +1,9 @@
 """The comparison of an instrument's results with people's labels: agreement, errors, and rates corrected by them.
 
-People's answers for a unit are combined by majority; units with a tie are left out. Where labels were drawn by the
-answers of an instrument, each unit counts with the inverse of its probability, so that numbers describe all units of
-the run.
+All readers of a unit count equally: its value is the mean of theirs, and each of them agrees with the model or not.
+Without the units about which readers disagree, rates and agreement would describe clear units only. Where labels were
+drawn by the answers of an instrument, each unit counts with the inverse of its probability, so that numbers describe
+all units of the run.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -43,7 +45,7 @@ class AnswerAccuracy(NamedTuple):
 
     answer: str
     base_rate: Quantity
-    """The share of units with this answer of people."""
+    """The share of readers who give this answer, as a mean over units."""
     recall: Quantity
     """The share of these units that the model finds: of yes and no, sensitivity and specificity."""
 
@@ -70,7 +72,7 @@ class Validation:
     unknown_units: int
     """The number of labeled units that are not in the table; they are left out."""
     raw: Quantity
-    """The share of labeled units with equal answers of the model and people."""
+    """The share of readers who agree with the model, as a mean over labeled units."""
     kappa: Quantity
     alpha: Quantity
     """Krippendorff's alpha of the model and people."""
@@ -79,7 +81,7 @@ class Validation:
     reader_alpha: Quantity | None
     """Krippendorff's alpha of all readers; None with a single reader."""
     confusion: Mapping[tuple[str, str], tuple[str, ...]]
-    """The ids of units by people's and the model's answer."""
+    """The ids of units by the majority of readers and the model's answer, without ties of readers."""
     rates: Mapping[str, CorrectedRate]
     """The share of each answer that counts, or the mean of a scale under the name `mean`."""
     accuracies: Mapping[str, JudgeAccuracy]
@@ -137,11 +139,10 @@ def validate(
     data = _Units(analyzer, results, combined, groups, strata)
     reason = data.missing_reason()
     raw, kappa = data.model_agreement()
-    pairs = [(combined.answers.get(r.unit_id), r.answer) for r in results]
     return Validation(
         table, len(results), sum(result.answer is None for result in results), combined,
         len({label.unit_id for label in labels} - ids), _limited(raw, reason), _limited(kappa, reason),
-        _limited(data.alpha(pairs), reason),
+        _limited(data.model_alpha(), reason),
         tuple(AnswerAccuracy(each.answer, _limited(each.base_rate, reason), _limited(each.recall, reason))
               for each in data.answers()),
         tuple(data.reader_agreements()), data.reader_alpha(), data.confusion(), *data.rates(),
@@ -175,11 +176,12 @@ class _Units:
         self.clusters = np.array([groups[result.group] for result in results], dtype=np.int64)
         self.total, self.strata = len(groups), strata
         self.codes = {answer: number for number, answer in enumerate(analyzer.file.answers)}
-        self.people = [labels.answers.get(result.unit_id) for result in results]
+        self.people = [labels.of_unit(result.unit_id) for result in results]
+        """The answers of all readers of each unit."""
 
     def missing_reason(self) -> str | None:
         """Return why there are no intervals; None if there are enough labels."""
-        labeled = [place for place, answer in enumerate(self.people) if answer is not None]
+        labeled = [place for place, answers in enumerate(self.people) if answers]
         count = len({int(self.clusters[place]) for place in labeled})
         if len(labeled) < FEWEST_LABELS:
             return f"{len(labeled)} labeled units: an interval needs at least {FEWEST_LABELS}"
@@ -189,37 +191,55 @@ class _Units:
 
     def model_agreement(self) -> tuple[Quantity, Quantity]:
         """Return the share of equal answers of the model and people, and kappa."""
-        return self._agreement(self.people, [result.answer for result in self.results])
+        return self._agreement(*self._reader_answers())
 
-    def alpha(self, answers: Sequence[Sequence[str | None]]) -> Quantity:
-        """Return Krippendorff's alpha; `answers` has those of all coders for each unit."""
+    def model_alpha(self) -> Quantity:
+        """Return Krippendorff's alpha of the model and people."""
+        places, people, model = self._reader_answers()
+        alpha = self.alpha(list(zip(people, model, strict=True)), places)
+        return replace(alpha, n=len(np.unique(places)))
+
+    def alpha(self, answers: Sequence[Sequence[str | None]], places: Codes) -> Quantity:
+        """Return Krippendorff's alpha; `answers` has those of all coders for the unit at each place."""
         if not answers:
             return _nothing("no unit has two answers")
         coded = np.array(
             [[np.nan if answer is None else self._number(answer) for answer in row] for row in answers], dtype=float
         )
-        return krippendorff_alpha(coded, self.clusters, "interval" if self.analyzer.is_scale else "nominal")
+        return krippendorff_alpha(coded, self.clusters[places], "interval" if self.analyzer.is_scale else "nominal")
 
     def answers(self) -> Iterable[AnswerAccuracy]:
         """Yield the base rate and the recall of each answer that people or the model gave."""
-        pairs = zip(self.people, self.results, strict=True)
-        both = [
-            place for place, (people, result) in enumerate(pairs) if people is not None and result.answer is not None
-        ]
-        if not both:
+        places, readers, models = self._reader_answers()
+        if not readers:
             return
-        people = np.array([self.codes[self.people[place] or ""] for place in both], dtype=float)
-        model = np.array([self.codes[self.results[place].answer or ""] for place in both], dtype=float)
-        table = answer_table(people, model, self.clusters[both], self._weights(both))
+        people, model = (np.array([self.codes[answer] for answer in each], dtype=float) for each in (readers, models))
+        table = answer_table(people, model, self.clusters[places], self._weights(places))
         for code, base_rate, recall in zip(table.answers, table.base_rates, table.recalls, strict=True):
             quantity = _nothing("people never gave this answer") if recall is None else recall.as_quantity()
-            yield AnswerAccuracy(self.analyzer.file.answers[int(code)], base_rate.as_quantity(), quantity)
+            yield AnswerAccuracy(
+                self.analyzer.file.answers[int(code)],
+                replace(base_rate.as_quantity(), n=len(np.unique(places))),
+                replace(quantity, n=len(np.unique(places[people == code]))),
+            )
+
+    def _reader_answers(self) -> tuple[Codes, list[str], list[str]]:
+        """Return each reader's answer with the place of its unit and the model's answer, if there is one."""
+        rows = [
+            (place, answer, result.answer)
+            for place, (answers, result) in enumerate(zip(self.people, self.results, strict=True))
+            for answer in answers
+            if result.answer is not None
+        ]
+        return np.array([row[0] for row in rows], dtype=np.int64), [row[1] for row in rows], [row[2] for row in rows]
 
     def reader_agreements(self) -> Iterable[ReaderAgreement]:
         """Yield the agreement of each two readers."""
         for first, second in combinations(self.labels.readers, 2):
             answers = [[self.labels.readers[reader].get(r.unit_id) for r in self.results] for reader in (first, second)]
-            raw, kappa = self._agreement(*answers)
+            rows = [(n, a, b) for n, (a, b) in enumerate(zip(*answers, strict=True)) if a is not None and b is not None]
+            places = np.array([row[0] for row in rows], dtype=np.int64)
+            raw, kappa = self._agreement(places, [row[1] for row in rows], [row[2] for row in rows])
             reason = None if raw.n >= FEWEST_LABELS else f"fewer than {FEWEST_LABELS} units that both labeled"
             yield ReaderAgreement((first, second), _limited(raw, reason), _limited(kappa, reason))
 
@@ -228,28 +248,35 @@ class _Units:
         readers = self.labels.readers.values()
         if len(readers) < 2:
             return None
-        alpha = self.alpha([[reader.get(result.unit_id) for reader in readers] for result in self.results])
+        answers = [[reader.get(result.unit_id) for reader in readers] for result in self.results]
+        alpha = self.alpha(answers, np.arange(len(answers)))
         return _limited(alpha, None if alpha.n >= FEWEST_LABELS else f"fewer than {FEWEST_LABELS} units")
 
-    def _agreement(self, first: Sequence[str | None], second: Sequence[str | None]) -> tuple[Quantity, Quantity]:
-        both = [place for place, answers in enumerate(zip(first, second, strict=True)) if None not in answers]
-        first_codes, second_codes = ([self.codes[each[place] or ""] for place in both] for each in (first, second))
-        result = agreement(first_codes, second_codes, self.clusters[both], self.total, self._weights(both))
+    def _agreement(self, places: Codes, first: Sequence[str], second: Sequence[str]) -> tuple[Quantity, Quantity]:
+        """Return the share of equal answers and kappa; `places` has the place of the unit of each pair of answers."""
+        codes = ([self.codes[answer] for answer in each] for each in (first, second))
+        result = agreement(*codes, self.clusters[places], self.total, self._weights(places))
         if result is None:
             return (_nothing("no unit with both answers"),) * 2
-        return result.raw.as_quantity(), result.kappa
+        units = len(np.unique(places))
+        return replace(result.raw.as_quantity(), n=units), replace(result.kappa, n=units)
 
-    def _weights(self, places: Sequence[int]) -> Floats:
-        """Return the number of units for which each of these units stands."""
+    def _weights(self, places: Codes) -> Floats:
+        """Return the number of units for which each place stands; places of the same unit share its number."""
+        if not len(places):
+            return np.zeros(0)
         sampled = np.full(len(self.results), np.nan)
         sampled[places] = 0.0
-        return label_weights(sampled, self.strata) if places else np.zeros(0)
+        weights = np.zeros(len(sampled))
+        weights[~np.isnan(sampled)] = label_weights(sampled, self.strata)
+        shared: Floats = weights[places] / np.bincount(places)[places]
+        return shared
 
     def confusion(self) -> dict[tuple[str, str], tuple[str, ...]]:
-        """Return the ids of units by people's and the model's answer."""
+        """Return the ids of units by the majority of readers and the model's answer."""
         cells: dict[tuple[str, str], list[str]] = {}
-        for people, result in zip(self.people, self.results, strict=True):
-            if people is not None:
+        for result in self.results:
+            if (people := self.labels.answers.get(result.unit_id)) is not None:
                 cells.setdefault((people, result.answer or NO_ANSWER), []).append(result.unit_id)
         order = {**self.codes, NO_ANSWER: len(self.codes)}
         return {cell: tuple(cells[cell]) for cell in sorted(cells, key=lambda cell: (order[cell[0]], order[cell[1]]))}
@@ -280,7 +307,7 @@ class _Units:
         answered = [numbers[result.answer] for result in self.results if result.answer is not None]
         mean = sum(answered) / len(answered) if answered else ends[0]
         model = np.array([mean if result.answer is None else numbers[result.answer] for result in self.results])
-        people = np.array([np.nan if answer is None else numbers[answer] for answer in self.people])
+        people = np.array([fmean(map(numbers.__getitem__, each)) if each else np.nan for each in self.people])
         return people, model
 
     def _number(self, answer: str) -> float:

@@ -68,8 +68,8 @@ def test_numbers_are_those_of_scikit_learn_and_krippendorff(analyzer: Analyzer) 
     (pair,) = readers.reader_agreements
     assert pair.kappa.value == pytest.approx(cohen_kappa_score(ann, ben), abs=1e-9)
     assert readers.labels.ties
-    agreed = [(a, m) for a, b, m in zip(ann, ben, model, strict=True) if a == b]
-    assert readers.kappa.value == pytest.approx(cohen_kappa_score(*zip(*agreed, strict=True)), abs=1e-9)
+    assert readers.kappa.value == pytest.approx(cohen_kappa_score(ann + ben, model + model), abs=1e-9)
+    assert readers.kappa.n == 120
 
 
 def test_the_alpha_of_three_readers_with_gaps_is_that_of_krippendorff() -> None:
@@ -111,6 +111,31 @@ def test_labels_that_were_drawn_by_answer_give_the_numbers_of_all_units() -> Non
     assert other.rates["yes"].labels_alone.value == pytest.approx(28 / 200)
     with pytest.raises(RunError, match="0123456789, whose results are missing"):
         validate(TONE, table, drawn, number_groups([table]), [table])
+
+
+def test_readers_who_disagree_count_equally() -> None:
+    model = ["yes"] * 60 + ["no"] * 40
+    ann, ben = ["yes"] * 50 + ["no"] * 50, ["yes"] * 30 + ["no"] * 70
+    result = validated(TONE, model, labels_of(TONE, ann) + labels_of(TONE, ben, "Ben"))
+    rate = result.rates["yes"]
+    assert rate.labels_alone.value == rate.corrected.value == pytest.approx(0.4)
+    assert {each.answer: each.base_rate.value for each in result.answers} == pytest.approx({"yes": 0.4, "no": 0.6})
+    assert (result.raw.value, result.raw.n) == (pytest.approx((0.9 + 0.7) / 2), 100)
+    assert {each.answer: each.recall.n for each in result.answers} == {"yes": 50, "no": 70}
+    assert (len(result.labels.ties), validation_record(result).labeled_units) == (20, 100)
+
+
+def test_a_unit_with_many_readers_does_not_count_more_than_others() -> None:
+    model, truth = ["yes", "no"] * 30, ["yes"] * 60
+    readers = [label(TONE, f"u{n}", truth[n], name) for n in range(60) for name in ("Ann", "Ben")[: 1 + n % 2]]
+    assert validated(TONE, model, readers).raw.value == pytest.approx(0.5)
+
+
+def test_labels_alone_of_a_plain_sample_have_the_interval_of_a_mean() -> None:
+    truth = sampled(("yes", "no"), 200, 1)
+    result = validated(TONE, noisy(truth, ("yes", "no"), 0.2, 2), labels_of(TONE, truth[:50]))
+    (yes,) = (each for each in result.answers if each.answer == "yes")
+    assert result.rates["yes"].labels_alone.interval == pytest.approx(yes.base_rate.interval)
 
 
 def test_without_enough_labels_there_is_no_interval_but_a_reason() -> None:
