@@ -239,6 +239,8 @@ def _file_problems(analyzer: Analyzer, layered: LayeredData) -> Iterator[Problem
 
     if file.values is not None and set(file.values) != set(file.answers):
         yield problem("values", f"needs a number for each answer, and for nothing else: {comma_join(file.answers)}")
+    elif file.values is not None and len(set(file.values.values())) < 2:
+        yield problem("values", "all answers have the same number; give them at least two different numbers")
     for condition in file.applies:
         if file.unit == "game" and condition in _AGENT_CONDITIONS:
             yield problem("applies", f"{condition} is about an agent, but the unit is a game; remove it")
