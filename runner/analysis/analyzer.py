@@ -180,6 +180,12 @@ class Analyzer:
         return {"yes": 1.0, "no": 0.0} if set(self.file.answers) == set(YES_NO) else None
 
     @property
+    def answer_values(self) -> tuple[float, ...] | None:
+        """The `values` in the order of the answers."""
+        values = self.values
+        return None if values is None else tuple(values[answer] for answer in self.file.answers)
+
+    @property
     def is_scale(self) -> bool:
         """Whether answers have more than two numbers, so that their mean is no rate."""
         return self.values is not None and set(self.values.values()) != {0.0, 1.0}

@@ -44,7 +44,7 @@ class Label:
     drawn: int | None = None
     """The position in the random order of units, from 0; None for imported labels."""
     stratified_by: str | None = None
-    """The instrument whose answers are the strata."""
+    """The name of the strata: the instrument whose answers they are, and the hash of these; see `strata.py`."""
     probability: float | None = None
     """The probability of drawing the unit from its stratum, or from all units; None if unknown."""
 

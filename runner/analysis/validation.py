@@ -19,8 +19,7 @@ import numpy as np
 from runner.analysis.analyzer import Analyzer
 from runner.analysis.labels import CombinedLabels, Label, combine_labels
 from runner.analysis.results import AnalysisTable, UnitResult
-from runner.base.errors import RunError
-from runner.base.text import comma_join
+from runner.analysis.strata import Strata
 from runner.statistics.agreement import agreement, answer_table, krippendorff_alpha
 from runner.statistics.clustered_means import Codes, Floats, Quantity
 from runner.statistics.prediction_powered import (
@@ -123,20 +122,12 @@ def validate(
     table: AnalysisTable,
     labels: Sequence[Label],
     groups: GroupNumbers,
-    strata_tables: Sequence[AnalysisTable],
+    strata: Sequence[Strata] = (),
 ) -> Validation:
-    """Compare the results of a table with the labels of its run.
-
-    `strata_tables` has the tables of the run, whose answers may be the strata of labels.
-
-    Raises:
-        RunError: the results by whose answers units were drawn are missing.
-    """
-    results = [result for result in table.results if result.status != "not_applicable"]
+    """Compare the results of a table with the labels of its run. `strata` are those from which labels were drawn."""
+    data = _Units.from_table(analyzer, table, labels, groups, strata)
+    results, combined = data.results, data.labels
     ids = {result.unit_id for result in results}
-    combined = combine_labels(label for label in labels if label.unit_id in ids)
-    strata = _strata(results, labels, strata_tables)
-    data = _Units(analyzer, results, combined, groups, strata)
     reason = data.missing_reason()
     raw, kappa = data.model_agreement()
     return Validation(
@@ -147,6 +138,17 @@ def validate(
               for each in data.answers()),
         tuple(data.reader_agreements()), data.reader_alpha(), data.confusion(), *data.rates(),
     )  # fmt: skip
+
+
+def corrected_mean(
+    analyzer: Analyzer,
+    table: AnalysisTable,
+    labels: Sequence[Label],
+    groups: GroupNumbers,
+    strata: Sequence[Strata] = (),
+) -> CorrectedRate:
+    """Return the mean of the numbers of an analyzer's answers. The arguments are those of `validate`."""
+    return _Units.from_table(analyzer, table, labels, groups, strata).rate(analyzer.values or {})[0]
 
 
 def rate_difference(first: Validation, second: Validation, name: str) -> Quantity:
@@ -170,7 +172,7 @@ class _Units:
         results: Sequence[UnitResult],
         labels: CombinedLabels,
         groups: GroupNumbers,
-        strata: Codes,
+        strata: Codes | None,
     ) -> None:
         self.analyzer, self.results, self.labels = analyzer, results, labels
         self.clusters = np.array([groups[result.group] for result in results], dtype=np.int64)
@@ -178,6 +180,21 @@ class _Units:
         self.codes = {answer: number for number, answer in enumerate(analyzer.file.answers)}
         self.people = [labels.of_unit(result.unit_id) for result in results]
         """The answers of all readers of each unit."""
+
+    @classmethod
+    def from_table(
+        cls,
+        analyzer: Analyzer,
+        table: AnalysisTable,
+        labels: Sequence[Label],
+        groups: GroupNumbers,
+        strata: Sequence[Strata],
+    ) -> _Units:
+        """Return the units of a table. The arguments are those of `validate`."""
+        results = [result for result in table.results if result.status != "not_applicable"]
+        ids = {result.unit_id for result in results}
+        combined = combine_labels(label for label in labels if label.unit_id in ids)
+        return cls(analyzer, results, combined, groups, _number_strata(results, strata))
 
     def missing_reason(self) -> str | None:
         """Return why there are no intervals; None if there are enough labels."""
@@ -254,8 +271,8 @@ class _Units:
 
     def _agreement(self, places: Codes, first: Sequence[str], second: Sequence[str]) -> tuple[Quantity, Quantity]:
         """Return the share of equal answers and kappa; `places` has the place of the unit of each pair of answers."""
-        codes = ([self.codes[answer] for answer in each] for each in (first, second))
-        result = agreement(*codes, self.clusters[places], self.total, self._weights(places))
+        first_codes, second_codes = ([self.codes[answer] for answer in each] for each in (first, second))
+        result = agreement(first_codes, second_codes, self.clusters[places], self.total, self._weights(places))
         if result is None:
             return (_nothing("no unit with both answers"),) * 2
         units = len(np.unique(places))
@@ -285,19 +302,21 @@ class _Units:
         """Return the rate of each answer that counts, or the mean of a scale; and the accuracies for these rates."""
         rates: dict[str, CorrectedRate] = {}
         accuracies: dict[str, JudgeAccuracy] = {}
-        values = list((self.analyzer.values or {}).values())
         names = rated_answers(self.analyzer) or [MEAN]
         for name in names if self.results else []:
             numbers = {a: self._number(a) if name == MEAN else float(a == name) for a in self.codes}
-            ends = (min(values), max(values)) if name == MEAN else (0.0, 1.0)
-            people, model = self._numbers(numbers, ends)
-            rates[name] = corrected_rate(people, model, self.clusters, self.strata, ends=ends)
-            low, scale = ends[0], ends[1] - ends[0]
-            shares = (people - low) / scale, (model - low) / scale
-            accuracy = measure_accuracy(*shares, self.clusters, self.strata)
+            rates[name], accuracy = self.rate(numbers)
             if accuracy is not None:
                 accuracies[name] = accuracy
         return rates, accuracies
+
+    def rate(self, numbers: Mapping[str, float]) -> tuple[CorrectedRate, JudgeAccuracy | None]:
+        """Return the mean of the numbers of answers, and the model's accuracy for it."""
+        low, high = ends = min(numbers.values()), max(numbers.values())
+        people, model = self._numbers(numbers, ends)
+        shares = (people - low) / (high - low), (model - low) / (high - low)
+        accuracy = measure_accuracy(*shares, self.clusters, self.strata)
+        return corrected_rate(people, model, self.clusters, self.strata, ends=ends), accuracy
 
     def _numbers(self, numbers: Mapping[str, float], ends: tuple[float, float]) -> tuple[Floats, Floats]:
         """Return the numbers of people's and the model's answers for each unit.
@@ -315,17 +334,11 @@ class _Units:
         return float(self.codes[answer]) if value is None else value
 
 
-def _strata(results: Sequence[UnitResult], labels: Sequence[Label], tables: Sequence[AnalysisTable]) -> Codes:
-    """Number the strata of units: units with equal answers of all instruments that samples were stratified by."""
-    names = sorted({label.stratified_by for label in labels if label.stratified_by is not None})
-    answers = {table.instrument: {result.unit_id: result.answer for result in table.results} for table in tables}
-    missing = [name for name in names if name not in answers]
-    if missing:
-        raise RunError(
-            f"units were drawn by the answers of {comma_join(missing)}, whose results are missing in the run's folder; "
-            "restore them, since labels cannot be weighted without them"
-        )
-    cells = [tuple(answers[name].get(result.unit_id) or "" for name in names) for result in results]
+def _number_strata(results: Sequence[UnitResult], strata: Sequence[Strata]) -> Codes | None:
+    """Number the strata of units: units with equal strata of all samples; None if no sample was stratified."""
+    if not strata:
+        return None
+    cells = [tuple(each.get(result.unit_id, "") for each in strata) for result in results]
     numbers = {cell: number for number, cell in enumerate(sorted(set(cells)))}
     return np.array([numbers[cell] for cell in cells], dtype=np.int64)
 

@@ -109,7 +109,9 @@ def test_a_drawn_unit_is_recorded_with_its_stratum_and_probability(folder: RunFo
     current = LabelFile(folder.path, load_analyzer("tone.yaml", tmp_path)).current()
     assert [one.reader for one in current] == ["Ann"] * 16 + ["Ben"]
     drawn = sorted({(one.stratum, one.probability, one.stratified_by) for one in current})
-    assert drawn == [("no", 8 / 30, "0123456789"), ("yes", 0.8, "0123456789")]
+    (strata,) = folder.path.glob("labels/strata-0123456789-*.json")
+    name = strata.stem.removeprefix("strata-")
+    assert drawn == [("no", 8 / 30, name), ("yes", 0.8, name)]
 
 
 @pytest.mark.parametrize(

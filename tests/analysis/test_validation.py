@@ -12,10 +12,11 @@ import pytest
 
 from runner.analysis.analyzer import Analyzer
 from runner.analysis.labels import Label
-from runner.analysis.results import AnalysisTable
+from runner.analysis.strata import Strata, find_strata, save_strata, table_strata
 from runner.analysis.validation import Validation, number_groups, rate_difference, validate
 from runner.analysis.validation_log import append_validations, read_validations, validation_record
 from runner.base.errors import RunError
+from runner.results.folder import RunFolder
 from tests.support.labels import label, labels_of, table_of, yes_no_analyzer
 
 TONE = yes_no_analyzer()
@@ -33,11 +34,9 @@ def noisy(truth: Sequence[str], answers: Sequence[str], error: float, seed: int)
     return [generator.choice(answers) if generator.random() < error else answer for answer in truth]
 
 
-def validated(
-    analyzer: Analyzer, model: Sequence[str | None], labels: Sequence[Label], *tables: AnalysisTable
-) -> Validation:
+def validated(analyzer: Analyzer, model: Sequence[str | None], labels: Sequence[Label], *strata: Strata) -> Validation:
     table = table_of(analyzer, model)
-    return validate(analyzer, table, labels, number_groups([table]), [table, *tables])
+    return validate(analyzer, table, labels, number_groups([table]), strata)
 
 
 @pytest.mark.parametrize("analyzer", [TONE, KINDS, SCALE], ids=["yes and no", "labels", "scale"])
@@ -96,8 +95,9 @@ def test_labels_that_were_drawn_by_answer_give_the_numbers_of_all_units() -> Non
     model = ["yes"] * 20 + ["no"] * 180
     truth = ["yes", "no"] * 10 + (["no"] * 9 + ["yes"]) * 18
     units = [*range(20), *range(20, 80)]  # all of one stratum, and a third of the other
-    drawn = [label(TONE, f"u{n}", truth[n], stratum=model[n], stratified_by="0123456789") for n in units]
-    result = validated(TONE, model, drawn)
+    drawn = [label(TONE, f"u{n}", truth[n], stratum=model[n]) for n in units]
+    strata = table_strata(table_of(TONE, model))
+    result = validated(TONE, model, drawn, strata)
     assert result.raw.value == pytest.approx((10 + 162) / 200)
     assert {each.answer: each.recall.value for each in result.answers} == pytest.approx(
         {"yes": 10 / 28, "no": 162 / 172}
@@ -107,10 +107,23 @@ def test_labels_that_were_drawn_by_answer_give_the_numbers_of_all_units() -> Non
     assert result.rates["yes"].plain.value == pytest.approx(0.1)
     # The strata of one instrument also count for another one, whose answers differ.
     table = table_of(TONE, noisy(model, ("yes", "no"), 0.5, 1), "other")
-    other = validate(TONE, table, drawn, number_groups([table]), [table, table_of(TONE, model)])
+    other = validate(TONE, table, drawn, number_groups([table]), [strata])
     assert other.rates["yes"].labels_alone.value == pytest.approx(28 / 200)
-    with pytest.raises(RunError, match="0123456789, whose results are missing"):
-        validate(TONE, table, drawn, number_groups([table]), [table])
+
+
+def test_new_answers_of_an_instrument_do_not_change_the_strata_of_labels(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    old, new = table_of(TONE, ["yes"] * 20 + ["no"] * 180), table_of(TONE, ["no", "yes"] * 100)
+    name = save_strata(folder, old)
+    labels = [label(TONE, "u0", "yes", stratum="yes", stratified_by=name)]
+    (strata,) = find_strata(folder, labels, [new])
+    assert strata == table_strata(old) != table_strata(new)
+    (saved,) = (tmp_path / "labels").iterdir()
+    saved.unlink()
+    assert find_strata(folder, labels, [new, old]) == [strata]
+    with pytest.raises(RunError, match=f"restore labels/{saved.name}"):
+        find_strata(folder, labels, [new])
+    assert find_strata(folder, labels_of(TONE, ["yes"]), [new]) == []
 
 
 def test_readers_who_disagree_count_equally() -> None:
@@ -120,7 +133,8 @@ def test_readers_who_disagree_count_equally() -> None:
     rate = result.rates["yes"]
     assert rate.labels_alone.value == rate.corrected.value == pytest.approx(0.4)
     assert {each.answer: each.base_rate.value for each in result.answers} == pytest.approx({"yes": 0.4, "no": 0.6})
-    assert (result.raw.value, result.raw.n) == (pytest.approx((0.9 + 0.7) / 2), 100)
+    assert result.raw.value == pytest.approx((0.9 + 0.7) / 2)
+    assert result.raw.n == 100
     assert {each.answer: each.recall.n for each in result.answers} == {"yes": 50, "no": 70}
     assert (len(result.labels.ties), validation_record(result).labeled_units) == (20, 100)
 
@@ -189,7 +203,7 @@ def test_runs_are_compared_by_corrected_rates() -> None:
     tables = [table_of(TONE, noisy(truth, ("yes", "no"), 0.3, 5), run_id=f"run{n}") for n, truth in enumerate(truths)]
     labels = [labels_of(TONE, truth) for truth in truths]
     groups = number_groups(tables)
-    first, second = (validate(TONE, t, one, groups, [t]) for t, one in zip(tables, labels, strict=True))
+    first, second = (validate(TONE, t, one, groups) for t, one in zip(tables, labels, strict=True))
     difference = rate_difference(first, second, "yes")
     assert difference.value == pytest.approx(0.3)
     assert difference.interval
