@@ -37,6 +37,15 @@ class AnalysisScores:
         )
         return _correct(facts, analysis, (base, other))
 
+    def rate(self, name: str, folders: Sequence[RunFolder]) -> AnalysisDifference:
+        """Return the facts about the rate of one system, whose runs are pooled. Raises as `find_analysis`."""
+        analysis = find_analysis(name, folders)
+        facts = AnalysisDifference(
+            analysis.instrument, analysis.is_share, find_validations(folders[0]).get(analysis.instrument),
+            quantity="rate" if analysis.is_share else "mean",
+        )  # fmt: skip
+        return _correct(facts, analysis, [folders])
+
 
 def _correct(
     facts: AnalysisDifference, analysis: RunAnalysis, systems: Sequence[Sequence[RunFolder]]

@@ -152,12 +152,34 @@ def test_pooled_runs_need_labels_of_each_and_count_by_their_units(results: Resul
     assert labeled.corrected == pytest.approx(24 / (24 + 72), abs=0.001)  # only the units of the second run are yes
 
 
-def test_an_assertion_about_an_analysis_is_judged_by_the_interval_of_the_difference(
+def test_without_labels_an_analysis_has_neither_test_nor_interval(results: Results) -> None:
+    (pair,) = compare(results).pairs
+    assert (pair.ci_low, pair.p, pair.detectable) == (None, None, None)
+    assert pair.verdict.startswith("no test: the instrument is not validated; second-")
+    (part, *_) = compare(results, by="label").slices
+    assert (part.ci_low, part.p) == (None, None)
+
+
+def test_an_assertion_about_an_analysis_is_judged_by_the_corrected_value(
     results: Results, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["compare", "first", "second", "--results", str(results.path), "--assert"]
-    assert main([*command, f"{METRIC} >= base - 0.02"]) == 0
-    assert main([*command, f"{METRIC}@{INSTRUMENT}=yes >= base + 0.99"]) == 1
+    assert main([*command, f"{METRIC} >= base - 0.02"]) == 5
+    output = capsys.readouterr().out
+    assert "cannot be decided: " in output
+    assert f"; not validated (instrument {INSTRUMENT})" in output
+    assert main([*command, f"{METRIC} <= 0.99"]) == 5
+    write_labels(results.find("first").path, lambda _: True)  # the model finds 3 of 24
+    write_labels(results.find("second").path, lambda _: False)  # the model finds 12 of 24
+    assert main([*command, f"{METRIC} >= base"]) == 1
+    output = capsys.readouterr().out
+    assert "corrected difference over units: -1.000 [" in output
+    assert f"not validated (instrument {INSTRUMENT})" in output
+    assert main([*command, f"{METRIC}@{INSTRUMENT}=yes <= base - 0.5"]) == 0
+    assert main(["compare", "second", "--results", str(results.path), "--assert", f"{METRIC} <= 0.4"]) == 0
+    output = capsys.readouterr().out
+    assert "holds: " in output
+    assert "corrected rate over units: 0.000 [0.000, " in output
     assert main([*command, "analysis:unknown >= base"]) == 2
     assert "has no analysis 'unknown'" in capsys.readouterr().err
 
