@@ -180,6 +180,12 @@ class Analyzer:
         return {"yes": 1.0, "no": 0.0} if set(self.file.answers) == set(YES_NO) else None
 
     @property
+    def answer_values(self) -> tuple[float, ...] | None:
+        """The `values` in the order of the answers."""
+        values = self.values
+        return None if values is None else tuple(values[answer] for answer in self.file.answers)
+
+    @property
     def is_scale(self) -> bool:
         """Whether answers have more than two numbers, so that their mean is no rate."""
         return self.values is not None and set(self.values.values()) != {0.0, 1.0}
@@ -239,6 +245,8 @@ def _file_problems(analyzer: Analyzer, layered: LayeredData) -> Iterator[Problem
 
     if file.values is not None and set(file.values) != set(file.answers):
         yield problem("values", f"needs a number for each answer, and for nothing else: {comma_join(file.answers)}")
+    elif file.values is not None and len(set(file.values.values())) < 2:
+        yield problem("values", "all answers have the same number; give them at least two different numbers")
     for condition in file.applies:
         if file.unit == "game" and condition in _AGENT_CONDITIONS:
             yield problem("applies", f"{condition} is about an agent, but the unit is a game; remove it")

@@ -50,7 +50,8 @@ def collect_results(planned: PlannedAnalysis, run: RunFolder | None) -> Analysis
     analyzer = planned.analyzer
     return AnalysisTable(
         planned.folder.run_id, analyzer.name, analyzer.sha256, analyzer.question_sha256, planned.instrument,
-        None if run is None else run.run_id, results, analyzer.file.unit,
+        None if run is None else run.run_id, results, analyzer.file.unit, analyzer.file.answers,
+        analyzer.answer_values,
     )  # fmt: skip
 
 

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from runner.analysis.analyzer import YES_NO, Analyzer, AnalyzerFile
+from runner.analysis.analyzer import Analyzer, AnalyzerFile
 from runner.analysis.labels import Label, read_labels
-from runner.analysis.results import AnalysisTable
 from runner.analysis.scores import RunAnalysis, cached_analyses, find_analysis, find_validations
+from runner.analysis.strata import Strata, find_strata
 from runner.base.errors import RunError
+from runner.base.text import comma_join
 from runner.results.comparison.analysis_metrics import AnalysisDifference, analysis_metric
 from runner.results.folder import RunFolder
 from runner.results.metric_definitions import Metric
-from runner.statistics.clustered_means import Quantity
 
 
 class AnalysisScores:
@@ -39,20 +39,49 @@ class AnalysisScores:
         facts = AnalysisDifference(
             analysis.instrument, analysis.is_share, find_validations(base[0]).get(analysis.instrument)
         )
-        sides = [_Side(analysis, folders) for folders in (base, other)]
-        if not all(side.labels for side in sides):
-            return replace(facts, reason="people have not labeled units of both; see nip-run label")
-        if not analysis.is_share:
-            return replace(facts, reason="nip-run validate corrects the mean of a scale")
-        try:
-            plain, corrected = _differences(analysis, sides)
-        except RunError as error:
-            return replace(facts, reason=str(error))
-        low, high = corrected.interval or (None, None)
-        return replace(
-            facts, plain=plain, corrected=corrected.value, ci_low=low, ci_high=high, labels=corrected.n,
-            reason=corrected.reason,
+        return _correct(facts, analysis, (base, other))
+
+    def rate(self, name: str, folders: Sequence[RunFolder]) -> AnalysisDifference:
+        """Return the facts about the rate of one system, whose runs are pooled. Raises as `find_analysis`."""
+        analysis = find_analysis(name, folders)
+        facts = AnalysisDifference(
+            analysis.instrument, analysis.is_share, find_validations(folders[0]).get(analysis.instrument),
+            quantity="rate" if analysis.is_share else "mean",
         )  # fmt: skip
+        return _correct(facts, analysis, [folders])
+
+
+def _correct(
+    facts: AnalysisDifference, analysis: RunAnalysis, systems: Sequence[Sequence[RunFolder]]
+) -> AnalysisDifference:
+    """Return the facts with the corrected mean of a system, or with the difference of two, the second minus the first.
+
+    The plain value is next to it, over all units like the corrected one.
+    """
+    from runner.analysis.validation import corrected_mean, number_groups  # it imports NumPy
+    from runner.statistics.prediction_powered import corrected_difference
+
+    try:
+        sides = [_Side(analysis, folders) for folders in systems]
+    except RunError as error:
+        return replace(facts, reason=str(error))
+    if unlabeled := list(dict.fromkeys(run_id for side in sides for run_id in side.unlabeled)):
+        return replace(facts, reason=f"people have not labeled units of {comma_join(unlabeled)}; see nip-run label")
+    table = sides[0].table
+    file = AnalyzerFile(
+        name=table.analyzer, unit="message", question="", answers=table.answers, values=analysis.numbers
+    )  # fmt: skip
+    groups = number_groups(side.table for side in sides)
+    rates = [corrected_mean(Analyzer(file, Path()), side.table, side.labels, groups, side.strata) for side in sides]
+    values = [rate.plain.value or 0.0 for rate in rates]
+    plain, corrected = values[0], rates[0].corrected
+    if len(rates) > 1:
+        plain, corrected = values[1] - values[0], corrected_difference(rates[1], rates[0])
+    low, high = corrected.interval or (None, None)
+    return replace(
+        facts, plain=plain, corrected=corrected.value, ci_low=low, ci_high=high, labels=corrected.n,
+        reason=corrected.reason,
+    )  # fmt: skip
 
 
 class _Side:
@@ -61,47 +90,23 @@ class _Side:
     def __init__(self, analysis: RunAnalysis, folders: Sequence[RunFolder]) -> None:
         tables = [analysis.tables[folder.run_id] for folder in folders]
         self.table = replace(tables[0], results=tuple(result for table in tables for result in table.results))
-        self.labels: list[Label] = [
-            label
-            for folder in folders
-            for labels in read_labels(folder.path).values()
-            for label in labels
-            if label.question_sha256 == self.table.question_sha256
-        ]
-        self.strata_tables = _pool([table for folder in folders for table in cached_analyses(folder)])
-
-
-def _pool(tables: Sequence[AnalysisTable]) -> list[AnalysisTable]:
-    """Return one table for each instrument."""
-    pooled: dict[str, AnalysisTable] = {}
-    for table in tables:
-        earlier = pooled.get(table.instrument)
-        pooled[table.instrument] = (
-            table if earlier is None else replace(earlier, results=(*earlier.results, *table.results))
-        )
-    return list(pooled.values())
-
-
-def _differences(analysis: RunAnalysis, sides: Sequence[_Side]) -> tuple[float | None, Quantity]:
-    """Return the plain and the corrected difference of a share over all units, the second side minus the first."""
-    from runner.analysis.validation import number_groups, rate_difference, validate  # it imports NumPy
-
-    tables = [side.table for side in sides]
-    all_answers = {result.answer for table in tables for result in table.results if result.answer is not None}
-    all_answers |= {label.answer for side in sides for label in side.labels if label.answer is not None}
-    is_yes_no = all_answers <= set(YES_NO)
-    answers = YES_NO if is_yes_no else tuple(sorted(all_answers))
-    file = AnalyzerFile(name=tables[0].analyzer, unit="message", question="", answers=answers)
-    groups = number_groups(tables)
-    base, other = (
-        validate(Analyzer(file, Path()), side.table, side.labels, groups, side.strata_tables) for side in sides
-    )
-    # The rates of yes and no have the sum 1, so that only the rate of yes is estimated.
-    answer, sign = ("yes", -1) if is_yes_no and analysis.answer == "no" else (analysis.answer or "yes", 1)
-    first, second = (validation.rates[answer].plain.value for validation in (base, other))
-    corrected = rate_difference(base, other, answer)
-    plain = None if first is None or second is None else sign * (second - first)
-    if sign > 0 or corrected.value is None:
-        return plain, corrected
-    ends = None if corrected.interval is None else (-corrected.interval[1], -corrected.interval[0])
-    return plain, replace(corrected, value=-corrected.value, interval=ends)
+        self.labels: list[Label] = []
+        self.strata: list[Strata] = []
+        self.unlabeled: list[str] = []
+        """The runs without labels."""
+        for folder in folders:
+            table = analysis.tables[folder.run_id]
+            ids = {result.unit_id for result in table.results if result.status != "not_applicable"}
+            labels = [
+                label
+                for of_question in read_labels(folder.path).values()
+                for label in of_question
+                if label.question_sha256 == table.question_sha256
+                and label.unit_id in ids
+                and label.answer in table.answers
+            ]
+            self.labels += labels
+            self.strata += find_strata(folder, labels, cached_analyses(folder))
+            self.unlabeled += [] if labels else [folder.run_id]
+        if len(tables) > 1:  # the labels of a run describe this run only
+            self.strata.append({result.unit_id: table.run_id for table in tables for result in table.results})

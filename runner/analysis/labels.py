@@ -45,7 +45,7 @@ class Label:
     drawn: int | None = None
     """The position in the random order of units, from 0; None for imported labels."""
     stratified_by: str | None = None
-    """The instrument whose answers are the strata."""
+    """The name of the strata: the instrument whose answers they are, and the hash of these; see `strata.py`."""
     probability: float | None = None
     """The probability of drawing the unit from its stratum, or from all units; None if unknown."""
 
@@ -147,14 +147,23 @@ def _parse_lines(path: Path, data: bytes, problem_of: Callable[[Label], str | No
 
 
 class CombinedLabels(NamedTuple):
-    """One answer for each unit, from the answers of all its readers."""
+    """The answers of all readers."""
 
     answers: Mapping[str, str]
     """The answer of the majority, by unit."""
     ties: tuple[str, ...]
-    """The units without a majority, which are left out."""
+    """The units without a majority."""
     readers: Mapping[str, Mapping[str, str]]
     """The answers of each reader by unit."""
+
+    @property
+    def units(self) -> int:
+        """The number of labeled units."""
+        return len(self.answers) + len(self.ties)
+
+    def of_unit(self, unit_id: str) -> list[str]:
+        """Return the answers of all readers of a unit."""
+        return [answers[unit_id] for answers in self.readers.values() if unit_id in answers]
 
 
 def combine_labels(labels: Iterable[Label]) -> CombinedLabels:

@@ -8,12 +8,13 @@ another instrument.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
+from runner.analysis.analyzer import YES_NO
 from runner.analysis.published import SUFFIX, read_rows
 from runner.base.errors import RunError
 from runner.base.storage.parquet import write_parquet
@@ -81,6 +82,10 @@ class AnalysisTable:
     results: tuple[UnitResult, ...]
     unit: str = "channel"
     """The kind of the units."""
+    answers: tuple[str, ...] = YES_NO
+    """All answers that the analyzer allows."""
+    answer_values: tuple[float, ...] | None = (1.0, 0.0)
+    """The number of each answer; None for labels."""
 
     @property
     def name(self) -> str:
@@ -165,7 +170,12 @@ def read_analysis(path: Path) -> AnalysisTable:
     for number, row in enumerate(rows, 1):
         if (problem := _find_problem(row)) is not None:
             raise RunError(f"{path} is damaged: row {number}: {problem}; remove it, and analyze the run again")
-    return AnalysisTable(**{name: rows[0][name] for name in _TABLE_FIELDS}, results=tuple(map(_result, rows)))
+    shared = {name: rows[0][name] for name in _TABLE_FIELDS}
+    try:
+        shared |= _parse_answers(shared["answers"], shared["answer_values"])
+        return AnalysisTable(**shared, results=tuple(map(_result, rows)))
+    except (TypeError, ValueError) as error:
+        raise RunError(f"{path} is damaged: {error}; remove it, and analyze the run again") from error
 
 
 def _find_problem(row: Mapping[str, Any]) -> str | None:
@@ -185,6 +195,14 @@ def _is_span(span: object) -> bool:
             for name, kind in _SPAN_TYPES.items()
         )
     )
+
+
+def _parse_answers(answers: Sequence[Any], values: Sequence[Any] | None) -> dict[str, Any]:
+    """Return the fields with all possible answers and their numbers. Raises TypeError or ValueError if it cannot."""
+    numbers = None if values is None else tuple(map(float, values))
+    if len(set(map(str, answers))) < 2 or (numbers and (len(numbers) != len(answers) or len(set(numbers)) < 2)):
+        raise ValueError("`answers` and `answer_values` need an entry for each of two or more answers")
+    return {"answers": tuple(map(str, answers)), "answer_values": numbers}
 
 
 def _result(row: Mapping[str, Any]) -> UnitResult:

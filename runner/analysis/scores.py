@@ -8,12 +8,11 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from runner.analysis.analyzer import YES_NO
 from runner.analysis.results import AnalysisTable, UnitResult, analysis_files, read_analyses
 from runner.analysis.validation_log import VALIDATIONS, ValidationRecord, read_validations
 from runner.base.errors import UsageError
@@ -61,9 +60,17 @@ class RunAnalysis:
     """The results by run."""
 
     @property
+    def numbers(self) -> dict[str, float] | None:
+        """The value of a unit with each possible answer; None if the answers are labels and none of them is chosen."""
+        table = next(iter(self.tables.values()))
+        if self.answer is not None:
+            return {answer: float(answer == self.answer) for answer in table.answers}
+        return None if table.answer_values is None else dict(zip(table.answers, table.answer_values, strict=True))
+
+    @property
     def is_share(self) -> bool:
         """Whether a unit's value is 0 or 1."""
-        return self.answer is not None or _answers(self.tables.values()) <= set(YES_NO)
+        return self.numbers is not None and set(self.numbers.values()) <= {0.0, 1.0}
 
     def value_of(self, result: UnitResult) -> float | None:
         """Return the value of a unit; None without an answer."""
@@ -154,20 +161,18 @@ def _ambiguous_instrument(name: str, parts: AnalysisName, tables: Mapping[str, S
 
 
 def _check_answer(name: str, parts: AnalysisName, tables: Mapping[str, AnalysisTable]) -> None:
-    """Check that the answer occurs, and that answers without a number have a chosen one."""
-    answers = sorted(_answers(tables.values()))
+    """Check that the answer is possible, and that answers without a number have a chosen one."""
+    table = next(iter(tables.values()))
+    answers = table.answers
     if parts.answer is not None and parts.answer not in answers:
-        raise UsageError(f"{name}: no unit has the answer {parts.answer!r}; answers are {comma_join(answers)}")
-    is_label = all(result.value is None for table in tables.values() for result in table.results)
-    if parts.answer is None and answers and is_label:
+        raise UsageError(
+            f"{name}: {parts.answer!r} is not an answer of the analyzer; answers are {comma_join(answers)}"
+        )
+    if parts.answer is None and table.answer_values is None:
         raise UsageError(
             f"{name}: the answers are labels without a number; choose one: "
             f"{comma_join(f'{name}={answer}' for answer in answers)}"
         )
-
-
-def _answers(tables: Iterable[AnalysisTable]) -> set[str]:
-    return {result.answer for table in tables for result in table.results if result.answer is not None}
 
 
 def describe_model(table: AnalysisTable) -> str:

@@ -1,8 +1,9 @@
 """The comparison of an instrument's results with people's labels: agreement, errors, and rates corrected by them.
 
-People's answers for a unit are combined by majority; units with a tie are left out. Where labels were drawn by the
-answers of an instrument, each unit counts with the inverse of its probability, so that numbers describe all units of
-the run.
+All readers of a unit count equally: its value is the mean of theirs, and each of them agrees with the model or not.
+Without the units about which readers disagree, rates and agreement would describe clear units only. Where labels were
+drawn by the answers of an instrument, each unit counts with the inverse of its probability, so that numbers describe
+all units of the run.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +22,7 @@ from runner.analysis.analyzer import Analyzer
 from runner.analysis.label_sample import why_not_random
 from runner.analysis.labels import CombinedLabels, Label, combine_labels
 from runner.analysis.results import AnalysisTable, UnitResult
-from runner.base.errors import RunError
-from runner.base.text import comma_join
+from runner.analysis.strata import Strata
 from runner.statistics.agreement import agreement, answer_table, krippendorff_alpha
 from runner.statistics.clustered_means import Codes, Floats, Quantity
 from runner.statistics.prediction_powered import (
@@ -45,7 +47,7 @@ class AnswerAccuracy(NamedTuple):
 
     answer: str
     base_rate: Quantity
-    """The share of units with this answer of people."""
+    """The share of readers who give this answer, as a mean over units."""
     recall: Quantity
     """The share of these units that the model finds: of yes and no, sensitivity and specificity."""
 
@@ -74,7 +76,7 @@ class Validation:
     undrawn_units: int
     """How many labeled units `nip-run label` did not draw at random; 0 if all units are labeled."""
     raw: Quantity
-    """The share of labeled units with equal answers of the model and people."""
+    """The share of readers who agree with the model, as a mean over labeled units."""
     kappa: Quantity
     alpha: Quantity
     """Krippendorff's alpha of the model and people."""
@@ -83,7 +85,7 @@ class Validation:
     reader_alpha: Quantity | None
     """Krippendorff's alpha of all readers; None with a single reader."""
     confusion: Mapping[tuple[str, str], tuple[str, ...]]
-    """The ids of units by people's and the model's answer."""
+    """The ids of units by the majority of readers and the model's answer, without ties of readers."""
     rates: Mapping[str, CorrectedRate]
     """The share of each answer that counts, or the mean of a scale under the name `mean`."""
     accuracies: Mapping[str, JudgeAccuracy]
@@ -125,34 +127,33 @@ def validate(
     table: AnalysisTable,
     labels: Sequence[Label],
     groups: GroupNumbers,
-    strata_tables: Sequence[AnalysisTable],
+    strata: Sequence[Strata] = (),
 ) -> Validation:
-    """Compare the results of a table with the labels of its run.
-
-    `strata_tables` has the tables of the run, whose answers may be the strata of labels.
-
-    Raises:
-        RunError: the results by whose answers units were drawn are missing.
-    """
-    results = [result for result in table.results if result.status != "not_applicable"]
+    """Compare the results of a table with the labels of its run. `strata` are those from which labels were drawn."""
+    data = _Units.from_table(analyzer, table, labels, groups, strata)
+    results, combined = data.results, data.labels
     ids = {result.unit_id for result in results}
-    combined = combine_labels(label for label in labels if label.unit_id in ids)
-    strata = _strata(results, labels, strata_tables)
-    data = _Units(analyzer, results, combined, groups, strata)
-    drawn = {label.unit_id for label in labels if label.drawn is not None}
-    undrawn = set() if len(combined.answers) == len(results) else combined.answers.keys() - drawn
-    reason = data.missing_reason() or data.selection_reason(undrawn)
+    reason = data.missing_reason() or data.selection_reason
     raw, kappa = data.model_agreement()
-    pairs = [(combined.answers.get(r.unit_id), r.answer) for r in results]
     return Validation(
         table, len(results), sum(result.answer is None for result in results), combined,
-        len({label.unit_id for label in labels} - ids), len(undrawn), _limited(raw, reason), _limited(kappa, reason),
-        _limited(data.alpha(pairs), reason),
+        len({label.unit_id for label in labels} - ids), len(data.undrawn),
+        _limited(raw, reason), _limited(kappa, reason), _limited(data.model_alpha(), reason),
         tuple(AnswerAccuracy(each.answer, _limited(each.base_rate, reason), _limited(each.recall, reason))
               for each in data.answers()),
-        tuple(data.reader_agreements()), data.reader_alpha(), data.confusion(),
-        *data.rates(data.selection_reason(undrawn)),
+        tuple(data.reader_agreements()), data.reader_alpha(), data.confusion(), *data.rates(),
     )  # fmt: skip
+
+
+def corrected_mean(
+    analyzer: Analyzer,
+    table: AnalysisTable,
+    labels: Sequence[Label],
+    groups: GroupNumbers,
+    strata: Sequence[Strata] = (),
+) -> CorrectedRate:
+    """Return the mean of the numbers of an analyzer's answers. The arguments are those of `validate`."""
+    return _Units.from_table(analyzer, table, labels, groups, strata).rate(analyzer.values or {})[0]
 
 
 def rate_difference(first: Validation, second: Validation, name: str) -> Quantity:
@@ -176,17 +177,39 @@ class _Units:
         results: Sequence[UnitResult],
         labels: CombinedLabels,
         groups: GroupNumbers,
-        strata: Codes,
+        strata: Codes | None,
     ) -> None:
         self.analyzer, self.results, self.labels = analyzer, results, labels
         self.clusters = np.array([groups[result.group] for result in results], dtype=np.int64)
         self.total, self.strata = len(groups), strata
         self.codes = {answer: number for number, answer in enumerate(analyzer.file.answers)}
-        self.people = [labels.answers.get(result.unit_id) for result in results]
+        self.people = [labels.of_unit(result.unit_id) for result in results]
+        """The answers of all readers of each unit."""
+        self.undrawn: Collection[str] = ()
+        """The labeled units that `nip-run label` did not draw at random; empty if all units are labeled."""
+
+    @classmethod
+    def from_table(
+        cls,
+        analyzer: Analyzer,
+        table: AnalysisTable,
+        labels: Sequence[Label],
+        groups: GroupNumbers,
+        strata: Sequence[Strata],
+    ) -> _Units:
+        """Return the units of a table. The arguments are those of `validate`."""
+        results = [result for result in table.results if result.status != "not_applicable"]
+        ids = {result.unit_id for result in results}
+        combined = combine_labels(label for label in labels if label.unit_id in ids)
+        units = cls(analyzer, results, combined, groups, _number_strata(results, strata))
+        if combined.units < len(results):
+            drawn = {label.unit_id for label in labels if label.drawn is not None}
+            units.undrawn = {*combined.answers, *combined.ties} - drawn
+        return units
 
     def missing_reason(self) -> str | None:
         """Return why there are no intervals; None if there are enough labels."""
-        labeled = [place for place, answer in enumerate(self.people) if answer is not None]
+        labeled = [place for place, answers in enumerate(self.people) if answers]
         count = len({int(self.clusters[place]) for place in labeled})
         if len(labeled) < FEWEST_LABELS:
             return f"{len(labeled)} labeled units: an interval needs at least {FEWEST_LABELS}"
@@ -194,47 +217,65 @@ class _Units:
             return f"labels in {count} groups of datapoints: an interval needs at least {FEWEST_GROUPS}"
         return None
 
-    def selection_reason(self, undrawn: Collection[str]) -> str | None:
-        """Return why labeled units that were not drawn cannot be a random sample; None if they may be one."""
+    @cached_property
+    def selection_reason(self) -> str | None:
+        """Why labeled units that were not drawn cannot be a random sample; None if they may be one."""
         answers = Counter(result.answer or NO_ANSWER for result in self.results)
-        labeled = Counter(result.answer or NO_ANSWER for result in self.results if result.unit_id in undrawn)
+        labeled = Counter(result.answer or NO_ANSWER for result in self.results if result.unit_id in self.undrawn)
         return why_not_random(labeled, answers, FEWEST_LABELS)
 
     def model_agreement(self) -> tuple[Quantity, Quantity]:
         """Return the share of equal answers of the model and people, and kappa."""
-        return self._agreement(self.people, [result.answer for result in self.results], "people and the model")
+        return self._agreement(*self._reader_answers(), "people and the model")
 
-    def alpha(self, answers: Sequence[Sequence[str | None]]) -> Quantity:
-        """Return Krippendorff's alpha; `answers` has those of all coders for each unit."""
+    def model_alpha(self) -> Quantity:
+        """Return Krippendorff's alpha of the model and people."""
+        places, people, model = self._reader_answers()
+        alpha = self.alpha(list(zip(people, model, strict=True)), places)
+        return replace(alpha, n=len(np.unique(places)))
+
+    def alpha(self, answers: Sequence[Sequence[str | None]], places: Codes) -> Quantity:
+        """Return Krippendorff's alpha; `answers` has those of all coders for the unit at each place."""
         if not answers:
             return _nothing("no unit has two answers")
         coded = np.array(
             [[np.nan if answer is None else self._number(answer) for answer in row] for row in answers], dtype=float
         )
-        return krippendorff_alpha(coded, self.clusters, "interval" if self.analyzer.is_scale else "nominal")
+        return krippendorff_alpha(coded, self.clusters[places], "interval" if self.analyzer.is_scale else "nominal")
 
     def answers(self) -> Iterable[AnswerAccuracy]:
         """Yield the base rate and the recall of each answer that people or the model gave."""
-        pairs = zip(self.people, self.results, strict=True)
-        both = [
-            place for place, (people, result) in enumerate(pairs) if people is not None and result.answer is not None
-        ]
-        if not both:
+        places, readers, models = self._reader_answers()
+        if not readers:
             return
-        people = np.array([self.codes[self.people[place] or ""] for place in both], dtype=float)
-        model = np.array([self.codes[self.results[place].answer or ""] for place in both], dtype=float)
-        table = answer_table(people, model, self.clusters[both], self._weights(both))
+        people, model = (np.array([self.codes[answer] for answer in each], dtype=float) for each in (readers, models))
+        table = answer_table(people, model, self.clusters[places], self._weights(places))
         for code, base_rate, recall in zip(table.answers, table.base_rates, table.recalls, strict=True):
             quantity = _nothing("people never gave this answer") if recall is None else recall.as_quantity()
-            yield AnswerAccuracy(self.analyzer.file.answers[int(code)], base_rate.as_quantity(), quantity)
+            yield AnswerAccuracy(
+                self.analyzer.file.answers[int(code)],
+                replace(base_rate.as_quantity(), n=len(np.unique(places))),
+                replace(quantity, n=len(np.unique(places[people == code]))),
+            )
+
+    def _reader_answers(self) -> tuple[Codes, list[str], list[str]]:
+        """Return each reader's answer with the place of its unit and the model's answer, if there is one."""
+        rows = [
+            (place, answer, result.answer)
+            for place, (answers, result) in enumerate(zip(self.people, self.results, strict=True))
+            for answer in answers
+            if result.answer is not None
+        ]
+        return np.array([row[0] for row in rows], dtype=np.int64), [row[1] for row in rows], [row[2] for row in rows]
 
     def reader_agreements(self) -> Iterable[ReaderAgreement]:
         """Yield the agreement of each two readers."""
         for first, second in combinations(self.labels.readers, 2):
-            left, right = (
-                [self.labels.readers[reader].get(r.unit_id) for r in self.results] for reader in (first, second)
-            )
-            raw, kappa = self._agreement(left, right, f"{first} and {second}")
+            answers = [[self.labels.readers[reader].get(r.unit_id) for r in self.results] for reader in (first, second)]
+            rows = [(n, a, b) for n, (a, b) in enumerate(zip(*answers, strict=True)) if a is not None and b is not None]
+            places = np.array([row[0] for row in rows], dtype=np.int64)
+            left, right = [row[1] for row in rows], [row[2] for row in rows]
+            raw, kappa = self._agreement(places, left, right, f"{first} and {second}")
             reason = None if raw.n >= FEWEST_LABELS else f"fewer than {FEWEST_LABELS} units that both labeled"
             yield ReaderAgreement((first, second), _limited(raw, reason), _limited(kappa, reason))
 
@@ -243,60 +284,68 @@ class _Units:
         readers = self.labels.readers.values()
         if len(readers) < 2:
             return None
-        alpha = self.alpha([[reader.get(result.unit_id) for reader in readers] for result in self.results])
+        answers = [[reader.get(result.unit_id) for reader in readers] for result in self.results]
+        alpha = self.alpha(answers, np.arange(len(answers)))
         return _limited(alpha, None if alpha.n >= FEWEST_LABELS else f"fewer than {FEWEST_LABELS} units")
 
     def _agreement(
-        self, first: Sequence[str | None], second: Sequence[str | None], names: str
+        self, places: Codes, first: Sequence[str], second: Sequence[str], names: str
     ) -> tuple[Quantity, Quantity]:
-        both = [place for place, answers in enumerate(zip(first, second, strict=True)) if None not in answers]
-        first_codes, second_codes = ([self.codes[each[place] or ""] for place in both] for each in (first, second))
-        result = agreement(first_codes, second_codes, self.clusters[both], self.total, self._weights(both))
+        """Return the share of equal answers and kappa; `places` has the place of the unit of each pair of answers."""
+        first_codes, second_codes = ([self.codes[answer] for answer in each] for each in (first, second))
+        result = agreement(first_codes, second_codes, self.clusters[places], self.total, self._weights(places))
         if result is None:
             return (_nothing("no unit with both answers"),) * 2
-        if result.kappa.value is None:
-            reason = f"{names} gave only one answer: kappa is undefined"
-            return result.raw.as_quantity(), replace(result.kappa, reason=reason)
-        return result.raw.as_quantity(), result.kappa
+        units = len(np.unique(places))
+        kappa = replace(result.kappa, n=units)
+        if kappa.value is None:
+            kappa = replace(kappa, reason=f"{names} gave only one answer: kappa is undefined")
+        return replace(result.raw.as_quantity(), n=units), kappa
 
-    def _weights(self, places: Sequence[int]) -> Floats:
-        """Return the number of units for which each of these units stands."""
+    def _weights(self, places: Codes) -> Floats:
+        """Return the number of units for which each place stands; places of the same unit share its number."""
+        if not len(places):
+            return np.zeros(0)
         sampled = np.full(len(self.results), np.nan)
         sampled[places] = 0.0
-        return label_weights(sampled, self.strata) if places else np.zeros(0)
+        weights = np.zeros(len(sampled))
+        weights[~np.isnan(sampled)] = label_weights(sampled, self.strata)
+        shared: Floats = weights[places] / np.bincount(places)[places]
+        return shared
 
     def confusion(self) -> dict[tuple[str, str], tuple[str, ...]]:
-        """Return the ids of units by people's and the model's answer."""
+        """Return the ids of units by the majority of readers and the model's answer."""
         cells: dict[tuple[str, str], list[str]] = {}
-        for people, result in zip(self.people, self.results, strict=True):
-            if people is not None:
+        for result in self.results:
+            if (people := self.labels.answers.get(result.unit_id)) is not None:
                 cells.setdefault((people, result.answer or NO_ANSWER), []).append(result.unit_id)
         order = {**self.codes, NO_ANSWER: len(self.codes)}
         return {cell: tuple(cells[cell]) for cell in sorted(cells, key=lambda cell: (order[cell[0]], order[cell[1]]))}
 
-    def rates(self, selection_reason: str | None) -> tuple[dict[str, CorrectedRate], dict[str, JudgeAccuracy]]:
+    def rates(self) -> tuple[dict[str, CorrectedRate], dict[str, JudgeAccuracy]]:
         """Return the rate of each answer that counts, or the mean of a scale; and the accuracies for these rates.
 
-        Labels that were selected correct nothing; `selection_reason` tells how that shows.
+        Labels that were selected correct nothing; see `selection_reason`.
         """
         rates: dict[str, CorrectedRate] = {}
         accuracies: dict[str, JudgeAccuracy] = {}
-        values = list((self.analyzer.values or {}).values())
         names = rated_answers(self.analyzer) or [MEAN]
         for name in names if self.results else []:
             numbers = {a: self._number(a) if name == MEAN else float(a == name) for a in self.codes}
-            ends = (min(values), max(values)) if name == MEAN else (0.0, 1.0)
-            people, model = self._numbers(numbers, ends)
-            rates[name] = corrected_rate(people, model, self.clusters, self.strata, ends=ends)
-            if selection_reason is not None:
-                rates[name] = _uncorrected(rates[name], selection_reason)
-                continue
-            low, scale = ends[0], ends[1] - ends[0]
-            shares = (people - low) / scale, (model - low) / scale
-            accuracy = measure_accuracy(*shares, self.clusters, self.strata)
+            rates[name], accuracy = self.rate(numbers)
             if accuracy is not None:
                 accuracies[name] = accuracy
         return rates, accuracies
+
+    def rate(self, numbers: Mapping[str, float]) -> tuple[CorrectedRate, JudgeAccuracy | None]:
+        """Return the mean of the numbers of answers, and the model's accuracy for it."""
+        low, high = ends = min(numbers.values()), max(numbers.values())
+        people, model = self._numbers(numbers, ends)
+        shares = (people - low) / (high - low), (model - low) / (high - low)
+        rate = corrected_rate(people, model, self.clusters, self.strata, ends=ends)
+        if self.selection_reason is not None:
+            return _uncorrected(rate, self.selection_reason), None
+        return rate, measure_accuracy(*shares, self.clusters, self.strata)
 
     def _numbers(self, numbers: Mapping[str, float], ends: tuple[float, float]) -> tuple[Floats, Floats]:
         """Return the numbers of people's and the model's answers for each unit.
@@ -306,7 +355,7 @@ class _Units:
         answered = [numbers[result.answer] for result in self.results if result.answer is not None]
         mean = sum(answered) / len(answered) if answered else ends[0]
         model = np.array([mean if result.answer is None else numbers[result.answer] for result in self.results])
-        people = np.array([np.nan if answer is None else numbers[answer] for answer in self.people])
+        people = np.array([fmean(map(numbers.__getitem__, each)) if each else np.nan for each in self.people])
         return people, model
 
     def _number(self, answer: str) -> float:
@@ -314,17 +363,11 @@ class _Units:
         return float(self.codes[answer]) if value is None else value
 
 
-def _strata(results: Sequence[UnitResult], labels: Sequence[Label], tables: Sequence[AnalysisTable]) -> Codes:
-    """Number the strata of units: units with equal answers of all instruments that samples were stratified by."""
-    names = sorted({label.stratified_by for label in labels if label.stratified_by is not None})
-    answers = {table.instrument: {result.unit_id: result.answer for result in table.results} for table in tables}
-    missing = [name for name in names if name not in answers]
-    if missing:
-        raise RunError(
-            f"units were drawn by the answers of {comma_join(missing)}, whose results are missing in the run's folder; "
-            "restore them, since labels cannot be weighted without them"
-        )
-    cells = [tuple(answers[name].get(result.unit_id) or "" for name in names) for result in results]
+def _number_strata(results: Sequence[UnitResult], strata: Sequence[Strata]) -> Codes | None:
+    """Number the strata of units: units with equal strata of all samples; None if no sample was stratified."""
+    if not strata:
+        return None
+    cells = [tuple(each.get(result.unit_id, "") for each in strata) for result in results]
     numbers = {cell: number for number, cell in enumerate(sorted(set(cells)))}
     return np.array([numbers[cell] for cell in cells], dtype=np.int64)
 

@@ -48,7 +48,7 @@ def validation_record(validation: Validation) -> ValidationRecord:
     table, kappa = validation.table, validation.kappa
     low, high = kappa.interval or (None, None)
     return ValidationRecord(
-        table.instrument, table.analyzer, table.question_sha256, table.run_id, len(validation.labels.answers),
+        table.instrument, table.analyzer, table.question_sha256, table.run_id, validation.labels.units,
         len(validation.labels.readers), validation.raw.value, kappa.value, low, high, validation.alpha.value, now(),
     )  # fmt: skip
 

@@ -48,7 +48,7 @@ ANALYSIS_COLUMNS = {
     "instrument": "VARCHAR", "model": "VARCHAR", "analysis_run_id": "VARCHAR", "unit_id": "VARCHAR", "unit": "VARCHAR",
     "rollout_id": "VARCHAR", "datapoint_id": "VARCHAR", "group": "VARCHAR", "agent": "VARCHAR", "channel": "VARCHAR",
     "round": "INTEGER", "status": "VARCHAR", "answer": "VARCHAR", "value": "DOUBLE", "reason": "VARCHAR",
-    "spans": "JSON", "votes": "JSON",
+    "spans": "JSON", "votes": "JSON", "answers": "JSON", "answer_values": "JSON",
 }  # fmt: skip
 """The columns of a table of results of an analysis, with their SQL types."""
 

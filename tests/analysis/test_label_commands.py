@@ -155,7 +155,9 @@ def test_a_drawn_unit_is_recorded_with_its_stratum_and_probability(folder: RunFo
     current = LabelFile(folder.path, load_analyzer("tone.yaml", tmp_path)).current()
     assert [one.reader for one in current] == ["Ann"] * 16 + ["Ben"]
     drawn = sorted({(one.stratum, one.probability, one.stratified_by) for one in current})
-    assert drawn == [("no", 8 / 30, "0123456789"), ("yes", 0.8, "0123456789")]
+    (strata,) = folder.path.glob("labels/strata-0123456789-*.json")
+    name = strata.stem.removeprefix("strata-")
+    assert drawn == [("no", 8 / 30, name), ("yes", 0.8, name)]
 
 
 @pytest.mark.parametrize(
@@ -220,8 +222,8 @@ def test_validate_prints_agreement_disagreements_and_both_rates(folder: RunFolde
     label_units(folder, tmp_path, "Ben", errors=10)
     text = printed(tmp_path, "validate", folder.run_id, "tone.yaml", "--labels-needed", "0.3")
     lines = {line.split("  ")[0].strip(): line for line in text.splitlines()}
-    assert "36 units labeled by 2 readers: Ann, Ben" in text
-    assert "4 units with a tie left out; further readers can resolve ties" in text
+    assert "40 units labeled by 2 readers: Ann, Ben" in text
+    assert "4 units without a majority left out of the table of answers" in " ".join(text.split())
     for name in ("Cohen's kappa", "Krippendorff's alpha", "sensitivity (yes)", "specificity (no)",
                  "base rate of yes (people)", "ceiling: kappa of Ann and Ben"):  # fmt: skip
         assert name in lines
@@ -236,7 +238,7 @@ def test_validate_prints_agreement_disagreements_and_both_rates(folder: RunFolde
     assert cells == {("yes", "yes"): 8, ("yes", "no"): 2, ("no", "yes"): 2, ("no", "no"): 24}
     assert validation["rates"]["yes"]["uncorrected"] == 0.25
     record = read_validations(folder.path)["0123456789", data["question_sha256"]]
-    assert (record.labeled_units, record.readers, record.kappa) == (36, 2, validation["kappa"]["value"])
+    assert (record.labeled_units, record.readers, record.kappa) == (40, 2, validation["kappa"]["value"])
 
 
 def test_a_useless_model_and_the_difference_of_two_runs_are_stated(folder: RunFolder, tmp_path: Path) -> None:

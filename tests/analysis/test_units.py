@@ -10,6 +10,7 @@ import pytest
 from runner.analysis.analyzer import Analyzer, UnitKind, load_analyzer
 from runner.analysis.instructions import render_instructions, render_question
 from runner.analysis.units import Unit, list_units
+from runner.base.errors import SpecError
 from runner.results.folder import RunFolder
 from tests.support.hidden_passages import passages_spec
 from tests.support.listed_answers import answer_spec
@@ -51,6 +52,12 @@ def test_a_pair_is_a_message_and_the_last_one_of_another_agent(run: RunFolder) -
         first, second = unit.messages
         assert first.agent != second.agent == unit.agent
         assert [message.round for message in (*unit.context, *unit.messages)] == list(range(second.round + 1))
+
+
+def test_answers_with_a_single_number_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "flat.yaml").write_text('name: flat\nunit: game\nquestion: Why?\nvalues: {"yes": 1, "no": 1}\n')
+    with pytest.raises(SpecError, match="all answers have the same number"):
+        load_analyzer("flat.yaml", tmp_path)
 
 
 def test_no_text_of_a_game_can_end_its_tag(run: RunFolder) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from runner.analysis.scores import AnalysisName, find_analysis, find_validations
 from runner.analysis.validation_log import ValidationRecord, append_validations
 from runner.base.errors import RunError, UsageError
 from runner.cli.main import main
+from runner.results.comparison.analysis_metrics import AnalysisDifference
 from runner.results.comparison.assertions import parse_assertion
 from runner.results.comparison.comparison import Comparison, compare_systems
 from runner.results.folder import RunFolder
@@ -102,15 +103,17 @@ def test_datapoints_with_the_largest_differences_are_listed_instead_of_flips(
     assert "right in one" not in output
 
 
-def write_labels(run: Path, is_yes: Callable[[int], bool]) -> None:
+def write_labels(
+    run: Path, is_yes: Callable[[int], bool], answers: Sequence[str] = ("yes", "no"), limit: int | None = None
+) -> None:
     """Write a label for each unit that has an answer; `is_yes` gets the number of the unit."""
     (table,) = read_analyses(RunFolder(run))
     units = [result.unit_id for result in table.results if result.status == "answered"]
     write_lines(run / "labels" / "role_conformance-bbbbbbbbbb.jsonl", *(
-        {"unit_id": unit, "answer": "yes" if is_yes(number) else "no", "reader": "Ann", "time": "2026-01-01T00:00:00Z",
+        {"unit_id": unit, "answer": answers[not is_yes(number)], "reader": "Ann", "time": "2026-01-01T00:00:00Z",
          "analyzer": table.analyzer, "analyzer_sha256": table.analyzer_sha256,
          "question_sha256": table.question_sha256}
-        for number, unit in enumerate(units)
+        for number, unit in enumerate(units[:limit])
     ))  # fmt: skip
 
 
@@ -121,7 +124,7 @@ def test_labels_of_both_runs_give_a_corrected_difference_next_to_the_plain_one(
     (pair,) = compare(results).pairs
     assert pair.analysis is not None
     assert (pair.analysis.corrected, pair.analysis.reason) == (
-        None, "people have not labeled units of both; see nip-run label"
+        None, f"people have not labeled units of {results.find('second').run_id}; see nip-run label"
     )  # fmt: skip
     write_labels(results.find("second").path, lambda number: number < 12)
     found = [compare(results, metric).pairs[0].analysis for metric in (METRIC, f"{METRIC}=no")]
@@ -130,7 +133,7 @@ def test_labels_of_both_runs_give_a_corrected_difference_next_to_the_plain_one(
     assert yes_facts.corrected == pytest.approx(0.25)
     assert yes_facts.ci_low is not None
     assert yes_facts.ci_low < 0.25
-    assert (no_facts.corrected, no_facts.ci_high) == (-(yes_facts.corrected or 0), -yes_facts.ci_low)
+    assert (no_facts.corrected, no_facts.ci_high) == pytest.approx((-0.25, -yes_facts.ci_low))
     assert main(["compare", "first", "second", "--metric", METRIC, "--results", str(results.path)]) == 0
     assert "corrected difference over units: 0.250 [" in capsys.readouterr().out
 
@@ -162,12 +165,78 @@ def test_sql_has_labels_that_count_and_the_last_validations(
     assert "a line of labels has a wrong value" in capsys.readouterr().err
 
 
-def test_an_assertion_about_an_analysis_is_judged_by_the_interval_of_the_difference(
+def test_a_difference_uses_the_numbers_of_the_answers(results: Results) -> None:
+    first, second = results.find("first").path, results.find("second").path
+    numbers = {"answers": ["yes", "no"], "answer_values": [0, 1]}
+    units = [{**yes(is_yes), **numbers, "value": float(not is_yes)} for is_yes in (False, True)]
+    for run, count in ((first, 6), (second, 3)):  # no counts as 1, so that the second run has more
+        write_analysis(run, lambda number, _, count=count: [units[number < count]] * 2)  # type: ignore[misc]
+        write_labels(run, lambda number, count=count: number < 2 * count)  # type: ignore[misc]
+    (pair,) = compare(results).pairs
+    assert pair.analysis is not None
+    assert (pair.difference, pair.analysis.plain, pair.analysis.corrected) == pytest.approx((0.25, 0.25, 0.25))
+
+
+def test_the_difference_of_a_scale_is_corrected_too(results: Results) -> None:
+    for name, count in (("first", 3), ("second", 9)):
+        run = results.find(name).path
+        write_analysis(run, lambda number, _, count=count: [  # type: ignore[misc]
+            {"answer": "much", "value": 4.0} if number < count else {"answer": "none", "value": 0.0}] * 2)  # fmt: skip
+        write_labels(run, lambda number, count=count: number < 2 * count, ("much", "none"))  # type: ignore[misc]
+    (pair,) = compare(results).pairs
+    assert pair.analysis is not None
+    assert (pair.analysis.plain, pair.analysis.corrected) == pytest.approx((2.0, 2.0))
+
+
+def test_pooled_runs_need_labels_of_each_and_count_by_their_units(results: Results, tmp_path: Path) -> None:
+    run_spec(spec_file(tmp_path), results.path, "name=third", "protocol.max_message_rounds=4", "seed=1")
+    first, second, third = (results.find(name) for name in ("first", "second", "third"))
+    for run, size in ((first, 2), (second, 2), (third, 6)):
+        write_analysis(run.path, lambda number, _, size=size: [yes(number < 6)] * size)  # type: ignore[misc]
+    write_labels(first.path, lambda _: False)
+    write_labels(second.path, lambda _: True)
+    pooled = [["first"], ["second", "third"]]
+
+    def facts() -> AnalysisDifference | None:
+        return compare_systems(pooled, results, metric=METRIC, analyses=AnalysisScores()).pairs[0].analysis
+
+    unlabeled = facts()
+    assert unlabeled is not None
+    assert unlabeled.reason == f"people have not labeled units of {third.run_id}; see nip-run label"
+    write_labels(third.path, lambda _: False, limit=24)
+    labeled = facts()
+    assert labeled is not None
+    assert labeled.corrected == pytest.approx(24 / (24 + 72), abs=0.001)  # only the units of the second run are yes
+
+
+def test_without_labels_an_analysis_has_neither_test_nor_interval(results: Results) -> None:
+    (pair,) = compare(results).pairs
+    assert (pair.ci_low, pair.p, pair.detectable) == (None, None, None)
+    assert pair.verdict.startswith("no test: the instrument is not validated; second-")
+    (part, *_) = compare(results, by="label").slices
+    assert (part.ci_low, part.p) == (None, None)
+
+
+def test_an_assertion_about_an_analysis_is_judged_by_the_corrected_value(
     results: Results, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["compare", "first", "second", "--results", str(results.path), "--assert"]
-    assert main([*command, f"{METRIC} >= base - 0.02"]) == 0
-    assert main([*command, f"{METRIC}@{INSTRUMENT}=yes >= base + 0.99"]) == 1
+    assert main([*command, f"{METRIC} >= base - 0.02"]) == 5
+    output = capsys.readouterr().out
+    assert "cannot be decided: " in output
+    assert f"; not validated (instrument {INSTRUMENT})" in output
+    assert main([*command, f"{METRIC} <= 0.99"]) == 5
+    write_labels(results.find("first").path, lambda _: True)  # the model finds 3 of 24
+    write_labels(results.find("second").path, lambda _: False)  # the model finds 12 of 24
+    assert main([*command, f"{METRIC} >= base"]) == 1
+    output = capsys.readouterr().out
+    assert "corrected difference over units: -1.000 [" in output
+    assert f"not validated (instrument {INSTRUMENT})" in output
+    assert main([*command, f"{METRIC}@{INSTRUMENT}=yes <= base - 0.5"]) == 0
+    assert main(["compare", "second", "--results", str(results.path), "--assert", f"{METRIC} <= 0.4"]) == 0
+    output = capsys.readouterr().out
+    assert "holds: " in output
+    assert "corrected rate over units: 0.000 [0.000, " in output
     assert main([*command, "analysis:unknown >= base"]) == 2
     assert "has no analysis 'unknown'" in capsys.readouterr().err
 
@@ -226,7 +295,7 @@ def test_labels_without_numbers_need_an_answer(results: Results) -> None:
     write_analysis(second, lambda number, _: [{"answer": "error" if number % 2 else "none"}], "kind")
     with pytest.raises(UsageError, match=r"choose one: .*analysis:kind=none"):
         compare(results, "analysis:kind")
-    with pytest.raises(UsageError, match="no unit has the answer 'bluff'"):
+    with pytest.raises(UsageError, match="'bluff' is not an answer of the analyzer"):
         compare(results, "analysis:kind=bluff")
     (pair,) = compare(results, "analysis:kind=lie").pairs
     assert (pair.base_value, pair.other_value) == (0.5, 0.0)
@@ -294,6 +363,14 @@ def test_a_row_with_a_missing_or_wrong_value_is_an_error_that_names_it(
     write_analysis(folder.path, lambda *_: [{"group": "g", **columns}], "other")
     with pytest.raises(RunError, match=f"other-{INSTRUMENT}.parquet is damaged: .*{problem}"):
         read_analyses(folder)
+
+
+def test_a_possible_answer_that_no_unit_has_is_a_rate_of_zero(results: Results) -> None:
+    unit = {"answer": "calm", "answers": ["calm", "angry"]}
+    for name in ("first", "second"):
+        write_analysis(results.find(name).path, lambda *_: [unit], "mood")
+    (pair,) = compare(results, "analysis:mood=angry").pairs
+    assert (pair.base_value, pair.other_value) == (0.0, 0.0)
 
 
 def test_the_rate_gives_each_datapoint_the_same_weight(results: Results) -> None:

@@ -13,10 +13,11 @@ import pytest
 from runner.analysis.analyzer import Analyzer
 from runner.analysis.label_sample import _chance_of_count
 from runner.analysis.labels import Label
-from runner.analysis.results import AnalysisTable
+from runner.analysis.strata import Strata, find_strata, save_strata, table_strata
 from runner.analysis.validation import Validation, number_groups, rate_difference, validate
 from runner.analysis.validation_log import append_validations, read_validations, validation_record
 from runner.base.errors import RunError
+from runner.results.folder import RunFolder
 from tests.support.labels import label, labels_of, table_of, yes_no_analyzer
 
 TONE = yes_no_analyzer()
@@ -34,11 +35,9 @@ def noisy(truth: Sequence[str], answers: Sequence[str], error: float, seed: int)
     return [generator.choice(answers) if generator.random() < error else answer for answer in truth]
 
 
-def validated(
-    analyzer: Analyzer, model: Sequence[str | None], labels: Sequence[Label], *tables: AnalysisTable
-) -> Validation:
+def validated(analyzer: Analyzer, model: Sequence[str | None], labels: Sequence[Label], *strata: Strata) -> Validation:
     table = table_of(analyzer, model)
-    return validate(analyzer, table, labels, number_groups([table]), [table, *tables])
+    return validate(analyzer, table, labels, number_groups([table]), strata)
 
 
 @pytest.mark.parametrize("analyzer", [TONE, KINDS, SCALE], ids=["yes and no", "labels", "scale"])
@@ -69,8 +68,8 @@ def test_numbers_are_those_of_scikit_learn_and_krippendorff(analyzer: Analyzer) 
     (pair,) = readers.reader_agreements
     assert pair.kappa.value == pytest.approx(cohen_kappa_score(ann, ben), abs=1e-9)
     assert readers.labels.ties
-    agreed = [(a, m) for a, b, m in zip(ann, ben, model, strict=True) if a == b]
-    assert readers.kappa.value == pytest.approx(cohen_kappa_score(*zip(*agreed, strict=True)), abs=1e-9)
+    assert readers.kappa.value == pytest.approx(cohen_kappa_score(ann + ben, model + model), abs=1e-9)
+    assert readers.kappa.n == 120
 
 
 def test_the_alpha_of_three_readers_with_gaps_is_that_of_krippendorff() -> None:
@@ -97,8 +96,9 @@ def test_labels_that_were_drawn_by_answer_give_the_numbers_of_all_units() -> Non
     model = ["yes"] * 20 + ["no"] * 180
     truth = ["yes", "no"] * 10 + (["no"] * 9 + ["yes"]) * 18
     units = [*range(20), *range(20, 80)]  # all of one stratum, and a third of the other
-    drawn = [label(TONE, f"u{n}", truth[n], stratum=model[n], drawn=n, stratified_by="0123456789") for n in units]
-    result = validated(TONE, model, drawn)
+    drawn = [label(TONE, f"u{n}", truth[n], stratum=model[n], drawn=n) for n in units]
+    strata = table_strata(table_of(TONE, model))
+    result = validated(TONE, model, drawn, strata)
     assert result.raw.value == pytest.approx((10 + 162) / 200)
     assert {each.answer: each.recall.value for each in result.answers} == pytest.approx(
         {"yes": 10 / 28, "no": 162 / 172}
@@ -108,10 +108,49 @@ def test_labels_that_were_drawn_by_answer_give_the_numbers_of_all_units() -> Non
     assert result.rates["yes"].plain.value == pytest.approx(0.1)
     # The strata of one instrument also count for another one, whose answers differ.
     table = table_of(TONE, noisy(model, ("yes", "no"), 0.5, 1), "other")
-    other = validate(TONE, table, drawn, number_groups([table]), [table, table_of(TONE, model)])
+    other = validate(TONE, table, drawn, number_groups([table]), [strata])
     assert other.rates["yes"].labels_alone.value == pytest.approx(28 / 200)
-    with pytest.raises(RunError, match="0123456789, whose results are missing"):
-        validate(TONE, table, drawn, number_groups([table]), [table])
+
+
+def test_new_answers_of_an_instrument_do_not_change_the_strata_of_labels(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    old, new = table_of(TONE, ["yes"] * 20 + ["no"] * 180), table_of(TONE, ["no", "yes"] * 100)
+    name = save_strata(folder, old)
+    labels = [label(TONE, "u0", "yes", stratum="yes", stratified_by=name)]
+    (strata,) = find_strata(folder, labels, [new])
+    assert strata == table_strata(old) != table_strata(new)
+    (saved,) = (tmp_path / "labels").iterdir()
+    saved.unlink()
+    assert find_strata(folder, labels, [new, old]) == [strata]
+    with pytest.raises(RunError, match=f"restore labels/{saved.name}"):
+        find_strata(folder, labels, [new])
+    assert find_strata(folder, labels_of(TONE, ["yes"]), [new]) == []
+
+
+def test_readers_who_disagree_count_equally() -> None:
+    model = ["yes"] * 60 + ["no"] * 40
+    ann, ben = ["yes"] * 50 + ["no"] * 50, ["yes"] * 30 + ["no"] * 70
+    result = validated(TONE, model, labels_of(TONE, ann) + labels_of(TONE, ben, "Ben"))
+    rate = result.rates["yes"]
+    assert rate.labels_alone.value == rate.corrected.value == pytest.approx(0.4)
+    assert {each.answer: each.base_rate.value for each in result.answers} == pytest.approx({"yes": 0.4, "no": 0.6})
+    assert result.raw.value == pytest.approx((0.9 + 0.7) / 2)
+    assert result.raw.n == 100
+    assert {each.answer: each.recall.n for each in result.answers} == {"yes": 50, "no": 70}
+    assert (len(result.labels.ties), validation_record(result).labeled_units) == (20, 100)
+
+
+def test_a_unit_with_many_readers_does_not_count_more_than_others() -> None:
+    model, truth = ["yes", "no"] * 30, ["yes"] * 60
+    readers = [label(TONE, f"u{n}", truth[n], name) for n in range(60) for name in ("Ann", "Ben")[: 1 + n % 2]]
+    assert validated(TONE, model, readers).raw.value == pytest.approx(0.5)
+
+
+def test_labels_alone_of_a_plain_sample_have_the_interval_of_a_mean() -> None:
+    truth = sampled(("yes", "no"), 200, 1)
+    result = validated(TONE, noisy(truth, ("yes", "no"), 0.2, 2), labels_of(TONE, truth[:50]))
+    (yes,) = (each for each in result.answers if each.answer == "yes")
+    assert result.rates["yes"].labels_alone.interval == pytest.approx(yes.base_rate.interval)
 
 
 def test_without_enough_labels_there_is_no_interval_but_a_reason() -> None:
@@ -206,7 +245,7 @@ def test_runs_are_compared_by_corrected_rates() -> None:
     tables = [table_of(TONE, noisy(truth, ("yes", "no"), 0.3, 5), run_id=f"run{n}") for n, truth in enumerate(truths)]
     labels = [labels_of(TONE, truth) for truth in truths]
     groups = number_groups(tables)
-    first, second = (validate(TONE, t, one, groups, [t]) for t, one in zip(tables, labels, strict=True))
+    first, second = (validate(TONE, t, one, groups) for t, one in zip(tables, labels, strict=True))
     difference = rate_difference(first, second, "yes")
     assert difference.value == pytest.approx(0.3)
     assert difference.interval

@@ -36,6 +36,12 @@ def write_analysis(
         for number, game in enumerate(games)
         for place, unit in enumerate(answers(number, game))
     ]  # fmt: skip
+    values = {str(row["answer"]): row["value"] for row in rows if row["status"] == "answered"}
+    values = {"yes": 1.0, "no": 0.0} if set(values) <= {"yes", "no"} else values
+    if len(values) < 2:
+        values["other"] = None if None in values.values() else 0.0
+    defined = {"answers": list(values), "answer_values": None if None in values.values() else list(values.values())}
+    rows = [{**row, **{name: row[name] or value for name, value in defined.items()}} for row in rows]
     target = run / ANALYSES / f"{name}-{instrument}.parquet"
     target.parent.mkdir(exist_ok=True)
     with TemporaryDirectory() as folder:

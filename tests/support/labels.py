@@ -48,5 +48,6 @@ def table_of(
     values = {
         "run_id": "tiny", "analyzer": analyzer.name, "analyzer_sha256": analyzer.sha256,
         "question_sha256": analyzer.question_sha256, "instrument": instrument, "analysis_run_id": None,
+        "answers": analyzer.file.answers, "answer_values": analyzer.answer_values,
     }  # fmt: skip
     return AnalysisTable(**{**values, **fields}, results=results)

@@ -112,6 +112,7 @@ def _applicable_units(folder: RunFolder, file: LabelFile, args: argparse.Namespa
 def _serve(folder: RunFolder, file: LabelFile, units: Mapping[str, Unit], args: argparse.Namespace) -> int:
     """Serve the page until Ctrl-C."""
     from runner.analysis.label_queue import LabelQueue, unit_question
+    from runner.analysis.strata import save_strata
     from runner.pages.live.label_page import LabelPage
     from runner.pages.live.server import PageServer
     from runner.runs.execution.process import sigterm_as_keyboard_interrupt
@@ -119,7 +120,7 @@ def _serve(folder: RunFolder, file: LabelFile, units: Mapping[str, Unit], args: 
     table, sample = _sample(folder, file, units, args)
     queue = LabelQueue(
         file, sample, lambda unit_id: unit_question(file.analyzer, units[unit_id]),
-        stratified_by=None if table is None else table.instrument, readers=args.readers,
+        stratified_by=None if table is None else save_strata(folder, table), readers=args.readers,
     )  # fmt: skip
     file.current()  # report a damaged file before readers start
     server = PageServer(LabelPage(queue, f"Label: {file.analyzer.name}"), args.port)
@@ -140,6 +141,7 @@ def _sample(
 ) -> tuple[AnalysisTable | None, list[SampledUnit]]:
     """Return the units to label, and the results whose answers are their strata."""
     from runner.analysis.label_sample import sample_units
+    from runner.analysis.strata import table_strata
 
     if args.units is not None and args.units < 1:
         raise UsageError(f"--units {args.units}: the number of units must be 1 or more")
@@ -148,8 +150,8 @@ def _sample(
     if args.units is None:
         raise UsageError("--stratify chooses some of the units; add --units N")
     table = _find_table(folder, file, args)
-    answers = {result.unit_id: result.answer or "" for result in table.results}
-    return table, sample_units({unit_id: answers.get(unit_id, "") for unit_id in units}, args.seed, args.units)
+    strata = table_strata(table)
+    return table, sample_units({unit_id: strata.get(unit_id, "") for unit_id in units}, args.seed, args.units)
 
 
 def _find_table(folder: RunFolder, file: LabelFile, args: argparse.Namespace) -> AnalysisTable:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from runner.analysis.analyzer import Analyzer
     from runner.analysis.labels import Label
     from runner.analysis.results import AnalysisTable
+    from runner.analysis.strata import Strata
     from runner.analysis.validation import Validation
     from runner.results.folder import RunFolder
     from runner.statistics.clustered_means import Quantity
@@ -50,8 +51,8 @@ class _LabeledRun(NamedTuple):
     """The chosen results that answer the analyzer's question."""
     other_questions: Sequence[AnalysisTable]
     labels: Sequence[Label]
-    all_tables: Sequence[AnalysisTable]
-    """The results of all analyses of the run; their answers may be the strata of labels."""
+    strata: Sequence[Strata]
+    """The strata from which labels were drawn."""
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -74,7 +75,7 @@ def execute(args: argparse.Namespace) -> int:
     runs = [_load_run(folder, analyzer, args) for folder in folders.values()]
     groups = number_groups(table for run in runs for table in run.tables)
     validations = {
-        run.folder.run_id: [validate(analyzer, table, run.labels, groups, run.all_tables) for table in run.tables]
+        run.folder.run_id: [validate(analyzer, table, run.labels, groups, run.strata) for table in run.tables]
         for run in runs
     }
     for run in runs:
@@ -114,6 +115,7 @@ def _check_width(analyzer: Analyzer, width: float) -> None:
 def _load_run(folder: RunFolder, analyzer: Analyzer, args: argparse.Namespace) -> _LabeledRun:
     from runner.analysis.labels import LabelFile
     from runner.analysis.results import read_analyses
+    from runner.analysis.strata import find_strata
 
     tables, instrument = read_analyses(folder), args.instrument
     matches = [t for t in tables if t.analyzer == analyzer.name and t.instrument.startswith(instrument or "")]
@@ -125,7 +127,8 @@ def _load_run(folder: RunFolder, analyzer: Analyzer, args: argparse.Namespace) -
         raise UsageError(f"there are no results of {subject}{listed}. " + ("" if listed else f"First run {command}"))
     same = [table for table in matches if table.question_sha256 == analyzer.question_sha256]
     others = [table for table in matches if table.question_sha256 != analyzer.question_sha256]
-    return _LabeledRun(folder, same, others, LabelFile(folder.path, analyzer).current(), tables)
+    labels = LabelFile(folder.path, analyzer).current()
+    return _LabeledRun(folder, same, others, labels, find_strata(folder, labels, tables))
 
 
 class _Difference(NamedTuple):

@@ -62,10 +62,10 @@ def print_validation(validation: Validation, analyzer: str, width: float | None)
 def _print_labels(validation: Validation, analyzer: str) -> None:
     labels = validation.labels
     names = comma_join(labels.readers)
-    say(f"{counted(len(labels.answers), 'unit')} labeled by {counted(len(labels.readers), 'reader')}: {names}")
+    say(f"{counted(labels.units, 'unit')} labeled by {counted(len(labels.readers), 'reader')}: {names}")
     if len(labels.readers) > 1:
-        advice = "; further readers can resolve ties" if labels.ties else ""
-        say(f"the majority of readers counts; {counted(len(labels.ties), 'unit')} with a tie left out{advice}")
+        ties = counted(len(labels.ties), "unit")
+        say_wrapped(f"all readers of a unit count equally; {ties} without a majority left out of the table of answers")
     if validation.unknown_units:
         say(f"{counted(validation.unknown_units, 'labeled unit')} left out, because the analysis lacks them")
     if validation.undrawn_units:
@@ -183,7 +183,7 @@ def to_json(validation: Validation, width: float | None) -> dict[str, Any]:
         "useless": validation.is_useless,
         "units": validation.units,
         "unanswered": validation.unanswered,
-        "labeled_units": len(labels.answers),
+        "labeled_units": labels.units,
         "ties": labels.ties,
         "unknown_units": validation.unknown_units,
         "undrawn_units": validation.undrawn_units,

@@ -40,7 +40,8 @@ def _row(table: AnalysisTable, validation: str) -> AnalysisRow:
     rate, answers = numbers.rate(), Counter(result.answer for result in table.results if result.answer is not None)
     rates: tuple[tuple[str, str], ...]
     if rate.value is not None:
-        rates = (("share of yes" if numbers.is_share else "mean", decimal(rate.value)),)
+        counted = [answer for answer, value in (numbers.numbers or {}).items() if value == 1]
+        rates = ((f"share of {' or '.join(counted)}" if numbers.is_share else "mean", decimal(rate.value)),)
     else:
         rates = tuple((answer, decimal(RunAnalysis(
             table.analyzer, answer, table.instrument, {table.run_id: table}

@@ -47,37 +47,49 @@ def analysis_metric(
 
 @dataclass(frozen=True)
 class AnalysisDifference:
-    """The instrument that measured two systems, and their difference after a correction by labels of people."""
+    """The instrument that measured systems, and a rate or difference after a correction by labels of people."""
 
     instrument: str
     is_share: bool
     validation: str | None
     """The recorded validation of the instrument, in words; None if it was not validated."""
     plain: float | None = None
-    """The uncorrected difference over all units, which `corrected` corrects."""
+    """The uncorrected value over all units, which `corrected` corrects."""
     corrected: float | None = None
-    """The difference over all units by PPI++; None without enough labels."""
+    """The value over all units by PPI++; None without enough labels."""
     ci_low: float | None = None
     ci_high: float | None = None
     labels: int = 0
-    """The number of labels of both systems."""
+    """The number of labels of the systems."""
     reason: str | None = None
-    """The reason why there is no corrected difference."""
+    """The reason why there is no corrected value."""
+    quantity: str = "difference"
+    """`difference` of two systems, or `rate` or `mean` of one."""
+
+    @property
+    def is_validated(self) -> bool:
+        """Whether labels of people say how far the plain value can be trusted."""
+        return self.validation is not None or self.corrected is not None
+
+    @property
+    def trust(self) -> str:
+        """The instrument and its validation in words."""
+        return f"{self.validation or 'not validated'} (instrument {self.instrument})"
 
     @property
     def status(self) -> str:
         """The warning that belongs next to the plain difference."""
-        return f"uncorrected; {self.validation or 'not validated'} (instrument {self.instrument})"
+        return f"uncorrected; {self.trust}"
 
     def describe_correction(self) -> str:
-        """Return the corrected difference in words, or why there is none."""
+        """Return the corrected value in words, or why there is none."""
         if self.corrected is None:
-            return f"no corrected difference: {self.reason}"
+            return f"no corrected {self.quantity}: {self.reason}"
         value = with_interval(self.corrected, self.ci_low, self.ci_high)
         plain = with_interval(self.plain, None, None)
         return (
-            f"corrected difference over units: {value} (95 % CI, PPI++ with {counted(self.labels, 'label')}); plain "
-            f"difference over units: {plain}"
+            f"corrected {self.quantity} over units: {value} (95 % CI, PPI++ with {counted(self.labels, 'label')}); "
+            f"plain {self.quantity} over units: {plain}"
         )
 
 
@@ -97,3 +109,6 @@ class AnalysisReader(Protocol):
 
     def difference(self, name: str, base: Sequence[RunFolder], other: Sequence[RunFolder]) -> AnalysisDifference:
         """Return the facts about the difference between two systems, given the runs of each. Raises as `metric`."""
+
+    def rate(self, name: str, folders: Sequence[RunFolder]) -> AnalysisDifference:
+        """Return the facts about the rate of one system, given its runs. Raises as `metric`."""

@@ -159,6 +159,21 @@ class AssertedComparison:
     ci_low: float | None
     ci_high: float | None
     held: AssertionResult
+    analysis: AnalysisDifference | None = None
+    """The corrected value, which is the one that is judged, if the metric is one of an analysis."""
+
+    def with_analysis(self, assertion: Assertion, analysis: AnalysisDifference | None) -> AssertedComparison:
+        """Return the result for the corrected value, which cannot be decided without one; None: no change.
+
+        It has no interval, either, if the plain value has none because the systems are not independent samples.
+        """
+        if analysis is None:
+            return self
+        corrected = self if analysis.corrected is None else replace(self, value=analysis.corrected)
+        ends = (None, None) if self.ci_low is None else (analysis.ci_low, analysis.ci_high)
+        return replace(
+            corrected, ci_low=ends[0], ci_high=ends[1], held=assertion.judge(*ends), analysis=analysis
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)
@@ -410,7 +425,7 @@ class _Comparer:
             row = replace(row, equivalence=result.equivalence, agreement=agreement_of_judges(base, other))
             if not is_stopped:
                 row = self._with_further_tests(row, measure, base, matched)
-        return row, result
+        return _without_unvalidated_interval(row, measure, result), result
 
     def _test_unpaired(self, measure: Metric, base: System, other: System, *, stopped: bool) -> PairedTest:
         """Return the test of two systems that share no datapoint. If a run was stopped, it has only the difference."""
@@ -452,7 +467,8 @@ class _Comparer:
                 row = replace(
                     row, analysis=overall.analysis, slice=value, equivalence=result.equivalence if is_tested else None
                 )
-                yield row if is_tested else _without_test(row, overall.verdict.partition(":")[0]), result
+                row = row if is_tested else _without_test(row, overall.verdict.partition(":")[0])
+                yield _without_unvalidated_interval(row, measure, result), result
 
     def _judge(
         self, assertion: Assertion, system_pairs: Sequence[tuple[System, System]]
@@ -464,13 +480,17 @@ class _Comparer:
                 ends = (row.ci_low, row.ci_high)
                 yield AssertedComparison(
                     assertion.text, other.name, base.name, row.difference, *ends, assertion.judge(*ends)
-                )
+                ).with_analysis(assertion, row.analysis)
             return
         for system in self.systems:
             measure = self._common_metric(assertion.metric, system)
             sample = sample_by_group(measure, self.reader.points(system, measure))
             ends = _own_interval(system, measure, sample.interval)
-            yield AssertedComparison(assertion.text, system.name, None, sample.mean, *ends, assertion.judge(*ends))
+            analyses = self.reader.analyses if measure.source is Source.ANALYSES else None
+            rate = None if analyses is None else analyses.rate(assertion.metric, system.runs)
+            yield AssertedComparison(
+                assertion.text, system.name, None, sample.mean, *ends, assertion.judge(*ends)
+            ).with_analysis(assertion, rate)
 
 
 OTHER_TASK = "not the same task, so boards do not rank them together: "
@@ -540,6 +560,17 @@ def _without_test(row: SystemComparison, verdict: str) -> SystemComparison:
         row, p=None, p_corrected=None, exact=False, mid_p_mcnemar=None, detectable=None, verdict=verdict,
         ci_low_corrected=None, ci_high_corrected=None,
     )  # fmt: skip
+
+
+def _without_unvalidated_interval(row: SystemComparison, measure: Metric, test: PairedTest) -> SystemComparison:
+    """Return the row without test and intervals if its analysis was not validated, since errors may be the cause."""
+    if row.analysis is None or row.analysis.is_validated:
+        return row
+    value = difference_in_words(measure, row.base, row.other, drop_error(test.difference))
+    return _without_test(
+        replace(row, stderr=None, ci_low=None, ci_high=None, equivalence=None, gap_recovered=None),
+        row.verdict if row.remark is not None else f"no test: the instrument is not validated; {value}",
+    )
 
 
 def _comparison_row(measure: Metric, base: str, other: str, test: PairedTest) -> SystemComparison:

@@ -579,6 +579,8 @@ RECORD_COMMENTS: Mapping[str, Mapping[str, str]] = {
         "reason": "the reason for the answer, or why there is none",
         "spans": "parts of messages: agent, channel, round, start, end; for quotations also is_exact and the source",
         "votes": "the answer of each vote; NULL: the model was asked once",
+        "answers": "all possible answers",
+        "answer_values": "the number of each possible answer; NULL: the answers are labels",
     },
     "analyzed_rollouts": {
         "run_id": "this column and all columns of `rollouts`, then:",
