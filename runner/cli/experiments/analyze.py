@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from runner.base.errors import UsageError
-from runner.base.text import comma_join, did_you_mean, list_some, shortened
+from runner.base.text import comma_join, decimal, did_you_mean, list_some, shortened
 from runner.cli.arguments import RUN_HELP, add_trust_options
 from runner.cli.experiments.question_page import add_page_options
 from runner.cli.startup import load_scipy_with_one_thread
@@ -200,6 +200,6 @@ def _print_notes(rates: Sequence[AnalysisRates], validations: Mapping[str, str])
 def _row(rate: AnalysisRates) -> tuple[str, ...]:
     counts = [str(rate.statuses.get(status, 0)) for status in ("no_answer", "not_applicable", "failed")]
     answers = ", ".join(f"{shortened(answer, MAX_ANSWER)}: {count}" for answer, count in rate.answers.items())
-    mean = "-" if rate.mean is None else f"{rate.mean:.3f}"
+    mean = decimal(rate.mean)
     models = comma_join(rate.models) or "-"
     return rate.run_id, rate.analyzer, rate.instrument, models, str(rate.applicable), mean, answers or "-", *counts
