@@ -51,4 +51,5 @@ def find_strata(folder: RunFolder, labels: Iterable[Label], tables: Sequence[Ana
 
 
 def _name(table: AnalysisTable) -> str:
-    return f"{table.instrument}-{tagged_hash('strata', table_strata(table))[:10]}"
+    # Only the answers in order, since a release may have other ids of rollouts, and so of units.
+    return f"{table.instrument}-{tagged_hash('strata', list(table_strata(table).values()))[:10]}"

@@ -122,6 +122,8 @@ def test_new_answers_of_an_instrument_do_not_change_the_strata_of_labels(tmp_pat
     (saved,) = (tmp_path / "labels").iterdir()
     saved.unlink()
     assert find_strata(folder, labels, [new, old]) == [strata]
+    renamed = replace(old, results=tuple(replace(each, unit_id=f"n{each.unit_id}") for each in old.results))
+    assert find_strata(folder, labels, [new, renamed]) == [table_strata(renamed)]  # as in a release with new ids
     with pytest.raises(RunError, match=f"restore labels/{saved.name}"):
         find_strata(folder, labels, [new])
     assert find_strata(folder, labels_of(TONE, ["yes"]), [new]) == []
