@@ -58,10 +58,10 @@ def rows_of_sample(
         by_unit.setdefault(label.unit_id, []).append(label)
     rows = []
     for unit in sample:
-        given = by_unit.get(unit.unit_id, [])
-        missing = [name for name in readers if name not in {label.reader for label in given}]
-        empty = missing if readers or given else [""]
-        rows += given + [
+        existing = by_unit.get(unit.unit_id, [])
+        missing = [name for name in readers if name not in {label.reader for label in existing}]
+        empty = missing if readers or existing else [""]
+        rows += existing + [
             Label(
                 unit.unit_id, None, name, "", analyzer.name, analyzer.sha256, analyzer.question_sha256, None,
                 unit.stratum, unit.position, stratified_by, unit.probability,

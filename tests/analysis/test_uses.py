@@ -112,7 +112,7 @@ def write_labels(
     write_lines(run / "labels" / "role_conformance-bbbbbbbbbb.jsonl", *(
         {"unit_id": unit, "answer": answers[not is_yes(number)], "reader": "Ann", "time": "2026-01-01T00:00:00Z",
          "analyzer": table.analyzer, "analyzer_sha256": table.analyzer_sha256,
-         "question_sha256": table.question_sha256}
+         "question_sha256": table.question_sha256, "drawn": number}
         for number, unit in enumerate(units[:limit])
     ))  # fmt: skip
 
