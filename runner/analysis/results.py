@@ -95,7 +95,7 @@ class AnalysisTable:
 
 _TABLE_FIELDS = tuple(field.name for field in fields(AnalysisTable) if field.name != "results")
 _REQUIRED = (
-    *(name for name in _TABLE_FIELDS if name != "analysis_run_id"),
+    *(name for name in _TABLE_FIELDS if name not in ("analysis_run_id", "answer_values")),
     "unit_id", "rollout_id", "datapoint_id", "group", "status", "model",
 )  # fmt: skip
 _SPAN_TYPES = {
