@@ -40,7 +40,7 @@ def simulate(seed: int) -> Validation:
     old, new = (table_of(TONE, [model_answer(unit) for unit in range(UNITS)]) for _ in range(2))
     strata = table_strata(old)
     labels = [
-        label(TONE, drawn.unit_id, read(int(drawn.unit_id[1:])), reader)
+        label(TONE, drawn.unit_id, read(int(drawn.unit_id[1:])), reader, stratum=drawn.stratum, drawn=drawn.position)
         for drawn in sample_units(strata, str(seed), LABELS)
         for reader in ("Ann", "Ben")
     ]
