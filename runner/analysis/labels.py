@@ -57,7 +57,7 @@ class LabelFile:
         """`run` is the folder of the run."""
         self.analyzer = analyzer
         stem = f"{analyzer.name}-{analyzer.question_sha256[:10]}"
-        *self._published, self.path = (folder / f"{stem}.jsonl" for folder in _label_folders(run))
+        *self._published, self.path = (folder / f"{stem}.jsonl" for folder in label_folders(run))
         self._file = LineFile(self.path, self.path.with_name(f".{stem}.lock"), f"{self.path.name} of run {run.name}")
 
     def current(self) -> list[Label]:
@@ -99,12 +99,12 @@ def read_labels(run: Path) -> dict[Path, list[Label]]:
     Raises:
         RunError: a file cannot be read, or a complete line is not a label.
     """
-    folders = _label_folders(run)
+    folders = label_folders(run)
     names = sorted({path.name for folder in folders for path in folder.glob("*.jsonl")})
     return {folders[-1] / name: _current_labels(_parse_files([folder / name for folder in folders])) for name in names}
 
 
-def _label_folders(run: Path) -> list[Path]:
+def label_folders(run: Path) -> list[Path]:
     """Return the folders with labels: for a fetched release also that of the published labels, which comes first."""
     return list(dict.fromkeys(folder / LABELS for folder in (run, RunFolder(run).additions.path)))
 

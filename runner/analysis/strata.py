@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from runner.analysis.labels import LABELS, Label
+from runner.analysis.labels import LABELS, Label, label_folders
 from runner.analysis.results import AnalysisTable
 from runner.base.errors import RunError
 from runner.base.hashing import canonical, tagged_hash
@@ -28,7 +28,7 @@ def table_strata(table: AnalysisTable) -> Strata:
 def save_strata(folder: RunFolder, table: AnalysisTable) -> str:
     """Save the strata by the answers of a table in its run's folder, and return their name."""
     name, strata = _name(table), table_strata(table)
-    atomic_write(folder.make(LABELS) / f"strata-{name}.json", canonical(strata))
+    atomic_write(folder.additions.make(LABELS) / f"strata-{name}.json", canonical(strata))
     return name
 
 
@@ -40,7 +40,8 @@ def find_strata(folder: RunFolder, labels: Iterable[Label], tables: Sequence[Ana
     """
     names = sorted({label.stratified_by for label in labels if label.stratified_by is not None})
     current = {_name(table): table for table in tables} if names else {}
-    saved = {path.stem.removeprefix("strata-"): path for path in (folder.path / LABELS).glob("strata-*.json")}
+    paths = [path for labels_folder in label_folders(folder.path) for path in labels_folder.glob("strata-*.json")]
+    saved = {path.stem.removeprefix("strata-"): path for path in paths}
     if missing := [name for name in names if name not in current and name not in saved]:
         files = comma_join(f"{LABELS}/strata-{name}.json" for name in missing)
         raise RunError(

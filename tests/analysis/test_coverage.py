@@ -40,8 +40,8 @@ def simulate(seed: int) -> Validation:
     old, new = (table_of(TONE, [model_answer(unit) for unit in range(UNITS)]) for _ in range(2))
     strata = table_strata(old)
     labels = [
-        label(TONE, drawn.unit_id, read(int(drawn.unit_id[1:])), reader, drawn=number)
-        for number, drawn in enumerate(sample_units(strata, str(seed), LABELS))
+        label(TONE, drawn.unit_id, read(int(drawn.unit_id[1:])), reader, stratum=drawn.stratum, drawn=drawn.position)
+        for drawn in sample_units(strata, str(seed), LABELS)
         for reader in ("Ann", "Ben")
     ]
     return validate(TONE, new, labels, number_groups([new]), [strata])

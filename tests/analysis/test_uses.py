@@ -104,7 +104,7 @@ def test_datapoints_with_the_largest_differences_are_listed_instead_of_flips(
 
 
 def write_labels(
-    run: Path, is_yes: Callable[[int], bool], answers: Sequence[str] = ("yes", "no"), limit: int | None = None
+    run: Path, is_yes: Callable[[int], bool], answers: Sequence[str] = ("yes", "no"), step: int = 1
 ) -> None:
     """Write a label for each unit that has an answer; `is_yes` gets the number of the unit."""
     (table,) = read_analyses(RunFolder(run))
@@ -112,8 +112,8 @@ def write_labels(
     write_lines(run / "labels" / "role_conformance-bbbbbbbbbb.jsonl", *(
         {"unit_id": unit, "answer": answers[not is_yes(number)], "reader": "Ann", "time": "2026-01-01T00:00:00Z",
          "analyzer": table.analyzer, "analyzer_sha256": table.analyzer_sha256,
-         "question_sha256": table.question_sha256, "drawn": number}
-        for number, unit in enumerate(units[:limit])
+         "question_sha256": table.question_sha256}
+        for number, unit in list(enumerate(units))[::step]
     ))  # fmt: skip
 
 
@@ -203,7 +203,7 @@ def test_pooled_runs_need_labels_of_each_and_count_by_their_units(results: Resul
     unlabeled = facts()
     assert unlabeled is not None
     assert unlabeled.reason == f"people have not labeled units of {third.run_id}; see nip-run label"
-    write_labels(third.path, lambda _: False, limit=24)
+    write_labels(third.path, lambda _: False, step=3)
     labeled = facts()
     assert labeled is not None
     assert labeled.corrected == pytest.approx(24 / (24 + 72), abs=0.001)  # only the units of the second run are yes
