@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 
@@ -137,8 +138,13 @@ def _parse_row(
     """Return the label in a row; None without target and reader."""
 
     def number(name: str) -> float | None:
-        return float(cells[name]) if cells.get(name) else None
+        value = float(cells[name]) if cells.get(name) else None
+        if value is not None and not math.isfinite(value):
+            raise UsageError(f"`{name}` is {cells[name]}, which is not a finite number")
+        return value
 
+    if missing := [name for name in _SCOUT.values() if name not in cells]:
+        raise UsageError(f"the row has no cell {comma_join(missing)}; it may lack a comma or a quotation mark")
     unit_id, question = _unescape(cells["id"], unit_ids), cells.get("question_sha256")
     if unit_id not in unit_ids:
         raise UsageError(f"the run has no unit {unit_id!r}, or the question does not apply to it")

@@ -17,7 +17,7 @@ from runner.analysis.results import AnalysisTable, UnitResult, analysis_files, r
 from runner.analysis.validation_log import VALIDATIONS, ValidationRecord, read_validations
 from runner.base.errors import UsageError
 from runner.base.text import comma_join, counted, did_you_mean, with_interval
-from runner.results.comparison.analysis_metrics import ANALYSIS_PREFIX
+from runner.results.comparison.analysis_metrics import ANALYSIS_PREFIX, NO_BETTER
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.table_columns import ANALYSES
@@ -223,6 +223,4 @@ def _describe(record: ValidationRecord) -> str:
     kappa = with_interval(record.kappa, record.kappa_low, record.kappa_high)
     if record.kappa_low is not None and record.kappa_low > 0:
         return f"validated with {labels}: kappa {kappa}"
-    return (
-        f"validated on {record.run_id}: no better than chance (kappa {kappa}, {counted(record.labeled_units, 'label')})"
-    )
+    return f"validated on {record.run_id}: {NO_BETTER} (kappa {kappa}, {counted(record.labeled_units, 'label')})"

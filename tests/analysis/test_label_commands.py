@@ -117,6 +117,19 @@ def test_a_sample_is_exported_filled_in_and_imported_as_drawn(folder: RunFolder,
     assert printed(tmp_path, *sample, "--readers", "Ann", "Ben") == "sample.csv: 16 labels, 32 rows to fill in\n"
 
 
+def test_a_stratified_sample_that_was_labeled_elsewhere_is_validated(folder: RunFolder, tmp_path: Path) -> None:
+    sample = ("label", "last", "tone.yaml", "--units", "24", "--stratify", "--export", "sample.csv")
+    printed(tmp_path, *sample)
+    rows = list(csv.DictReader((tmp_path / "sample.csv").read_text().splitlines(keepends=True)))
+    assert {row["stratum"] for row in rows} == {"yes", "no"}
+    with (tmp_path / "sample.csv").open("w") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows({**row, "target": "true" if number % 3 else "false"} for number, row in enumerate(rows))
+    printed(tmp_path, "label", "last", "tone.yaml", "--import", "sample.csv", "--readers", "Ann")
+    assert "24 units" in printed(tmp_path, "validate", "last", "tone.yaml")
+
+
 def test_an_import_neither_changes_nor_deletes_labels_unless_asked(folder: RunFolder, tmp_path: Path) -> None:
     label_units(folder, tmp_path, "Ann")
     labels = LabelFile(folder.path, load_analyzer("tone.yaml", tmp_path))

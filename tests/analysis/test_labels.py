@@ -132,6 +132,10 @@ def test_all_wrong_rows_are_reported_with_their_lines() -> None:
         assert reason in line
     with pytest.raises(UsageError, match="no column target"):
         labels_from_csv("id,label_x\nu0,true\n", TONE, UNITS, "Ann")
+    with pytest.raises(UsageError, match=r"line 2: the row has no cell target"):
+        labels_from_csv("id,target\nu0\n", TONE, UNITS, "Ann")
+    with pytest.raises(UsageError, match="`drawn` is inf, which is not a finite number"):
+        labels_from_csv("id,target,drawn\nu0,yes,inf\n", TONE, UNITS, "Ann")
 
 
 def test_repeated_errors_are_one_line_and_two_targets_of_a_reader_are_an_error() -> None:

@@ -222,10 +222,12 @@ def _sample_rows(
     """Return the rows of a sample to fill in, and the texts of its units."""
     from runner.analysis.label_csv import rows_of_sample, unit_text
     from runner.analysis.label_queue import unit_question
+    from runner.analysis.strata import save_strata
 
     units = _applicable_units(folder, file, args)
     table, sample = _sample(folder, file, units, args)
-    rows = rows_of_sample(sample, labels, file.analyzer, args.readers, None if table is None else table.instrument)
+    stratified_by = None if table is None else save_strata(folder, table)
+    rows = rows_of_sample(sample, labels, file.analyzer, args.readers, stratified_by)
     return rows, {row.unit_id: unit_text(unit_question(file.analyzer, units[row.unit_id])) for row in rows}
 
 

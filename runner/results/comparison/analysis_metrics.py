@@ -45,6 +45,10 @@ def analysis_metric(
     )
 
 
+NO_BETTER = "no better than chance"
+"""The words of a validation whose instrument does not agree with people more than chance would."""
+
+
 @dataclass(frozen=True)
 class AnalysisDifference:
     """The instrument that measured systems, and a rate or difference after a correction by labels of people."""
@@ -69,7 +73,7 @@ class AnalysisDifference:
     @property
     def is_validated(self) -> bool:
         """Whether labels of people say how far the plain value can be trusted."""
-        return self.validation is not None or self.corrected is not None
+        return self.corrected is not None or (self.validation is not None and NO_BETTER not in self.validation)
 
     @property
     def trust(self) -> str:

@@ -599,7 +599,7 @@ RECORD_COMMENTS: Mapping[str, Mapping[str, str]] = {
         "time": "time in UTC",
         "seconds": "the time that the answer took; NULL: imported",
         "stratum": "the answer of a model by which the unit was drawn; NULL: drawn from all units",
-        "stratified_by": "the instrument that gave this answer",
+        "stratified_by": "the instrument that gave this answer, and the start of the hash of its answers",
         "drawn": "position in the random order of units, from 0; NULL: imported",
         "probability": "probability of drawing the unit; NULL: unknown",
     },
@@ -613,7 +613,7 @@ RECORD_COMMENTS: Mapping[str, Mapping[str, str]] = {
         "kappa": "Cohen's kappa of the instrument and people; NULL: undefined",
         "kappa_low": "lower end of its 95 % interval",
         "kappa_high": "upper end of its 95 % interval",
-        "alpha": "Krippendorff's alpha of the people; NULL: unknown",
+        "alpha": "Krippendorff's alpha of the instrument and people; NULL: unknown",
         "time": "time in UTC",
     },
     "notes": {
