@@ -323,6 +323,7 @@ def test_the_leaderboard_and_a_sweep_have_a_column_only_if_it_is_requested(
     assert main(["leaderboard", "--results", str(results.path), "--metric", "recall"]) == 2
 
 
+@pytest.mark.full
 def test_the_table_of_a_sweep_has_the_rate_of_an_analysis(
     results: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -90,7 +90,7 @@ def test_seeds_of_one_game_are_pooled_as_the_board_pools_them(results: Path, tmp
     assert (lone["system"], lone["n"]) == ("solo_verifier", "8")
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_runs_about_other_datapoints_are_not_pooled_as_seeds(tmp_path: Path) -> None:
     run_spec(SPECS / "quickstart.yaml", tmp_path, "dataset.limit=2", "seed=0")
     run_spec(SPECS / "quickstart.yaml", tmp_path, "dataset.limit=2", "seed=1")
@@ -180,7 +180,7 @@ def test_wrong_usage_is_told(
     assert says in capsys.readouterr().err.replace("\n", " ")
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_the_differences_of_two_runs_are_those_of_compare(
     results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

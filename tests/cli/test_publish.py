@@ -369,7 +369,7 @@ def test_a_first_publish_needs_no_git_and_is_pinned_once_a_pushed_commit_has_the
     assert (row["release"], row["marks"]) == (f"run/acme/{name}@2", [])
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_files_of_a_public_repository_that_are_not_pushed_stop_a_publish_without_force(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=3)
     commit_and_push(tmp_path)

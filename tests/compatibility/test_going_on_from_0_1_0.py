@@ -236,7 +236,7 @@ def same_as_there(run: Path, there: Path, addresses: dict[str, str]) -> None:
 # A training run that waits
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_a_training_run_goes_on_with_identical_files(folder: Path) -> None:
     """Two models are named; the other group's are made by a command."""
     begun = {path.name for path in (folder / "results" / "runs").iterdir()}

@@ -95,6 +95,7 @@ def test_the_p_value_of_pairs_is_that_of_a_sign_flip_test() -> None:
     assert p == pytest.approx(sign_flip([float(d) for d in ranks[1::2] - ranks[::2]]).p, abs=0.015)
 
 
+@pytest.mark.full
 def test_ratings_by_words_are_about_as_good_as_logistic_regression() -> None:
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import roc_auc_score
@@ -148,6 +149,7 @@ def test_without_enough_data_the_audit_is_undecided(items: list[AuditItem], reas
     assert report.exit_code == ExitCode.UNDECIDED
 
 
+@pytest.mark.full
 def test_an_audit_depends_on_nothing_but_the_data_and_the_seed() -> None:
     code = (
         "from tests.support.leaky_datasets import *\n"

@@ -72,7 +72,7 @@ def test_parts_and_models_link_a_training_run_by_the_name_that_it_is_published_u
     assert "already published with the same content" in again.stdout, again.stderr
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_a_judge_links_the_debates_by_the_name_that_they_were_published_under(
     trained_results: Path, tmp_path: Path
 ) -> None:

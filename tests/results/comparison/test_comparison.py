@@ -78,7 +78,7 @@ def test_the_assumption_behind_the_detectable_difference_is_stated(results: Path
     assert compare("good", "half", results=results).power_assumption is None  # two samples of one system: no test
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_equivalence_is_tested_within_a_margin(results: Path) -> None:
     close, wide = (only(compare("good", "same", results=results, margin=margin)) for margin in (0.02, 0.3))
     assert close.equivalence is not None
