@@ -100,7 +100,7 @@ class AnalyzerFile:
     )
     applies: tuple[Condition, ...] = option(
         "Conditions that code checks. `prover`, `verifier`: only agents with this role have units. A unit that does "
-        "not meet all other conditions is not applicable, and nobody is asked. `spoke`: the agent wrote something. "
+        "not meet all other conditions is not applicable, and is not asked about. `spoke`: the agent wrote something. "
         "`replied`: another agent wrote before it. `has_stance`: the agent argues for a verdict or an answer. "
         "`decided`: the game has a verdict.",
         default=(),
@@ -155,7 +155,7 @@ class Analyzer:
 
     @cached_property
     def question_sha256(self) -> str:
-        """The hash of what people answer: the question, the answers, and the units to which it applies."""
+        """The hash of what people answer: the question, the answers, and the units that it applies to."""
         file = self.file
         return tagged_hash(
             "analysis question", [file.unit, file.question, list(file.answers), self.values, list(file.applies)]
@@ -163,7 +163,7 @@ class Analyzer:
 
     @property
     def code_path(self) -> Path | None:
-        """The file of the function, if it is no built-in one."""
+        """The file of the function; None for a built-in function."""
         file_name, colon, _ = (self.file.code or "").partition(":")
         return self.path.parent / file_name if colon else None
 

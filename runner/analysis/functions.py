@@ -31,7 +31,7 @@ class CodeAnswer(NamedTuple):
     """The result of a function."""
 
     answer: str | None
-    """None: the question is not applicable."""
+    """The answer; None if the question is not applicable."""
     reason: str | None = None
     spans: tuple[TextSpan, ...] = ()
 

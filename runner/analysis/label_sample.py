@@ -73,7 +73,7 @@ def why_not_random(labeled: Counter[str], units: Counter[str], fewest: int) -> s
         if _chance_of_count(labeled[answer], size, units[answer], total) < limit:
             return (
                 f"the labeled units are not a random sample: the model answered {answer!r} for {labeled[answer]} of "
-                f"the {size} units that nip-run did not draw, but for {units[answer]} of all {total}"
+                f"the {size} units that nip-run did not draw, and for {units[answer]} of all {total}"
             )
     return None
 
