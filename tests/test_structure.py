@@ -169,7 +169,7 @@ HOMES = {
         "runner.registry.board.run_check",
         "runner.registry.redaction.draft_redaction",
         "runner.registry.redaction.journal_redaction",
-        "runner.registry.components.croissant",
+        "runner.documents.croissant",
         "runner.registry.bundles.missing_rows",
         "runner.registry.rollouts_file",
         "runner.registry.rollout_checker",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.base.exit_codes import ExitCode
@@ -50,8 +51,13 @@ def execute(args: argparse.Namespace) -> int:
     from runner.cli.experiments.shards import check_shard, resolve_shard_folders, restrict_to_shard
     from runner.cli.specs import keep_chat_formats, load_points, show_warnings
     from runner.cli.terminal.schedule import show_schedule
+    from runner.curation.generation.recipe import is_recipe
     from runner.spec.warnings.catalog import check_warnings_of
 
+    if is_recipe(Path(args.spec_arguments[0])):
+        from runner.cli.curation.make_dataset import check_recipe
+
+        return check_recipe(args.spec_arguments, as_json=args.json)
     results: Results = args.results
     arguments = resolve_shard_folders(args.spec_arguments, results, args.shard)
     points = restrict_to_shard(load_points(arguments, results.path_of, quiet=args.quiet), args.shard)
@@ -77,13 +83,14 @@ def execute(args: argparse.Namespace) -> int:
         if spec.protocol != shown_protocol:
             show_schedule(spec.protocol, both_stances=spec.experiment.stances is not None)
             shown_protocol = spec.protocol
-        _show_estimates(spec.experiment, estimates)
+        show_estimates(spec.experiment, estimates)
         if (people := describe_people(point.plan.list_game_plans())) is not None:
             say(people)
     return _check_servers(args, points, results)[1]
 
 
-def _show_estimates(experiment: Experiment, estimates: Sequence[CostEstimate]) -> None:
+def show_estimates(experiment: Experiment, estimates: Sequence[CostEstimate]) -> None:
+    """Print the calls, tokens and cost of each model group."""
     from runner.rollouts.estimate import max_calls
 
     columns = ("model group", "model", "calls", "prompt tokens", "answer tokens", "cost")
