@@ -10,6 +10,7 @@ import pytest
 from runner.base.errors import RunError, SpecError, UsageError
 from runner.curation.generation.recipe import load_recipe
 from runner.curation.sandbox.mechanisms import Mechanism
+from runner.base.storage.fetched_markers import MARKER
 from tests.support.files import parquet_rows
 from tests.support.kills import kill_at_random_moments
 from tests.support.made_datasets import (
@@ -213,3 +214,10 @@ def test_twenty_kills_lose_no_answer_and_change_no_byte(tmp_path: Path) -> None:
 def files_of(folder: Path) -> dict[str, bytes]:
     """Return the content of each file of a made dataset."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.suffix != ".lock"}
+
+
+def test_a_downloaded_recipe_is_refused_where_it_is(tmp_path: Path) -> None:
+    (tmp_path / MARKER).write_text("{}", "utf-8")
+    (tmp_path / "recipe.yaml").write_text("name: x\n", "utf-8")
+    with pytest.raises(SpecError, match="a downloaded recipe is not run where it is"):
+        load_recipe(tmp_path / "recipe.yaml")

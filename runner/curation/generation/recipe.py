@@ -169,9 +169,10 @@ def recipe_schema() -> dict[str, Any]:
 
 def is_recipe(path: Path) -> bool:
     """Return whether a file is a recipe and not a spec: it has tests, and no protocol."""
-    if path.suffix not in (".yaml", ".yml") or not package_data.is_file(path):
+    found = package_data.find_file(str(path), Path())
+    if path.suffix not in (".yaml", ".yml") or found is None or not package_data.is_file(found):
         return False
-    keys = read_yaml(path).data.keys()
+    keys = read_yaml(found).data.keys()
     return "tests" in keys and "protocol" not in keys
 
 
