@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runner.base.errors import RunError, SpecError, UsageError
-from runner.curation.generation.recipe import load_recipe
-from runner.curation.sandbox.mechanisms import Mechanism
 from runner.base.storage.fetched_markers import MARKER
+from runner.curation.benchmark_formats import APPS_IMPORTS, parse_tests
+from runner.curation.generation.recipe import load_recipe
+from runner.curation.program_tester import ProgramTester
+from runner.curation.program_tests import Program, is_correct
+from runner.curation.sandbox.mechanisms import Mechanism
 from tests.support.files import parquet_rows
 from tests.support.kills import kill_at_random_moments
 from tests.support.made_datasets import (
@@ -22,9 +26,11 @@ from tests.support.made_datasets import (
     write_problems,
     write_recipe,
 )
+from tests.support.paths import ROOT
 from tests.support.processes import nip_run
 from tests.support.servers.client import LoopbackServer, run_loopback_server
 
+DATA = ROOT / "specs" / "data"
 QUESTION = "Read n, then n integers on one line. Print the sum of the even ones."
 ORIGINAL = """\
 n = int(input())
@@ -221,3 +227,44 @@ def test_a_downloaded_recipe_is_refused_where_it_is(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("name: x\n", "utf-8")
     with pytest.raises(SpecError, match="a downloaded recipe is not run where it is"):
         load_recipe(tmp_path / "recipe.yaml")
+
+
+@pytest.mark.full
+def test_a_hundred_made_pairs_are_right_and_wrong_when_they_are_tested_again(
+    tmp_path: Path, mechanism: Mechanism
+) -> None:
+    planted = {row["problem"]: row for row in read_lines(ROOT / "tests" / "support" / "planted_programs.jsonl")}
+    sources = {"apps": read_lines(DATA / "problems.jsonl"), "mbpp": shipped_problems()}
+    pairs = 0
+    for format_, problems in sources.items():
+        folder = tmp_path / format_
+        folder.mkdir()
+        rules = [
+            rule for problem in problems for edits in [planted[problem["id"]]]
+            for rule in planted_rules(problem["question"], [edits["bug"]], [edits["refactored"]])
+        ]  # fmt: skip
+        (folder / "rules.json").write_text(json.dumps(rules), "utf-8")
+        with run_loopback_server(LoopbackServer, "author", planted_file=str(folder / "rules.json")) as server:
+            write_problems(folder / "problems.jsonl", *problems)
+            recipe = write_recipe(folder, server, tests={"format": format_, "fuzzed_inputs": 3}, versions=1)
+            counts = make_here(recipe, folder / "out", mechanism)
+        pairs += counts["rows_by_label"]["0"]
+        tests = {problem["id"]: problem for problem in problems}
+        rows = read_lines(folder / "out" / "data.jsonl")
+        preamble = APPS_IMPORTS if format_ == "apps" else ""
+        with ProgramTester(mechanism) as tester:
+            results = tester.test(
+                (Program(row["solution"], preamble), parse_tests(tests[row["problem"]], format_)) for row in rows
+            )
+            assert [int(is_correct(result)) for result in results] == [row["label"] for row in rows]
+    assert pairs >= 100
+
+
+def shipped_problems() -> list[dict[str, Any]]:
+    """Return the problems of the shipped programs, with their right solutions."""
+    tests = {row["problem"]: row["tests"] for row in read_lines(DATA / "code_validation.tests.jsonl")}
+    return [
+        {"id": row["problem"], "question": row["question"], "solutions": [row["solution"]],
+         "test_list": tests[row["problem"]]}
+        for row in read_lines(DATA / "code_validation.jsonl") if row["label"] == 1
+    ]  # fmt: skip

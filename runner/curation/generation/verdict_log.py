@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ BATCH = 32
 """Number of programs whose verdicts are stored at once."""
 REPORT_SECONDS = 10.0
 """Time between two reports of progress."""
+OUTPUT_SECONDS = 1.0
 MAX_OUTPUT = 20_000
 """Maximum number of characters of an output with which other programs are compared."""
 
@@ -63,11 +64,14 @@ class VerdictLog:
     def outputs(self, program: Program, inputs: Sequence[StdinTest | CallTest]) -> list[StdinTest | CallTest]:
         """Return the tests on which a program ends well, each with what the program prints or returns as expected.
 
+        The program has `OUTPUT_SECONDS`, since a fuzzed input may be much larger than those of the tests.
+
         Raises as `test`.
         """
         key = self._key("program outputs", program, inputs)
         if key not in self._stored:
-            outcomes = self._tester.run(_run_of(program, test) for test in inputs)
+            limits = replace(self._settings.limits, cpu_seconds=min(OUTPUT_SECONDS, self._settings.limits.cpu_seconds))
+            outcomes = self._tester.run([_run_of(program, test) for test in inputs], limits)
             outputs = []
             for test, outcome in zip(inputs, outcomes, strict=True):
                 output: object = outcome.stdout if isinstance(test, StdinTest) else outcome.value

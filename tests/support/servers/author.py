@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -24,7 +25,14 @@ from tests.support.servers.frame import Answer, Request, digest_of, error, run_s
 class Options(frame.Options):
     planted: list[tuple[list[str], list[str]]] = field(default_factory=list)
     """Rules: texts that are all in the prompt, and the answers to it."""
+    planted_file: str | None = None
+    """A JSON file with the rules, if there are many."""
     latency: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.planted_file is not None:
+            self.planted = orjson.loads(Path(self.planted_file).read_bytes())
 
     def kinds(self) -> Collection[str]:
         return ("server_error",)
