@@ -177,8 +177,8 @@ def recipes_page() -> str:
     lines = [
         "# Recipes of datasets", "", GENERATED, "",
         "A recipe is a YAML file that says how `nip-run make-dataset` makes a dataset of programs. See",
-        "[Make a dataset of subtle bugs](../tutorials/make-a-dataset-of-bugs.md). `nip-run schema recipe` prints the keys",
-        "as JSON Schema.", "", "## Keys", "", *table(("key", "type", "default", "meaning"), rows), "",
+        "[Make a dataset of subtle bugs](../tutorials/make-a-dataset-of-bugs.md). `nip-run schema recipe` prints all",
+        "keys as JSON Schema.", "", "## Keys", "", *table(("key", "type", "default", "meaning"), rows), "",
         "## Variables of the templates", "", *table(("variable", "meaning"), variables),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
