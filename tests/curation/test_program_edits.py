@@ -35,6 +35,13 @@ def test_layout_comments_and_docstrings_do_not_change_a_program_and_names_do_not
 def test_a_program_that_python_cannot_compile_has_no_form() -> None:
     for source in ("def f(:", "return 1", "x = " + "(" * 5000 + ")" * 5000, "\0", "break"):
         assert describe_program(source) is None, source[:20]
+    deep = (
+        "if x == 0:\n    y = 0\n"
+        + "".join(f"elif x == {n}:\n    y = {n}\n" for n in range(1, 90))
+        + "s = ''"
+        + " + 'a'" * 800
+    )
+    assert describe_program(deep) is not None
 
 
 def test_the_program_of_an_answer_is_its_last_code_block() -> None:

@@ -57,7 +57,7 @@ def describe_program(source: str) -> ProgramForm | None:
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             _remove_docstring(node)
-    return ProgramForm(ast.dump(tree), _describe_shape(tree))
+    return ProgramForm(_flatten(tree), _describe_shape(tree))
 
 
 def _remove_docstring(node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
@@ -76,7 +76,24 @@ def _describe_shape(tree: ast.Module) -> str:
                 setattr(node, field, numbers[name])
         if isinstance(node, (ast.Global, ast.Nonlocal)):
             node.names = [numbers.get(name, name) for name in node.names]
-    return ast.dump(tree)
+    return _flatten(tree)
+
+
+def _flatten(tree: ast.AST) -> str:
+    """Return the nodes of a tree as a text. Unlike `ast.dump`, it does not recurse, since a program may be deep."""
+    parts: list[str] = []
+    stack: list[object] = [tree]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, ast.AST):
+            parts.append(type(item).__name__)
+            stack += [value for _, value in ast.iter_fields(item)]
+        elif isinstance(item, list):
+            parts.append(f"[{len(item)}]")
+            stack += item
+        else:
+            parts.append(repr(item))
+    return " ".join(parts)
 
 
 _NAME_FIELDS: Final = ("id", "arg", "name", "asname")
