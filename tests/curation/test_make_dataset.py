@@ -10,7 +10,7 @@ import pytest
 
 from runner.base.errors import RunError, SpecError, UsageError
 from runner.base.storage.fetched_markers import MARKER
-from runner.curation.benchmark_formats import APPS_IMPORTS, parse_tests
+from runner.curation.benchmark_formats import APPS_IMPORTS, ProgramFormat, parse_tests
 from runner.curation.generation.recipe import load_recipe
 from runner.curation.program_tester import ProgramTester
 from runner.curation.program_tests import Program, is_correct
@@ -234,7 +234,10 @@ def test_a_hundred_made_pairs_are_right_and_wrong_when_they_are_tested_again(
     tmp_path: Path, mechanism: Mechanism
 ) -> None:
     planted = {row["problem"]: row for row in read_lines(ROOT / "tests" / "support" / "planted_programs.jsonl")}
-    sources = {"apps": read_lines(DATA / "problems.jsonl"), "mbpp": shipped_problems()}
+    sources: dict[ProgramFormat, list[dict[str, Any]]] = {
+        "apps": read_lines(DATA / "problems.jsonl"),
+        "mbpp": shipped_problems(),
+    }
     pairs = 0
     for format_, problems in sources.items():
         folder = tmp_path / format_

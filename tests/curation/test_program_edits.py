@@ -6,7 +6,7 @@ import random
 
 from runner.curation.generation.input_fuzzing import fuzz_inputs, with_arguments
 from runner.curation.generation.program_edits import describe_program, edit_distance, find_program, measure_edit
-from runner.curation.program_tests import AssertionTest, CallTest, StdinTest
+from runner.curation.program_tests import AssertionTest, CallTest, ProgramTest, StdinTest
 
 PROGRAM = '''\
 def total(items):
@@ -69,7 +69,11 @@ def test_edit_distances_are_those_of_the_textbook_algorithm() -> None:
 
 
 def test_fuzzed_inputs_differ_from_those_of_the_tests_and_do_not_depend_on_the_process() -> None:
-    tests = [StdinTest("2\n3 5\n", "8"), CallTest("f([1, 'a'], {2: True})", 3), AssertionTest("assert f(1) == 2")]
+    tests: list[ProgramTest] = [
+        StdinTest("2\n3 5\n", "8"),
+        CallTest("f([1, 'a'], {2: True})", 3),
+        AssertionTest("assert f(1) == 2"),
+    ]
     inputs = fuzz_inputs(tests, 40, 0, "problem")
     assert inputs == fuzz_inputs(tests, 40, 0, "problem")
     assert len({repr(test) for test in inputs}) == 40

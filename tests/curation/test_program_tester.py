@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 
@@ -173,8 +174,8 @@ def test_a_checker_replaces_the_comparison(mechanism: Mechanism) -> None:
 
 def test_a_program_is_not_idle_while_the_machine_is_too_busy_to_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = [0.0]
-    monkeypatch.setattr(fork_server.time, "monotonic", lambda: seconds[0])
-    monkeypatch.setattr(fork_server.time, "clock_gettime", lambda _: 0.0)
+    monkeypatch.setattr(time, "monotonic", lambda: seconds[0])
+    monkeypatch.setattr(time, "clock_gettime", lambda _: 0.0)
     limits = ProcessLimits(cpu_seconds=5, idle_seconds=7, wall_seconds=110, memory=0, output=0)
     clock = fork_server._ProgramClock(os.getpid(), limits)
     for _ in range(60):  # called again only after 5 seconds each time

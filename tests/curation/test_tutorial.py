@@ -36,14 +36,16 @@ def test_the_tutorial_leads_from_problems_to_a_game_and_a_release(tmp_path: Path
         bin_folder.mkdir()
         (bin_folder / "nip-run").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m runner "$@"\n', "utf-8")
         (bin_folder / "nip-run").chmod(0o755)
-        variables = environment(OPENAI_API_KEY="a-key", OPENAI_BASE_URL=server.base_url, PYTHONPATH=str(ROOT))
+        variables = environment(OPENAI_API_KEY="a-key", PYTHONPATH=str(ROOT))
+        address = f"model.base_url={server.base_url}"  # the only difference from what a reader does
         variables["PATH"] = f"{bin_folder}:{variables['PATH']}"
         for block in blocks(PAGE):
             if block.mark == "file":
                 (place / block.value).write_text(block.text, "utf-8")
             elif block.language == "sh":
+                command = block.text.replace("make-dataset recipe.yaml", f"make-dataset recipe.yaml {address}")
                 done = subprocess.run(
-                    ["bash", "-c", block.text], cwd=place, env=variables, capture_output=True, text=True,
+                    ["bash", "-c", command], cwd=place, env=variables, capture_output=True, text=True,
                     timeout=HANG_SECONDS, check=False,
                 )  # fmt: skip
                 # The audit of a small dataset is undecided.

@@ -61,6 +61,8 @@ def execute(args: argparse.Namespace) -> int:
 
     path, recipe = load_recipe_of(args.spec_arguments)
     folder: Path = args.folder or Path(recipe.file.name)
+    if args.folder is not None:
+        args.spec_arguments += ["-o", str(folder)]  # for messages that say how to resume
     load_scipy_with_one_thread()
     report = (lambda _: None) if args.quiet else note
     report("checking the sandboxes of this machine")
