@@ -128,6 +128,7 @@ HOMES = {
         "runner.curation.audit.label_tests",
         "runner.curation.audit.predictors",
         "runner.curation.audit.report",
+        "runner.curation.generation.program_edits",
     },
     "omegaconf": {"runner.documents.interpolation", "runner.documents.yaml_reader"},
     "openai": {"runner.models.providers.openai"},
@@ -317,7 +318,7 @@ INNER_ORDERS: Mapping[str, Sequence[str]] = {
     "runs": ("finished", "execution", "workers", "session", "shards", "planning", "tournaments"),
     "runs.workers": ("cluster",),
     "training": ("backends",),
-    "curation": ("audit", "sandbox"),
+    "curation": ("audit", "sandbox", "generation"),
     "exports": ("mlflow",),
     "registry": (
         "redaction", "transports", "components", "lineage", "bundles", "verification", "board", "publishing",

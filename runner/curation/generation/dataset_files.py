@@ -17,7 +17,7 @@ from runner.base.storage.safe_files import read_bounded
 from runner.base.text import counted, dollars
 from runner.curation.generation.recipe import MAX_TEMPLATE, Recipe
 from runner.curation.generation.screening import Rejection, ScreenedProblem
-from runner.curation.generation.selection import SelectedProgram, Selection
+from runner.curation.generation.selection import ProgramSelection, SelectedProgram
 from runner.documents.croissant import FILE as CROISSANT
 from runner.documents.croissant import build_croissant, find_column_kinds
 from runner.documents.dataclass_schema import to_plain
@@ -34,7 +34,7 @@ class MadeDataset:
     """Everything that determines the files of a dataset."""
 
     recipe: Recipe
-    selection: Selection
+    selection: ProgramSelection
     screened: Sequence[ScreenedProblem]
     rejected_problems: Mapping[str, Rejection]
     run_id: str

@@ -23,12 +23,12 @@ def fuzz_inputs(tests: Sequence[ProgramTest], count: int, *seed_parts: str | int
     seeds = [with_arguments(test) for test in tests]
     sources = [test for test in seeds if isinstance(test, (StdinTest, CallTest))]
     random = Random(derived_seed("fuzzed inputs", *seed_parts))
-    seen = {_input_of(test) for test in sources}
+    known_inputs = {_input_of(test) for test in sources}
     fuzzed: list[StdinTest | CallTest] = []
     for _ in range(count * _MAX_TRIES if sources else 0):
         test = _change_input(random.choice(sources), random)
-        if len(fuzzed) < count and _input_of(test) not in seen:
-            seen.add(_input_of(test))
+        if len(fuzzed) < count and _input_of(test) not in known_inputs:
+            known_inputs.add(_input_of(test))
             fuzzed.append(test)
     return fuzzed
 

@@ -56,8 +56,10 @@ class DatasetMaker:
         self.report(f"testing {counted(count, 'program')} of the model")
         screened = screen_programs(self.verified, answers, self.log, self.recipe.file)
         selection = select_programs(screened, self.recipe.file)
-        made = MadeDataset(self.recipe, selection, screened, self.rejected, run.run_id, manifest.cost_usd, self.sandbox)
-        return write_dataset(made, self.folder)
+        dataset = MadeDataset(
+            self.recipe, selection, screened, self.rejected, run.run_id, manifest.cost_usd, self.sandbox
+        )
+        return write_dataset(dataset, self.folder)
 
 
 @contextmanager

@@ -169,10 +169,10 @@ def recipe_schema() -> dict[str, Any]:
 
 def is_recipe(path: Path) -> bool:
     """Return whether a file is a recipe and not a spec: it has tests, and no protocol."""
-    found = package_data.find_file(str(path), Path())
-    if path.suffix not in (".yaml", ".yml") or found is None or not package_data.is_file(found):
+    file_path = package_data.find_file(str(path), Path())
+    if path.suffix not in (".yaml", ".yml") or file_path is None or not package_data.is_file(file_path):
         return False
-    keys = read_yaml(found).data.keys()
+    keys = read_yaml(file_path).data.keys()
     return "tests" in keys and "protocol" not in keys
 
 
@@ -183,13 +183,13 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         SpecError: the recipe, a file that it names, or the dataset has errors; lists all of them.
     """
     schema = recipe_schema()
-    found = package_data.find_file(str(path), Path())
+    file_path = package_data.find_file(str(path), Path())
     layered = load_layers(
-        found or path, str(path), [Override(text) for text in overrides], _find_base, keys=schema["properties"],
-        tree=ProjectTree.of(found or path),
+        file_path or path, str(path), [Override(text) for text in overrides], _find_base, keys=schema["properties"],
+        tree=ProjectTree.of(file_path or path),
     )  # fmt: skip
     problems = layered.problems or [*layered.wrong_nulls, *check_schema(layered, schema)]
-    if fetched_folder([(found or path).absolute().parent]) is not None:
+    if fetched_folder([(file_path or path).absolute().parent]) is not None:
         message = "a downloaded recipe is not run where it is; read it, and copy it to a folder of your own"
         problems = [layered.problem_at((), message)]
     if problems:
@@ -203,7 +203,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         raise SpecError([*problems, *error.problems]) from error
     if problems:
         raise SpecError(problems)
-    return Recipe(file, found or path, templates, checker, dataset)
+    return Recipe(file, file_path or path, templates, checker, dataset)
 
 
 def _find_base(name: str, folder: Path) -> Path | None:
@@ -234,16 +234,16 @@ def _read_files(file: RecipeFile, layered: LayeredData) -> tuple[dict[Task, str]
             problems.append(layered.problem_at(key, message))
             return ""
 
-    own = None
+    folder = None
     if file.prompts is not None:
-        own = package_data.find_file(file.prompts, layered.folder(("prompts",)))
-        if own is None or not own.is_dir():
+        folder = package_data.find_file(file.prompts, layered.folder(("prompts",)))
+        if folder is None or not folder.is_dir():
             problems.append(layered.problem_at(("prompts",), f"no folder {file.prompts!r} next to the recipe"))
-            own = None
+            folder = None
     templates: dict[Task, str] = {}
     for task in file.tasks:
         name = f"{task}.jinja"
-        path = own / name if own is not None and (own / name).is_file() else _BUILTIN_PROMPTS / name
+        path = folder / name if folder is not None and (folder / name).is_file() else _BUILTIN_PROMPTS / name
         templates[task] = read(path, ("prompts",))
     checker = None
     if file.tests.checker is not None:

@@ -139,17 +139,17 @@ def _read_answers(
     """Yield a candidate for each answer, rejected if its program is none, or too similar to another one."""
     original = None if file.make == "proposals" else describe_program(verified.original)
     for task in file.tasks:
-        seen: set[str] = set()
+        earlier_trees: set[str] = set()
         for number, answer in enumerate(answers.get((verified.problem.id, task), ()), 1):
             candidate = Candidate(task, number, "" if answer is None else find_program(answer) or "")
             if not candidate.source:
                 yield candidate.rejected(Rejection.NO_ANSWER if answer is None else Rejection.NO_PROGRAM)
                 continue
             form = describe_program(candidate.source)
-            if form is None or form.tree in seen:
+            if form is None or form.tree in earlier_trees:
                 yield candidate.rejected(Rejection.NOT_COMPILED if form is None else Rejection.DUPLICATE)
                 continue
-            seen.add(form.tree)
+            earlier_trees.add(form.tree)
             if original is not None:
                 candidate = replace(candidate, edit=measure_edit(verified.original, candidate.source))
             yield replace(candidate, rejection=_reject_edit(candidate, form, original, file))

@@ -28,14 +28,14 @@ class SelectedProgram:
 
 
 @dataclass(frozen=True)
-class Selection:
+class ProgramSelection:
     """The rows of the dataset in order, and the reason why each other problem has none."""
 
     programs: tuple[SelectedProgram, ...]
     unused: Mapping[str, str]
 
 
-def select_programs(screened: Sequence[ScreenedProblem], file: RecipeFile) -> Selection:
+def select_programs(screened: Sequence[ScreenedProblem], file: RecipeFile) -> ProgramSelection:
     """Select the rows: in the order of the problems, and within a problem in an order that does not tell labels."""
     chosen: dict[str, list[tuple[str, int, Candidate | None]]] = {}
     unused: dict[str, str] = {}
@@ -57,7 +57,7 @@ def select_programs(screened: Sequence[ScreenedProblem], file: RecipeFile) -> Se
             for source, label, candidate in chosen.get(problem.id, ())
         ]  # fmt: skip
         programs += sorted(rows, key=lambda row: row.id.rpartition("/")[2])
-    return Selection(tuple(programs), unused)
+    return ProgramSelection(tuple(programs), unused)
 
 
 def _choose_pair(item: ScreenedProblem, *, refactor: bool) -> list[tuple[str, int, Candidate | None]] | str:

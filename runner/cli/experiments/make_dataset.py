@@ -13,17 +13,14 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import counted, dollars
-from runner.cli.arguments import add_trust_options, folder_path
-from runner.cli.curation.sandbox import COMMAND_HELP
+from runner.cli.arguments import SANDBOX_HELP, add_trust_options, folder_path
 from runner.cli.experiments.question_page import add_page_options
 from runner.cli.startup import load_scipy_with_one_thread
 from runner.cli.terminal.output import note, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from runner.curation.generation.recipe import Recipe
     from runner.runs.finished.result import FinishedRun
 
 
@@ -42,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="the folder of the dataset; default: the recipe's name. Repeat the command with the same folder to resume",
     )
-    add("--command", type=shlex.split, default=[], dest="container_command", metavar="COMMAND", help=COMMAND_HELP)
+    add("--command", type=shlex.split, default=[], dest="container_command", metavar="COMMAND", help=SANDBOX_HELP)
     add_trust_options(parser)
     add("--again", action="store_true", help="ask the model again in a new run")
     add_page_options(parser)
@@ -53,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from runner.cli.experiments.run import play
-    from runner.cli.specs import SpecPoint
+    from runner.cli.specs import SpecPoint, load_recipe_of
     from runner.curation.generation.maker import start_dataset
     from runner.curation.sandbox.probe import choose_mechanism
     from runner.registry.components.lookup import make_finder
@@ -82,57 +79,6 @@ def execute(args: argparse.Namespace) -> int:
         note(f"no program can be used; see {folder / 'rejected.jsonl'} for the reasons")
         return ExitCode.FAILED
     return code
-
-
-def load_recipe_of(arguments: list[str]) -> tuple[str, Recipe]:
-    """Return the recipe among arguments, with its path, after applying the overrides.
-
-    Raises:
-        UsageError: the arguments have no recipe, or several.
-        SpecError: the recipe has errors.
-    """
-    from runner.cli.specs import split_arguments
-    from runner.curation.generation.recipe import load_recipe
-
-    names, overrides = split_arguments(arguments, kind="recipe", hint="put a recipe before them")
-    if len(names) > 1:
-        raise UsageError(f"one recipe at a time: {names[1]} is a second one; repeat the command for it")
-    return names[0], load_recipe(Path(names[0]), overrides)
-
-
-def check_recipe(arguments: list[str], *, as_json: bool) -> int:
-    """Print the problems, calls and cost of a recipe, or its errors. No program is run, and no model is asked."""
-    from dataclasses import asdict
-    from tempfile import TemporaryDirectory
-
-    from runner.cli.experiments.check import show_estimates
-    from runner.curation.generation.coding_problems import read_problems
-    from runner.curation.generation.generation_run import plan_generation
-    from runner.curation.generation.screening import VerifiedProblem
-    from runner.registry.components.lookup import make_finder
-    from runner.rollouts.estimate import estimate_costs
-
-    path, recipe = load_recipe_of(arguments)
-    rows = read_problems(recipe)
-    verified = [VerifiedProblem(problem, problem.solutions) for problem in rows.problems]
-    with TemporaryDirectory() as folder:
-        plan = plan_generation(recipe, verified, Path(folder), make_finder())
-        estimates = list(estimate_costs(plan))
-    tests, problem_count = sum(len(problem.tests) for problem in rows.problems), len(rows.problems)
-    facts: dict[str, Any] = {
-        "recipe": path, "problems": problem_count, "unusable_rows": dict(rows.unusable), "tests": tests,
-        "models": [asdict(estimate) for estimate in estimates],
-    }  # fmt: skip
-    if as_json:
-        print_json([facts])
-        return ExitCode.DONE
-    what = f"{recipe.file.make} of {counted(problem_count, 'problem')} with {counted(tests, 'test')}"
-    say(f"{path}: no errors. It makes {what}.")
-    for id_, reason in rows.unusable.items():
-        say(f"not used: {id_}: {reason}")
-    show_estimates(plan.spec.experiment, estimates)
-    say("Problems whose given solutions fail are left out, so that the calls about them are not made.")
-    return ExitCode.DONE
 
 
 def _show(counts: dict[str, Any], folder: Path) -> None:
