@@ -8,6 +8,7 @@ without the picture and the notebook, which play games.
 - `reference/tables.md`: every table and column, from the definitions of the leaderboard.
 - `reference/protocols.md`: the built-in protocols and the keys of protocol files.
 - `reference/analyzers.md`: the built-in analyzers, and the keys of analyzer files.
+- `reference/recipes.md`: the keys of dataset recipes.
 - the tables of `reference/metrics.md`, from the table of metrics.
 - the outputs of `tutorials/first_experiment.ipynb`, from running its cells.
 - `terminal.svg`: a picture of two commands and their output, from a run with the `dummy` provider.
@@ -99,6 +100,7 @@ def generated_pages() -> dict[str, str]:
         "reference/tables.md": tables_page(),
         "reference/protocols.md": protocols_page(),
         "reference/analyzers.md": analyzers_page(),
+        "reference/recipes.md": recipes_page(),
     }
 
 
@@ -144,21 +146,13 @@ def analyzers_page() -> str:
     )
 
     template_variables = {name: text for name, text in TEMPLATE_VARIABLES.items() if name not in QUESTION_VARIABLES}
-    schema, files = analyzer_schema(), [load_analyzer(name).file for name in builtin_analyzers()]
+    files = [load_analyzer(name).file for name in builtin_analyzers()]
     built_in = [
         (f"`{file.name}`", file.unit, *map(", ".join, (answers, file.applies)), file.description)
         for file in files
         for answers in [[text.partition(" (")[0] for text in file.answers]]
     ]
-    model = (
-        f"{schema['properties'].pop('model')['description']} Its keys are those of [`models.GROUP`](spec.md#models)."
-    )
-    rows = [
-        row
-        for name, section in schema["properties"].items()
-        for row in key_rows(schema, name, section, is_required=name in schema["required"])
-    ]
-    rows.append(("`model`", "mapping or null", "`null`", model))
+    rows = rows_of_document(analyzer_schema())
     rows.append(("`extends`", "string or list", "not set", "Built-in analyzers or files whose keys this file changes."))
     lines = [
         "# Analyzers", "", GENERATED, "",
@@ -171,6 +165,44 @@ def analyzers_page() -> str:
         lines += ["", f"## Variables of the {heading}", ""]
         lines += table(("variable", "meaning"), ((f"`{name}`", text) for name, text in variables.items()))
     return "\n".join(lines) + "\n"
+
+
+def recipes_page() -> str:
+    """Return the page of all keys and variables of dataset recipes."""
+    from runner.curation.generation.recipe import TEMPLATE_VARIABLES, recipe_schema
+
+    rows = rows_of_document(recipe_schema())
+    rows.append(("`extends`", "string or list", "not set", "Recipes whose keys this file changes."))
+    variables = ((f"`{name}`", text) for name, text in TEMPLATE_VARIABLES.items())
+    lines = [
+        "# Recipes of datasets", "", GENERATED, "",
+        "A recipe is a YAML file that says how `nip-run make-dataset` makes a dataset of programs. See",
+        "[Make a dataset of subtle bugs](../tutorials/make-a-dataset-of-bugs.md). `nip-run schema recipe` prints all",
+        "keys as JSON Schema.", "", "## Keys", "", *table(("key", "type", "default", "meaning"), rows), "",
+        "## Variables of the templates", "", *table(("variable", "meaning"), variables),
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+SPEC_SECTIONS = {"model": "models.GROUP", "dataset": "dataset", "retry": "retry", "budget": "budget"}
+"""Keys of other documents whose values are as in a section of a spec."""
+
+
+def rows_of_document(schema: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return the rows of all keys of a document that is not a spec."""
+    rows = []
+    for name, section in schema["properties"].items():
+        is_required = name in schema["required"]
+        if name in SPEC_SECTIONS:
+            heading = SPEC_SECTIONS[name].partition(".")[0]
+            link = f" Its keys are those of [`{SPEC_SECTIONS[name]}`](spec.md#{heading})."
+            kind, default = ("mapping", "required") if is_required else ("mapping or null", "`null`")
+            if not is_required and section.get("default") is not None:
+                kind, default = "mapping", "defaults"
+            rows.append((f"`{name}`", kind, default, section["description"] + link))
+        else:
+            rows += key_rows(schema, name, section, is_required=is_required)
+    return rows
 
 
 def key_rows(

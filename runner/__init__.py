@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         sweep_table,
     )
     from runner.api.analysis import analyze
+    from runner.api.curation import passes_tests
     from runner.api.display import RunResult, Transcript
     from runner.api.judging import rejudge
     from runner.api.plots import Plot
@@ -112,6 +113,7 @@ __all__ = [
     "load_specs",
     "merge",
     "open_run",
+    "passes_tests",
     "query",
     "rejudge",
     "run",
@@ -124,6 +126,7 @@ if not TYPE_CHECKING:  # type checkers would otherwise accept any name
     _HOMES = {
         "runner.analysis.results": ("AnalysisTable",),
         "runner.api.analysis": ("analyze",),
+        "runner.api.curation": ("passes_tests",),
         "runner.base.problems": ("Problem",),
         "runner.rollouts.agents.agent": ("AgentRuntime",),
         "runner.rollouts.agents.environment": ("Environment", "first_turn"),

@@ -17,9 +17,9 @@ from tempfile import TemporaryDirectory
 from urllib.parse import unquote
 
 from runner.api import load_spec, run
+from runner.documents.croissant import build_croissant, find_column_kinds
 from runner.documents.releases.bundle import open_content
 from runner.registry.bundles.runs import build_run_draft
-from runner.registry.components.croissant import build_croissant, find_column_kinds
 from runner.registry.draft import PublisherChoices
 from runner.results.leaderboard.results_folder import Results
 

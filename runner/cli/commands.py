@@ -49,6 +49,9 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
         "plot": Command("results.plot", "draw a figure of runs for a paper, or write its data"),
     },
     "make data": {
+        "make-dataset": Command(
+            "experiments.make_dataset", "make a dataset of right and wrong programs, tested in a sandbox"
+        ),
         "audit": Command("experiments.audit", "find out whether a dataset gives its labels away"),
         "sandbox": Command("curation.sandbox", "check which sandbox of this machine can run untrusted programs"),
     },

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runner.base.errors import SpecError, UsageError
 from runner.base.package_data import is_file
@@ -25,6 +26,9 @@ from runner.spec.model_sources import FindRun
 from runner.spec.run_names import SAVED_SPEC
 from runner.spec.warnings.catalog import warnings_of
 from runner.training.plan import AnyPlan, plan_of
+
+if TYPE_CHECKING:
+    from runner.curation.generation.recipe import Recipe
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +105,21 @@ def load_points(arguments: Sequence[str], find_run: FindRun, *, quiet: bool) -> 
         raise SpecError(problems)
     note_renamed([point.spec for point in loaded], quiet=quiet)
     return loaded
+
+
+def load_recipe_of(arguments: Sequence[str]) -> tuple[str, Recipe]:
+    """Return the recipe among arguments, with its path, after applying the overrides.
+
+    Raises:
+        UsageError: the arguments have no recipe, or several.
+        SpecError: the recipe has errors.
+    """
+    from runner.curation.generation.recipe import load_recipe
+
+    names, overrides = split_arguments(arguments, kind="recipe", hint="put a recipe before them")
+    if len(names) > 1:
+        raise UsageError(f"one recipe at a time: {names[1]} is a second one; repeat the command for it")
+    return names[0], load_recipe(Path(names[0]), overrides)
 
 
 def _raise_if_rows_missing(path: str, error: SpecError) -> None:

@@ -1,14 +1,17 @@
-"""Parse the tests of problems in the formats of APPS, HumanEval and MBPP."""
+"""Parse problems and their tests in the formats of APPS, HumanEval and MBPP."""
 
 from __future__ import annotations
 
 import ast
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from runner.curation.assertion_replay import MAX_CODE_CHARACTERS
 from runner.curation.program_tests import AssertionTest, CallTest, ProgramTest, StdinTest
+
+ProgramFormat = Literal["apps", "humaneval", "mbpp"]
+"""A format of problems. Its columns are those of the benchmark that it is named after."""
 
 APPS_IMPORTS = """
 import collections, fractions, functools, heapq, itertools, math, random, sys, time
@@ -20,6 +23,27 @@ from math import ceil, cos, exp, fabs, floor, gcd, log, log2, sin, sqrt, tan
 from typing import *
 """
 """A preamble with the names that solutions in APPS expect."""
+
+
+def parse_tests(columns: Mapping[str, Any], format_: ProgramFormat) -> list[ProgramTest]:
+    """Return the tests in the columns of a problem.
+
+    Raises:
+        ValueError: a column is missing, or its value is not in this format.
+    """
+    try:
+        if format_ == "apps":
+            return parse_apps_tests(columns["input_output"])
+        if format_ == "humaneval":
+            return parse_humaneval_tests(str(columns["test"]), str(columns["entry_point"]))
+        assertions = columns["test_list"]
+        if isinstance(assertions, str):
+            assertions = json.loads(assertions)
+        if not isinstance(assertions, (list, tuple)) or not all(isinstance(line, str) for line in assertions):
+            raise ValueError("test_list is not a list of assertions")
+        return parse_assertions(assertions, str(columns.get("test_setup_code") or ""))
+    except KeyError as error:
+        raise ValueError(f"there is no column {error}") from error
 
 
 def parse_apps_tests(input_output: str | Mapping[str, Any]) -> list[ProgramTest]:

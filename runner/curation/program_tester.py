@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Self, TypeVar
 
 from runner.base.errors import RunError
@@ -87,20 +88,20 @@ class ProgramTester:
         for tests in futures:
             yield [future.result() for future in tests]
 
-    def run(self, runs: Iterable[ProgramRun]) -> Iterator[RunOutcome]:
+    def run(self, runs: Iterable[ProgramRun], limits: RunLimits | None = None) -> Iterator[RunOutcome]:
         """Yield the outcome of each run, in order. Raises like `test`."""
-        return self._executor.map(self._run, runs)
+        return self._executor.map(partial(self._run, limits=limits), runs)
 
-    def _run(self, run: ProgramRun, hash_seed: int = 0) -> RunOutcome:
+    def _run(self, run: ProgramRun, hash_seed: int = 0, limits: RunLimits | None = None) -> RunOutcome:
         """Run a program in this thread's sandbox; if the sandbox ends, run it again in a new one."""
         key = (threading.get_ident(), hash_seed)
         if key not in self._sandboxes:
             self._sandboxes[key] = Sandbox(self._mechanism, hash_seed)
-        sandbox = self._sandboxes[key]
+        sandbox, limits = self._sandboxes[key], limits or self._settings.limits
         try:
-            return sandbox.run(run, self._settings.limits)
+            return sandbox.run(run, limits)
         except SandboxError:
-            return sandbox.run(run, self._settings.limits)
+            return sandbox.run(run, limits)
 
     def _test_repeatedly(self, program: Program, test: ProgramTest) -> ProgramTestResult:
         trials = [self._test_once(program, test, hash_seed) for hash_seed in range(self._settings.repetitions)]

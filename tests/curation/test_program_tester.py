@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import pytest
 
 from runner.base.errors import RunError
@@ -22,6 +25,8 @@ from runner.curation.program_tests import (
     Verdict,
     is_correct,
 )
+from runner.curation.sandbox import fork_server
+from runner.curation.sandbox.fork_server import ProcessLimits
 from runner.curation.sandbox.mechanisms import Mechanism
 from runner.curation.sandbox.sandbox import ProgramRun
 
@@ -165,3 +170,19 @@ def test_a_checker_replaces_the_comparison(mechanism: Mechanism) -> None:
     with ProgramTester(mechanism, ProgramTestSettings(checker="def check(*_): 1 / 0", workers=1)) as tester:
         (result,) = results(tester, "print('b a')", StdinTest("", "a b"))
         assert result.detail == "the checker fails: ZeroDivisionError: division by zero"
+
+
+def test_a_program_is_not_idle_while_the_machine_is_too_busy_to_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: seconds[0])
+    monkeypatch.setattr(time, "clock_gettime", lambda _: 0.0)
+    limits = ProcessLimits(cpu_seconds=5, idle_seconds=7, wall_seconds=110, memory=0, output=0)
+    clock = fork_server._ProgramClock(os.getpid(), limits)
+    for _ in range(60):  # called again only after 5 seconds each time
+        seconds[0] += 5
+        assert not clock.is_late()
+    calls = 0  # of 6 seconds that count so far
+    while not clock.is_late():
+        seconds[0] += 0.05
+        calls += 1
+    assert calls == pytest.approx(20, abs=2)

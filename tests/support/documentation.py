@@ -32,6 +32,7 @@ GENERATED = (
     "docs/reference/tables.md",
     "docs/reference/protocols.md",
     "docs/reference/analyzers.md",
+    "docs/reference/recipes.md",
 )
 MARKS = ("needs", "file", "output", "ends with")
 

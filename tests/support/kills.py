@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support.processes import start_nip_run_silently, wait_or_kill, wait_until
@@ -22,9 +23,15 @@ def recorded_calls(results: Path) -> list[tuple[str, str]]:
 
 
 def kill_at_random_moments(
-    folder: Path, server: LoopbackServer, needed: int, kills: int, *, max_in_flight: int
+    folder: Path,
+    server: LoopbackServer,
+    needed: int,
+    kills: int,
+    *,
+    max_in_flight: int,
+    command: Sequence[str] = ("spec.yaml", "-q"),
 ) -> None:
-    """Play `spec.yaml`, kill it (SIGKILL) repeatedly, then let it end; check that no answer is lost or repeated.
+    """Run a command, kill it (SIGKILL) repeatedly, then let it end; check that no answer is lost or repeated.
 
     `needed` is the number of calls of the whole run. A call in flight at a kill may be repeated, because its answer is
     not recorded.
@@ -32,7 +39,7 @@ def kill_at_random_moments(
     rng, results = random.Random(needed), folder / "results"
     for goal in sorted(rng.uniform(0, needed) for _ in range(kills)):
         before, start = recorded_calls(results), server.requests
-        process = start_nip_run_silently("spec.yaml", "-q", cwd=folder)
+        process = start_nip_run_silently(*command, cwd=folder)
         wanted = max(1, goal - len(before))
         wait_until(lambda: process.poll() is not None or server.requests - start >= wanted)  # noqa: B023
         process.kill()
@@ -43,7 +50,7 @@ def kill_at_random_moments(
         unrecorded = server.requests - start - (len(recorded) - len(before))
         assert 0 <= unrecorded <= max_in_flight, "an answer is requested again"
     before, start = recorded_calls(results), server.requests
-    assert wait_or_kill(start_nip_run_silently("spec.yaml", "-q", cwd=folder)) == 0
+    assert wait_or_kill(start_nip_run_silently(*command, cwd=folder)) == 0
     recorded = recorded_calls(results)
     assert server.requests - start == len(recorded) - len(before)
     assert len(recorded) == len(set(recorded)) == needed

@@ -11,12 +11,8 @@ import argparse
 import shlex
 
 from runner.base.exit_codes import ExitCode
+from runner.cli.arguments import SANDBOX_HELP
 from runner.cli.terminal.output import print_json, print_table, say
-
-COMMAND_HELP = (
-    "start of a command that runs another command in a container, such as 'apptainer exec --containall IMAGE'; the "
-    "container needs Python 3.11 or newer as python3"
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("check",),
         help="check: attack each sandbox, and show which attacks succeed",
     )
-    add("--command", type=shlex.split, default=[], dest="container_command", metavar="COMMAND", help=COMMAND_HELP)
+    add("--command", type=shlex.split, default=[], dest="container_command", metavar="COMMAND", help=SANDBOX_HELP)
 
 
 def execute(args: argparse.Namespace) -> int:

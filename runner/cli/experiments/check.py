@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.base.exit_codes import ExitCode
@@ -50,8 +51,11 @@ def execute(args: argparse.Namespace) -> int:
     from runner.cli.experiments.shards import check_shard, resolve_shard_folders, restrict_to_shard
     from runner.cli.specs import keep_chat_formats, load_points, show_warnings
     from runner.cli.terminal.schedule import show_schedule
+    from runner.curation.generation.recipe import is_recipe
     from runner.spec.warnings.catalog import check_warnings_of
 
+    if is_recipe(Path(args.spec_arguments[0])):
+        return _check_recipe(args.spec_arguments, as_json=args.json)
     results: Results = args.results
     arguments = resolve_shard_folders(args.spec_arguments, results, args.shard)
     points = restrict_to_shard(load_points(arguments, results.path_of, quiet=args.quiet), args.shard)
@@ -81,6 +85,41 @@ def execute(args: argparse.Namespace) -> int:
         if (people := describe_people(point.plan.list_game_plans())) is not None:
             say(people)
     return _check_servers(args, points, results)[1]
+
+
+def _check_recipe(arguments: list[str], *, as_json: bool) -> int:
+    """Print the problems, calls and cost of a recipe, or its errors. No program is run, and no model is asked."""
+    from dataclasses import asdict
+    from tempfile import TemporaryDirectory
+
+    from runner.cli.specs import load_recipe_of
+    from runner.curation.generation.coding_problems import read_problems
+    from runner.curation.generation.generation_run import plan_generation
+    from runner.curation.generation.screening import VerifiedProblem
+    from runner.registry.components.lookup import make_finder
+    from runner.rollouts.estimate import estimate_costs
+
+    path, recipe = load_recipe_of(arguments)
+    rows = read_problems(recipe)
+    verified = [VerifiedProblem(problem, problem.solutions) for problem in rows.problems]
+    with TemporaryDirectory() as folder:
+        plan = plan_generation(recipe, verified, Path(folder), make_finder())
+        estimates = list(estimate_costs(plan))
+    tests, problem_count = sum(len(problem.tests) for problem in rows.problems), len(rows.problems)
+    facts: dict[str, object] = {
+        "recipe": path, "problems": problem_count, "unusable_rows": dict(rows.unusable), "tests": tests,
+        "models": [asdict(estimate) for estimate in estimates],
+    }  # fmt: skip
+    if as_json:
+        print_json([facts])
+        return ExitCode.DONE
+    what = f"{recipe.file.make} of {counted(problem_count, 'problem')} with {counted(tests, 'test')}"
+    say(f"{path}: no errors. It makes {what}.")
+    for id_, reason in rows.unusable.items():
+        say(f"not used: {id_}: {reason}")
+    _show_estimates(plan.spec.experiment, estimates)
+    say("Problems whose given solutions fail are left out, so that the calls about them are not made.")
+    return ExitCode.DONE
 
 
 def _show_estimates(experiment: Experiment, estimates: Sequence[CostEstimate]) -> None:

@@ -109,19 +109,31 @@ def execute(args: argparse.Namespace) -> int:
 OnPointEnd = Callable[["SpecPoint", "FinishedRun"], None]
 
 
-def play(args: argparse.Namespace, points: Sequence[SpecPoint], on_point_end: OnPointEnd | None = None) -> int:
+def play(
+    args: argparse.Namespace,
+    points: Sequence[SpecPoint],
+    on_point_end: OnPointEnd | None = None,
+    *,
+    shows_warnings: bool = True,
+) -> int:
     """Play every point, with the options of `run` or `rejudge`, and return the exit code.
 
-    `on_point_end` is called with the result of each point, which then is not printed.
+    `on_point_end` is called with the result of each point, which then is not printed. Warnings are about the spec's
+    prompts and dataset; they help nobody if nip-run wrote these.
     """
-    return _RunCommand(args, points, on_point_end).execute()
+    return _RunCommand(args, points, on_point_end, shows_warnings=shows_warnings).execute()
 
 
 class _RunCommand:
     """Plays the runs of one command, and prints their results."""
 
     def __init__(
-        self, args: argparse.Namespace, points: Sequence[SpecPoint], on_point_end: OnPointEnd | None = None
+        self,
+        args: argparse.Namespace,
+        points: Sequence[SpecPoint],
+        on_point_end: OnPointEnd | None = None,
+        *,
+        shows_warnings: bool = True,
     ) -> None:
         from runner.cli.experiments.shards import check_shard
         from runner.cli.specs import keep_chat_formats
@@ -129,6 +141,7 @@ class _RunCommand:
         from runner.runs.finished.selection import ReplayOf, RunSelection
 
         self.args, self.results, self._report_point = args, args.results, on_point_end
+        self._shows_warnings = shows_warnings
         replay = ReplayOf(self.results.find(args.replay).path, args.until_round) if args.replay else None
         self._selection = RunSelection(args.run_id, args.again, replay)
         self.points = keep_chat_formats(points, self.results, self._selection)
@@ -266,7 +279,8 @@ class _RunCommand:
             games_plan = point.plan.games
             for line in (*point.notes, *shard_lines(games_plan), *debate_notes(games_plan)):
                 note(f"note: {line}")
-        show_warnings(self.points)
+        if self._shows_warnings:
+            show_warnings(self.points)
 
     def _show_keys(self) -> None:
         """Print which API keys are sent to which hosts, and check that the user allows this for downloaded specs."""

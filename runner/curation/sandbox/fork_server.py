@@ -47,6 +47,8 @@ _STDIN, _STDOUT, _STDERR, _RESULT, _READY = range(5)
 _CONFINED = b"confined"
 _LONGEST_POLL_MS = 20
 _MAX_READ = 1 << 16
+_LONGEST_WAIT = 0.1
+"""Maximum number of seconds between two calls that count as time of a program."""
 
 
 class ProcessLimits(NamedTuple):
@@ -210,23 +212,27 @@ class _ProgramClock:
     """The use of time by a program that has not been waited for.
 
     On a busy machine, a program may take much longer than its CPU time. So the time that it has been idle is limited,
-    and the time since its start only generously.
+    and the time since its start only generously. Neither counts while this process is not called as often as it asks
+    for, because then the program may be waiting for the CPU, too.
     """
 
     def __init__(self, process: int, limits: ProcessLimits) -> None:
         self._clock = (~process << 3) | 2  # the CPU clock of a process, as in clock_getcpuclockid(3)
         self._limits = limits
-        self._started = self._active = time.monotonic()
+        self._last_call = time.monotonic()
+        self._seconds = self._active = 0.0
         self._cpu_seconds = 0.0
 
     def is_late(self) -> bool:
         """Return whether the program has used up its time."""
         now, cpu_seconds = time.monotonic(), time.clock_gettime(self._clock)
+        self._seconds += min(now - self._last_call, _LONGEST_WAIT)
+        self._last_call = now
         if cpu_seconds > self._cpu_seconds:
-            self._cpu_seconds, self._active = cpu_seconds, now
+            self._cpu_seconds, self._active = cpu_seconds, self._seconds
         limits = self._limits
-        is_idle = now - self._active > limits.idle_seconds
-        return is_idle or cpu_seconds > limits.cpu_seconds or now - self._started > limits.wall_seconds
+        is_idle = self._seconds - self._active > limits.idle_seconds
+        return is_idle or cpu_seconds > limits.cpu_seconds or self._seconds > limits.wall_seconds
 
 
 def _run_program(request: dict[str, Any]) -> int:

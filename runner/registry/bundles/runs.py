@@ -15,6 +15,7 @@ import orjson
 
 from runner.base.errors import ReleaseError, RunError
 from runner.base.storage.safe_files import open_to_read, read_bounded
+from runner.documents import croissant
 from runner.documents.releases.bundle import Content
 from runner.documents.releases.manifest import Release, ReleaseLink
 from runner.documents.releases.reference import Kind, Reference
@@ -30,7 +31,6 @@ from runner.registry.bundles.run_facts import (
     replace_sources,
     sources_of_manifest,
 )
-from runner.registry.components import croissant
 from runner.registry.draft import Draft, PublisherChoices
 from runner.registry.fetched_release import MAX_LOCK, PIN
 from runner.registry.lineage.links import build_links, release_name

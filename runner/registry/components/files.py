@@ -18,6 +18,8 @@ from runner.base.hashing import tagged_hash
 from runner.base.problems import Place, Problem
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import comma_join
+from runner.documents.croissant import FILE as CROISSANT_FILE
+from runner.documents.croissant import build_croissant, find_column_kinds, read_rai_fields
 from runner.documents.layer_loading import EXTENDS
 from runner.documents.releases.bundle import Content
 from runner.documents.releases.manifest import ReleaseLink
@@ -42,7 +44,6 @@ from runner.game.prompts.templates import (
 from runner.game.protocols.loader import load_protocol
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.schema import file_content, parameter_content
-from runner.registry.components.croissant import build_croissant, find_column_kinds
 from runner.registry.draft import PublisherChoices
 from runner.results.provenance.file_pins import PinnedFiles
 from runner.rollouts.identity import protocol_content
@@ -195,7 +196,8 @@ def build_dataset(path: Path, choices: PublisherChoices, part: str | None) -> Un
         "id": "text",
         **find_column_kinds({"label": point.label, **point.columns} for point in dataset.datapoints),
     }
-    croissant = build_croissant(choices.name or path.stem, description, licence, {name: path}, columns)
+    rai = read_rai_fields(path.with_name(CROISSANT_FILE))
+    croissant = build_croissant(choices.name or path.stem, description, licence, {name: path}, columns, rai=rai)
     return UnnamedComponent(
         files_by_kind={Kind.DATASET: PinnedFiles(path, (path,))},
         contents={name: path, "croissant.json": croissant},

@@ -8,15 +8,19 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Iterable, Mapping
-from pathlib import PurePath
+from pathlib import Path, PurePath
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
 import orjson
 
+from runner.base.storage.safe_files import read_bounded
 from runner.documents.releases.bundle import Content, open_content
 
 FILE = "croissant.json"
+CROISSANT, RAI = "http://mlcommons.org/croissant/1.1", "http://mlcommons.org/croissant/RAI/1.0"
+"""The specifications to which a description conforms."""
 
 _TERMS = (
     "arrayShape", "citeAs", "column", "containedIn", "equivalentProperty", "extract", "field", "fileObject",
@@ -48,6 +52,7 @@ _CONTEXT: Mapping[str, Any] = dict(
 _FORMATS = {".jsonl": "application/jsonlines", ".csv": "text/csv", ".parquet": "application/x-parquet"}
 _TYPES = {"text": "sc:Text", "integer": "sc:Integer", "number": "sc:Float", "boolean": "sc:Boolean", "json": "sc:Text"}
 _SPDX = "https://spdx.org/licenses/"
+MAX_FILE = 4 << 20
 LICENSE_NOT_STATED = "not stated: nobody may assume that they may use it"
 
 
@@ -59,11 +64,13 @@ def build_croissant(
     columns: Mapping[str, str],
     *,
     published: str | None = None,
+    rai: Mapping[str, str] = MappingProxyType({}),
 ) -> bytes:
     """Return the Croissant file of a dataset.
 
     `files` has the files with rows, by path; all have the same format. `columns` has the kind of each column: `text`,
     `integer`, `number`, `boolean`, or `json` for nested or mixed values. `published` is a date such as `2026-11-22`.
+    `rai` has fields of Croissant's vocabulary for responsible AI, such as `dataLimitations`, each with a text.
 
     Raises:
         OSError: a file cannot be read.
@@ -72,12 +79,13 @@ def build_croissant(
     document = {
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
-        "conformsTo": "http://mlcommons.org/croissant/1.1",
+        "conformsTo": [CROISSANT, RAI] if rai else CROISSANT,
         "name": name,
         "description": description or name,
         "license": LICENSE_NOT_STATED if licence is None else _license_url(licence),
         "version": "1.0.0",  # Croissant requires a version; here it never changes, because a release never changes
         **({} if published is None else {"datePublished": published}),
+        **{f"rai:{name}": text for name, text in rai.items()},
         "distribution": distribution,
         "recordSet": [_describe_rows(columns, distribution[0]["@id"])],
     }
@@ -147,4 +155,16 @@ def _describe_field(column: str, kind: str, file_id: str) -> dict[str, Any]:
         **({"description": "JSON: nested, or of several types."} if kind == "json" else {}),
         "dataType": _TYPES[kind],
         "source": {"fileObject": {"@id": file_id}, "extract": {"column": column}},
+    }
+
+
+def read_rai_fields(path: Path) -> dict[str, str]:
+    """Return the fields for responsible AI in a Croissant file; none if there is no such file, or it has none."""
+    try:
+        data = orjson.loads(read_bounded(path, MAX_FILE))
+    except (OSError, orjson.JSONDecodeError):
+        return {}
+    items = data.items() if isinstance(data, dict) else ()
+    return {
+        name.removeprefix("rai:"): text for name, text in items if name.startswith("rai:") and isinstance(text, str)
     }

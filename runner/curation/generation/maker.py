@@ -1,0 +1,93 @@
+"""Make a dataset: verify solutions, let a model write programs, test and compare them, select rows, write files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.base.errors import RunError, UsageError
+from runner.base.text import counted
+from runner.curation.generation.coding_problems import read_problems
+from runner.curation.generation.dataset_files import MadeDataset, write_dataset
+from runner.curation.generation.generation_run import GENERATION, plan_generation, read_answers
+from runner.curation.generation.recipe import Recipe
+from runner.curation.generation.screening import Rejection, VerifiedProblem, screen_programs, verify_problems
+from runner.curation.generation.selection import select_programs
+from runner.curation.generation.verdict_log import VerdictLog, open_verdict_log
+from runner.curation.program_tester import ProgramTestSettings
+from runner.curation.sandbox.mechanisms import Mechanism
+from runner.curation.sandbox.sandbox import RunLimits
+from runner.results.folder import RunFolder
+from runner.results.manifest import Manifest
+from runner.rollouts.plan import Plan
+from runner.spec.components import FindComponent, reject_references
+
+Report = Callable[[str], None]
+
+
+@dataclass
+class DatasetMaker:
+    """Makes one dataset. The steps are in the order of the methods."""
+
+    recipe: Recipe
+    folder: Path
+    log: VerdictLog
+    sandbox: str
+    report: Report
+    verified: list[VerifiedProblem]
+    rejected: dict[str, Rejection]
+
+    def plan(self, find_component: FindComponent = reject_references) -> Plan:
+        """Return the plan of the run in which the model writes programs about the verified problems."""
+        return plan_generation(self.recipe, self.verified, self.folder / GENERATION, find_component)
+
+    def finish(self, run: RunFolder, manifest: Manifest) -> dict[str, Any]:
+        """Test the programs of the finished run, write the dataset, and return its counts.
+
+        Raises:
+            RunError: the records cannot be read, or the files cannot be written.
+            SandboxError: a program has ended the sandbox twice.
+        """
+        answers = read_answers(run)
+        count = sum(map(len, answers.values()))
+        self.report(f"testing {counted(count, 'program')} of the model")
+        screened = screen_programs(self.verified, answers, self.log, self.recipe.file)
+        selection = select_programs(screened, self.recipe.file)
+        dataset = MadeDataset(
+            self.recipe, selection, screened, self.rejected, run.run_id, manifest.cost_usd, self.sandbox
+        )
+        return write_dataset(dataset, self.folder)
+
+
+@contextmanager
+def start_dataset(recipe: Recipe, folder: Path, mechanism: Mechanism, report: Report) -> Iterator[DatasetMaker]:
+    """Lock the folder, test the given solutions, and yield what makes the dataset.
+
+    Raises:
+        SpecError: no row of the dataset is a problem.
+        UsageError: no problem has a right solution.
+        RunError: the folder is in use or cannot be written.
+        SandboxError: the sandbox cannot be started.
+    """
+    tests = recipe.file.tests
+    rows = read_problems(recipe)
+    limits = RunLimits(cpu_seconds=tests.cpu_seconds, memory=tests.memory)
+    settings = ProgramTestSettings(limits, tests.repetitions, checker=recipe.checker)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot create {folder}: {error.strerror}; choose another folder with -o") from error
+    with open_verdict_log(folder, mechanism, settings, report) as log:
+        if recipe.file.make == "bugs":
+            report(f"testing the given solutions of {counted(len(rows.problems), 'problem')}")
+        verified, rejected = verify_problems(rows.problems, log, recipe.file)
+        rejected |= dict.fromkeys(rows.unusable, Rejection.UNUSABLE_ROW)
+        if not verified:
+            raise UsageError(
+                f"no problem of {recipe.file.dataset.path} has a given solution that passes all tests; correct the "
+                "tests or the solutions"
+            )
+        yield DatasetMaker(recipe, folder, log, mechanism.name, report, verified, rejected)

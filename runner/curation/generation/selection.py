@@ -1,0 +1,99 @@
+"""Select the programs of a dataset: as many right as wrong ones of each problem, in splits of whole problems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from runner.base.hashing import tagged_hash
+from runner.curation.generation.recipe import RecipeFile
+from runner.curation.generation.screening import Candidate, ScreenedProblem
+
+NO_BUG = "no program with a bug can be used"
+NO_REFACTORING = "no refactored program can be used"
+ONE_LABEL = "all proposals that can be used are right, or all are wrong"
+
+
+@dataclass(frozen=True)
+class SelectedProgram:
+    """One row of the dataset, and the model's program in it; None for a given solution."""
+
+    id: str
+    problem_id: str
+    question: str
+    split: str | None
+    source: str
+    label: int
+    candidate: Candidate | None
+
+
+@dataclass(frozen=True)
+class ProgramSelection:
+    """The rows of the dataset in order, and the reason why each other problem has none."""
+
+    programs: tuple[SelectedProgram, ...]
+    unused: Mapping[str, str]
+
+
+def select_programs(screened: Sequence[ScreenedProblem], file: RecipeFile) -> ProgramSelection:
+    """Select the rows: in the order of the problems, and within a problem in an order that does not tell labels."""
+    chosen: dict[str, list[tuple[str, int, Candidate | None]]] = {}
+    unused: dict[str, str] = {}
+    for item in screened:
+        choice = _choose_proposals(item) if file.make == "proposals" else _choose_pair(item, refactor=file.refactor)
+        if isinstance(choice, str):
+            unused[item.verified.problem.id] = choice
+        else:
+            chosen[item.verified.problem.id] = choice
+    splits = _assign_splits(list(chosen), file)
+    programs: list[SelectedProgram] = []
+    for item in screened:
+        problem = item.verified.problem
+        rows = [
+            SelectedProgram(
+                f"{problem.id}/{tagged_hash('dataset row', [problem.id, source])[:8]}", problem.id, problem.question,
+                splits.get(problem.id), source, label, candidate,
+            )
+            for source, label, candidate in chosen.get(problem.id, ())
+        ]  # fmt: skip
+        programs += sorted(rows, key=lambda row: row.id.rpartition("/")[2])
+    return ProgramSelection(tuple(programs), unused)
+
+
+def _choose_pair(item: ScreenedProblem, *, refactor: bool) -> list[tuple[str, int, Candidate | None]] | str:
+    """Return the bug that fails most rarely, and the right program whose edit is most similar in size."""
+    bugs = item.usable("bug")
+    if not bugs:
+        return NO_BUG
+    bug = min(bugs, key=lambda c: (c.failing, c.fuzzed_failing, _distance(c), c.number))
+    if not refactor:
+        return [(bug.source, 0, bug), (item.verified.original, 1, None)]
+    right = min(item.usable("refactoring"), key=lambda c: (abs(_distance(c) - _distance(bug)), c.number), default=None)
+    return NO_REFACTORING if right is None else [(bug.source, 0, bug), (right.source, 1, right)]
+
+
+def _choose_proposals(item: ScreenedProblem) -> list[tuple[str, int, Candidate | None]] | str:
+    by_label = {label: [c for c in item.usable("proposal") if c.label == label] for label in (0, 1)}
+    count = min(map(len, by_label.values()))
+    pairs = [(c.source, label, c) for label, candidates in by_label.items() for c in candidates[:count]]
+    return [*pairs] or ONE_LABEL
+
+
+def _distance(candidate: Candidate) -> int:
+    return 0 if candidate.edit is None else candidate.edit.distance
+
+
+def _assign_splits(ids: Sequence[str], file: RecipeFile) -> dict[str, str]:
+    """Return the split of each problem. The hashes of ids and the seed determine the order, the shares the sizes."""
+    order = sorted(ids, key=lambda id_: tagged_hash("split", [file.seed, id_]))
+    ends = list(_ends(file.splits, len(order)))
+    return {id_: next(name for name, end in ends if i < end) for i, id_ in enumerate(order)} if ends else {}
+
+
+def _ends(splits: Mapping[str, float], count: int) -> Iterator[tuple[str, int]]:
+    """Yield each split with the index after its last problem."""
+    total = 0.0
+    names = list(splits)
+    for name in names:
+        total += splits[name]
+        yield name, count if name == names[-1] else round(total * count)

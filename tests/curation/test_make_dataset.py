@@ -1,0 +1,273 @@
+"""`nip-run make-dataset`: which programs are used, what is written, and what a repeated command repeats."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.base.errors import RunError, SpecError, UsageError
+from runner.base.storage.fetched_markers import MARKER
+from runner.curation.benchmark_formats import APPS_IMPORTS, ProgramFormat, parse_tests
+from runner.curation.generation.recipe import load_recipe
+from runner.curation.program_tester import ProgramTester
+from runner.curation.program_tests import Program, is_correct
+from runner.curation.sandbox.mechanisms import Mechanism
+from tests.support.files import parquet_rows
+from tests.support.kills import kill_at_random_moments
+from tests.support.made_datasets import (
+    answer_with,
+    make_here,
+    planted_rules,
+    programs_by_label,
+    read_lines,
+    write_problems,
+    write_recipe,
+)
+from tests.support.paths import ROOT
+from tests.support.processes import nip_run
+from tests.support.servers.client import LoopbackServer, run_loopback_server
+
+DATA = ROOT / "specs" / "data"
+QUESTION = "Read n, then n integers on one line. Print the sum of the even ones."
+ORIGINAL = """\
+n = int(input())
+numbers = list(map(int, input().split()))
+total = 0
+for number in numbers:
+    if number % 2 == 0:
+        total += number
+print(total)
+"""
+SECOND = "input()\nprint(sum(x for x in map(int, input().split()) if x % 2 == 0))\n"
+PROBLEM = {
+    "id": "sum-even", "question": QUESTION, "solutions": [ORIGINAL, SECOND],
+    "input_output": {
+        "inputs": ["3\n1 2 4\n", "2\n-2 -4\n", "1\n7\n", "4\n0 0 2 3\n", "2\n10 11\n", "2\n8 -8\n"],
+        "outputs": ["6\n", "-6\n", "0\n", "2\n", "10\n", "0\n"],
+    },
+}  # fmt: skip
+
+
+def edited(old: str, new: str) -> str:
+    assert old in ORIGINAL
+    return ORIGINAL.replace(old, new)
+
+
+GOOD = edited("% 2 == 0", "% 2 == 0 and number > -3")
+RARER = edited("% 2 == 0", "% 2 == 0 and number != -4")
+"""Also fails one test, but fewer fuzzed inputs."""
+BUGS = {
+    GOOD: None,
+    RARER: None,
+    ORIGINAL: "the program is the given one",
+    ORIGINAL.replace("\n", "  # done\n", 1): "the program is the same as an earlier one",
+    edited("total", "amount"): "only names, layout, comments or docstrings differ from the given program",
+    edited("print(total)", "print(total"): "the program does not compile",
+    edited("number % 2 == 0", "not number % 2"): "no input shows a difference from the given program",
+    edited("print(total)", "print(total + 1)"): "it fails too many tests",
+    edited("total += number", "total += number // number * number"): "it fails only by exceptions or limits",
+    "import os\n"
+    + edited("print(total)", "print(total if hash('a') % 2 else 1)"): "the verdicts of the program differ "
+    "between repetitions",
+    "print('something else entirely, which is much longer than the given program was, and wrong, too')\n"
+    * 3: "too much of the program is changed",
+}
+REFACTORINGS = {
+    edited("number % 2 == 0", "not number % 2"): None,
+    edited("total += number", "total = total + number"): None,
+    edited("% 2 == 0", "% 2 == 1"): "the refactored program fails a test",
+    edited("% 2 == 0", "% 2 == 0 and number != 12"): None,
+}
+
+
+@pytest.fixture
+def author(tmp_path: Path) -> Any:
+    rules = planted_rules(QUESTION, BUGS, [*REFACTORINGS, *[ORIGINAL] * (len(BUGS) - len(REFACTORINGS))])
+    with run_loopback_server(LoopbackServer, "author", planted=rules) as server:
+        write_problems(tmp_path / "problems.jsonl", PROBLEM)
+        write_recipe(tmp_path, server, versions=len(BUGS))
+        yield server
+
+
+@pytest.mark.gate
+def test_of_planted_programs_only_subtle_repeatable_bugs_are_used(
+    tmp_path: Path, author: LoopbackServer, mechanism: Mechanism
+) -> None:
+    counts = make_here(
+        tmp_path / "recipe.yaml", tmp_path / "out", mechanism, "tests.repetitions=5", "tests.fuzzed_inputs=16"
+    )
+    expected: dict[str, int] = {}
+    for reason in filter(None, BUGS.values()):
+        expected[reason] = expected.get(reason, 0) + 1
+    assert counts["programs_rejected"]["bug"] == expected
+    assert counts["programs_rejected"]["refactoring"]["the refactored program fails a test"] == 1
+    by_label = programs_by_label(tmp_path / "out")
+    assert by_label[0] == [RARER]
+    assert len(by_label[1]) == 1
+    assert by_label[1][0] in REFACTORINGS
+    (details,) = [row for row in read_lines(tmp_path / "out" / "details.jsonl") if row["label"] == 0]
+    assert details["counterexample"].startswith("2\n-2 -4\n: expected '-6\\n', but got '-2\\n'")
+    assert (details["failing_tests"], details["edit_first_line"]) == (pytest.approx(1 / 6), 5)
+    assert counts["cost_usd"] > 0
+    assert author.requests == 2 * len(BUGS)
+
+
+@pytest.mark.gate
+def test_a_repeated_command_asks_nothing_and_writes_the_same_bytes(
+    tmp_path: Path, author: LoopbackServer, mechanism: Mechanism
+) -> None:
+    recipe, settings = tmp_path / "recipe.yaml", ("tests.fuzzed_inputs=3", "tests.repetitions=1")
+    make_here(recipe, tmp_path / "out", mechanism, *settings)
+    requests, before = author.requests, files_of(tmp_path / "out")
+    with (tmp_path / "out" / "verdicts.jsonl").open("ab") as file:
+        file.write(b'{"key": "incomplete')  # as after a kill
+    (tmp_path / "out" / "data.jsonl").unlink()
+    make_here(recipe, tmp_path / "out", mechanism, *settings)
+    assert author.requests == requests
+    assert files_of(tmp_path / "out") == {**before, "verdicts.jsonl": before["verdicts.jsonl"] + b'{"key": "incomplete'}
+    (tmp_path / "out" / "verdicts.jsonl").write_text("[]\n", "utf-8")
+    with pytest.raises(RunError, match=r"verdicts\.jsonl:1: not a verdict"):
+        make_here(recipe, tmp_path / "out", mechanism, *settings)
+
+
+@pytest.mark.gate
+def test_proposals_are_labelled_by_their_tests_and_balanced_within_problems(
+    tmp_path: Path, mechanism: Mechanism
+) -> None:
+    other = {**PROBLEM, "id": "other", "question": "The other problem, which has no solution."}
+    answers = [answer_with(program) for program in (ORIGINAL, GOOD, SECOND, edited("0:", "1:"), "print(0)\n")]
+    rules = [(["other problem"], [answer_with(GOOD)]), ([QUESTION], answers)]
+    with run_loopback_server(LoopbackServer, "author", planted=rules) as server:
+        write_problems(tmp_path / "problems.jsonl", PROBLEM, {**other, "solutions": None})
+        recipe = write_recipe(tmp_path, server, make="proposals", versions=len(answers), format="parquet")
+        counts = make_here(recipe, tmp_path / "out", mechanism)
+    rows = parquet_rows(tmp_path / "out" / "data.parquet")
+    assert sorted((row["label"], row["solution"]) for row in rows) == [
+        (0, GOOD),
+        (0, edited("0:", "1:")),
+        (1, SECOND),
+        (1, ORIGINAL),
+    ]
+    assert counts["problems_not_used"] == {"all proposals that can be used are right, or all are wrong": 1}
+    assert {row["problem"] for row in rows} == {"sum-even"}
+
+
+@pytest.mark.gate
+def test_a_bug_that_only_fuzzed_inputs_show_needs_a_second_solution(tmp_path: Path, mechanism: Mechanism) -> None:
+    hidden = edited("% 2 == 0", "% 2 == 0 and number < 12")  # no test has an even number above 11
+    rules = planted_rules(QUESTION, [hidden], [edited("total += number", "total = total + number")])
+    alone = {**PROBLEM, "id": "alone", "solutions": [ORIGINAL]}
+    with run_loopback_server(LoopbackServer, "author", planted=rules) as server:
+        write_problems(tmp_path / "problems.jsonl", PROBLEM, alone)
+        counts = make_here(write_recipe(tmp_path, server, versions=1), tmp_path / "out", mechanism)
+    assert counts["programs_rejected"]["bug"] == {
+        "it differs only on fuzzed inputs, which no second solution confirms": 1
+    }
+    assert {row["problem"] for row in read_lines(tmp_path / "out" / "data.jsonl")} == {"sum-even"}
+    assert programs_by_label(tmp_path / "out")[0] == [hidden]
+
+
+def test_every_error_of_a_recipe_is_reported_at_once(tmp_path: Path) -> None:
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "bug.jinja").write_text("{{ solution }} {{ solutoin }}", "utf-8")
+    (tmp_path / "recipe.yaml").write_text(
+        "name: x\ndataset: {path: missing.jsonl, balance: label}\ntests: {format: apps, checker: none.py}\n"
+        "model: {model: m}\nprompts: prompts\nsplits: {train: 0.5, test: 0.4}\n",
+        "utf-8",
+    )
+    with pytest.raises(SpecError) as caught:
+        load_recipe(tmp_path / "recipe.yaml")
+    messages = " ".join(problem.message for problem in caught.value.problems)
+    for part in ("no variable 'solutoin'", "no file 'missing.jsonl'", "none.py", "add up to 0.9", "always balanced"):
+        assert part in messages
+    with pytest.raises(SpecError, match="versions: 0 is too small"):
+        load_recipe(tmp_path / "recipe.yaml", ["versions=0"])
+
+
+def test_problems_without_a_right_solution_are_an_error_before_any_call(tmp_path: Path, mechanism: Mechanism) -> None:
+    with run_loopback_server(LoopbackServer, "author") as server:
+        write_problems(tmp_path / "problems.jsonl", {**PROBLEM, "solutions": ["print(1)"]})
+        recipe = write_recipe(tmp_path, server)
+        with pytest.raises(UsageError, match=r"no problem of problems\.jsonl has a given solution that passes"):
+            make_here(recipe, tmp_path / "out", mechanism)
+        write_problems(tmp_path / "problems.jsonl", {**PROBLEM, "input_output": "{"})
+        with pytest.raises(SpecError, match="no row is a problem with tests in the format 'apps': sum-even"):
+            make_here(recipe, tmp_path / "out", mechanism)
+        assert server.requests == 0
+
+
+@pytest.mark.full
+def test_twenty_kills_lose_no_answer_and_change_no_byte(tmp_path: Path) -> None:
+    problems = [{**PROBLEM, "id": f"p{n}", "question": f"{QUESTION} (Problem {n}.)"} for n in range(40)]
+    rules = planted_rules("Problem", [GOOD], [edited("number % 2 == 0", "not number % 2")])
+    command = ("make-dataset", "recipe.yaml", "-q", "-o", "out")
+    with run_loopback_server(LoopbackServer, "author", planted=rules, latency=0.05) as server:
+        for name in ("killed", "whole"):
+            (tmp_path / name).mkdir()
+            write_problems(tmp_path / name / "problems.jsonl", *problems)
+            write_recipe(
+                tmp_path / name, server, versions=2, concurrency=4, tests={"format": "apps", "fuzzed_inputs": 3}
+            )
+        kill_at_random_moments(tmp_path / "killed", server, 160, 20, max_in_flight=4, command=command)
+        assert nip_run(*command, cwd=tmp_path / "whole").returncode == 0
+    assert files_of(tmp_path / "killed" / "out") == files_of(tmp_path / "whole" / "out")
+    assert len(read_lines(tmp_path / "whole" / "out" / "data.jsonl")) == 80
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Return the content of each file of a made dataset."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.suffix != ".lock"}
+
+
+def test_a_downloaded_recipe_is_refused_where_it_is(tmp_path: Path) -> None:
+    (tmp_path / MARKER).write_text("{}", "utf-8")
+    (tmp_path / "recipe.yaml").write_text("name: x\n", "utf-8")
+    with pytest.raises(SpecError, match="a downloaded recipe is not run where it is"):
+        load_recipe(tmp_path / "recipe.yaml")
+
+
+@pytest.mark.full
+def test_a_hundred_made_pairs_are_right_and_wrong_when_they_are_tested_again(
+    tmp_path: Path, mechanism: Mechanism
+) -> None:
+    planted = {row["problem"]: row for row in read_lines(ROOT / "tests" / "support" / "planted_programs.jsonl")}
+    sources: dict[ProgramFormat, list[dict[str, Any]]] = {
+        "apps": read_lines(DATA / "problems.jsonl"),
+        "mbpp": shipped_problems(),
+    }
+    pairs = 0
+    for format_, problems in sources.items():
+        folder = tmp_path / format_
+        folder.mkdir()
+        rules = [
+            rule for problem in problems for edits in [planted[problem["id"]]]
+            for rule in planted_rules(problem["question"], [edits["bug"]], [edits["refactored"]])
+        ]  # fmt: skip
+        (folder / "rules.json").write_text(json.dumps(rules), "utf-8")
+        with run_loopback_server(LoopbackServer, "author", planted_file=str(folder / "rules.json")) as server:
+            write_problems(folder / "problems.jsonl", *problems)
+            recipe = write_recipe(folder, server, tests={"format": format_, "fuzzed_inputs": 3}, versions=1)
+            counts = make_here(recipe, folder / "out", mechanism)
+        pairs += counts["rows_by_label"]["0"]
+        tests = {problem["id"]: problem for problem in problems}
+        rows = read_lines(folder / "out" / "data.jsonl")
+        preamble = APPS_IMPORTS if format_ == "apps" else ""
+        with ProgramTester(mechanism) as tester:
+            results = tester.test(
+                (Program(row["solution"], preamble), parse_tests(tests[row["problem"]], format_)) for row in rows
+            )
+            assert [int(is_correct(result)) for result in results] == [row["label"] for row in rows]
+    assert pairs >= 100
+
+
+def shipped_problems() -> list[dict[str, Any]]:
+    """Return the problems of the shipped programs, with their right solutions."""
+    tests = {row["problem"]: row["tests"] for row in read_lines(DATA / "code_validation.tests.jsonl")}
+    return [
+        {"id": row["problem"], "question": row["question"], "solutions": [row["solution"]],
+         "test_list": tests[row["problem"]]}
+        for row in read_lines(DATA / "code_validation.jsonl") if row["label"] == 1
+    ]  # fmt: skip
