@@ -46,7 +46,7 @@ CASES = {
     "export alpha-1 --format t": {"trl"},
     "sql --format ''": {"table", "csv", "json", "markdown", "parquet"},
     "sql --file q": {"q.sql"},
-    "schema ''": {"experiment", "protocol"},
+    "schema ''": {"experiment", "protocol", "recipe"},
     "completion z": {"zsh"},
     "init --protocol d": {"debate"},
     "runs --status d": {"done"},

@@ -16,6 +16,7 @@ from typing import Any
 from runner.base.errors import RunError, SpecError, TemplateFailedError
 from runner.base.problems import Place, Problem
 from runner.base.storage.atomic_files import atomic_write
+from runner.base.storage.safe_files import make_folders
 from runner.curation.generation.coding_problems import CodingProblem
 from runner.curation.generation.recipe import Recipe, Task
 from runner.curation.generation.screening import VerifiedProblem
@@ -62,7 +63,7 @@ def plan_generation(
         for item in problems for task in recipe.file.tasks
     ]  # fmt: skip
     try:
-        (folder / "prompts").mkdir(parents=True, exist_ok=True)
+        make_folders(folder / "prompts")
         atomic_write(folder / "requests.jsonl", (json.dumps(row).encode() + b"\n" for row in rows))
         atomic_write(folder / "protocol.yaml", dump(dict(_PROTOCOL)))
         atomic_write(folder / "prompts" / f"{AUTHOR}.jinja", "{{ instructions }}\n")

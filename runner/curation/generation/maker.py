@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.base.errors import RunError, UsageError
+from runner.base.storage.safe_files import make_folders
 from runner.base.text import counted
 from runner.curation.generation.coding_problems import read_problems
 from runner.curation.generation.dataset_files import MadeDataset, write_dataset
@@ -77,7 +78,7 @@ def start_dataset(recipe: Recipe, folder: Path, mechanism: Mechanism, report: Re
     limits = RunLimits(cpu_seconds=tests.cpu_seconds, memory=tests.memory)
     settings = ProgramTestSettings(limits, tests.repetitions, checker=recipe.checker)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
     except OSError as error:
         raise RunError(f"cannot create {folder}: {error.strerror}; choose another folder with -o") from error
     with open_verdict_log(folder, mechanism, settings, report) as log:

@@ -13,7 +13,9 @@ import numpy as np
 
 from runner.curation.generation.coding_problems import MAX_PROGRAM
 
-_CODE_BLOCK: Final = re.compile(r"^[ \t]*(?:```|~~~)[^\n]*\n(.*?)^[ \t]*(?:```|~~~)[ \t]*$", re.DOTALL | re.MULTILINE)
+_CODE_BLOCK: Final = re.compile(
+    r"^[ \t]*(?:```|~~~)[^\n]*\n(.*?)^[ \t]*(?:```|~~~)[ \t]*(?=\n|\Z)", re.DOTALL | re.MULTILINE
+)
 
 
 class EditSize(NamedTuple):
