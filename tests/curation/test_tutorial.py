@@ -37,7 +37,8 @@ def test_the_tutorial_leads_from_problems_to_a_game_and_a_release(tmp_path: Path
         (bin_folder / "nip-run").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m runner "$@"\n', "utf-8")
         (bin_folder / "nip-run").chmod(0o755)
         variables = environment(OPENAI_API_KEY="a-key", PYTHONPATH=str(ROOT))
-        address = f"model.base_url={server.base_url}"  # the only difference from what a reader does
+        # The only difference from what a reader with an OpenAI key does:
+        address = f"model.base_url={server.base_url} 'model.price={{input: 1, output: 4}}'"
         variables["PATH"] = f"{bin_folder}:{variables['PATH']}"
         for block in blocks(PAGE):
             if block.mark == "file":

@@ -73,11 +73,13 @@ def plan_generation(
     try:
         return Plan(load_spec(folder / "spec.yaml", find_component=find_component))
     except SpecError as error:
-        problems_of_recipe = [
-            replace(problem, place=Place(str(recipe.path)), key=problem.key.replace(f"models.{AUTHOR}", "model"))
-            for problem in error.problems
-        ]
-        raise SpecError(problems_of_recipe) from error
+        raise SpecError([_in_recipe(problem, recipe) for problem in error.problems]) from error
+
+
+def _in_recipe(problem: Problem, recipe: Recipe) -> Problem:
+    """Return a problem of the written spec as one of the recipe, whose keys have other names."""
+    key, message = (text.replace(f"models.{AUTHOR}", "model") for text in (problem.key, problem.message))
+    return replace(problem, place=Place(str(recipe.path)), key=key, message=message)
 
 
 def read_answers(run: RunFolder) -> dict[tuple[str, Task], list[str | None]]:
