@@ -108,6 +108,15 @@ def _shared_duckdb_connections() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _shared_empty_board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let the runs of this process copy new leaderboards (see `tests/support/empty_board.py`)."""
+    from tests.support.empty_board import copy_new_boards
+
+    with copy_new_boards(tmp_path_factory.mktemp("board")):
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _unchanged_process_state() -> Iterator[None]:
     """Fail the test that changes shared state, instead of a later test."""
