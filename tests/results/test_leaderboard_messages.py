@@ -65,6 +65,7 @@ def test_a_question_without_a_temporary_folder_says_what_to_set(results: Path) -
     code = "import tempfile; tempfile.tempdir = sys.argv[1] + '/none'\n"
     asked = "try:\n    board.query('SELECT 1')\nexcept LeaderboardError as error:\n    print(error)\n"
     done = python(CODE.partition("resource.setrlimit")[0] + code + asked, results)
-    assert done.stdout == "cannot create a temporary folder: No such file or directory; set TMPDIR to one\n", (
-        done.stderr
-    )
+    assert (
+        done.stdout
+        == "cannot create a temporary folder: No such file or directory; set TMPDIR to a folder that you can write to\n"
+    ), done.stderr
