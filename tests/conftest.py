@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import re
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from tests.support import guard
+from tests.support.paths import ROOT
 from tests.support.process_state import describe_changes, read_process_state, restore_ctrl_c
 from tests.support.soft_assertions import SoftAssertions
+
+TESTS = ROOT / "tests"
+FULL_FOLDERS = (TESTS / "browser", TESTS / "full")
+"""Folders whose `conftest` marks all tests as `full`."""
+FULL_MODULE = re.compile(rb"^pytestmark = \[?\s*pytest\.mark\.full\b", re.MULTILINE)
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -24,6 +34,40 @@ def pytest_configure() -> None:
     """Prepare the process before any test module is imported."""
     guard.remove_secrets(os.environ)
     restore_ctrl_c()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Skip files without tests of the selected tier, because importing a file takes longer than many of its tests."""
+    if config.option.markexpr not in ("not gate and not full", "gate"):
+        return None
+    if not collection_path.match("test_*.py"):
+        return collection_path in FULL_FOLDERS or None
+    text = collection_path.read_bytes()
+    skipped = FULL_MODULE.search(text) or (config.option.markexpr == "gate" and b"mark.gate" not in text)
+    return True if skipped else None
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Import the files in another order in each worker, so that a worker loads bytecode that another one has stored."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or session.config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    modules = list(find_modules(TESTS, session.config))
+    first = len(modules) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    for module in modules[first:] + modules[:first]:
+        with suppress(Exception, pytest.skip.Exception):  # pytest imports it again, and reports the error
+            importlib.import_module(module)
+
+
+def find_modules(folder: Path, config: pytest.Config) -> Iterator[str]:
+    """Return the names of the modules that pytest collects in a folder."""
+    for path in sorted(folder.iterdir()):
+        if pytest_ignore_collect(path, config):
+            continue
+        if path.is_dir():
+            yield from find_modules(path, config)
+        elif path.match("test_*.py"):
+            yield ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects tests by `-m`
@@ -61,6 +105,15 @@ def _shared_duckdb_connections() -> Iterator[None]:
     from runner.base.storage.duckdb_connections import reuse_connections
 
     with reuse_connections():
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _shared_empty_board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let the runs of this process copy new leaderboards (see `tests/support/empty_board.py`)."""
+    from tests.support.empty_board import copy_new_boards
+
+    with copy_new_boards(tmp_path_factory.mktemp("board")):
         yield
 
 

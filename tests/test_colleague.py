@@ -22,6 +22,8 @@ from tests.support.processes import nip_run, nip_run_here
 from tests.support.registry_locations import LOCATIONS
 from tests.support.runs import only_run
 
+pytestmark = pytest.mark.full
+
 PUBLIC = "https://code.example.org/ann/claims.git"
 PASSED_ON = ("HF_ENDPOINT", "HF_TOKEN", "NIP_RUN_REGISTRY", "NIP_RUN_TOKEN")
 
@@ -75,7 +77,6 @@ def published(ann: Person, where: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.full
 def test_what_one_published_another_gets_checks_changes_and_publishes_as_a_child_of_it(
     ann: Person, tmp_path: Path
 ) -> None:
@@ -123,7 +124,6 @@ def test_what_one_published_another_gets_checks_changes_and_publishes_as_a_child
     assert f"a replay of {run_id}" in status[replay]
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("place", ["folder", "git", "hub", "server"])
 def test_it_is_the_same_release_in_every_place_and_its_numbers_follow_from_each(
     ann: Person, place: str, tmp_path: Path

@@ -12,6 +12,8 @@ from runner.analysis.strata import table_strata
 from runner.analysis.validation import Validation, number_groups, validate
 from tests.support.labels import label, table_of, yes_no_analyzer
 
+pytestmark = pytest.mark.full
+
 TONE = yes_no_analyzer()
 TIMES, UNITS, LABELS = 200, 400, 120
 AMBIGUOUS = 0.3
@@ -47,7 +49,6 @@ def simulate(seed: int) -> Validation:
     return validate(TONE, new, labels, number_groups([new]), [strata])
 
 
-@pytest.mark.full
 def test_rates_by_readers_who_disagree_are_unbiased_and_covered_after_another_analysis() -> None:
     results = [simulate(seed) for seed in range(TIMES)]
     rates = [result.rates["yes"] for result in results]

@@ -10,6 +10,8 @@ from tests.support.processes import python
 from tests.support.runs import run_spec
 from tests.support.specs import spec_file
 
+pytestmark = pytest.mark.full
+
 CODE = """
 import sys
 sys.modules[sys.argv[1]] = None
@@ -24,7 +26,6 @@ print(run.rollouts().limit(1).fetchall() != [])
 """
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("package", "method"),
     [("pandas", "df"), pytest.param("polars", "pl", marks=pytest.mark.gate)],

@@ -23,6 +23,8 @@ from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 from tests.support.training import training_spec
 
+pytestmark = pytest.mark.full
+
 Row = dict[str, Any]
 PROBLEMS, REPEATS = 4, 3
 
@@ -123,7 +125,6 @@ def runs_named(results: Path, protocol: str) -> list[str]:
     return sorted({row["run_id"] for row in games_of(results, protocol)})
 
 
-@pytest.mark.full
 def test_uplift_is_the_mean_difference_of_groups_and_its_error(results: Path) -> None:
     games, alone = games_of(results, "nip"), by(games_of(results, "solo_verifier"), "group")
     found = {row["run_id"]: row for row in run_query(results, "@uplift")}
@@ -137,7 +138,6 @@ def test_uplift_is_the_mean_difference_of_groups_and_its_error(results: Path) ->
         assert close(row["stderr"], stdev(differences) / math.sqrt(PROBLEMS))
 
 
-@pytest.mark.full
 def test_protocols_pools_the_seeds_and_clusters_by_group(results: Path) -> None:
     found = {row["protocol"]: row for row in run_query(results, "@protocols", "benchmark=tiny/v1") if row["seeds"] == 2}
     assert list(found) == sorted(found, key=lambda name: -found[name]["accuracy"])
@@ -153,7 +153,6 @@ def test_protocols_pools_the_seeds_and_clusters_by_group(results: Path) -> None:
         assert close(row["accept"], mean(game["decision"] == 1 for game in games))
 
 
-@pytest.mark.full
 def test_flips_are_the_games_with_two_verdicts(results: Path) -> None:
     a, b = runs_named(results, "nip")
     games = {(g["run_id"], g["datapoint_id"], g["repeat"]): g for g in games_of(results, "nip")}
@@ -172,7 +171,6 @@ def test_flips_are_the_games_with_two_verdicts(results: Path) -> None:
         assert (row["change"] == "gained") == bool(second["correct"])
 
 
-@pytest.mark.full
 def test_learning_curves_and_seeds_have_the_mean_and_the_band_of_the_seeds(trained: Path) -> None:
     tests = by(raw(trained, "FROM leaderboard JOIN runs USING (run_id, name) WHERE parent_run_id <> ''"), "iteration")
     curve = run_query(trained, "@learning_curve", "name=learn")
@@ -187,7 +185,6 @@ def test_learning_curves_and_seeds_have_the_mean_and_the_band_of_the_seeds(train
         assert close(row["within"], math.sqrt(mean(test["stderr"] ** 2 for test in tests[row["iteration"],])))
 
 
-@pytest.mark.full
 def test_always_failed_is_the_share_of_datapoints_without_a_right_verdict(results: Path) -> None:
     found = {row["run_id"]: row for row in run_query(results, "@always_failed", f"repeats={REPEATS}")}
     games = [*games_of(results, "nip"), *games_of(results, "solo_verifier")]
@@ -208,7 +205,6 @@ def test_always_failed_is_the_share_of_datapoints_without_a_right_verdict(result
     assert any(row["always_failed"] for row in found.values())
 
 
-@pytest.mark.full
 def test_worst_prover_ranks_the_runs_of_a_verifier(results: Path) -> None:
     found = [row for row in run_query(results, "@worst_prover", "benchmark=tiny/v1") if row["provers"] == 2]
     assert sorted(row["run_id"] for row in found) == runs_named(results, "nip")
@@ -220,7 +216,6 @@ def test_worst_prover_ranks_the_runs_of_a_verifier(results: Path) -> None:
         assert close(row["completeness"], accepts[1])
 
 
-@pytest.mark.full
 def test_confusion_counts_the_verdicts_of_each_slice(results: Path) -> None:
     name = runs_named(results, "nip")[0]
     rows = [game for game in games_of(results, "nip") if game["run_id"] == name]
@@ -236,7 +231,6 @@ def test_confusion_counts_the_verdicts_of_each_slice(results: Path) -> None:
     assert [row["slice"] for row in run_query(results, "@confusion", f"run={name}")] == ["all", "all"]
 
 
-@pytest.mark.full
 def test_stances_and_rounds_have_the_accuracy_of_their_games(results: Path) -> None:
     name = runs_named(results, "nip")[0]
     rows = [game for game in games_of(results, "nip") if game["run_id"] == name]
@@ -256,7 +250,6 @@ def test_stances_and_rounds_have_the_accuracy_of_their_games(results: Path) -> N
     assert not rounds
 
 
-@pytest.mark.full
 def test_reliability_has_the_bins_of_the_runs_metrics(results: Path) -> None:
     for kind in ("stated", "logprob"):
         found = by(run_query(results, "@reliability", f"kind={kind}"), "run_id")
@@ -276,7 +269,6 @@ def test_reliability_has_the_bins_of_the_runs_metrics(results: Path) -> None:
     assert "kind=text: give stated or logprob" in said.getvalue()
 
 
-@pytest.mark.full
 def test_verdicts_move_from_round_to_round_and_with_the_seats(moved: Path) -> None:
     runs = {row["rejudge_of"] is not None: row["run_id"] for row in raw(moved, "FROM runs")}
     rows = by(raw(moved, "FROM rollouts"), "run_id")
@@ -308,7 +300,6 @@ def test_verdicts_move_from_round_to_round_and_with_the_seats(moved: Path) -> No
         assert [row[name] for name in ("position_bias", "bias_low")] == [bias["value"], bias["ci_low"]]
 
 
-@pytest.mark.full
 def test_hardest_begins_with_the_datapoints_that_most_get_wrong(results: Path) -> None:
     games = by([*games_of(results, "nip"), *games_of(results, "solo_verifier")], "datapoint_id")
     found = run_query(results, "@hardest", "benchmark=tiny/v1", "limit=3")
@@ -318,7 +309,6 @@ def test_hardest_begins_with_the_datapoints_that_most_get_wrong(results: Path) -
     assert found[0]["runs"] == 4
 
 
-@pytest.mark.full
 def test_tokens_and_longest_games_add_up_to_the_run(results: Path) -> None:
     name = runs_named(results, "nip")[0]
     (run_,) = raw(results, f"FROM runs WHERE run_id = '{name}'")
@@ -333,7 +323,6 @@ def test_tokens_and_longest_games_add_up_to_the_run(results: Path) -> None:
     assert len(run_query(results, "@longest_games", "limit=2")) == 2
 
 
-@pytest.mark.full
 def test_retry_reasons_and_costs_tell_of_answers_that_could_not_be_used(tmp_path: Path) -> None:
     with run_chat_server(kind="bad_decision") as server:
         spec = spec_file(
@@ -350,7 +339,6 @@ def test_retry_reasons_and_costs_tell_of_answers_that_could_not_be_used(tmp_path
     assert close(row["cost_usd"], odd.manifest.cost_usd or 0)
 
 
-@pytest.mark.full
 def test_costs_are_those_of_right_verdicts(results: Path) -> None:
     costs = {row["run_id"]: row for row in run_query(results, "@cost_per_right_verdict")}
     for (run_id,), games in by(games_of(results, "nip"), "run_id").items():
@@ -360,7 +348,6 @@ def test_costs_are_those_of_right_verdicts(results: Path) -> None:
         assert close(costs[run_id]["tokens_per_right"], (run_["prompt_tokens"] + run_["completion_tokens"]) / hits)
 
 
-@pytest.mark.full
 def test_only_what_was_played_is_a_baseline_and_each_game_is_one(results: Path, tmp_path: Path) -> None:
     own = tmp_path / "results"
     shutil.copytree(results, own)
@@ -375,7 +362,6 @@ def test_only_what_was_played_is_a_baseline_and_each_game_is_one(results: Path, 
     assert len(run_query(own, "@protocols")) == len(run_query(results, "@protocols"))
 
 
-@pytest.mark.full
 def test_ones_own_query_is_found_by_name_and_by_path(results: Path, tmp_path: Path) -> None:
     own = tmp_path / "results"
     shutil.copytree(results, own)

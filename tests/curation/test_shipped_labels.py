@@ -11,8 +11,9 @@ from runner.curation.program_tests import Program, is_correct
 from runner.curation.sandbox.mechanisms import Mechanism
 from tests.support.files import json_lines
 
+pytestmark = pytest.mark.full
 
-@pytest.mark.full
+
 def test_the_labels_of_the_shipped_programs_are_confirmed_in_the_sandbox(mechanism: Mechanism) -> None:
     data = root() / "specs" / "data"
     tests = {row["problem"]: parse_assertions(row["tests"]) for row in json_lines(data / "code_validation.tests.jsonl")}

@@ -25,6 +25,8 @@ from tests.support.runs import derived_files, only_run, run_spec
 from tests.support.servers.batch_client import BatchProvider, run_batch_provider
 from tests.support.specs import spec_file
 
+pytestmark = pytest.mark.full
+
 MODEL: dict[str, Any] = {"batch": True, "batch_wait": 0.05, "batch_poll": 0.05, "timeout": 2 * HANG_SECONDS}
 
 
@@ -40,7 +42,6 @@ def stopped_while_gathering(folder: Path, provider: BatchProvider, size: int) ->
     return wait_for_exit(process)[0]
 
 
-@pytest.mark.full
 def test_ctrl_c_while_calls_gather_sends_no_batch_and_the_run_goes_on(tmp_path: Path) -> None:
     size = 6
     (tmp_path / "live").mkdir()
@@ -78,7 +79,6 @@ def complete_all(
     return asyncio.run(go()), notes
 
 
-@pytest.mark.full
 def test_a_stop_while_the_file_goes_up_makes_no_batch_of_it(tmp_path: Path) -> None:
     with run_batch_provider() as provider:
 

@@ -11,6 +11,8 @@ from runner.registry.transports.locations import connect
 from tests.support.processes import python
 from tests.support.registry_locations import bundle
 
+pytestmark = pytest.mark.full
+
 PUBLISH = """
 import resource, signal, sys
 from pathlib import Path
@@ -28,7 +30,6 @@ PIECE = 1 << 16
 SIZE = 5 * PIECE + 1_000
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("kills", [True, False], ids=["killed", "no room"])
 def test_it_is_cut_off_after_every_piece_of_a_file(tmp_path: Path, kills: bool) -> None:
     journal, where = tmp_path / "journal.jsonl", tmp_path / "registry"

@@ -15,6 +15,8 @@ from tests.support.runs import only_run
 from tests.support.servers.client import LoopbackServer, run_loopback_server
 from tests.support.specs import spec_file
 
+pytestmark = pytest.mark.full
+
 AT_ONCE = """
 import asyncio, resource, sys
 
@@ -48,7 +50,6 @@ def server() -> Iterator[LoopbackServer]:
         yield started_server
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     "row",
     [
@@ -64,7 +65,6 @@ def test_16_of_them_at_once_take_little_memory(row: str, server: LoopbackServer)
     assert int(done.stdout) < 300  # MiB; of bodies that are read whole, 16 are 512 at the least
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("row", ["endless body", pytest.param("slow body", marks=pytest.mark.full)])
 def test_sigterm_ends_a_run_within_seconds(row: str, server: LoopbackServer, tmp_path: Path) -> None:
     transient = {"first_wait": 0.0, "max_wait": 0.0, "attempts": 1_000_000}
@@ -99,7 +99,6 @@ except NipRunError as error:
 """
 
 
-@pytest.mark.full
 def test_a_process_without_memory_ends_its_run_and_says_so(server: LoopbackServer, tmp_path: Path) -> None:
     path = spec_file(tmp_path, f"{server.root}/endless%20body/v1", size=8, models={"m": {"timeout": 600.0}})
     for number in range(5):

@@ -9,10 +9,11 @@ import pytest
 from tests.support.processes import nip_run_here
 from tests.support.specs import spec_file
 
+pytestmark = pytest.mark.full
+
 UNPACKED = "session_1/runtime_resources/working_dir_files/_ray_pkg_0123"
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("words", [[], ["sweep={seed: [1, 2]}"]])
 def test_results_in_a_folder_that_ray_deletes_are_refused_and_nothing_is_written(
     tmp_path: Path, words: list[str]

@@ -14,6 +14,8 @@ from tests.support.runs import only_run, table
 from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
+pytestmark = pytest.mark.full
+
 FAULTS = (
     "rate_limit", "rate_limit_seconds", "server_error", "drop", "half_body", "malformed", "empty_choices",
     "null_content", "hang",
@@ -44,7 +46,6 @@ def play(folder: Path, faults: tuple[str, ...]) -> Outcome:
     return Outcome(kinds, outcomes, table(run, "rollouts"), table(run, "messages"))
 
 
-@pytest.mark.full
 def test_nine_kinds_of_fault_change_no_record(tmp_path: Path) -> None:
     calm, storm = play(tmp_path / "calm", ()), play(tmp_path / "storm", FAULTS)
     assert set(FAULTS) <= set(storm.kinds)

@@ -16,6 +16,8 @@ from tests.support.servers.client import LoopbackServer
 from tests.support.servers.judges import Judge
 from tests.support.servers.judges_client import judged_spec, run_judge_server
 
+pytestmark = pytest.mark.full
+
 SIZE = 120
 JUDGES = {
     "keen": Judge(sensitivity=2.0, criterion=-0.4),
@@ -41,7 +43,6 @@ def holds(result: FinishedRun, name: str, truth: float, agent: str | None = None
     return bool(row["ci_low"] <= truth <= row["ci_high"])
 
 
-@pytest.mark.full
 def test_accuracy_ranks_two_judges_wrongly_and_d_prime_rightly(tmp_path: Path, server: LoopbackServer) -> None:
     """Nine claims of ten are wrong, so that who rejects nearly all is right most of the time."""
     labels = [int(number % 10 == 0) for number in range(2 * SIZE)]
@@ -62,7 +63,6 @@ def test_accuracy_ranks_two_judges_wrongly_and_d_prime_rightly(tmp_path: Path, s
     assert sensitivity["keen"] > sensitivity["strict"]
 
 
-@pytest.mark.full
 def test_position_bias_is_what_was_planted_and_no_leaning(tmp_path: Path, server: LoopbackServer) -> None:
     """A judge that rather rejects has no position bias; one that follows the first in 4 of 10 games has 0.4."""
     for name in ("leaning", "biased"):
@@ -79,7 +79,6 @@ def test_position_bias_is_what_was_planted_and_no_leaning(tmp_path: Path, server
     assert metric(result, "position_bias")["ci_low"] > 0.2
 
 
-@pytest.mark.full
 def test_a_swap_tells_the_stronger_player_from_its_seat(tmp_path: Path, server: LoopbackServer) -> None:
     """The strong prover sits first, where it rejects: its verdicts alone would be the seat's and the leaning's, too."""
     judge, forces = JUDGES["leaning"], (0.8, 0.2)
@@ -111,7 +110,6 @@ def test_a_swap_tells_the_stronger_player_from_its_seat(tmp_path: Path, server: 
             assert holds(result, "seat_score", 0.5, "prover0")
 
 
-@pytest.mark.full
 def test_both_stances_tell_persuasion_from_truth(tmp_path: Path, server: LoopbackServer) -> None:
     judge = JUDGES["keen"]
     path = judged_spec(tmp_path, server.base_url, "adp", "keen", ("strong",), labels=EVENLY, stances="both")
@@ -131,7 +129,6 @@ def test_both_stances_tell_persuasion_from_truth(tmp_path: Path, server: Loopbac
         assert holds(result, f"persuasion_{stance}", accepted if stance else 1 - accepted)
 
 
-@pytest.mark.full
 def test_planted_confidence_is_in_the_records_both_ways(tmp_path: Path, server: LoopbackServer) -> None:
     judge = JUDGES["sure"]
     path = judged_spec(
@@ -162,7 +159,6 @@ def test_planted_confidence_is_in_the_records_both_ways(tmp_path: Path, server: 
     assert excess.interval[0] > 0
 
 
-@pytest.mark.full
 def test_judges_answer_the_same_in_another_process(tmp_path: Path, server: LoopbackServer) -> None:
     judges = {name: vars(judge) for name, judge in JUDGES.items()}
     found = []

@@ -18,6 +18,8 @@ from tests.support.servers.chat_client import run_chat_server
 from tests.support.servers.client import LoopbackServer
 from tests.support.specs import spec_file
 
+pytestmark = pytest.mark.full
+
 KILLS = 100
 ROLLOUTS, CONCURRENCY = 500, 32
 
@@ -53,7 +55,6 @@ def kill_while_deriving(folder: Path, run: Path, rng: random.Random) -> None:
     process.wait()
 
 
-@pytest.mark.full
 def test_a_run_is_killed_at_a_hundred_moments_and_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     rng = random.Random(1)
     with run_chat_server(latency=[0.0, 0.06]) as server:

@@ -14,6 +14,8 @@ from tests.support.runs import journal_records, only_run, table
 from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
+pytestmark = pytest.mark.full
+
 POLICY = {"transient": {"first_wait": 0.01, "max_wait": 0.05}, "breaker": {"failures": 10, "probes": 4}}
 
 
@@ -25,7 +27,6 @@ def nobody() -> Iterator[str]:
         yield f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("games", [pytest.param(30, marks=pytest.mark.full), 300])
 def test_a_run_against_nobody_ends_after_as_many_calls_whatever_its_size(
     tmp_path: Path, games: int, nobody: str
@@ -40,7 +41,6 @@ def test_a_run_against_nobody_ends_after_as_many_calls_whatever_its_size(
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.full
 def test_the_screen_says_within_seconds_that_nobody_answers(tmp_path: Path, nobody: str) -> None:
     """With the waits that a spec has where it says nothing."""
     spec_file(tmp_path, nobody, size=100, retry=None, rollouts={"concurrency": 64})
@@ -53,7 +53,6 @@ def test_the_screen_says_within_seconds_that_nobody_answers(tmp_path: Path, nobo
     assert "calls in a row failed; retrying one call at a time" in said
 
 
-@pytest.mark.full
 def test_a_run_goes_on_where_the_server_went_away(tmp_path: Path) -> None:
     with run_chat_server(kind="overloaded", after=20) as server:
         spec_file(tmp_path, server.base_url, size=12, retry=POLICY)
@@ -70,7 +69,6 @@ def test_a_run_goes_on_where_the_server_went_away(tmp_path: Path) -> None:
         assert server.requests == sum(row["error"] is None for row in rows) - kept
 
 
-@pytest.mark.full
 def test_calls_at_another_server_come_in_when_one_is_given_up(tmp_path: Path, nobody: str) -> None:
     """What they answer is billed, and is in the journal when the run stops."""
     with run_chat_server(latency=1.0) as server:
@@ -87,7 +85,6 @@ def test_calls_at_another_server_come_in_when_one_is_given_up(tmp_path: Path, no
         assert (kept, server.requests > 0) == (server.requests, True)
 
 
-@pytest.mark.full
 def test_a_server_that_is_away_for_a_moment_stops_nothing(tmp_path: Path) -> None:
     outage: dict[str, Any] = {"faults": {"overloaded": 0.6, "drop": 0.2}}
     with run_chat_server(**outage) as server:

@@ -17,6 +17,8 @@ from tests.support.runs import only_run, table
 from tests.support.servers.fleet import ServerFleet, run_fleet
 from tests.support.specs import spec_file
 
+pytestmark = pytest.mark.full
+
 RETRY = {"transient": {"first_wait": 0.05, "max_wait": 1.0, "attempts": 3}, "breaker": {"failures": 4}}
 TWO = "execution.processes=2"
 
@@ -46,7 +48,6 @@ def unlike(servers: ServerFleet, **options: Any) -> str:
     return servers.base_urls[2]
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     "kind",
     [
@@ -76,7 +77,6 @@ def test_what_one_server_refuses_the_others_are_asked_and_it_is_named(tmp_path: 
     assert refuses in done.stderr
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("kind", ["context_length_exceeded", "malformed_request", "unknown_model"])
 def test_so_it_is_with_worker_processes(tmp_path: Path, kind: str) -> None:
     with run_fleet(3) as servers:
@@ -91,7 +91,6 @@ def test_so_it_is_with_worker_processes(tmp_path: Path, kind: str) -> None:
     assert asked[2] < sum(asked) / 4
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("after", "processes"),
     [(8, 0), (0, 0), (8, 2)],
@@ -111,7 +110,6 @@ def test_a_server_that_fails_loses_no_game_of_those_that_the_others_answer(
     assert fails in (only_run(tmp_path / "results") / "run.log").read_text()
 
 
-@pytest.mark.full
 def test_what_all_servers_refuse_is_the_games_end_and_says_nothing_that_is_not_so(tmp_path: Path) -> None:
     with run_fleet(3, malformed="returns x + 5.") as servers:
         refuses = unlike(servers, kind="malformed_request")
@@ -125,7 +123,6 @@ def test_what_all_servers_refuse_is_the_games_end_and_says_nothing_that_is_not_s
     assert notes_in(done.stderr, refuses), done.stderr
 
 
-@pytest.mark.full
 def test_a_prompt_that_is_too_long_for_all_ends_its_game_as_at_one_server(tmp_path: Path) -> None:
     with run_fleet(3, kind="context_length_exceeded") as servers:
         spec(tmp_path, servers.base_urls)
@@ -135,7 +132,6 @@ def test_a_prompt_that_is_too_long_for_all_ends_its_game_as_at_one_server(tmp_pa
     assert not any(notes_in(done.stderr, url) for url in servers.base_urls), "they are all alike"
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("kind", ["unknown_model", "malformed_request"])
 def test_what_all_servers_refuse_of_all_calls_ends_the_run(tmp_path: Path, kind: str) -> None:
     with run_fleet(3, kind=kind) as servers:
@@ -147,7 +143,6 @@ def test_what_all_servers_refuse_of_all_calls_ends_the_run(tmp_path: Path, kind:
     assert asked <= 12 * 3
 
 
-@pytest.mark.full
 def test_where_the_others_are_away_what_one_refuses_is_not_yet_judged(tmp_path: Path) -> None:
     with run_fleet(3, kind="context_length_exceeded") as servers:
         servers.stop(0)

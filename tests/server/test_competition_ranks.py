@@ -13,10 +13,11 @@ from runner.registry.draft import PublisherChoices
 from tests.server.test_competitions import LABELS, Contest, competition_body, write_rows
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.full
+
 FAIR = "/api/v1/competitions/acme/fair"
 
 
-@pytest.mark.full
 def test_fixed_verdicts_replays_and_copies_have_no_rank_and_say_why(served: ServerProcess, tmp_path: Path) -> None:
     write_rows(tmp_path / "rows.jsonl")
     lines = (tmp_path / "rows.jsonl").read_text().replace("right?", "fair?")

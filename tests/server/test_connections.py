@@ -16,6 +16,8 @@ from tests.support.processes import wait_until
 from tests.support.raw_uploads import RawUploadClient
 from tests.support.server_process import ServerProcess, run_server
 
+pytestmark = pytest.mark.full
+
 CONNECTIONS = 30
 HELD = 2 * CONNECTIONS
 SILENT = b""
@@ -35,7 +37,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield server
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("said", [SILENT, HALF_A_HEAD, HALF_A_BODY, NEVER_READ, ENDED])
 def test_a_reader_is_answered_while_all_connections_are_held(small: ServerProcess, said: bytes) -> None:
     with ExitStack() as held:
@@ -53,7 +54,6 @@ def test_a_reader_is_answered_while_all_connections_are_held(small: ServerProces
     assert "Traceback" not in small.log
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("said", [SILENT, HALF_A_BODY])
 def test_one_address_has_some_of_the_connections_and_leaves_the_others_theirs(
     small: ServerProcess, said: bytes
@@ -73,7 +73,6 @@ def test_one_address_has_some_of_the_connections_and_leaves_the_others_theirs(
         assert _is_open(other)
 
 
-@pytest.mark.full
 def test_all_addresses_have_no_more_connections_than_the_server_takes(small: ServerProcess) -> None:
     with ExitStack() as held:
         mine = []
@@ -95,7 +94,6 @@ def _is_open(one: socket.socket) -> bool:
         return False
 
 
-@pytest.mark.full
 def test_what_is_being_sent_gives_way_after_what_says_nothing(small: ServerProcess) -> None:
     with ExitStack() as held, RawUploadClient(small.address, small.create_token("acme")) as acme:
         data = LARGE[::-1]

@@ -19,6 +19,8 @@ from tests.support.raw_uploads import RawUploadClient
 from tests.support.server_process import ServerProcess, run_server
 from tests.support.server_releases import run_bundle
 
+pytestmark = pytest.mark.full
+
 JOURNAL = "data/journal.jsonl"
 WHERE = {
     "spec": "data/spec.yaml", "template": "data/inputs/prompts/verifier.jinja", "journal": JOURNAL,
@@ -144,7 +146,6 @@ def harmless(place: PopulatedServer, uploads: Mapping[str, Mapping[str, bytes]],
     return seen
 
 
-@pytest.mark.full
 def test_contents_that_must_not_be_read_as_they_say_are_refused(place: PopulatedServer) -> None:
     uploads = {}
     for row in ROWS:
@@ -154,7 +155,6 @@ def test_contents_that_must_not_be_read_as_they_say_are_refused(place: Populated
     assert harmless(place, uploads, "table") == []
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", REPLACED)
 def test_a_run_of_which_one_file_is_another_is_refused_or_harmless(place: PopulatedServer, name: str) -> None:
     uploads = {path: {path: REPLACED[name]} for path, data in place.contents().items() if data}
@@ -163,7 +163,6 @@ def test_a_run_of_which_one_file_is_another_is_refused_or_harmless(place: Popula
     assert not [path for path in seen if path not in words and not path.startswith("written/")]
 
 
-@pytest.mark.full
 def test_what_stands_behind_a_journal_is_refused(place: PopulatedServer) -> None:
     journal = place.contents()[JOURNAL]
     uploads = {name: {JOURNAL: journal + (data or journal * 300)} for name, data in ADDED.items()}

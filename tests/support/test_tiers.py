@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import subprocess
+import sys
+
 import pytest
 
 from tests import conftest
+from tests.support.paths import ROOT
 
 pytest_plugins = ["pytester"]
 
@@ -51,3 +56,54 @@ def test_marks_put_each_case_into_one_tier(pytester: pytest.Pytester) -> None:
         ("test_gate_sample[1]", ["gate"]),
         ("test_gate_sample[2]", ["full"]),
     ]
+
+
+FILES = {
+    "test_plain": "def test(): ...",
+    "test_mixed": "@pytest.mark.full\ndef test_full(): ...\n@pytest.mark.gate\ndef test_gate(): ...\ndef test(): ...",
+    "test_cases": "@pytest.mark.parametrize('n', [1, pytest.param(2, marks=pytest.mark.gate)])\ndef test(n): ...",
+    "test_gate": "@pytest.mark.gate\ndef test(): ...",
+    "test_others": "pytestmark = [pytest.mark.sample(1)]  # pytest.mark.full\ndef test(): ...",
+    "test_full": "pytestmark = pytest.mark.full\ndef test(): ...",
+    "test_full_list": "pytestmark = [\n    pytest.mark.full,\n    pytest.mark.sample(1),\n]\ndef test(): ...",
+}
+
+
+@pytest.mark.parametrize("tier", ["not gate and not full", "gate"])
+def test_skipped_files_contain_no_test_of_the_selected_tier(pytester: pytest.Pytester, tier: str) -> None:
+    pytester.makeini("[pytest]\nmarkers =\n  gate\n  full\n  sample\n")
+    pytester.makepyfile(**{name: f"import pytest\n{text}" for name, text in FILES.items()})
+    skipping, all_files = (
+        pytester.runpytest_inprocess("--collect-only", "-qq", "-p", "tests.conftest", "-m", marks).outlines
+        for marks in (tier, f"({tier})")  # files are skipped only for the exact expressions
+    )
+    assert skipping == all_files != []
+    config = pytester.parseconfig("-m", tier)
+    skipped = {name for name in FILES if conftest.pytest_ignore_collect(pytester.path / f"{name}.py", config)}
+    unmarked = {"test_plain", "test_others"} if tier == "gate" else set()
+    assert skipped == {"test_full", "test_full_list"} | unmarked
+
+
+def test_marks_that_select_files_stand_in_these_files(pytester: pytest.Pytester) -> None:
+    config = pytester.parseconfig("-m", "not gate and not full")
+    for path in (ROOT / "tests").rglob("*.py"):
+        text = path.read_text("utf-8")
+        if not path.name.startswith("test_"):
+            assert "mark.gate" not in text.replace('b"mark.gate" not in text', ""), path
+        elif conftest.pytest_ignore_collect(path, config):
+            marks = [node.value for node in ast.parse(text).body if ast.unparse(node).startswith("pytestmark = ")]
+            assert any("pytest.mark.full" in ast.unparse(node) for node in marks), path
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("tier", ["not gate and not full", "gate"])
+def test_no_selected_test_of_the_project_is_in_a_skipped_file(tier: str) -> None:
+    skipping, all_files = (
+        subprocess.check_output(
+            [sys.executable, "-m", "pytest", "-n0", "--collect-only", "-qq", "-p", "no:cacheprovider", "-m", marks],
+            cwd=ROOT,
+            text=True,
+        )
+        for marks in (tier, f"({tier})")
+    )
+    assert skipping == all_files != ""

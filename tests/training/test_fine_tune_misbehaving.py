@@ -23,6 +23,8 @@ from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import environment, wait_or_kill, wait_until
 from tests.support.servers.client import LoopbackServer, run_loopback_server
 
+pytestmark = pytest.mark.full
+
 KEY = "sk-Loop/back+0123456789abcdef"
 QUICK = TransientPolicy(attempts=3, first_wait=0.001, max_wait=0.002)
 
@@ -33,7 +35,6 @@ def server() -> Iterator[LoopbackServer]:
         yield started
 
 
-@pytest.mark.full
 @pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("row", "kind", "calls"),
@@ -98,7 +99,6 @@ except Interrupted:
 """
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("row", ["slow body", "slow head"])
 def test_sigterm_ends_a_wait_for_a_job(row: str, server: LoopbackServer, tmp_path: Path) -> None:
     before = server.stats().get(row, 0)

@@ -18,6 +18,8 @@ from tests.support.processes import wait_until
 from tests.support.report_pages import parse_page
 from tests.support.report_summaries import build_site
 
+pytestmark = pytest.mark.full
+
 OLD = Path(__file__).parents[2] / "fixtures" / "v0_1_0" / "results"
 RUNS = sorted(path.name for path in (OLD / "runs").iterdir())
 CHEAP = ("killed-0a7bdc90e0", "trees-9c3a6124d5")
@@ -43,7 +45,6 @@ def followed(*runs: Path | RunFolder) -> Iterator[LiveRuns]:
         thread.join(HANG_SECONDS)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     "name", [name if name in CHEAP else pytest.param(name, marks=pytest.mark.full) for name in RUNS]
 )
@@ -86,7 +87,6 @@ def no_manifest(run: Path) -> None:
     (run / "manifest.json").unlink()
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
@@ -107,7 +107,6 @@ def test_a_folder_that_is_not_whole_is_shown_as_far_as_it_goes(
         assert said in parse_page(live.page()).text + live.state().decode()
 
 
-@pytest.mark.full
 def test_the_headline_of_a_run_whose_journal_is_damaged_says_how_many_games_it_had(
     results: Path, tmp_path: Path
 ) -> None:

@@ -16,6 +16,8 @@ from runner.statistics.confidence_sequences import DifferenceSequence
 from runner.statistics.sign_flip import sign_flip
 from tests.results.comparison.planted import other_system, planted, solo_spec
 
+pytestmark = pytest.mark.full
+
 
 def is_right_in_x(i: int, repeat: int) -> bool:
     return not 30 <= i < 48 and (i + repeat) % 11 > 0
@@ -35,7 +37,6 @@ def uneven(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "results"
 
 
-@pytest.mark.full
 def test_compare_and_sql_and_both_tables_of_ranks_make_one_test(uneven: Path) -> None:
     (pair,) = compare("x", "y", results=uneven).pairs
     columns = "difference, ci_low, ci_high, p, groups, differing"
@@ -56,14 +57,12 @@ def test_compare_and_sql_and_both_tables_of_ranks_make_one_test(uneven: Path) ->
     assert of_ranks == pytest.approx(pair.p, abs=1e-12)
 
 
-@pytest.mark.full
 def test_the_order_in_which_pooled_runs_are_named_changes_nothing(uneven: Path) -> None:
     one, other = (compare("y", names, results=uneven).pairs[0] for names in (["x", "x-too"], ["x-too", "x"]))
     assert one.p == other.p
     assert (one.difference, one.ci_low, one.ci_high) == (other.difference, other.ci_low, other.ci_high)
 
 
-@pytest.mark.full
 def test_a_run_that_stopped_is_compared_by_a_confidence_sequence(uneven: Path) -> None:
     """It stopped when it was decided, so that no test of a fixed number of games holds: neither says so of another."""
     path = uneven.parent / "spec.yaml"

@@ -13,6 +13,8 @@ from tests.support.runs import derived_files, run_spec
 from tests.support.servers.chat_client import run_chat_server
 from tests.support.tournaments import tournament_spec
 
+pytestmark = pytest.mark.full
+
 ADAPTIVE = {"pairing": "adaptive", "games": 64, "datapoints_per_round": 2}
 
 
@@ -24,7 +26,6 @@ def results_of(results: Path) -> dict[str, object]:
     return files | {"rounds": [path.read_text().splitlines()[1:] for path in logs]}
 
 
-@pytest.mark.full
 def test_after_a_kill_only_what_is_missing_is_asked(tmp_path: Path) -> None:
     with run_chat_server(held_after=100) as server:
         tournament_spec(tmp_path, server.base_url, tournament=ADAPTIVE)
@@ -45,7 +46,6 @@ def test_after_a_kill_only_what_is_missing_is_asked(tmp_path: Path) -> None:
     assert results_of(tmp_path / "results") == results_of(tmp_path / "whole")
 
 
-@pytest.mark.full
 def test_ctrl_c_keeps_all_answers_and_says_how_to_resume(tmp_path: Path) -> None:
     with run_chat_server(latency=0.05) as server:
         tournament_spec(tmp_path, server.base_url, tournament=ADAPTIVE)
@@ -62,7 +62,6 @@ def test_ctrl_c_keeps_all_answers_and_says_how_to_resume(tmp_path: Path) -> None
         assert server.requests == len(samples) == len(set(samples))
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(("pairing", "kills"), [("round_robin", 6), ("swiss", 6), ("adaptive", 20)])
 def test_kills_at_random_moments_lose_and_repeat_no_answer(tmp_path: Path, pairing: str, kills: int) -> None:
     with run_chat_server(latency=[0.0, 0.03]) as server:

@@ -18,12 +18,13 @@ from tests.support.servers.client import LoopbackServer
 from tests.support.specs import spec_file
 from tests.support.worker_processes import find_workers, is_worker_running, read_sorted_answers
 
+pytestmark = pytest.mark.full
+
 ROLLOUTS = 300
 CONCURRENCY = 48
 KILLS = ["worker"] * 8 + ["writer"] * 2
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("seed", [1, 2])
 def test_killed_workers_and_writers_lose_no_answer_and_double_none(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
