@@ -164,6 +164,8 @@ class Manifest:
     """The shard, if this is the manifest of one shard of a run."""
     journal_records: int | None = None
     """The number of records in the journal of a shard when it ended."""
+    plugins: Mapping[str, Any] | None = None
+    """The distribution, version and hash of each plugin that the run uses, by `GROUP:NAME`; None without plugins."""
     prices: str | None = None
     """The price list with its version; None if the spec gives every price."""
     cache_write_tokens: int | None = None

@@ -150,6 +150,8 @@ class Metric:
     """Whether it also has a meaning if verdicts choose from listed answers."""
     only_answers: bool = False
     """Whether it has a meaning only if verdicts choose from listed answers."""
+    is_plugin: bool = False
+    """Whether a plugin computes it; see `runner.results.metric_plugins`."""
     agent: str | None = None
     kind: str | None = None
     """One of `CONFIDENCE_KINDS`, for metrics of forecasts."""
@@ -176,7 +178,8 @@ class Metric:
     @property
     def is_mean_of_rollouts(self) -> bool:
         """Whether the metric is the mean of `sql` over rollouts, so that the sums of several runs can be added."""
-        return self.source in (Source.GAMES, Source.AGENTS, Source.JUDGES) and bool(self.sql)
+        sources = (Source.GAMES, Source.AGENTS, Source.JUDGES)
+        return self.source in sources and bool(self.sql) and not self.is_plugin  # the board has no such column
 
     @property
     def is_compared(self) -> bool:
