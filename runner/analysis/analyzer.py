@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from runner.base import package_data
-from runner.base.errors import SpecError
+from runner.base.errors import SpecError, UsageError
 from runner.base.hashing import tagged_hash
 from runner.base.plugins import Plugin, PluginKind
 from runner.base.problems import Place, Problem
@@ -236,7 +236,10 @@ def load_analyzer(name: str, folder: Path = Path()) -> Analyzer:
     """
     path = _find_file(name, folder)
     if path is None and not name.endswith((".yaml", ".yml")) and (plugin := ANALYZER_PLUGINS.find(name)) is not None:
-        return replace(load_analyzer(str(Path(plugin.load()).absolute())), plugin=plugin)
+        analyzer = load_analyzer(str(Path(plugin.load()).absolute()))
+        if analyzer.name != name:
+            raise UsageError(f"{plugin}: {analyzer.path} has the name {analyzer.name!r}; both names must be equal")
+        return replace(analyzer, plugin=plugin)
     if path is None:
         names = builtin_analyzers()
         hint = did_you_mean(name, names) or f"; built-in analyzers are {comma_join(names)}"

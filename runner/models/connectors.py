@@ -7,14 +7,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runner.base.errors import UsageError
 from runner.base.plugins import ExtensibleTable, Plugin
 from runner.models.admission import RateListener
-from runner.models.interface import Completion, Provider, Request
+from runner.models.interface import (
+    Completion,
+    Provider,
+    Request,
+    Usage,
+    estimate_prompt_tokens,
+    estimate_tokens,
+)
 from runner.models.provider_traits import PROVIDER_PLUGINS, ProviderName
 from runner.models.providers.dummy import DummyModel
 from runner.models.server_states import Servers, connection_key
@@ -116,16 +124,21 @@ def _refuse_people(target: ConnectionTarget) -> Provider:
 
 @dataclass(frozen=True)
 class _PluginModel:
-    """A provider of a plugin, whose errors name the plugin."""
+    """A provider of a plugin. Its errors name the plugin, and tokens that it does not count are estimated."""
 
     plugin: Plugin
     model: Provider
 
     async def complete(self, request: Request) -> Completion:
+        started = perf_counter()
         with self.plugin.reported_errors():
             completion = await self.model.complete(request)
         self.plugin.check_result(completion, *Completion.__slots__)
-        return completion
+        usage, latency_ms = completion.usage, completion.latency_ms or (perf_counter() - started) * 1000
+        if usage == Usage():
+            tokens = sum(estimate_tokens(choice.text or "") for choice in completion.choices)
+            usage = Usage(estimate_prompt_tokens(request.messages), tokens, estimated=True)
+        return replace(completion, usage=usage, latency_ms=latency_ms)
 
     async def close(self) -> None:
         with self.plugin.reported_errors():

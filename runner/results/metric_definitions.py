@@ -178,8 +178,7 @@ class Metric:
     @property
     def is_mean_of_rollouts(self) -> bool:
         """Whether the metric is the mean of `sql` over rollouts, so that the sums of several runs can be added."""
-        sources = (Source.GAMES, Source.AGENTS, Source.JUDGES)
-        return self.source in sources and bool(self.sql) and not self.is_plugin  # the board has no such column
+        return self.source in (Source.GAMES, Source.AGENTS, Source.JUDGES) and bool(self.sql)
 
     @property
     def is_compared(self) -> bool:
