@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -61,13 +61,14 @@ class PluginKind:
         if name in self.builtin():
             return None
         plugins = self.list_all()
-        for problem in filter(None, map(self.name_problem, plugins)):
-            raise UsageError(problem)
+        for plugin in plugins:
+            if (problem := self.name_problem(plugin, plugins)) is not None:
+                raise UsageError(problem)
         return next((plugin for plugin in plugins if plugin.name == name), None)
 
-    def name_problem(self, plugin: Plugin) -> str | None:
-        """Return an error message if a plugin's name is built in, invalid, or not unique; else None."""
-        others = sorted({p.release for p in self.list_all() if p.name == plugin.name} - {plugin.release})
+    def name_problem(self, plugin: Plugin, plugins: Iterable[Plugin]) -> str | None:
+        """Return an error message if a plugin's name is built in, invalid, or not unique in `plugins`; else None."""
+        others = sorted({other.release for other in plugins if other.name == plugin.name} - {plugin.release})
         if plugin.name in self.builtin():
             return f"{plugin}: the name {plugin.name!r} is built in; rename the plugin, or uninstall its distribution"
         if not _NAME.fullmatch(plugin.name):

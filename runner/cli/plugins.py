@@ -8,7 +8,7 @@ Examples:
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    rows = [_describe(plugin) for kind in _kinds() for plugin in kind.list_all()]
+    rows = [row for kind in _kinds() for row in _describe_all(kind.list_all())]
     problems = [row["problem"] for row in rows if row["problem"]]
     if args.json:
         print_json({"plugins": rows})
@@ -45,8 +45,12 @@ def _kinds() -> Iterator[PluginKind]:
     yield from (PROVIDER_PLUGINS, PLUGINS, EXPORT_PLUGINS, BACKEND_PLUGINS, ANALYZER_PLUGINS)
 
 
-def _describe(plugin: Plugin) -> dict[str, str | None]:
-    sha256, problem = None, plugin.kind.name_problem(plugin)
+def _describe_all(plugins: Sequence[Plugin]) -> Iterator[dict[str, str | None]]:
+    return (_describe(plugin, plugin.kind.name_problem(plugin, plugins)) for plugin in plugins)
+
+
+def _describe(plugin: Plugin, problem: str | None) -> dict[str, str | None]:
+    sha256 = None
     try:
         sha256 = plugin.sha256
         if problem is None:

@@ -314,7 +314,15 @@ def _parse_agents(rows: Sequence[Any]) -> tuple[AgentRow, ...]:
     return tuple(rows)
 
 
+def _parse_plugins(plugins: Mapping[str, Any]) -> Mapping[str, Any]:
+    for pin in plugins.values():
+        if not isinstance(pin, dict) or not pin.keys() >= {"distribution", "version", "sha256"}:
+            raise TypeError(f"not a plugin: {pin!r}")
+    return plugins
+
+
 _CONVERTERS: Mapping[str, Any] = {
+    "plugins": _parse_plugins,
     "status": Status,
     "agents": _parse_agents,
     "replay_of": lambda source: ReplaySource(*source),

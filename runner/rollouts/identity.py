@@ -98,7 +98,7 @@ def model_content(settings: ModelSettings, replayed: str | None, plugins: Plugin
     if settings.resolved_chat_format == "alternating":
         content["chat_format"] = settings.chat_format
     if (plugin := plugins.get(PROVIDER_PLUGINS.key(settings.provider))) is not None:
-        content["plugin"] = dict(plugin)
+        content["plugin"] = plugin
     return {**content, "run": replayed} if settings.traits.needs_run else content
 
 
