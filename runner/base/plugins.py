@@ -46,11 +46,11 @@ class PluginKind:
         return f"{self.group}:{name}"
 
     def list_all(self) -> list[Plugin]:
-        """Return the installed plugins by name, including those that cannot be used."""
+        """Return the installed plugins by name, also plugins that cannot be used."""
         from importlib.metadata import entry_points  # takes 10 ms
 
-        found = (Plugin(self, entry) for entry in entry_points(group=self.group))
-        return sorted(found, key=lambda plugin: (plugin.name, plugin.distribution))
+        plugins = (Plugin(self, entry) for entry in entry_points(group=self.group))
+        return sorted(plugins, key=lambda plugin: (plugin.name, plugin.distribution))
 
     def find(self, name: str) -> Plugin | None:
         """Return the plugin with this name, without importing it; None if no distribution has one.
@@ -68,13 +68,13 @@ class PluginKind:
 
     def name_problem(self, plugin: Plugin, plugins: Iterable[Plugin]) -> str | None:
         """Return an error message if a plugin's name is built in, invalid, or not unique in `plugins`; else None."""
-        others = sorted({other.release for other in plugins if other.name == plugin.name} - {plugin.release})
+        releases = sorted({p.release for p in plugins if p.name == plugin.name} - {plugin.release})
         if plugin.name in self.builtin():
             return f"{plugin}: the name {plugin.name!r} is built in; rename the plugin, or uninstall its distribution"
         if not _NAME.fullmatch(plugin.name):
             return f"{plugin}: a name has up to 64 letters, digits, _ and -; rename the plugin"
-        if others:
-            return f"{plugin}: {', '.join(others)} has a plugin with the same name; uninstall one of them"
+        if releases:
+            return f"{plugin}: {', '.join(releases)} has a plugin with the same name; uninstall one of them"
         return None
 
     def load(self, name: str) -> tuple[Plugin, Any]:

@@ -89,7 +89,7 @@ def check_same_plugins(name: str, manifests: Sequence[Manifest]) -> None:
 def without_plugin_metrics(metrics: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
     """Return the content of a `metrics.json` without the metrics that the run has from plugins.
 
-    They cannot be recomputed without the plugins. A built-in metric stays, whatever a manifest claims.
+    They cannot be recomputed without the plugins. A built-in metric stays, even if a manifest claims a plugin for it.
     """
     rows, of_plugins = metrics.get("metrics"), (manifest.plugins or {}).keys() - set(map(PLUGINS.key, METRICS))
     if not isinstance(rows, list) or not of_plugins:
@@ -105,7 +105,7 @@ def _build_metric(plugin: Plugin, definition: PluginMetric) -> Metric:
     return Metric(
         name=plugin.name,
         description=definition.description,
-        over="games for which the plugin returns a value",
+        over="games with a value",
         source=Source.GAMES,
         compute=_GameFunction(plugin, definition),
         unit=definition.unit,

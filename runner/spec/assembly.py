@@ -263,7 +263,7 @@ def _named_files(layered: LayeredData, protocol: Protocol, prompts: PromptSet) -
 
 
 def _check_schema(layered: LayeredData, *, saved: bool = False) -> tuple[list[Problem], SoundSpec]:
-    """Return the problems of plugins and those that the schema finds, and the parts of the spec without problems."""
+    """Return the problems that the schema finds, the problems of plugins, and the parts of the spec without any."""
     schema, problems = schema_with_plugins(layered, saved=saved)
     problems += check_schema(layered, schema)
     return problems, SoundSpec(layered.data, frozenset(problem.key for problem in problems))

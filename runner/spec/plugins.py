@@ -31,23 +31,21 @@ _KEYS = (
 
 
 def schema_with_plugins(layered: LayeredData, *, saved: bool) -> tuple[dict[str, Any], list[Problem]]:
-    """Return the schema of a spec, in which the keys of `_KEYS` may have the plugins that it names, and their problems.
+    """Return the schema of a spec, which also accepts the plugins that the spec names, and the problems of the plugins.
 
     With `saved`, a run is only read, so that its plugins need not be installed.
     """
     schema, problems = experiment_schema(), list[Problem]()
     for kind, key, definition in _KEYS:
         values = {value: path for path, value in find_values(layered.data, key, ()) if isinstance(value, str)}
-        if named := values.keys() - set(kind.builtin()):
-            names = set(named)
+        if plugin_names := values.keys() - set(kind.builtin()):
+            accepted = set(plugin_names)
             try:
-                if not saved and not any(kind.find(name) is None for name in named):
-                    names = named
-                elif not saved:
-                    names = {plugin.name for plugin in kind.list_all()}
+                if not saved and any(kind.find(name) is None for name in plugin_names):
+                    accepted = {plugin.name for plugin in kind.list_all()}  # the schema's error lists them
             except UsageError as error:
-                problems.append(layered.problem_at(values[min(named)], str(error)))
-            schema["$defs"][definition]["properties"][key[-1]]["enum"] += sorted(names)
+                problems.append(layered.problem_at(values[min(plugin_names)], str(error)))
+            schema["$defs"][definition]["properties"][key[-1]]["enum"] += sorted(accepted)
     return schema, [*problems, *([] if saved else _metric_problems(layered))]
 
 
