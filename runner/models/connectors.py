@@ -138,7 +138,7 @@ class _PluginModel:
         if usage == Usage():
             tokens = sum(estimate_tokens(choice.text or "") for choice in completion.choices)
             usage = Usage(estimate_prompt_tokens(request.messages), tokens, estimated=True)
-        return replace(completion, usage=usage, latency_ms=latency_ms)
+        return replace(completion, usage=usage, latency_ms=round(latency_ms, 3))  # the journal's precision
 
     async def close(self) -> None:
         with self.plugin.reported_errors():
