@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
-from runner.base.plugins import Plugin, PluginKind
 from runner.cli.terminal.output import note, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from runner.base.plugins import Plugin, PluginKind
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,17 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner.base.plugins import PluginKind
-
-FINE_TUNING_FORMATS = ("openai", "trl", "verl")
-MLFLOW = "mlflow"
-EXPORT_NAMES = ("every-eval-ever", "hf-eval-results", "inspect", "scout")
-"""The names in `runner.exports.formats`, whose import takes long."""
+from runner.exports.format_names import FORMAT_NAMES
 
 EXPORT_PLUGINS = PluginKind(
     "nip_run.exports",
     "export",
     "a function that takes a RunSource, ExportOptions and a folder, and returns a WrittenExport",
-    lambda: (*FINE_TUNING_FORMATS, *EXPORT_NAMES, MLFLOW),
+    lambda: FORMAT_NAMES,
 )
 
 RELATIONSHIPS = ("first_party", "third_party", "collaborative", "other")

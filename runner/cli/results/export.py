@@ -21,7 +21,7 @@ from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join
 from runner.cli.arguments import RUN_HELP, folder_path
 from runner.cli.terminal.output import note, print_json, print_table
-from runner.exports.export_file import EXPORT_NAMES, EXPORT_PLUGINS, FINE_TUNING_FORMATS, MLFLOW
+from runner.exports.format_names import FINE_TUNING_FORMATS, FORMAT_NAMES, MLFLOW
 
 if TYPE_CHECKING:
     from runner.results.finetune.files import FineTuneFiles
@@ -45,7 +45,11 @@ class _Formats(tuple[str, ...]):
     __slots__ = ()
 
     def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or EXPORT_PLUGINS.find(str(name)) is not None
+        if super().__contains__(name):
+            return True
+        from runner.exports.export_file import EXPORT_PLUGINS
+
+        return EXPORT_PLUGINS.find(str(name)) is not None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--format",
         required=True,
-        choices=_Formats((*FINE_TUNING_FORMATS, *EXPORT_NAMES, MLFLOW)),
+        choices=_Formats(FORMAT_NAMES),
         help="fine-tuning files: openai, trl, verl; whole runs to a tracking server: mlflow; results, logs "
         "and transcripts: the others, and the formats of plugins (`nip-run plugins`)",
     )
