@@ -193,7 +193,7 @@ class Plugin:
 class ExtensibleTable(dict[str, V]):
     """A table of built-in entries. The entry of another name comes from `of_plugin`, and is not stored."""
 
-    def __init__(self, builtin: Mapping[str, V], of_plugin: Callable[[str], V]) -> None:
+    def __init__(self, builtin: Mapping[Any, V], of_plugin: Callable[[str], V]) -> None:
         super().__init__(builtin)
         self._of_plugin = of_plugin
 
