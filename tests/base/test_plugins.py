@@ -101,18 +101,18 @@ def test_another_version_of_a_metric_is_computed_again_and_of_a_provider_is_anot
     assert nip_run(*compare, cwd=tmp_path, PYTHONPATH=path_with(site)).returncode == 0
 
 
-CONNECT = "def connect(target):\n    return Model()\n"
+CONNECT = "\n    async def close(self): ...\n\ndef connect(target):\n    return Model()\n"
 BAD_PROVIDERS: Mapping[str, tuple[str, str]] = {
     "broken": ("import nowhere\n", "cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
     "number": ("connect = 3\n", "is an int, but must be a function that takes a ConnectionTarget"),
     "failing": ("def connect(target):\n    raise KeyError('host')\n", "has failed: KeyError: 'host'"),
     "empty": ("def connect(target):\n    return None\n", "returned a NoneType without complete, close"),
     "wrong": (
-        f"class Model:\n    async def complete(self, request):\n        return 'yes'\n    close = complete\n{CONNECT}",
+        f"class Model:\n    async def complete(self, request):\n        return 'yes'\n{CONNECT}",
         "returned a str without choices, model, usage",
     ),
     "crashing": (
-        f"class Model:\n    async def complete(self, request):\n        return 1 / 0\n    close = complete\n{CONNECT}",
+        f"class Model:\n    async def complete(self, request):\n        return 1 / 0\n{CONNECT}",
         "has failed: ZeroDivisionError",
     ),
 }
@@ -149,11 +149,11 @@ def test_a_name_that_is_built_in_or_used_twice_is_an_error_with_the_distribution
     install_template(site)
     spec, template = example_spec(tmp_path), nip_run_here("plugins", "--json", cwd=tmp_path)
     assert template.returncode == 0
-    install_plugins(site, "rival", {PROVIDERS: {"example": "rival:connect"}}, {"rival.py": CONNECT})
+    install_plugins(site, "rival", {PROVIDERS: {"example": "rival:connect"}}, {"rival.py": "connect = 1"})
     twice = nip_run_here("check", spec, cwd=tmp_path)
     assert "models.m.provider: provider plugin 'example' of nip-run-example 1.0: rival 1.0 has a plugin" in twice.stderr
     shutil.rmtree(site / "rival-1.0.dist-info")
-    install_plugins(site, "thief", {PROVIDERS: {"openai": "thief:connect"}}, {"thief.py": CONNECT})
+    install_plugins(site, "thief", {PROVIDERS: {"openai": "thief:connect"}}, {"thief.py": "connect = 1"})
     stolen = nip_run_here("check", spec, cwd=tmp_path)
     assert "provider plugin 'openai' of thief 1.0: the name 'openai' is built in" in stolen.stderr
     assert nip_run_here("check", spec, "models.m.provider=dummy", cwd=tmp_path).returncode == 0
