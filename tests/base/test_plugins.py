@@ -187,7 +187,7 @@ def test_a_metric_that_fails_stops_the_run_and_one_without_values_is_left_out(tm
     done = nip_run(spec, "metrics=[nothing]", "--run-id", "fine", cwd=tmp_path, PYTHONPATH=path_with(site))
     assert done.returncode == 0, done.stderr
     metrics = (tmp_path / "results" / "runs" / "fine" / "metrics.json").read_text("utf-8")
-    assert "nothing" not in metrics
+    assert '"metric": "nothing"' not in metrics
 
 
 def test_a_downloaded_spec_uses_a_plugin_only_with_consent(site: Path, tmp_path: Path) -> None:
