@@ -53,32 +53,48 @@ if TYPE_CHECKING:
         Waiting,
     )
     from runner.base.problems import Problem
+    from runner.exports.export_file import ExportOptions, WrittenExport
+    from runner.exports.run_source import RunSource
+    from runner.models.connectors import ConnectionTarget
+    from runner.models.interface import Choice, Completion, Provider, Request, Usage
     from runner.results.comparison.comparison import Comparison
     from runner.results.leaderboard.sweep_table import SweepRow, SweepValue
+    from runner.results.metric_plugins import PluginMetric
     from runner.rollouts.agents.agent import AgentRuntime
     from runner.rollouts.agents.environment import Environment, first_turn
     from runner.rollouts.agents.nested_arrays import NestedArrayDict
     from runner.rollouts.agents.whole_agent import OpenAiWholeAgent
     from runner.rollouts.estimate import CostEstimate
     from runner.rollouts.plan import Plan
+    from runner.rollouts.rollout import Rollout
     from runner.runs.execution.accounting import Progress
     from runner.runs.finished.result import Measured
     from runner.runs.planning.duration import Duration
     from runner.runs.planning.sample_size import Needed, SampleSize
     from runner.spec.loader import Spec
+    from runner.training.backends.interface import Backend, FineTuneJob, JobState, JobStatus
+    from runner.training.backends.registry import TrainedGroup
 
 __all__ = [
     "AgentRuntime",
     "AnalysisTable",
+    "Backend",
     "BudgetExhausted",
     "CallError",
     "Check",
+    "Choice",
     "Comparison",
+    "Completion",
+    "ConnectionTarget",
     "CostEstimate",
     "Duration",
     "Environment",
+    "ExportOptions",
+    "FineTuneJob",
     "GenerationError",
     "Interrupted",
+    "JobState",
+    "JobStatus",
     "LeaderboardError",
     "Measured",
     "MergeError",
@@ -88,19 +104,27 @@ __all__ = [
     "OpenAiWholeAgent",
     "Plan",
     "Plot",
+    "PluginMetric",
     "Problem",
     "Progress",
+    "Provider",
     "ProviderRefusal",
+    "Request",
+    "Rollout",
     "RunError",
     "RunResult",
+    "RunSource",
     "SampleSize",
     "Spec",
     "SpecError",
     "SweepRow",
     "SweepValue",
+    "TrainedGroup",
     "Transcript",
+    "Usage",
     "UsageError",
     "Waiting",
+    "WrittenExport",
     "__version__",
     "analyze",
     "check",
@@ -161,6 +185,14 @@ if not TYPE_CHECKING:  # type checkers would otherwise accept any name
         "runner.runs.planning.sample_size": ("Needed", "SampleSize"),
         "runner.runs.planning.duration": ("Duration",),
         "runner.spec.loader": ("Spec",),
+        "runner.exports.export_file": ("ExportOptions", "WrittenExport"),
+        "runner.exports.run_source": ("RunSource",),
+        "runner.models.connectors": ("ConnectionTarget",),
+        "runner.models.interface": ("Choice", "Completion", "Provider", "Request", "Usage"),
+        "runner.results.metric_plugins": ("PluginMetric",),
+        "runner.rollouts.rollout": ("Rollout",),
+        "runner.training.backends.interface": ("Backend", "FineTuneJob", "JobState", "JobStatus"),
+        "runner.training.backends.registry": ("TrainedGroup",),
     }
     _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -57,9 +57,9 @@ WRITTEN = {name: page for name, page in PAGES.items() if name not in GENERATED}
 
 LONGEST_PAGE = 1500
 """Words of a page that is not generated."""
-ALL_WORDS = 39_500
+ALL_WORDS = 40_300
 """Words of all pages that are not generated."""
-LANGUAGES = {"sh", "python", "yaml", "json", "jinja", "text", "nginx"}
+LANGUAGES = {"sh", "python", "yaml", "toml", "json", "jinja", "text", "nginx"}
 
 
 def all_blocks(language: str) -> list[str]:
@@ -111,7 +111,15 @@ def test_every_spec_of_the_pages_is_there(path: str) -> None:
     assert path == "specs/mine.yaml" or (ROOT / path).is_file()
 
 
-@pytest.mark.parametrize("block", all_blocks("yaml"), ids=lambda block: block[:30])
+FOR_OTHER_TOOLS = ("runs-on:", "repos:")
+"""Keys of YAML for GitHub and pre-commit."""
+
+
+@pytest.mark.parametrize(
+    "block",
+    [block for block in all_blocks("yaml") if not any(key in block for key in FOR_OTHER_TOOLS)],
+    ids=lambda block: block[:30],
+)
 def test_every_yaml_of_the_pages_has_known_keys(block: str) -> None:
     data = yaml.safe_load(block)
     if "question" in data or "tests" in data:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from runner.base import package_data
-from runner.base.errors import SpecError
+from runner.base.errors import SpecError, UsageError
 from runner.base.hashing import tagged_hash
+from runner.base.plugins import Plugin, PluginKind
 from runner.base.problems import Place, Problem
 from runner.base.storage.fetched_markers import fetched_folder
 from runner.base.storage.safe_files import read_bounded
@@ -142,6 +143,8 @@ class Analyzer:
     """The template of the model's instructions: the file's own, or the general one."""
     code_source: str | None = field(default=None, repr=False)
     """The source of the function's file, if it is next to the analyzer's file."""
+    plugin: Plugin | None = None
+    """The plugin that provides it, if any."""
 
     @property
     def name(self) -> str:
@@ -149,9 +152,10 @@ class Analyzer:
 
     @cached_property
     def sha256(self) -> str:
-        """The hash of everything in the file that answers depend on, including the function's source."""
+        """The hash of everything in the file that answers depend on, with the function's source or the plugin."""
         content = {key: value for key, value in to_plain(self.file).items() if key not in ("description", "model")}
-        return tagged_hash("analyzer", [TEXT_VERSION, content, self.template, self.code_source])
+        plugin = [] if self.plugin is None else [self.plugin.pin]
+        return tagged_hash("analyzer", [TEXT_VERSION, content, self.template, self.code_source, *plugin])
 
     @cached_property
     def question_sha256(self) -> str:
@@ -205,13 +209,37 @@ def builtin_analyzers() -> list[str]:
     return sorted(path.stem for path in package_data.ANALYZERS.glob("*.yaml"))
 
 
+ANALYZER_PLUGINS = PluginKind(
+    "nip_run.analyzers",
+    "analyzer",
+    "the path of a YAML file that exists",
+    builtin_analyzers,
+    lambda value: isinstance(value, (str, Path)) and Path(value).is_file(),
+)
+
+
+def is_analyzer(name: str) -> bool:
+    """Return whether a name is the path of a YAML file, or the name of a built-in analyzer or a plugin.
+
+    Raises:
+        UsageError: an installed plugin has the name of a built-in analyzer.
+    """
+    return name.endswith((".yaml", ".yml")) or name in builtin_analyzers() or ANALYZER_PLUGINS.find(name) is not None
+
+
 def load_analyzer(name: str, folder: Path = Path()) -> Analyzer:
-    """Load an analyzer by its built-in name, or by the path of its file.
+    """Load an analyzer by its built-in name, the path of its file, or the name of a plugin.
 
     Raises:
         SpecError: there is no such analyzer, or its file has errors; lists all of them.
+        UsageError: the plugin cannot be used.
     """
     path = _find_file(name, folder)
+    if path is None and not name.endswith((".yaml", ".yml")) and (plugin := ANALYZER_PLUGINS.find(name)) is not None:
+        analyzer = load_analyzer(str(Path(plugin.load()).absolute()))
+        if analyzer.name != name:
+            raise UsageError(f"{plugin}: {analyzer.path} has the name {analyzer.name!r}; both names must be equal")
+        return replace(analyzer, plugin=plugin)
     if path is None:
         names = builtin_analyzers()
         hint = did_you_mean(name, names) or f"; built-in analyzers are {comma_join(names)}"

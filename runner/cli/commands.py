@@ -76,6 +76,7 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
     },
     "other": {
         "export": Command("results.export", "write fine-tuning files, results and transcripts for other tools"),
+        "plugins": Command("plugins", "list installed plugins, and check that each can be imported"),
         "schema": Command("experiments.schema", "print the JSON Schema of a spec or a protocol file"),
         "completion": Command("completion", "print a shell's completion script"),
     },

@@ -7,6 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from runner.base.plugins import PluginKind
+from runner.exports.format_names import FORMAT_NAMES
+
+EXPORT_PLUGINS = PluginKind(
+    "nip_run.exports",
+    "export",
+    "a function that takes a RunSource, ExportOptions and a folder, and returns a WrittenExport",
+    lambda: FORMAT_NAMES,
+)
+
 RELATIONSHIPS = ("first_party", "third_party", "collaborative", "other")
 
 

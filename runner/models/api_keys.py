@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from runner.base.errors import UsageError
 from runner.base.text import in_one_line
-from runner.models.provider_traits import PROVIDERS
+from runner.models.provider_traits import PLUGIN_SCHEME, PROVIDERS
 from runner.models.settings import ModelSettings
 
 OPTION = "--allow-key"
@@ -108,7 +108,8 @@ def key_uses(
 def host_uses(models: Iterable[ModelSettings]) -> tuple[KeyUse, ...]:
     """Return the servers that these models call without sending a variable."""
     without_key = (settings for settings in models if settings.traits.remote and not settings.variables)
-    return tuple(sorted({KeyUse(NO_KEY, host_of(url)) for settings in without_key for url in settings.server_urls}))
+    urls = {url for settings in without_key for url in settings.server_urls if not url.startswith(PLUGIN_SCHEME)}
+    return tuple(sorted(KeyUse(NO_KEY, host_of(url)) for url in urls))
 
 
 def allow_options(uses: Iterable[KeyUse]) -> list[str]:

@@ -7,14 +7,23 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runner.base.errors import UsageError
+from runner.base.plugins import ExtensibleTable, Plugin
 from runner.models.admission import RateListener
-from runner.models.interface import Completion, Provider, Request
-from runner.models.provider_traits import ProviderName
+from runner.models.interface import (
+    Completion,
+    Provider,
+    Request,
+    Usage,
+    estimate_prompt_tokens,
+    estimate_tokens,
+)
+from runner.models.provider_traits import PROVIDER_PLUGINS, ProviderName
 from runner.models.providers.dummy import DummyModel
 from runner.models.server_states import Servers, connection_key
 from runner.models.settings import ModelSettings
@@ -113,13 +122,51 @@ def _refuse_people(target: ConnectionTarget) -> Provider:
     raise UsageError(f"models.{target.group}: {NO_PAGE}")
 
 
-CONNECTORS: Mapping[ProviderName, Callable[[ConnectionTarget], Provider]] = {
+@dataclass(frozen=True)
+class _PluginModel:
+    """A provider of a plugin. Its errors name the plugin, and tokens that it does not count are estimated."""
+
+    plugin: Plugin
+    model: Provider
+
+    async def complete(self, request: Request) -> Completion:
+        started = perf_counter()
+        with self.plugin.reported_errors():
+            completion = await self.model.complete(request)
+        self.plugin.check_result(completion, *Completion.__slots__)
+        usage, latency_ms = completion.usage, completion.latency_ms or (perf_counter() - started) * 1000
+        if usage == Usage():
+            tokens = sum(estimate_tokens(choice.text or "") for choice in completion.choices)
+            usage = Usage(estimate_prompt_tokens(request.messages), tokens, estimated=True)
+        return replace(completion, usage=usage, latency_ms=round(latency_ms, 3))  # the journal's precision
+
+    async def close(self) -> None:
+        with self.plugin.reported_errors():
+            await self.model.close()
+
+
+def _connector_of_plugin(name: str) -> Callable[[ConnectionTarget], Provider]:
+    """Import a plugin, and return the function that connects a model group to its provider."""
+    plugin, connect = PROVIDER_PLUGINS.load(name)
+
+    def connect_to_plugin(target: ConnectionTarget) -> Provider:
+        with plugin.reported_errors():
+            model = connect(target)
+        plugin.check_result(model, "complete", "close")
+        return _PluginModel(plugin, model)
+
+    return connect_to_plugin
+
+
+_BUILTIN: Mapping[ProviderName, Callable[[ConnectionTarget], Provider]] = {
     "openai": _openai,
     "anthropic": _anthropic,
     "human": _refuse_people,
     "dummy": _dummy,
     "replay": _replay,
 }
+
+CONNECTORS = ExtensibleTable[Callable[[ConnectionTarget], Provider]](_BUILTIN, _connector_of_plugin)
 """The function that connects a model group to each provider."""
 
 

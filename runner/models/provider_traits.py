@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from runner.base.plugins import ExtensibleTable, PluginKind
 from runner.game.prompts.chat_format import ChatFormat
 
 ProviderName = Literal["openai", "anthropic", "human", "dummy", "replay"]
-"""The names of providers in a spec."""
+"""The names of built-in providers in a spec."""
 
 DEFAULT_PROVIDER: ProviderName = "openai"
 
@@ -57,7 +58,18 @@ class ProviderTraits:
     """The server that serves a model can also fine-tune it."""
 
 
-PROVIDERS: Mapping[ProviderName, ProviderTraits] = {
+PLUGIN_SCHEME = "plugin"
+"""The scheme of the URL that stands for the server of a plugin, if the spec sets no address."""
+
+
+def _traits_of_plugin(name: str) -> ProviderTraits:
+    # All plugins have these traits, so that a spec or a run can be read without importing its plugins.
+    return ProviderTraits(
+        remote=True, metered=True, chat_format="alternating", base_url=f"{PLUGIN_SCHEME}://{name.lower()}"
+    )
+
+
+_BUILTIN: Mapping[ProviderName, ProviderTraits] = {
     "openai": ProviderTraits(
         remote=True,
         metered=True,
@@ -120,6 +132,15 @@ PROVIDERS: Mapping[ProviderName, ProviderTraits] = {
     "dummy": ProviderTraits(generates_locally=True),
     "replay": ProviderTraits(needs_run=True),
 }
+
+PROVIDERS = ExtensibleTable[ProviderTraits](_BUILTIN, _traits_of_plugin)
+
+PROVIDER_PLUGINS = PluginKind(
+    "nip_run.providers",
+    "provider",
+    "a function that takes a ConnectionTarget and returns a Provider",
+    lambda: PROVIDERS,
+)
 
 
 def traits_of(provider: Any) -> ProviderTraits:

@@ -8,20 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from runner.base.plugins import ExtensibleTable
 from runner.game.prompts.chat import ChatMessage
-from runner.models.provider_traits import ProviderName
 from runner.models.providers.anthropic_body import messages_body, output_schema
 from runner.models.providers.openai_body import chat_completions_body, response_schema
 from runner.models.settings import ModelSettings
 
-BODIES: Mapping[ProviderName, Callable[[ModelSettings, Sequence[ChatMessage]], bytes]] = {
-    "openai": chat_completions_body,
-    "anthropic": messages_body,
-    "human": chat_completions_body,
-    "dummy": chat_completions_body,
-    "replay": chat_completions_body,
-}
-"""The function that builds a body for each provider. Offline providers use OpenAI's format, for cache keys."""
+BODIES = ExtensibleTable[Callable[[ModelSettings, Sequence[ChatMessage]], bytes]](
+    {"anthropic": messages_body}, lambda _: chat_completions_body
+)
+"""The function that builds a body for each provider. Offline providers and plugins have OpenAI's, for cache keys."""
 
 
 def request_body(settings: ModelSettings, messages: Sequence[ChatMessage]) -> bytes:
@@ -29,13 +25,9 @@ def request_body(settings: ModelSettings, messages: Sequence[ChatMessage]) -> by
     return BODIES[settings.provider](settings, messages)
 
 
-SCHEMA_PARAMETERS: Mapping[ProviderName, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-    "openai": response_schema,
-    "anthropic": output_schema,
-    "human": response_schema,
-    "dummy": response_schema,
-    "replay": response_schema,
-}
+SCHEMA_PARAMETERS = ExtensibleTable[Callable[[Mapping[str, Any]], dict[str, Any]]](
+    {"anthropic": output_schema}, lambda _: response_schema
+)
 """The function that returns, for each provider, the parameters that force an answer into a JSON schema."""
 
 

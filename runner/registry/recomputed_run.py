@@ -57,7 +57,7 @@ def recompute_run(folder: RunFolder, parent: Path | None = None) -> Iterator[Rec
         RunError, SpecError: a file of the run is missing or damaged.
     """
     plan = played_plan(folder)
-    experiment = replace(plan.spec.experiment, fine_tune=None)
+    experiment = replace(plan.spec.experiment, fine_tune=None, metrics=())  # plugins are not imported for this
     plan = Plan(replace(plan.spec, experiment=experiment), plan.debates)
     with TemporaryDirectory(prefix=".nip-run-", dir=parent) as temporary:
         target = RunFolder(Path(temporary), folder.manifest().run_id)

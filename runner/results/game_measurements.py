@@ -54,13 +54,16 @@ class GameMeasurement(NamedTuple):
     verdict: GameVerdict | None
 
 
-def measure_game(protocol: Protocol, rollout: Rollout) -> GameMeasurement:
-    """Return the values that a game adds to the metrics."""
+def measure_game(protocol: Protocol, rollout: Rollout, plugin_metrics: tuple[str, ...] = ()) -> GameMeasurement:
+    """Return the values that a game adds to the metrics, including these metrics of plugins."""
     point, outcome = rollout.job.datapoint, rollout.outcome.value
     if rollout.outcome == Outcome.TRANSPORT_FAILED:
         return GameMeasurement(outcome, point.group, (), None)
     return GameMeasurement(
-        outcome, point.group, tuple(_added_values(protocol, rollout)), _game_verdict(protocol, rollout)
+        outcome,
+        point.group,
+        tuple(_added_values(protocol, rollout, plugin_metrics)),
+        _game_verdict(protocol, rollout),
     )
 
 
@@ -162,8 +165,9 @@ class JudgeFacts(NamedTuple):
         return _TRUTH_VALUES[self.decision == self.panel_decision]
 
 
-def _added_values(protocol: Protocol, rollout: Rollout) -> Iterator[AddedValues]:
-    facts, names = GameFacts(protocol, rollout), tuple(METRICS)
+def _added_values(protocol: Protocol, rollout: Rollout, plugin_metrics: tuple[str, ...]) -> Iterator[AddedValues]:
+    facts = GameFacts(protocol, rollout)
+    names = tuple(name for name, metric in METRICS.items() if not metric.is_plugin or name in plugin_metrics)
     for name, compute in _metric_functions(Source.GAMES, names, protocol.lists_answers):
         if values := compute(facts):
             yield None, name, values
@@ -188,7 +192,7 @@ def _decision(rollout: Rollout) -> int:
 def _metric_functions(
     source: Source, names: tuple[str, ...], lists_answers: bool
 ) -> list[tuple[str, Callable[..., Any]]]:
-    """Return the name and function of each metric of a source. `names` are all metrics, as the key of the cache."""
+    """Return the name and function of each of these metrics that is of a source."""
     metrics = [
         METRICS[n] for n in names if METRICS[n].source is source and METRICS[n].applies(lists_answers=lists_answers)
     ]

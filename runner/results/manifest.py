@@ -164,6 +164,8 @@ class Manifest:
     """The shard, if this is the manifest of one shard of a run."""
     journal_records: int | None = None
     """The number of records in the journal of a shard when it ended."""
+    plugins: Mapping[str, Any] | None = None
+    """The distribution, version and hash of each plugin that the run uses, by `GROUP:NAME`; None without plugins."""
     prices: str | None = None
     """The price list with its version; None if the spec gives every price."""
     cache_write_tokens: int | None = None
@@ -312,7 +314,15 @@ def _parse_agents(rows: Sequence[Any]) -> tuple[AgentRow, ...]:
     return tuple(rows)
 
 
+def _parse_plugins(plugins: Mapping[str, Any]) -> Mapping[str, Any]:
+    for pin in plugins.values():
+        if not isinstance(pin, dict) or not pin.keys() >= {"distribution", "version", "sha256"}:
+            raise TypeError(f"not a plugin: {pin!r}")
+    return plugins
+
+
 _CONVERTERS: Mapping[str, Any] = {
+    "plugins": _parse_plugins,
     "status": Status,
     "agents": _parse_agents,
     "replay_of": lambda source: ReplaySource(*source),

@@ -86,11 +86,11 @@ class Metrics:
     def _metrics_of(self, *sources: Source) -> Iterator[Metric]:
         """Yield the metrics of these sources that have a meaning for the verdicts of the protocol.
 
-        Metrics of probabilities are left out if no verdict has one.
+        Metrics of probabilities and of plugins are left out if no game has one.
         """
         for metric in metrics_of(*sources):
-            needs_probability = metric.only_answers or metric.kind is not None
-            is_missing = needs_probability and not any(name == metric.name for _, name in self._tallies)
+            is_optional = metric.only_answers or metric.kind is not None or metric.is_plugin
+            is_missing = is_optional and not any(name == metric.name for _, name in self._tallies)
             if metric.applies(lists_answers=self._protocol.lists_answers) and not is_missing:
                 yield metric
 

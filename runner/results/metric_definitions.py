@@ -150,6 +150,8 @@ class Metric:
     """Whether it also has a meaning if verdicts choose from listed answers."""
     only_answers: bool = False
     """Whether it has a meaning only if verdicts choose from listed answers."""
+    is_plugin: bool = False
+    """Whether a plugin computes it; see `runner.results.metric_plugins`."""
     agent: str | None = None
     kind: str | None = None
     """One of `CONFIDENCE_KINDS`, for metrics of forecasts."""

@@ -23,6 +23,8 @@ def has_same_spec(folder: RunFolder, manifest: Manifest, plan: Plan) -> bool:
     rejudged, source = plan.spec.rejudged, manifest.rejudge_of
     if rejudged is not None and source is not None and source.journal_sha256 != rejudged.journal_sha256:
         return False  # the judged run has changed, so there may be more debates to judge
+    if (manifest.plugins or {}) != plan.spec.plugins:
+        return False  # metrics of another version of a plugin are computed again
     if manifest.spec_sha256 == spec_hash(plan):
         return True
     try:

@@ -14,7 +14,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "votes": "JSON", "verdicts": "JSON", "stances_exchanged": "BOOLEAN", "panel": "JSON",
         "answer": "VARCHAR", "right_answers": "JSON", "answer_order": "JSON", "argued_answers": "JSON",
         "answer_scores": "JSON", "p_right": "DOUBLE", "answer_brier": "DOUBLE",
-        "judged_text": "VARCHAR", "statements": "JSON",
+        "judged_text": "VARCHAR", "statements": "JSON", "plugin_metrics": "JSON",
     },
     "messages": {
         "run_id": "VARCHAR", "rollout_id": "VARCHAR", "round": "INTEGER", "channel": "VARCHAR", "agent": "VARCHAR",
@@ -37,6 +37,7 @@ OPTIONAL_COLUMNS = frozenset((
     "panel", "answer", "right_answers", "answer_order", "argued_answers", "answer_scores", "p_right", "answer_brier",
     "words", "removed_words", "verified_quotes", "unverified_quotes", "over_limit_quotes", "quoted_words",
     "selected", "score", "judged_text", "statements",
+    "plugin_metrics",
 ))  # fmt: skip
 """Columns that earlier versions did not write. A row without such a column has no value for it."""
 

@@ -7,7 +7,7 @@ the length of rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from io import BytesIO
@@ -38,11 +38,13 @@ _NULL_UNLESS_SET = ("vote", *NEW_TOKEN_CLASSES, "usage_estimated")
 """Columns of `completions` that earlier versions did not have. They are null in most rows."""
 
 
-def rollout_rows(run_id: str, rollout: Rollout) -> dict[str, list[dict[str, Any]]]:
-    """Return a rollout's rows, by table."""
+def rollout_rows(
+    run_id: str, rollout: Rollout, plugin_metrics: Mapping[str, float] | None = None
+) -> dict[str, list[dict[str, Any]]]:
+    """Return a rollout's rows, by table. `plugin_metrics` has the values of metrics of plugins."""
     ids = {"run_id": run_id, "rollout_id": rollout.job.rollout_id}
     return {
-        "rollouts": [{**ids, **_rollout_row(rollout)}],
+        "rollouts": [{**ids, **_rollout_row(rollout), "plugin_metrics": plugin_metrics or None}],
         "messages": [
             {
                 **ids,
@@ -108,11 +110,11 @@ class Rows(NamedTuple):
     row_count: int
 
 
-def encode_rows(run_id: str, rollout: Rollout) -> list[Rows]:
-    """Return a rollout's rows for each table, in the order of `COLUMNS`."""
+def encode_rows(run_id: str, rollout: Rollout, plugin_metrics: Mapping[str, float] | None = None) -> list[Rows]:
+    """Return the result of `rollout_rows` for each table, in the order of `COLUMNS`."""
     return [
         Rows(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows), len(rows))
-        for rows in rollout_rows(run_id, rollout).values()
+        for rows in rollout_rows(run_id, rollout, plugin_metrics).values()
     ]
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+from runner.base.plugins import PluginPins
 from runner.documents.dataclass_schema import to_plain
 from runner.game.protocols.confidence import VerdictSettings
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.schema import LATER_KEYS, file_content, parameter_content
+from runner.models.provider_traits import PROVIDER_PLUGINS
 from runner.models.settings import ModelSettings
 from runner.spec.datasets.settings import DatasetSettings
 from runner.spec.experiment import AgentSettings, Experiment
@@ -32,6 +34,7 @@ MUTABLE_KEYS = (
     "dataset.limit",
     "dataset.limits",
     "fine_tune",
+    "metrics",
     "retry.transient",
     "analysis.run_id",
     "analysis.journal_sha256",
@@ -82,17 +85,20 @@ def protocol_content(protocol: Protocol) -> dict[str, Any]:
     }
 
 
-def model_content(settings: ModelSettings, replayed: str | None) -> dict[str, Any]:
+def model_content(settings: ModelSettings, replayed: str | None, plugins: PluginPins) -> dict[str, Any]:
     """Return the settings of a model group that a game depends on, without its address, API key, price and time limits.
 
     For a group that replays a run, the content has the hash of the run's journal (`replayed`), not the run's folder,
-    which may be moved. The chat format of 0.1.0 is omitted, so that its games keep their ids.
+    which may be moved. A provider of a plugin is identified by its distribution, version and hash. The chat format of
+    0.1.0 is omitted, so that its games keep their ids.
     """
     names = [f.name for f in fields(settings) if f.name not in (*MUTABLE_MODEL_KEYS, "run", "chat_format")]
     content = {name: to_plain(getattr(settings, name)) for name in names}
     content = {name: value for name, value in content.items() if value is not None or name not in LATER_MODEL_KEYS}
     if settings.resolved_chat_format == "alternating":
         content["chat_format"] = settings.chat_format
+    if (plugin := plugins.get(PROVIDER_PLUGINS.key(settings.provider))) is not None:
+        content["plugin"] = plugin
     return {**content, "run": replayed} if settings.traits.needs_run else content
 
 

@@ -70,7 +70,8 @@ class Plan:
                 "protocol": protocol_content(protocol),
                 "prompts": dict(self.spec.prompts.sources),
                 "models": {
-                    name: model_content(experiment.models[name], self.spec.replayed_sha256.get(name)) for name in groups
+                    name: model_content(experiment.models[name], self.spec.replayed_sha256.get(name), self.spec.plugins)
+                    for name in groups
                 },
                 "agents": {name: agent_content(agent) for name, agent in experiment.agents.items()},
                 **verdict_content(experiment),

@@ -246,6 +246,6 @@ def debate_context(spec: Spec) -> dict[str, Any]:
         if name == judge:
             continue
         context |= {f"agents.{name}.{key}": value for key, value in agent_content(agent).items()}
-        model = model_content(experiment.models[agent.model], spec.replayed_sha256.get(agent.model))
+        model = model_content(experiment.models[agent.model], spec.replayed_sha256.get(agent.model), spec.plugins)
         context |= {f"models.{agent.model}.{key}": value for key, value in to_plain(model).items()}
     return context

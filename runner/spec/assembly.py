@@ -16,6 +16,7 @@ from typing import Any
 from runner.base import package_data
 from runner.base.errors import ReleaseError, RunError, SpecError
 from runner.base.hashing import file_hash, tagged_hash
+from runner.base.plugins import PluginPins
 from runner.base.problems import Place, PlaceOf, Problem
 from runner.base.storage.log_lines import JOURNAL
 from runner.base.text import did_you_mean_file
@@ -53,9 +54,9 @@ from runner.spec.default_agents import fill_default_agents
 from runner.spec.experiment import Experiment
 from runner.spec.origin import fetched_folder, read_marker
 from runner.spec.paired_design import design_problems
+from runner.spec.plugins import find_pins, schema_with_plugins
 from runner.spec.rejudged_run import RejudgedRun, find_rejudged, rejudge_conflicts, rejudge_problems
 from runner.spec.run_names import SAVED_SPEC
-from runner.spec.schemas import experiment_schema
 from runner.spec.sound_spec import SoundSpec
 from runner.spec.source_files import NamedFiles, SpecOrigin
 from runner.spec.tournament_roles import seats_of
@@ -76,6 +77,8 @@ class Spec:
     """The folder of the replayed run of each model group that replays a run."""
     replayed_sha256: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of the journal of each of these runs, by model group."""
+    plugins: PluginPins = field(default_factory=dict)
+    """The plugins that the spec names; for a run that is read, those in its manifest."""
     rejudged: RejudgedRun | None = None
     """The run whose debates are judged again."""
     cache: Path | None = None
@@ -178,13 +181,15 @@ def assemble(layered: LayeredData, inputs: LoadedInputs) -> Spec:
     """
     dataset = protocol = prompts = None
     is_checked = inputs.is_checked(layered)
-    problems, sound = ([], SoundSpec(layered.data, frozenset())) if is_checked else _check_schema(layered)
+    problems, sound = ([], SoundSpec(layered.data, frozenset()))
+    if not is_checked:
+        problems, sound = _check_schema(layered, saved=inputs.saved)
     protocol_problems: list[Problem] = []
     with _collect_problems(protocol_problems):
         protocol = _load_protocol(layered, sound)
     filled_agents = fill_default_agents(layered, protocol)
     if filled_agents is not None:
-        problems, sound = _check_schema(layered)
+        problems, sound = _check_schema(layered, saved=inputs.saved)
         problems.extend(filled_agents.unused)
     problems.extend(protocol_problems)
     with _collect_problems(problems):
@@ -257,9 +262,10 @@ def _named_files(layered: LayeredData, protocol: Protocol, prompts: PromptSet) -
     )
 
 
-def _check_schema(layered: LayeredData) -> tuple[list[Problem], SoundSpec]:
-    """Return the problems that the schema finds, and the parts of the spec without problems."""
-    problems = check_schema(layered, experiment_schema())
+def _check_schema(layered: LayeredData, *, saved: bool = False) -> tuple[list[Problem], SoundSpec]:
+    """Return the problems that the schema finds, the problems of plugins, and the parts of the spec without any."""
+    schema, problems = schema_with_plugins(layered, saved=saved)
+    problems += check_schema(layered, schema)
     return problems, SoundSpec(layered.data, frozenset(problem.key for problem in problems))
 
 
@@ -317,6 +323,7 @@ def _complete_spec(spec: Spec, layered: LayeredData, inputs: LoadedInputs) -> Sp
         cache=cache,
         replays=replays,
         replayed_sha256={group: inputs.journal_hash(run) for group, run in replays.items()},
+        plugins={} if inputs.saved else find_pins(experiment),
         trainer_files=trainer_files,
         renamed=tuple(layered.renamed_keys),
         fetched=fetched,

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from runner.base.plugins import ExtensibleTable, PluginKind
+
 BackendName = Literal["openai", "command", "files", "dummy"]
 DatasetFormat = Literal["openai", "trl"]
 
@@ -40,7 +42,7 @@ class BackendTraits:
     """The user trains the model by hand, may first edit the training files, and names the model with `--set-model`."""
 
 
-TRAITS: Mapping[BackendName, BackendTraits] = {
+_BUILTIN: Mapping[BackendName, BackendTraits] = {
     "openai": BackendTraits(
         reads=frozenset({*HYPERPARAMETERS, "suffix", "validating_minutes"}), min_examples=10, trains_at_server=True
     ),
@@ -56,3 +58,12 @@ TRAITS: Mapping[BackendName, BackendTraits] = {
     ),
     "dummy": BackendTraits(instead="nothing is trained; leave the key out", names_only=True),
 }
+
+_PLUGIN = BackendTraits(reads=frozenset(HYPERPARAMETERS), format="trl", poll_seconds=1.0)
+"""The properties of all backends of plugins, so that a spec can be checked without importing them."""
+
+TRAITS = ExtensibleTable[BackendTraits](_BUILTIN, lambda _: _PLUGIN)
+
+BACKEND_PLUGINS = PluginKind(
+    "nip_run.backends", "training backend", "a function that takes a TrainedGroup and returns a Backend", lambda: TRAITS
+)

@@ -383,6 +383,14 @@ class Experiment:
     budget: BudgetSettings = option(
         "Limits on what a run, or all runs of a sweep together, may spend.", factory=BudgetSettings
     )
+    metrics: tuple[str, ...] = option(
+        "Metrics of plugins to compute, in addition to the built-in metrics, which need no entry. "
+        "`nip-run plugins` lists the installed plugins.",
+        default=(),
+        example=["words"],
+        items={"type": "string", "minLength": 1},
+        uniqueItems=True,
+    )
     cache: str | None = option(
         "A file of answers that runs share. If it has an answer to exactly the same request, nip-run does not call "
         "the model. null: no cache.",

@@ -79,12 +79,12 @@ def path_problems(layered: LayeredData, *, saved: bool) -> Iterator[Problem]:
     if fetched_folder(layered.folders.values()) is None:
         return
     for key, lookup in PATH_LOOKUPS.items():
-        for path, value in _find_values(layered.data, key, ()):
+        for path, value in find_values(layered.data, key, ()):
             if isinstance(value, str) and layered.is_set_by_file(path) and not (saved and key == ("cache",)):
                 reason = _explain_refusal(key, value, layered.folder(path), lookup)
                 if reason is not None and not _is_only_a_name(layered, key):
                     yield _refusal(layered, path, reason)
-    for path, _ in _find_values(layered.data, ("execution", "*"), ()):
+    for path, _ in find_values(layered.data, ("execution", "*"), ()):
         if not saved and layered.is_set_by_file(path) and fetched_folder([layered.folder(path)]) is not None:
             yield _refusal(layered, path, "a downloaded spec must not choose which machines play the games")
 
@@ -114,11 +114,11 @@ def _is_only_a_name(layered: LayeredData, key: KeyPath) -> bool:
     return key == ("training", "rerun_tests", "run") and isinstance(rerun, dict) and bool(rerun.get("models"))
 
 
-def _find_values(data: Any, pattern: KeyPath, parents: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+def find_values(data: Any, pattern: KeyPath, parents: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
     """Yield the key and the value of each match of a pattern below `parents`. In a pattern, `*` matches any name."""
     if not pattern:
         yield parents, data
     elif isinstance(data, dict):
         for name in data if pattern[0] == "*" else [pattern[0]]:
             if name in data:
-                yield from _find_values(data[name], pattern[1:], (*parents, name))
+                yield from find_values(data[name], pattern[1:], (*parents, name))

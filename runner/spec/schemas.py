@@ -78,6 +78,9 @@ def editor_schema() -> dict[str, Any]:
         }
         entry = result["$defs"][name]
         entry["properties"] = {"use": use_of_release, **entry["properties"]}
+    for name, key in (("ModelSettings", "provider"), ("TrainerSettings", "backend")):
+        names = result["$defs"][name]["properties"][key]["anyOf"]
+        names.append({"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"})  # the name of a plugin
     for key_path in removable_spec_keys():
         if key_path[0] == "protocol":
             section["properties"][key_path[1]] = allow_null(section["properties"][key_path[1]])

@@ -9,6 +9,7 @@ from runner.game.prompts.templates import CHECKER
 from runner.models.api_keys import KeyUse, host_uses, key_uses
 from runner.models.settings import ModelSettings
 from runner.runs.execution.spending import used_models
+from runner.spec.loader import Spec
 from runner.training.plan import AnyPlan, TrainingPlan
 from runner.training.trainer_files import shown_files
 
@@ -16,22 +17,34 @@ from runner.training.trainer_files import shown_files
 def key_uses_of(plan: AnyPlan) -> tuple[KeyUse, ...]:
     """Return the variables that a plan sends to its models' servers (also for fine-tuning) and to its trainers.
 
-    The Python functions that select candidates or label answers are programs, too.
+    The Python functions that select candidates or label answers are programs, too, and so are plugins.
     """
     models = _models(plan).values()
+    plugins = plugin_commands(plan.spec)
     prompts = (plan.spec.prompts, *plan.spec.player_prompts.values())
     functions = [
         (("python", f"{name.removesuffix(CHECKER)}.py"), ()) for templates in prompts for name in templates.functions
     ]
     if not isinstance(plan, TrainingPlan) or plan.training.rerun_tests is not None:
-        return key_uses(models, functions)
+        return key_uses(models, [*functions, *plugins])
     stored = plan.spec.trainer_files
     commands = [
         (trainer.command, tuple(shown_files(stored[group], trainer.command)) if group in stored else ())
         for group, trainer in plan.training.trainers.items()
         if trainer.command
     ]
-    return key_uses(models, [*functions, *commands])
+    return key_uses(models, [*functions, *plugins, *commands])
+
+
+def plugin_commands(spec: Spec) -> list[tuple[tuple[str], tuple[str]]]:
+    """Return each plugin of a spec as a program, with a line about its distribution."""
+    return [
+        (
+            (f"plugin:{key.partition(':')[2]}",),
+            (f"{key}, {pin['distribution']} {pin['version']}, {pin['sha256'][:12]}",),
+        )
+        for key, pin in spec.plugins.items()
+    ]
 
 
 def required_permissions(plan: AnyPlan) -> tuple[KeyUse, ...]:

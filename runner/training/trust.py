@@ -14,13 +14,13 @@ from runner.base.errors import UsageError
 from runner.base.text import comma_join
 from runner.documents.dataclass_schema import to_plain
 from runner.documents.fetched_files import describe_origin
-from runner.models.api_keys import KeyUse, check_allowed
+from runner.models.api_keys import KeyUse, check_allowed, key_uses
 from runner.models.prices import describe_price, listed_price, price_list_version
 from runner.models.settings import NOT_PUBLISHED, ModelSettings
 from runner.rollouts.estimate import CostEstimate, estimate_costs, sum_by_group
 from runner.runs.execution.spending import used_models
 from runner.runs.finished.selection import ReplayOf, is_whole_replay
-from runner.training.key_usage import key_uses_of, required_permissions
+from runner.training.key_usage import key_uses_of, plugin_commands, required_permissions
 from runner.training.plan import AnyPlan, TrainingPlan
 
 MAX_CALLS = 10_000
@@ -41,6 +41,8 @@ def check_trust(plan: AnyPlan, replay: ReplayOf | None, allowed: Collection[KeyU
         UsageError: a model has no address, or a fetched spec needs a permission that the user has not given.
     """
     if is_whole_replay(replay):
+        if plan.spec.fetched is not None:  # a replay calls no provider, but computes metrics
+            check_allowed(key_uses((), plugin_commands(plan.spec)), allowed, _this_spec(plan))
         return
     _check_addresses(plan, override)
     if plan.spec.fetched is None:

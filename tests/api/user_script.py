@@ -12,15 +12,23 @@ import runner
 from runner import (
     AgentRuntime,
     AnalysisTable,
+    Backend,
     BudgetExhausted,
     CallError,
     Check,
+    Choice,
     Comparison,
+    Completion,
+    ConnectionTarget,
     CostEstimate,
     Duration,
     Environment,
+    ExportOptions,
+    FineTuneJob,
     GenerationError,
     Interrupted,
+    JobState,
+    JobStatus,
     LeaderboardError,
     Measured,
     MergeError,
@@ -30,19 +38,27 @@ from runner import (
     OpenAiWholeAgent,
     Plan,
     Plot,
+    PluginMetric,
     Problem,
     Progress,
+    Provider,
     ProviderRefusal,
+    Request,
+    Rollout,
     RunError,
     RunResult,
+    RunSource,
     SampleSize,
     Spec,
     SpecError,
     SweepRow,
     SweepValue,
+    TrainedGroup,
     Transcript,
+    Usage,
     UsageError,
     Waiting,
+    WrittenExport,
     analyze,
     check,
     compare,
@@ -62,6 +78,53 @@ from runner import (
     sample_size,
     sweep_table,
 )
+
+
+class Parrot:
+    """A provider of a plugin."""
+
+    def __init__(self, target: ConnectionTarget) -> None:
+        self.settings = target.settings
+
+    async def complete(self, request: Request) -> Completion:
+        text = request.messages[-1]["content"]
+        return Completion((Choice(text, "stop"),), model=self.settings.model or "parrot", usage=Usage(1, 1))
+
+    async def close(self) -> None: ...
+
+
+def connect(target: ConnectionTarget) -> Provider:
+    return Parrot(target)
+
+
+def count_rounds(rollout: Rollout) -> float | None:
+    return len(rollout.rounds) or None
+
+
+ROUNDS = PluginMetric(description="rounds with a message", compute=count_rounds, unit="rounds", low=0, better=-1)
+
+
+def write_ids(source: RunSource, options: ExportOptions, target: Path) -> WrittenExport:
+    path = target / f"{options.subject or 'all'}.txt"
+    path.write_text("\n".join(game.rollout.job.rollout_id for game in source.games()), "utf-8")
+    return WrittenExport({path: source.manifest.rollouts or 0})
+
+
+class Trainer:
+    """A training backend of a plugin."""
+
+    def __init__(self, group: TrainedGroup) -> None:
+        self.group = group
+
+    def submit(self, job: FineTuneJob, notes: object, save_note: object) -> dict[str, str]:
+        return {"job": job.key}
+
+    def poll(self, job: FineTuneJob, handle: object) -> JobStatus:
+        return JobStatus(JobState.SUCCEEDED, f"{job.base_model}-trained")
+
+
+def create_trainer(group: TrainedGroup) -> Backend:
+    return Trainer(group)
 
 
 def looked_at(spec: Spec) -> list[str]:

@@ -94,7 +94,7 @@ ADDED_COLUMNS = (
     "audio_output_tokens", "service_tier", "usage_estimated", "selected", "score", "words", "removed_words",
     "verified_quotes", "unverified_quotes", "over_limit_quotes", "quoted_words", "answer", "right_answers",
     "answer_order", "argued_answers", "answer_scores", "p_right", "answer_brier",
-    "judged_text", "statements",
+    "judged_text", "statements", "plugin_metrics",
 )  # fmt: skip
 """Columns of the tables that 0.1.0 did not have: null for all that it kept."""
 

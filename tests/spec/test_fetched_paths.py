@@ -194,7 +194,7 @@ def _texts(hint: Any, at: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 
 NO_PATH = {
-    "name", "description", "benchmark", "analysis", "until.compare", "sweep", "seats",
+    "name", "description", "benchmark", "analysis", "until.compare", "sweep", "seats", "metrics",
     "dataset.columns", "dataset.split", "dataset.filter", "dataset.group_by", "dataset.labels", "dataset.ids",
     "dataset.unique_by", "dataset.answers", "dataset.right_answers", "dataset.checker",
     "dataset.explode", "dataset.transform", "dataset.revision", "agents", "decision_format", "verdict",

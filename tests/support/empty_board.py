@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from unittest.mock import patch
 
-from runner.results.leaderboard import database
+from runner.results.leaderboard import database, schema
 
 _is_copy: ContextVar[bool] = ContextVar("is_copy", default=False)
 """Whether the leaderboard that is open for writing is a copy of the empty one, so that it has all tables and views."""
@@ -22,7 +22,7 @@ _is_copy: ContextVar[bool] = ContextVar("is_copy", default=False)
 def copy_new_boards(folder: Path) -> Iterator[None]:
     """Let new leaderboards begin as copies of an empty one, which is created in `folder` when it is first needed."""
     empty = folder / database.FILE
-    open_working_copy, definitions_sql = database._working_copy, database.definitions_sql
+    open_working_copy, definitions_sql = database._working_copy, schema.definitions_sql
 
     @contextmanager
     def open_copy(path: Path, *, fresh: bool) -> Iterator[Path]:

@@ -96,13 +96,13 @@ def _read_arguments(args: argparse.Namespace) -> tuple[list[RunFolder], list[Ana
         UsageError: an argument is neither a run nor an analyzer, or one of both kinds is missing.
         SpecError: an analyzer has errors.
     """
-    from runner.analysis.analyzer import builtin_analyzers, load_analyzer
+    from runner.analysis.analyzer import builtin_analyzers, is_analyzer, load_analyzer
     from runner.cli.specs import split_arguments
 
     results: Results = args.results
     builtin = builtin_analyzers()
     names, overrides = split_arguments(args.spec_arguments, kind="run", hint="list the runs with `nip-run runs`")
-    analyzers = [name for name in names if name in builtin or name.endswith((".yaml", ".yml"))]
+    analyzers = [name for name in names if is_analyzer(name)]
     runs = (_find_run(name, results, builtin) for name in names if name not in analyzers)
     folders = list(dict.fromkeys(runs))
     if not folders or not analyzers:

@@ -21,6 +21,7 @@ from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join
 from runner.cli.arguments import RUN_HELP, folder_path
 from runner.cli.terminal.output import note, print_json, print_table
+from runner.exports.format_names import FINE_TUNING_FORMATS, FORMAT_NAMES, MLFLOW
 
 if TYPE_CHECKING:
     from runner.results.finetune.files import FineTuneFiles
@@ -37,10 +38,18 @@ _FINE_TUNING_OPTIONS = ("method", "chat_format", "agent", "only_correct", "true_
 _RESULT_OPTIONS = ("subject", "organization", "relationship", "hf_dataset", "task_id", "source_url")
 _TRACKING_OPTIONS = ("tracking_uri", "experiment", "follow", "journal")
 
-EXPORT_NAMES = ("every-eval-ever", "hf-eval-results", "inspect", "scout")
-"""The formats in `runner.exports.formats`, which is not imported at start-up."""
 
-MLFLOW = "mlflow"
+class _Formats(tuple[str, ...]):
+    """The built-in formats, which help lists. `in` also looks for a plugin."""
+
+    __slots__ = ()
+
+    def __contains__(self, name: object) -> bool:
+        if super().__contains__(name):
+            return True
+        from runner.exports.export_file import EXPORT_PLUGINS
+
+        return EXPORT_PLUGINS.find(str(name)) is not None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,9 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--format",
         required=True,
-        choices=("openai", "trl", "verl", *EXPORT_NAMES, MLFLOW),
+        choices=_Formats(FORMAT_NAMES),
         help="fine-tuning files: openai, trl, verl; whole runs to a tracking server: mlflow; results, logs "
-        "and transcripts: the others",
+        "and transcripts: the others, and the formats of plugins (`nip-run plugins`)",
     )
     _add_fine_tuning_options(parser)
     _add_result_options(parser)
@@ -119,7 +128,7 @@ def execute(args: argparse.Namespace) -> int:
     folder: RunFolder = args.results.find(args.runs[0])
     if folder.manifest().has_parts:
         _reject_training_run(folder, args.format)
-    if args.format in EXPORT_NAMES:
+    if args.format not in FINE_TUNING_FORMATS:
         return _export_run(args, folder)
     _reject_options(args, _RESULT_OPTIONS, "results, logs and transcripts")
     return _export_fine_tune_files(args, folder)

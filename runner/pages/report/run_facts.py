@@ -150,6 +150,10 @@ def hashes(manifest: Manifest) -> list[tuple[str, str]]:
     rows = [(title, getattr(manifest, name)) for name, title in HASHES.items()]
     rows += [(f"Template {name}", digest) for name, digest in manifest.prompts_sha256.items()]
     rows += [(f"Journal of {name}", digest) for name, digest in (manifest.replayed_sha256 or {}).items()]
+    rows += [
+        (f"Plugin {key.partition(':')[2]}", f"{pin['distribution']} {pin['version']}, {pin['sha256']}")
+        for key, pin in (manifest.plugins or {}).items()
+    ]
     return [(name, digest) for name, digest in rows if digest]
 
 

@@ -26,6 +26,7 @@ from runner.registry.verification.kinds import find_kind_problems
 from runner.results.folder import RunFolder
 from runner.results.manifest import COUNTED, PLAYED, Manifest
 from runner.results.metric_definitions import RANKING_METRIC
+from runner.results.metric_plugins import without_plugin_metrics
 from runner.results.table_columns import COLUMNS
 from runner.results.tables import PART_BYTES, PART_ROWS
 from runner.runs.finished.reconstruction import played_plan
@@ -110,6 +111,7 @@ def _recompute_metrics(
     recomputed_metrics = checker.summary()
     if plan.debates is not None and plan.debates.stopping_note is not None:
         return (f"{NOT_RECOMPUTED}: the run judges the debates of a run that had stopped",), dict(published_metrics)
+    published_metrics = without_plugin_metrics(published_metrics, manifest)
     differences = describe_differences(published_metrics, recomputed_metrics)
     if differences and manifest.version == __version__:
         raise ReleaseError(f"the run's metrics do not follow from its records: {'; '.join(differences[:5])}")

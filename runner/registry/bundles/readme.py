@@ -76,8 +76,10 @@ def _model_table(manifest: Manifest, spec: Mapping[str, Any]) -> Iterator[str]:
 
 def _describe_server(group: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     """Describe the server of an agent's model, and the environment variable with the server's key."""
-    provider = group.get("provider") or row["provider"]
-    if not PROVIDERS[provider if provider in PROVIDERS else DEFAULT_PROVIDER].remote:
+    provider = str(group.get("provider") or row["provider"])
+    if provider not in PROVIDERS:
+        return f"a server of the provider plugin {as_code(provider)}, which you must install"
+    if not PROVIDERS[provider].remote:
         return "no server"
     if group.get("base_url") is None:
         traits = traits_of(provider)
@@ -156,7 +158,7 @@ def _remote_groups(manifest: Manifest, spec: Mapping[str, Any]) -> Iterator[tupl
     """Yield the name and settings of each model group that runs on a server."""
     for name in dict.fromkeys(row["model_group"] for row in manifest.agents):
         group = spec["models"].get(name, {})
-        if PROVIDERS[group.get("provider") or DEFAULT_PROVIDER].remote:
+        if PROVIDERS[str(group.get("provider") or DEFAULT_PROVIDER)].remote:
             yield name, group
 
 

@@ -33,6 +33,8 @@ KEYS: Mapping[str, Sequence[str]] = {
 _NEW_COLUMNS = frozenset((*NEW_TOKEN_CLASSES, "service_tier", "usage_estimated"))
 """Columns of `completions` that earlier versions of nip-run did not write."""
 
+_PLUGIN_COLUMNS = frozenset(("plugin_metrics",))
+"""Columns that are not recomputed, because this would import plugins."""
 _RUN_ID_COLUMN = frozenset(("run_id",))
 
 
@@ -110,7 +112,9 @@ def _find_missing_columns(path: Path) -> frozenset[str]:
 def _describe_differing_columns(recorded: Row, recomputed: Row, ignored: frozenset[str]) -> str:
     """Describe the columns that differ, with both values; empty if no column differs."""
     columns = [
-        name for name, value in recomputed.items() if name not in ignored and not _is_recorded(recorded, name, value)
+        name
+        for name, value in recomputed.items()
+        if name not in ignored | _PLUGIN_COLUMNS and not _is_recorded(recorded, name, value)
     ]
     columns += [name for name in recorded if name not in recomputed]
     descriptions = [

@@ -49,6 +49,7 @@ from runner.registry.verification.torn_logs import find_torn_logs
 from runner.results.folder import SUMS, RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import COUNTED, PLAYED, Manifest, Status
+from runner.results.metric_plugins import without_plugin_metrics
 from runner.results.provenance.input_files import spec_hash
 from runner.results.table_columns import COLUMNS
 from runner.rollouts.identity import protocol_content
@@ -339,7 +340,8 @@ def _find_differing_numbers(folder: RunFolder, manifest: Manifest) -> Iterator[s
     if manifest.status not in PLAYED:
         return
     with recompute_run(folder) as recomputed_run:
-        differences = compare_metrics(read_json(folder.metrics), recomputed_run.metrics, manifest)
+        recorded_metrics = without_plugin_metrics(read_json(folder.metrics), manifest)
+        differences = compare_metrics(recorded_metrics, recomputed_run.metrics, manifest)
         yield from limit_messages(differences.errors, unit="numbers")
         if differences.version_notes:
             yield from map(

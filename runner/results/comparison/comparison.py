@@ -52,6 +52,7 @@ from runner.results.comparison.wording import describe_equivalence, difference_i
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.metric_definitions import METRICS, RANKING_METRIC, Metric, Source, compared_metric
+from runner.results.metric_plugins import add_named_metrics, check_same_plugins
 from runner.results.saved_spec import saved_value
 from runner.results.stopping_rule import accuracy_sequence
 from runner.results.tasks import describe_task_difference
@@ -241,6 +242,7 @@ def compare_systems(
     """
     if margin is not None and not (math.isfinite(margin) and margin > 0):
         raise UsageError(f"the equivalence margin must be above 0, such as 0.05 for 5 points, not {margin}")
+    add_named_metrics([metric, *(parse_assertion(text).metric for text in asserts)])
     assertions = _parse_assertions(asserts)
     is_alone = len(names) + (baseline is not None) < 2
     if is_alone and (not assertions or any(assertion.against_base for assertion in assertions)):
@@ -252,6 +254,8 @@ def compare_systems(
     for system in systems:
         refuse_repeated_answers(system.runs, system.manifests)
     refuse_overlap(systems)
+    for name in (metric, *(assertion.metric for assertion in assertions)):
+        check_same_plugins(name, [manifest for system in systems for manifest in system.manifests])
     if margin is not None and margin >= 1 and metric in METRICS and METRICS[metric].is_share:
         raise UsageError(f"{metric} is between 0 and 1: write --margin 0.05 for 5 points, not {margin:g}")
     strong = None if ceiling is None else load_system(ceiling.split(","), results)

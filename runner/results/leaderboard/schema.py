@@ -28,7 +28,7 @@ NEW_ROLLOUT_COLUMNS: Mapping[str, str] = {
     "votes": "JSON", "verdicts": "JSON", "stances_exchanged": "BOOLEAN", "panel": "JSON",
     "answer": "VARCHAR", "right_answers": "JSON", "answer_order": "JSON", "argued_answers": "JSON",
     "answer_scores": "JSON", "p_right": "DOUBLE", "answer_brier": "DOUBLE",
-    "judged_text": "VARCHAR", "statements": "JSON",
+    "judged_text": "VARCHAR", "statements": "JSON", "plugin_metrics": "JSON",
 }  # fmt: skip
 """The columns of `rollouts` added after 0.1.0."""
 

@@ -21,6 +21,7 @@ from runner.results.leaderboard.schema import UNRANKED_SQL
 from runner.results.leaderboard.unranked import Unranked
 from runner.results.manifest import PLAYED, Status
 from runner.results.metric_definitions import RANKING_METRIC, Metric, check_metrics, find_metric
+from runner.results.metric_plugins import add_named_metrics
 from runner.results.tasks import describe_task_difference
 from runner.statistics.seeds import PooledMean, Sums, pool_seeds
 
@@ -140,6 +141,7 @@ def sweep_rows(
         UsageError: no metric has one of the names.
         LeaderboardError: the board is damaged, or remains locked.
     """
+    add_named_metrics(metrics)
     names = dict.fromkeys((RANKING_METRIC, *metrics))
     runs = _load_runs([point.run_id for point in points], results, list(names), writes=writes)
     systems: dict[tuple[str, str], dict[str, SweepPoint]] = {}

@@ -56,6 +56,7 @@ def _plan_manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
         dataset_source_sha256=spec.dataset.source_sha256,
         dataset_selection=dataset_selection(plan),
         replayed_sha256=dict(spec.replayed_sha256),
+        plugins=dict(spec.plugins) or None,
         version=__version__,
         python=platform.python_version(),
         git_commit=None,

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from runner.game.protocols.protocol import Protocol
 from runner.models.costs import CallCosts
 from runner.results.finetune.game_lines import AgentExample, ExampleBuilder
 from runner.results.game_measurements import GameMeasurement, measure_game
+from runner.results.metric_plugins import add_plugin_metrics
 from runner.results.tables import Rows, encode_rows
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
@@ -71,14 +71,18 @@ class WorkerGame:
 class OutputBuilder:
     """Builds the outputs of rollouts."""
 
-    def __init__(self, protocol: Protocol, run_id: str, example_builder: ExampleBuilder | None) -> None:
-        self._protocol, self._run_id, self._example_builder = protocol, run_id, example_builder
+    def __init__(self, plan: Plan, run_id: str, example_builder: ExampleBuilder | None) -> None:
+        self._protocol, self._run_id, self._example_builder = plan.spec.protocol, run_id, example_builder
+        self._plugin_metrics = plan.spec.experiment.metrics
 
     def build(self, rollout: Rollout) -> RolloutOutput:
         """Build the outputs of a rollout."""
+        measurement, names = measure_game(self._protocol, rollout, self._plugin_metrics), self._plugin_metrics
         return RolloutOutput(
-            encode_rows(self._run_id, rollout),
-            measure_game(self._protocol, rollout),
+            encode_rows(
+                self._run_id, rollout, {name: values[0] for _, name, values in measurement.added if name in names}
+            ),
+            measurement,
             () if self._example_builder is None else self._example_builder.of(rollout),
             _score_rollout(rollout),
         )
@@ -118,14 +122,15 @@ class WorkerOutputBuilder:
         """Prepare the builder.
 
         Raises:
-            UsageError: `fine_tune` names an agent that does not exist.
+            UsageError: `fine_tune` names an agent that does not exist, or a plugin cannot be used.
         """
+        add_plugin_metrics(plan.spec.experiment.metrics)
         settings = fine_tune_settings(plan)
         example_builder = None
         if settings:
             swapped_agents = plan.players(swapped=True) if plan.seats else {}
             example_builder = ExampleBuilder(settings, plan.players(), run_id, swapped_agents=swapped_agents)
-        self._builder = OutputBuilder(plan.spec.protocol, run_id, example_builder)
+        self._builder = OutputBuilder(plan, run_id, example_builder)
         self._accounting = Accounting(plan, costs)
         self._intern_table: dict[Any, Any] = {}
 

@@ -18,6 +18,7 @@ from runner.base.text import counted
 from runner.results.finetune.files import REPORT, FineTuneFiles, TreeSettings, remove_files
 from runner.results.folder import FINE_TUNE, RunFolder
 from runner.results.metric_computation import Metrics
+from runner.results.metric_plugins import add_plugin_metrics
 from runner.results.stopping_rule import StoppedDebates, StoppingDecision
 from runner.results.tables import PartFiles
 from runner.rollouts.plan import Plan
@@ -31,6 +32,12 @@ class RolloutWriter:
     """Writes the files of a run from its rollouts, which arrive in the order of the plan."""
 
     def __init__(self, plan: Plan, folder: RunFolder) -> None:
+        """Open the files.
+
+        Raises:
+            UsageError: a plugin of a metric cannot be used.
+        """
+        add_plugin_metrics(plan.spec.experiment.metrics)
         self._folder, self._tree_shape = folder, plan.tree_shape
         self._metrics = Metrics(plan.spec.protocol, plan.seats)
         self._scores = Scores()
@@ -53,7 +60,7 @@ class RolloutWriter:
                 self.discard()
                 raise
         example_builder = None if self._fine_tune_files is None else self._fine_tune_files.examples
-        self._builder = OutputBuilder(plan.spec.protocol, folder.run_id, example_builder)
+        self._builder = OutputBuilder(plan, folder.run_id, example_builder)
 
     @property
     def rows_folder(self) -> Path:

@@ -60,7 +60,7 @@ def _load_plan(
 ) -> Plan:
     """Return the plan. A spec with the hash `checked_sha256` is not checked."""
     spec = load_saved(folder.spec, dataset, checked_sha256=checked_sha256)
-    spec = replace(spec, shard=manifest.shard, price_basis=manifest.price_basis)
+    spec = replace(spec, shard=manifest.shard, price_basis=manifest.price_basis, plugins=manifest.plugins or {})
     replayed_sha256 = manifest.replayed_sha256
     debates = None if spec.rejudged is None else read_debates(spec.rejudged.path)
     return Plan(spec if replayed_sha256 is None else replace(spec, replayed_sha256=replayed_sha256), debates)

@@ -76,6 +76,7 @@ class StoredShard:
             NipRunError: the spec or the inputs cannot be read.
         """
         spec, replayed_hashes = load_saved(self.folder.spec), self.manifest.replayed_sha256
+        spec = replace(spec, plugins=self.manifest.plugins or {})
         if replayed_hashes is not None:
             spec = replace(spec, replayed_sha256=replayed_hashes)
         return recorded_plan(spec, self.folder, Plan)

@@ -101,7 +101,7 @@ def _key_problems(training: TrainingSettings, trainer: TrainerSettings, key: str
 def _explain_unread(trainer: TrainerSettings, name: str, method: str) -> str | None:
     """Return why the backend does not read a key of the trainer; None if it reads the key."""
     backends = [backend for backend, traits in TRAITS.items() if name in traits.reads]
-    if backends and trainer.backend not in backends:
+    if backends and name not in trainer.traits.reads:
         if name in HYPERPARAMETERS:
             return trainer.traits.instead
         return f"{name} works only with {comma_join(f'`{backend}`' for backend in backends)}; remove {name}"

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.base.errors import RunError
+from runner.base.plugins import ExtensibleTable
 from runner.models.retry_policy import TransientPolicy
 from runner.models.settings import ModelSettings
-from runner.spec.backend_traits import BackendName
+from runner.spec.backend_traits import BACKEND_PLUGINS, BackendName
 from runner.spec.training_settings import TrainerSettings
 from runner.training.backends.command import CommandBackend, startable_problems
 from runner.training.backends.dummy import DummyBackend
@@ -45,12 +46,27 @@ def _openai(group: TrainedGroup) -> Backend:
     return OpenAiBackend(group.name, group.trainer, group.model, policy=group.policy, sleep=group.sleep)
 
 
-BACKENDS: Mapping[BackendName, Callable[[TrainedGroup], Backend]] = {
+def _backend_of_plugin(name: str) -> Callable[[TrainedGroup], Backend]:
+    """Import a plugin, and return the function that creates its backend."""
+    plugin, create = BACKEND_PLUGINS.load(name)
+
+    def create_backend(group: TrainedGroup) -> Backend:
+        with plugin.reported_errors():
+            backend: Backend = create(group)
+        plugin.check_result(backend, "submit", "poll")
+        return backend
+
+    return create_backend
+
+
+_BUILTIN: Mapping[BackendName, Callable[[TrainedGroup], Backend]] = {
     "openai": _openai,
     "command": lambda group: CommandBackend(group.name, group.trainer, group.cwd),
     "files": lambda group: FilesBackend(group.manual_model),
     "dummy": lambda _: DummyBackend(),
 }
+
+BACKENDS = ExtensibleTable[Callable[[TrainedGroup], Backend]](_BUILTIN, _backend_of_plugin)
 
 
 def backend_for(

@@ -1,0 +1,143 @@
+"""Metrics of plugins. Once its plugin is imported, such a metric is an entry of `METRICS` like any other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from runner.base.errors import RunError, UsageError
+from runner.base.plugins import Plugin
+from runner.results.manifest import Manifest
+from runner.results.metric_definitions import METRICS, Metric, Source
+from runner.spec.plugins import METRIC_PLUGINS
+
+if TYPE_CHECKING:
+    from runner.results.game_measurements import GameFacts
+    from runner.rollouts.rollout import Rollout
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluginMetric:
+    """A metric that a plugin computes for each game: the value of an entry point in the group `nip_run.metrics`.
+
+    >>> PluginMetric(description="messages of a game", compute=lambda rollout: len(rollout.rounds)).better
+    0
+    """
+
+    description: str
+    compute: Callable[[Rollout], float | None]
+    """Returns the value of a game, or None if the game does not count. It must be a function of the game alone."""
+    unit: str = ""
+    low: float = -math.inf
+    high: float = math.inf
+    better: int = 0
+    """1: larger is better; -1: smaller is better; 0: neither."""
+    is_proportion: bool = False
+    """Whether each value is 0 or 1, so that the mean has the interval of a share."""
+
+
+PLUGINS = replace(
+    METRIC_PLUGINS,
+    builtin=lambda: [name for name, metric in METRICS.items() if not metric.is_plugin],
+    is_valid=lambda value: isinstance(value, PluginMetric),
+)
+
+
+def add_plugin_metrics(names: Iterable[str]) -> None:
+    """Import the plugins of these metrics, and add the metrics to `METRICS`.
+
+    Raises:
+        UsageError: there is no such plugin, or it cannot be used.
+    """
+    for name in names:
+        if name not in METRICS:
+            METRICS[name] = _build_metric(*PLUGINS.load(name))
+
+
+def add_named_metrics(names: Iterable[str]) -> None:
+    """Add the metrics that the user names and that only a plugin has. Other unknown names are left to the caller.
+
+    Raises:
+        UsageError: a plugin cannot be used.
+    """
+    add_plugin_metrics(name for name in names if name not in METRICS and PLUGINS.find(name) is not None)
+
+
+def check_same_plugins(name: str, manifests: Sequence[Manifest]) -> None:
+    """Check that a metric of a plugin has the same version in all runs.
+
+    Raises:
+        UsageError: a run does not have the metric, or another version of the plugin computed it.
+    """
+    if name not in METRICS or not METRICS[name].is_plugin:
+        return
+    pins = {manifest.run_id: (manifest.plugins or {}).get(PLUGINS.key(name)) for manifest in manifests}
+    if missing := [run_id for run_id, pin in pins.items() if not pin]:
+        raise UsageError(
+            f"{missing[0]} has no metric {name!r}. Add metrics=[{name}] to the command that played it; its games are "
+            "not played again"
+        )
+    if len({repr(pin) for pin in pins.values()}) > 1:
+        raise UsageError(
+            f"{' and '.join(pins)} have {name!r} from different versions of its plugin. Repeat the commands that "
+            "played them, which computes the metric again; their games are not played again"
+        )
+
+
+def without_plugin_metrics(metrics: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
+    """Return the content of a `metrics.json` without the metrics that the run has from plugins.
+
+    They cannot be recomputed without the plugins. A built-in metric stays, even if a manifest claims a plugin for it.
+    """
+    rows, of_plugins = metrics.get("metrics"), (manifest.plugins or {}).keys() - set(map(PLUGINS.key, METRICS))
+    if not isinstance(rows, list) or not of_plugins:
+        return dict(metrics)
+
+    def is_of_plugin(row: object) -> bool:
+        return isinstance(row, Mapping) and PLUGINS.key(str(row.get("metric"))) in of_plugins
+
+    return {**metrics, "metrics": [row for row in rows if not is_of_plugin(row)]}
+
+
+def _build_metric(plugin: Plugin, definition: PluginMetric) -> Metric:
+    return Metric(
+        name=plugin.name,
+        description=definition.description,
+        over="games with a value",
+        source=Source.GAMES,
+        compute=_GameFunction(plugin, definition),
+        unit=definition.unit,
+        low=definition.low,
+        high=definition.high,
+        better=definition.better,
+        is_proportion=definition.is_proportion,
+        needs_labels=False,
+        with_answers=True,
+        sql=f"(plugin_metrics->>'{plugin.name}')::DOUBLE",
+        is_plugin=True,
+    )
+
+
+@dataclass(frozen=True)
+class _GameFunction:
+    """Computes the values of one game, and checks them."""
+
+    plugin: Plugin
+    metric: PluginMetric
+
+    def __call__(self, game: GameFacts) -> tuple[float, ...]:
+        with self.plugin.reported_errors():
+            value: Any = self.metric.compute(game.rollout)
+        if value is None:
+            return ()
+        valid = {0, 1} if self.metric.is_proportion else None
+        is_number = isinstance(value, (int, float)) and math.isfinite(value)
+        if not is_number or not self.metric.low <= value <= self.metric.high or (valid and value not in valid):
+            expected = "0 or 1" if valid else f"a number from {self.metric.low:g} to {self.metric.high:g}"
+            raise RunError(
+                f"{self.plugin} returned {str(value)[:40]!r} for rollout {game.rollout.job.rollout_id}, but must "
+                f"return {expected}, or None"
+            )
+        return (float(value),)
