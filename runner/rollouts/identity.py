@@ -55,7 +55,9 @@ LATER_MODEL_KEYS = ("logprobs", "top_logprobs", "from_run", "from_group", "answe
 """Keys of a model group added after 0.1.0. If they are null, the run's identity is the same as in 0.1.0."""
 
 
-LATER_SELECTION_KEYS = ("labels", "ids", "explode", "unique_by", "answers", "right_answers", "checker", "transform")
+LATER_SELECTION_KEYS = (
+    "labels", "ids", "explode", "unique_by", "answers", "right_answers", "checker", "transform", "transcripts",
+)  # fmt: skip
 """Keys of `dataset` added after 0.1.0. If they have their defaults, the run's identity is the same as in 0.1.0."""
 
 
