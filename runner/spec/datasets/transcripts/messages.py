@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -35,6 +35,7 @@ class TranscriptMessage:
     """The name of the agent, or of the tool that returned the text; empty if unknown."""
     answers: str | None = None
     """For the result of a tool: the id of the tool call."""
+    id: str | None = None
 
     def render(self, number: int, *, reasoning: bool) -> str:
         """Return the message as text, with its number in the transcript, counted from 1."""
@@ -89,14 +90,14 @@ def parse_message(value: Any) -> TranscriptMessage:
     calls = value.get("tool_calls") or value.get("toolCalls") or []
     if not isinstance(calls, list):
         raise InvalidTranscript("its tool calls are not a list")
-    tool_calls = tuple(_parse_tool_call(call) for call in calls)
     return TranscriptMessage(
-        role,
-        text,
-        reasoning,
-        tool_calls,
-        name if isinstance(name, str) else "",
-        None if answers is None else str(answers),
+        role=role,
+        text=text,
+        reasoning=reasoning,
+        tool_calls=tuple(_parse_tool_call(call) for call in calls),
+        name=name if isinstance(name, str) else "",
+        answers=None if answers is None else str(answers),
+        id=None if value.get("id") is None else str(value["id"]),
     )
 
 
@@ -151,7 +152,16 @@ def parse_messages(values: Any) -> tuple[TranscriptMessage, ...]:
             messages.append(parse_message(value))
         except InvalidTranscript as error:
             raise InvalidTranscript(f"message {number} cannot be read: {error}") from error
-    return tuple(messages)
+    return name_tools(messages)
+
+
+def name_tools(messages: Sequence[TranscriptMessage]) -> tuple[TranscriptMessage, ...]:
+    """Return the messages, with the tool's name in results that have only the id of the tool call."""
+    tools = {call.id: call.tool for message in messages for call in message.tool_calls}
+    return tuple(
+        replace(message, name=tools[message.answers]) if not message.name and message.answers in tools else message
+        for message in messages
+    )
 
 
 def render_messages(messages: Sequence[TranscriptMessage], *, reasoning: bool) -> Iterator[str]:

@@ -69,7 +69,8 @@ class RowBuilder:
         results = {message.answers: message.text for message in sample.messages if message.answers is not None}
         for index, message in enumerate(sample.messages):
             columns: Row = {
-                "number": index + 1, "role": message.role, "message": message.text, "reasoning": message.reasoning,
+                "number": index + 1, "role": message.role, "message_id": message.id, "message": message.text,
+                "reasoning": message.reasoning,
             }  # fmt: skip
             if self.settings.unit == "message":
                 columns |= {"tool": message.name or None if message.role == "tool" else None, "agent": message.name}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -51,6 +51,12 @@ def transcript_files(path: Path) -> tuple[Path, ...]:
     )
 
 
+def hash_transcripts(files: Sequence[Path]) -> str:
+    """Return the hash of the file that a path names, or of all its files."""
+    hashes = [file_hash(file) for file in files]
+    return hashes[0] if len(hashes) == 1 else tagged_hash("transcripts", hashes)
+
+
 @contextmanager
 def transcript_rows(path: Path, settings: DatasetSettings, place_of: PlaceOf) -> Iterator[tuple[Path, str, list[str]]]:
     """Yield a temporary file with the rows of transcripts, the hash of their files, and notes on skipped samples.
@@ -73,11 +79,10 @@ def transcript_rows(path: Path, settings: DatasetSettings, place_of: PlaceOf) ->
         except UnknownScore as error:
             key = "dataset.transcripts.label"
             raise SpecError([Problem(place_of(key), key, str(error))]) from error
-        hashes = [file_hash(file) for file in files]
-        yield rows, hashes[0] if len(files) == 1 else tagged_hash("transcripts", hashes), notes
+        yield rows, hash_transcripts(files), notes
 
 
-def _write_rows(sources: tuple[Path, ...] | list[Path], builder: RowBuilder, target: Path, meter: Meter) -> None:
+def _write_rows(sources: Sequence[Path], builder: RowBuilder, target: Path, meter: Meter) -> None:
     """Write the rows of all sources. If there are several, ids start with the name of the file."""
     count = size = 0
     with create(target) as file:
