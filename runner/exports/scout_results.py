@@ -34,8 +34,8 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     verdicts = list(read_verdicts(source, export))
     if any(verdict.transcript_id is None for verdict in verdicts):
         raise UsageError(
-            f"the transcripts that {source.folder.run_id} judged have no ids, so Scout cannot find them; use transcripts "
-            "of Scout, or logs of Inspect 0.3.70 or later"
+            f"the transcripts that {source.folder.run_id} judged have no ids, so Scout cannot find them; use "
+            "transcripts of Scout, or logs of Inspect 0.3.70 or later"
         )
     scan_id = tagged_hash("scout verdicts", [source.manifest.run_id])[:22]
     folder = target / f"scan_id={scan_id}"
