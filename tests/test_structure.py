@@ -312,6 +312,7 @@ INNER_ORDERS: Mapping[str, Sequence[str]] = {
     "game": ("protocols", "prompts"),
     "models": ("providers", "layers"),
     "spec": ("datasets", "checks", "warnings"),
+    "spec.datasets": ("transcripts",),
     "rollouts": ("agents",),
     "results": ("provenance", "finetune", "leaderboard", "comparison"),
     "runs": ("finished", "execution", "workers", "session", "shards", "planning", "tournaments"),
