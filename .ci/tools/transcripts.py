@@ -46,7 +46,9 @@ for name, log_name in (("eval", "chores.eval"), ("json", "chores.json"), ("calls
     score = f"judged-{name}"
     scored = {f"{s.id}-{s.epoch}": s.scores[score].value for s in log.samples if score in (s.scores or {})}
     others = [
-        {n: repr(v.value) for n, v in (s.scores or {}).items() if n != score} for one in (log, original) for s in one.samples
+        {n: repr(v.value) for n, v in (s.scores or {}).items() if n != score}
+        for one in (log, original)
+        for s in one.samples
     ]
     facts[name] = {
         "scored": scored,
