@@ -34,7 +34,7 @@ class TranscriptVerdict:
 
 @dataclass
 class SampleVerdicts:
-    """All verdicts on the units of one sample."""
+    """The verdicts on one sample or on its units."""
 
     verdicts: list[TranscriptVerdict] = field(default_factory=list)
 

@@ -207,7 +207,7 @@ def test_damaged_and_hostile_logs_are_refused_with_the_reason(tmp_path: Path) ->
     assert "samples/\\x1b[31m_epoch_1.json: not valid JSON" in read_error(tmp_path / "no_json.eval")
     with zipfile.ZipFile(tmp_path / "other.eval", "w") as archive:
         archive.writestr("readme", "a zip")
-    assert "no header.json, so it is not a log of Inspect" in read_error(tmp_path / "other.eval")
+    assert "not a log of Inspect, because header.json is missing" in read_error(tmp_path / "other.eval")
     newer = write_log(tmp_path, sample(), header={**HEADER, "version": 3}, name="newer.json")
     assert "unknown version 3 of Inspect's format" in read_error(newer)
     (tmp_path / "list.json").write_text("[1]")

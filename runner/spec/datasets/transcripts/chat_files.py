@@ -120,7 +120,7 @@ def read_scout_file(path: Path, meter: Meter) -> Iterator[TranscriptSample]:
     try:
         names = [str(name) for (name,) in read_tables("SELECT column_name FROM (DESCRIBE t)", {"t": path}, {})]
         if missing := {"transcript_id", "messages"} - {*names}:
-            raise InvalidTranscript(f"it has no column {min(missing)!r}, so it is not a file of Scout")
+            raise InvalidTranscript(f"not a file of Scout, because the column {min(missing)!r} is missing")
         ((size,),) = read_tables("SELECT coalesce(sum(strlen(messages::VARCHAR)), 0) FROM t", {"t": path}, {})
         meter.check_bytes(int(size))
         selected = ", ".join(f'"{name}"' for name in (name.replace('"', '""') for name in names) if name != "events")

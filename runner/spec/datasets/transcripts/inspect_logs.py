@@ -47,7 +47,7 @@ class EvalFile:
         """
         name = next((name for name in ("header.json", "_journal/start.json") if name in self.members), None)
         if name is None:
-            raise InvalidTranscript("it has no header.json, so it is not a log of Inspect")
+            raise InvalidTranscript("not a log of Inspect, because header.json is missing")
         return check_header(parse_json(self.read(name), name), name)
 
     def samples(self) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -162,7 +162,7 @@ def check_header(header: Any, place: str) -> dict[str, Any]:
         InvalidTranscript: it does not.
     """
     if not isinstance(header, dict) or not isinstance(header.get("eval"), dict):
-        raise InvalidTranscript(f"{place} has no object 'eval', so the file is not a log of Inspect")
+        raise InvalidTranscript(f"not a log of Inspect, because {place} has no object 'eval'")
     if header.get("version", 1) not in VERSIONS:
         version = str(header["version"])[:20]
         raise InvalidTranscript(

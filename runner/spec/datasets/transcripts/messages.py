@@ -34,7 +34,7 @@ class TranscriptMessage:
     name: str = ""
     """The name of the agent, or of the tool that returned the text; empty if unknown."""
     answers: str | None = None
-    """For the result of a tool: the id of the tool call."""
+    """The id of the tool call that the message is the result of; None for other messages."""
     id: str | None = None
 
     def render(self, number: int, *, reasoning: bool) -> str:
@@ -48,7 +48,7 @@ class TranscriptMessage:
 
 @dataclass(frozen=True)
 class TranscriptSample:
-    """What an agent did on one sample of a task, and how the tool that ran the agent scored it."""
+    """The messages of an agent on one sample of a task, and the scores that they got."""
 
     id: str
     """Unique in the file."""
@@ -113,8 +113,8 @@ def _parse_content(content: Any) -> tuple[str, str]:
             raise InvalidTranscript("a part of its content is not a JSON object")
         kind = str(part.get("type"))
         if kind == "reasoning":
-            shown = part.get("summary") if part.get("redacted") else part.get("reasoning")
-            reasoning.append(str(shown or ""))
+            text = part.get("summary") if part.get("redacted") else part.get("reasoning")
+            reasoning.append(str(text or ""))
         elif isinstance(part.get("text"), str):
             texts.append(part["text"])
         elif isinstance(part.get("refusal"), str):

@@ -30,7 +30,7 @@ FROM (SELECT *, row_number() OVER () AS number FROM rollouts) r ORDER BY r.numbe
 
 
 def read_run(folder: Path, meter: Meter) -> Iterator[TranscriptSample]:
-    """Yield a sample for each game of a run. Its messages are those that were sent in channels.
+    """Yield a sample for each game of a run. Its messages are the ones that agents sent in channels.
 
     Raises:
         InvalidTranscript: the folder has no tables, or a file is damaged.
