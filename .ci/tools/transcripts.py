@@ -11,6 +11,7 @@ import subprocess
 import sys
 import venv
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from shared import ROOT, SoftAssertions, folder
@@ -128,10 +129,11 @@ def claim_all(check: SoftAssertions, facts: dict[str, dict[str, Any]], rows: dic
         expected = {row["datapoint_id"]: float(row["decision"]) for row in rows[name] if row["decision"] in (0, 1)}
         found = facts[name]
         check(found["scored"] == expected, f"Inspect reads our {len(expected)} verdicts in the .{name} log: {expected}")
-        check(
-            len(expected) > 0 and abs(found["mean"] - sum(expected.values()) / len(expected)) < 1e-9,
-            f"the mean in its results is {found['mean']:.3f}",
-        )
+        by_sample: dict[str, list[float]] = {}
+        for id_, value in expected.items():
+            by_sample.setdefault(id_.rpartition("-")[0], []).append(value)
+        mean = fmean(map(fmean, by_sample.values()))
+        check(abs(found["mean"] - mean) < 1e-9, f"the mean over samples in its results is {found['mean']:.3f}")
     for name in RUNS:
         check(
             facts[name]["kept"] and facts[name]["messages"], f"{name}: the other scores and all messages are unchanged"

@@ -60,7 +60,7 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
         except OSError as error:
             message = f"cannot write {target / log.name}: {error.strerror}; free disk space or choose another --out"
             raise RunError(message) from error
-        export.files[target / log.name] = len(scored.values.get(source.folder.run_id, ()))
+        export.files[target / log.name] = sum(map(len, scored.values.get(source.folder.run_id, {}).values()))
         if scored.unscored:
             export.omitted[f"samples of {log.name} that the run has no verdict on"] += scored.unscored
     return export
@@ -92,9 +92,11 @@ class ScoredLog:
 
     def __init__(self, source: RunSource, verdicts: Mapping[tuple[str, int], SampleVerdicts]) -> None:
         self._run_id, self._manifest, self._verdicts = source.folder.run_id, source.manifest, verdicts
-        self.values: dict[str, list[float]] = {}
-        """The values of each score, by its name."""
+        self.values: dict[str, dict[str, list[float]]] = {}
+        """The values of each score in all epochs, by its name and the sample's id."""
+        self._samples = set[str]()
         self.unscored = 0
+        """Number of samples and epochs without a score."""
 
     def copy_eval(self, log: Path, target: Path, meter: Meter) -> None:
         """Copy a `.eval` file. Members other than samples, summaries and the header stay as they are."""
@@ -130,7 +132,9 @@ class ScoredLog:
 
     def _add_scores(self, sample: Any, *, is_summary: bool = False) -> Any:
         """Return a sample, or its summary, with the scores of the run, if the run has a verdict on it."""
-        verdicts = self._verdicts.get((str(sample.get("id")), sample.get("epoch", 1)))
+        id_ = str(sample.get("id"))
+        self._samples.add(id_)
+        verdicts = self._verdicts.get((id_, sample.get("epoch", 1)))
         if verdicts is None:
             self.unscored += not is_summary
             return sample
@@ -139,18 +143,22 @@ class ScoredLog:
             scores = {name: {"value": score["value"]} for name, score in scores.items()}
         else:
             for name, score in scores.items():
-                self.values.setdefault(name, []).append(float(str(score["value"])))
+                self.values.setdefault(name, {}).setdefault(id_, []).append(float(str(score["value"])))
         sample["scores"] = {**(sample.get("scores") or {}), **scores}
         return sample
 
     def _add_results(self, header: dict[str, Any]) -> dict[str, Any]:
-        """Return the header with the mean of each score. Call this method after all samples."""
+        """Return the header with the mean of each score. Call this method after all samples.
+
+        As in Inspect, the number of samples and the mean are those of the means over epochs.
+        """
         results = header.get("results") or {"total_samples": 0, "completed_samples": 0}
         params = {"run": self._run_id, "identity": self._manifest.identity, "protocol": self._manifest.protocol}
         new_scores = [
             {
-                "name": name, "scorer": "nip-run", "scored_samples": len(values), "unscored_samples": self.unscored,
-                "params": params, "metrics": {"mean": {"name": "mean", "value": fmean(values), "params": {}}},
+                "name": name, "scorer": "nip-run", "scored_samples": len(values),
+                "unscored_samples": len(self._samples) - len(values),
+                "params": params, "metrics": {"mean": {"name": "mean", "value": fmean(map(fmean, values.values())), "params": {}}},
             }
             for name, values in self.values.items()
         ]  # fmt: skip
