@@ -156,12 +156,15 @@ class ScoredLog:
         params = {"run": self._run_id, "identity": self._manifest.identity, "protocol": self._manifest.protocol}
         new_scores = [
             {
-                "name": name, "scorer": "nip-run", "scored_samples": len(values),
+                "name": name,
+                "scorer": "nip-run",
+                "scored_samples": len(values),
                 "unscored_samples": len(self._samples) - len(values),
-                "params": params, "metrics": {"mean": {"name": "mean", "value": fmean(map(fmean, values.values())), "params": {}}},
+                "params": params,
+                "metrics": {"mean": {"name": "mean", "value": fmean(map(fmean, values.values())), "params": {}}},
             }
             for name, values in self.values.items()
-        ]  # fmt: skip
+        ]
         return {**header, "results": {**results, "scores": [*(results.get("scores") or ()), *new_scores]}}
 
 
