@@ -224,7 +224,9 @@ def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
     assert "raise dataset.limits.bytes" in read_error(tmp_path / "bomb.eval", limits=DatasetLimits(bytes=1_000_000))
 
 
-def test_an_unknown_score_lists_the_scores_and_no_usable_score_leaves_no_rows(tmp_path: Path) -> None:
+def test_settings_that_leave_no_rows_are_named_with_the_alternatives(tmp_path: Path) -> None:
+    idle = write_log(tmp_path, sample(messages=[]), name="idle.eval")
+    assert "no transcript has a tool_call; choose another unit" in read_error(idle, unit="tool_call")
     log = write_log(tmp_path, sample(scores={"match": {"value": {"a": 1}}}))
     assert "no sample has a score or metadata 'macth'; did you mean 'match'?" in read_error(log, label="macth")
     assert "leaves no rows: 1 sample without a usable 'match': 1-1" in read_error(log, label="match")

@@ -21,8 +21,12 @@ _GRADES: Final[Mapping[str, float]] = {
 """The numbers of Inspect's grades (correct, incorrect, partial, no answer) and of its words, in lower case."""
 
 
-class UnknownScore(Exception):
-    """Raised if no sample has the score or the metadata that becomes the label; the message lists the alternatives."""
+class NoUsableRows(Exception):
+    """Raised if a setting leaves no rows, such as a score that no sample has. `key` is the spec key of the setting."""
+
+    def __init__(self, name: str, message: str) -> None:
+        self.key = f"dataset.transcripts.{name}"
+        super().__init__(message)
 
 
 @dataclass
@@ -84,21 +88,23 @@ class RowBuilder:
         """Return a line about the skipped samples, or no line if none was skipped.
 
         Raises:
-            UnknownScore: no sample has the score, or all samples were skipped, or none has such a unit.
+            NoUsableRows: no sample has the score, or all samples were skipped, or none has such a unit.
         """
         label = self.settings.label
         if label is not None and label not in self.score_names:
             hint = did_you_mean(label, self.score_names) or (
                 f"; choose one of {comma_join(self.score_names)}" if self.score_names else "; set null"
             )
-            raise UnknownScore(f"no sample has a score or metadata {label!r}{hint}")
+            raise NoUsableRows("label", f"no sample has a score or metadata {label!r}{hint}")
         skipped = [
             f"{counted(len(ids), 'sample')} {reason}: {list_some(ids)}"
             for reason, ids in (("that failed", self._failed), (f"without a usable {label!r}", self._unscored))
             if ids
         ]
         if not self._rows and skipped:
-            raise UnknownScore(f"leaves no rows: {'; '.join(skipped)}; choose another score, or set null")
+            raise NoUsableRows("label", f"leaves no rows: {'; '.join(skipped)}; choose another score, or set null")
+        if not self._rows:
+            raise NoUsableRows("unit", f"no transcript has a {self.settings.unit}; choose another unit")
         return [f"dataset.transcripts.label skips {'; '.join(skipped)}"] if skipped else []
 
 

@@ -22,7 +22,7 @@ from runner.spec.datasets.transcripts import own_runs
 from runner.spec.datasets.transcripts.chat_files import read_chat_lines, read_scout_file
 from runner.spec.datasets.transcripts.inspect_logs import read_eval_file, read_json_log
 from runner.spec.datasets.transcripts.messages import InvalidTranscript, TranscriptSample
-from runner.spec.datasets.transcripts.rows import RowBuilder, UnknownScore
+from runner.spec.datasets.transcripts.rows import NoUsableRows, RowBuilder
 
 Reader = Callable[[Path, Meter], Iterator[TranscriptSample]]
 READERS: Final[Mapping[str, Reader]] = {
@@ -62,7 +62,7 @@ def transcript_rows(path: Path, settings: DatasetSettings, place_of: PlaceOf) ->
     """Yield a temporary file with the rows of transcripts, the hash of their files, and notes on skipped samples.
 
     Raises:
-        SpecError: the files are not transcripts, or no sample has the score that becomes the label.
+        SpecError: the files are not transcripts, or the settings leave no rows.
         TooLarge: the files, or their rows, exceed a limit.
     """
     assert settings.transcripts is not None
@@ -76,9 +76,8 @@ def transcript_rows(path: Path, settings: DatasetSettings, place_of: PlaceOf) ->
         _write_rows([path] if is_run else files, builder, rows, Meter(settings.limits))
         try:
             notes = builder.notes()
-        except UnknownScore as error:
-            key = "dataset.transcripts.label"
-            raise SpecError([Problem(place_of(key), key, str(error))]) from error
+        except NoUsableRows as error:
+            raise SpecError([Problem(place_of(error.key), error.key, str(error))]) from error
         yield rows, hash_transcripts(files), notes
 
 
