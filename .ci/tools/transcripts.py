@@ -114,7 +114,7 @@ def judge(here: Path, name: str) -> list[dict[str, Any]]:
     if original.read_bytes() != before:
         raise AssertionError(f"{original} was changed")
     sql = f"SELECT datapoint_id, decision FROM rollouts WHERE run_id = 'judged-{name}'"
-    games: list[dict[str, Any]] = json.loads(nip_run(here, "sql", sql, "--json"))["rows"]
+    games: list[dict[str, Any]] = json.loads(nip_run(here, "sql", sql, "--json"))
     return games
 
 

@@ -128,7 +128,7 @@ def test_messages_can_be_filtered_and_reasoning_left_out(tmp_path: Path) -> None
 
 def test_attachments_are_resolved_and_their_size_is_limited(tmp_path: Path) -> None:
     chat = [{"role": "user", "content": "attachment://a1"}] * 3
-    attached = {"messages": chat, "input": "attachment://a1", "attachments": {"a1": "long " * 50}}
+    attached: dict[str, Any] = {"messages": chat, "input": "attachment://a1", "attachments": {"a1": "long " * 50}}
     log = write_log(tmp_path, sample(**attached))
     columns = read(log).datapoints[0].columns
     assert columns["input"] == "long " * 50
@@ -215,6 +215,11 @@ def test_damaged_and_hostile_logs_are_refused_with_the_reason(tmp_path: Path) ->
     assert "unknown version 3 of Inspect's format" in read_error(newer)
     (tmp_path / "list.json").write_text("[1]")
     assert "no object 'eval'" in read_error(tmp_path / "list.json")
+
+
+def test_half_of_a_surrogate_pair_becomes_a_question_mark(tmp_path: Path) -> None:
+    log = write_log(tmp_path, sample(messages=[{"role": "user", "content": "a\ud800b"}]))
+    assert read(log).datapoints[0].columns["transcript"] == "[1] user\na?b"
 
 
 def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:

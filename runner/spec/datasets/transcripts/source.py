@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,9 +21,9 @@ from runner.spec.datasets.limits import Meter
 from runner.spec.datasets.settings import DatasetSettings
 from runner.spec.datasets.transcripts import own_runs
 from runner.spec.datasets.transcripts.chat_files import read_chat_lines, read_scout_file
-from runner.spec.datasets.transcripts.inspect_logs import read_eval_file, read_json_log
+from runner.spec.datasets.transcripts.inspect_logs import read_eval_file, read_json_log, shorten
 from runner.spec.datasets.transcripts.messages import InvalidTranscript, TranscriptSample
-from runner.spec.datasets.transcripts.rows import NoUsableRows, RowBuilder
+from runner.spec.datasets.transcripts.rows import NoUsableRows, Row, RowBuilder
 
 Reader = Callable[[Path, Meter], Iterator[TranscriptSample]]
 READERS: Final[Mapping[str, Reader]] = {
@@ -91,7 +92,7 @@ def _write_rows(sources: Sequence[Path], builder: RowBuilder, target: Path, mete
             try:
                 for sample in _read(source, meter):
                     for row in builder.rows_of(sample, source.name, prefix):
-                        line = orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+                        line = _to_line(row)
                         count, size = count + 1, size + len(line)
                         if len(line) > MAX_ROW_BYTES:
                             raise InvalidTranscript(f"the row {row['id']} has {len(line):,} bytes, more than 15 MiB")
@@ -99,9 +100,19 @@ def _write_rows(sources: Sequence[Path], builder: RowBuilder, target: Path, mete
                         meter.check_shape(count, len(row))
                         file.write(line)
             except (InvalidTranscript, RecursionError, TypeError, UnicodeError) as error:
-                where = "" if sample is None else f"sample {sample.id[:80]}, or the one after it: "
+                where = "" if sample is None else f"sample {shorten(sample.id)}, or the one after it: "
                 reason = str(error) if isinstance(error, InvalidTranscript) else f"{where}cannot be read ({error})"
                 raise SpecError([Problem(Place(str(source)), "dataset.path", reason)]) from error
+
+
+def _to_line(row: Row) -> bytes:
+    """Return a row as a JSON line. Halves of surrogate pairs, which models may write, become question marks."""
+    try:
+        return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+    except TypeError as error:
+        if "surrogates" not in str(error):
+            raise
+        return json.dumps(row, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
 
 def _read(source: Path, meter: Meter) -> Iterator[TranscriptSample]:
