@@ -231,6 +231,7 @@ def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
 
 def test_settings_that_leave_no_rows_are_named_with_the_alternatives(tmp_path: Path) -> None:
     idle = write_log(tmp_path, sample(messages=[]), name="idle.eval")
+    assert "there are no samples" in read_error(write_log(tmp_path, name="none.json"))
     assert "no transcript has a tool_call; choose another unit" in read_error(idle, unit="tool_call")
     log = write_log(tmp_path, sample(scores={"match": {"value": {"a": 1}}}))
     assert "no sample has a score or metadata 'macth'; did you mean 'match'?" in read_error(log, label="macth")

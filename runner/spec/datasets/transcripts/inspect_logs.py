@@ -97,8 +97,8 @@ class EvalFile:
                         "maximum_object_size=?)",
                         [duckdb_pattern(path), min(info.file_size + 16, (1 << 32) - 1)],
                     ).fetchmany(2)
-        except duckdb.Error as error:
-            raise BadZipFile(str(error).splitlines()[0]) from error
+        except duckdb.Error as error:  # its message would name the temporary file
+            raise BadZipFile("its Zstandard data or its JSON is invalid, or larger than the archive says") from error
         if len(rows) != 1:
             raise BadZipFile("it has not exactly one JSON value")
         return str(rows[0][0]).encode()

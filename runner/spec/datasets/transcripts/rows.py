@@ -24,8 +24,8 @@ _GRADES: Final[Mapping[str, float]] = {
 class NoUsableRows(Exception):
     """Raised if a setting leaves no rows, such as a score that no sample has. `key` is the spec key of the setting."""
 
-    def __init__(self, name: str, message: str) -> None:
-        self.key = f"dataset.transcripts.{name}"
+    def __init__(self, key: str, message: str) -> None:
+        self.key = f"dataset.{key}"
         super().__init__(message)
 
 
@@ -38,10 +38,12 @@ class RowBuilder:
     """The names of the scores and the metadata of all samples, in their order."""
     _failed: list[str] = field(default_factory=list)
     _unscored: list[str] = field(default_factory=list)
+    _samples: int = 0
     _rows: int = 0
 
     def rows_of(self, sample: TranscriptSample, file: str, prefix: str) -> Iterator[Row]:
         """Yield the rows of a sample. With a label, skip a sample that failed or has no score."""
+        self._samples += 1
         self.score_names |= dict.fromkeys([*sample.scores, *sample.metadata])
         id_ = prefix + sample.id
         row: Row = {"id": id_}
@@ -91,20 +93,24 @@ class RowBuilder:
             NoUsableRows: no sample has the score, or all samples were skipped, or none has such a unit.
         """
         label = self.settings.label
+        if not self._samples:
+            raise NoUsableRows("path", "there are no samples in the transcripts; name another file")
         if label is not None and label not in self.score_names:
             hint = did_you_mean(label, self.score_names) or (
                 f"; choose one of {comma_join(self.score_names)}" if self.score_names else "; set null"
             )
-            raise NoUsableRows("label", f"no sample has a score or metadata {label!r}{hint}")
+            raise NoUsableRows("transcripts.label", f"no sample has a score or metadata {label!r}{hint}")
         skipped = [
             f"{counted(len(ids), 'sample')} {reason}: {list_some(ids)}"
             for reason, ids in (("that failed", self._failed), (f"without a usable {label!r}", self._unscored))
             if ids
         ]
         if not self._rows and skipped:
-            raise NoUsableRows("label", f"leaves no rows: {'; '.join(skipped)}; choose another score, or set null")
+            raise NoUsableRows(
+                "transcripts.label", f"leaves no rows: {'; '.join(skipped)}; choose another score, or set null"
+            )
         if not self._rows:
-            raise NoUsableRows("unit", f"no transcript has a {self.settings.unit}; choose another unit")
+            raise NoUsableRows("transcripts.unit", f"no transcript has a {self.settings.unit}; choose another unit")
         return [f"dataset.transcripts.label skips {'; '.join(skipped)}"] if skipped else []
 
 
