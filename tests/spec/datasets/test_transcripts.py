@@ -76,7 +76,7 @@ def test_a_log_of_inspect_gives_a_labelled_row_for_each_scored_sample(name: str)
     assert "<reasoning>\nSix and six are twelve.\n</reasoning>\nANSWER: 12" in first["transcript"]
     assert '-> shell {"command": "rm -rf build"}' in third["transcript"]
     assert "Error: " in third["transcript"]
-    assert third["metadata"] == {"planted": True, "topic": "files"}
+    assert (third["metadata_planted"], third["metadata_topic"]) == (True, "files")
     assert first["transcript_id"] != third["transcript_id"]
 
 
@@ -164,7 +164,7 @@ def test_other_formats_give_rows_too(tmp_path: Path) -> None:
     )
     (scout,) = read(tmp_path / "d.parquet", label="match").datapoints
     assert (scout.id, scout.group, scout.label, scout.columns["epoch"]) == ("t1", "q", 1, 2)
-    assert scout.columns["metadata"] == {"team": "red"}
+    assert scout.columns["metadata_team"] == "red"
 
 
 def test_a_folder_of_logs_gives_the_rows_of_all_with_the_name_of_the_file_in_ids(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ Row = dict[str, Any]
 GROUP: Final = "sample"
 """The column with the id of a sample, which groups its epochs, messages and tool calls."""
 SCORE_PREFIX: Final = "score_"
+METADATA_PREFIX: Final = "metadata_"
 _GRADES: Final[Mapping[str, float]] = {
     "c": 1, "i": 0, "p": 0.5, "n": 0, "yes": 1, "no": 0, "true": 1, "false": 0,
 }  # fmt: skip
@@ -57,10 +58,11 @@ class RowBuilder:
         else:
             row["label"] = None
         scores = {f"{SCORE_PREFIX}{name}": _finite(value) for name, value in sample.scores.items()}
+        metadata = {f"{METADATA_PREFIX}{name}": _finite(value) for name, value in sample.metadata.items()}
         row |= {
             GROUP: sample.sample, "epoch": sample.epoch, "transcript_id": sample.transcript_id, "file": file,
             "task": sample.task, "model": sample.model, "input": sample.input, "target": sample.target,
-            "error": sample.error, "metadata": _finite(sample.metadata), **scores,
+            "error": sample.error, **scores, **metadata,
         }  # fmt: skip
         for unit in self._units(sample):
             self._rows += 1
@@ -130,7 +132,7 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {str(name): _finite(item) for name, item in value.items()} or None
+        return {str(name): _finite(item) for name, item in value.items()}
     if isinstance(value, list):
         return [_finite(item) for item in value]
     return value
