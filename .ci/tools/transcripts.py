@@ -87,9 +87,7 @@ def main() -> int:
     with folder() as here:
         python = python or install_tools(here)
         (here / "logs").mkdir()
-        subprocess.run(
-            [str(python), str(ROOT / "tests/fixtures/inspect/make.py"), str(here / "logs")], check=True, cwd=here
-        )
+        subprocess.run([str(python), str(ROOT / ".ci/tools/inspect_logs.py"), str(here / "logs")], check=True, cwd=here)
         (here / "prompts").mkdir()
         (here / "prompts" / "verifier.jinja").write_text(PROMPT)
         rows = {name: judge(here, name) for name in RUNS}
