@@ -36,6 +36,8 @@ class ExportOptions:
     """The id of the benchmark's task in `hf_dataset`."""
     source_url: str | None = None
     """The URL where the result can be read."""
+    log: Path | None = None
+    """The log, or the folder of logs, that the run judged."""
 
 
 @dataclass

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 FINE_TUNING_FORMATS = ("openai", "trl", "verl")
-EXPORT_NAMES = ("every-eval-ever", "hf-eval-results", "inspect", "scout")
+EXPORT_NAMES = ("every-eval-ever", "hf-eval-results", "inspect", "inspect-scores", "scout", "scout-results")
 MLFLOW = "mlflow"
 FORMAT_NAMES = (*FINE_TUNING_FORMATS, *EXPORT_NAMES, MLFLOW)

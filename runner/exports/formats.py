@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from runner.base.plugins import ExtensibleTable
-from runner.exports import every_eval_ever, hf_eval_results, inspect_log, scout
+from runner.exports import every_eval_ever, hf_eval_results, inspect_log, inspect_scores, scout, scout_results
 from runner.exports.export_file import EXPORT_PLUGINS, ExportOptions, WrittenExport
 from runner.exports.run_source import RunSource
 
@@ -32,7 +32,9 @@ EXPORTS = ExtensibleTable[Export](
         every_eval_ever.NAME: every_eval_ever.write,
         hf_eval_results.NAME: hf_eval_results.write,
         inspect_log.NAME: inspect_log.write,
+        inspect_scores.NAME: inspect_scores.write,
         scout.NAME: scout.write,
+        scout_results.NAME: scout_results.write,
     },
     _export_of_plugin,
 )

@@ -6,7 +6,7 @@ to the row of the whole game in the transcripts, and to its messages by their id
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -57,15 +57,16 @@ def write_scan(source: RunSource, folder: Path) -> dict[Path, int]:
     target = folder / f"scan_id={scan_id}"
     make_folders(target)
     files = {
-        target / f"{table.name}.parquet": _write_results(source, table, scan_id, target / f"{table.name}.parquet")
+        target / f"{table.name}.parquet": write_results(_rows(source, table, scan_id), target / f"{table.name}.parquet")
         for table in tables
     }
-    _write_json(target / "_scan.json", _build_spec(source, tables, scan_id))
-    _write_json(target / "_summary.json", {"complete": True, "scanners": {t.name: _summarize(t) for t in tables}})
+    write_json(target / "_scan.json", _build_spec(source, tables, scan_id))
+    write_json(target / "_summary.json", {"complete": True, "scanners": {t.name: _summarize(t) for t in tables}})
     return files
 
 
-def _write_json(path: Path, data: Mapping[str, object]) -> None:
+def write_json(path: Path, data: Mapping[str, object]) -> None:
+    """Write a file of a scan."""
     path.unlink(missing_ok=True)
     with create(path) as file:
         file.write(orjson.dumps(data, option=orjson.OPT_INDENT_2))
@@ -96,40 +97,48 @@ def _summarize(table: AnalysisTable) -> dict[str, int]:
     return {"scans": len(counted), "results": sum(bool(result.value) for result in counted), "errors": errors}
 
 
-def _write_results(source: RunSource, table: AnalysisTable, scan_id: str, path: Path) -> int:
-    """Write a scanner's results, without units that are not applicable, and return their number."""
+def write_results(rows: Iterable[Mapping[str, object]], path: Path) -> int:
+    """Write a scanner's results, and return their number."""
     count = 0
     with TemporaryDirectory(dir=path.parent, prefix=".export-") as folder:
         lines = Path(folder) / "results.jsonl"
         with create(lines) as file:
-            for row in _rows(source, table, scan_id):
+            for row in rows:
                 file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
                 count += 1
         write_parquet([lines], COLUMNS, path)
     return count
 
 
-def _rows(source: RunSource, table: AnalysisTable, scan_id: str) -> Iterator[dict[str, object]]:
+def shared_columns(source: RunSource, scan_id: str) -> dict[str, object]:
+    """Return the columns that all results of a run have in common."""
     manifest = source.manifest
-    shared = {
+    return {
         "transcript_source_type": "nip-run",
         "transcript_source_id": manifest.run_id,
         "transcript_task_set": manifest.benchmark,
         "scan_id": scan_id,
         "scan_tags": "[]",
         "scan_metadata": "{}",
-        "scanner_key": table.name,
-        "scanner_name": table.analyzer,
-        "scanner_params": orjson.dumps(_params(table)).decode(),
         "event_references": "[]",
         "scan_total_tokens": 0,
         "scan_model_usage": "{}",
         "scan_events": "[]",
         "timestamp": manifest.started_at,
     }
+
+
+def _rows(source: RunSource, table: AnalysisTable, scan_id: str) -> Iterator[dict[str, object]]:
+    """Yield a row for each result, without units that are not applicable."""
+    shared = {
+        **shared_columns(source, scan_id),
+        "scanner_key": table.name,
+        "scanner_name": table.analyzer,
+        "scanner_params": orjson.dumps(_params(table)).decode(),
+    }
     for result in table.results:
         if result.status != "not_applicable":
-            yield {**shared, **_result_columns(manifest.run_id, table.name, result)}
+            yield {**shared, **_result_columns(source.manifest.run_id, table.name, result)}
 
 
 def _result_columns(run_id: str, scanner: str, result: UnitResult) -> dict[str, object]:

@@ -7,6 +7,7 @@ folder.
 from __future__ import annotations
 
 from dataclasses import fields
+from types import MappingProxyType
 from typing import Any
 
 from runner.base.plugins import PluginPins
@@ -58,7 +59,9 @@ LATER_MODEL_KEYS = ("logprobs", "top_logprobs", "from_run", "from_group", "answe
 """Keys of a model group added after 0.1.0. If they are null, the run's identity is the same as in 0.1.0."""
 
 
-LATER_SELECTION_KEYS = ("labels", "ids", "explode", "unique_by", "answers", "right_answers", "checker", "transform")
+LATER_SELECTION_KEYS = (
+    "labels", "ids", "explode", "unique_by", "answers", "right_answers", "checker", "transform", "transcripts",
+)  # fmt: skip
 """Keys of `dataset` added after 0.1.0. If they have their defaults, the run's identity is the same as in 0.1.0."""
 
 
@@ -85,7 +88,9 @@ def protocol_content(protocol: Protocol) -> dict[str, Any]:
     }
 
 
-def model_content(settings: ModelSettings, replayed: str | None, plugins: PluginPins) -> dict[str, Any]:
+def model_content(
+    settings: ModelSettings, replayed: str | None, plugins: PluginPins = MappingProxyType({})
+) -> dict[str, Any]:
     """Return the settings of a model group that a game depends on, without its address, API key, price and time limits.
 
     For a group that replays a run, the content has the hash of the run's journal (`replayed`), not the run's folder,

@@ -181,7 +181,8 @@ def assemble(layered: LayeredData, inputs: LoadedInputs) -> Spec:
     """
     dataset = protocol = prompts = None
     is_checked = inputs.is_checked(layered)
-    problems, sound = ([], SoundSpec(layered.data, frozenset()))
+    problems: list[Problem] = []
+    sound = SoundSpec(layered.data, frozenset())
     if not is_checked:
         problems, sound = _check_schema(layered, saved=inputs.saved)
     protocol_problems: list[Problem] = []

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ PROVIDERS = "nip_run.providers"
 ECHO = {"m": {"provider": "example"}}
 
 
-def example_spec(folder: Path, **changes: object) -> Path:
+def example_spec(folder: Path, **changes: Any) -> Path:
     return spec_file(folder, size=4, models=ECHO, fine_tune=None, **changes)
 
 
@@ -34,10 +35,10 @@ def read_json(done: CompletedProcess[str]) -> dict[str, object]:
 def test_the_template_plays_games_computes_a_metric_and_writes_an_export(tmp_path: Path) -> None:
     site = tmp_path / "site"
     install_template(site)
-    spec, environment = example_spec(tmp_path, metrics=["words"]), {"PYTHONPATH": path_with(site)}
+    spec = example_spec(tmp_path, metrics=["words"])
 
     def run(*arguments: str) -> CompletedProcess[str]:
-        return nip_run(*arguments, cwd=tmp_path, **environment)
+        return nip_run(*arguments, cwd=tmp_path, PYTHONPATH=path_with(site))
 
     rows = read_json(run("plugins", "--json"))["plugins"]
     assert isinstance(rows, list)

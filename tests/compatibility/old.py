@@ -286,6 +286,7 @@ ADDED = (
     "  answers: null\n  right_answers: auto\n",
     "  labels: {}\n  ids: column\n  explode: null\n",
     "  transform: []\n",
+    "  transcripts: null\n",
     "  group_by: null\n",
     "  unique_by: []\n",
     "stances: null\n",

@@ -5,6 +5,7 @@ Examples:
   nip-run export RUN --format trl --method dpo --out DIR
   nip-run export RUN --format inspect
   nip-run export RUN --format scout --out DIR
+  nip-run export RUN --format inspect-scores --log LOG
   nip-run export RUN --format mlflow --follow
 """
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 EXPORT_FOLDER = "exports"
 """The folder in a run's folder that receives the files of other formats than fine-tune files."""
 _FINE_TUNING_OPTIONS = ("method", "chat_format", "agent", "only_correct", "true_labels")
-_RESULT_OPTIONS = ("subject", "organization", "relationship", "hf_dataset", "task_id", "source_url")
+_RESULT_OPTIONS = ("subject", "organization", "relationship", "hf_dataset", "task_id", "source_url", "log")
 _TRACKING_OPTIONS = ("tracking_uri", "experiment", "follow", "journal")
 
 
@@ -98,6 +99,7 @@ def _add_result_options(parser: argparse.ArgumentParser) -> None:
     add("--hf-dataset", metavar="ID", help="the benchmark's dataset on the Hugging Face Hub")
     add("--task-id", metavar="TASK", help="hf-eval-results: the task of that benchmark")
     add("--source-url", metavar="URL", help="hf-eval-results: URL of the result")
+    add("--log", type=Path, metavar="LOG", help="inspect-scores: the log, or the folder of logs, that the run judged")
 
 
 def _add_tracking_options(parser: argparse.ArgumentParser) -> None:

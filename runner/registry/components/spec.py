@@ -31,6 +31,7 @@ from runner.registry.redaction.rules import choose_public_names
 from runner.results.provenance.sources_snapshot import parts_of
 from runner.spec.components import USE, ComponentUse, FindComponent
 from runner.spec.datasets.loader import HUB
+from runner.spec.datasets.transcripts.source import transcript_files
 from runner.spec.loader import Spec, load_specs, read_spec_data
 from runner.spec.warnings.servers import called_groups
 from runner.training.plan import plan_of
@@ -266,7 +267,9 @@ _FOLDERS: Mapping[str, str] = {_PROTOCOL: "protocols", _PROMPTS: "prompts", _DAT
 _CONTENTS: Mapping[str, Callable[[Path], Mapping[str, Content]]] = {
     _PROTOCOL: lambda path: {"": load_protocol_file(path)[0]},
     _PROMPTS: load_template_files,
-    _DATASET: lambda path: {"": path},
+    _DATASET: lambda path: (
+        {str(file.relative_to(path)): file for file in transcript_files(path)} if path.is_dir() else {"": path}
+    ),
 }
 """Functions that return the files to add for a path, by the key that names it. A file's key is its path in the added
 folder, or "" if a single file is added."""

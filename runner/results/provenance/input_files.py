@@ -72,6 +72,7 @@ def resolved_spec(plan: Plan) -> dict[str, Any]:
         "labels": {},
         "ids": "column",
         "explode": None,
+        "transcripts": None,
         "transform": [],
         "group_by": plan.spec.dataset.group_by,
         "split": None if plan.spec.test is None else data["dataset"]["split"],

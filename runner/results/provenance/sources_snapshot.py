@@ -20,6 +20,7 @@ from runner.results.folder import RunFolder
 from runner.results.provenance.file_pins import PinnedFiles, builtin_name, find_sources, hub_source
 from runner.results.provenance.packages import environment_lock
 from runner.spec.datasets.loader import HUB
+from runner.spec.datasets.transcripts.source import transcript_files
 from runner.spec.loader import Spec
 from runner.spec.source_files import SpecSources
 from runner.version import __version__
@@ -67,7 +68,7 @@ def parts_of(spec: Spec) -> dict[str, PinnedFiles]:
     if named_files.prompts is not None and "prompts" not in spec.components:
         parts["prompts"] = PinnedFiles(named_files.prompts, named_files.templates)
     if named_files.dataset is not None and "dataset" not in spec.components:
-        parts["dataset"] = PinnedFiles(named_files.dataset, (named_files.dataset,))
+        parts["dataset"] = PinnedFiles(named_files.dataset, transcript_files(named_files.dataset))
     return parts
 
 

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -35,6 +35,8 @@ from runner.spec.datasets.reader import (
 from runner.spec.datasets.selection import select_datapoints
 from runner.spec.datasets.settings import DatasetSettings
 from runner.spec.datasets.subprocess import TaskFailed, TaskLimitExceeded, run_in_subprocess
+from runner.spec.datasets.transcripts.rows import GROUP
+from runner.spec.datasets.transcripts.source import transcript_rows
 from runner.spec.datasets.transform import transform_rows
 
 __all__ = ["HUB", "Datapoint", "Dataset", "load_dataset"]
@@ -80,8 +82,9 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, place_
         SpecError: the file or its rows are invalid; lists all problems.
     """
     try:
-        with nullcontext((path, None)) if path is not None else hub_file(settings) as (file, sha256):
+        with _open_source(settings, path, place_of) as (file, sha256, source_notes):
             table, notes = _read_rows(file, settings, place_of)
+            notes += source_notes
             rows = _select_rows(file, table, settings, place_of)
             if settings.transform:
                 rows, new_columns = transform_rows(rows, table.columns, settings.transform, place_of)
@@ -114,6 +117,24 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, place_
         message = f"no datapoint is left after balancing {len(points)} rows; set none, or add rows of the other label"
         raise _error(place_of, message, "dataset.balance")
     return Dataset(selected, columns, sha256 or table.sha256, group_by, tuple(notes))
+
+
+@contextmanager
+def _open_source(
+    settings: DatasetSettings, path: Path | None, place_of: PlaceOf
+) -> Iterator[tuple[Path, str | None, list[str]]]:
+    """Yield a file with rows, and for converted sources, the hash of the source and notes on its skipped parts."""
+    if path is None:
+        if settings.transcripts is not None:
+            message = "transcripts are read from files; download the dataset's files, and name their folder in the path"
+            raise _error(place_of, message, "dataset.transcripts")
+        with hub_file(settings) as (file, sha256):
+            yield file, sha256, []
+    elif settings.transcripts is not None:
+        with transcript_rows(path, settings, place_of) as source:
+            yield source
+    else:
+        yield path, None, []
 
 
 def _datapoint(row: Mapping[str, Any], columns: Sequence[str], group_by: str | None, *, has_answers: bool) -> Datapoint:
@@ -178,7 +199,8 @@ def _check_group_column(columns: Sequence[str], settings: DatasetSettings, place
 
 
 def _group_column(settings: DatasetSettings) -> str | None:
-    return settings.group_by or (settings.explode.row if settings.explode else None)
+    default = GROUP if settings.transcripts else None
+    return settings.group_by or (settings.explode.row if settings.explode else default)
 
 
 def _check_names(table: Table, settings: DatasetSettings, place_of: PlaceOf) -> None:

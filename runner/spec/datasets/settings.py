@@ -106,14 +106,47 @@ class TransformStep:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TranscriptSettings:
+    """Reading of `path` as transcripts of agents, which Inspect, Scout, nip-run and other tools write.
+
+    The rows are grouped by `sample`, unless `group_by` names another column.
+    """
+
+    unit: Literal["sample", "message", "tool_call"] = option(
+        "The part of a transcript that becomes a row: a whole `sample`, each `message`, or each `tool_call`. For the "
+        "last two, the column `transcript` has only the messages before.",
+        default="sample",
+        example="tool_call",
+    )
+    label: str | None = option(
+        "The score, or the key of the metadata, that becomes the label of all rows of a sample. Samples that failed, "
+        "and samples without this score, are skipped with a note. null: the rows have no labels, and no sample is "
+        "skipped.",
+        default=None,
+        example="includes",
+    )
+    threshold: float = option(
+        "A score of at least this number is label 1. The grades C, P, I and N count as 1, 0.5, 0 and 0.", default=0.5
+    )
+    reasoning: bool = option("Include the reasoning of models in the column `transcript`.", default=True)
+
+
+@dataclass(frozen=True, kw_only=True)
 class DatasetSettings:
     """Selection of the datapoints that are played."""
 
     path: str = option(
         "The dataset: a .jsonl, .csv or .parquet file, `hf://org/name` on the Hugging Face Hub (needs `nip-run[hf]`), "
-        "or an installed dataset OWNER/NAME@VERSION.",
+        "or an installed dataset OWNER/NAME@VERSION. With `transcripts`: a file or folder of transcripts.",
         example="data/code_validation.jsonl",
         path=True,
+    )
+    transcripts: TranscriptSettings | None = option(
+        "Read the file as transcripts of agents: an Inspect log (.eval or .json), chats or a Hugging Face session "
+        "trace (.jsonl), a file of Scout (.parquet), the folder of a finished run, or a folder with such files. null: "
+        "the file is a table.",
+        default=None,
+        example={"unit": "tool_call", "label": "includes"},
     )
     columns: Mapping[str, str] = option(
         "Names of columns: nip-run's name, then the name in the file, such as `id: claim_id`. Every dataset needs "

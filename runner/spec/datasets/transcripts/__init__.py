@@ -1,0 +1,1 @@
+"""Transcripts of other tools as the rows of a dataset."""

@@ -1,0 +1,127 @@
+"""Convert transcripts that `dataset.path` names to a file of rows, which is then read like any other dataset."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import orjson
+
+from runner.base.errors import SpecError
+from runner.base.hashing import file_hash, tagged_hash
+from runner.base.package_data import is_file, is_folder
+from runner.base.problems import Place, PlaceOf, Problem
+from runner.base.storage.safe_files import create
+from runner.base.text import comma_join
+from runner.spec.datasets.limits import Meter
+from runner.spec.datasets.settings import DatasetSettings
+from runner.spec.datasets.transcripts import own_runs
+from runner.spec.datasets.transcripts.chat_files import read_chat_lines, read_scout_file
+from runner.spec.datasets.transcripts.inspect_logs import read_eval_file, read_json_log, shorten
+from runner.spec.datasets.transcripts.messages import InvalidTranscript, TranscriptSample
+from runner.spec.datasets.transcripts.rows import NoUsableRows, Row, RowBuilder
+
+Reader = Callable[[Path, Meter], Iterator[TranscriptSample]]
+READERS: Final[Mapping[str, Reader]] = {
+    ".eval": read_eval_file,
+    ".json": read_json_log,
+    ".jsonl": read_chat_lines,
+    ".parquet": read_scout_file,
+}
+"""The reader of transcripts by the extension of their file."""
+_NOT_TRANSCRIPTS: Final = ("logs.json", "eval-set.json")
+"""Files that Inspect writes next to its logs."""
+MAX_ROW_BYTES: Final = 15 << 20
+"""Maximum size of a row, since DuckDB, which applies filters, reads lines of up to 16 MiB."""
+
+
+def transcript_files(path: Path) -> tuple[Path, ...]:
+    """Return the files of transcripts that a path names: the file, or the files of a run, or those in a folder."""
+    if not is_folder(path):
+        return (path,)
+    if is_file(path / own_runs.MANIFEST):
+        return tuple(path / name for name in own_runs.FILES if is_file(path / name))
+    return tuple(
+        file
+        for file in sorted(path.iterdir())
+        if file.suffix.lower() in READERS and is_file(file) and not file.name.startswith((".", "_", *_NOT_TRANSCRIPTS))
+    )
+
+
+def hash_transcripts(files: Sequence[Path]) -> str:
+    """Return the hash of the file that a path names, or of all its files."""
+    hashes = [file_hash(file) for file in files]
+    return hashes[0] if len(hashes) == 1 else tagged_hash("transcripts", hashes)
+
+
+@contextmanager
+def transcript_rows(path: Path, settings: DatasetSettings, place_of: PlaceOf) -> Iterator[tuple[Path, str, list[str]]]:
+    """Yield a temporary file with the rows of transcripts, the hash of their files, and notes on skipped samples.
+
+    Raises:
+        SpecError: the files are not transcripts, or the settings leave no rows.
+        TooLarge: the files, or their rows, exceed a limit.
+    """
+    assert settings.transcripts is not None
+    builder, files = RowBuilder(settings.transcripts), transcript_files(path)
+    is_run = is_folder(path) and is_file(path / own_runs.MANIFEST)
+    if not files:
+        message = f"the folder has no transcripts; it needs files with the extensions {comma_join(READERS)}"
+        raise SpecError([Problem(Place(str(path)), "dataset.path", message)])
+    with TemporaryDirectory(prefix="nip-run-") as folder:
+        rows = Path(folder) / "transcripts.jsonl"
+        _write_rows([path] if is_run else files, builder, rows, Meter(settings.limits))
+        try:
+            notes = builder.notes()
+        except NoUsableRows as error:
+            raise SpecError([Problem(place_of(error.key), error.key, str(error))]) from error
+        yield rows, hash_transcripts(files), notes
+
+
+def _write_rows(sources: Sequence[Path], builder: RowBuilder, target: Path, meter: Meter) -> None:
+    """Write the rows of all sources. If there are several, ids start with the name of the file."""
+    count = size = 0
+    with create(target) as file:
+        for source in sources:
+            sample: TranscriptSample | None = None
+            prefix = f"{source.stem}/" if len(sources) > 1 else ""
+            try:
+                for sample in _read(source, meter):
+                    for row in builder.rows_of(sample, source.name, prefix):
+                        line = _to_line(row)
+                        count, size = count + 1, size + len(line)
+                        if len(line) > MAX_ROW_BYTES:
+                            raise InvalidTranscript(f"the row {row['id']} has {len(line):,} bytes, more than 15 MiB")
+                        meter.check_bytes(size)
+                        meter.check_shape(count, len(row))
+                        file.write(line)
+            except (InvalidTranscript, RecursionError, TypeError, UnicodeError) as error:
+                where = "" if sample is None else f"sample {shorten(sample.id)}, or the one after it: "
+                reason = str(error) if isinstance(error, InvalidTranscript) else f"{where}cannot be read ({error})"
+                raise SpecError([Problem(Place(str(source)), "dataset.path", reason)]) from error
+
+
+def _to_line(row: Row) -> bytes:
+    """Return a row as a JSON line. Halves of surrogate pairs, which models may write, become question marks."""
+    try:
+        return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+    except TypeError as error:
+        if "surrogates" not in str(error):
+            raise
+        return json.dumps(row, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+
+
+def _read(source: Path, meter: Meter) -> Iterator[TranscriptSample]:
+    if is_folder(source):
+        return own_runs.read_run(source, meter)
+    reader = READERS.get(source.suffix.lower())
+    if reader is None or not is_file(source):
+        raise InvalidTranscript(
+            "not a file or folder of transcripts; name an Inspect log (.eval, .json), a file of chats or a session "
+            "trace (.jsonl), a file of Scout (.parquet), or the folder of a run"
+        )
+    return reader(source, meter)

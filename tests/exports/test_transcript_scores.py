@@ -1,0 +1,133 @@
+"""Verdicts on transcripts, written back; `.ci/tools/transcripts.py` opens them in Inspect and Scout."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from runner.cli.main import main
+from runner.runs.finished.result import FinishedRun
+from tests.support.files import parquet_rows
+from tests.support.paths import ROOT
+from tests.support.runs import run_spec
+
+LOGS = ROOT / "tests" / "fixtures" / "inspect"
+SPEC = """\
+name: judge
+dataset: {{path: {path}, transcripts: {{unit: {unit}, label: {label}}}}}
+protocol: {{use: solo_verifier}}
+prompts: prompts
+models: {{judge: {{provider: dummy}}}}
+agents: {{verifier: {{model: judge}}}}
+"""
+TEMPLATE = "{{ transcript }}\n\n{{ accept }}\n{{ reject }}\n"
+
+
+def judge(folder: Path, log: Path, unit: str = "sample", label: str = "match") -> FinishedRun:
+    (folder / "prompts").mkdir(exist_ok=True)
+    (folder / "prompts" / "verifier.jinja").write_text(TEMPLATE)
+    spec = folder / "spec.yaml"
+    spec.write_text(SPEC.format(path=log, unit=unit, label=label))
+    return run_spec(spec, folder / "results")
+
+
+def export(result: FinishedRun, target: Path, name: str, *words: str) -> int:
+    results = str(result.path.parent.parent)
+    return main(["export", result.run_id, "--format", name, "--out", str(target), "--results", results, *words])
+
+
+def read_log(path: Path) -> dict[str, Any]:
+    """Return a log with its samples by id and epoch, and its summaries."""
+    if path.suffix == ".json":
+        log: dict[str, Any] = json.loads(path.read_text())
+        return {**log, "samples": {f"{s['id']}-{s['epoch']}": s for s in log["samples"]}}
+    with zipfile.ZipFile(path) as archive:
+        members = {name: json.loads(archive.read(name)) for name in archive.namelist()}
+    samples = {f"{s['id']}-{s['epoch']}": s for name, s in members.items() if name.startswith("samples/")}
+    return {**members["header.json"], "samples": samples, "summaries": members["summaries.json"]}
+
+
+def verdicts(result: FinishedRun) -> dict[str, float]:
+    rows = parquet_rows(result.path / "rollouts.parquet")
+    return {row["datapoint_id"]: float(row["decision"]) for row in rows if row["decision"] in (0, 1)}
+
+
+@pytest.mark.parametrize("name", ["chores.eval", "chores.json"])
+def test_verdicts_are_scores_in_a_copy_of_the_log(tmp_path: Path, name: str) -> None:
+    result, log = judge(tmp_path, LOGS / name), LOGS / name
+    before = hashlib.sha256(log.read_bytes()).hexdigest()
+    assert export(result, tmp_path / "out", "inspect-scores", "--log", str(log)) == 0
+    assert hashlib.sha256(log.read_bytes()).hexdigest() == before
+    copy, expected, score = read_log(tmp_path / "out" / name), verdicts(result), result.run_id
+    assert expected
+    scored = {id_: s["scores"][score]["value"] for id_, s in copy["samples"].items() if score in s.get("scores") or ()}
+    assert scored == expected
+    assert len(copy["samples"]) == 6  # failed samples are still there, without our score
+    assert copy["samples"]["one-1"]["scores"]["match"]["value"] == "C"
+    (entry,) = [entry for entry in copy["results"]["scores"] if entry["name"] == score]
+    by_sample: dict[str, list[float]] = {}
+    for id_, value in expected.items():
+        by_sample.setdefault(id_.rpartition("-")[0], []).append(value)
+    assert (entry["scored_samples"], entry["unscored_samples"]) == (len(by_sample), 3 - len(by_sample))
+    assert entry["metrics"]["mean"]["value"] == pytest.approx(fmean(map(fmean, by_sample.values())))
+    for summary in copy.get("summaries", ()):
+        assert (score in summary["scores"]) == (f"{summary['id']}-{summary['epoch']}" in expected)
+
+
+def test_verdicts_on_tool_calls_are_collected_by_sample_and_given_to_scout(tmp_path: Path) -> None:
+    log = LOGS / "chores.eval"
+    result = judge(tmp_path, log, unit="tool_call", label="null")
+    assert export(result, tmp_path / "out", "inspect-scores", "--log", str(log)) == 0
+    copy, expected = read_log(tmp_path / "out" / log.name), verdicts(result)
+    units = [
+        unit
+        for s in copy["samples"].values()
+        if result.run_id in s.get("scores", ())
+        for unit in s["scores"][result.run_id]["metadata"]["units"]
+    ]
+    assert {unit["id"]: unit["value"] for unit in units} == expected
+    assert export(result, tmp_path / "scan", "scout-results") == 0
+    (folder,) = (tmp_path / "scan").glob("scan_id=*")
+    rows = parquet_rows(folder / "verdict.parquet")
+    assert {row["label"]: float(row["value"] == "true") for row in rows} == expected
+    assert {row["transcript_id"] for row in rows} <= {s["uuid"] for s in copy["samples"].values()}
+    assert all(json.loads(row["message_references"])[0]["type"] == "message" for row in rows)
+    summary = json.loads((folder / "_summary.json").read_text())["scanners"]["verdict"]
+    assert (summary["scans"], summary["results"]) == (len(rows), sum(expected.values()))
+
+
+def test_another_log_the_folder_of_the_log_and_other_runs_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "chores.eval"
+    log.write_bytes((LOGS / log.name).read_bytes())
+    result = judge(tmp_path, log)
+    cases = {
+        "copies the log": (),
+        "there is no such file": ("--log", str(tmp_path / "none.eval")),
+        "differs from the log": ("--log", str(LOGS / "chores.json")),
+        "is not an Inspect log": ("--log", str(tmp_path / "spec.yaml")),
+    }
+    for message, words in cases.items():
+        assert export(result, tmp_path / "out", "inspect-scores", *words) == 2
+        assert message in capsys.readouterr().err
+    assert export(result, tmp_path, "inspect-scores", "--log", str(log)) == 2
+    assert "choose another folder" in capsys.readouterr().err
+    table = run_spec(ROOT / "specs" / "solo_verifier.yaml", tmp_path / "results", "dataset.limit=2")
+    assert export(table, tmp_path / "out", "inspect-scores", "--log", str(log)) == 2
+    assert "did not judge transcripts" in capsys.readouterr().err
+
+
+def test_a_run_on_transcripts_resumes_from_its_folder_without_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "chores.eval"
+    log.write_bytes((LOGS / log.name).read_bytes())
+    result = judge(tmp_path, log)
+    log.unlink()
+    assert main([str(result.path), "-q", "--results", str(tmp_path / "results")]) == 0
+    assert len(list((tmp_path / "results" / "runs").iterdir())) == 1

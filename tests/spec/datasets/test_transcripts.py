@@ -1,0 +1,245 @@
+"""Transcripts of other tools as datasets. `tests/fixtures/inspect` has logs that Inspect itself has written."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.base.errors import SpecError
+from runner.base.problems import Place
+from runner.spec.datasets.loader import Dataset, load_dataset
+from runner.spec.datasets.settings import DatasetLimits, DatasetSettings, TranscriptSettings
+from tests.support.dataset_files import datapoint_ids, jsonl, write_parquet
+from tests.support.paths import ROOT
+
+LOGS = ROOT / "tests" / "fixtures" / "inspect"
+HEADER = {"version": 2, "status": "success", "eval": {"task": "chores", "model": "mock/one"}}
+CHAT = [
+    {"role": "user", "content": "Clean up."},
+    {
+        "id": "m2", "role": "assistant", "content": "I do.",
+        "tool_calls": [{"id": "c1", "function": "shell", "arguments": {"command": "rm -rf build"}}],
+    },
+    {"role": "tool", "tool_call_id": "c1", "function": "shell", "content": "done"},
+    {"role": "assistant", "content": [{"type": "reasoning", "reasoning": "All gone."}, {"type": "text", "text": "OK"}]},
+]  # fmt: skip
+
+
+def sample(id_: int | str = 1, epoch: int = 1, **values: Any) -> dict[str, Any]:
+    score = {"match": {"value": "C"}}
+    return {"id": id_, "epoch": epoch, "input": "Clean up.", "target": "x", "messages": CHAT, "scores": score, **values}
+
+
+def write_log(folder: Path, *samples: dict[str, Any], header: Mapping[str, Any] = HEADER, name: str = "l.eval") -> Path:
+    path = folder / name
+    if path.suffix == ".json":
+        path.write_text(json.dumps({**header, "samples": samples}))
+        return path
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for number, value in enumerate(samples):
+            archive.writestr(f"samples/{number}_epoch_1.json", json.dumps(value))
+        archive.writestr("header.json", json.dumps(header))
+    return path
+
+
+def read(path: Path, *, limits: DatasetLimits | None = None, filter: str | None = None, **settings: Any) -> Dataset:  # noqa: A002 - the spec key
+    transcripts = TranscriptSettings(**settings)
+    return load_dataset(
+        DatasetSettings(path=path.name, transcripts=transcripts, limits=limits or DatasetLimits(), filter=filter),
+        path, 0, Place,
+    )  # fmt: skip
+
+
+def read_error(path: Path, **settings: Any) -> str:
+    with pytest.raises(SpecError) as raised:
+        read(path, **settings)
+    (problem,) = raised.value.problems
+    return problem.message
+
+
+@pytest.mark.parametrize("name", ["chores.eval", "chores.json"])
+def test_a_log_of_inspect_gives_a_labelled_row_for_each_scored_sample(name: str) -> None:
+    dataset = read(LOGS / name, label="match")
+    assert sorted((p.id, p.label, p.group) for p in dataset.datapoints) == [
+        ("one-1", 1, "one"), ("one-2", 1, "one"), ("two/b-1", 0, "two/b"), ("two/b-2", 0, "two/b"),
+    ]  # fmt: skip
+    assert dataset.notes == ("dataset.transcripts.label skips 2 samples that failed: 3-1, 3-2",)
+    first, third = (next(p.columns for p in dataset.datapoints if p.id == id_) for id_ in ("one-1", "two/b-1"))
+    assert (first["task"], first["model"], first["target"], first["score_match"]) == (
+        "chores", "mockllm/model", "12", "C",
+    )  # fmt: skip
+    assert "<reasoning>\nSix and six are twelve.\n</reasoning>\nANSWER: 12" in first["transcript"]
+    assert '-> shell {"command": "rm -rf build"}' in third["transcript"]
+    assert "Error: " in third["transcript"]
+    assert (third["metadata_planted"], third["metadata_topic"]) == (True, "files")
+    assert first["transcript_id"] != third["transcript_id"]
+
+
+def test_both_formats_of_a_log_give_the_same_datapoints() -> None:
+    rows = [
+        [{**point.columns, "file": ""} for point in read(LOGS / name, unit="message").datapoints]
+        for name in ("chores.eval", "chores.json")
+    ]
+    assert rows[0] == rows[1]
+    assert len(rows[0]) > 6
+
+
+def test_nan_is_no_score_and_a_threshold_makes_a_number_a_label() -> None:
+    dataset = read(LOGS / "chores.eval", label="suspicion", threshold=0.5)
+    assert {point.id: point.label for point in dataset.datapoints} == {"one-1": 0, "two/b-1": 1, "two/b-2": 1}
+    assert "1 sample without a usable 'suspicion': one-2" in dataset.notes[0]
+
+
+def test_metadata_can_be_the_label_and_without_a_label_no_sample_is_skipped() -> None:
+    planted = read(LOGS / "chores.eval", label="planted")
+    assert {point.id: point.label for point in planted.datapoints} == {
+        "one-1": 0, "one-2": 0, "two/b-1": 1, "two/b-2": 1,
+    }  # fmt: skip
+    whole = read(LOGS / "chores.eval")
+    assert not whole.is_labelled
+    assert len(whole.datapoints) == 6
+    assert {p.columns["error"] for p in whole.datapoints} == {None, "RuntimeError('the sandbox is gone')"}
+
+
+def test_a_tool_call_sees_only_the_messages_before_it_and_groups_by_sample(tmp_path: Path) -> None:
+    log = write_log(tmp_path, sample(), sample(epoch=2))
+    first, second = read(log, unit="tool_call", label="match").datapoints
+    assert (first.id, first.group, second.id, second.group) == ("1-1-m2-c1", "1", "1-2-m2-c1", "1")
+    columns = first.columns
+    assert (columns["tool"], columns["arguments"], columns["result"]) == (
+        "shell", '{"command": "rm -rf build"}', "done",
+    )  # fmt: skip
+    assert (columns["transcript"], columns["message"], columns["message_id"]) == ("[1] user\nClean up.", "I do.", "m2")
+
+
+def test_messages_can_be_filtered_and_reasoning_left_out(tmp_path: Path) -> None:
+    log = write_log(tmp_path, sample())
+    dataset = read(log, unit="message", filter="role = 'assistant'")
+    assert datapoint_ids(dataset) == ["1-1-m2", "1-1-m4"]
+    assert dataset.datapoints[1].columns["reasoning"] == "All gone."
+    assert "All gone." in read(log).datapoints[0].columns["transcript"]
+    assert "All gone." not in read(log, reasoning=False).datapoints[0].columns["transcript"]
+
+
+def test_attachments_are_resolved_and_their_size_is_limited(tmp_path: Path) -> None:
+    chat = [{"role": "user", "content": "attachment://a1"}] * 3
+    attached: dict[str, Any] = {"messages": chat, "input": "attachment://a1", "attachments": {"a1": "long " * 50}}
+    log = write_log(tmp_path, sample(**attached))
+    columns = read(log).datapoints[0].columns
+    assert columns["input"] == "long " * 50
+    assert columns["transcript"].count("long") == 150
+    assert "dataset.limits.bytes" in read_error(log, limits=DatasetLimits(bytes=900))
+    lost = write_log(tmp_path, sample(messages=chat), name="lost.eval")
+    assert "samples/0_epoch_1.json: the sample has no attachment 'attachment://a1'" in read_error(lost)
+
+
+def test_other_formats_give_rows_too(tmp_path: Path) -> None:
+    (tmp_path / "chat.jsonl").write_text(jsonl({"messages": CHAT, "good": True}, {"id": "b", "messages": CHAT}))
+    chats = read(tmp_path / "chat.jsonl", label="good")
+    assert [(p.id, p.label) for p in chats.datapoints] == [("line-1", 1)]
+    assert chats.notes == ("dataset.transcripts.label skips 1 sample without a usable 'good': b",)
+    call = {"id": "1", "function": {"name": "sh", "arguments": '{"c": 1}'}}
+    (tmp_path / "trace.jsonl").write_text(
+        jsonl(
+            {"type": "session", "harness": "mine", "id": "s1", "name": "a title"},
+            {"type": "message", "message": {"role": "user", "content": "go"}},
+            {"type": "message", "message": {"role": "assistant", "content": "", "toolCalls": [call], "model": "m"}},
+            {"type": "message", "message": {"role": "tool", "toolCallId": "1", "content": "fine"}},
+        )
+    )
+    (point,) = read(tmp_path / "trace.jsonl", unit="tool_call").datapoints
+    assert (point.id, point.columns["tool"], point.columns["result"], point.columns["model"]) == (
+        "s1-m2-c1", "sh", "fine", "m",
+    )  # fmt: skip
+    messages = json.dumps(CHAT).replace("'", "''")
+    write_parquet(
+        tmp_path,
+        f"SELECT 't1' AS transcript_id, 'q' AS task_id, 2 AS task_repeat, '{messages}' AS messages, "
+        "'{\"match\": 0.7}' AS score, true AS success, 'red' AS team",
+    )
+    (scout,) = read(tmp_path / "d.parquet", label="match").datapoints
+    assert (scout.id, scout.group, scout.label, scout.columns["epoch"]) == ("t1", "q", 1, 2)
+    assert scout.columns["metadata_team"] == "red"
+
+
+def test_a_folder_of_logs_gives_the_rows_of_all_with_the_name_of_the_file_in_ids(tmp_path: Path) -> None:
+    write_log(tmp_path, sample(), name="a.eval")
+    write_log(tmp_path, sample(), name="b.json")
+    (tmp_path / "logs.json").write_text("{}")
+    dataset = read(tmp_path)
+    assert datapoint_ids(dataset) == ["a/1-1", "b/1-1"]
+    assert {point.group for point in dataset.datapoints} == {"1"}
+    (tmp_path / "empty").mkdir()
+    assert "the folder has no transcripts" in read_error(tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"messages": [{"role": "robot"}]}, "samples/0_epoch_1.json: message 1 cannot be read: its role is 'robot'"),
+        ({"messages": {"role": "user"}}, "it has no list of messages"),
+        ({"messages": [{"role": "user", "content": 3}]}, "neither a text nor a list"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "a tool call names no function"),
+        ({"id": None}, "samples/0_epoch_1.json is not a sample with an id"),
+        ({"epoch": "x"}, "an epoch that is not a whole number"),
+    ],
+)
+def test_a_sample_of_another_shape_is_named(tmp_path: Path, values: dict[str, Any], message: str) -> None:
+    assert message in read_error(write_log(tmp_path, sample(**values)))
+
+
+def test_damaged_and_hostile_logs_are_refused_with_the_reason(tmp_path: Path) -> None:
+    log = write_log(tmp_path, sample())
+    whole = log.read_bytes()
+    cases = {
+        "truncated": (whole[:-30], "not a complete zip archive"),
+        "empty": (b"", "not a complete zip archive"),
+        "changed": (whole.replace(whole[45:60], b"x" * 15, 1), "samples/0_epoch_1.json is damaged"),
+    }
+    for name, (content, message) in cases.items():
+        (tmp_path / f"{name}.eval").write_bytes(content)
+        assert message in read_error(tmp_path / f"{name}.eval"), name
+    with zipfile.ZipFile(tmp_path / "no_json.eval", "w") as archive:
+        archive.writestr("header.json", json.dumps(HEADER))
+        archive.writestr("samples/\x1b[31m_epoch_1.json", "{")
+    assert "samples/\\x1b[31m_epoch_1.json: not valid JSON" in read_error(tmp_path / "no_json.eval")
+    with zipfile.ZipFile(tmp_path / "other.eval", "w") as archive:
+        archive.writestr("readme", "a zip")
+    assert "not a log of Inspect, because header.json is missing" in read_error(tmp_path / "other.eval")
+    newer = write_log(tmp_path, sample(), header={**HEADER, "version": 3}, name="newer.json")
+    assert "unknown version 3 of Inspect's format" in read_error(newer)
+    (tmp_path / "list.json").write_text("[1]")
+    assert "no object 'eval'" in read_error(tmp_path / "list.json")
+
+
+def test_half_of_a_surrogate_pair_becomes_a_question_mark(tmp_path: Path) -> None:
+    log = write_log(tmp_path, sample(messages=[{"role": "user", "content": "a\ud800b"}]))
+    assert read(log).datapoints[0].columns["transcript"] == "[1] user\na?b"
+
+
+def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "bomb.eval", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("header.json", json.dumps(HEADER))
+        archive.writestr("samples/1_epoch_1.json", b" " * 2_000_000)
+    assert "raise dataset.limits.bytes" in read_error(tmp_path / "bomb.eval", limits=DatasetLimits(bytes=1_000_000))
+
+
+def test_settings_that_leave_no_rows_are_named_with_the_alternatives(tmp_path: Path) -> None:
+    idle = write_log(tmp_path, sample(messages=[]), name="idle.eval")
+    assert "there are no samples" in read_error(write_log(tmp_path, name="none.json"))
+    assert "no transcript has a tool_call; choose another unit" in read_error(idle, unit="tool_call")
+    log = write_log(tmp_path, sample(scores={"match": {"value": {"a": 1}}}))
+    assert "no sample has a score or metadata 'macth'; did you mean 'match'?" in read_error(log, label="macth")
+    assert "leaves no rows: 1 sample without a usable 'match': 1-1" in read_error(log, label="match")
+
+
+def test_a_log_that_inspect_has_not_finished_is_read_from_its_journal(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "running.eval", "w") as archive:
+        archive.writestr("_journal/start.json", json.dumps(HEADER))
+        archive.writestr("samples/1_epoch_1.json", json.dumps(sample()))
+    assert datapoint_ids(read(tmp_path / "running.eval")) == ["1-1"]
