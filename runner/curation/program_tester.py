@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Self, TypeVar
@@ -78,7 +79,7 @@ class ProgramTester:
         """Yield the results of each program's tests, in order.
 
         Raises:
-            SandboxError: the sandbox cannot be started, or a program has ended it twice.
+            SandboxError: the sandbox cannot be started.
             RunError: the code of an `AssertionTest` is not Python.
         """
         futures = [
@@ -93,15 +94,20 @@ class ProgramTester:
         return self._executor.map(partial(self._run, limits=limits), runs)
 
     def _run(self, run: ProgramRun, hash_seed: int = 0, limits: RunLimits | None = None) -> RunOutcome:
-        """Run a program in this thread's sandbox; if the sandbox ends, run it again in a new one."""
+        """Run a program in this thread's sandbox; if the sandbox ends, run it again in a new one.
+
+        Raises:
+            SandboxError: the sandbox cannot be started, or does not even run an empty program.
+        """
         key = (threading.get_ident(), hash_seed)
         if key not in self._sandboxes:
             self._sandboxes[key] = Sandbox(self._mechanism, hash_seed)
         sandbox, limits = self._sandboxes[key], limits or self._settings.limits
-        try:
-            return sandbox.run(run, limits)
-        except SandboxError:
-            return sandbox.run(run, limits)
+        for _ in range(2):
+            with suppress(SandboxError):
+                return sandbox.run(run, limits)
+        sandbox.run(ProgramRun(""), limits)
+        return RunOutcome(1, None, 0.0, "", "the program has ended the sandbox twice", OpaqueValue("nothing"))
 
     def _test_repeatedly(self, program: Program, test: ProgramTest) -> ProgramTestResult:
         trials = [self._test_once(program, test, hash_seed) for hash_seed in range(self._settings.repetitions)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from tests.support.made_datasets import (
     planted_rules,
     programs_by_label,
     read_lines,
+    run_author,
     write_problems,
     write_recipe,
 )
@@ -67,7 +68,7 @@ BUGS = {
     edited("total", "amount"): "only names, layout, comments or docstrings differ from the given program",
     edited("print(total)", "print(total"): "the program does not compile",
     edited("number % 2 == 0", "not number % 2"): "no input shows a difference from the given program",
-    edited("print(total)", "print(total + 1)"): "it fails too many tests",
+    edited("print(total)", "print(total + 1)"): "it fails too many tests or fuzzed inputs",
     edited("total += number", "total += number // number * number"): "it fails only by exceptions or limits",
     "import os\n"
     + edited("print(total)", "print(total if hash('a') % 2 else 1)"): "the verdicts of the program differ "
@@ -86,7 +87,7 @@ REFACTORINGS = {
 @pytest.fixture
 def author(tmp_path: Path) -> Any:
     rules = planted_rules(QUESTION, BUGS, [*REFACTORINGS, *[ORIGINAL] * (len(BUGS) - len(REFACTORINGS))])
-    with run_loopback_server(LoopbackServer, "author", planted=rules) as server:
+    with run_author(tmp_path, rules) as server:
         write_problems(tmp_path / "problems.jsonl", PROBLEM)
         write_recipe(tmp_path, server, versions=len(BUGS))
         yield server
@@ -127,7 +128,12 @@ def test_a_repeated_command_asks_nothing_and_writes_the_same_bytes(
     (tmp_path / "out" / "data.jsonl").unlink()
     make_here(recipe, tmp_path / "out", mechanism, *settings)
     assert author.requests == requests
-    assert files_of(tmp_path / "out") == {**before, "verdicts.jsonl": before["verdicts.jsonl"] + b'{"key": "incomplete'}
+    assert files_of(tmp_path / "out") == before
+    # The folder has a recipe that makes the same dataset, with the same run.
+    shutil.copytree(tmp_path / "out", tmp_path / "copy")
+    make_here(tmp_path / "copy" / "recipe.yaml", tmp_path / "again", mechanism, results=tmp_path / "results")
+    assert author.requests == requests
+    assert files_of(tmp_path / "again") == before
     (tmp_path / "out" / "verdicts.jsonl").write_text("[]\n", "utf-8")
     with pytest.raises(RunError, match=r"verdicts\.jsonl:1: not a verdict"):
         make_here(recipe, tmp_path / "out", mechanism, *settings)
@@ -140,7 +146,7 @@ def test_proposals_are_labelled_by_their_tests_and_balanced_within_problems(
     other = {**PROBLEM, "id": "other", "question": "The other problem, which has no solution."}
     answers = [answer_with(program) for program in (ORIGINAL, GOOD, SECOND, edited("0:", "1:"), "print(0)\n")]
     rules = [(["other problem"], [answer_with(GOOD)]), ([QUESTION], answers)]
-    with run_loopback_server(LoopbackServer, "author", planted=rules) as server:
+    with run_author(tmp_path, rules) as server:
         write_problems(tmp_path / "problems.jsonl", PROBLEM, {**other, "solutions": None})
         recipe = write_recipe(tmp_path, server, make="proposals", versions=len(answers), format="parquet")
         counts = make_here(recipe, tmp_path / "out", mechanism)
@@ -160,7 +166,7 @@ def test_a_bug_that_only_fuzzed_inputs_show_needs_a_second_solution(tmp_path: Pa
     hidden = edited("% 2 == 0", "% 2 == 0 and number < 12")  # no test has an even number above 11
     rules = planted_rules(QUESTION, [hidden], [edited("total += number", "total = total + number")])
     alone = {**PROBLEM, "id": "alone", "solutions": [ORIGINAL]}
-    with run_loopback_server(LoopbackServer, "author", planted=rules) as server:
+    with run_author(tmp_path, rules) as server:
         write_problems(tmp_path / "problems.jsonl", PROBLEM, alone)
         counts = make_here(write_recipe(tmp_path, server, versions=1), tmp_path / "out", mechanism)
     assert counts["programs_rejected"]["bug"] == {
@@ -204,7 +210,7 @@ def test_twenty_kills_lose_no_answer_and_change_no_byte(tmp_path: Path) -> None:
     problems = [{**PROBLEM, "id": f"p{n}", "question": f"{QUESTION} (Problem {n}.)"} for n in range(40)]
     rules = planted_rules("Problem", [GOOD], [edited("number % 2 == 0", "not number % 2")])
     command = ("make-dataset", "recipe.yaml", "-q", "-o", "out")
-    with run_loopback_server(LoopbackServer, "author", planted=rules, latency=0.05) as server:
+    with run_author(tmp_path, rules, latency=0.05) as server:
         for name in ("killed", "whole"):
             (tmp_path / name).mkdir()
             write_problems(tmp_path / name / "problems.jsonl", *problems)
@@ -215,6 +221,82 @@ def test_twenty_kills_lose_no_answer_and_change_no_byte(tmp_path: Path) -> None:
         assert nip_run(*command, cwd=tmp_path / "whole").returncode == 0
     assert files_of(tmp_path / "killed" / "out") == files_of(tmp_path / "whole" / "out")
     assert len(read_lines(tmp_path / "whole" / "out" / "data.jsonl")) == 80
+
+
+@pytest.mark.gate
+def test_values_of_fuzzed_calls_are_compared_as_those_of_tests_and_copies_confirm_nothing(
+    tmp_path: Path, mechanism: Mechanism
+) -> None:
+    original = "def ends(items):\n    return [items[0], items[-1] / 3]\n"
+    problem = {
+        "id": "ends", "question": "Return the first item, and a third of the last one.",
+        "input_output": {"inputs": [[[3, 6]], [[9, 3]]], "outputs": [[[3, 2.0]], [[9, 1.0]]], "fn_name": "ends"},
+    }  # fmt: skip
+    as_tuple = original.replace("[items[0], items[-1] / 3]", "(items[0], items[-1] / 3)")
+    rounded = original.replace("/ 3", "* (1 / 3)")
+    negative = original.replace("items[0],", "abs(items[0]),")  # no test has a negative number
+    rules = planted_rules(problem["question"], [as_tuple, rounded, negative], [])
+    with run_author(tmp_path, rules) as server:
+        copies = {**problem, "solutions": [original, original + "\n", original.replace("items", "list_")]}
+        write_problems(tmp_path / "problems.jsonl", copies)
+        counts = make_here(write_recipe(tmp_path, server, versions=3, refactor=False), tmp_path / "out", mechanism)
+    assert counts["programs_rejected"]["bug"] == {
+        "it differs only on fuzzed inputs, which no second solution confirms": 1,
+        "no input shows a difference from the given program": 2,
+    }
+    assert (counts["rows"], (tmp_path / "out" / "data.jsonl").exists()) == (0, False)
+
+
+@pytest.mark.gate
+def test_odd_rows_and_answers_are_rejected_without_ending_the_command(tmp_path: Path, mechanism: Mechanism) -> None:
+    bugs = [
+        edited("total = 0", f"total = 0x{'f' * 5000}"), "```x\n" * 20_000, "y" * 99_000,
+        edited("total = 0", "total = 0  # \0"), GOOD.rstrip("\n"),
+    ]  # fmt: skip
+    rules = planted_rules(QUESTION, bugs, [edited("total += number", "total = total + number")])
+    nested = {**PROBLEM, "id": "nested", "input_output": "[" * 100_000}
+    surrogate = {
+        **PROBLEM,
+        "id": "surrogate",
+        "solutions": [f"{ORIGINAL}print(chr(0xD800) if total == 7 else '', end='')"],
+    }
+    with run_author(tmp_path, rules) as server:
+        write_problems(tmp_path / "problems.jsonl", PROBLEM, nested, surrogate, {**PROBLEM, "id": "x", "solutions": 5})
+        recipe = write_recipe(tmp_path, server, versions=len(bugs), refactor=False, dataset={"path": "problems.jsonl"})
+        counts = make_here(recipe, tmp_path / "out", mechanism, "tests.fuzzed_inputs=8")
+        assert counts["problems_not_used"] == {"the row is not a problem with tests": 2}
+        assert all(
+            source.endswith("\n") for sources in programs_by_label(tmp_path / "out").values() for source in sources
+        )
+        with pytest.raises(UsageError, match="has files that are no dataset"):
+            make_here(recipe, tmp_path, mechanism)
+
+
+def test_problems_of_one_group_are_in_one_split(tmp_path: Path, mechanism: Mechanism) -> None:
+    rules = planted_rules(QUESTION, [GOOD], [])
+    problems = [{**PROBLEM, "id": f"p{n}", "topic": f"t{n % 4}", "solutions": [ORIGINAL]} for n in range(8)]
+    with run_author(tmp_path, rules) as server:
+        write_problems(tmp_path / "problems.jsonl", *problems)
+        recipe = write_recipe(
+            tmp_path, server, versions=1, refactor=False, splits={"a": 0.5, "b": 0.5},
+            dataset={"path": "problems.jsonl", "group_by": "topic"},
+            tests={"format": "apps", "fuzzed_inputs": 0, "repetitions": 1},
+        )  # fmt: skip
+        make_here(recipe, tmp_path / "out", mechanism)
+    rows = read_lines(tmp_path / "out" / "data.jsonl")
+    topics = {problem["id"]: problem["topic"] for problem in problems}
+    assert len({(topics[row["problem"]], row["split"]) for row in rows}) == 4
+    assert sorted(row["split"] for row in rows) == ["a"] * 8 + ["b"] * 8
+
+
+@pytest.mark.gate
+def test_a_repeated_command_in_another_folder_asks_nothing(tmp_path: Path, author: LoopbackServer) -> None:
+    settings = ("tests.fuzzed_inputs=0", "tests.repetitions=1", "-o", tmp_path / "out")
+    assert nip_run("make-dataset", "recipe.yaml", *settings, cwd=tmp_path).returncode == 0
+    requests = author.requests
+    (tmp_path / "elsewhere").mkdir()
+    done = nip_run("make-dataset", "../recipe.yaml", *settings, cwd=tmp_path / "elsewhere", PYTHONHASHSEED="7")
+    assert (done.returncode, author.requests) == (0, requests)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -246,8 +328,7 @@ def test_a_hundred_made_pairs_are_right_and_wrong_when_they_are_tested_again(
             rule for problem in problems for edits in [planted[problem["id"]]]
             for rule in planted_rules(problem["question"], [edits["bug"]], [edits["refactored"]])
         ]  # fmt: skip
-        (folder / "rules.json").write_text(json.dumps(rules), "utf-8")
-        with run_loopback_server(LoopbackServer, "author", planted_file=str(folder / "rules.json")) as server:
+        with run_author(folder, rules) as server:
             write_problems(folder / "problems.jsonl", *problems)
             recipe = write_recipe(folder, server, tests={"format": format_, "fuzzed_inputs": 3}, versions=1)
             counts = make_here(recipe, folder / "out", mechanism)

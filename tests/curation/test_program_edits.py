@@ -47,7 +47,10 @@ def test_a_program_that_python_cannot_compile_has_no_form() -> None:
 def test_the_program_of_an_answer_is_its_last_code_block() -> None:
     assert find_program("First:\n```\nx = 1\n```\nBetter:\n```python\nx = 2\n```\nDone.") == "x = 2\n"
     assert find_program("x = 3") == "x = 3\n"
-    for empty in ("", " \n", "```python\n```", "x" * 100_001):
+    assert find_program("```python\nx = 4\n```\nIt prints:\n```\n4\n```") == "x = 4\n"
+    assert find_program("```\nx = 5\n```\nIt prints:\n```\n5 apples\n```") == "x = 5\n"
+    assert find_program("1. So:\n   ```\n   if x:\n       y = 6\n   ```") == "if x:\n    y = 6\n"
+    for empty in ("", " \n", "```python\n```", "x" * 100_001, "x = '\ud800'"):
         assert find_program(empty) is None
 
 

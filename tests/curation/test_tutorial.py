@@ -11,10 +11,9 @@ import pytest
 
 from tests.support.documentation import blocks, pages
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.made_datasets import planted_rules, read_lines
+from tests.support.made_datasets import planted_rules, read_lines, run_author
 from tests.support.paths import ROOT
 from tests.support.processes import environment
-from tests.support.servers.client import LoopbackServer, run_loopback_server
 
 PAGE = pages()["docs/tutorials/make-a-dataset-of-bugs.md"]
 
@@ -28,10 +27,9 @@ def test_the_tutorial_leads_from_problems_to_a_game_and_a_release(tmp_path: Path
         for edits in [planted[problem["id"]]]
         for rule in planted_rules(problem["question"], [edits["bug"]], [edits["refactored"]])
     ]
-    (tmp_path / "rules.json").write_text(json.dumps(rules), "utf-8")
     place = tmp_path / "empty"
     place.mkdir()
-    with run_loopback_server(LoopbackServer, "author", planted_file=str(tmp_path / "rules.json")) as server:
+    with run_author(tmp_path, rules) as server:
         bin_folder = tmp_path / "bin"
         bin_folder.mkdir()
         (bin_folder / "nip-run").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m runner "$@"\n', "utf-8")

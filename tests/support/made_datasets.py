@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from runner.api import run
 from runner.curation.generation.maker import start_dataset
 from runner.curation.generation.recipe import load_recipe
 from runner.curation.sandbox.mechanisms import Mechanism
-from tests.support.servers.client import LoopbackServer
+from tests.support.servers.client import LoopbackServer, run_loopback_server
 
 Rule = tuple[list[str], list[str]]
 """Texts in a prompt, and the answers to it (see `tests.support.servers.author`)."""
@@ -27,6 +28,15 @@ def planted_rules(question: str, bugs: Iterable[str], refactorings: Iterable[str
         (["one subtle error", question], [answer_with(program) for program in bugs]),
         (["stays right", question], [answer_with(program) for program in refactorings]),
     ]
+
+
+@contextmanager
+def run_author(folder: Path, rules: Sequence[Rule], **options: Any) -> Iterator[LoopbackServer]:
+    """Run an author with rules, which are stored in `rules.json` in the folder."""
+    (folder / "rules.json").write_text(json.dumps(rules), "utf-8")
+    planted = str(folder / "rules.json")
+    with run_loopback_server(LoopbackServer, "author", planted_file=planted, **options) as server:
+        yield server
 
 
 def write_problems(path: Path, *problems: Mapping[str, Any]) -> None:
@@ -49,11 +59,13 @@ def write_recipe(folder: Path, server: LoopbackServer, **keys: Any) -> Path:
     return path
 
 
-def make_here(recipe: Path, folder: Path, mechanism: Mechanism, *overrides: str) -> dict[str, Any]:
+def make_here(
+    recipe: Path, folder: Path, mechanism: Mechanism, *overrides: str, results: Path | None = None
+) -> dict[str, Any]:
     """Make a dataset in this process with a mechanism that is not attacked first, and return its counts."""
     loaded = load_recipe(recipe, overrides)
     with start_dataset(loaded, folder, mechanism, lambda _: None) as maker:
-        result = run(maker.plan().spec, recipe.parent / "results")
+        result = run(maker.plan().spec, results or recipe.parent / "results")
         return maker.finish(result.folder, result.manifest)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.base.exit_codes import ExitCode
 from runner.base.text import counted, dollars
-from runner.cli.arguments import SANDBOX_HELP, add_trust_options, folder_path
+from runner.cli.arguments import SANDBOX_HELP, add_trust_options, folder_path, results_arguments
 from runner.cli.experiments.question_page import add_page_options
 from runner.cli.startup import load_scipy_with_one_thread
 from runner.cli.terminal.output import note, print_json, print_table, say
@@ -51,15 +51,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from runner.cli.experiments.run import play
     from runner.cli.specs import SpecPoint, load_recipe_of
+    from runner.curation.generation.generation_run import GENERATION
     from runner.curation.generation.maker import start_dataset
     from runner.curation.sandbox.probe import choose_mechanism
     from runner.registry.components.lookup import make_finder
+    from runner.results.leaderboard.results_folder import Results
     from runner.results.manifest import Status
 
     path, recipe = load_recipe_of(args.spec_arguments)
     folder: Path = args.folder or Path(recipe.file.name)
     if args.folder is not None:
         args.spec_arguments += ["-o", str(folder)]  # for messages that say how to resume
+    if not results_arguments(args.results):
+        args.results = Results(folder / GENERATION / "results")  # so that a repeated command finds it from anywhere
     load_scipy_with_one_thread()
     report = (lambda _: None) if args.quiet else note
     report("checking the sandboxes of this machine")

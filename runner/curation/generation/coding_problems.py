@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.base.errors import SpecError
 from runner.base.problems import Place, Problem
 from runner.base.text import list_some
+from runner.curation.assertion_replay import find_free_names
 from runner.curation.benchmark_formats import APPS_IMPORTS, ProgramFormat, parse_tests
 from runner.curation.generation.recipe import Recipe
-from runner.curation.program_tests import CallTest, Program, ProgramTest, StdinTest
+from runner.curation.program_tests import AssertionTest, CallTest, Program, ProgramTest, StdinTest
 
 MAX_SOLUTIONS = 5
 """Number of given solutions of a problem that are used, from the first."""
@@ -30,6 +31,8 @@ class CodingProblem:
     solutions: tuple[str, ...]
     tests: tuple[ProgramTest, ...]
     preamble: str = ""
+    group: str = ""
+    """Problems of one group are in one split."""
 
     def program(self, source: str) -> Program:
         return Program(source, self.preamble)
@@ -59,8 +62,9 @@ def read_problems(recipe: Recipe) -> ProblemRows:
     format_ = recipe.file.tests.format
     for point in recipe.problems.datapoints:
         try:
-            problems.append(_read_problem(point.id, point.columns, format_, needs_solution=recipe.file.make == "bugs"))
-        except ValueError as error:
+            problem = _read_problem(point.id, point.columns, format_, needs_solution=recipe.file.make == "bugs")
+            problems.append(replace(problem, group=point.group))
+        except (ValueError, RecursionError) as error:
             unusable[point.id] = str(error)
     if not problems:
         reasons = list_some([f"{id_}: {reason}" for id_, reason in unusable.items()])
@@ -75,6 +79,9 @@ def _read_problem(
     tests = parse_tests(columns, format_)
     if not tests:
         raise ValueError("it has no tests")
+    for test in tests:
+        if isinstance(test, AssertionTest):
+            find_free_names(test)  # raises ValueError if the test is not Python
     prompt = str(columns.get("prompt") or "")
     question = str(columns.get("question") or prompt or columns.get("text") or "")
     if not question.strip():
@@ -106,4 +113,6 @@ def describe_input(test: ProgramTest) -> str:
     """Return the input of a test as a text; empty for a test that is code."""
     if isinstance(test, StdinTest):
         return test.stdin
-    return f"{test.expression} {test.arguments!r}" if isinstance(test, CallTest) else ""
+    if not isinstance(test, CallTest):
+        return ""
+    return f"{test.expression}, arguments={test.arguments!r}" if "arguments" in test.expression else test.expression

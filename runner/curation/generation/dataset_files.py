@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ from typing import Any
 from runner.base.errors import RunError
 from runner.base.storage.atomic_files import atomic_write
 from runner.base.storage.parquet import write_parquet
-from runner.base.storage.safe_files import read_bounded
+from runner.base.storage.safe_files import make_folders, read_bounded
 from runner.base.text import counted, dollars
 from runner.curation.generation.recipe import MAX_TEMPLATE, Recipe
-from runner.curation.generation.screening import Rejection, ScreenedProblem
+from runner.curation.generation.screening import RejectedProblem, ScreenedProblem
 from runner.curation.generation.selection import ProgramSelection, SelectedProgram
 from runner.documents.croissant import FILE as CROISSANT
 from runner.documents.croissant import build_croissant, find_column_kinds
@@ -26,7 +26,9 @@ from runner.game.prompts.sandbox import SandboxedTemplate
 from runner.version import __version__
 
 _CARD_TEMPLATE = Path(__file__).resolve().parent / "card.jinja"
-DETAILS, REJECTED, COUNTS, CARD, RECIPE = "details.jsonl", "rejected.jsonl", "counts.json", "README.md", "recipe.yaml"
+DETAILS, REJECTED, COUNTS, CARD = "details.jsonl", "rejected.jsonl", "counts.json", "README.md"
+RECIPE, PROBLEMS, PROMPTS, CHECKER = "recipe.yaml", "problems.jsonl", "prompts", "checker.py"
+"""The source of the dataset: a recipe and the files that it names."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class MadeDataset:
     recipe: Recipe
     selection: ProgramSelection
     screened: Sequence[ScreenedProblem]
-    rejected_problems: Mapping[str, Rejection]
+    rejected_problems: Mapping[str, RejectedProblem]
     run_id: str
     cost_usd: float | None
     sandbox: str
@@ -52,7 +54,9 @@ class MadeDataset:
         return {
             "problems": len(self.recipe.problems.datapoints),
             "problems_used": len({row.problem_id for row in programs}),
-            "problems_not_used": _count([*self.rejected_problems.values(), *self.selection.unused.values()]),
+            "problems_not_used": _count(
+                [*(problem.rejection for problem in self.rejected_problems.values()), *self.selection.unused.values()]
+            ),
             "programs_written": dict(sorted(Counter(candidate.task for candidate in written).items())),
             "programs_rejected": {
                 task: _count([c.rejection for c in written if c.task == task and c.rejection is not None])
@@ -77,27 +81,45 @@ def write_dataset(dataset: MadeDataset, folder: Path) -> dict[str, Any]:
     Raises:
         RunError: a file cannot be written.
     """
-    counts = dataset.counts()
+    counts, rows = dataset.counts(), [_row(row) for row in dataset.selection.programs]
     try:
+        _write_source(dataset.recipe, folder)
         _write_lines(folder / DETAILS, _details(dataset))
         _write_lines(folder / REJECTED, _rejected(dataset))
-        atomic_write(folder / RECIPE, dump(to_plain(dataset.recipe.file)))
         atomic_write(folder / COUNTS, json.dumps(counts, indent=2) + "\n")
         atomic_write(folder / CARD, _card(dataset, counts))
-        rows = [_row(row) for row in dataset.selection.programs]
-        _write_rows(folder / dataset.file_name, rows)
-        columns = find_column_kinds(rows)
-        croissant = build_croissant(
-            dataset.recipe.file.name, dataset.recipe.file.description, None,
-            {dataset.file_name: folder / dataset.file_name}, columns, rai=_rai_fields(dataset),
-        )  # fmt: skip
-        atomic_write(folder / CROISSANT, croissant)
+        for name in ("data.jsonl", "data.parquet", CROISSANT):
+            if name != dataset.file_name or not rows:
+                (folder / name).unlink(missing_ok=True)  # of an earlier version of the dataset
+        if rows:
+            _write_rows(folder / dataset.file_name, rows)
+            croissant = build_croissant(
+                dataset.recipe.file.name, dataset.recipe.file.description, None,
+                {dataset.file_name: folder / dataset.file_name}, find_column_kinds(rows), rai=_rai_fields(dataset),
+            )  # fmt: skip
+            atomic_write(folder / CROISSANT, croissant)
     except OSError as error:
-        raise RunError(f"cannot write to {folder}: {error.strerror}") from error
+        raise RunError(f"cannot write to {folder}: {error.strerror}; then repeat the command") from error
     return counts
 
 
-def _write_lines(path: Path, records: Iterator[Mapping[str, Any]] | Sequence[Mapping[str, Any]]) -> None:
+def _write_source(recipe: Recipe, folder: Path) -> None:
+    """Write the problems, the templates and the checker, and a recipe that makes the same dataset from them."""
+    points = recipe.problems.datapoints
+    _write_lines(folder / PROBLEMS, ({**point.columns, "id": point.id} for point in points))
+    make_folders(folder / PROMPTS)
+    for task, source in recipe.templates.items():
+        atomic_write(folder / PROMPTS / f"{task}.jinja", source)
+    content = to_plain(recipe.file)
+    content["dataset"] = {"path": PROBLEMS, "group_by": recipe.file.dataset.group_by}
+    content["prompts"] = PROMPTS
+    if recipe.checker is not None:
+        atomic_write(folder / CHECKER, recipe.checker)
+        content["tests"]["checker"] = CHECKER
+    atomic_write(folder / RECIPE, dump(content))
+
+
+def _write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     atomic_write(path, (json.dumps(record).encode() + b"\n" for record in records))
 
 
@@ -136,7 +158,7 @@ def _details(dataset: MadeDataset) -> Iterator[dict[str, Any]]:
             details |= {
                 "answer": candidate.number, "attempts": dataset.recipe.file.versions,
                 "failing_tests": candidate.failing, "failing_fuzzed_inputs": candidate.fuzzed_failing,
-                "counterexample": candidate.counterexample,
+                "counterexample": candidate.counterexample, "cost_usd": candidate.cost_usd,
                 **({} if candidate.edit is None else {f"edit_{k}": v for k, v in candidate.edit._asdict().items()}),
             }  # fmt: skip
         yield details
@@ -144,7 +166,9 @@ def _details(dataset: MadeDataset) -> Iterator[dict[str, Any]]:
 
 def _rejected(dataset: MadeDataset) -> Iterator[dict[str, Any]]:
     """Yield the problems without a row, then the programs that cannot be used, with reasons."""
-    for id_, reason in {**dataset.rejected_problems, **dataset.selection.unused}.items():
+    for id_, (rejection, detail) in dataset.rejected_problems.items():
+        yield {"problem": id_, "reason": rejection, "detail": detail}
+    for id_, reason in dataset.selection.unused.items():
         yield {"problem": id_, "reason": reason}
     for item in dataset.screened:
         for candidate in item.candidates:
@@ -171,7 +195,12 @@ def _rai_fields(dataset: MadeDataset) -> dict[str, str]:
         "dataCollection": f"The model {file.model.name} {source}. nip-run {__version__} tests them in a sandbox.",
         "dataCollectionType": "Synthetic data",
         "dataAnnotationProtocol": f"A program is right (label 1) if it passes all tests of its problem in {repetitions}"
-        " and wrong (label 0) otherwise.",
+        + (
+            ", and wrong (label 0) otherwise."
+            if file.make == "proposals"
+            else " and agrees with the given solutions on fuzzed inputs. It is wrong (label 0) if it fails a test, or "
+            "differs on a fuzzed input on which two different given solutions agree."
+        ),
         "machineAnnotationTools": f"nip-run {__version__}",
         "dataManipulationProtocol": "Programs that do not compile, equal another program, or give different verdicts "
         "when repeated are removed. Each problem has as many right as wrong programs. Splits divide problems.",

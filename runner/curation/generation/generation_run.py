@@ -19,7 +19,7 @@ from runner.base.storage.atomic_files import atomic_write
 from runner.base.storage.safe_files import make_folders
 from runner.curation.generation.coding_problems import CodingProblem
 from runner.curation.generation.recipe import Recipe, Task
-from runner.curation.generation.screening import VerifiedProblem
+from runner.curation.generation.screening import ModelAnswer, VerifiedProblem
 from runner.documents.dataclass_schema import changed_keys, to_plain
 from runner.documents.yaml_writer import dump
 from runner.game.prompts.sandbox import SandboxedTemplate
@@ -82,20 +82,22 @@ def _in_recipe(problem: Problem, recipe: Recipe) -> Problem:
     return replace(problem, place=Place(str(recipe.path)), key=key, message=message)
 
 
-def read_answers(run: RunFolder) -> dict[tuple[str, Task], list[str | None]]:
-    """Return the answers of a finished run about each problem and task, in order; None for a call without an answer.
+def read_answers(run: RunFolder) -> dict[tuple[str, Task], list[ModelAnswer]]:
+    """Return the answers of a finished run about each problem and task, in order.
 
     Raises:
         RunError: the records of the run cannot be read.
     """
-    answers: dict[tuple[str, Task], list[str | None]] = {}
+    answers: dict[tuple[str, Task], list[ModelAnswer]] = {}
     with closing(Reconstructor(run, played_plan(run, trusts_manifest=True))) as reconstructor:
         for rollout in reconstructor.rollouts():
             columns = rollout.job.datapoint.columns
             raw = next((text for played in rollout.rounds for text in played.raw.values()), None)
             is_lost = rollout.outcome in (Outcome.TRANSPORT_FAILED, Outcome.REFUSED, Outcome.CONTEXT_EXCEEDED)
+            price = reconstructor.details(rollout).prices[AUTHOR]
+            cost = None if price is None else sum(price.cost_of(call.usage) for call in rollout.calls)
             key: tuple[str, Task] = (str(columns["problem"]), columns["task"])
-            answers.setdefault(key, []).append(None if is_lost else raw)
+            answers.setdefault(key, []).append(ModelAnswer(None if is_lost else raw, cost))
     return answers
 
 

@@ -41,6 +41,7 @@ def with_arguments(test: ProgramTest) -> ProgramTest:
         call = ast.parse(test.expression, mode="eval").body
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.keywords:
             arguments = [ast.literal_eval(argument) for argument in call.args]
+            repr(arguments)  # raises ValueError for an integer that Python does not print
             return replace(test, expression=f"{call.func.id}(*arguments)", arguments=arguments)
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
         pass  # arguments that are not literals
@@ -82,6 +83,7 @@ def _change_integer(value: int, random: Random) -> int:
         lambda: value + 1,
         lambda: value - 1,
         lambda: 0,
+        lambda: -value,
         lambda: value * 2,
         lambda: random.randint(min(0, value), max(10, value)),
     )

@@ -10,14 +10,20 @@ from typing import Any
 
 from runner.base.errors import RunError, UsageError
 from runner.base.storage.safe_files import make_folders
-from runner.base.text import counted
+from runner.base.text import counted, list_some
 from runner.curation.generation.coding_problems import read_problems
 from runner.curation.generation.dataset_files import MadeDataset, write_dataset
 from runner.curation.generation.generation_run import GENERATION, plan_generation, read_answers
 from runner.curation.generation.recipe import Recipe
-from runner.curation.generation.screening import Rejection, VerifiedProblem, screen_programs, verify_problems
+from runner.curation.generation.screening import (
+    RejectedProblem,
+    Rejection,
+    VerifiedProblem,
+    screen_programs,
+    verify_problems,
+)
 from runner.curation.generation.selection import select_programs
-from runner.curation.generation.verdict_log import VerdictLog, open_verdict_log
+from runner.curation.generation.verdict_log import VERDICTS, VerdictLog, open_verdict_log
 from runner.curation.program_tester import ProgramTestSettings
 from runner.curation.sandbox.mechanisms import Mechanism
 from runner.curation.sandbox.sandbox import RunLimits
@@ -39,7 +45,7 @@ class DatasetMaker:
     sandbox: str
     report: Report
     verified: list[VerifiedProblem]
-    rejected: dict[str, Rejection]
+    rejected: dict[str, RejectedProblem]
 
     def plan(self, find_component: FindComponent = reject_references) -> Plan:
         """Return the plan of the run in which the model writes programs about the verified problems."""
@@ -50,7 +56,6 @@ class DatasetMaker:
 
         Raises:
             RunError: the records cannot be read, or the files cannot be written.
-            SandboxError: a program has ended the sandbox twice.
         """
         answers = read_answers(run)
         count = sum(map(len, answers.values()))
@@ -69,7 +74,7 @@ def start_dataset(recipe: Recipe, folder: Path, mechanism: Mechanism, report: Re
 
     Raises:
         SpecError: no row of the dataset is a problem.
-        UsageError: no problem has a right solution.
+        UsageError: the folder has other files, or no problem has a right solution.
         RunError: the folder is in use or cannot be written.
         SandboxError: the sandbox cannot be started.
     """
@@ -79,16 +84,20 @@ def start_dataset(recipe: Recipe, folder: Path, mechanism: Mechanism, report: Re
     settings = ProgramTestSettings(limits, tests.repetitions, checker=recipe.checker)
     try:
         make_folders(folder)
+        names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
     except OSError as error:
         raise RunError(f"cannot create {folder}: {error.strerror}; choose another folder with -o") from error
+    if names - {GENERATION} and VERDICTS not in names:
+        raise UsageError(f"{folder} has files that are no dataset of nip-run; choose another folder with -o")
     with open_verdict_log(folder, mechanism, settings, report) as log:
         if recipe.file.make == "bugs":
             report(f"testing the given solutions of {counted(len(rows.problems), 'problem')}")
         verified, rejected = verify_problems(rows.problems, log, recipe.file)
-        rejected |= dict.fromkeys(rows.unusable, Rejection.UNUSABLE_ROW)
+        rejected |= {id_: RejectedProblem(Rejection.UNUSABLE_ROW, text) for id_, text in rows.unusable.items()}
         if not verified:
+            details = list_some([f"{id_}: {problem.detail}" for id_, problem in rejected.items()], 3)
             raise UsageError(
                 f"no problem of {recipe.file.dataset.path} has a given solution that passes all tests; correct the "
-                "tests or the solutions"
+                f"tests or the solutions. {details}"
             )
         yield DatasetMaker(recipe, folder, log, mechanism.name, report, verified, rejected)

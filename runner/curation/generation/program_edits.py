@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import ast
 import builtins
-import re
+import textwrap
 import warnings
+from collections.abc import Iterator
 from os.path import commonprefix
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from runner.base.text import encoding_problem
 from runner.curation.generation.coding_problems import MAX_PROGRAM
 
-_CODE_BLOCK: Final = re.compile(
-    r"^[ \t]*(?:```|~~~)[^\n]*\n(.*?)^[ \t]*(?:```|~~~)[ \t]*(?=\n|\Z)", re.DOTALL | re.MULTILINE
-)
+_FENCES: Final = ("```", "~~~")
+MAX_CELLS: Final = 50_000_000
+"""Maximum number of cells of the table of an edit distance, which takes about a second."""
 
 
 class EditSize(NamedTuple):
@@ -32,10 +34,31 @@ class EditSize(NamedTuple):
 
 
 def find_program(answer: str) -> str | None:
-    """Return the program in an answer: the last code block, or else the whole answer; None if there is no text."""
-    blocks = _CODE_BLOCK.findall(answer)
-    source = (blocks[-1] if blocks else answer).strip("\n")
-    return f"{source}\n" if source.strip() and len(source) <= MAX_PROGRAM else None
+    """Return the program in an answer; None if there is none.
+
+    It is the last code block that is marked as Python, or else the last one that compiles, or else the last one.
+    Without code blocks, it is the whole answer.
+    """
+    blocks = list(_code_blocks(answer)) or [("", answer)]
+    python = [text for language, text in blocks if language.lower().startswith("py")]
+    texts = python or [text for _, text in blocks if describe_program(text) is not None] or [blocks[-1][1]]
+    source = texts[-1].strip("\n")
+    is_usable = source.strip() and len(source) <= MAX_PROGRAM and encoding_problem(source) is None
+    return f"{source}\n" if is_usable else None
+
+
+def _code_blocks(answer: str) -> Iterator[tuple[str, str]]:
+    """Yield the language and the text of each complete code block."""
+    language: str | None = None
+    lines: list[str] = []
+    for line in answer.splitlines():
+        if not line.strip().startswith(_FENCES):
+            lines.append(line)
+        elif language is None:
+            language, lines = line.strip()[3:].strip(), []
+        else:
+            yield language, textwrap.dedent("\n".join(lines))
+            language = None
 
 
 class ProgramForm(NamedTuple):
@@ -94,7 +117,7 @@ def _flatten(tree: ast.AST) -> str:
             parts.append(f"[{len(item)}]")
             stack += item
         else:
-            parts.append(repr(item))
+            parts.append(hex(item) if isinstance(item, int) else repr(item))  # Python prints no very large integer
     return " ".join(parts)
 
 
@@ -111,6 +134,8 @@ def _defined_names(tree: ast.Module) -> dict[str, None]:
             names[node.arg] = None
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             names[node.name] = None
+        elif isinstance(node, ast.alias) and node.asname is not None:
+            names[node.asname] = None
     return {name: None for name in names if not hasattr(builtins, name)}
 
 
@@ -125,7 +150,10 @@ def measure_edit(original: str, edited: str) -> EditSize:
 
 
 def edit_distance(first: str, second: str) -> int:
-    """Return the Levenshtein distance of two texts: the fewest characters to insert, delete or replace."""
+    """Return the Levenshtein distance of two texts: the fewest characters to insert, delete or replace.
+
+    If two long texts have little in common at their ends, return the length of the longer rest, an upper bound.
+    """
     start = len(commonprefix([first, second]))  # noqa: RUF071 - texts, not paths
     first, second = first[start:][::-1], second[start:][::-1]
     end = len(commonprefix([first, second]))  # noqa: RUF071 - texts, not paths
@@ -133,6 +161,8 @@ def edit_distance(first: str, second: str) -> int:
     if not first or not second:
         return len(first) + len(second)
     shorter, longer = sorted((first, second), key=len)
+    if len(shorter) * len(longer) > MAX_CELLS:
+        return len(longer)
     codes = np.frombuffer(longer.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     positions = np.arange(len(longer) + 1)
     row = positions.copy()

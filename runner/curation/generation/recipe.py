@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -66,8 +67,8 @@ class ProgramTests:
         maximum=100,
     )
     fuzzed_inputs: int = option(
-        "Number of inputs per problem that nip-run makes by small changes of the tests' inputs. Programs are compared "
-        "on those on which all right solutions agree. 0: only the tests count.",
+        "With `bugs`: number of inputs per problem that nip-run makes by small changes of the tests' inputs. Programs "
+        "are compared on those on which all right solutions agree. 0: only the tests count.",
         default=30,
         minimum=0,
         maximum=1000,
@@ -87,7 +88,7 @@ class RecipeFile:
 
     name: str = option("The dataset's name.", example="subtle-bugs", pattern=NAME_PATTERN)
     description: str = option("A description for readers.", default="", example="Programs with one subtle error.")
-    seed: int = option("The random seed, for splits, fuzzed inputs and the order of rows.", default=0, minimum=0)
+    seed: int = option("The random seed, for splits and fuzzed inputs.", default=0, minimum=0)
     make: Literal["bugs", "proposals"] = option(
         "`bugs`: a model inserts an error into a right solution, and refactors the solution without an error. "
         "`proposals`: a model solves the problems, and the tests label its programs.",
@@ -119,7 +120,8 @@ class RecipeFile:
         "Number of inputs of tests that the templates can show the model.", default=0, minimum=0, maximum=100
     )
     max_failing: float = option(
-        "With `bugs`: do not use a program that fails more than this share of the tests.",
+        "With `bugs`: do not use a program that fails more than this share of the tests or, if it fails none, of the "
+        "fuzzed inputs.",
         default=0.5,
         exclusiveMinimum=0,
         maximum=1,
@@ -248,10 +250,20 @@ def _read_files(file: RecipeFile, layered: LayeredData) -> tuple[dict[Task, str]
     checker = None
     if file.tests.checker is not None:
         checker = read(layered.folder(("tests", "checker")) / file.tests.checker, ("tests", "checker"))
-        if checker and "def check(" not in checker:
-            message = "the file defines no function check(test_input, output, expected); define it"
+        if checker and (message := _checker_problem(checker)):
             problems.append(layered.problem_at(("tests", "checker"), message))
     return templates, checker, problems
+
+
+def _checker_problem(source: str) -> str:
+    """Return what is wrong with the source of a checker; empty if nothing is."""
+    try:
+        statements = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return f"the file is not Python: {error}; correct it"
+    if any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in statements):
+        return ""
+    return "the file defines no function check(test_input, output, expected); define it"
 
 
 def _template_problems(templates: Mapping[Task, str], layered: LayeredData) -> Iterator[Problem]:

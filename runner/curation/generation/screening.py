@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from runner.base.text import shortened
 from runner.curation.generation.coding_problems import CodingProblem, describe_input
@@ -27,6 +28,8 @@ from runner.curation.program_tests import (
     is_correct,
 )
 
+MIN_CONFIRMING = 2
+"""Number of right solutions that must agree on a fuzzed input to confirm what is right there."""
 MAX_INPUT = 200
 """Maximum number of characters of an input in a counterexample."""
 
@@ -48,9 +51,16 @@ class Rejection(StrEnum):
     EQUIVALENT = "no input shows a difference from the given program"
     UNCONFIRMED = "it differs only on fuzzed inputs, which no second solution confirms"
     CRASHES = "it fails only by exceptions or limits"
-    TOO_OBVIOUS = "it fails too many tests"
+    TOO_OBVIOUS = "it fails too many tests or fuzzed inputs"
     WRONG = "the refactored program fails a test"
     DIFFERS = "the refactored program differs from the given one on a fuzzed input"
+
+
+class RejectedProblem(NamedTuple):
+    """The reason why a problem is not used, and the failure of a given solution or of reading the row."""
+
+    rejection: Rejection
+    detail: str
 
 
 @dataclass(frozen=True)
@@ -61,9 +71,22 @@ class VerifiedProblem:
     solutions: tuple[str, ...] = ()
 
     @property
+    def distinct_solutions(self) -> int:
+        """The number of right solutions that differ in more than names and layout."""
+        forms = map(describe_program, self.solutions)
+        return len({form.shape for form in forms if form is not None})
+
+    @property
     def original(self) -> str:
         """The right program that the model edits; empty for `proposals`."""
-        return self.solutions[0] if self.solutions else ""
+        return self.solutions[0].strip("\n") + "\n" if self.solutions else ""
+
+
+class ModelAnswer(NamedTuple):
+    """An answer of the model; None for a call without an answer."""
+
+    text: str | None
+    cost_usd: float | None = None
 
 
 @dataclass(frozen=True)
@@ -81,6 +104,8 @@ class Candidate:
     """The share of the tests that the program fails."""
     fuzzed_failing: float = 0.0
     """The share of the fuzzed inputs on which it differs from the given program."""
+    cost_usd: float | None = None
+    """The cost of the answer; None if the price is not known."""
     counterexample: str = ""
     """The input of the first test that fails, with the difference."""
 
@@ -101,12 +126,12 @@ class ScreenedProblem:
 
 def verify_problems(
     problems: Sequence[CodingProblem], log: VerdictLog, file: RecipeFile
-) -> tuple[list[VerifiedProblem], dict[str, Rejection]]:
+) -> tuple[list[VerifiedProblem], dict[str, RejectedProblem]]:
     """Return the problems with right solutions, and the reason why each other problem has none."""
     if file.make == "proposals":
         return [VerifiedProblem(problem) for problem in problems], {}
-    pairs = [(problem, source) for problem in problems for source in problem.solutions]
-    results = iter(log.test([(problem.program(source), problem.tests) for problem, source in pairs]))
+    work = [(problem, source) for problem in problems for source in problem.solutions]
+    results = iter(log.test([(problem.program(source), problem.tests) for problem, source in work]))
     verified, rejected = [], {}
     for problem in problems:
         by_solution = {source: next(results) for source in problem.solutions}
@@ -114,14 +139,17 @@ def verify_problems(
         if right:
             verified.append(VerifiedProblem(problem, right))
         else:
-            is_flaky = any(test.is_flaky for tests in by_solution.values() for test in tests)
-            rejected[problem.id] = Rejection.FLAKY_SOLUTION if is_flaky else Rejection.NO_RIGHT_SOLUTION
+            pairs = [(t, r) for tests in by_solution.values() for t, r in zip(problem.tests, tests, strict=True)]
+            is_flaky = any(result.is_flaky for _, result in pairs)
+            detail = next(_describe(*pair) for pair in pairs if pair[1].is_flaky or pair[1].verdict != Verdict.PASS)
+            rejection = Rejection.FLAKY_SOLUTION if is_flaky else Rejection.NO_RIGHT_SOLUTION
+            rejected[problem.id] = RejectedProblem(rejection, detail)
     return verified, rejected
 
 
 def screen_programs(
     problems: Sequence[VerifiedProblem],
-    answers: Mapping[tuple[str, Task], Sequence[str | None]],
+    answers: Mapping[tuple[str, Task], Sequence[ModelAnswer]],
     log: VerdictLog,
     file: RecipeFile,
 ) -> list[ScreenedProblem]:
@@ -134,16 +162,17 @@ def screen_programs(
 
 
 def _read_answers(
-    verified: VerifiedProblem, answers: Mapping[tuple[str, Task], Sequence[str | None]], file: RecipeFile
+    verified: VerifiedProblem, answers: Mapping[tuple[str, Task], Sequence[ModelAnswer]], file: RecipeFile
 ) -> Iterator[Candidate]:
     """Yield a candidate for each answer, rejected if its program is none, or too similar to another one."""
     original = None if file.make == "proposals" else describe_program(verified.original)
     for task in file.tasks:
         earlier_trees: set[str] = set()
         for number, answer in enumerate(answers.get((verified.problem.id, task), ()), 1):
-            candidate = Candidate(task, number, "" if answer is None else find_program(answer) or "")
-            if not candidate.source:
-                yield candidate.rejected(Rejection.NO_ANSWER if answer is None else Rejection.NO_PROGRAM)
+            source = None if answer.text is None else find_program(answer.text)
+            candidate = Candidate(task, number, source or "", cost_usd=answer.cost_usd)
+            if source is None:
+                yield candidate.rejected(Rejection.NO_ANSWER if answer.text is None else Rejection.NO_PROGRAM)
                 continue
             form = describe_program(candidate.source)
             if form is None or form.tree in earlier_trees:
@@ -211,8 +240,7 @@ def _compare_on_fuzzed_inputs(screened: Sequence[ScreenedProblem], log: VerdictL
         tests = _fuzzed_tests(item.verified, log, file)
         programs = [(item.verified.problem.program(item.candidates[i].source), tests) for i in compared]
         for i, results in zip(compared, log.test(programs), strict=True):
-            is_confirmed = len(item.verified.solutions) > 1
-            item.candidates[i] = _judge_difference(item.candidates[i], tests, results, is_confirmed=is_confirmed)
+            item.candidates[i] = _judge_difference(item.candidates[i], item.verified, tests, results, file)
 
 
 def _fuzzed_tests(verified: VerifiedProblem, log: VerdictLog, file: RecipeFile) -> list[StdinTest | CallTest]:
@@ -226,25 +254,24 @@ def _fuzzed_tests(verified: VerifiedProblem, log: VerdictLog, file: RecipeFile) 
 
 def _judge_difference(
     candidate: Candidate,
+    verified: VerifiedProblem,
     tests: Sequence[StdinTest | CallTest],
     results: Sequence[ProgramTestResult],
-    *,
-    is_confirmed: bool,
+    file: RecipeFile,
 ) -> Candidate:
     """Return a program with the share of fuzzed inputs on which it differs from the right solutions."""
     if any(result.is_flaky for result in results):
         return candidate.rejected(Rejection.FLAKY)
-    wrong = [(test, result) for test, result in zip(tests, results, strict=True) if result.verdict != Verdict.PASS]
+    failed = [(test, result) for test, result in zip(tests, results, strict=True) if result.verdict != Verdict.PASS]
     if candidate.task == "refactoring":
-        return candidate.rejected(Rejection.DIFFERS) if wrong else candidate
-    candidate = replace(candidate, fuzzed_failing=len(wrong) / len(tests) if tests else 0.0)
+        return candidate.rejected(Rejection.DIFFERS) if failed else candidate
+    candidate = replace(candidate, fuzzed_failing=len(failed) / len(tests) if tests else 0.0)
     if candidate.label == 0:
         return candidate
+    wrong = [pair for pair in failed if pair[1].verdict is Verdict.WRONG]
     if not wrong:
-        return candidate.rejected(Rejection.EQUIVALENT)
-    if not is_confirmed:
+        return candidate.rejected(Rejection.CRASHES if failed else Rejection.EQUIVALENT)
+    if verified.distinct_solutions < MIN_CONFIRMING:
         return candidate.rejected(Rejection.UNCONFIRMED)
-    if all(result.verdict is not Verdict.WRONG for _, result in wrong):
-        return candidate.rejected(Rejection.CRASHES)
-    test, result = next(pair for pair in wrong if pair[1].verdict is Verdict.WRONG)
-    return replace(candidate, label=0, counterexample=_describe(test, result))
+    candidate = replace(candidate, label=0, counterexample=_describe(*wrong[0]))
+    return candidate.rejected(Rejection.TOO_OBVIOUS) if candidate.fuzzed_failing > file.max_failing else candidate

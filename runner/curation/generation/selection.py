@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.base.hashing import tagged_hash
@@ -45,14 +45,15 @@ def select_programs(screened: Sequence[ScreenedProblem], file: RecipeFile) -> Pr
             unused[item.verified.problem.id] = choice
         else:
             chosen[item.verified.problem.id] = choice
-    splits = _assign_splits(list(chosen), file)
+    groups = {item.verified.problem.id: item.verified.problem.group for item in screened}
+    splits = _assign_splits({groups[id_] for id_ in chosen}, file)
     programs: list[SelectedProgram] = []
     for item in screened:
         problem = item.verified.problem
         rows = [
             SelectedProgram(
                 f"{problem.id}/{tagged_hash('dataset row', [problem.id, source])[:8]}", problem.id, problem.question,
-                splits.get(problem.id), source, label, candidate,
+                splits.get(problem.group), source, label, candidate,
             )
             for source, label, candidate in chosen.get(problem.id, ())
         ]  # fmt: skip
@@ -83,15 +84,15 @@ def _distance(candidate: Candidate) -> int:
     return 0 if candidate.edit is None else candidate.edit.distance
 
 
-def _assign_splits(ids: Sequence[str], file: RecipeFile) -> dict[str, str]:
-    """Return the split of each problem. The hashes of ids and the seed determine the order, the shares the sizes."""
-    order = sorted(ids, key=lambda id_: tagged_hash("split", [file.seed, id_]))
+def _assign_splits(groups: Collection[str], file: RecipeFile) -> dict[str, str]:
+    """Return the split of each group of problems. Hashes with the seed determine the order, the shares the sizes."""
+    order = sorted(groups, key=lambda group: tagged_hash("split", [file.seed, group]))
     ends = list(_ends(file.splits, len(order)))
-    return {id_: next(name for name, end in ends if i < end) for i, id_ in enumerate(order)} if ends else {}
+    return {group: next(name for name, end in ends if i < end) for i, group in enumerate(order)} if ends else {}
 
 
 def _ends(splits: Mapping[str, float], count: int) -> Iterator[tuple[str, int]]:
-    """Yield each split with the index after its last problem."""
+    """Yield each split with the index after its last group."""
     total = 0.0
     names = list(splits)
     for name in names:

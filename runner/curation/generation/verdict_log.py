@@ -6,6 +6,9 @@ result of each test.
 
 from __future__ import annotations
 
+import errno
+import math
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,14 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from runner.base.errors import RunError
-from runner.base.hashing import tagged_hash
-from runner.base.storage.line_file import LineFile
+from runner.base.hashing import canonical, tagged_hash
+from runner.base.storage.line_file import LOCK_SECONDS
+from runner.base.storage.locks import locked
+from runner.base.storage.safe_files import append_to, open_to_read
 from runner.base.storage.strict_json import parse_strict_json
 from runner.curation.program_tester import ProgramTester, ProgramTestSettings
 from runner.curation.program_tests import CallTest, Program, ProgramTest, ProgramTestResult, StdinTest, Verdict
 from runner.curation.sandbox.mechanisms import Mechanism
-from runner.curation.sandbox.sandbox import ProgramRun
-from runner.curation.sandbox.values import OpaqueValue, decode_value, encode_value
+from runner.curation.sandbox.sandbox import ProgramRun, RunOutcome
+from runner.curation.sandbox.values import OpaqueValue, encode_value
 
 VERDICTS = "verdicts.jsonl"
 BATCH = 32
@@ -30,24 +35,24 @@ REPORT_SECONDS = 10.0
 """Time between two reports of progress."""
 OUTPUT_SECONDS = 1.0
 MAX_OUTPUT = 20_000
-"""Maximum number of characters of an output with which other programs are compared."""
+"""Maximum number of bytes of an output with which other programs are compared."""
 
 
 class VerdictLog:
     """The stored verdicts of programs, and the sandboxes that run programs without one."""
 
     def __init__(
-        self, file: LineFile, tester: ProgramTester, settings: ProgramTestSettings, report: Callable[[str], None]
+        self, path: Path, tester: ProgramTester, settings: ProgramTestSettings, report: Callable[[str], None]
     ) -> None:
-        self._file, self._tester, self._settings, self._report = file, tester, settings, report
-        self._stored = _read(file)
+        self._path, self._tester, self._settings, self._report = path, tester, settings, report
+        self._stored = _read(path)
 
     def test(self, programs: Sequence[tuple[Program, Sequence[ProgramTest]]]) -> list[list[ProgramTestResult]]:
         """Return the results of the tests of each program, in order.
 
         Raises:
-            SandboxError: the sandbox cannot be started, or a program has ended it twice.
-            RunError: a test is not Python, or the file cannot be written.
+            SandboxError: the sandbox cannot be started.
+            RunError: the file cannot be written.
         """
         keys = [self._key("program tests", program, tests) for program, tests in programs]
         missing = {key: work for key, work in zip(keys, programs, strict=True) if key not in self._stored}
@@ -59,31 +64,32 @@ class VerdictLog:
             if time.monotonic() - last_report > REPORT_SECONDS:
                 last_report = time.monotonic()
                 self._report(f"tested {done:,} of {len(missing):,} programs")
-        return [[_unpack(result) for result in self._stored[key]] for key in keys]
+        repetitions = self._settings.repetitions
+        return [[_unpack(result, repetitions) for result in self._stored[key]] for key in keys]
 
     def outputs(self, program: Program, inputs: Sequence[StdinTest | CallTest]) -> list[StdinTest | CallTest]:
         """Return the tests on which a program ends well, each with what the program prints or returns as expected.
 
-        The program has `OUTPUT_SECONDS`, since a fuzzed input may be much larger than those of the tests.
-
-        Raises as `test`.
+        The program has `OUTPUT_SECONDS`, since a fuzzed input may be much larger than those of the tests. Raises as
+        `test`.
         """
         key = self._key("program outputs", program, inputs)
         if key not in self._stored:
             limits = replace(self._settings.limits, cpu_seconds=min(OUTPUT_SECONDS, self._settings.limits.cpu_seconds))
             outcomes = self._tester.run([_run_of(program, test) for test in inputs], limits)
-            outputs = []
-            for test, outcome in zip(inputs, outcomes, strict=True):
-                output: object = outcome.stdout if isinstance(test, StdinTest) else outcome.value
-                fails = outcome.stopped is not None or outcome.status != 0 or isinstance(output, OpaqueValue)
-                packed = None if fails else [encode_value(output)]
-                outputs.append(packed if len(repr(packed)) <= MAX_OUTPUT else None)
-            self._store({key: outputs})
+            self._store({key: [_pack_output(test, outcome) for test, outcome in zip(inputs, outcomes, strict=True)]})
         pairs = zip(inputs, self._stored[key], strict=True)
-        return [_with_expected(test, decode_value(output[0])) for test, output in pairs if output is not None]
+        return [_with_expected(test, output[0]) for test, output in pairs if output is not None]
 
     def _store(self, records: Mapping[str, list[Any]]) -> None:
-        self._file.append({"key": key, "results": results} for key, results in records.items())
+        lines = b"".join(canonical({"key": key, "results": results}) + b"\n" for key, results in records.items())
+        try:
+            with append_to(self._path) as file:
+                if file.write(lines) != len(lines):
+                    raise OSError(errno.ENOSPC, "no space left on device")
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise RunError(f"cannot write {self._path}: {error.strerror}; then repeat the command") from error
         self._stored.update(records)
 
     def _key(self, tag: str, program: Program, tests: Sequence[ProgramTest]) -> str:
@@ -103,19 +109,31 @@ def open_verdict_log(
     Raises:
         RunError: the file cannot be read or locked, or a complete line is not a verdict.
     """
-    file = LineFile(folder / VERDICTS, folder / f".{VERDICTS}.lock", str(folder))
-    with file.hold_lock(), ProgramTester(mechanism, settings) as tester:
-        yield VerdictLog(file, tester, settings, report)
+    lock = locked(folder / f".{VERDICTS}.lock", str(folder), LOCK_SECONDS, "; run the same command again")
+    with lock, ProgramTester(mechanism, settings) as tester:
+        yield VerdictLog(folder / VERDICTS, tester, settings, report)
 
 
-def _read(file: LineFile) -> dict[str, list[Any]]:
-    stored = {}
-    for number, line in enumerate(file.complete_lines().splitlines(), 1):
-        try:
-            record = parse_strict_json(line)
-            stored[str(record["key"])] = list(record["results"])
-        except (ValueError, TypeError, KeyError) as error:
-            raise RunError(f"{file.path}:{number}: not a verdict: {error}; remove the line") from error
+def _read(path: Path) -> dict[str, list[Any]]:
+    """Return the complete lines of the file, and remove an incomplete last line."""
+    stored, end = {}, 0
+    try:
+        with open_to_read(path) as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):
+                    break
+                try:
+                    record = parse_strict_json(line)
+                    stored[str(record["key"])] = list(record["results"])
+                except (ValueError, TypeError, KeyError) as error:
+                    raise RunError(f"{path}:{number}: not a verdict: {error}; remove the line") from error
+                end += len(line)
+        with append_to(path) as file:
+            os.ftruncate(file.fileno(), end)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror}") from error
     return stored
 
 
@@ -125,13 +143,41 @@ def _batches(work: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield dict(items[start : start + BATCH])
 
 
-def _pack(result: ProgramTestResult) -> list[Any]:
+def _pack(result: ProgramTestResult) -> list[Any] | int:
+    """Return a result as JSON: 1 for a test that passes in all repetitions, which is most of them."""
+    if set(result.verdicts) == {Verdict.PASS} and not result.detail:
+        return 1
     return [list(result.verdicts), result.detail]
 
 
-def _unpack(packed: Any) -> ProgramTestResult:
-    verdicts, detail = packed
+def _unpack(packed: Any, repetitions: int) -> ProgramTestResult:
+    verdicts, detail = ([Verdict.PASS] * repetitions, "") if packed == 1 else packed
     return ProgramTestResult(tuple(map(Verdict, verdicts)), str(detail), 0.0)
+
+
+def _pack_output(test: StdinTest | CallTest, outcome: RunOutcome) -> list[Any] | None:
+    """Return what a program prints or returns, in a list; None if it fails, or if it is too large or not JSON."""
+    output: object = outcome.stdout if isinstance(test, StdinTest) else outcome.value
+    if outcome.stopped is not None or outcome.status != 0 or isinstance(output, OpaqueValue):
+        return None
+    try:
+        packed = [_as_json(output)]
+        return packed if len(canonical(packed)) <= MAX_OUTPUT else None
+    except (TypeError, ValueError, RecursionError):  # such as half of a surrogate pair, or a very large integer
+        return None
+
+
+def _as_json(value: Any) -> Any:
+    """Return a value as JSON would store it: with lists for tuples and sets, and texts for keys."""
+    if isinstance(value, (list, tuple)):
+        return [_as_json(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted((_as_json(item) for item in value), key=repr)
+    if isinstance(value, dict):
+        return {str(key): _as_json(item) for key, item in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("not a JSON number")
+    return value
 
 
 def _test_content(test: ProgramTest) -> list[Any]:
@@ -148,6 +194,7 @@ def _run_of(program: Program, test: StdinTest | CallTest) -> ProgramRun:
 
 
 def _with_expected(test: StdinTest | CallTest, output: Any) -> StdinTest | CallTest:
+    """Return a test that expects an output, compared as in JSON: another type of sequence is no error."""
     if isinstance(test, StdinTest):
         return StdinTest(test.stdin, str(output))
-    return CallTest(test.expression, output, test.setup, test.arguments)
+    return replace(test, expected=output, in_json=True)
