@@ -197,7 +197,7 @@ NO_PATH = {
     "name", "description", "benchmark", "analysis", "until.compare", "sweep", "seats", "metrics",
     "dataset.columns", "dataset.split", "dataset.filter", "dataset.group_by", "dataset.labels", "dataset.ids",
     "dataset.unique_by", "dataset.answers", "dataset.right_answers", "dataset.checker",
-    "dataset.explode", "dataset.transform", "dataset.revision", "agents", "decision_format", "verdict",
+    "dataset.explode", "dataset.transform", "dataset.transcripts", "dataset.revision", "agents", "decision_format", "verdict",
     "fine_tune.agents", "fine_tune.formats", "models.*.model", "models.*.from_group", "models.*.base_model",
     "models.*.lineage", "models.*.base_url", "models.*.api_key_env", "models.*.headers", "models.*.stop",
     "models.*.reasoning_effort",
