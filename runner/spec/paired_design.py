@@ -89,7 +89,8 @@ def _silent_template_problems(protocol: Protocol, prompts: PromptSet) -> Iterato
     templates = [prompts.place(name, 1) for name in _provers_without_stance(protocol, prompts)]
     if templates and protocol.are_opposed:
         yield (
-            f"provers exchange their stances, but {comma_join(map(str, templates))} never use the variable "
+            f"provers exchange their stances, but {comma_join(map(str, templates))} {_never_use(templates)} the "
+            "variable "
             + ("`answer`; use it" if protocol.lists_answers else "`stance`; use it ({% if stance == 'accept' %}...)")
         )
 
@@ -98,6 +99,10 @@ def _provers_without_stance(protocol: Protocol, prompts: PromptSet) -> list[str]
     """Return the provers whose templates do not use a variable with their stance."""
     variables = {"stance", "answer", "answer_letter"} if protocol.lists_answers else {"stance"}
     return [name for name in protocol.prover_names if not variables & prompts.variables[name]]
+
+
+def _never_use(templates: Sequence[object]) -> str:
+    return "never uses" if len(templates) == 1 else "never use"
 
 
 def _differing_pairs(experiment: Experiment, protocol: Protocol) -> Sequence[Seats]:
@@ -149,8 +154,11 @@ def _swap_problems(experiment: Experiment, protocol: Protocol) -> Iterator[str]:
 def design_notes(experiment: Experiment, protocol: Protocol, prompts: PromptSet) -> Iterator[str]:
     """Yield notes on designs whose paired games do not differ, or differ in two ways at once."""
     if experiment.stances is not None and len(_provers_without_stance(protocol, prompts)) == len(protocol.prover_names):
-        templates = comma_join(name + SUFFIX for name in protocol.prover_names)
-        yield f"stances: {templates} never use `stance`, so both games of a datapoint have the same prompts"
+        templates = [name + SUFFIX for name in protocol.prover_names]
+        yield (
+            f"stances: {comma_join(templates)} {_never_use(templates)} `stance`, so both games of a datapoint have the "
+            "same prompts"
+        )
     seats = swapped_seats(experiment, protocol)
     if seats is not None and not _have_different_players(experiment, seats):
         yield f"seats: {' and '.join(seats)} have the same player, so a swap repeats the same games"

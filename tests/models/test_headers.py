@@ -90,7 +90,7 @@ REFUSED = {
     "Authorization": "set models.m.api_key_env", "x-session-id": "set models.m.session_id", "Host": "the client sets",
     "CONTENT-LENGTH": "the client sets", "Transfer-Encoding": "the client sets", "X Y": "not a valid header name",
     "X\r\nY": "not a valid header name", "Ü": "not a valid header name", "": "not a valid header name",
-    "x-Twice": "X-twice again",
+    "x-Twice": "the same header as X-twice",
 }  # fmt: skip
 
 

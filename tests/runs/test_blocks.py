@@ -142,7 +142,7 @@ def test_an_exchange_needs_prompts_that_follow_it(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as refused:
         load_spec(two_players(tmp_path, **{**OPPOSED, "prompts": "own"}, seats=None))
     (problem,) = refused.value.problems
-    assert (problem.key, "prover1.jinja never use the variable" in problem.message) == ("stances", True)
+    assert (problem.key, "prover1.jinja:1:1 never uses the variable" in problem.message) == ("stances", True)
 
 
 @pytest.mark.full

@@ -37,7 +37,8 @@ def test_killed_workers_and_writers_lose_no_answer_and_double_none(tmp_path: Pat
         process = start(tmp_path)
         for number, kind in enumerate(kills):
             goal = needed + int((number + rng.random()) / (len(kills) + 1) * needed)
-            workers = workers_after(server, goal, process.pid)
+            server.change(held_after=goal + needed // (len(kills) + 1))  # so that the run cannot end before the kill
+            workers = workers_after(server, goal, process)
             if kind == "writer":
                 process.kill()
                 process.wait()
@@ -48,6 +49,7 @@ def test_killed_workers_and_writers_lose_no_answer_and_double_none(tmp_path: Pat
                 with suppress(ProcessLookupError):
                     os.kill(rng.choice(workers), signal.SIGKILL)
                     killed += 1
+        server.change(held_after=None)
         assert process.wait() == 0
         asked, most = server.requests - needed, server.stats()["max_open"]
     run = only_run(tmp_path / "results")
@@ -67,10 +69,17 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
     return start_nip_run_silently("spec.yaml", "execution.processes=3", "-q", cwd=folder)
 
 
-def workers_after(server: LoopbackServer, requests: int, writer: int) -> list[int]:
+def workers_after(server: LoopbackServer, requests: int, writer: subprocess.Popen[bytes]) -> list[int]:
     """Wait until the server has got so many requests and all workers are there, and return them."""
-    wait_until(lambda: server.requests >= requests and len(find_workers(writer)) == 3)
-    return find_workers(writer)
+    workers: list[int] = []
+
+    def are_there() -> bool:
+        assert writer.poll() is None, "the run ended too early"
+        workers[:] = find_workers(writer.pid)
+        return len(workers) == 3 and server.requests >= requests
+
+    wait_until(are_there)
+    return workers
 
 
 def until_ended(workers: list[int]) -> None:
