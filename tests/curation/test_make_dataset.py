@@ -268,7 +268,7 @@ def test_odd_rows_and_answers_are_rejected_without_ending_the_command(tmp_path: 
         assert all(
             source.endswith("\n") for sources in programs_by_label(tmp_path / "out").values() for source in sources
         )
-        with pytest.raises(UsageError, match="has files that are no dataset"):
+        with pytest.raises(UsageError, match="has other files than a dataset"):
             make_here(recipe, tmp_path, mechanism)
 
 
