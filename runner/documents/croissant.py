@@ -20,7 +20,7 @@ from runner.documents.releases.bundle import Content, open_content
 
 FILE = "croissant.json"
 CROISSANT, RAI = "http://mlcommons.org/croissant/1.1", "http://mlcommons.org/croissant/RAI/1.0"
-"""The specifications to which a description conforms."""
+"""The specifications of a description."""
 
 _TERMS = (
     "arrayShape", "citeAs", "column", "containedIn", "equivalentProperty", "extract", "field", "fileObject",

@@ -209,7 +209,7 @@ def test_problems_without_a_right_solution_are_an_error_before_any_call(tmp_path
 def test_twenty_kills_lose_no_answer_and_change_no_byte(tmp_path: Path) -> None:
     problems = [{**PROBLEM, "id": f"p{n}", "question": f"{QUESTION} (Problem {n}.)"} for n in range(40)]
     rules = planted_rules("Problem", [GOOD], [edited("number % 2 == 0", "not number % 2")])
-    command = ("make-dataset", "recipe.yaml", "-q", "-o", "out")
+    command = ("make-dataset", "recipe.yaml", "-q", "-o", "out", "--results", "results")
     with run_author(tmp_path, rules, latency=0.05) as server:
         for name in ("killed", "whole"):
             (tmp_path / name).mkdir()
@@ -268,7 +268,7 @@ def test_odd_rows_and_answers_are_rejected_without_ending_the_command(tmp_path: 
         assert all(
             source.endswith("\n") for sources in programs_by_label(tmp_path / "out").values() for source in sources
         )
-        with pytest.raises(UsageError, match="has files that are no dataset"):
+        with pytest.raises(UsageError, match="has other files than a dataset"):
             make_here(recipe, tmp_path, mechanism)
 
 

@@ -47,8 +47,8 @@ def test_the_tutorial_leads_from_problems_to_a_game_and_a_release(tmp_path: Path
                     ["bash", "-c", command], cwd=place, env=variables, capture_output=True, text=True,
                     timeout=HANG_SECONDS, check=False,
                 )  # fmt: skip
-                # The audit of a small dataset is undecided.
-                assert done.returncode == (5 if "audit" in block.text else 0), done.stdout + done.stderr
+                # The audit finds that many of the planted refactorings have one name more.
+                assert done.returncode == (1 if "audit" in block.text else 0), done.stdout + done.stderr
         assert server.requests == 8 * len(rules) // 2
     rows = read_lines(place / "bugs" / "data.jsonl")
     assert len(rows) > 50

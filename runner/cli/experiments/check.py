@@ -113,8 +113,8 @@ def _check_recipe(arguments: list[str], *, as_json: bool) -> int:
     if as_json:
         print_json([facts])
         return ExitCode.DONE
-    what = f"{recipe.file.make} of {counted(problem_count, 'problem')} with {counted(tests, 'test')}"
-    say(f"{path}: no errors. It makes {what}.")
+    dataset = f"{recipe.file.make} of {counted(problem_count, 'problem')} with {counted(tests, 'test')}"
+    say(f"{path}: no errors. It makes {dataset}.")
     for id_, reason in rows.unusable.items():
         say(f"not used: {id_}: {reason}")
     _show_estimates(plan.spec.experiment, estimates)

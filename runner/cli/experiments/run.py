@@ -119,7 +119,7 @@ def play(
     """Play every point, with the options of `run` or `rejudge`, and return the exit code.
 
     `on_point_end` is called with the result of each point, which then is not printed. Warnings are about the spec's
-    prompts and dataset; they help nobody if nip-run wrote these.
+    prompts and dataset; they are left out if nip-run wrote these.
     """
     return _RunCommand(args, points, on_point_end, shows_warnings=shows_warnings).execute()
 

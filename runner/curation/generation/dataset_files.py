@@ -48,7 +48,7 @@ class MadeDataset:
         return f"data.{self.recipe.file.format}"
 
     def counts(self) -> dict[str, Any]:
-        """Return the numbers of problems and programs, and the reasons against those that are not used."""
+        """Return the numbers of problems and programs, and the reasons against unused ones."""
         programs = self.selection.programs
         written = [candidate for item in self.screened for candidate in item.candidates]
         return {
@@ -146,7 +146,7 @@ def _row(row: SelectedProgram) -> dict[str, Any]:
 
 
 def _details(dataset: MadeDataset) -> Iterator[dict[str, Any]]:
-    """Yield what is known about each row. It tells labels, so it is in a file of its own."""
+    """Yield the details of each row. They tell the label, so they have a file of their own."""
     for row in dataset.selection.programs:
         candidate = row.candidate
         details: dict[str, Any] = {
@@ -199,14 +199,14 @@ def _rai_fields(dataset: MadeDataset) -> dict[str, str]:
             ", and wrong (label 0) otherwise."
             if file.make == "proposals"
             else " and agrees with the given solutions on fuzzed inputs. It is wrong (label 0) if it fails a test, or "
-            "differs on a fuzzed input on which two different given solutions agree."
+            "differs on a fuzzed input where two different given solutions agree."
         ),
         "machineAnnotationTools": f"nip-run {__version__}",
         "dataManipulationProtocol": "Programs that do not compile, equal another program, or give different verdicts "
         "when repeated are removed. Each problem has as many right as wrong programs. Splits divide problems.",
         "dataLimitations": "The labels are only as good as the tests: a program that passes all tests may be wrong.",
-        "dataBiases": "The errors are those that the model writes and the tests find, so they may differ from those of "
-        "people. `nip-run audit` measures whether properties of the texts predict the labels.",
+        "dataBiases": "The errors are those that the model writes and the tests find, so they may differ from errors "
+        "of people. `nip-run audit` measures whether properties of the texts predict the labels.",
         "dataUseCases": "Experiments about oversight, verification and code review.",
         "personalSensitiveInformation": "None is added. The questions come from the source of the problems.",
     }

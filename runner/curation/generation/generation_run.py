@@ -1,4 +1,4 @@
-"""The run in which a model writes programs: an ordinary benchmark without labels, one datapoint for each task.
+"""The run that asks a model for programs: an ordinary benchmark without labels, one datapoint for each task.
 
 So the calls have the journal, budget, retries, replay and pages of every run. The protocol has one agent, which writes
 one message.

@@ -73,8 +73,8 @@ def _change_text(text: str, random: Random) -> str:
     positions = [i for i, character in enumerate(text) if character not in "\r\n"]
     if not positions:
         return text
-    index, other = random.choice(positions), text[random.choice(positions)]
-    changed = random.choice(("", text[index] * 2, other))
+    index, character = random.choice(positions), text[random.choice(positions)]
+    changed = random.choice(("", text[index] * 2, character))
     return text[:index] + changed + text[index + 1 :]
 
 
@@ -111,14 +111,14 @@ def _change_value(value: Any, random: Random) -> Any:
 def _change_items(items: list[Any], random: Random) -> list[Any]:
     if not items:
         return items
-    index, other = random.randrange(len(items)), random.randrange(len(items))
+    index, second = random.randrange(len(items)), random.randrange(len(items))
     action = random.choice(("change", "change", "remove", "repeat", "exchange"))
     if action == "change":
         items[index] = _change_value(items[index], random)
     elif action == "remove":
         del items[index]
     elif action == "repeat":
-        items.insert(index, items[other])
+        items.insert(index, items[second])
     else:
-        items[index], items[other] = items[other], items[index]
+        items[index], items[second] = items[second], items[index]
     return items

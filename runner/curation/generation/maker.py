@@ -48,7 +48,7 @@ class DatasetMaker:
     rejected: dict[str, RejectedProblem]
 
     def plan(self, find_component: FindComponent = reject_references) -> Plan:
-        """Return the plan of the run in which the model writes programs about the verified problems."""
+        """Return the plan of the run that asks the model for programs about the verified problems."""
         return plan_generation(self.recipe, self.verified, self.folder / GENERATION, find_component)
 
     def finish(self, run: RunFolder, manifest: Manifest) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def start_dataset(recipe: Recipe, folder: Path, mechanism: Mechanism, report: Re
     except OSError as error:
         raise RunError(f"cannot create {folder}: {error.strerror}; choose another folder with -o") from error
     if names - {GENERATION} and VERDICTS not in names:
-        raise UsageError(f"{folder} has files that are no dataset of nip-run; choose another folder with -o")
+        raise UsageError(f"{folder} has other files than a dataset of nip-run; choose another folder with -o")
     with open_verdict_log(folder, mechanism, settings, report) as log:
         if recipe.file.make == "bugs":
             report(f"testing the given solutions of {counted(len(rows.problems), 'problem')}")

@@ -68,7 +68,7 @@ class ProgramTests:
     )
     fuzzed_inputs: int = option(
         "With `bugs`: number of inputs per problem that nip-run makes by small changes of the tests' inputs. Programs "
-        "are compared on those on which all right solutions agree. 0: only the tests count.",
+        "are compared where all right solutions agree. 0: only the tests count.",
         default=30,
         minimum=0,
         maximum=1000,
@@ -102,8 +102,8 @@ class RecipeFile:
     tests: ProgramTests = option("The tests of the problems.", example={"format": "apps"})
     model: ModelSettings = option("The model that writes programs.", example={"model": "gpt-6-luna"})
     prompts: str | None = option(
-        "A folder with the templates `bug.jinja`, `refactoring.jinja` and `proposal.jinja`; those that it lacks are "
-        "the built-in ones. null: only built-in ones.",
+        "A folder with the templates `bug.jinja`, `refactoring.jinja` and `proposal.jinja`; missing "
+        "templates are the built-in ones. null: only built-in templates.",
         default=None,
         example="prompts/edits",
         path=True,

@@ -103,7 +103,7 @@ class Candidate:
     failing: float = 0.0
     """The share of the tests that the program fails."""
     fuzzed_failing: float = 0.0
-    """The share of the fuzzed inputs on which it differs from the given program."""
+    """The share of the fuzzed inputs that show a difference from the given program."""
     cost_usd: float | None = None
     """The cost of the answer; None if the price is not known."""
     counterexample: str = ""
@@ -244,7 +244,7 @@ def _compare_on_fuzzed_inputs(screened: Sequence[ScreenedProblem], log: VerdictL
 
 
 def _fuzzed_tests(verified: VerifiedProblem, log: VerdictLog, file: RecipeFile) -> list[StdinTest | CallTest]:
-    """Return the fuzzed inputs on which all right solutions agree, with what they print or return."""
+    """Return tests with the fuzzed inputs where all right solutions agree, and with their output."""
     problem = verified.problem
     inputs = fuzz_inputs(problem.tests, file.tests.fuzzed_inputs, file.seed, problem.id)
     tests = log.outputs(problem.program(verified.original), inputs)
@@ -259,7 +259,7 @@ def _judge_difference(
     results: Sequence[ProgramTestResult],
     file: RecipeFile,
 ) -> Candidate:
-    """Return a program with the share of fuzzed inputs on which it differs from the right solutions."""
+    """Return a program with the share of fuzzed inputs that show a difference from the right solutions."""
     if any(result.is_flaky for result in results):
         return candidate.rejected(Rejection.FLAKY)
     failed = [(test, result) for test, result in zip(tests, results, strict=True) if result.verdict != Verdict.PASS]

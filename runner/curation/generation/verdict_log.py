@@ -35,7 +35,7 @@ REPORT_SECONDS = 10.0
 """Time between two reports of progress."""
 OUTPUT_SECONDS = 1.0
 MAX_OUTPUT = 20_000
-"""Maximum number of bytes of an output with which other programs are compared."""
+"""Maximum number of bytes of an output that other programs are compared with."""
 
 
 class VerdictLog:
@@ -68,7 +68,7 @@ class VerdictLog:
         return [[_unpack(result, repetitions) for result in self._stored[key]] for key in keys]
 
     def outputs(self, program: Program, inputs: Sequence[StdinTest | CallTest]) -> list[StdinTest | CallTest]:
-        """Return the tests on which a program ends well, each with what the program prints or returns as expected.
+        """Return the tests that a program finishes, each with the program's output as the expected one.
 
         The program has `OUTPUT_SECONDS`, since a fuzzed input may be much larger than those of the tests. Raises as
         `test`.
@@ -104,7 +104,7 @@ class VerdictLog:
 def open_verdict_log(
     folder: Path, mechanism: Mechanism, settings: ProgramTestSettings, report: Callable[[str], None]
 ) -> Iterator[VerdictLog]:
-    """Yield the log in a folder, which no other process can use meanwhile. `report` gets sentences about the progress.
+    """Yield the log in a folder, and lock it against other processes. `report` gets sentences about the progress.
 
     Raises:
         RunError: the file cannot be read or locked, or a complete line is not a verdict.
@@ -194,7 +194,7 @@ def _run_of(program: Program, test: StdinTest | CallTest) -> ProgramRun:
 
 
 def _with_expected(test: StdinTest | CallTest, output: Any) -> StdinTest | CallTest:
-    """Return a test that expects an output, compared as in JSON: another type of sequence is no error."""
+    """Return a test that expects an output, compared as in JSON, so that a tuple equals a list."""
     if isinstance(test, StdinTest):
         return StdinTest(test.stdin, str(output))
     return replace(test, expected=output, in_json=True)
