@@ -73,6 +73,7 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
     },
     "other": {
         "export": Command("results.export", "write fine-tuning files, results and transcripts for other tools"),
+        "export-env": Command("experiments.export_env", "write a spec's games as a package for verifiers"),
         "schema": Command("experiments.schema", "print the JSON Schema of a spec or a protocol file"),
         "completion": Command("completion", "print a shell's completion script"),
     },
