@@ -105,12 +105,14 @@ SPECS: Mapping[str, dict[str, Any]] = {
 def reply(messages: list[dict[str, Any]]) -> str:
     """The answer to a chat: it depends on nothing else, may be unusable, and sometimes decides."""
     text = json.dumps(messages, ensure_ascii=False)
-    number = hashlib.sha256(text.encode()).digest()[0]
-    letters = "ABCD" if re.search(r"Decision: <", text) else ""
-    verdict = f"Decision: {letters[number % 4]}" if letters else f"Decision: {('accept', 'reject')[number % 2]}"
-    headers = re.findall(r"^(?:Question|Message|Reply|Answer)[^\\n]*? (?:for|to) Expert_\d:", text, re.MULTILINE)
-    talk = "\n".join(f"{header} Why {number}?" for header in headers) or f"Because of {number} “ünï”\u2028 \\ \"x\"."
-    return ("", verdict, f"{verdict}\nConfidence: 0.{number % 10}", talk)[min(number // 13, 3)] if number < 130 else talk
+    kind, number = hashlib.sha256(text.encode()).digest()[:2]
+    if kind % 8 == 0:
+        return ""
+    if kind % 8 <= 3:
+        verdict = "ABCD"[number % 4] if "Decision: <" in text else ("accept", "reject")[number % 2]
+        return f"Decision: {verdict}\nConfidence: 0.{number % 10}"
+    headers = sorted(set(re.findall(r"Question for Expert_\d:", text)))
+    return "\n".join(f"{header} Why {number}?" for header in headers) or f'Because of {number} “ünï”\u2028 \\ "x".'
 
 
 @contextmanager
@@ -157,11 +159,11 @@ def write_spec(here: Path, name: str, url: str) -> Path:
     model = {"provider": "openai", "model": "tiny", "base_url": url, "temperature": 0.5}
     spec = {
         "name": name, "seed": 3, "rollouts": {"per_datapoint": 2}, **own,
-        "models": {group: model for group in ("offline", *(("juror", "foreman") if name == "jury" else ()))},
-        "dataset": {**own.get("dataset", {}), "limit": GAMES // 2},
+        "models": dict.fromkeys(("offline", *(("juror", "foreman") if name == "jury" else ())), model),
+        "dataset": {**own.get("dataset", {}), "split": None, "group_by": None, "limit": GAMES // 2},
         "retry": {"invalid_response": {"attempts": 2, "then": "empty_message"}}, "fine_tune": None,
     }  # fmt: skip
-    path = here / f"{name}.yaml"
+    path = here / f"{name}-spec.yaml"
     path.write_text(json.dumps(spec), "utf-8")
     return path
 
@@ -218,11 +220,10 @@ def play(here: Path, name: str, url: str) -> Games:
 
 def evaluate(here: Path, python: Path, addresses: Mapping[str, str]) -> None:
     """Install the exported packages with pip, then validate and evaluate each at its address."""
-    site, packages = here / "site", [here / "packages" / module for module in addresses]
-    pip = [python, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", site]
-    subprocess.run([*pip, *packages], check=True)
+    packages = [here / "packages" / module for module in addresses]
+    subprocess.run([python, "-m", "pip", "install", "-q", "--no-build-isolation", *packages], check=True)
     done = subprocess.run(
-        [python, "-c", DRIVE, json.dumps(addresses)], cwd=here, env={"PYTHONPATH": str(site), "HOME": str(here)},
+        [python, "-c", DRIVE, json.dumps(addresses)], cwd=here, env={"HOME": str(here)},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import inspect
 import json
 import subprocess
 import sys
@@ -47,17 +48,17 @@ game = PackagedGame.read((parts / "game.json").read_bytes())
 jobs = list_jobs(orjson.loads(line) for line in (parts / "rows.jsonl").read_bytes().splitlines())
 sent = []
 
-async def sit(names):
+async def open_seats(names):
     pass
 
 async def send(name, body):
     messages = json.loads(body)["messages"]
     sent.append(messages)
-    return ANSWER(messages)
+    return answer(messages)
 
 results = {}
 for job in map(read_job, jobs):
-    rollout = asyncio.run(game.play(job, sit, send))
+    rollout = asyncio.run(game.play(job, open_seats, send))
     results[job.rollout_id] = {name: [result.reward, result.metrics] for name, result in game.results(rollout).items()}
 print(json.dumps([sorted(map(json.dumps, sent)), results]))
 """
@@ -65,9 +66,6 @@ print(json.dumps([sorted(map(json.dumps, sent)), results]))
 
 def answer(messages: Any) -> bytes:
     """An answer that depends on the messages alone."""
-    import hashlib
-    import json
-
     number = hashlib.sha256(json.dumps(messages).encode()).digest()[0]
     text = ("", "Decision: accept", "Decision: reject", "Why?", "Because.\\u2028")[number % 5]
     choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
@@ -107,16 +105,13 @@ def played_by_engine(plan: Plan) -> tuple[list[str], dict[str, dict[str, float]]
 def test_a_package_plays_the_games_of_a_run_without_nip_run(
     tmp_path: Path, name: str, overrides: tuple[str, ...]
 ) -> None:
-    import inspect
-
     plan = load_plan(name, "retry.invalid_response.attempts=2", "retry.invalid_response.then=empty_message", *overrides)
     package = write_package(plan, tmp_path / "games")
     for path, text in collect_sources("core").items():
         target = tmp_path / "alone" / "core" / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, "utf-8")
-    code = inspect.getsource(answer) + PLAYER.replace("ANSWER", "answer")
-    code = "from typing import Any\n" + code
+    code = f"import hashlib, json\nfrom typing import Any\n{inspect.getsource(answer)}\n{PLAYER}"
     done = subprocess.run(
         [sys.executable, "-P", "-c", code, str(tmp_path / "alone"), str(package.folder / "games_core")],
         capture_output=True, text=True, check=False, cwd=tmp_path, env={},
@@ -160,18 +155,15 @@ def test_a_verifier_without_others_may_have_any_chat_format(tmp_path: Path) -> N
     assert write_package(plan, tmp_path / "games").games == 2
 
 
-def test_a_package_names_no_server_key_or_file_of_the_spec(tmp_path: Path) -> None:
+def test_a_package_names_no_server_key_or_folder_of_the_spec(tmp_path: Path) -> None:
     model = {
-        "provider": "openai", "model": "tiny", "base_url": "http://secret-host:1/v1", "api_key_env": "SECRET_KEY",
-        "headers": {"X-Team": "$SECRET_TEAM"}, "temperature": 0.25,
+        "provider": "openai", "model": "tiny", "base_url": "http://zq7-host:1/v1", "api_key_env": "ZQ7_KEY",
+        "headers": {"X-Team": "$ZQ7_TEAM"}, "temperature": 0.25,
     }  # fmt: skip
-    spec = spec_file(tmp_path / "secret-folder", models={"m": model})
-    write_package(Plan(load_spec(spec)), tmp_path / "games")
-    texts = {path: path.read_text("utf-8") for path in (tmp_path / "games").rglob("*") if path.is_file()}
-    assert not [path for path, text in texts.items() if "secret" in text.lower().replace("secrets", "") and "core" not in path.parts[-2]]
-    game = texts[tmp_path / "games" / "games_core" / "game.json"]
-    assert "secret" not in game.lower()
-    assert '"temperature": 0.25' in game
+    write_package(Plan(load_spec(spec_file(tmp_path / "zq7-folder", models={"m": model}))), tmp_path / "games")
+    files = [path for path in (tmp_path / "games").rglob("*") if path.is_file()]
+    assert [path for path in files if "zq7" in path.read_text("utf-8").lower()] == []
+    assert '"temperature": 0.25' in (tmp_path / "games" / "games_core" / "game.json").read_text("utf-8")
 
 
 def test_rows_are_in_a_file_of_their_own_on_request(tmp_path: Path) -> None:
@@ -181,6 +173,7 @@ def test_rows_are_in_a_file_of_their_own_on_request(tmp_path: Path) -> None:
     rows = (tmp_path / "rows.jsonl").read_bytes()
     assert rows == (tmp_path / "with-rows" / "with_rows_core" / "rows.jsonl").read_bytes()
     assert not list((tmp_path / "no_rows").rglob("rows.jsonl"))
+    assert main([*command, "-o", str(tmp_path / "again"), "--rows", str(tmp_path / "rows.jsonl")]) == 2
     assert hashlib.sha256(rows).hexdigest() in (tmp_path / "no_rows" / "no_rows" / "__init__.py").read_text()
 
 

@@ -23,6 +23,7 @@ import orjson
 from runner.base import package_data
 from runner.base.errors import RunError, SpecError, UsageError
 from runner.base.storage.safe_files import create, make_folders
+from runner.base.text import in_one_line
 from runner.documents.dataclass_schema import to_plain
 from runner.exports.verifiers_env.core_sources import collect_sources
 from runner.exports.verifiers_env.packaged_game import PackagedGame, read_job
@@ -67,7 +68,7 @@ def write_package(plan: Plan, folder: Path, rows: Path | None = None) -> Written
 
     Raises:
         SpecError: the spec cannot be exported; lists all reasons.
-        UsageError: the folder is not empty, or its name cannot be the name of a Python module.
+        UsageError: the folder is not empty, its name cannot be the name of a Python module, or `rows` exists.
         RunError: a row of the dataset cannot be stored as JSON.
         OSError: the package cannot be written.
     """
@@ -76,6 +77,8 @@ def write_package(plan: Plan, folder: Path, rows: Path | None = None) -> Written
         raise SpecError(problems)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is not an empty folder; give another one, or remove it")
+    if rows is not None and rows.exists():
+        raise UsageError(f"--rows: {rows} exists; give another file, or remove it")
     content = b"".join(_row_lines(plan))
     parts = _PackageParts(plan, name, content, rows)
     make_folders(folder.absolute().parent)
@@ -202,14 +205,14 @@ class _PackageParts:
         """Return the values of the variables in the templates."""
         spec, agents = self.plan.spec, self.game.experiment.agents
         seats = [f"    {name}: vf.AgentConfig = seat()" for name in agents]
-        title = _in_one_line(spec.experiment.description or spec.protocol.file.description or "A game of nip-run.")
+        title = _plain_line(spec.experiment.description or spec.protocol.file.description or "A game of nip-run.")
         dependencies = [VERIFIERS, *(f"{package}=={version(package)}" for package in _PINNED), "numpy>=2.3"]
         option = "" if self.rows_file is None else "taskset.rows ROWS"
         included = f"`{self.core}/rows.jsonl` has the {len(self.plan.points)} rows"
         return {
             "name": self.name, "core": self.core, "distribution": self.name.replace("_", "-"), "title": title,
-            "description": json.dumps(title), "version": __version__, "protocol": spec.protocol.name,
-            "spec": spec.experiment.name, "seats": "\n".join(seats), "rows_sha256": sha256(self.rows).hexdigest(),
+            "description": json.dumps(title, ensure_ascii=False), "version": __version__,
+            "protocol": spec.protocol.name, "spec": spec.experiment.name, "seats": "\n".join(seats), "rows_sha256": sha256(self.rows).hexdigest(),
             "dependencies": "\n".join(f'    "{dependency}",' for dependency in dependencies),
             "seat_table": "\n".join(self._seat_lines()), "games": str(self.plan.size),
             "validate_rows": f" --{option}" if option else "", "eval_rows": f" --env.{option}" if option else "",
@@ -231,8 +234,9 @@ class _PackageParts:
             yield f"| `{name}` | {role} | {trainable} | {reward} |"
 
 
-def _in_one_line(text: str) -> str:
-    return " ".join(text.replace('"""', "'''").replace("\\", "/").split())
+def _plain_line(text: str) -> str:
+    """Return a text in one line, without characters that end or escape a string in Python and TOML."""
+    return in_one_line(" ".join(text.split())).replace("\\", "/").replace('"', "'")
 
 
 def _fill(name: str, values: Mapping[str, str]) -> str:

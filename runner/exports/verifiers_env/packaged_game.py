@@ -36,7 +36,7 @@ from runner.spec.experiment import Experiment
 Send = Callable[[str, bytes], Awaitable[bytes]]
 """Sends the body of a request, without the model's name, as a seat. Returns the body of the server's answer."""
 
-Sit = Callable[[list[str]], Awaitable[None]]
+OpenSeats = Callable[[list[str]], Awaitable[None]]
 """Called with the seats that speak in a turn, before they speak."""
 
 
@@ -110,7 +110,7 @@ class PackagedGame:
         observation = job.observation(turn.round, turn.rounds)
         return {name: agents[name].prompt(observation) for name in turn.speakers}
 
-    async def play(self, job: Job, sit: Sit, send: Send) -> Rollout:
+    async def play(self, job: Job, open_seats: OpenSeats, send: Send) -> Rollout:
         """Play one game, and return its rollout. An error of `send` ends the game, and is raised."""
         parts = GameParts(self.protocol, self._agents[bool(job.swapped)], job, lambda _: ())
         script = play_game(parts)
@@ -118,7 +118,7 @@ class PackagedGame:
             turn = next(script)
             while True:
                 speakers = [name for name in self.protocol.agent_names if name in turn.speakers]
-                await sit(speakers)
+                await open_seats(speakers)
                 try:
                     replies = await _collect_replies(parts, turn, speakers, send)
                 except GAME_FAILURES as failure:

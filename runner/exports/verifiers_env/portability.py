@@ -50,11 +50,8 @@ def _protocol_problems(spec: Spec) -> Iterator[tuple[str, str]]:
     """Yield the problems of the protocol, by key."""
     protocol, checker = spec.protocol, spec.experiment.dataset.checker
     if protocol.selections:
-        yield (
-            "protocol.use",
-            f"{protocol.name} selects answers from candidates (best_of), and a trainer would reward those that were "
-            "not selected, too; use a protocol without best_of",
-        )
+        message = "answers are selected from candidates, and a trainer would reward the others, too; use no best_of"
+        yield "protocol.use", f"{protocol.name}: {message}"
     if checker is not None and checker.by == "function":
         yield "dataset.checker", "a Python function labels answers, which needs nip-run's sandbox; use by: column"
     reserved = [name for name in protocol.agent_names if name in RESERVED_NAMES or keyword.iskeyword(name)]
@@ -73,11 +70,8 @@ def _model_problems(spec: Spec) -> Iterator[tuple[str, str]]:
             yield f"{key}.provider", _PROVIDERS[settings.provider]
         has_names = settings.resolved_chat_format == "openai" and settings.send_name
         if has_names and (told := [name for name in agents if _hears_names(spec.protocol, name)]):
-            yield (
-                f"{key}.chat_format",
-                f"the chats of {comma_join(told)} have the field `name` for senders, which verifiers loses in training; "
-                f"set {key}.chat_format=alternating",
-            )
+            message = f"the chats of {comma_join(told)} have the field `name` for senders, which training would lose"
+            yield f"{key}.chat_format", f"{message}; set {key}.chat_format=alternating"
         if settings.system_role == "developer":
             yield f"{key}.system_role", "verifiers records the role developer as user; set system or user"
         if settings.request_parameters.get("n", 1) != 1:
