@@ -203,22 +203,31 @@ class _PackageParts:
 
     def _values(self) -> Mapping[str, str]:
         """Return the values of the variables in the templates."""
-        spec, agents = self.plan.spec, self.game.experiment.agents
-        seats = [f"    {name}: vf.AgentConfig = seat()" for name in agents]
+        spec, points = self.plan.spec, len(self.plan.points)
         title = _plain_line(spec.experiment.description or spec.protocol.file.description or "A game of nip-run.")
         dependencies = [VERIFIERS, *(f"{package}=={version(package)}" for package in _PINNED), "numpy>=2.3"]
-        option = "" if self.rows_file is None else "taskset.rows ROWS"
-        included = f"`{self.core}/rows.jsonl` has the {len(self.plan.points)} rows"
+        option, rows_text = "", f"`{self.core}/rows.jsonl` has the {points} rows of the dataset"
+        if self.rows_file is not None:
+            option = "taskset.rows ROWS"
+            rows_text = f"ROWS is the file that was written with this package, with the {points} rows of the dataset"
         return {
-            "name": self.name, "core": self.core, "distribution": self.name.replace("_", "-"), "title": title,
-            "description": json.dumps(title, ensure_ascii=False), "version": __version__,
-            "protocol": spec.protocol.name, "spec": spec.experiment.name, "seats": "\n".join(seats), "rows_sha256": sha256(self.rows).hexdigest(),
+            "name": self.name,
+            "core": self.core,
+            "distribution": self.name.replace("_", "-"),
+            "title": title,
+            "description": json.dumps(title, ensure_ascii=False),
+            "version": __version__,
+            "protocol": spec.protocol.name,
+            "spec": spec.experiment.name,
+            "seats": "\n".join(f"    {name}: vf.AgentConfig = seat()" for name in self.game.experiment.agents),
+            "seat_table": "\n".join(self._seat_lines()),
             "dependencies": "\n".join(f'    "{dependency}",' for dependency in dependencies),
-            "seat_table": "\n".join(self._seat_lines()), "games": str(self.plan.size),
-            "validate_rows": f" --{option}" if option else "", "eval_rows": f" --env.{option}" if option else "",
-            "rows_text": f"The file ROWS, which was written with this package, has the {len(self.plan.points)} rows"
-            if self.rows_file else included,
-        }  # fmt: skip
+            "rows_sha256": sha256(self.rows).hexdigest(),
+            "rows_text": rows_text,
+            "games": str(self.plan.size),
+            "validate_rows": f" --{option}" if option else "",
+            "eval_rows": f" --env.{option}" if option else "",
+        }
 
     def _seat_lines(self) -> Iterator[str]:
         parameters = self.plan.spec.protocol.parameters

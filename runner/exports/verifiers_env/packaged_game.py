@@ -164,10 +164,12 @@ async def _collect_replies(parts: GameParts, turn: PendingTurn, speakers: list[s
 
     replies = (respond(parts.agents, parts.protocol, name, observation, complete) for name in speakers)
     results = await asyncio.gather(*replies, return_exceptions=True)
-    for result in results:
+    collected: dict[str, Reply] = {}
+    for name, result in zip(speakers, results, strict=True):
         if isinstance(result, BaseException):
             raise result
-    return dict(zip(speakers, results, strict=True))  # type: ignore[arg-type] - no result is an exception
+        collected[name] = result
+    return collected
 
 
 def _read_completion(content: bytes) -> Completion:
