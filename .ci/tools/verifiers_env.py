@@ -51,7 +51,7 @@ for name, url in json.loads(sys.argv[1]).items():
         words = [name, "--no-rich", "--run.dir", name]
         vf_validate([*words, "--runtime.type", "subprocess", "-o", "validated"])
         server = ["--client.base-url", url, "--client.api-key-var", "HOME"]
-        vf_eval([*words, "--no-push", "-m", "tiny", *server, "-o", "evaluated"])
+        vf_eval([*words, "--no-push", "-m", "tiny", "-c", "8", *server, "-o", "evaluated"])
     except BaseException as error:
         if not isinstance(error, SystemExit) or error.code:
             traceback.print_exc()
@@ -144,7 +144,10 @@ def server() -> Iterator[tuple[str, Mapping[str, list[bytes]]]]:
         def log_message(self, *_: object) -> None:
             """Print nothing."""
 
-    running = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Waiting(ThreadingHTTPServer):
+        request_queue_size = 512  # all games of an evaluation connect at once
+
+    running = Waiting(("127.0.0.1", 0), Handler)
     threading.Thread(target=running.serve_forever, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{running.server_port}", seen
