@@ -56,7 +56,7 @@ WRITTEN = {name: page for name, page in PAGES.items() if name not in GENERATED}
 
 LONGEST_PAGE = 1500
 """Words of a page that is not generated."""
-ALL_WORDS = 38_900
+ALL_WORDS = 39_400
 """Words of all pages that are not generated."""
 LANGUAGES = {"sh", "python", "yaml", "json", "jinja", "text", "nginx"}
 

@@ -25,6 +25,7 @@ from runner.game.protocols.schema import Parameters, ProtocolFile
 from runner.models.answers import choices_of, make_body, model_of, usage_of
 from runner.models.interface import Completion, Request, Usage
 from runner.results.game_measurements import measure_game
+from runner.results.metric_definitions import METRICS
 from runner.rollouts.agents.agent import Agent, AgentRuntime
 from runner.rollouts.agents.selectors import respond
 from runner.rollouts.game_script import GAME_FAILURES, GameParts, calls_of, play_game
@@ -139,7 +140,7 @@ class PackagedGame:
         }  # fmt: skip
         metrics: dict[str | None, dict[str, float]] = {}
         for agent, name, values in measure_game(self.protocol, rollout).added:
-            if values:
+            if values and name in METRICS:
                 metrics.setdefault(agent, {})[name] = fmean(values)
         return {
             name: SeatResult(
