@@ -236,7 +236,9 @@ def evaluate(here: Path, python: Path, addresses: Mapping[str, str]) -> None:
 def compare(check: SoftAssertions, here: Path, name: str, seen: Mapping[str, list[bytes]], games: Games) -> None:
     """Compare what the server saw of an evaluation, and what its traces say, with the run."""
     module = module_of(name)
-    checks = [json.loads(line) for line in (here / "validated" / module / "results.jsonl").read_text().splitlines()]
+    checks = [
+        json.loads(line) for line in (here / "validated" / module / "results.jsonl").read_text("utf-8").splitlines()
+    ]
     valid = sum(row["gold"]["valid"] is True for row in checks)
     check(valid == len(checks) == GAMES, f"{name}: vf-validate finds {valid} of {GAMES} tasks valid")
     ours, theirs = Counter(seen[name]), Counter(seen[module])
@@ -262,7 +264,7 @@ def compare(check: SoftAssertions, here: Path, name: str, seen: Mapping[str, lis
 def read_traces(path: Path) -> dict[str, tuple[str, dict[str, float]]]:
     """The outcome of each game, and the reward of each seat that was asked."""
     games: dict[str, tuple[str, dict[str, float]]] = {}
-    for line in path.read_text().splitlines():
+    for line in path.read_text("utf-8").strip().split("\n"):
         for trace in json.loads(line)["traces"]:
             facts = trace["info"]
             _, rewards = games.setdefault(facts["rollout_id"], (facts["outcome"], {}))
