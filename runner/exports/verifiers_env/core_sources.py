@@ -25,13 +25,13 @@ def collect_sources(package: str) -> Mapping[Path, str]:
     An `__init__.py` of nip-run is replaced by an empty one, since it may import more than the game needs.
     """
     sources: dict[Path, str] = {}
-    names, seen = [ROOT], {ROOT}
+    names, visited = [ROOT], {ROOT}
     while names:
         path = _module_path(names.pop())
         text = (_PACKAGE / path).read_text("utf-8")
         sources[path] = _rename_imports(text, package)
-        new = {name for node in _find_imports(ast.parse(text)) for name in _imported_modules(node)} - seen
-        seen |= new
+        new = {name for node in _find_imports(ast.parse(text)) for name in _imported_modules(node)} - visited
+        visited |= new
         names += sorted(new)
     packages = {parent for path in sources for parent in path.parents if parent != Path()}
     return dict(sorted({**{folder / "__init__.py": "" for folder in packages}, **sources}.items()))

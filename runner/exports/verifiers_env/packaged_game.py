@@ -43,7 +43,7 @@ OpenSeats = Callable[[list[str]], Awaitable[None]]
 
 @dataclass(frozen=True)
 class SeatResult:
-    """What a game gives to one seat: its reward, or None if it is unknown, metrics, and facts about the game."""
+    """The result of a game for one seat: the reward, or None if it is unknown, metrics, and facts about the game."""
 
     reward: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)

@@ -15,7 +15,7 @@ RESERVED_NAMES = ("id", "taskset", "timeout", "retries", "max_concurrent_agents"
 """The fields of an environment's configuration in verifiers 0.4, which no agent can have as its name."""
 
 _PROVIDERS = {
-    "human": "people play the group, and a trainer has nobody to ask; set another provider",
+    "human": "people play the group, and a trainer cannot ask them; set another provider",
     "replay": "the answers of an earlier run play the group, and a package cannot include them; set another provider",
     "anthropic": "verifiers sends chat completions, which differ from the Messages API; set provider: openai",
 }
@@ -69,8 +69,8 @@ def _model_problems(spec: Spec) -> Iterator[tuple[str, str]]:
         if settings.provider in _PROVIDERS:
             yield f"{key}.provider", _PROVIDERS[settings.provider]
         has_names = settings.resolved_chat_format == "openai" and settings.send_name
-        if has_names and (told := [name for name in agents if _hears_names(spec.protocol, name)]):
-            message = f"the chats of {comma_join(told)} have the field `name` for senders, which training would lose"
+        if has_names and (hearers := [name for name in agents if _hears_names(spec.protocol, name)]):
+            message = f"the chats of {comma_join(hearers)} have the field `name` for senders, which training would lose"
             yield f"{key}.chat_format", f"{message}; set {key}.chat_format=alternating"
         if settings.system_role == "developer":
             yield f"{key}.system_role", "verifiers records the role developer as user; set system or user"
