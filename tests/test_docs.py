@@ -57,7 +57,7 @@ WRITTEN = {name: page for name, page in PAGES.items() if name not in GENERATED}
 
 LONGEST_PAGE = 1500
 """Words of a page that is not generated."""
-ALL_WORDS = 41_400
+ALL_WORDS = 42_000
 """Words of all pages that are not generated."""
 LANGUAGES = {"sh", "python", "yaml", "toml", "json", "jinja", "text", "nginx"}
 

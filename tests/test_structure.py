@@ -324,7 +324,7 @@ INNER_ORDERS: Mapping[str, Sequence[str]] = {
     "runs.workers": ("cluster",),
     "training": ("backends",),
     "curation": ("audit", "sandbox", "generation"),
-    "exports": ("mlflow",),
+    "exports": ("mlflow", "verifiers_env"),
     "registry": (
         "redaction", "transports", "components", "lineage", "bundles", "verification", "board", "publishing",
     ),

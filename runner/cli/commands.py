@@ -77,6 +77,7 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
     "other": {
         "export": Command("results.export", "write fine-tuning files, results and transcripts for other tools"),
         "plugins": Command("plugins", "list installed plugins, and check that each can be imported"),
+        "export-env": Command("experiments.export_env", "write a spec's games as a package for verifiers"),
         "schema": Command("experiments.schema", "print the JSON Schema of a spec or a protocol file"),
         "completion": Command("completion", "print a shell's completion script"),
     },

@@ -9,7 +9,7 @@ from runner.game.protocols.ballot import CORRECT, INCORRECT, Ballot
 from runner.game.protocols.protocol import Protocol, stance_word
 from runner.game.protocols.rounds import Round
 from runner.rollouts.agents.agent import Observation
-from runner.spec.datasets.loader import Datapoint
+from runner.spec.datasets.datapoint import Datapoint
 
 
 @value_class(frozen=True, slots=True)

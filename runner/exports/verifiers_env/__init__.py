@@ -1,0 +1,1 @@
+"""Write a spec's game as a package for `verifiers`."""

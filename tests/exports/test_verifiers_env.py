@@ -1,0 +1,191 @@
+"""Packages for verifiers, without verifiers; `.ci/tools/verifiers_env.py` plays them with it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from runner.base.errors import SpecError
+from runner.cli.main import main
+from runner.exports.verifiers_env.core_sources import collect_sources
+from runner.exports.verifiers_env.package import write_package
+from runner.models.answers import choices_of
+from runner.models.interface import Completion, Request
+from runner.rollouts.engine import Engine
+from runner.rollouts.plan import Plan
+from runner.spec.loader import load_spec
+from tests.support.paths import ROOT
+from tests.support.specs import spec_file
+
+ALTERNATING = "models.offline.chat_format=alternating"
+
+PLAYER = """
+import asyncio, hashlib, json, sys
+from pathlib import Path
+
+class NoRunner:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "runner":
+            raise ModuleNotFoundError("the package must not need nip-run")
+
+sys.meta_path.insert(0, NoRunner())
+sys.path.insert(0, sys.argv[1])
+import orjson
+from core.exports.verifiers_env.packaged_game import PackagedGame, list_jobs, read_job
+
+parts = Path(sys.argv[2])
+game = PackagedGame.read((parts / "game.json").read_bytes())
+jobs = list_jobs(orjson.loads(line) for line in (parts / "rows.jsonl").read_bytes().splitlines())
+sent = []
+
+async def open_seats(names):
+    pass
+
+async def send(name, body):
+    messages = json.loads(body)["messages"]
+    sent.append(messages)
+    return answer(messages)
+
+results = {}
+for job in map(read_job, jobs):
+    rollout = asyncio.run(game.play(job, open_seats, send))
+    results[job.rollout_id] = {name: [result.reward, result.metrics] for name, result in game.results(rollout).items()}
+print(json.dumps([sorted(map(json.dumps, sent)), results]))
+"""
+
+
+def answer(messages: Any) -> bytes:
+    """An answer that depends on the messages alone."""
+    number = hashlib.sha256(json.dumps(messages).encode()).digest()[0]
+    text = ("", "Decision: accept", "Decision: reject", "Why?", "Because.\\u2028")[number % 5]
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    return json.dumps({"model": "m", "choices": [choice]}).encode()
+
+
+def load_plan(name: str, *overrides: str) -> Plan:
+    return Plan(load_spec(ROOT / "specs" / f"{name}.yaml", [ALTERNATING, "dataset.limit=4", *overrides]))
+
+
+def played_by_engine(plan: Plan) -> tuple[list[str], dict[str, dict[str, float]]]:
+    """The requests of a plan's games, and the rewards by game, as the engine plays them."""
+    sent: list[str] = []
+
+    async def complete(request: Request) -> Completion:
+        settings = plan.spec.experiment.models[request.group]
+        messages = json.loads(orjson.dumps(list(settings.sent_messages(request.messages))))
+        sent.append(json.dumps(messages))
+        return Completion(choices_of(json.loads(answer(messages))), "m")
+
+    async def play() -> dict[str, dict[str, float]]:
+        engine = Engine.from_plan(plan, complete)
+        return {job.rollout_id: dict((await engine.play(job))[0].rewards) for job in plan.jobs()}
+
+    rewards = asyncio.run(play())
+    return sorted(sent), rewards
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        ("debate", ("stances=both", "seats=swap", "agents.prover1.max_response_words=70")),
+        ("mnip", ("votes=3", "rollouts.per_datapoint=2")),
+    ],
+)
+def test_a_package_plays_the_games_of_a_run_without_nip_run(
+    tmp_path: Path, name: str, overrides: tuple[str, ...]
+) -> None:
+    plan = load_plan(name, "retry.invalid_response.attempts=2", "retry.invalid_response.then=empty_message", *overrides)
+    package = write_package(plan, tmp_path / "games")
+    for path, text in collect_sources("core").items():
+        target = tmp_path / "alone" / "core" / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, "utf-8")
+    code = f"import hashlib, json\nfrom typing import Any\n{inspect.getsource(answer)}\n{PLAYER}"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, str(tmp_path / "alone"), str(package.folder / "games_core")],
+        capture_output=True, text=True, check=False, cwd=tmp_path, env={},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    sent, results = json.loads(done.stdout)
+    expected_requests, expected_rewards = played_by_engine(plan)
+    assert sent == expected_requests
+    assert {
+        rollout: {seat: reward for seat, (reward, _) in seats.items()} for rollout, seats in results.items()
+    } == expected_rewards
+    assert all("accuracy" in metrics for seats in results.values() for _, metrics in seats.values())
+    assert package.games == plan.size == len(results)
+
+
+def problems_of(plan: Plan, folder: Path) -> Mapping[str, str]:
+    with pytest.raises(SpecError) as error:
+        write_package(plan, folder)
+    assert not folder.exists()
+    return {problem.key: problem.message for problem in error.value.problems}
+
+
+def test_everything_that_cannot_be_exported_is_reported_at_once(tmp_path: Path) -> None:
+    plan = Plan(
+        load_spec(
+            ROOT / "specs" / "best_of_n_debate.yaml",
+            ["models.offline.n=2", "models.offline.system_role=developer", "rollouts.per_datapoint=1"],
+        )
+    )
+    assert set(problems_of(plan, tmp_path / "games")) == {
+        "protocol.use", "models.offline.chat_format", "models.offline.system_role", "models.offline.n",
+    }  # fmt: skip
+    trees = load_plan("debate", "rollouts.num_responses_per_timestep=2")
+    assert "rollouts.num_responses_per_timestep" in problems_of(trees, tmp_path / "games")
+    people = load_plan("nip", "models.offline.provider=human")
+    assert "models.offline.provider" in problems_of(people, tmp_path / "games")
+
+
+def test_a_verifier_without_others_may_have_any_chat_format(tmp_path: Path) -> None:
+    plan = Plan(load_spec(ROOT / "specs" / "solo_verifier.yaml", ["dataset.limit=2"]))
+    assert write_package(plan, tmp_path / "games").games == 2
+
+
+def test_a_package_names_no_server_key_or_folder_of_the_spec(tmp_path: Path) -> None:
+    model = {
+        "provider": "openai", "model": "tiny", "base_url": "http://zq7-host:1/v1", "api_key_env": "ZQ7_KEY",
+        "headers": {"X-Team": "$ZQ7_TEAM"}, "temperature": 0.25,
+    }  # fmt: skip
+    write_package(Plan(load_spec(spec_file(tmp_path / "zq7-folder", models={"m": model}))), tmp_path / "games")
+    files = [path for path in (tmp_path / "games").rglob("*") if path.is_file()]
+    assert [path for path in files if "zq7" in path.read_text("utf-8").lower()] == []
+    assert '"temperature": 0.25' in (tmp_path / "games" / "games_core" / "game.json").read_text("utf-8")
+
+
+def test_rows_are_in_a_file_of_their_own_on_request(tmp_path: Path) -> None:
+    command = ["export-env", str(ROOT / "specs" / "nip.yaml"), ALTERNATING, "dataset.limit=3", "-q"]
+    assert main([*command, "-o", str(tmp_path / "with-rows")]) == 0
+    assert main([*command, "-o", str(tmp_path / "no_rows"), "--rows", str(tmp_path / "rows.jsonl")]) == 0
+    rows = (tmp_path / "rows.jsonl").read_bytes()
+    assert rows == (tmp_path / "with-rows" / "with_rows_core" / "rows.jsonl").read_bytes()
+    assert not list((tmp_path / "no_rows").rglob("rows.jsonl"))
+    assert main([*command, "-o", str(tmp_path / "again"), "--rows", str(tmp_path / "rows.jsonl")]) == 2
+    assert hashlib.sha256(rows).hexdigest() in (tmp_path / "no_rows" / "no_rows" / "__init__.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"), [("9lives", "small letters"), ("json", "another Python module"), ("full", "not an empty")]
+)
+def test_a_folder_that_cannot_be_used_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], folder: str, message: str
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    command = ["export-env", str(ROOT / "specs" / "nip.yaml"), ALTERNATING, "dataset.limit=1"]
+    assert main([*command, "-o", str(tmp_path / folder)]) == 2
+    assert message in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["full"]
