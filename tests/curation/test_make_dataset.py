@@ -235,7 +235,7 @@ def test_values_of_fuzzed_calls_are_compared_as_those_of_tests_and_copies_confir
     as_tuple = original.replace("[items[0], items[-1] / 3]", "(items[0], items[-1] / 3)")
     rounded = original.replace("/ 3", "* (1 / 3)")
     negative = original.replace("items[0],", "abs(items[0]),")  # no test has a negative number
-    rules = planted_rules(problem["question"], [as_tuple, rounded, negative], [])
+    rules = planted_rules(str(problem["question"]), [as_tuple, rounded, negative], [])
     with run_author(tmp_path, rules) as server:
         copies = {**problem, "solutions": [original, original + "\n", original.replace("items", "list_")]}
         write_problems(tmp_path / "problems.jsonl", copies)

@@ -76,8 +76,9 @@ def _rename_imports(text: str, package: str) -> str:
     """Return the source with `package` instead of nip-run's name in each statement that imports from nip-run."""
     lines = text.splitlines(keepends=True)
     for node in ast.walk(ast.parse(text)):
-        modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if not isinstance(node, (ast.Import, ast.ImportFrom)):
+            continue
+        modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
         if any(module.split(".")[0] == _NAME for module in modules):
             line = lines[node.lineno - 1]
             lines[node.lineno - 1] = line.replace(f" {_NAME}.", f" {package}.", 1)
