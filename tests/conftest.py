@@ -122,6 +122,9 @@ def _unchanged_process_state() -> Iterator[None]:
     """Fail the test that changes shared state, instead of a later test."""
     before = read_process_state()
     yield
+    processes = sys.modules.get("tests.support.processes")
+    if processes is not None:
+        processes.kill_started()
     assert describe_changes(before, read_process_state()) == []
 
 

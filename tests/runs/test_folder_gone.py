@@ -161,12 +161,13 @@ def test_a_run_that_pays_nothing_stops_too(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_the_command_that_goes_on_names_the_new_place(tmp_path: Path) -> None:
-    with run_chat_server(latency=0.02) as server:
+    with run_chat_server(held_after=AFTER) as server:
         spec_of(tmp_path, server)
         process = start_nip_run("spec.yaml", cwd=tmp_path)
         wait_until(lambda: server.requests >= AFTER or process.poll() is not None)
         (tmp_path / "results").rename(tmp_path / "else where")
         asked = server.requests
+        server.change(held_after=None)
         code, _, said = wait_for_exit(process)
         assert code == 1
         assert server.requests - asked <= BOUND

@@ -121,11 +121,13 @@ def test_a_killed_panel_goes_on_and_no_answer_is_paid_twice(tmp_path: Path) -> N
         path = panel_spec(tmp_path, server.base_url)
         whole = run_spec(path, tmp_path / "whole", "rollouts.concurrency=4")
         needed = server.requests
+        server.change(held_after=needed + 40)
         process = start_nip_run("spec.yaml", "rollouts.concurrency=4", "-q", cwd=tmp_path)
         wait_until(lambda: server.requests >= needed + 40 or process.poll() is not None)
         process.send_signal(signal.SIGKILL)
         code, _, _ = wait_for_exit(process)
         assert code == -signal.SIGKILL
+        server.change(held_after=None)
         kept = [record for record in journal_records(only_run(tmp_path / "results")) if record["kind"] == "call"]
         resumed = run_spec(path, tmp_path / "results", "rollouts.concurrency=4")
         asked = server.requests - needed

@@ -102,11 +102,13 @@ def test_a_killed_run_goes_on_and_asks_only_what_was_in_flight_again(tmp_path: P
         path = spec_file(tmp_path, server.base_url)
         whole = run_spec(path, tmp_path / "whole", "rollouts.concurrency=4")
         needed = server.requests
+        server.change(held_after=needed + moment)
         process = start_nip_run("spec.yaml", "rollouts.concurrency=4", "-q", cwd=tmp_path)
         wait_until(lambda: server.requests >= needed + moment or process.poll() is not None)
         process.send_signal(signal.SIGKILL)
         code, _, _ = wait_for_exit(process)
         assert code == -signal.SIGKILL
+        server.change(held_after=None)
         kept = len([r for r in journal_records(only_run(tmp_path / "results")) if r["kind"] == "call"])
         resumed = run_spec(path, tmp_path / "results", "rollouts.concurrency=4")
         asked = server.requests - needed

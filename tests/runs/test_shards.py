@@ -87,10 +87,12 @@ def test_a_part_that_is_killed_goes_on_and_its_lost_calls_are_counted(tmp_path: 
         )
         whole = run_spec(spec, tmp_path / "whole")
         needed = server.requests
+        server.change(held_after=needed + 6)
         process = start_nip_run_silently("spec.yaml", "--shard", "1/2", "-q", cwd=tmp_path)
         wait_for_requests(server, "requests", needed + 6, process)
         process.send_signal(signal.SIGKILL)
         process.wait()
+        server.change(held_after=None)
         run = only_run(tmp_path / "results")
         with pytest.raises(MergeError, match="2 problems"):
             merge(run.name, Results(tmp_path / "results"))

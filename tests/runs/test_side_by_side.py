@@ -158,12 +158,14 @@ def test_a_point_waits_for_the_one_that_it_is_compared_with(tmp_path: Path, name
 
 @pytest.mark.full
 def test_one_ctrl_c_stops_all_points_and_keeps_what_was_in_flight(tmp_path: Path) -> None:
-    with run_chat_server(latency=0.3) as server:
+    with run_chat_server(held_after=12) as server:
         spec_file(tmp_path, server.base_url, size=4, sweep=GRID, rollouts={"concurrency": 10})
         process = start_nip_run("spec.yaml", cwd=tmp_path)
-        wait_until(lambda: server.requests >= 12 or process.poll() is not None)
-        process.send_signal(signal.SIGINT)
+        wait_until(lambda: server.requests > 12 or process.poll() is not None)
+        said = interrupt(process)
+        server.change(held_after=None)
         code, _, err = wait_for_exit(process)
+        err = said + err
         assert code == 130, err
         found = calls(tmp_path / "results")
         assert server.requests == sum(found.values())

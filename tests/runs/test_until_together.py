@@ -15,7 +15,14 @@ from runner.rollouts.plan import Plan
 from runner.runs.finished.reconstruction import Reconstructor, saved_plan
 from runner.spec.loader import load_specs
 from runner.statistics.confidence_sequences import ConfidenceSequence
-from tests.support.processes import nip_run_here, start_nip_run, start_nip_run_silently, wait_for_exit, wait_until
+from tests.support.processes import (
+    interrupt,
+    nip_run_here,
+    start_nip_run,
+    start_nip_run_silently,
+    wait_for_exit,
+    wait_until,
+)
 from tests.support.runs import derived_files, journal_records, only_run, run_spec, table
 from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
@@ -59,13 +66,14 @@ def test_a_point_that_stops_leaves_the_others_playing(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_stops_every_point_and_they_go_on_to_the_same(tmp_path: Path) -> None:
-    with run_chat_server(latency=0.02) as server:
+    with run_chat_server(latency=0.02, held_after=60) as server:
         runs = swept(tmp_path, server.base_url)
-        process = start_nip_run("spec.yaml", "-q", cwd=tmp_path)
-        wait_until(lambda: server.requests >= 60 or process.poll() is not None)
-        process.send_signal(signal.SIGINT)
-        code, _, _ = wait_for_exit(process)
-        assert code == 130
+        process = start_nip_run("spec.yaml", cwd=tmp_path)
+        wait_until(lambda: server.requests > 60 or process.poll() is not None)
+        interrupt(process)
+        server.change(held_after=None)
+        code, _, err = wait_for_exit(process)
+        assert code == 130, err
         begun = [run for run in runs if (run / "manifest.json").is_file()]
         assert len(begun) > 1
         # On a busy machine, a point may have finished before the signal arrives.

@@ -86,10 +86,12 @@ def wait_for_requests(server: LoopbackServer, kind: str, count: int, process: su
 
 def start_nip_run(*arguments: str | Path, cwd: Path, **variables: str) -> subprocess.Popen[str]:
     """Start the command line in its own process; `wait_for_exit` returns its output."""
-    return subprocess.Popen(
+    process = subprocess.Popen(
         command(*arguments), cwd=cwd, env=environment(**variables), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
+    _started.append(process)
+    return process
 
 
 def read_stderr_until(process: subprocess.Popen[str], text: str) -> str:
@@ -123,10 +125,27 @@ def wait_for_exit(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 def start_nip_run_silently(*arguments: str | Path, cwd: Path) -> subprocess.Popen[bytes]:
     """Start the command line in its own process and discard its output."""
-    return subprocess.Popen(
+    process = subprocess.Popen(
         command(*arguments), cwd=cwd, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
+    _started.append(process)
+    return process
+
+
+_started: list[subprocess.Popen[Any]] = []
+"""The processes that `start_nip_run` and `start_nip_run_silently` have started during a test."""
+
+
+def kill_started() -> None:
+    """Kill what a failed test has left running; otherwise a later test fails when the garbage collector finds it."""
+    while _started:
+        process = _started.pop()
+        process.kill()
+        process.wait()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
 
 
 def wait_or_kill(process: subprocess.Popen[Any]) -> int | None:

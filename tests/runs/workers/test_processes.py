@@ -72,7 +72,7 @@ def test_workers_end_with_their_writer_and_the_next_one_goes_on(tmp_path: Path) 
         path = spec_file(tmp_path, server.base_url, size=20)
         whole = run_spec(path, tmp_path / "one")
         needed = server.requests
-        server.change(latency=0.5)
+        server.change(held_after=needed + 20)
         process = start_nip_run("spec.yaml", TWO, cwd=tmp_path)
         wait_for_calls(server, needed + 20, process)
         workers = find_workers(process.pid)
@@ -80,6 +80,7 @@ def test_workers_end_with_their_writer_and_the_next_one_goes_on(tmp_path: Path) 
         wait_for_exit(process)
         assert len(workers) == 2
         wait_until(lambda: not any(map(is_worker_running, workers)))
+        server.change(held_after=None)
         result = run_spec(path, tmp_path / "results", TWO)
         (lost,) = (record["charged"][2] for record in journal_records(result.path) if record["kind"] == "lost")
         assert server.requests - 2 * needed <= lost <= 8
@@ -88,14 +89,15 @@ def test_workers_end_with_their_writer_and_the_next_one_goes_on(tmp_path: Path) 
 
 @pytest.mark.full
 def test_ctrl_c_lets_calls_in_flight_come_in_and_the_run_goes_on_by_one_process(tmp_path: Path) -> None:
-    with run_chat_server(latency=0.3) as server:
+    with run_chat_server(held_after=0) as server:
         spec_file(tmp_path, server.base_url, size=20)
         process = start_nip_run("spec.yaml", TWO, cwd=tmp_path)
-        wait_for_calls(server, 10, process)
+        wait_for_calls(server, 8, process)
         workers = find_workers(process.pid)
         for pid in workers:  # as a batch system tells all processes of a job
             os.kill(pid, signal.SIGTERM)
-        process.send_signal(signal.SIGINT)
+        interrupt(process)
+        server.change(held_after=None)
         code, _, err = wait_for_exit(process)
         assert code == 130, err
         assert ANSWERS_ARE_SAVED in err

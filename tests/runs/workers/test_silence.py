@@ -24,7 +24,7 @@ from runner.runs.workers.messages import ALIVE_SECONDS
 from runner.runs.workers.writer_state import WorkerSlot, WriterState
 from tests.support import ray_cluster
 from tests.support.hang_guard import HANG_SECONDS
-from tests.support.processes import start_nip_run, wait_for_exit, wait_until
+from tests.support.processes import interrupt, start_nip_run, wait_for_exit, wait_until
 from tests.support.runs import derived_files, journal_records, only_run, run_spec
 from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
@@ -32,6 +32,8 @@ from tests.support.worker_processes import find_workers, is_worker_running, read
 
 TWO = "execution.processes=2"
 EVERY = 0.02
+CALLS_AT_ONCE = 8
+"""`rollouts.concurrency` of a spec. If the server holds so many calls, both workers are playing."""
 
 _SAYS = """
 import socket, sys, time
@@ -167,11 +169,12 @@ def test_a_run_goes_on_without_a_worker_that_hangs(tmp_path: Path) -> None:
         path = spec_file(tmp_path, server.base_url, size=20)
         whole = run_spec(path, tmp_path / "one")
         needed = server.requests
-        server.change(latency=0.2)
+        server.change(held_after=needed)
         process = start_nip_run("spec.yaml", TWO, cwd=tmp_path)
-        wait_until(lambda: server.requests >= needed + 10 or process.poll() is not None)
+        wait_until(lambda: server.requests >= needed + CALLS_AT_ONCE or process.poll() is not None)
         hung, other = find_workers(process.pid)
         os.kill(hung, signal.SIGSTOP)
+        server.change(held_after=None)
         code, _, err = wait_for_exit(process)
         assert code == 0, err
         assert "a worker process sent nothing for 60 s and was killed" in err
@@ -192,11 +195,12 @@ def test_a_run_on_ray_goes_on_without_an_actor_that_hangs(tmp_path: Path) -> Non
         path = spec_file(tmp_path, server.base_url, size=20)
         whole = run_spec(path, tmp_path / "one")
         needed = server.requests
-        server.change(latency=0.2)
+        server.change(held_after=needed)
         process = start_nip_run("spec.yaml", "execution.engine=ray", "execution.workers=2", cwd=tmp_path)
-        wait_until(lambda: server.requests >= needed + 10 or process.poll() is not None)
+        wait_until(lambda: server.requests >= needed + CALLS_AT_ONCE or process.poll() is not None)
         hung, _ = ray_cluster.find_actors()
         os.kill(hung, signal.SIGSTOP)
+        server.change(held_after=None)
         code, _, err = wait_for_exit(process)
         assert code == 0, err
         assert re.search(r"sent nothing for 60 s and was killed: \d+ calls? w", err)
@@ -208,13 +212,14 @@ def test_a_run_on_ray_goes_on_without_an_actor_that_hangs(tmp_path: Path) -> Non
 
 @pytest.mark.full
 def test_the_first_ctrl_c_ends_a_run_whose_worker_hangs(tmp_path: Path) -> None:
-    with run_chat_server(latency=0.2) as server:
+    with run_chat_server(held_after=0) as server:
         path = spec_file(tmp_path, server.base_url, size=40)
         process = start_nip_run("spec.yaml", TWO, cwd=tmp_path)
-        wait_until(lambda: server.requests >= 10 or process.poll() is not None)
+        wait_until(lambda: server.requests >= CALLS_AT_ONCE or process.poll() is not None)
         workers = find_workers(process.pid)
         os.kill(workers[0], signal.SIGSTOP)
-        process.send_signal(signal.SIGINT)
+        interrupt(process)
+        server.change(held_after=None)
         code, _, err = wait_for_exit(process)
         assert code == 130, err
         assert f"sent nothing for {SILENT_CHECKS_WHEN_STOPPING * ALIVE_SECONDS:.0f} s" in err
