@@ -144,6 +144,8 @@ HOMES = {
         "runner.exports.inspect_log",
         "runner.exports.mlflow.limits",
         "runner.exports.mlflow.sender",
+        "runner.exports.verifiers_env.package",
+        "runner.exports.verifiers_env.packaged_game",
         "runner.exports.scout",
         "runner.exports.scout_results",
         "runner.exports.scout_scans",

@@ -19,7 +19,7 @@ from runner.base.storage.atomic_files import atomic_write
 from runner.base.storage.safe_files import make_folders
 from runner.curation.generation.coding_problems import CodingProblem
 from runner.curation.generation.recipe import Recipe, Task
-from runner.curation.generation.screening import ModelAnswer, VerifiedProblem
+from runner.curation.generation.screening import GeneratedAnswer, VerifiedProblem
 from runner.documents.dataclass_schema import changed_keys, to_plain
 from runner.documents.yaml_writer import dump
 from runner.game.prompts.sandbox import SandboxedTemplate
@@ -82,13 +82,13 @@ def _in_recipe(problem: Problem, recipe: Recipe) -> Problem:
     return replace(problem, place=Place(str(recipe.path)), key=key, message=message)
 
 
-def read_answers(run: RunFolder) -> dict[tuple[str, Task], list[ModelAnswer]]:
+def read_answers(run: RunFolder) -> dict[tuple[str, Task], list[GeneratedAnswer]]:
     """Return the answers of a finished run about each problem and task, in order.
 
     Raises:
         RunError: the records of the run cannot be read.
     """
-    answers: dict[tuple[str, Task], list[ModelAnswer]] = {}
+    answers: dict[tuple[str, Task], list[GeneratedAnswer]] = {}
     with closing(Reconstructor(run, played_plan(run, trusts_manifest=True))) as reconstructor:
         for rollout in reconstructor.rollouts():
             columns = rollout.job.datapoint.columns
@@ -97,7 +97,7 @@ def read_answers(run: RunFolder) -> dict[tuple[str, Task], list[ModelAnswer]]:
             price = reconstructor.details(rollout).prices[AUTHOR]
             cost = None if price is None else sum(price.cost_of(call.usage) for call in rollout.calls)
             key: tuple[str, Task] = (str(columns["problem"]), columns["task"])
-            answers.setdefault(key, []).append(ModelAnswer(None if is_lost else raw, cost))
+            answers.setdefault(key, []).append(GeneratedAnswer(None if is_lost else raw, cost))
     return answers
 
 

@@ -82,7 +82,7 @@ class VerifiedProblem:
         return self.solutions[0].strip("\n") + "\n" if self.solutions else ""
 
 
-class ModelAnswer(NamedTuple):
+class GeneratedAnswer(NamedTuple):
     """An answer of the model; None for a call without an answer."""
 
     text: str | None
@@ -149,7 +149,7 @@ def verify_problems(
 
 def screen_programs(
     problems: Sequence[VerifiedProblem],
-    answers: Mapping[tuple[str, Task], Sequence[ModelAnswer]],
+    answers: Mapping[tuple[str, Task], Sequence[GeneratedAnswer]],
     log: VerdictLog,
     file: RecipeFile,
 ) -> list[ScreenedProblem]:
@@ -162,7 +162,7 @@ def screen_programs(
 
 
 def _read_answers(
-    verified: VerifiedProblem, answers: Mapping[tuple[str, Task], Sequence[ModelAnswer]], file: RecipeFile
+    verified: VerifiedProblem, answers: Mapping[tuple[str, Task], Sequence[GeneratedAnswer]], file: RecipeFile
 ) -> Iterator[Candidate]:
     """Yield a candidate for each answer, rejected if its program is none, or too similar to another one."""
     original = None if file.make == "proposals" else describe_program(verified.original)

@@ -33,7 +33,7 @@ def collect_sources(package: str) -> Mapping[Path, str]:
         new = {name for node in _find_imports(ast.parse(text)) for name in _imported_modules(node)} - visited
         visited |= new
         names += sorted(new)
-    packages = {parent for path in sources for parent in path.parents if parent != Path()}
+    packages = {Path(*path.parts[:depth]) for path in sources for depth in range(1, len(path.parts))}
     return dict(sorted({**{folder / "__init__.py": "" for folder in packages}, **sources}.items()))
 
 

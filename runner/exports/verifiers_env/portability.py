@@ -68,7 +68,7 @@ def _model_problems(spec: Spec) -> Iterator[tuple[str, str]]:
         settings, key = spec.experiment.models[group], f"models.{group}"
         if settings.provider in _PROVIDERS:
             yield f"{key}.provider", _PROVIDERS[settings.provider]
-        has_names = settings.resolved_chat_format == "openai" and settings.send_name
+        has_names = settings.resolved_chat_format != "alternating" and settings.send_name
         if has_names and (hearers := [name for name in agents if _hears_names(spec.protocol, name)]):
             message = f"the chats of {comma_join(hearers)} have the field `name` for senders, which training would lose"
             yield f"{key}.chat_format", f"{message}; set {key}.chat_format=alternating"
