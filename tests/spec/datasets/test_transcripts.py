@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import tracemalloc
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -227,6 +230,24 @@ def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
         archive.writestr("header.json", json.dumps(HEADER))
         archive.writestr("samples/1_epoch_1.json", b" " * 2_000_000)
     assert "raise dataset.limits.bytes" in read_error(tmp_path / "bomb.eval", limits=DatasetLimits(bytes=1_000_000))
+
+
+def test_a_member_that_is_longer_than_the_archive_says_is_not_unpacked(tmp_path: Path) -> None:
+    content, size = b" " * 50_000_000, 100
+    for method, extra in itertools.product((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED), (0, 1)):
+        log = tmp_path / f"liar-{method}-{extra}.eval"
+        with zipfile.ZipFile(log, "w", method) as archive:
+            archive.writestr("header.json", json.dumps(HEADER))
+            archive.writestr("samples/1_epoch_1.json", content)
+            info = archive.getinfo("samples/1_epoch_1.json")
+            info.file_size, info.CRC = size, zlib.crc32(content[: size + extra])
+        tracemalloc.start()
+        assert "samples/1_epoch_1.json is damaged: " in read_error(log)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+        tracemalloc.stop()
+    with zipfile.ZipFile(tmp_path / "bz.eval", "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("header.json", json.dumps(HEADER))
+    assert "header.json is compressed with an unknown method (12)" in read_error(tmp_path / "bz.eval")
 
 
 def test_settings_that_leave_no_rows_are_named_with_the_alternatives(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
-from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from runner.base.storage.duckdb_connections import borrow_connection, duckdb_pattern
 from runner.base.storage.safe_files import create, open_to_read
@@ -69,15 +69,27 @@ class EvalFile:
         info = self.members[name]
         if info.flag_bits & _ENCRYPTED:
             raise InvalidTranscript(f"{shorten(name)} is encrypted; write the log without a password")
+        if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED, _ZIP_ZSTANDARD):
+            raise InvalidTranscript(
+                f"{shorten(name)} is compressed with an unknown method ({info.compress_type}); pack the log with deflate"
+            )
         try:
-            if info.compress_type != _ZIP_ZSTANDARD:
-                with self._archive.open(info) as member:
-                    return member.read()
-            return self._read_zstandard(info)
+            read = self._read_zstandard if info.compress_type == _ZIP_ZSTANDARD else self._read_bounded
+            content = read(info)
+            if len(content) > info.file_size:
+                raise BadZipFile("it is larger than the archive says")
+            return content
         except NotImplementedError as error:
-            raise InvalidTranscript(f"{shorten(name)} is compressed with an unknown method: {error}") from error
+            raise InvalidTranscript(f"{shorten(name)} cannot be unpacked: {error}; pack the log again") from error
         except (BadZipFile, EOFError, OSError, zlib.error, ValueError) as error:
             raise InvalidTranscript(f"{shorten(name)} is damaged: {error}; copy the log again") from error
+
+    def _read_bounded(self, info: ZipInfo) -> bytes:
+        """Return the content of a member, but at most one byte more than the size in the central directory."""
+        bounded = copy.copy(info)
+        bounded.file_size += 1  # otherwise `zipfile` would hide that the content is longer
+        with self._archive.open(bounded) as member:
+            return member.read(bounded.file_size)
 
     def _read_zstandard(self, info: ZipInfo) -> bytes:
         """Return the content of a member that is compressed with Zstandard, which Python has only since 3.14."""
