@@ -120,6 +120,22 @@ def test_a_tool_call_sees_only_the_messages_before_it_and_groups_by_sample(tmp_p
     assert (columns["transcript"], columns["message"], columns["message_id"]) == ("[1] user\nClean up.", "I do.", "m2")
 
 
+def test_a_call_gets_its_own_result_if_ids_repeat(tmp_path: Path) -> None:
+    # each letter calls a tool of this name with the same id; each digit is a result
+    cases = {"a1b2": "1 2", "ab1": "None 1", "ab12": "1 2", "a1b": "1 None", "1a2b34": "2 3", "(ab)12": "1 2"}
+    for script, expected in cases.items():
+        chat: list[dict[str, Any]] = []
+        for part in script.replace("(ab)", "&"):
+            calls = [{"id": "c", "function": name, "arguments": {}} for name in ("ab" if part == "&" else part)]
+            result = {"role": "tool", "tool_call_id": "c", "content": part}
+            chat.append(result if part.isdigit() else {"role": "assistant", "content": "", "tool_calls": calls})
+        log = write_log(tmp_path, sample(messages=chat))
+        points = read(log, unit="tool_call").datapoints
+        assert " ".join(str(point.columns["result"]) for point in points) == expected, script
+    rows = read(write_log(tmp_path, sample(messages=chat)), unit="message").datapoints
+    assert [row.columns["tool"] for row in rows] == [None, "a", "b"]
+
+
 def test_messages_can_be_filtered_and_reasoning_left_out(tmp_path: Path) -> None:
     log = write_log(tmp_path, sample())
     dataset = read(log, unit="message", filter="role = 'assistant'")

@@ -155,12 +155,41 @@ def parse_messages(values: Any) -> tuple[TranscriptMessage, ...]:
     return name_tools(messages)
 
 
+def match_results(messages: Sequence[TranscriptMessage]) -> dict[tuple[int, int], int]:
+    """Return the index of the result of each tool call, by the indexes of its message and of the call in it.
+
+    Some tools repeat the ids of calls. Then the results after calls with the same id answer the last of these calls, in
+    their order. A call without a result before the next call with its id has none.
+    """
+    matches: dict[tuple[int, int], int] = {}
+    calls: dict[str, list[tuple[int, int]]] = {}
+    results: dict[str, list[int]] = {}
+
+    def close(id_: str) -> None:
+        called, answered = calls.pop(id_, []), results.pop(id_, [])
+        matches.update(zip(called[-len(answered) :] if answered else (), answered, strict=False))
+
+    for index, message in enumerate(messages):
+        if message.answers in calls:
+            results.setdefault(message.answers, []).append(index)
+        for position, call in enumerate(message.tool_calls):
+            if call.id in results:
+                close(call.id)
+            calls.setdefault(call.id, []).append((index, position))
+    for id_ in list(calls):
+        close(id_)
+    return matches
+
+
 def name_tools(messages: Sequence[TranscriptMessage]) -> tuple[TranscriptMessage, ...]:
     """Return the messages, with the tool's name in results that have only the id of the tool call."""
-    tools = {call.id: call.tool for message in messages for call in message.tool_calls}
+    tools = {
+        result: messages[index].tool_calls[position].tool
+        for (index, position), result in match_results(messages).items()
+    }
     return tuple(
-        replace(message, name=tools[message.answers]) if not message.name and message.answers in tools else message
-        for message in messages
+        replace(message, name=tools[index]) if not message.name and index in tools else message
+        for index, message in enumerate(messages)
     )
 
 
