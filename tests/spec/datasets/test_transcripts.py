@@ -153,8 +153,10 @@ def test_attachments_are_resolved_and_their_size_is_limited(tmp_path: Path) -> N
     assert columns["input"] == "long " * 50
     assert columns["transcript"].count("long") == 150
     assert "dataset.limits.bytes" in read_error(log, limits=DatasetLimits(bytes=900))
-    lost = write_log(tmp_path, sample(messages=chat), name="lost.eval")
-    assert "samples/0_epoch_1.json: the sample has no attachment 'attachment://a1'" in read_error(lost)
+    older = [{"role": "user", "content": text} for text in ("tc://a1", "attachment://see the docs", "tc://b")]
+    log = write_log(tmp_path, sample(messages=older, transcript={"events": [], "content": {"a1": "found"}}))
+    transcript = read(log).datapoints[0].columns["transcript"]
+    assert transcript.split("\n")[1::3] == ["found", "attachment://see the docs", "tc://b"]
 
 
 def test_other_formats_give_rows_too(tmp_path: Path) -> None:
