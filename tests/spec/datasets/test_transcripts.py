@@ -188,6 +188,37 @@ def test_other_formats_give_rows_too(tmp_path: Path) -> None:
     assert scout.columns["metadata_team"] == "red"
 
 
+def test_old_function_calls_and_custom_tools_of_openai_are_read(tmp_path: Path) -> None:
+    chat = [
+        {"role": "assistant", "content": None, "function_call": {"name": "sh", "arguments": "ls"}},
+        {"role": "function", "name": "sh", "content": "a.txt"},
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": "1", "type": "custom", "custom": {"name": "sql", "input": "SELECT 1"}}],
+        },
+        {"role": "tool", "tool_call_id": "1", "content": "one row"},
+    ]
+    path = tmp_path / "chat.jsonl"
+    path.write_text(jsonl({"messages": chat}))
+    rows = [point.columns for point in read(path, unit="tool_call").datapoints]
+    assert [(row["tool"], row["arguments"], row["result"]) for row in rows] == [
+        ("sh", "ls", "a.txt"), ("sql", "SELECT 1", "one row"),
+    ]  # fmt: skip
+    assert "[2] tool sh\na.txt" in rows[1]["transcript"]
+    for call in ({"function_call": {}}, {"tool_calls": [{"custom": {}}]}, {"tool_calls": ["sh"]}):
+        path.write_text(jsonl({"messages": [{"role": "assistant", **call}]}))
+        assert "line 1: message 1 cannot be read: a tool call " in read_error(path)
+
+
+def test_blank_lines_count_in_the_numbers_of_lines(tmp_path: Path) -> None:
+    path = tmp_path / "chat.jsonl"
+    path.write_text("\n\n" + jsonl({"messages": CHAT}))
+    assert datapoint_ids(read(path)) == ["line-3"]
+    for first in ("[1]", "null"):
+        path.write_text(f"\n\n{first}\n")
+        assert read_error(path).startswith("line 3: it has no list of messages")
+
+
 def test_a_folder_of_logs_gives_the_rows_of_all_with_the_name_of_the_file_in_ids(tmp_path: Path) -> None:
     write_log(tmp_path, sample(), name="a.eval")
     write_log(tmp_path, sample(), name="b.json")
