@@ -205,6 +205,7 @@ def test_old_function_calls_and_custom_tools_of_openai_are_read(tmp_path: Path) 
         ("sh", "ls", "a.txt"), ("sql", "SELECT 1", "one row"),
     ]  # fmt: skip
     assert "[2] tool sh\na.txt" in rows[1]["transcript"]
+    call: dict[str, Any]
     for call in ({"function_call": {}}, {"tool_calls": [{"custom": {}}]}, {"tool_calls": ["sh"]}):
         path.write_text(jsonl({"messages": [{"role": "assistant", **call}]}))
         assert "line 1: message 1 cannot be read: a tool call " in read_error(path)
@@ -217,6 +218,35 @@ def test_blank_lines_count_in_the_numbers_of_lines(tmp_path: Path) -> None:
     for first in ("[1]", "null"):
         path.write_text(f"\n\n{first}\n")
         assert read_error(path).startswith("line 3: it has no list of messages")
+
+
+def test_a_game_of_an_own_run_without_a_verdict_has_no_label(tmp_path: Path) -> None:
+    (tmp_path / "inputs").mkdir()
+    (tmp_path / "inputs" / "dataset.jsonl").write_text(jsonl({"id": "p", "question": "q"}))
+    (tmp_path / "manifest.json").write_text("{}")
+    outcomes = (
+        ("decided", 1, 1),
+        ("decided", 0, 0),
+        ("no_decision", 2, 0),
+        ("refused", 2, 0),
+        ("transport_failed", 2, 0),
+    )
+    rows = " UNION ALL ".join(
+        f"SELECT '{outcome}{correct}' AS rollout_id, 'p' AS datapoint_id, 1 AS repeat, 1 AS y, {decision} AS decision, "
+        f"{correct} AS correct, '{outcome}' AS outcome, NULL::DOUBLE AS confidence_stated"
+        for outcome, decision, correct in outcomes
+    )
+    write_parquet(tmp_path, rows, "rollouts.parquet")
+    message = "SELECT 'decided1' AS rollout_id, 'v' AS agent, 'c' AS channel, 'text' AS content"
+    write_parquet(tmp_path, message, "messages.parquet")
+    dataset = read(tmp_path, label="correct")
+    assert {point.id: point.label for point in dataset.datapoints} == {"decided1": 1, "decided0": 0}
+    (note,) = dataset.notes
+    assert (
+        "1 sample that failed: transport_failed0; 2 samples without a usable 'correct': no_decision0, refused0" in note
+    )
+    scores = {point.id: point.columns["score_correct"] for point in read(tmp_path).datapoints}
+    assert (scores["decided0"], scores["refused0"]) == (0, None)
 
 
 def test_a_folder_of_logs_gives_the_rows_of_all_with_the_name_of_the_file_in_ids(tmp_path: Path) -> None:
@@ -296,7 +326,7 @@ def test_a_member_that_is_longer_than_the_archive_says_is_not_unpacked(tmp_path:
         tracemalloc.stop()
     with zipfile.ZipFile(tmp_path / "bz.eval", "w", zipfile.ZIP_BZIP2) as archive:
         archive.writestr("header.json", json.dumps(HEADER))
-    assert "header.json is compressed with an unknown method (12)" in read_error(tmp_path / "bz.eval")
+    assert "header.json is compressed with unknown method 12" in read_error(tmp_path / "bz.eval")
 
 
 def test_settings_that_leave_no_rows_are_named_with_the_alternatives(tmp_path: Path) -> None:

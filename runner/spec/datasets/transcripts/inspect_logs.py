@@ -72,18 +72,20 @@ class EvalFile:
             raise InvalidTranscript(f"{shorten(name)} is encrypted; write the log without a password")
         if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED, _ZIP_ZSTANDARD):
             raise InvalidTranscript(
-                f"{shorten(name)} is compressed with an unknown method ({info.compress_type}); pack the log with deflate"
+                f"{shorten(name)} is compressed with unknown method {info.compress_type}; pack the log with deflate"
             )
         try:
             read = self._read_zstandard if info.compress_type == _ZIP_ZSTANDARD else self._read_bounded
             content = read(info)
-            if len(content) > info.file_size:
-                raise BadZipFile("it is larger than the archive says")
-            return content
         except NotImplementedError as error:
             raise InvalidTranscript(f"{shorten(name)} cannot be unpacked: {error}; pack the log again") from error
         except (BadZipFile, EOFError, OSError, zlib.error, ValueError) as error:
             raise InvalidTranscript(f"{shorten(name)} is damaged: {error}; copy the log again") from error
+        if len(content) > info.file_size:
+            raise InvalidTranscript(
+                f"{shorten(name)} is damaged: it is larger than the archive says; copy the log again"
+            )
+        return content
 
     def _read_bounded(self, info: ZipInfo) -> bytes:
         """Return the content of a member, but at most one byte more than the size in the central directory."""
