@@ -7,7 +7,7 @@ metadata has the verdict on each unit.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -28,6 +28,8 @@ from runner.spec.datasets.transcripts.source import hash_transcripts, transcript
 
 NAME = "inspect-scores"
 _SUFFIXES = (".eval", ".json")
+VerdictsBySample = Mapping[tuple[str, int], SampleVerdicts]
+"""The verdicts on the samples of a log, by the sample's id and epoch."""
 
 
 def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExport:
@@ -40,14 +42,11 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     check_transcripts(source)
     logs = _find_logs(source, options.log, target)
     export = WrittenExport(not_carried=["prompts, messages and votes of the judges (--format inspect has them)"])
-    verdicts: dict[str, dict[tuple[str, int], SampleVerdicts]] = {}
-    for verdict in read_verdicts(source, export):
-        of_file = verdicts.setdefault(verdict.file, {})
-        of_file.setdefault((verdict.sample, verdict.epoch or 1), SampleVerdicts()).verdicts.append(verdict)
+    by_log = match_logs(logs, _verdicts_by_file(source, export), source.folder.run_id)
     make_folders(target)
     limits = Meter(limits_for_saved_run(source.plan.spec.experiment.dataset.limits))
     for log in logs:
-        scored = ScoredLog(source, verdicts.get(log.name, {}))
+        scored = ScoredLog(source, by_log.get(log, {}))
         try:
             (scored.copy_eval if log.suffix.lower() == ".eval" else scored.copy_json)(log, target / log.name, limits)
         except (
@@ -87,10 +86,42 @@ def _find_logs(source: RunSource, path: Path | None, target: Path) -> tuple[Path
     return files
 
 
+def _verdicts_by_file(source: RunSource, export: WrittenExport) -> dict[str, VerdictsBySample]:
+    verdicts: dict[str, dict[tuple[str, int], SampleVerdicts]] = {}
+    for verdict in read_verdicts(source, export):
+        of_file = verdicts.setdefault(verdict.file, {})
+        of_file.setdefault((verdict.sample, verdict.epoch or 1), SampleVerdicts()).verdicts.append(verdict)
+    return {**verdicts}
+
+
+def match_logs(
+    logs: Sequence[Path], verdicts: Mapping[str, VerdictsBySample], run_id: str
+) -> dict[Path, VerdictsBySample]:
+    """Return the verdicts on each log. The hash of the logs is that of the run, so that only their names may differ.
+
+    The hash depends on the order of the names. So the files of the run and the logs correspond in this order.
+
+    Raises:
+        UsageError: there is no verdict, or the names leave open which log a verdict is about.
+    """
+    if not verdicts:
+        raise UsageError(
+            f"{run_id} has no verdict of accept or reject, so the copy would have no score; nothing written"
+        )
+    if len(verdicts) == len(logs):
+        return {log: verdicts[file] for log, file in zip(logs, sorted(verdicts), strict=True)}
+    by_name = {log.name: log for log in logs}
+    if unknown := verdicts.keys() - by_name.keys():
+        raise UsageError(
+            f"--log has no file {min(unknown)}, which {run_id} judged; give the logs the names that they had in the run"
+        )
+    return {by_name[file]: of_file for file, of_file in verdicts.items()}
+
+
 class ScoredLog:
     """A copy of a log with the scores of a run."""
 
-    def __init__(self, source: RunSource, verdicts: Mapping[tuple[str, int], SampleVerdicts]) -> None:
+    def __init__(self, source: RunSource, verdicts: VerdictsBySample) -> None:
         self._run_id, self._manifest, self._verdicts = source.folder.run_id, source.manifest, verdicts
         self.values: dict[str, dict[str, list[float]]] = {}
         """The values of each score in all epochs, by its name and the sample's id."""
@@ -139,6 +170,7 @@ class ScoredLog:
             self.unscored += not is_summary
             return sample
         scores = verdicts.scores(self._run_id)
+        self._check_names(scores, sample.get("scores") or {})
         if is_summary:  # Inspect's summaries have only short metadata
             scores = {name: {"value": score["value"]} for name, score in scores.items()}
         else:
@@ -147,12 +179,30 @@ class ScoredLog:
         sample["scores"] = {**(sample.get("scores") or {}), **scores}
         return sample
 
+    def _check_names(self, new: Iterable[str], old: Iterable[str]) -> None:
+        """Check that the scores of the run replace no score of the log.
+
+        Raises:
+            UsageError: a score of the log has the same name.
+        """
+        if taken := {*new} & {*old}:
+            raise UsageError(
+                f"the log already has a score {min(taken)!r}, which the verdicts of {self._run_id} would replace; play the "
+                "run again with another --run-id, or export with --format scout-results"
+            )
+
     def _add_results(self, header: dict[str, Any]) -> dict[str, Any]:
         """Return the header with the mean of each score. Call this method after all samples.
 
         As in Inspect, the number of samples and the mean are those of the means over epochs.
+
+        Raises:
+            UsageError: the run has verdicts on the log, but not on its samples, or the log has a score of the same name.
         """
+        if self._verdicts and not self.values:
+            raise UsageError(f"no sample of the log has a verdict of {self._run_id}; name the log that the run judged")
         results = header.get("results") or {"total_samples": 0, "completed_samples": 0}
+        self._check_names(self.values, [str(score.get("name")) for score in results.get("scores") or ()])
         params = {"run": self._run_id, "identity": self._manifest.identity, "protocol": self._manifest.protocol}
         new_scores = [
             {

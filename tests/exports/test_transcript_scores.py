@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from runner.base.errors import UsageError
 from runner.cli.main import main
+from runner.exports.inspect_scores import match_logs
 from runner.runs.finished.result import FinishedRun
 from tests.support.files import parquet_rows
 from tests.support.paths import ROOT
@@ -29,12 +31,14 @@ agents: {{verifier: {{model: judge}}}}
 TEMPLATE = "{{ transcript }}\n\n{{ accept }}\n{{ reject }}\n"
 
 
-def judge(folder: Path, log: Path, unit: str = "sample", label: str = "match") -> FinishedRun:
-    (folder / "prompts").mkdir(exist_ok=True)
+def judge(
+    folder: Path, log: Path, unit: str = "sample", label: str = "match", run_id: str | None = None
+) -> FinishedRun:
+    (folder / "prompts").mkdir(parents=True, exist_ok=True)
     (folder / "prompts" / "verifier.jinja").write_text(TEMPLATE)
     spec = folder / "spec.yaml"
     spec.write_text(SPEC.format(path=log, unit=unit, label=label))
-    return run_spec(spec, folder / "results")
+    return run_spec(spec, folder / "results", run_id=run_id)
 
 
 def export(result: FinishedRun, target: Path, name: str, *words: str) -> int:
@@ -122,6 +126,46 @@ def test_another_log_the_folder_of_the_log_and_other_runs_are_refused(
     table = run_spec(ROOT / "specs" / "solo_verifier.yaml", tmp_path / "results", "dataset.limit=2")
     assert export(table, tmp_path / "out", "inspect-scores", "--log", str(log)) == 2
     assert "did not judge transcripts" in capsys.readouterr().err
+
+
+def scored_samples(result: FinishedRun, log: Path) -> set[str]:
+    samples = read_log(log)["samples"].items()
+    return {id_ for id_, sample in samples if result.run_id in (sample.get("scores") or ())}
+
+
+def test_renamed_logs_get_the_scores_of_the_logs_that_the_run_judged(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    for name in ("a.json", "b.json"):
+        content = json.loads((LOGS / "chores.json").read_text())
+        content["samples"] = [{**each, "id": f"{name[0]}-{each['id']}"} for each in content["samples"]]
+        (logs / name).write_text(json.dumps(content))
+    one, both = judge(tmp_path, logs / "a.json"), judge(tmp_path, logs)
+    (logs / "b.json").rename(logs / "c.json")
+    (logs / "a.json").rename(logs / "b.json")
+    assert export(one, tmp_path / "one", "inspect-scores", "--log", str(logs / "b.json")) == 0
+    assert scored_samples(one, tmp_path / "one" / "b.json") == verdicts(one).keys()
+    assert export(both, tmp_path / "both", "inspect-scores", "--log", str(logs)) == 0
+    for name, id_ in (("b.json", "a"), ("c.json", "b")):
+        expected = {each.partition("/")[2] for each in verdicts(both) if each.startswith(f"{id_}/")}
+        assert scored_samples(both, tmp_path / "both" / name) == expected != set()
+
+
+def test_logs_without_a_verdict_or_with_unclear_names_are_refused() -> None:
+    logs = [Path("a.json"), Path("b.json")]
+    with pytest.raises(UsageError, match="r has no verdict of accept or reject"):
+        match_logs(logs, {}, "r")
+    with pytest.raises(UsageError, match=r"has no file c\.json, which r judged"):
+        match_logs(logs, {"c.json": {}}, "r")
+    assert match_logs(logs, {"b.json": {}}, "r") == {logs[1]: {}}
+
+
+def test_a_score_of_the_log_is_never_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("chores.eval", "chores.json"):
+        result = judge(tmp_path / name, LOGS / name, run_id="match")
+        assert export(result, tmp_path / "out", "inspect-scores", "--log", str(LOGS / name)) == 2
+        assert "the log already has a score 'match'" in capsys.readouterr().err
+        assert not (tmp_path / "out" / name).exists()
 
 
 def test_a_run_on_transcripts_resumes_from_its_folder_without_the_log(tmp_path: Path) -> None:

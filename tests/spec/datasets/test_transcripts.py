@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import tracemalloc
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -117,6 +120,22 @@ def test_a_tool_call_sees_only_the_messages_before_it_and_groups_by_sample(tmp_p
     assert (columns["transcript"], columns["message"], columns["message_id"]) == ("[1] user\nClean up.", "I do.", "m2")
 
 
+def test_a_call_gets_its_own_result_if_ids_repeat(tmp_path: Path) -> None:
+    # each letter calls a tool of this name with the same id; each digit is a result
+    cases = {"a1b2": "1 2", "ab1": "None 1", "ab12": "1 2", "a1b": "1 None", "1a2b34": "2 3", "(ab)12": "1 2"}
+    for script, expected in cases.items():
+        chat: list[dict[str, Any]] = []
+        for part in script.replace("(ab)", "&"):
+            calls = [{"id": "c", "function": name, "arguments": {}} for name in ("ab" if part == "&" else part)]
+            result = {"role": "tool", "tool_call_id": "c", "content": part}
+            chat.append(result if part.isdigit() else {"role": "assistant", "content": "", "tool_calls": calls})
+        log = write_log(tmp_path, sample(messages=chat))
+        points = read(log, unit="tool_call").datapoints
+        assert " ".join(str(point.columns["result"]) for point in points) == expected, script
+    rows = read(write_log(tmp_path, sample(messages=chat)), unit="message").datapoints
+    assert [row.columns["tool"] for row in rows] == [None, "a", "b"]
+
+
 def test_messages_can_be_filtered_and_reasoning_left_out(tmp_path: Path) -> None:
     log = write_log(tmp_path, sample())
     dataset = read(log, unit="message", filter="role = 'assistant'")
@@ -134,8 +153,10 @@ def test_attachments_are_resolved_and_their_size_is_limited(tmp_path: Path) -> N
     assert columns["input"] == "long " * 50
     assert columns["transcript"].count("long") == 150
     assert "dataset.limits.bytes" in read_error(log, limits=DatasetLimits(bytes=900))
-    lost = write_log(tmp_path, sample(messages=chat), name="lost.eval")
-    assert "samples/0_epoch_1.json: the sample has no attachment 'attachment://a1'" in read_error(lost)
+    older = [{"role": "user", "content": text} for text in ("tc://a1", "attachment://see the docs", "tc://b")]
+    log = write_log(tmp_path, sample(messages=older, transcript={"events": [], "content": {"a1": "found"}}))
+    transcript = read(log).datapoints[0].columns["transcript"]
+    assert transcript.split("\n")[1::3] == ["found", "attachment://see the docs", "tc://b"]
 
 
 def test_other_formats_give_rows_too(tmp_path: Path) -> None:
@@ -165,6 +186,67 @@ def test_other_formats_give_rows_too(tmp_path: Path) -> None:
     (scout,) = read(tmp_path / "d.parquet", label="match").datapoints
     assert (scout.id, scout.group, scout.label, scout.columns["epoch"]) == ("t1", "q", 1, 2)
     assert scout.columns["metadata_team"] == "red"
+
+
+def test_old_function_calls_and_custom_tools_of_openai_are_read(tmp_path: Path) -> None:
+    chat = [
+        {"role": "assistant", "content": None, "function_call": {"name": "sh", "arguments": "ls"}},
+        {"role": "function", "name": "sh", "content": "a.txt"},
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": "1", "type": "custom", "custom": {"name": "sql", "input": "SELECT 1"}}],
+        },
+        {"role": "tool", "tool_call_id": "1", "content": "one row"},
+    ]
+    path = tmp_path / "chat.jsonl"
+    path.write_text(jsonl({"messages": chat}))
+    rows = [point.columns for point in read(path, unit="tool_call").datapoints]
+    assert [(row["tool"], row["arguments"], row["result"]) for row in rows] == [
+        ("sh", "ls", "a.txt"), ("sql", "SELECT 1", "one row"),
+    ]  # fmt: skip
+    assert "[2] tool sh\na.txt" in rows[1]["transcript"]
+    call: dict[str, Any]
+    for call in ({"function_call": {}}, {"tool_calls": [{"custom": {}}]}, {"tool_calls": ["sh"]}):
+        path.write_text(jsonl({"messages": [{"role": "assistant", **call}]}))
+        assert "line 1: message 1 cannot be read: a tool call " in read_error(path)
+
+
+def test_blank_lines_count_in_the_numbers_of_lines(tmp_path: Path) -> None:
+    path = tmp_path / "chat.jsonl"
+    path.write_text("\n\n" + jsonl({"messages": CHAT}))
+    assert datapoint_ids(read(path)) == ["line-3"]
+    for first in ("[1]", "null"):
+        path.write_text(f"\n\n{first}\n")
+        assert read_error(path).startswith("line 3: it has no list of messages")
+
+
+def test_a_game_of_an_own_run_without_a_verdict_has_no_label(tmp_path: Path) -> None:
+    (tmp_path / "inputs").mkdir()
+    (tmp_path / "inputs" / "dataset.jsonl").write_text(jsonl({"id": "p", "question": "q"}))
+    (tmp_path / "manifest.json").write_text("{}")
+    outcomes = (
+        ("decided", 1, 1),
+        ("decided", 0, 0),
+        ("no_decision", 2, 0),
+        ("refused", 2, 0),
+        ("transport_failed", 2, 0),
+    )
+    rows = " UNION ALL ".join(
+        f"SELECT '{outcome}{correct}' AS rollout_id, 'p' AS datapoint_id, 1 AS repeat, 1 AS y, {decision} AS decision, "
+        f"{correct} AS correct, '{outcome}' AS outcome, NULL::DOUBLE AS confidence_stated"
+        for outcome, decision, correct in outcomes
+    )
+    write_parquet(tmp_path, rows, "rollouts.parquet")
+    message = "SELECT 'decided1' AS rollout_id, 'v' AS agent, 'c' AS channel, 'text' AS content"
+    write_parquet(tmp_path, message, "messages.parquet")
+    dataset = read(tmp_path, label="correct")
+    assert {point.id: point.label for point in dataset.datapoints} == {"decided1": 1, "decided0": 0}
+    (note,) = dataset.notes
+    assert (
+        "1 sample that failed: transport_failed0; 2 samples without a usable 'correct': no_decision0, refused0" in note
+    )
+    scores = {point.id: point.columns["score_correct"] for point in read(tmp_path).datapoints}
+    assert (scores["decided0"], scores["refused0"]) == (0, None)
 
 
 def test_a_folder_of_logs_gives_the_rows_of_all_with_the_name_of_the_file_in_ids(tmp_path: Path) -> None:
@@ -227,6 +309,24 @@ def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
         archive.writestr("header.json", json.dumps(HEADER))
         archive.writestr("samples/1_epoch_1.json", b" " * 2_000_000)
     assert "raise dataset.limits.bytes" in read_error(tmp_path / "bomb.eval", limits=DatasetLimits(bytes=1_000_000))
+
+
+def test_a_member_that_is_longer_than_the_archive_says_is_not_unpacked(tmp_path: Path) -> None:
+    content, size = b" " * 50_000_000, 100
+    for method, extra in itertools.product((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED), (0, 1)):
+        log = tmp_path / f"liar-{method}-{extra}.eval"
+        with zipfile.ZipFile(log, "w", method) as archive:
+            archive.writestr("header.json", json.dumps(HEADER))
+            archive.writestr("samples/1_epoch_1.json", content)
+            info = archive.getinfo("samples/1_epoch_1.json")
+            info.file_size, info.CRC = size, zlib.crc32(content[: size + extra])
+        tracemalloc.start()
+        assert "samples/1_epoch_1.json is damaged: " in read_error(log)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+        tracemalloc.stop()
+    with zipfile.ZipFile(tmp_path / "bz.eval", "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("header.json", json.dumps(HEADER))
+    assert "header.json is compressed with unknown method 12" in read_error(tmp_path / "bz.eval")
 
 
 def test_settings_that_leave_no_rows_are_named_with_the_alternatives(tmp_path: Path) -> None:

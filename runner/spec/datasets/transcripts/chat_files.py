@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,12 +38,13 @@ def read_chat_lines(path: Path, meter: Meter) -> Iterator[TranscriptSample]:
         InvalidTranscript: a line is neither; the error names it.
     """
     lines = _json_lines(path, meter)
-    _, first = next(lines, (0, None))
-    if isinstance(first, dict) and first.get("type") == "session":
-        yield _session_sample(first, lines)
+    first = list(islice(lines, 1))
+    header = first[0][1] if first else None
+    if isinstance(header, dict) and header.get("type") == "session":
+        yield _session_sample(header, lines)
         return
     ids = set[str]()
-    for number, line in enumerate_with_first(first, lines):
+    for number, line in chain(first, lines):
         try:
             messages = parse_messages(line.get("messages") if isinstance(line, dict) else None)
         except InvalidTranscript as error:
@@ -60,13 +62,6 @@ def read_chat_lines(path: Path, meter: Meter) -> Iterator[TranscriptSample]:
             input=first_user_text(messages),
             metadata=metadata,
         )
-
-
-def enumerate_with_first(first: Any, lines: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
-    """Yield the first line with its number, unless the file is empty, then the other lines."""
-    if first is not None:
-        yield 1, first
-    yield from lines
 
 
 def _json_lines(path: Path, meter: Meter) -> Iterator[tuple[int, Any]]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
-from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from runner.base.storage.duckdb_connections import borrow_connection, duckdb_pattern
 from runner.base.storage.safe_files import create, open_to_read
@@ -26,7 +26,8 @@ from runner.spec.datasets.transcripts.messages import (
 SAMPLE_NAME: Final = re.compile(r"samples/.+_epoch_\d+\.json", re.DOTALL)
 """The names of the members of a `.eval` file that have samples."""
 VERSIONS: Final = (1, 2)
-_ATTACHMENT: Final = "attachment://"
+_ATTACHMENTS: Final = ("attachment://", "tc://")
+"""The start of a reference to an attachment, now and in older logs."""
 _ZIP_ZSTANDARD: Final = 93
 _ENCRYPTED: Final = 0x1
 
@@ -69,15 +70,29 @@ class EvalFile:
         info = self.members[name]
         if info.flag_bits & _ENCRYPTED:
             raise InvalidTranscript(f"{shorten(name)} is encrypted; write the log without a password")
+        if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED, _ZIP_ZSTANDARD):
+            raise InvalidTranscript(
+                f"{shorten(name)} is compressed with unknown method {info.compress_type}; pack the log with deflate"
+            )
         try:
-            if info.compress_type != _ZIP_ZSTANDARD:
-                with self._archive.open(info) as member:
-                    return member.read()
-            return self._read_zstandard(info)
+            read = self._read_zstandard if info.compress_type == _ZIP_ZSTANDARD else self._read_bounded
+            content = read(info)
         except NotImplementedError as error:
-            raise InvalidTranscript(f"{shorten(name)} is compressed with an unknown method: {error}") from error
+            raise InvalidTranscript(f"{shorten(name)} cannot be unpacked: {error}; pack the log again") from error
         except (BadZipFile, EOFError, OSError, zlib.error, ValueError) as error:
             raise InvalidTranscript(f"{shorten(name)} is damaged: {error}; copy the log again") from error
+        if len(content) > info.file_size:
+            raise InvalidTranscript(
+                f"{shorten(name)} is damaged: it is larger than the archive says; copy the log again"
+            )
+        return content
+
+    def _read_bounded(self, info: ZipInfo) -> bytes:
+        """Return the content of a member, but at most one byte more than the size in the central directory."""
+        bounded = copy.copy(info)
+        bounded.file_size += 1  # otherwise `zipfile` would hide that the content is longer
+        with self._archive.open(bounded) as member:
+            return member.read(bounded.file_size)
 
     def _read_zstandard(self, info: ZipInfo) -> bytes:
         """Return the content of a member that is compressed with Zstandard, which Python has only since 3.14."""
@@ -198,7 +213,7 @@ def parse_sample(sample: dict[str, Any], task: Mapping[str, Any], place: str, me
         TooLarge: the sample is too large with its attachments.
     """
     try:
-        resolve = _Attachments(sample.get("attachments"), meter).resolve
+        resolve = _Attachments(_attachments_of(sample), meter).resolve
         messages = parse_messages(resolve(sample.get("messages") or []))
         input_ = resolve(sample.get("input"))
         if isinstance(input_, list):
@@ -212,6 +227,13 @@ def parse_sample(sample: dict[str, Any], task: Mapping[str, Any], place: str, me
         ", ".join(map(str, target)) if isinstance(target, list) else text_or_none(target),
         _error_of(sample), _scores_of(sample), resolve(metadata) if isinstance(metadata, dict) else {},
     )  # fmt: skip
+
+
+def _attachments_of(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the texts of a sample's attachments by their hash; older logs have them in the sample's transcript."""
+    transcript = sample.get("transcript")
+    parts = (transcript.get("content") if isinstance(transcript, dict) else None, sample.get("attachments"))
+    return {name: text for part in parts if isinstance(part, dict) for name, text in part.items()}
 
 
 def _error_of(sample: Mapping[str, Any]) -> str | None:
@@ -236,21 +258,19 @@ def _scores_of(sample: Mapping[str, Any]) -> dict[str, Any]:
 class _Attachments:
     """Replaces references to attachments in a sample by their texts, within the limit of a dataset."""
 
-    def __init__(self, texts: Any, meter: Meter) -> None:
-        self._texts: Mapping[str, Any] = texts if isinstance(texts, dict) else {}
-        self._meter, self._size = meter, 0
+    def __init__(self, texts: Mapping[str, Any], meter: Meter) -> None:
+        self._texts, self._meter, self._size = texts, meter, 0
 
     def resolve(self, value: Any) -> Any:
-        """Return a value whose texts have no references to attachments.
+        """Return a value with the texts of its attachments. A text that only looks like a reference stays as it is.
 
         Raises:
-            InvalidTranscript: an attachment is missing.
             TooLarge: the attachments exceed the limit, since a text may be referred to many times.
         """
-        if isinstance(value, str) and value.startswith(_ATTACHMENT):
-            text = self._texts.get(value.removeprefix(_ATTACHMENT))
+        if isinstance(value, str) and value.startswith(_ATTACHMENTS):
+            text = self._texts.get(value.partition("://")[2])
             if not isinstance(text, str):
-                raise InvalidTranscript(f"the sample has no attachment {value[:60]!r}; the log is incomplete")
+                return value
             self._size += len(text)
             self._meter.check_bytes(self._size)
             return text

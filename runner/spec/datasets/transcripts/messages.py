@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-ROLES = ("system", "developer", "user", "assistant", "tool")
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+"""The roles of messages. A result with the old role `function` becomes one with the role `tool`."""
 
 
 class InvalidTranscript(Exception):
@@ -83,18 +84,17 @@ def parse_message(value: Any) -> TranscriptMessage:
         if isinstance(value.get(key), str):
             reasoning = value[key]
     answers = value.get("tool_call_id", value.get("toolCallId"))
+    if role == "function":  # it answers the call of the function with its name
+        role, answers = "tool", value.get("name")
     error = value.get("error")
     if isinstance(error, dict) and isinstance(error.get("message"), str) and error["message"] not in text:
         text = f"{text}\nError: {error['message']}".strip()
     name = value.get("function") or value.get("name") if role == "tool" else value.get("name")
-    calls = value.get("tool_calls") or value.get("toolCalls") or []
-    if not isinstance(calls, list):
-        raise InvalidTranscript("its tool calls are not a list")
     return TranscriptMessage(
         role=role,
         text=text,
         reasoning=reasoning,
-        tool_calls=tuple(_parse_tool_call(call) for call in calls),
+        tool_calls=_parse_tool_calls(value),
         name=name if isinstance(name, str) else "",
         answers=None if answers is None else str(answers),
         id=None if value.get("id") is None else str(value["id"]),
@@ -124,13 +124,26 @@ def _parse_content(content: Any) -> tuple[str, str]:
     return "\n".join(filter(None, texts)), "\n".join(filter(None, reasoning))
 
 
+def _parse_tool_calls(message: Mapping[str, Any]) -> tuple[ToolUse, ...]:
+    calls = message.get("tool_calls") or message.get("toolCalls") or []
+    if not isinstance(calls, list):
+        raise InvalidTranscript("its tool calls are not a list")
+    legacy = message.get("function_call")
+    if legacy is None:
+        return tuple(map(_parse_tool_call, calls))
+    use = _parse_tool_call({"function": legacy})
+    return (*map(_parse_tool_call, calls), replace(use, id=use.tool))
+
+
 def _parse_tool_call(call: Any) -> ToolUse:
-    function = call.get("function") if isinstance(call, dict) else None
-    tool, arguments = (
-        (function.get("name"), function.get("arguments"))
-        if isinstance(function, dict)
-        else (function, call.get("arguments") if isinstance(call, dict) else None)
-    )
+    """Parse a call: of a function, or with OpenAI's type `custom`, whose `input` is any text."""
+    if not isinstance(call, dict):
+        raise InvalidTranscript("a tool call is not a JSON object")
+    tool, arguments, custom = call.get("function"), call.get("arguments"), call.get("custom")
+    if isinstance(tool, dict):
+        tool, arguments = tool.get("name"), tool.get("arguments")
+    elif tool is None and isinstance(custom, dict):
+        tool, arguments = custom.get("name"), custom.get("input")
     if not isinstance(tool, str):
         raise InvalidTranscript("a tool call names no function")
     if not isinstance(arguments, str):
@@ -155,12 +168,41 @@ def parse_messages(values: Any) -> tuple[TranscriptMessage, ...]:
     return name_tools(messages)
 
 
+def match_results(messages: Sequence[TranscriptMessage]) -> dict[tuple[int, int], int]:
+    """Return the index of the result of each tool call, by the indexes of its message and of the call in it.
+
+    Some tools repeat the ids of calls. Then the results after calls with the same id answer the last of these calls, in
+    their order. A call without a result before the next call with its id has none.
+    """
+    matches: dict[tuple[int, int], int] = {}
+    calls: dict[str, list[tuple[int, int]]] = {}
+    results: dict[str, list[int]] = {}
+
+    def close(id_: str) -> None:
+        called, answered = calls.pop(id_, []), results.pop(id_, [])
+        matches.update(zip(called[-len(answered) :] if answered else (), answered, strict=False))
+
+    for index, message in enumerate(messages):
+        if message.answers in calls:
+            results.setdefault(message.answers, []).append(index)
+        for position, call in enumerate(message.tool_calls):
+            if call.id in results:
+                close(call.id)
+            calls.setdefault(call.id, []).append((index, position))
+    for id_ in list(calls):
+        close(id_)
+    return matches
+
+
 def name_tools(messages: Sequence[TranscriptMessage]) -> tuple[TranscriptMessage, ...]:
     """Return the messages, with the tool's name in results that have only the id of the tool call."""
-    tools = {call.id: call.tool for message in messages for call in message.tool_calls}
+    tools = {
+        result: messages[index].tool_calls[position].tool
+        for (index, position), result in match_results(messages).items()
+    }
     return tuple(
-        replace(message, name=tools[message.answers]) if not message.name and message.answers in tools else message
-        for message in messages
+        replace(message, name=tools[index]) if not message.name and index in tools else message
+        for index, message in enumerate(messages)
     )
 
 

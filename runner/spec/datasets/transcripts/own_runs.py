@@ -20,6 +20,7 @@ _TABLES: Final = {"rollouts": "rollouts.parquet", "messages": "messages.parquet"
 _DATASET: Final = ("inputs", "dataset.jsonl")
 FILES: Final = (MANIFEST, *_TABLES.values(), "/".join(_DATASET))
 """The files of a run that have its transcripts."""
+_DECIDED: Final = "decided"
 _UNFINISHED: Final = "transport_failed"
 _QUERY: Final = """
 SELECT r.rollout_id, r.datapoint_id, r.repeat, r.y, r.decision, r.correct, r.outcome, r.confidence_stated,
@@ -66,7 +67,9 @@ def _sample(
     row: tuple[Any, ...], manifest: Mapping[str, Any], columns: Mapping[str, Mapping[str, Any]]
 ) -> TranscriptSample:
     rollout_id, datapoint_id, repeat, label, decision, correct, outcome, confidence, messages = row
-    scores = {"correct": correct, "decision": decision, "label": label, "confidence": confidence}
+    if outcome != _DECIDED:  # the table counts such a game as not correct, but it has no verdict to judge
+        correct = None
+    scores = {"decision": decision, "label": label, "confidence": confidence}
     models = {str(agent.get("agent")): str(agent.get("model")) for agent in manifest.get("agents") or ()}
     return TranscriptSample(
         id=str(rollout_id),
@@ -83,6 +86,6 @@ def _sample(
         task=text_or_none(manifest.get("benchmark")),
         model=", ".join(dict.fromkeys(models.values())) or None,
         error=str(outcome) if outcome == _UNFINISHED else None,
-        scores={name: value for name, value in scores.items() if value is not None},
+        scores={"correct": correct, **{name: value for name, value in scores.items() if value is not None}},
         metadata={**columns.get(str(datapoint_id), {}), "outcome": outcome},
     )  # fmt: skip

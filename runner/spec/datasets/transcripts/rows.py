@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from runner.base.text import comma_join, counted, did_you_mean, list_some
 from runner.spec.datasets.settings import TranscriptSettings
-from runner.spec.datasets.transcripts.messages import TranscriptSample, render_messages
+from runner.spec.datasets.transcripts.messages import TranscriptSample, match_results, render_messages
 
 Row = dict[str, Any]
 GROUP: Final = "sample"
@@ -74,7 +74,7 @@ class RowBuilder:
         if self.settings.unit == "sample":
             yield {"transcript": "\n\n".join(texts)}
             return
-        results = {message.answers: message.text for message in sample.messages if message.answers is not None}
+        results = match_results(sample.messages)
         for index, message in enumerate(sample.messages):
             columns: Row = {
                 "number": index + 1, "role": message.role, "message_id": message.id, "message": message.text,
@@ -84,9 +84,13 @@ class RowBuilder:
                 columns |= {"tool": message.name or None if message.role == "tool" else None, "agent": message.name}
                 yield {"id": f"-m{index + 1}", "transcript": "\n\n".join(texts[:index]), **columns}
                 continue
-            for position, call in enumerate(message.tool_calls, 1):
-                columns |= {"tool": call.tool, "arguments": call.arguments, "result": results.get(call.id)}
-                yield {"id": f"-m{index + 1}-c{position}", "transcript": "\n\n".join(texts[:index]), **columns}
+            for position, call in enumerate(message.tool_calls):
+                result = results.get((index, position))
+                columns |= {
+                    "tool": call.tool, "arguments": call.arguments,
+                    "result": None if result is None else sample.messages[result].text,
+                }  # fmt: skip
+                yield {"id": f"-m{index + 1}-c{position + 1}", "transcript": "\n\n".join(texts[:index]), **columns}
 
     def notes(self) -> list[str]:
         """Return a line about the skipped samples, or no line if none was skipped.
