@@ -130,14 +130,23 @@ class _GameFunction:
     def __call__(self, game: GameFacts) -> tuple[float, ...]:
         with self.plugin.reported_errors():
             value: Any = self.metric.compute(game.rollout)
-        if value is None:
-            return ()
-        valid = {0, 1} if self.metric.is_proportion else None
-        is_number = isinstance(value, (int, float)) and math.isfinite(value)
-        if not is_number or not self.metric.low <= value <= self.metric.high or (valid and value not in valid):
-            expected = "0 or 1" if valid else f"a number from {self.metric.low:g} to {self.metric.high:g}"
-            raise RunError(
-                f"{self.plugin} returned {str(value)[:40]!r} for rollout {game.rollout.job.rollout_id}, but must "
-                f"return {expected}, or None"
-            )
-        return (float(value),)
+            if value is None:
+                return ()
+            number = _to_float(value)
+            valid = {0, 1} if self.metric.is_proportion else None
+            is_finite = math.isfinite(number)
+            if not is_finite or not self.metric.low <= number <= self.metric.high or (valid and number not in valid):
+                expected = "0 or 1" if valid else f"a number from {self.metric.low:g} to {self.metric.high:g}"
+                raise RunError(
+                    f"{self.plugin} returned {str(value)[:40]!r} for rollout {game.rollout.job.rollout_id}, but must "
+                    f"return {expected}, or None"
+                )
+        return (number,)
+
+
+def _to_float(value: object) -> float:
+    """Return a number as a float; NaN if the value is not a number, or too large for a float."""
+    try:
+        return float(value) if isinstance(value, (int, float)) else math.nan
+    except OverflowError:
+        return math.nan

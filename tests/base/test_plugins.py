@@ -165,10 +165,10 @@ def test_a_metric_that_fails_stops_the_run_and_one_without_values_is_left_out(tm
     site = tmp_path / "site"
     code = "from runner import PluginMetric\n" + "".join(
         f"{name} = PluginMetric(description='d', compute=lambda rollout: {value}, is_proportion={name == 'half'})\n"
-        for name, value in {"nothing": None, "half": 0.5, "fails": "1 / 0", "text": "'x'"}.items()
+        for name, value in {"nothing": None, "half": 0.5, "fails": "1 / 0", "text": "'x'", "huge": "10**400"}.items()
     )
     code += "accuracy = nothing\nnumber = 3\n"
-    names = ("nothing", "half", "fails", "text", "accuracy", "number")
+    names = ("nothing", "half", "fails", "text", "huge", "accuracy", "number")
     for name in names:
         install_plugins(site, f"d-{name}", {"nip_run.metrics": {name: f"m:{name}"}}, {"m.py": code})
     spec = spec_file(tmp_path, size=2, fine_tune=None)
@@ -179,6 +179,7 @@ def test_a_metric_that_fails_stops_the_run_and_one_without_values_is_left_out(tm
         "half": "metric plugin 'half' of d-half 1.0 returned '0.5' for rollout",
         "fails": "metric plugin 'fails' of d-fails 1.0 has failed: ZeroDivisionError",
         "text": "returned 'x' for rollout",
+        "huge": "returned '1000000000000000000000000000000000000000' for rollout",
         "number": "m:number is an int, but must be a PluginMetric",
     }
     for name, message in expected.items():
