@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from runner.base.errors import RunError, UsageError
 from runner.base.plugins import Plugin
+from runner.documents.fetched_files import MARKER, describe_origin
+from runner.models.api_keys import KeyUse, allowed_commands
 from runner.results.manifest import Manifest
 from runner.results.metric_definitions import METRICS, Metric, Source
 from runner.spec.plugins import METRIC_PLUGINS
@@ -16,6 +18,7 @@ from runner.spec.plugins import METRIC_PLUGINS
 if TYPE_CHECKING:
     from runner.results.game_measurements import GameFacts
     from runner.rollouts.rollout import Rollout
+    from runner.spec.loader import Spec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +66,40 @@ def add_named_metrics(names: Iterable[str]) -> None:
         UsageError: a plugin cannot be used.
     """
     add_plugin_metrics(name for name in names if name not in METRICS and PLUGINS.find(name) is not None)
+
+
+def check_recorded_plugins(spec: Spec, allowed: Collection[KeyUse]) -> None:
+    """Check that the metrics of a played run may be computed again, before their plugins are imported.
+
+    `spec` is the run's saved spec, with the plugins that the run's manifest records.
+
+    Raises:
+        UsageError: the run was downloaded, and the user has not allowed the plugin; or the plugin is not installed in
+            the recorded version.
+    """
+    for name in spec.experiment.metrics:
+        if name in PLUGINS.builtin():
+            continue
+        if spec.fetched is not None and not allowed_commands([f"plugin:{name}"]) <= set(allowed):
+            raise UsageError(
+                f"{spec.path} {describe_origin(spec.path, spec.fetched)}, and its metric {name!r} runs the code of a "
+                f"plugin; nothing was run. If you trust this plugin, copy the run out of {spec.fetched} without the "
+                f"file {MARKER}, and use the copy"
+            )
+        plugin, recorded = PLUGINS.find(name), spec.plugins.get(PLUGINS.key(name))
+        if recorded is None:
+            raise UsageError(f"the run of {spec.path} has no plugin for the metric {name!r}; restore its manifest")
+        if plugin is None or plugin.pin != recorded:
+            installed = "no such plugin" if plugin is None else describe_pin(plugin.pin)
+            raise UsageError(
+                f"the run of {spec.path} has the metric {name!r} of {describe_pin(recorded)}, but {installed} is "
+                f"installed; install {recorded['distribution']} {recorded['version']}, and repeat the command"
+            )
+
+
+def describe_pin(pin: Mapping[str, str]) -> str:
+    """Describe a value in `PluginPins`. Two versions under development may differ only in the hash."""
+    return f"{pin['distribution']} {pin['version']} (sha256 {str(pin['sha256'])[:12]})"
 
 
 def check_same_plugins(name: str, manifests: Sequence[Manifest]) -> None:
@@ -130,14 +167,23 @@ class _GameFunction:
     def __call__(self, game: GameFacts) -> tuple[float, ...]:
         with self.plugin.reported_errors():
             value: Any = self.metric.compute(game.rollout)
-        if value is None:
-            return ()
-        valid = {0, 1} if self.metric.is_proportion else None
-        is_number = isinstance(value, (int, float)) and math.isfinite(value)
-        if not is_number or not self.metric.low <= value <= self.metric.high or (valid and value not in valid):
-            expected = "0 or 1" if valid else f"a number from {self.metric.low:g} to {self.metric.high:g}"
-            raise RunError(
-                f"{self.plugin} returned {str(value)[:40]!r} for rollout {game.rollout.job.rollout_id}, but must "
-                f"return {expected}, or None"
-            )
-        return (float(value),)
+            if value is None:
+                return ()
+            number = _to_float(value)
+            valid = {0, 1} if self.metric.is_proportion else None
+            is_finite = math.isfinite(number)
+            if not is_finite or not self.metric.low <= number <= self.metric.high or (valid and number not in valid):
+                expected = "0 or 1" if valid else f"a number from {self.metric.low:g} to {self.metric.high:g}"
+                raise RunError(
+                    f"{self.plugin} returned {str(value)[:40]!r} for rollout {game.rollout.job.rollout_id}, but must "
+                    f"return {expected}, or None"
+                )
+        return (number,)
+
+
+def _to_float(value: object) -> float:
+    """Return a number as a float; NaN if the value is not a number, or too large for a float."""
+    try:
+        return float(value) if isinstance(value, (int, float)) else math.nan
+    except OverflowError:
+        return math.nan

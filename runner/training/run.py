@@ -20,6 +20,7 @@ from runner.base.errors import (
 )
 from runner.base.storage.atomic_files import atomic_write
 from runner.base.text import comma_join, did_you_mean
+from runner.models.api_keys import KeyUse
 from runner.models.settings import ModelSettings
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -71,7 +72,7 @@ def train(
     plan.check_run_id(run_id)
     with nullcontext() if options.holds_lock else results.lock(run_id):
         folder, manifest = results.open(plan, run_id)
-        _rebuild_parts(results, folder)
+        _rebuild_parts(results, folder, options.allowed_keys)
         finished = manifest.status == Status.DONE and folder.metrics.is_file()
         if finished and has_same_spec(folder, manifest, plan.games):
             return saved_result(results, folder, manifest)
@@ -220,7 +221,7 @@ def _store_trainer_files(plan: TrainingPlan, folder: RunFolder) -> None:
     store_trainer_files(plan, folder, {record.group for record in trained})
 
 
-def _rebuild_parts(results: Results, folder: RunFolder) -> None:
+def _rebuild_parts(results: Results, folder: RunFolder, allowed: frozenset[KeyUse]) -> None:
     """Rebuild the metrics and tables that finished parts have lost, from their journals."""
     stages = Stages([])
     with suppress(JournalError):  # a finished run does not need its log, and an unfinished one reports it later
@@ -229,7 +230,7 @@ def _rebuild_parts(results: Results, folder: RunFolder) -> None:
         part = folder.sibling(record.run_id)
         if part.manifest_path.is_file() and part.journal.is_file() and not has_outputs(part):
             with results.lock(part.run_id):
-                rebuild_outputs(part, results)
+                rebuild_outputs(part, results, allowed)
 
 
 def _iterations_left(plan: TrainingPlan, folder: RunFolder) -> int:

@@ -165,10 +165,10 @@ def test_a_metric_that_fails_stops_the_run_and_one_without_values_is_left_out(tm
     site = tmp_path / "site"
     code = "from runner import PluginMetric\n" + "".join(
         f"{name} = PluginMetric(description='d', compute=lambda rollout: {value}, is_proportion={name == 'half'})\n"
-        for name, value in {"nothing": None, "half": 0.5, "fails": "1 / 0", "text": "'x'"}.items()
+        for name, value in {"nothing": None, "half": 0.5, "fails": "1 / 0", "text": "'x'", "huge": "10**400"}.items()
     )
     code += "accuracy = nothing\nnumber = 3\n"
-    names = ("nothing", "half", "fails", "text", "accuracy", "number")
+    names = ("nothing", "half", "fails", "text", "huge", "accuracy", "number")
     for name in names:
         install_plugins(site, f"d-{name}", {"nip_run.metrics": {name: f"m:{name}"}}, {"m.py": code})
     spec = spec_file(tmp_path, size=2, fine_tune=None)
@@ -179,6 +179,7 @@ def test_a_metric_that_fails_stops_the_run_and_one_without_values_is_left_out(tm
         "half": "metric plugin 'half' of d-half 1.0 returned '0.5' for rollout",
         "fails": "metric plugin 'fails' of d-fails 1.0 has failed: ZeroDivisionError",
         "text": "returned 'x' for rollout",
+        "huge": "returned '1000000000000000000000000000000000000000' for rollout",
         "number": "m:number is an int, but must be a PluginMetric",
     }
     for name, message in expected.items():
@@ -209,6 +210,57 @@ def test_a_downloaded_spec_uses_a_plugin_only_with_consent(site: Path, tmp_path:
     done = nip_run_here(spec, "--allow-command", "plugin:trap", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "imported").exists()
+
+
+@pytest.mark.gate
+def test_a_merge_imports_only_the_plugin_of_the_shards_and_for_downloaded_shards_none(
+    site: Path, tmp_path: Path
+) -> None:
+    template = "from pathlib import Path\nfrom runner import PluginMetric\nPath('imported').touch()\n"
+    code = template + "WORDS = PluginMetric(description='d', compute=lambda rollout: {})\n"
+
+    def install(version: str) -> None:
+        for folder in site.iterdir():
+            shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
+        entry_points = {"nip_run.metrics": {"words": "words:WORDS"}}
+        install_plugins(site, "dist-words", entry_points, {"words.py": code.format(version)}, version)
+
+    def call(*arguments: str | Path) -> CompletedProcess[str]:
+        return nip_run(*arguments, cwd=tmp_path, PYTHONPATH=path_with(site))
+
+    spec, run = spec_file(tmp_path, size=4, metrics=["words"], fine_tune=None), tmp_path / "results" / "runs" / "r"
+    for shard, version in (("1/2", "1.0"), ("2/2", "2.0")):
+        install(version)
+        done = call(spec, "--run-id", "r", "--shard", shard)
+    assert done.returncode == 1, "the last shard merges the run"
+    differ = "the shards have the metric 'words' from different versions of its plugin: shard 1/2"
+    assert differ in done.stderr, done.stderr
+    assert "from dist-words 1.0 (sha256 " in done.stderr
+    assert "Install dist-words 2.0 (sha256 " in done.stderr
+    install("1.0")
+    done = call(spec, "--run-id", "r", "--shard", "2/2")  # repeats the command with the other version, which merges
+    assert done.returncode == 0, done.stderr
+    (run / "metrics.json").unlink()
+    install("3.0")
+    changed = call("merge", "r")
+    assert changed.returncode == 2, changed.stderr
+    assert "of dist-words 1.0 (sha256 " in changed.stderr
+    assert "but dist-words 3.0 (sha256 " in changed.stderr
+    assert "install dist-words 1.0, and repeat the command" in changed.stderr
+    install("1.0")
+    for marked in (run, run / "shards"):  # without outputs, and without the merged run
+        (marked / MARKER).write_bytes(marker_bytes("run/acme/x@1", "0" * 64, "file:/r"))
+        (tmp_path / "imported").unlink(missing_ok=True)
+        refused = call("merge", "r")
+        assert refused.returncode != 0
+        assert "its metric 'words' runs the code of a plugin; nothing was run" in refused.stderr, refused.stderr
+        assert not (tmp_path / "imported").exists()
+        for path in run.iterdir():
+            if path.name != "shards":
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        (run / "shards" / "merged.json").unlink(missing_ok=True)
+    (run / "shards" / MARKER).unlink()
+    assert call("merge", "r").returncode == 0
 
 
 TRAINER = """

@@ -50,6 +50,9 @@ def test_the_action_refuses_inputs_that_do_nothing(tmp_path: Path) -> None:
         ({}, "nothing to do; set the input specs"),
         ({"runs": "old new"}, "runs need the input assert"),
         ({"specs": "nowhere/*.yaml"}, "no file matches nowhere/*.yaml"),
+        ({"specs": " \n\t\n", "runs": "\n"}, "nothing to do; set the input specs"),
+        ({"specs": "-h"}, "./-h"),
+        ({"runs": "-h new", "assert": "accuracy >= 0"}, "./-h"),
     ):
         done = run_action(tmp_path, **inputs)
         assert (done.returncode, message in done.stderr) == (2, True), done.stderr

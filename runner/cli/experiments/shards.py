@@ -15,6 +15,7 @@ from runner.base.package_data import find_file, is_file, is_folder
 from runner.base.text import counted
 from runner.cli.arguments import results_arguments
 from runner.cli.terminal.output import note
+from runner.models.api_keys import allowed_commands
 from runner.results.folder import RunFolder, split_part
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import PLAYED, Status
@@ -190,8 +191,9 @@ class ShardMerger:
                 progress = f"{count} of {shard.of} shards of {run_id} are done"
                 note(f"{progress}; the last one to finish here merges them; to merge by hand: {command}")
             return None
+        allowed = allowed_commands(self._args.allow_command)
         try:
-            result = merge(run_id, self._results, wait_seconds=MERGE_WAIT_SECONDS)
+            result = merge(run_id, self._results, wait_seconds=MERGE_WAIT_SECONDS, allowed=allowed)
         except RunDirectoryError as error:
             note(f"all shards of {run_id} are done, but cannot be merged now: {error}. To merge them later: {command}")
             return None

@@ -27,6 +27,7 @@ from runner.results.baseline_scores import BaselineScores
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import PLAYED, Manifest, ReplaySource, Status, TrainingPart, is_allowed_loss
+from runner.results.metric_plugins import check_recorded_plugins
 from runner.results.provenance.input_files import write_inputs
 from runner.results.provenance.manifest_writer import updated_manifest
 from runner.results.provenance.sources_snapshot import write_initial_files
@@ -265,16 +266,20 @@ def has_outputs(folder: RunFolder) -> bool:
     return folder.metrics.is_file() and all(folder.table(name).is_file() for name in COLUMNS)
 
 
-def rebuild_outputs(folder: RunFolder, results: Results) -> FinishedRun:
+def rebuild_outputs(folder: RunFolder, results: Results, allowed: frozenset[KeyUse]) -> FinishedRun:
     """Rebuild the metrics and tables of a run that was played. No model is called. The caller has locked the run.
 
+    `allowed` is what the user allows a downloaded run.
+
     Raises:
+        UsageError: a plugin of a metric is not allowed, or not installed in the run's version.
         RunError: the journal or an input is missing, damaged or changed.
         Interrupted: SIGINT or SIGTERM; call this function again.
     """
     if not folder.journal.is_file():
         raise RunError(f"{folder.journal} is missing, so the run's metrics and tables cannot be rebuilt; restore it")
     plan = recorded_plan(saved_plan(folder).spec, folder, Plan)
+    check_recorded_plugins(plan.spec, allowed)
     session = Session(plan, folder, folder.manifest(), SharedResources([plan]), recorded_only=True)
     with interruptible(folder.run_id):
         session.play_in_new_loop()

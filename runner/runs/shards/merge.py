@@ -18,17 +18,19 @@ from typing import Any
 
 import orjson
 
-from runner.base.errors import JournalError, MergeError, RunDirectoryError, RunError
+from runner.base.errors import JournalError, MergeError, RunDirectoryError, RunError, UsageError
 from runner.base.hashing import file_hash, tagged_hash
 from runner.base.storage.atomic_files import atomic_write, fsync_dir
 from runner.base.storage.log_lines import encode, first_record, log_seed, scan
 from runner.base.storage.safe_files import create, make_folder, open_to_read, remove_folder
 from runner.base.text import comma_join
+from runner.models.api_keys import KeyUse
 from runner.models.journal_records import ORIGIN, CallRecord, log_header, parse_record
 from runner.models.layers.lost_calls import AbandonedCalls
 from runner.results.folder import SHARDS, RunFolder, split_part
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import PLAYED, Manifest
+from runner.results.metric_plugins import PLUGINS, check_recorded_plugins, describe_pin
 from runner.results.provenance.input_files import write_inputs
 from runner.results.provenance.manifest_writer import updated_manifest
 from runner.rollouts.plan import Plan
@@ -40,6 +42,7 @@ from runner.runs.session.run import has_outputs, rebuild_outputs, relative_cache
 from runner.runs.session.session import Session
 from runner.runs.shards.checks import check_shards
 from runner.runs.shards.stored_shards import StoredShard, read_shards
+from runner.spec.loader import Spec
 from runner.spec.origin import MARKER
 
 STAGING = ".merging"
@@ -50,15 +53,21 @@ PIECE_BYTES = 4 << 20
 
 
 def merge(
-    run_id: str, results: Results, other_folders: Sequence[RunFolder] = (), *, wait_seconds: float = 0.0
+    run_id: str,
+    results: Results,
+    other_folders: Sequence[RunFolder] = (),
+    *,
+    wait_seconds: float = 0.0,
+    allowed: frozenset[KeyUse] = frozenset(),
 ) -> FinishedRun:
     """Merge the shards of a run, from its folder and the folders `other_folders`, and return the merged run.
 
     If the run is already merged, only missing metrics and tables are rebuilt. No model is called, and no API key is
-    needed.
+    needed. `allowed` is what the user allows downloaded shards.
 
     Raises:
-        MergeError: shards are missing, duplicated, of another run, unfinished or edited; the error lists all problems.
+        MergeError: shards are missing, duplicated, of another run, unfinished or edited, or the plugin of a metric
+            cannot be used; the error lists all problems.
         RunDirectoryError: the run was played without shards, or another process has locked it.
         RunError: a file cannot be read or written.
         Interrupted: SIGINT or SIGTERM; nothing was changed.
@@ -68,14 +77,14 @@ def merge(
         check_shards(run_id, (), ())  # raises before the lock creates a folder
     with interruptible(run_id), results.lock(run_id, wait_seconds):
         if run.manifest_path.is_file():
-            return _result_of_merged_run(run, results)
+            return _result_of_merged_run(run, results, allowed)
         folders = {
             folder.path.resolve(): folder for folder in (*(folder for _, folder in run.started_parts()), *other_folders)
         }
         results.board.check()  # raises now if a row could not be added to the leaderboard at the end
         shards = check_shards(run_id, *read_shards(list(folders.values())))
         try:
-            result = _Merge(run, shards).build()
+            result = _Merge(run, shards, allowed).build()
         except BaseException:
             with suppress(OSError):
                 remove_folder(run.path / STAGING)
@@ -85,7 +94,7 @@ def merge(
     return result
 
 
-def _result_of_merged_run(run: RunFolder, results: Results) -> FinishedRun:
+def _result_of_merged_run(run: RunFolder, results: Results, allowed: frozenset[KeyUse]) -> FinishedRun:
     manifest = run.manifest()
     if not (run.parts_folder / MERGED).is_file():
         raise RunDirectoryError(
@@ -94,7 +103,7 @@ def _result_of_merged_run(run: RunFolder, results: Results) -> FinishedRun:
             f"all other files in {run.path} to another folder, and merge again"
         )
     if not has_outputs(run):
-        return rebuild_outputs(run, results)
+        return rebuild_outputs(run, results, allowed)
     if manifest.status in PLAYED:
         results.board.append_missing(run)
     return FinishedRun.from_folder(run)
@@ -113,8 +122,8 @@ def count_finished_shards(run: RunFolder, shard_count: int) -> tuple[bool, int]:
 class _Merge:
     """The merge of one run."""
 
-    def __init__(self, run: RunFolder, shards: Sequence[StoredShard]) -> None:
-        self._run, self._shards = run, shards
+    def __init__(self, run: RunFolder, shards: Sequence[StoredShard], allowed: frozenset[KeyUse]) -> None:
+        self._run, self._shards, self._allowed = run, shards, allowed
         self._first_shard = min(shards, key=lambda shard: (shard.manifest.started_at, shard.position))
         """The shard that started first. The merged run takes its spec, start time and versions from this shard."""
         self._staging = RunFolder(run.path / STAGING, run.run_id)
@@ -123,6 +132,7 @@ class _Merge:
     def build(self) -> FinishedRun:
         """Build the merged run in the staging folder, move it to its final location, and return it."""
         saved_spec = self._first_shard.read_plan().spec
+        self._check_plugins(saved_spec)
         plan = Plan(replace(saved_spec, shard=None, resumed_run_id=self._run.run_id))
         with _explain_write_errors(self._staging.path):
             remove_folder(self._staging.path)
@@ -142,6 +152,31 @@ class _Merge:
         self._move_to_run(replace(session.manifest, finished_at=finished_at))
         result = FinishedRun.from_folder(self._run)
         return replace(result, was_finished=False, notes=(*self._notes, *session.notes))
+
+    def _check_plugins(self, saved_spec: Spec) -> None:
+        """Check that all shards have their metrics from the same plugins, and that these may be imported.
+
+        Raises:
+            MergeError: they differ, are not installed, or belong to downloaded shards.
+        """
+        problems = []
+        for name in saved_spec.experiment.metrics:
+            pins = [(shard, (shard.manifest.plugins or {}).get(PLUGINS.key(name))) for shard in self._shards]
+            if len({repr(pin) for _, pin in pins}) > 1:
+                versions = [f"{shard} from {describe_pin(pin) if pin else 'no plugin'}" for shard, pin in pins]
+                last = next(pin for _, pin in reversed(pins) if pin)
+                problems.append(
+                    f"the shards have the metric {name!r} from different versions of its plugin: "
+                    f"{comma_join(versions)}. Install {describe_pin(last)}, and repeat the commands of the shards with "
+                    "another version, which computes the metric again; their games are not played again"
+                )
+        try:
+            if not problems:
+                check_recorded_plugins(saved_spec, self._allowed)
+        except UsageError as error:
+            problems.append(str(error))
+        if problems:
+            raise MergeError(self._run.run_id, problems)
 
     def _note_differences(self) -> None:
         """Add notes on differences between the shards that do not prevent a merge."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from runner.base.errors import RunError
 from runner.base.text import counted
+from runner.models.api_keys import KeyUse
 from runner.models.layers.budget import Budget
 from runner.models.usage_totals import UsageTotals
 from runner.results.folder import RunFolder
@@ -51,7 +52,7 @@ def play_tournament(plan: TournamentPlan, results: Results, run_id: str, options
     plan.check_run_id(run_id)
     with nullcontext() if options.holds_lock else results.lock(run_id):
         folder, manifest = results.open(plan, run_id)
-        _rebuild_parts(results, plan, folder)
+        _rebuild_parts(results, plan, folder, options.allowed_keys)
         if manifest.status == Status.DONE and folder.metrics.is_file() and has_same_spec(folder, manifest, plan.games):
             return saved_result(results, folder, manifest)
         write_run_files(plan.games, folder)
@@ -188,7 +189,7 @@ class _RoundProgress:
         return total
 
 
-def _rebuild_parts(results: Results, plan: TournamentPlan, folder: RunFolder) -> None:
+def _rebuild_parts(results: Results, plan: TournamentPlan, folder: RunFolder, allowed: frozenset[KeyUse]) -> None:
     """Rebuild the metrics and tables that parts have lost, from their journals.
 
     Raises:
@@ -209,7 +210,7 @@ def _rebuild_parts(results: Results, plan: TournamentPlan, folder: RunFolder) ->
                     )
             if not has_outputs(part) and _has_finished(part):
                 with results.lock(part.run_id):
-                    rebuild_outputs(part, results)
+                    rebuild_outputs(part, results, allowed)
 
 
 def _has_finished(part: RunFolder) -> bool:
