@@ -121,6 +121,9 @@ def _shared_empty_board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 def _unchanged_process_state() -> Iterator[None]:
     """Fail the test that changes shared state, instead of a later test."""
     before = read_process_state()
+    processes = sys.modules.get("tests.support.processes")
+    if processes is not None:
+        processes.started.clear()  # those of fixtures of a module, which outlive this test
     yield
     processes = sys.modules.get("tests.support.processes")
     if processes is not None:

@@ -90,7 +90,7 @@ def start_nip_run(*arguments: str | Path, cwd: Path, **variables: str) -> subpro
         command(*arguments), cwd=cwd, env=environment(**variables), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    _started.append(process)
+    started.append(process)
     return process
 
 
@@ -129,18 +129,18 @@ def start_nip_run_silently(*arguments: str | Path, cwd: Path) -> subprocess.Pope
         command(*arguments), cwd=cwd, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    _started.append(process)
+    started.append(process)
     return process
 
 
-_started: list[subprocess.Popen[Any]] = []
+started: list[subprocess.Popen[Any]] = []
 """The processes that `start_nip_run` and `start_nip_run_silently` have started during a test."""
 
 
 def kill_started() -> None:
     """Kill what a failed test has left running; otherwise a later test fails when the garbage collector finds it."""
-    while _started:
-        process = _started.pop()
+    while started:
+        process = started.pop()
         process.kill()
         process.wait()
         for pipe in (process.stdout, process.stderr):

@@ -139,10 +139,11 @@ def _parse_tool_call(call: Any) -> ToolUse:
     """Parse a call: of a function, or with OpenAI's type `custom`, whose `input` is any text."""
     if not isinstance(call, dict):
         raise InvalidTranscript("a tool call is not a JSON object")
-    tool, arguments, custom = call.get("function"), call.get("arguments"), call.get("custom")
+    tool, arguments = call.get("function"), call.get("arguments")
+    custom: Any = call.get("custom")
     if isinstance(tool, dict):
         tool, arguments = tool.get("name"), tool.get("arguments")
-    elif tool is None and isinstance(custom, dict):
+    elif isinstance(custom, dict):
         tool, arguments = custom.get("name"), custom.get("input")
     if not isinstance(tool, str):
         raise InvalidTranscript("a tool call names no function")
