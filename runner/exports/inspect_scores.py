@@ -187,7 +187,7 @@ class ScoredLog:
         """
         if repeated := {*new} & {*old}:
             raise UsageError(
-                f"the log already has a score {min(repeated)!r}, which the verdicts of {self._run_id} would replace; play "
+                f"the log already has a score {min(repeated)!r}, which {self._run_id} would replace; play "
                 "the run again with another --run-id, or export with --format scout-results"
             )
 

@@ -139,9 +139,10 @@ def _parse_tool_call(call: Any) -> ToolUse:
     """Parse a call: of a function, or with OpenAI's type `custom`, whose `input` is any text."""
     if not isinstance(call, dict):
         raise InvalidTranscript("a tool call is not a JSON object")
-    tool, arguments, custom = call.get("function"), call.get("arguments"), call.get("custom")
-    if isinstance(tool, dict):
-        tool, arguments = tool.get("name"), tool.get("arguments")
+    function, custom = call.get("function"), call.get("custom")
+    tool, arguments = function, call.get("arguments")
+    if isinstance(function, dict):
+        tool, arguments = function.get("name"), function.get("arguments")
     elif tool is None and isinstance(custom, dict):
         tool, arguments = custom.get("name"), custom.get("input")
     if not isinstance(tool, str):
