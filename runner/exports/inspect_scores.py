@@ -185,9 +185,9 @@ class ScoredLog:
         Raises:
             UsageError: a score of the log has the same name.
         """
-        if taken := {*new} & {*old}:
+        if repeated := {*new} & {*old}:
             raise UsageError(
-                f"the log already has a score {min(taken)!r}, which the verdicts of {self._run_id} would replace; play "
+                f"the log already has a score {min(repeated)!r}, which {self._run_id} would replace; play "
                 "the run again with another --run-id, or export with --format scout-results"
             )
 
@@ -197,7 +197,7 @@ class ScoredLog:
         As in Inspect, the number of samples and the mean are those of the means over epochs.
 
         Raises:
-            UsageError: no sample of the log has a verdict of the run, or the log has a score of the same name.
+            UsageError: the run has verdicts on the log, but not on its samples, or a score has the same name.
         """
         if self._verdicts and not self.values:
             raise UsageError(f"no sample of the log has a verdict of {self._run_id}; name the log that the run judged")
