@@ -83,6 +83,8 @@ PLAIN_READERS = {
     "runner.models.retirements", "runner.pages.html", "runner.results.provenance.packages",
     "runner.base.storage.parquet",
     "runner.models.providers.openai_fine_tuning",
+    "runner.exports.verifiers_env.core_sources",
+    "runner.exports.verifiers_env.package",
 }  # fmt: skip
 """Where a file is opened by its path alone: one of a package, one that was just written, one that keeps its name."""
 
