@@ -297,6 +297,7 @@ ADDED = (
     "until: null\n",
     "tournament: null\n",
     "votes: 1\nrejudge: null\nanalysis: null\n",
+    "metrics: []\n",
     "      weights_sha256: null\n      release: null\n      release_sha256: null\n",  # of each step of a lineage
     "  from: null\n",
     "      cache_write: null\n      reasoning: null\n      audio_input: null\n      audio_output: null\n",  # of a price
