@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 class PluginMetric:
     """A metric that a plugin computes for each game: the value of an entry point in the group `nip_run.metrics`.
 
+    >>> from runner import PluginMetric
     >>> PluginMetric(description="messages of a game", compute=lambda rollout: len(rollout.rounds)).better
     0
     """

@@ -95,6 +95,24 @@ def test_a_board_made_again_has_the_same_rows(results: Path) -> None:
 
 
 @pytest.mark.gate
+def test_views_that_an_earlier_version_replaced_are_restored_by_the_next_writer(results: Path) -> None:
+    board = Results(results).board
+    board.rebuild()
+
+    def read_views() -> list[tuple[Any, ...]]:
+        with duckdb.connect(results / FILE, read_only=True) as connection:
+            query = "SELECT view_name, sql FROM duckdb_views() WHERE NOT internal ORDER BY view_name"
+            return connection.execute(query).fetchall()
+
+    views = read_views()
+    with duckdb.connect(results / FILE) as connection:
+        connection.execute("CREATE OR REPLACE VIEW leaderboard AS SELECT 1 AS one")
+        connection.execute("CREATE OR REPLACE VIEW flips AS SELECT 2 AS two")
+    assert read_views() != views
+    board.append(folders(results)[0])
+    assert read_views() == views
+
+
 def test_an_unfinished_run_has_a_row_that_says_so_and_no_numbers(results: Path) -> None:
     unfinished = folders(results)[0]
     for name in COLUMNS:

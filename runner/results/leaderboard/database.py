@@ -32,7 +32,7 @@ from runner.base.storage.read_only_sql import Parameters
 from runner.base.storage.safe_files import create, open_to_read
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.queries import BoardSources, check_board_format, spill_folder
-from runner.results.leaderboard.schema import definitions_sql
+from runner.results.leaderboard.schema import update_definitions
 
 FILE = "leaderboard.duckdb"
 LOCK = ".leaderboard.lock"
@@ -242,8 +242,7 @@ class Leaderboard:
                     connection.execute(f"ATTACH {duckdb_literal(copy)} AS board (ROW_GROUP_SIZE {BOARD_GROUP_ROWS})")
                     connection.execute("USE board")
                     check_board_format(connection, path)
-                    # In one transaction, since separate statements would each be written to disk.
-                    connection.execute(f"BEGIN; {definitions_sql()} COMMIT;")
+                    update_definitions(connection)
                     self._upgrade_rows(connection)
                     yield connection  # no transaction, since the copy replaces the file or is discarded
                     connection.execute("CHECKPOINT")  # before close(), which would hide that the disk is full

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from runner.base.token_classes import NEW_TOKEN_CLASSES
 from runner.results.leaderboard.unranked import Unranked
+
+if TYPE_CHECKING:
+    import duckdb
 
 BOARD_TABLES = ("runs", "agents", "metrics", "rollouts", "datapoints", "ranks", "rank_tests")
 
@@ -633,6 +638,22 @@ def definitions_sql() -> str:
         for name, kind in columns.items()
     )
     return _TABLES + added_columns + "".join(VIEWS.values()) + comments_sql(COMMENTS)
+
+
+def update_definitions(connection: duckdb.DuckDBPyConnection) -> None:
+    """Create missing parts of the board in the connection's current database, and replace its views.
+
+    This takes longer than the run of a few games, so a comment on a view says that the board has all parts already. An
+    earlier version of nip-run that opens the board replaces the view, and thereby removes the comment.
+    """
+    definitions = definitions_sql()
+    mark = f"definitions of nip-run, sha256:{hashlib.sha256(definitions.encode()).hexdigest()}"
+    comments = connection.execute(
+        "SELECT comment FROM duckdb_views() WHERE database_name = current_database() AND view_name = 'leaderboard'"
+    )
+    if comments.fetchall() != [(mark,)]:
+        # In one transaction, since separate statements would each be written to disk.
+        connection.execute(f"BEGIN; {definitions} COMMENT ON VIEW leaderboard IS '{mark}'; COMMIT;")
 
 
 def used_views_sql(query: str) -> str:
