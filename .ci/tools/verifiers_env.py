@@ -132,7 +132,7 @@ class Seen:
 
 
 def chat_of(messages: list[dict[str, Any]]) -> Chat:
-    return tuple((message["role"], message["content"] or "") for message in messages)
+    return tuple((message["role"], message.get("content") or "") for message in messages)
 
 
 @contextmanager
@@ -307,13 +307,13 @@ def results_of(traces: list[dict[str, Any]]) -> Games:
 def branches_of(trace: Mapping[str, Any]) -> set[Chat]:
     """The chats of a trace: for each message that no other message follows, the path to it."""
     nodes = trace["nodes"]
-    leaves = set(range(len(nodes))) - {node["parent"] for node in nodes}
+    leaves = set(range(len(nodes))) - {node.get("parent") for node in nodes}
     branches = set()
     for leaf in leaves:
         path, node = [], leaf
         while node is not None:
             path.append(nodes[node]["message"])
-            node = nodes[node]["parent"]
+            node = nodes[node].get("parent")
         branches.add(chat_of(path[::-1]))
     return branches
 
