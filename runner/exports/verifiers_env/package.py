@@ -41,7 +41,7 @@ from runner.version import __version__
 VERIFIERS = "verifiers==0.4.*"
 _PINNED = ("jinja2", "orjson")
 """Packages whose exact version renders the prompts and reads the answers."""
-_OTHERS = ("numpy>=2.3", "aiohttp>=3.9")
+_UNPINNED = ("numpy>=2.3", "aiohttp>=3.9")
 _TEMPLATES = Path(__file__).parent / "templates"
 _OTHER_MODULES = (
     "aiohttp", "anthropic", "datasets", "httpx", "jinja2", "numpy", "openai", "orjson", "pydantic", "renderers", "rich",
@@ -221,7 +221,7 @@ class _PackageParts:
         """Return the values of the variables in the templates."""
         spec, points = self.plan.spec, len(self.plan.points)
         title = _plain_line(spec.experiment.description or spec.protocol.file.description or "A game of nip-run.")
-        dependencies = [VERIFIERS, *(f"{package}=={version(package)}" for package in _PINNED), *_OTHERS]
+        dependencies = [VERIFIERS, *(f"{package}=={version(package)}" for package in _PINNED), *_UNPINNED]
         option, rows_text = "", f"`{self.core}/rows.jsonl` has the {points} rows of the dataset"
         if self.rows_file is not None:
             option = "taskset.rows ROWS"
