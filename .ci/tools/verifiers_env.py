@@ -4,9 +4,10 @@
 
 Without a Python that has verifiers, an environment with it is made. The specs are those of the six protocols of the
 paper, two of protocols that a user wrote, and one of listed answers. Each is exported and installed by pip. Then
-`vf-validate` checks all of its tasks, and `vf-eval` plays 50 games. A loopback server derives each answer from the
-messages of the request alone. Claimed: the requests have the bytes of a run's requests, each as often; and every game
-has the id, outcome and rewards of the run's game.
+`vf-validate --only-gold` checks all of its tasks, and `vf-eval` plays 50 games. A loopback server derives each answer
+from the messages of the request alone. Claimed: the requests have the bytes of a run's requests, each as often; every
+game has the id, outcome and rewards of the run's game; the branches of each trace are the longest chats that the
+server saw from this agent, each with its answer.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import venv
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -49,7 +51,7 @@ for name, url in json.loads(sys.argv[1]).items():
         continue
     try:
         words = [name, "--no-rich", "--run.dir", name]
-        vf_validate([*words, "--runtime.type", "subprocess", "-o", "validated"])
+        vf_validate([*words, "--only-gold", "--runtime.type", "subprocess", "-o", "validated"])
         server = ["--client.base-url", url, "--client.api-key-var", "HOME"]
         vf_eval([*words, "--no-push", "-m", "tiny", "-c", "8", *server, "-o", "evaluated"])
     except BaseException as error:
@@ -115,10 +117,28 @@ def reply(messages: list[dict[str, Any]]) -> str:
     return "\n".join(f"{header} Why {number}?" for header in headers) or f'Because of {number} “ünï”\u2028 \\ "x".'
 
 
+Chat = tuple[tuple[str, str], ...]
+"""The role and text of each message of a chat."""
+
+
+@dataclass
+class Seen:
+    """What a server saw."""
+
+    bodies: defaultdict[str, list[bytes]] = field(default_factory=lambda: defaultdict(list))
+    """The body of each request by the first part of its path."""
+    chats: defaultdict[str, list[Chat]] = field(default_factory=lambda: defaultdict(list))
+    """Each chat with its answer, by the id of the trace."""
+
+
+def chat_of(messages: list[dict[str, Any]]) -> Chat:
+    return tuple((message["role"], message.get("content") or "") for message in messages)
+
+
 @contextmanager
-def server() -> Iterator[tuple[str, Mapping[str, list[bytes]]]]:
-    """A server on loopback; its address, and the body of each request by the first part of its path."""
-    seen: defaultdict[str, list[bytes]] = defaultdict(list)
+def server() -> Iterator[tuple[str, Seen]]:
+    """A server on loopback; its address, and what it sees."""
+    seen = Seen()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -127,8 +147,9 @@ def server() -> Iterator[tuple[str, Mapping[str, list[bytes]]]]:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             parameters = {name: value for name, value in sorted(body.items()) if name != "messages"}
             sent = json.dumps([body["messages"], parameters], ensure_ascii=False)
-            seen[self.path.split("/")[1]].append(sent.encode("utf-8", "surrogatepass"))
+            seen.bodies[self.path.split("/")[1]].append(sent.encode("utf-8", "surrogatepass"))
             message = {"role": "assistant", "content": reply(body["messages"])}
+            seen.chats[self.headers.get("X-Session-ID", "")].append(chat_of([*body["messages"], message]))
             answer = {
                 "id": "1", "object": "chat.completion", "created": 1, "model": body["model"],
                 "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
@@ -233,20 +254,27 @@ def evaluate(here: Path, python: Path, addresses: Mapping[str, str]) -> None:
         print(done.stdout[-6_000:], done.stderr[-6_000:])
 
 
-def compare(check: SoftAssertions, here: Path, name: str, seen: Mapping[str, list[bytes]], games: Games) -> None:
+def compare(check: SoftAssertions, here: Path, name: str, seen: Seen, games: Games) -> None:
     """Compare what the server saw of an evaluation, and what its traces say, with the run."""
     module = module_of(name)
     checks = [
         json.loads(line) for line in (here / "validated" / module / "results.jsonl").read_text("utf-8").splitlines()
     ]
-    valid = sum(row["gold"]["valid"] is True for row in checks)
+    valid = sum(row["valid"] is True for row in checks)
     check(valid == len(checks) == GAMES, f"{name}: vf-validate finds {valid} of {GAMES} tasks valid")
-    ours, theirs = Counter(seen[name]), Counter(seen[module])
+    ours, theirs = Counter(seen.bodies[name]), Counter(seen.bodies[module])
     check(
         ours == theirs,
         f"{name}: vf-eval sent {theirs.total()} requests and nip-run {ours.total()}, each with the same bytes",
     )
-    traced = read_traces(here / "evaluated" / module / "traces.jsonl")
+    traces = read_traces(here / "evaluated" / module / "traces.jsonl")
+    differing = [trace["id"] for trace in traces if branches_of(trace) != longest_chats(seen.chats[trace["id"]])]
+    branches = sum(len(branches_of(trace)) for trace in traces)
+    check(
+        not differing,
+        f"{name}: the {branches} branches of {len(traces)} traces are the longest chats; not in {differing[:3]}",
+    )
+    traced = results_of(traces)
     wrong = [
         rollout
         for rollout, (outcome, rewards) in games.items()
@@ -261,15 +289,38 @@ def compare(check: SoftAssertions, here: Path, name: str, seen: Mapping[str, lis
     )
 
 
-def read_traces(path: Path) -> dict[str, tuple[str, dict[str, float]]]:
+def read_traces(path: Path) -> list[dict[str, Any]]:
+    """The traces of all games."""
+    return [trace for line in path.read_text("utf-8").strip().split("\n") for trace in json.loads(line)["traces"]]
+
+
+def results_of(traces: list[dict[str, Any]]) -> Games:
     """The outcome of each game, and the reward of each seat that was asked."""
-    games: dict[str, tuple[str, dict[str, float]]] = {}
-    for line in path.read_text("utf-8").strip().split("\n"):
-        for trace in json.loads(line)["traces"]:
-            facts = trace["info"]
-            _, rewards = games.setdefault(facts["rollout_id"], (facts["outcome"], {}))
-            rewards[facts["seat"]] = trace["rewards"]["game"]["score"]
+    games: Games = {}
+    for trace in traces:
+        facts = trace["info"]
+        _, rewards = games.setdefault(facts["rollout_id"], (facts["outcome"], {}))
+        rewards[facts["seat"]] = trace["rewards"]["game"]["score"]
     return games
+
+
+def branches_of(trace: Mapping[str, Any]) -> set[Chat]:
+    """The chats of a trace: for each message that no other message follows, the path to it."""
+    nodes = trace["nodes"]
+    leaves = set(range(len(nodes))) - {node.get("parent") for node in nodes}
+    branches = set()
+    for leaf in leaves:
+        path, node = [], leaf
+        while node is not None:
+            path.append(nodes[node]["message"])
+            node = nodes[node].get("parent")
+        branches.add(chat_of(path[::-1]))
+    return branches
+
+
+def longest_chats(chats: list[Chat]) -> set[Chat]:
+    """The chats that are not the beginning of another chat."""
+    return {chat for chat in chats if not any(len(other) > len(chat) and other[: len(chat)] == chat for other in chats)}
 
 
 if __name__ == "__main__":

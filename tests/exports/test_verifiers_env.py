@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import hashlib
 import inspect
 import json
+import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -150,6 +154,54 @@ def test_everything_that_cannot_be_exported_is_reported_at_once(tmp_path: Path) 
     assert "models.offline.provider" in problems_of(people, tmp_path / "games")
 
 
+def plan_with_agent(folder: Path, name: str) -> Plan:
+    """The plan of a game whose prover has this name."""
+    (folder / "prompts").mkdir(parents=True)
+    for agent in (name, "verifier"):
+        (folder / "prompts" / f"{agent}.jinja").write_text("{{ question }} {{ solution }} {{ accept }} {{ reject }}\n")
+    protocol = {
+        "name": "renamed",
+        "agents": {
+            name: {"role": "prover", "human_name": "Expert"}, "verifier": {"role": "verifier", "human_name": "Verifier"}
+        },
+        "channels": {"main": {"members": [name, "verifier"]}},
+        "cycle": [{"speak": {"verifier": ["main"]}}, {"speak": {name: ["main"]}}],
+    }  # fmt: skip
+    (folder / "renamed.yaml").write_text(json.dumps(protocol))
+    spec = {
+        "name": "renamed", "dataset": {"path": str(ROOT / "specs" / "data" / "code_validation.jsonl"), "limit": 1},
+        "protocol": {"use": "renamed.yaml"}, "prompts": "prompts", "agents": {"_default": {"model": "offline"}},
+        "models": {"offline": {"provider": "dummy", "chat_format": "alternating"}},
+    }  # fmt: skip
+    (folder / "spec.yaml").write_text(json.dumps(spec))
+    return Plan(load_spec(folder / "spec.yaml"))
+
+
+@pytest.mark.parametrize("name", ["timeout", "env_id", "model_config", "copy", "class"])
+def test_an_agent_whose_name_has_a_meaning_in_verifiers_is_refused(tmp_path: Path, name: str) -> None:
+    plan = plan_with_agent(tmp_path / "spec", name)
+    assert name in problems_of(plan, tmp_path / "games")["protocol.use"]
+
+
+@pytest.mark.parametrize("name", ["seat", "vf", "int"])
+def test_the_name_of_an_agent_does_not_hide_a_name_of_the_module(tmp_path: Path, name: str) -> None:
+    package = write_package(plan_with_agent(tmp_path / "spec", name), tmp_path / "games")
+    module = (package.folder / "games" / "__init__.py").read_text("utf-8")
+    seats = module[module.index("_Seat =") : module.index("class NipRunEnv")]
+    verifiers = SimpleNamespace(AgentConfig=SimpleNamespace, SubprocessConfig=SimpleNamespace, EnvConfig=object)
+    variables: dict[str, Any] = {"vf": verifiers}
+    exec(seats, variables)
+    config = variables["SeatsConfig"]
+    assert [getattr(config, agent).harness for agent in (name, "verifier")] == [{"id": "games_core"}] * 2
+
+
+def test_a_group_of_a_plugin_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = load_plan("nip")
+    settings = plan.spec.experiment.models["offline"]
+    monkeypatch.setitem(vars(settings), "provider", "house_model")
+    assert "plugin" in problems_of(plan, tmp_path / "games")["models.offline.provider"]
+
+
 def test_a_verifier_without_others_may_have_any_chat_format(tmp_path: Path) -> None:
     plan = Plan(load_spec(ROOT / "specs" / "solo_verifier.yaml", ["dataset.limit=2"]))
     assert write_package(plan, tmp_path / "games").games == 2
@@ -178,14 +230,54 @@ def test_rows_are_in_a_file_of_their_own_on_request(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "message"), [("9lives", "small letters"), ("json", "another Python module"), ("full", "not an empty")]
-)
+    ("folder", "message"),
+    [
+        ("9lives", "small letters"), ("class", "small letters"), ("games_", "small letters"),
+        ("json", "another Python module"), ("numpy", "another Python module"), ("harbor", "another Python module"),
+        ("full", "not an empty"), ("link", "not an empty"),
+    ],
+)  # fmt: skip
 def test_a_folder_that_cannot_be_used_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], folder: str, message: str
 ) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to("empty")
     command = ["export-env", str(ROOT / "specs" / "nip.yaml"), ALTERNATING, "dataset.limit=1"]
     assert main([*command, "-o", str(tmp_path / folder)]) == 2
     assert message in capsys.readouterr().err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["full"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "full", "link"]
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
+
+
+def test_rows_inside_the_package_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["export-env", str(ROOT / "specs" / "nip.yaml"), ALTERNATING, "dataset.limit=1"]
+    assert main([*command, "-o", str(tmp_path / "games"), "--rows", str(tmp_path / "games" / "rows.jsonl")]) == 2
+    assert "outside" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_hostile_description_stays_text(tmp_path: Path) -> None:
+    description = 'A """ \\" quote, $core, \x7f, \u2028, \u202e and {{ x }}\n[project]\nname = "other"\\'
+    alternating = {"m": {"chat_format": "alternating"}}
+    plan = Plan(load_spec(spec_file(tmp_path / "spec", description=description, models=alternating)))
+    write_package(plan, tmp_path / "games")
+    project = tomllib.loads((tmp_path / "games" / "pyproject.toml").read_text("utf-8"))["project"]
+    module = ast.parse((tmp_path / "games" / "games" / "__init__.py").read_text("utf-8"))
+    assert project["name"] == "games"
+    assert "$core" in project["description"]
+    assert (ast.get_docstring(module) or "").startswith(project["description"])
+
+
+@pytest.mark.gate
+def test_an_export_is_the_same_in_every_process(tmp_path: Path) -> None:
+    folders = []
+    for seed in ("1", "2"):
+        folder = tmp_path / seed / "games"
+        command = ["-m", "runner", "export-env", str(ROOT / "specs" / "debate.yaml"), ALTERNATING, "-q", "-o"]
+        subprocess.run(
+            [sys.executable, *command, str(folder)], check=True, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed}
+        )
+        folders.append({path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()})
+    assert folders[0] == folders[1]

@@ -7,6 +7,8 @@ nip-run, whose dependencies conflict with those of verifiers.
 from __future__ import annotations
 
 import json
+import keyword
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -39,7 +41,14 @@ from runner.version import __version__
 VERIFIERS = "verifiers==0.4.*"
 _PINNED = ("jinja2", "orjson")
 """Packages whose exact version renders the prompts and reads the answers."""
+_UNPINNED = ("numpy>=2.3", "aiohttp>=3.9")
 _TEMPLATES = Path(__file__).parent / "templates"
+_OTHER_MODULES = (
+    "aiohttp", "anthropic", "datasets", "httpx", "jinja2", "numpy", "openai", "orjson", "pydantic", "renderers", "rich",
+    "runner", "torch", "transformers", "trl", "verifiers", "vllm",
+    "harbor", "nemo_gym", "openenv", "textarena",
+)  # fmt: skip
+"""Modules that are probably in the environment of a package, and verifiers' own tasksets, which it finds first."""
 _SENT_SETTINGS = (
     "model", "chat_format", "system_role", "send_name", "temperature", "top_p", "max_completion_tokens", "max_tokens",
     "seed", "stop", "reasoning_effort", "logprobs", "top_logprobs", "extra_body",
@@ -75,10 +84,10 @@ def write_package(plan: Plan, folder: Path, rows: Path | None = None) -> Written
     name = _module_name(folder)
     if problems := find_problems(plan):
         raise SpecError(problems)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
         raise UsageError(f"{folder} is not an empty folder; give another one, or remove it")
-    if rows is not None and rows.exists():
-        raise UsageError(f"--rows: {rows} exists; give another file, or remove it")
+    if rows is not None:
+        _check_rows_file(rows, folder)
     content = b"".join(_row_lines(plan))
     parts = _PackageParts(plan, name, content, rows)
     make_folders(folder.absolute().parent)
@@ -97,6 +106,13 @@ def write_package(plan: Plan, folder: Path, rows: Path | None = None) -> Written
     return WrittenPackage(folder, name, trainable, len(plan.points), plan.size, rows)
 
 
+def _check_rows_file(rows: Path, folder: Path) -> None:
+    if os.path.lexists(rows):
+        raise UsageError(f"--rows: {rows} exists; give another file, or remove it")
+    if rows.resolve().is_relative_to(folder.resolve()):
+        raise UsageError(f"--rows: {rows} is in the package's folder; give a file outside {folder}")
+
+
 def _module_name(folder: Path) -> str:
     """Return the name of the environment in a folder.
 
@@ -104,12 +120,12 @@ def _module_name(folder: Path) -> str:
         UsageError: Python cannot import a module of this name.
     """
     name = folder.absolute().name.replace("-", "_")
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+    if not re.fullmatch(r"[a-z]([a-z0-9_]*[a-z0-9])?", name) or keyword.iskeyword(name):
         raise UsageError(
             f"the environment gets the name of its folder, and {name!r} cannot be the name of a Python module; use "
-            "small letters, digits and _, as in nip_games"
+            "small letters, digits and, not at the end, _, as in nip_games"
         )
-    if name in {*sys.stdlib_module_names, "verifiers", "runner", *_PINNED}:
+    if name in {*sys.stdlib_module_names, *_OTHER_MODULES}:
         raise UsageError(f"another Python module has the name {name!r}; give another folder, such as {name}_games")
     return name
 
@@ -205,7 +221,7 @@ class _PackageParts:
         """Return the values of the variables in the templates."""
         spec, points = self.plan.spec, len(self.plan.points)
         title = _plain_line(spec.experiment.description or spec.protocol.file.description or "A game of nip-run.")
-        dependencies = [VERIFIERS, *(f"{package}=={version(package)}" for package in _PINNED), "numpy>=2.3"]
+        dependencies = [VERIFIERS, *(f"{package}=={version(package)}" for package in _PINNED), *_UNPINNED]
         option, rows_text = "", f"`{self.core}/rows.jsonl` has the {points} rows of the dataset"
         if self.rows_file is not None:
             option = "taskset.rows ROWS"
@@ -219,7 +235,7 @@ class _PackageParts:
             "version": __version__,
             "protocol": spec.protocol.name,
             "spec": spec.experiment.name,
-            "seats": "\n".join(f"    {name}: vf.AgentConfig = seat()" for name in self.game.experiment.agents),
+            "seats": "\n".join(f"    {name}: _Seat = _seat()" for name in self.game.experiment.agents),
             "seat_table": "\n".join(self._seat_lines()),
             "dependencies": "\n".join(f'    "{dependency}",' for dependency in dependencies),
             "rows_sha256": sha256(self.rows).hexdigest(),
@@ -237,6 +253,9 @@ class _PackageParts:
             if not is_prover:
                 right, wrong = parameters.verifier_reward, parameters.verifier_incorrect_penalty
                 reward = f"{right:g} for a right and {wrong:g} for a wrong verdict"
+                reward += f", {parameters.verifier_terminated_penalty:g} without a verdict after the last round"
+                if parameters.verifier_no_guess_reward:
+                    reward += f", {parameters.verifier_no_guess_reward:g} for each question instead of a verdict"
             if parameters.shared_reward:
                 reward = "that of the verifier" if is_prover else reward
             role, trainable = "prover" if is_prover else "verifier", "no" if agent.freeze else "yes"

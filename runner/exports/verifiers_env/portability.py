@@ -14,11 +14,20 @@ from runner.spec.loader import Spec
 RESERVED_NAMES = ("id", "taskset", "timeout", "retries", "max_concurrent_agents", "interception")
 """The fields of an environment's configuration in verifiers 0.4, which no agent can have as its name."""
 
+RESERVED_ATTRIBUTES = (
+    "agent_harnesses", "construct", "copy", "dict", "env_id", "from_orm", "json", "parse_file", "parse_obj",
+    "parse_raw", "schema", "schema_json", "update_forward_refs", "validate",
+)  # fmt: skip
+"""The attributes of this configuration that a field would replace. Pydantic's other attributes begin with `model_`."""
+
 _PROVIDERS = {
     "human": "people play the group, and a trainer cannot ask them; set another provider",
     "replay": "the answers of an earlier run play the group, and a package cannot include them; set another provider",
     "anthropic": "verifiers sends chat completions, which differ from the Messages API; set provider: openai",
 }
+
+_SENDS_CHATS = ("openai", "dummy")
+"""The providers whose groups have the chats of a package. The answers of `dummy` are replaced by a model's."""
 
 
 def find_problems(plan: Plan) -> list[Problem]:
@@ -54,9 +63,13 @@ def _protocol_problems(spec: Spec) -> Iterator[tuple[str, str]]:
         yield "protocol.use", f"{protocol.name}: {message}"
     if checker is not None and checker.by == "function":
         yield "dataset.checker", "a Python function labels answers, which needs nip-run's sandbox; use by: column"
-    reserved = [name for name in protocol.agent_names if name in RESERVED_NAMES or keyword.iskeyword(name)]
-    if reserved:
-        yield "protocol.use", f"{comma_join(reserved)} cannot be the name of an agent in Python; rename it"
+    if reserved := [name for name in protocol.agent_names if _is_reserved(name)]:
+        yield "protocol.use", f"{comma_join(reserved)} cannot be the name of an agent in verifiers; rename it"
+
+
+def _is_reserved(agent: str) -> bool:
+    """Return whether an agent's name cannot be a field of an environment's configuration."""
+    return agent in (*RESERVED_NAMES, *RESERVED_ATTRIBUTES) or agent.startswith("model_") or keyword.iskeyword(agent)
 
 
 def _model_problems(spec: Spec) -> Iterator[tuple[str, str]]:
@@ -68,6 +81,9 @@ def _model_problems(spec: Spec) -> Iterator[tuple[str, str]]:
         settings, key = spec.experiment.models[group], f"models.{group}"
         if settings.provider in _PROVIDERS:
             yield f"{key}.provider", _PROVIDERS[settings.provider]
+        elif settings.provider not in _SENDS_CHATS:
+            message = "a plugin determines the requests of the group, and a package cannot include it"
+            yield f"{key}.provider", f"{message}; set provider: openai"
         has_names = settings.resolved_chat_format != "alternating" and settings.send_name
         if has_names and (hearers := [name for name in agents if _hears_names(spec.protocol, name)]):
             message = f"the chats of {comma_join(hearers)} have the field `name` for senders, which training would lose"
