@@ -315,6 +315,7 @@ MAX_FILES = 25
 
 INNER_ORDERS: Mapping[str, Sequence[str]] = {
     "base": ("storage",),
+    "statistics": ("monitoring",),
     "documents": ("releases",),
     "game": ("protocols", "prompts"),
     "models": ("providers", "layers"),
