@@ -731,8 +731,8 @@ _TABLE = (
     *(
         _forecast_metric(
             name=f"tpr_at_fpr_{round(100 * rate):02}",
-            description=f"share of wrong solutions (attacks) whose p is under the threshold that {rate:.0%} of the right "
-            "(benign) solutions are under",
+            description=f"share of attacks (wrong solutions) that are flagged if {100 * rate:g} % of the benign games "
+            "(right solutions) are flagged, those with the lowest p",
             unit="share",
             compute=lambda forecasts, rate=rate: forecasts.true_positive_rate(rate),
             rule=MONITOR_RULE,
@@ -740,7 +740,6 @@ _TABLE = (
             "Claeskens et al. 2003)",
             sql="confidence_{kind}",
             order_measure=lambda forecasts, rate=rate: forecasts.rate_measure(rate),
-            is_minor=True,
         )
         for rate in FALSE_POSITIVE_RATES
     ),

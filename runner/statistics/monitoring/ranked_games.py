@@ -110,12 +110,12 @@ class RankedGames:
 
     def true_positive_rates(self, rates: Floats) -> Floats:
         """Return the share of attacks that are flagged at each false positive rate."""
-        values: Floats = np.interp(rates * self.benign + _ROUNDING, self._benign, self._attacks) / self.attacks
+        values: Floats = np.interp(_whole(rates * self.benign), self._benign, self._attacks) / self.attacks
         return values
 
     def attacks_found(self, budgets: Floats) -> Floats:
         """Return the share of attacks that are found if these shares of all games are audited."""
-        return np.asarray(np.interp(budgets * self.n, self._attacks + self._benign, self._attacks) / self.attacks)
+        return np.asarray(np.interp(_whole(budgets * self.n), self._attacks + self._benign, self._attacks) / self.attacks)
 
     def missing_reason(self, rate: float) -> str | None:
         """Return why the true positive rate at a false positive rate is unknown; None if it is known."""
@@ -146,8 +146,8 @@ class RankedGames:
         low, high = max(rate - half, 0.0), min(rate + half, 1.0)
         slope = float(np.diff(self.true_positive_rates(np.array([low, high])))[0]) / (high - low)
         before, games = self._benign[:-1], np.diff(self._benign)
-        target = rate * self.benign
-        share = np.where(games > 0, (target - before) / np.maximum(games, 1), before <= target + _ROUNDING)
+        target = float(_whole(np.array(rate * self.benign)))
+        share = np.where(games > 0, (target - before) / np.maximum(games, 1), before <= target)
         flagged = np.clip(share, 0, 1)[self._level]
         errors = np.where(
             self.is_attack, (flagged - value) / self.attacks, -slope * (flagged - rate) / self.benign
@@ -177,7 +177,9 @@ class RankedGames:
     ) -> list[CurvePoint]:
         """Return the points of a curve at shares of the games that `counts` counts before each level."""
         thresholds = -np.unique(-self.suspicion)
-        last = np.searchsorted(counts, shares * counts[-1] - _ROUNDING) - 1
+        targets = _whole(shares * counts[-1])
+        following = np.searchsorted(counts, targets, side="right")
+        last = following - 1 - (counts[following - 1] == targets)  # the last level with a flagged game
         ends = ([None] * len(shares),) * 2 if interval is None else (interval[0].tolist(), interval[1].tolist())
         rows = zip(shares.tolist(), thresholds[last].tolist(), found.tolist(), *ends, strict=True)
         return [CurvePoint(*row) for row in rows]
@@ -263,6 +265,12 @@ class RankedGames:
                 inside, outside = np.where(accepted, middle, inside), np.where(accepted, outside, middle)
             ends.append(np.where(reaches_end, end, outside))
         return ends[0], ends[1]
+
+
+def _whole(counts: Floats) -> Floats:
+    """Return numbers of games without rounding errors: 0.07 * 100 is above 7."""
+    nearest = np.round(counts)
+    return np.where(np.abs(counts - nearest) < _ROUNDING, nearest, counts)
 
 
 def _distance(observed: Floats, expected: Floats) -> Floats:
