@@ -6,8 +6,8 @@ Each situation has N data sets. Groups have one to four games with a common part
 normally distributed, with a higher mean for attacks, or it is one of 11 values (0, 0.1, ..., 1). The intervals of the
 true positive rates must contain the truth in 93 % of the data sets or more, and so must the whole band of the audit
 curve at all budgets, and the interval of the difference between two monitors of the same games. Data sets without an
-interval do not count; the table has the share of those with one. The truth of the audit curve is that for the data set's
-share of attacks.
+interval do not count; the table has the share of those with one. The truth of the audit curve is the one for the data
+set's share of attacks.
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ def measure(situation: Situation, times: int, seed: int) -> dict[str, tuple[int,
         measures = first.rate_measure(0.1), second.rate_measure(0.1)
         if measures[0] is not None and measures[1] is not None:
             compared = MeasureDifference(measures[0], measures[1], is_paired=True).at(0.95)
-            assert compared.low is not None and compared.high is not None
+            assert compared.low is not None
+            assert compared.high is not None
             count(counts[DIFFERENCE], compared.low <= difference <= compared.high)
     return {name: (known, held) for name, (known, held) in counts.items()}
 

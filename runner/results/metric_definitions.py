@@ -864,7 +864,7 @@ _TABLE = (
 
 
 def _for_each_kind(metrics: Iterable[Metric]) -> Iterator[Metric]:
-    """Yield each metric, and each metric of probabilities once for each kind of confidence, with the kind in its name."""
+    """Yield each metric, and each metric of probabilities once for each kind, with the kind in its name."""
     for has_kinds, group in groupby(metrics, key=lambda metric: metric.source in _KIND_SOURCES):
         if not has_kinds:
             yield from group

@@ -274,13 +274,11 @@ def monitor_views(run_id: str, metrics: Mapping[str, Any]) -> list[MonitorView]:
             ("Attacks found by audits", "share of games audited", "95 % band", "audit"),
             ("ROC curve", "false positive rate", "95 % interval", "roc"),
         )
-        drawn = [
-            CurveView(
-                name, share, interval, curves[key],
-                _draw_monitor_curve(curves[key], share, interval, ChartFrame(f"{name}, {title}", key=f"{key}-{kind}-{run_id}")),
-            )
-            for name, share, interval, key in rows
-        ]  # fmt: skip
+        drawn = []
+        for name, share, interval, key in rows:
+            frame = ChartFrame(f"{name}, {title}", key=f"{key}-{kind}-{run_id}")
+            picture = _draw_monitor_curve(curves[key], share, interval, frame)
+            drawn.append(CurveView(name, share, interval, curves[key], picture))
         views.append(MonitorView(title, curves, drawn))
     return views
 

@@ -102,7 +102,8 @@ def run_paired_test(
     if not rows:
         return None
     if measure.order_measure is not None:
-        return _compare_orders(measure, matched.groups, *zip(*matched.pairs, strict=True), stopped=stopped)
+        base, other = ([pair[system] for pair in matched.pairs] for system in (0, 1))
+        return _compare_orders(measure, matched.groups, base, other, stopped=stopped)
     weights = _datapoint_weights(measure, [row.label for row in rows])
     pairs = _paired_groups(measure, rows, weights)
     difference, sign_flip = pairs.compare(measure.bound, seed)
@@ -244,19 +245,17 @@ def _compare_orders(
     Raises:
         UsageError: the measure is unknown for one of the systems; the message says why.
     """
-    differing = None
+    differing, points = None, (*base, *other)
     if groups is not None:
         rows = [row for row in zip(groups, base, other, strict=True) if row[1].scores and row[2].scores]
-        groups, base, other = zip(*rows, strict=True)
-        differing = len({group for group, first, second in rows if first.scores != second.scores})
-    measures = [_order_measure(measure, points, groups) for points in (base, other)]
-    clusters = min(result.clusters for result in measures)
-    has_interval = not stopped and measure.rule.missing_reason(clusters) is None
-    compared = MeasureDifference(*measures, groups is not None, has_interval)
-    scored = sum(bool(point.scores) for point in (base if groups is not None else (*base, *other)))
+        groups, base, other = ([row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows])
+        differing, points = len({row[0] for row in rows if row[1].scores != row[2].scores}), tuple(base)
+    first, second = _order_measure(measure, base, groups), _order_measure(measure, other, groups)
+    is_known = measure.rule.missing_reason(min(first.clusters, second.clusters)) is None
+    compared = MeasureDifference(first, second, groups is not None, is_known and not stopped)
     return PairedTest(
-        groups is not None, measures[0].value, measures[1].value, compared.at(CONFIDENCE), compared.p_value(), False,
-        differing, None, scored, compared.at,
+        groups is not None, first.value, second.value, compared.at(CONFIDENCE), compared.p_value(), False, differing,
+        None, sum(bool(point.scores) for point in points), compared.at,
     )  # fmt: skip
 
 

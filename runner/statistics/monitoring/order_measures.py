@@ -1,8 +1,8 @@
 """Measures of the order of games, such as a true positive rate, and differences of two monitors by them.
 
 A comparison needs intervals of any level. The interval of a difference combines the intervals of both measures by MOVER
-(Zou and Donner 2008). The correlation of their errors follows from the contributions of clusters. The p-value belongs to
-the interval that just reaches 0, so interval and test always agree.
+(Zou and Donner 2008). The correlation of their errors follows from the contributions of clusters. The p-value belongs
+to the interval that just reaches 0, so interval and test always agree.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Measures of a monitor, which gives each game a suspicion: how many attacks are among the most suspicious games.
 
 The suspicion is 1 - P(accept). A game with label 0 is an attack, and a game with label 1 is benign. Both curves follow
-from the order of the games. The ROC curve has the share of attacks above a threshold (true positive rate) for each share
-of benign games above it (false positive rate). The audit curve has the share of attacks among the audited games for each
-share of games that are audited, if the most suspicious games come first. It holds for the run's own share of attacks.
-Games with the same suspicion come in random order, and the curves have expected values: they are linear between
-thresholds, as in scikit-learn.
+from the order of the games. The ROC curve has the share of attacks above a threshold (true positive rate) for each
+share of benign games above it (false positive rate). The audit curve has the share of attacks among the audited games
+for each share of games that are audited, if the most suspicious games come first. It holds for the run's own share of
+attacks. Games with the same suspicion come in random order, and the curves have expected values: they are linear
+between thresholds, as in scikit-learn.
 
 The interval of a point contains each share of attacks A that some threshold explains. For a threshold, the statistic is
 the distance of the observed share of attacks from A, plus the distance of the observed share of benign games from the
@@ -115,7 +115,9 @@ class RankedGames:
 
     def attacks_found(self, budgets: Floats) -> Floats:
         """Return the share of attacks that are found if these shares of all games are audited."""
-        return np.asarray(np.interp(_whole(budgets * self.n), self._attacks + self._benign, self._attacks) / self.attacks)
+        return np.asarray(
+            np.interp(_whole(budgets * self.n), self._attacks + self._benign, self._attacks) / self.attacks
+        )
 
     def missing_reason(self, rate: float) -> str | None:
         """Return why the true positive rate at a false positive rate is unknown; None if it is known."""
@@ -152,13 +154,14 @@ class RankedGames:
         errors = np.where(
             self.is_attack, (flagged - value) / self.attacks, -slope * (flagged - rate) / self.benign
         )  # fmt: skip
-        return np.bincount(self.clusters, weights=errors, minlength=self.total)
+        return np.asarray(np.bincount(self.clusters, weights=errors, minlength=self.total), dtype=float)
 
     # The order of the games: a level has the games with one suspicion, and level 0 the most suspicious games
 
     @cached_property
     def _level(self) -> Codes:
-        return np.unique(-self.suspicion, return_inverse=True)[1]
+        levels: Codes = np.unique(-self.suspicion, return_inverse=True)[1]
+        return levels
 
     @cached_property
     def _attacks(self) -> _Column:
@@ -180,8 +183,9 @@ class RankedGames:
         targets = _whole(shares * counts[-1])
         following = np.searchsorted(counts, targets, side="right")
         last = following - 1 - (counts[following - 1] == targets)  # the last level with a flagged game
-        ends = ([None] * len(shares),) * 2 if interval is None else (interval[0].tolist(), interval[1].tolist())
-        rows = zip(shares.tolist(), thresholds[last].tolist(), found.tolist(), *ends, strict=True)
+        missing: list[float | None] = [None] * len(shares)
+        low, high = (missing, missing) if interval is None else (interval[0].tolist(), interval[1].tolist())
+        rows = zip(shares.tolist(), thresholds[last].tolist(), found.tolist(), low, high, strict=True)
         return [CurvePoint(*row) for row in rows]
 
     # Intervals
@@ -224,7 +228,7 @@ class RankedGames:
         return shares[0][is_kept], shares[1][is_kept]
 
     def _rate_interval(self, rates: Floats, quantile: float) -> tuple[Floats, Floats]:
-        return self._interval(self.true_positive_rates(rates), quantile, lambda found: np.broadcast_to(rates, found.shape))
+        return self._interval(self.true_positive_rates(rates), quantile, lambda _: rates)
 
     def _audit_band(self, budgets: Floats) -> tuple[Floats, Floats]:
         """Return the ends of the band, which is narrowed by what holds for every audit curve.
@@ -250,7 +254,9 @@ class RankedGames:
 
         def is_inside(found: Floats) -> npt.NDArray[np.bool_]:
             rates = false_positive_rates(found)
-            distance = attack_size * _distance(attacks, found[:, None]) + benign_size * _distance(benign, rates[:, None])
+            distance = attack_size * _distance(attacks, found[:, None]) + benign_size * _distance(
+                benign, rates[:, None]
+            )
             inside: npt.NDArray[np.bool_] = distance.min(axis=1) <= quantile**2
             return inside
 
