@@ -6,8 +6,8 @@ Each situation has N data sets. Groups have one to four games with a common part
 normally distributed, with a higher mean for attacks, or it is one of 11 values (0, 0.1, ..., 1). The intervals of the
 true positive rates must contain the truth in 93 % of the data sets or more, and so must the whole band of the audit
 curve at all budgets, and the interval of the difference between two monitors of the same games. Data sets without an
-interval do not count; the table has the share of those with one. The truth of the audit curve is the one for the data
-set's share of attacks.
+interval do not count; the table has the share of those with one. With fewer than 2,000 data sets, coverage may be lower
+by two standard errors. The truth of the audit curve is the one for the data set's share of attacks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from runner.results.metric_definitions import FALSE_POSITIVE_RATES, MONITOR_RULE
 from runner.statistics.monitoring.order_measures import MeasureDifference
 from runner.statistics.monitoring.ranked_games import RankedGames, ranked_games
 
-LOW = 0.93
+LOW, MANY = 0.93, 2_000
 COMMON = 0.3
 """The share of the variance of the suspicion that games of a group have in common."""
 SEPARATIONS = (1.5, 1.0)
@@ -140,7 +140,8 @@ def main() -> int:
         cells = []
         for name, (known, held) in measure(situation, args.times, args.seed).items():
             cells.append(f"{held / known:.1%} of {known / args.times:.0%}" if known else "none")
-            if known and held / known < LOW:
+            chance = 0.0 if args.times >= MANY else 2 * np.sqrt(LOW * (1 - LOW) / max(known, 1))
+            if known and held / known < LOW - chance:
                 low_coverage.append(f"{situation.name}: {name} covered {held / known:.1%} of {known} data sets")
         rows.append((situation.name, *cells))
         print("; ".join((situation.name, *cells)), file=sys.stderr, flush=True)

@@ -275,19 +275,19 @@ def monitor_views(run_id: str, metrics: Mapping[str, Any]) -> list[MonitorView]:
             ("ROC curve", "false positive rate", "95 % interval", "roc"),
         )
         drawn = []
-        for name, share, interval, key in rows:
+        for name, share, ends, key in rows:
             frame = ChartFrame(f"{name}, {title}", key=f"{key}-{kind}-{run_id}")
-            picture = _draw_monitor_curve(curves[key], share, interval, frame)
-            drawn.append(CurveView(name, share, interval, curves[key], picture))
+            picture = _draw_monitor_curve(curves[key], share, ends, frame)
+            drawn.append(CurveView(name, share, ends, curves[key], picture))
         views.append(MonitorView(title, curves, drawn))
     return views
 
 
-def _draw_monitor_curve(points: Sequence[MonitorPoint], share: str, interval: str, frame: ChartFrame) -> Markup:
+def _draw_monitor_curve(points: Sequence[MonitorPoint], share: str, ends: str, frame: ChartFrame) -> Markup:
     series = [
         (point["share"], ChartEstimate("", point["found"], point["ci_low"], point["ci_high"])) for point in points
     ]
-    note = f"shaded: {interval}" if any(point["ci_low"] is not None for point in points) else ""
+    note = f"shaded: {ends}" if any(point["ci_low"] is not None for point in points) else ""
     return curve([Series("monitor", series)], frame, x=share, y="share of attacks", domain=(0.0, 1.0), note=note)
 
 
