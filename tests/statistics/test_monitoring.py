@@ -106,6 +106,13 @@ def test_the_band_holds_the_curve_and_never_falls(digits: int | None) -> None:
     assert all(point.ci_low is None for point in games.audit_curve(has_intervals=False))
 
 
+def test_the_band_is_not_narrower_within_games_of_one_suspicion_and_one_label() -> None:
+    band = {point.share: point for point in games_of("a" * 10 + "b" * 10, "b" * 100).audit_curve()}
+    assert band[0.5].found == 1
+    assert band[0.5].ci_low is not None
+    assert band[0.5].ci_low < 0.8
+
+
 def test_the_numbers_do_not_depend_on_the_order_of_the_games() -> None:
     games = monitor(digits=1)
     order = np.random.default_rng(1).permutation(games.n)

@@ -43,8 +43,12 @@ BUDGETS = (0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0
 """The shares of audited games of the points of the audit curve."""
 BAND_LEVEL = CONFIDENCE ** (1 / len(BUDGETS))
 
-_TIE_PARTS = 8
-"""The number of points that stand for the random orders of games with equal suspicion."""
+_MAX_TIE_PARTS = 1_000
+"""The maximum number of points that stand for the random orders of games with equal suspicion.
+
+Each game needs a point, even if all games of the level have one label: if points are further apart than the standard
+error of the number of flagged games, no point explains the true share, and the interval is too narrow.
+"""
 _POINTS_PER_ERROR = 3
 """The minimum number of thresholds within one standard error of a share, if there are as many."""
 _HALVINGS = 20
@@ -212,8 +216,7 @@ class RankedGames:
 
         Thresholds are left out if there are many. Points within a level stand for its games in random order.
         """
-        is_tie = (np.diff(self._attacks) > 0) & (np.diff(self._benign) > 0)
-        parts = np.where(is_tie, _TIE_PARTS, 1)
+        parts = np.minimum(np.diff(self._attacks + self._benign).astype(int), _MAX_TIE_PARTS)
         starts = np.repeat(np.cumsum(parts) - parts, parts)
         within = (np.arange(len(starts)) - starts) / np.repeat(parts, parts)
         positions = np.append(np.repeat(np.arange(len(parts)), parts) + within, len(parts))
