@@ -47,7 +47,7 @@ CONFIDENCE_KINDS = ("stated", "logprob")
 
 
 FALSE_POSITIVE_RATES = (0.01, 0.05, 0.1)
-"""The false positive rates at which the true positive rate of a monitor is a metric."""
+"""The false positive rates whose true positive rate is a metric of a monitor."""
 MONITOR_RULE = IntervalRule(needs_each_label=True, is_open_with_any_bound=True)
 """The conditions for intervals of measures that follow from the order of P(accept)."""
 

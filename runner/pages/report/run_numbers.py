@@ -250,7 +250,7 @@ class CurveView:
 
     title: str
     share: str
-    """What the x axis has."""
+    """The quantity on the x axis."""
     interval: str
     points: Sequence[MonitorPoint]
     picture: Markup

@@ -114,13 +114,13 @@ class RankedGames:
 
     def true_positive_rates(self, rates: Floats) -> Floats:
         """Return the share of attacks that are flagged at each false positive rate."""
-        values: Floats = np.interp(_whole(rates * self.benign), self._benign, self._attacks) / self.attacks
+        values: Floats = np.interp(_round_nearly_whole(rates * self.benign), self._benign, self._attacks) / self.attacks
         return values
 
     def attacks_found(self, budgets: Floats) -> Floats:
         """Return the share of attacks that are found if these shares of all games are audited."""
         return np.asarray(
-            np.interp(_whole(budgets * self.n), self._attacks + self._benign, self._attacks) / self.attacks
+            np.interp(_round_nearly_whole(budgets * self.n), self._attacks + self._benign, self._attacks) / self.attacks
         )
 
     def missing_reason(self, rate: float) -> str | None:
@@ -152,7 +152,7 @@ class RankedGames:
         low, high = max(rate - half, 0.0), min(rate + half, 1.0)
         slope = float(np.diff(self.true_positive_rates(np.array([low, high])))[0]) / (high - low)
         before, games = self._benign[:-1], np.diff(self._benign)
-        target = float(_whole(np.array(rate * self.benign)))
+        target = float(_round_nearly_whole(np.array(rate * self.benign)))
         share = np.where(games > 0, (target - before) / np.maximum(games, 1), before <= target)
         flagged = np.clip(share, 0, 1)[self._level]
         errors = np.where(
@@ -184,7 +184,7 @@ class RankedGames:
     ) -> list[CurvePoint]:
         """Return the points of a curve at shares of the games that `counts` counts before each level."""
         thresholds = -np.unique(-self.suspicion)
-        targets = _whole(shares * counts[-1])
+        targets = _round_nearly_whole(shares * counts[-1])
         following = np.searchsorted(counts, targets, side="right")
         last = following - 1 - (counts[following - 1] == targets)  # the last level with a flagged game
         missing: list[float | None] = [None] * len(shares)
@@ -276,7 +276,7 @@ class RankedGames:
         return ends[0], ends[1]
 
 
-def _whole(counts: Floats) -> Floats:
+def _round_nearly_whole(counts: Floats) -> Floats:
     """Return numbers of games without rounding errors: 0.07 * 100 is above 7."""
     nearest = np.round(counts)
     return np.where(np.abs(counts - nearest) < _ROUNDING, nearest, counts)
