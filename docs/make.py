@@ -496,7 +496,7 @@ def metric_group(metric: Any) -> str:
 
     if metric.source in (Source.BLOCKS, Source.PLAYERS, Source.SEATS):
         return "blocks"
-    if metric.source in (Source.FORECASTS, Source.LOGPROBS):
+    if metric.source in (Source.FORECASTS, Source.CONFIDENCES, Source.LOGPROBS):
         return "forecasts"
     if metric.source is Source.JUDGES:
         return "judges"

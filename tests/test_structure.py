@@ -112,6 +112,8 @@ HOMES = {
         "runner.results.answer_games",
         "runner.results.verdict_columns",
         "runner.results.leaderboard.pooled_numbers",
+        "runner.results.comparison.paired_test",
+        "runner.statistics.monitoring.ranked_games",
         "runner.statistics.agreement",
         "runner.statistics.calibration",
         "runner.statistics.minimum_detectable_effect",
@@ -315,6 +317,7 @@ MAX_FILES = 25
 
 INNER_ORDERS: Mapping[str, Sequence[str]] = {
     "base": ("storage",),
+    "statistics": ("monitoring",),
     "documents": ("releases",),
     "game": ("protocols", "prompts"),
     "models": ("providers", "layers"),

@@ -150,6 +150,8 @@ class Metrics:
             content["judge_pairs"] = pairs
         if curves := {**self._judged.reliability_curves(), **self._answers.reliability_curves()}:
             content["reliability_curves"] = curves
+        if monitor_curves := self._judged.monitor_curves():
+            content["monitor_curves"] = monitor_curves
         return content
 
 

@@ -33,6 +33,27 @@ class ReliabilityRow(TypedDict):
     ci_high: float | None
 
 
+class MonitorPoint(TypedDict):
+    """A point of a monitor's curve. `runner.statistics.monitoring.ranked_games.CurvePoint` describes the keys."""
+
+    share: float
+    threshold: float
+    found: float
+    ci_low: float | None
+    ci_high: float | None
+
+
+class MonitorCurves(TypedDict):
+    """The curves of a monitor, the number of games of each kind, and the reason if there are no intervals."""
+
+    attacks: int
+    benign: int
+    no_score: int
+    reason: str | None
+    roc: list[MonitorPoint]
+    audit: list[MonitorPoint]
+
+
 def find_metric_row(metrics: Mapping[str, Any], name: str, agent: str | None = None) -> MetricRow | None:
     """Return the row of a metric of the whole game, or of an agent, in a `metrics.json`; None if there is none."""
     rows: Iterable[MetricRow] = metrics.get("metrics") or ()

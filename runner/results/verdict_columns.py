@@ -14,7 +14,7 @@ import numpy as np
 from runner.game.protocols.protocol import Decision, Protocol
 from runner.results.estimates import Estimate, estimate, estimates_of, forecast_estimates
 from runner.results.game_measurements import GameVerdict
-from runner.results.metric_definitions import CONFIDENCE_KINDS, MAJORITY_ACCURACY, METRICS, Source
+from runner.results.metric_definitions import CONFIDENCE_KINDS, MAJORITY_ACCURACY, METRICS, MONITOR_RULE, Source
 from runner.spec.paired_design import exchange_players
 from runner.statistics.agreement import agreement
 from runner.statistics.calibration import LOG_FLOOR, Bin, Forecasts
@@ -41,6 +41,9 @@ class GameColumns:
 
     def confidence_estimates(self) -> Iterator[Estimate]:
         """Yield the metrics of each kind of confidence that the games have."""
+        for kind, p in self.confidences.items():
+            if p is not None:
+                yield from estimates_of(Source.CONFIDENCES, self.verdicts, p, kind=kind)
         for kind, forecasts in self._forecasts().items():
             p = self.confidences[kind]
             bounds = (0.0, 0.0) if kind == _STATED or p is None else bound_shares(p, self.bound)
@@ -52,6 +55,23 @@ class GameColumns:
     def reliability_curves(self) -> dict[str, Sequence[Bin]]:
         """Return the reliability curve of each kind of confidence that the games have."""
         return {kind: forecasts.curve for kind, forecasts in self._forecasts().items()}
+
+    def monitor_curves(self) -> dict[str, dict[str, object]]:
+        """Return the ROC curve and the audit curve for each kind of confidence, as JSON data."""
+        curves: dict[str, dict[str, object]] = {}
+        for kind, forecasts in self._forecasts().items():
+            if (games := forecasts.ranked_games) is None:
+                continue
+            p, is_stated = self.confidences[kind], kind == _STATED
+            assert p is not None
+            bounds = (0.0, 0.0) if is_stated else bound_shares(p, self.bound)
+            reason = MONITOR_RULE.missing_reason(games.cluster_count) or MONITOR_RULE.bounds_reason(*bounds)
+            curves[kind] = {
+                "attacks": games.attacks, "benign": games.benign, "no_score": len(p) - games.n, "reason": reason,
+                "roc": [asdict(point) for point in games.roc_curve(has_intervals=reason is None)],
+                "audit": [asdict(point) for point in games.audit_curve(has_intervals=reason is None)],
+            }  # fmt: skip
+        return curves
 
     def _forecasts(self) -> dict[str, Forecasts]:
         """Return the known probabilities of each kind; empty without labels."""
@@ -203,6 +223,10 @@ class JudgedGames:
         """Return the bins of the reliability curve of each kind of confidence that the run has, as JSON data."""
         curves = self._sorted_columns()[0].reliability_curves() if self.n else {}
         return {kind: [asdict(bin_) for bin_ in curve] for kind, curve in curves.items()}
+
+    def monitor_curves(self) -> dict[str, dict[str, object]]:
+        """Return the ROC curve and the audit curve of each kind of confidence that the run has, as JSON data."""
+        return self._sorted_columns()[0].monitor_curves() if self.n else {}
 
     def vote_curve(self) -> list[Estimate]:
         """Return vote@k for each odd k, with k as `plays`; empty if datapoints have fewer than three plays.

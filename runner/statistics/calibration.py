@@ -39,6 +39,8 @@ import numpy.typing as npt
 
 from runner.statistics.clustered_means import Codes, Floats, Interval, Quantity, Share, mean_share
 from runner.statistics.intervals import CONFIDENCE, t_quantile
+from runner.statistics.monitoring.order_measures import OrderMeasure
+from runner.statistics.monitoring.ranked_games import RankedGames, ranked_games
 
 BINS = 10
 """The number of bins of equal width: [0, 0.1), ..., [0.9, 1]."""
@@ -190,6 +192,30 @@ class Forecasts:
     def auroc(self) -> Share | None:
         """The area under the ROC curve; None without both labels."""
         return auroc(self.p, self.y, self.clusters, self.total)
+
+    @property
+    def auroc_measure(self) -> OrderMeasure | None:
+        """The area under the ROC curve for comparisons; None without both labels."""
+        return None if (area := self.auroc) is None else OrderMeasure.from_share(area)
+
+    @cached_property
+    def ranked_games(self) -> RankedGames | None:
+        """The games in the order of their suspicion, 1 - P(accept); None without both labels."""
+        return ranked_games(self.p, self.y, self.clusters, self.total)
+
+    def rate_measure(self, rate: float) -> OrderMeasure | None:
+        """Return the true positive rate at a false positive rate for comparisons; None if it is unknown."""
+        return None if self.ranked_games is None else self.ranked_games.rate_measure(rate)
+
+    def true_positive_rate(self, rate: float) -> Quantity | None:
+        """Return the share of attacks that are flagged at a false positive rate; None without both labels."""
+        games = self.ranked_games
+        if games is None:
+            return None
+        measure = games.rate_measure(rate)
+        if measure is None:
+            return Quantity(None, None, None, games.n, games.cluster_count, games.missing_reason(rate))
+        return measure.as_quantity()
 
     @cached_property
     def uncertainty(self) -> float:

@@ -323,6 +323,10 @@ class Verdicts:
         """Return the share of known probabilities that are only bounds."""
         return None if bound is None else self.of(bound == 1, ~np.isnan(p))
 
+    def without_score(self, p: Floats) -> Share | None:
+        """Return the share of games whose probability is unknown."""
+        return self.of(np.isnan(p))
+
     def disagreement(self, p: Floats) -> Share | None:
         """Return the share of decided games whose probability is on the other side of 0.5 than the verdict."""
         disagreed = np.where(self.decisions == 1, p < 0.5, p > 0.5)

@@ -128,7 +128,7 @@ def same_file(one: Path, other: Path) -> bool:
     return one.read_bytes() == other.read_bytes()
 
 
-ADDED_TO_METRICS = ("methods", "reliability_curves", "vote_curve")
+ADDED_TO_METRICS = ("methods", "monitor_curves", "reliability_curves", "vote_curve")
 ADDED_METRICS = (
     "balanced_accuracy", "sensitivity", "criterion", "completeness", "soundness_error", "undecided_0", "undecided_1",
     "always_failed", "majority_accuracy", "pair_score",

@@ -15,7 +15,7 @@ from runner.cli.main import main
 from runner.pages.report.comparison import compare_runs
 from runner.pages.report.run_site import runs_site
 from runner.results.leaderboard.results_folder import Results
-from runner.results.metric_definitions import METRICS, Metric, Show, Source
+from runner.results.metric_definitions import FALSE_POSITIVE_RATES, METRICS, Metric, Show, Source
 from runner.spec.loader import load_specs
 from tests.support.documentation import with_metric_tables
 from tests.support.modules import FILES, tree, walk
@@ -119,6 +119,8 @@ SIMILAR = {
     "judge_brier_logprob": "brier",
     "judge_brier_stated": "brier",
     "panel_agreement": "accuracy",
+    "no_score_logprob": "undecided_0",
+    "no_score_stated": "undecided_0",
     "retries_per_round": "calls_per_message",
     "rounds_played": "calls_per_message",
     "score_difference_logprob": "score_difference",
@@ -129,9 +131,14 @@ SIMILAR = {
 """Metrics whose coverage was not measured, each with a similar metric whose coverage was."""
 
 
+MEASURED_BY_MONITORS = {f"tpr_at_fpr_{round(100 * rate):02}" for rate in FALSE_POSITIVE_RATES}
+"""The metrics whose coverage `benchmarks/monitors.py` measures."""
+
+
 def test_the_coverage_of_every_interval_is_measured() -> None:
     text = (ROOT / "benchmarks" / "coverage.md").read_text("utf-8")
     measured = set(re.findall(r"\w+", " ".join(re.findall(r"^\| situation (.*)$", text, re.MULTILINE))))
+    measured |= MEASURED_BY_MONITORS
     for one in METRICS.values():
         if one.source is Source.CALLS or one.rule.never is not None:  # no interval
             continue

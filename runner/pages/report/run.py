@@ -22,11 +22,13 @@ from runner.pages.report.run_numbers import (
     GameTables,
     Headline,
     MetricTables,
+    MonitorView,
     ReliabilityView,
     first_row,
     games_number,
     headline,
     metric_tables,
+    monitor_views,
     reliability_views,
 )
 from runner.pages.report.run_problems import Link, ProblemView, problem_views
@@ -100,6 +102,7 @@ class RunView:
     picture: Markup
     metrics: MetricTables | None
     reliability: Sequence[ReliabilityView]
+    monitors: Sequence[MonitorView]
     games: GameTables | None
     examples: Sequence[tuple[str, Sequence[Link]]]
     trees: TreesView | None
@@ -143,6 +146,7 @@ def run_page(
         picture=protocol_picture(plan.spec.protocol, key=f"protocol-{manifest.run_id}"),
         metrics=None if metrics is None else metric_tables(metrics),
         reliability=[] if metrics is None else reliability_views(manifest.run_id, metrics),
+        monitors=[] if metrics is None else monitor_views(manifest.run_id, metrics),
         games=None if results is None else results.tables,
         examples=() if results is None else results.examples,
         trees=None if results is None else results.trees,

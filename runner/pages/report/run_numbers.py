@@ -9,6 +9,8 @@ from typing import Any
 from markupsafe import Markup
 
 from runner.game.protocols.protocol import Decision, label_word, stance_word, verdict_word
+from runner.pages.charts.curve import Series, curve
+from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.charts.reliability import ReliabilityBins, reliability
 from runner.pages.charts.styles import ChartFrame
 from runner.pages.numbers import count, decimal, dollars, elapsed, interval
@@ -16,7 +18,7 @@ from runner.pages.report.run_totals import VERDICTS, AgentTally, RunTally
 from runner.results.manifest import Manifest
 from runner.results.metric_definitions import ACCURACY, ANSWER_CURVE, BALANCED_ACCURACY, METRICS
 from runner.results.metric_rows import is_minor, meaningful_metrics, metric_label, missing_intervals, section_lines
-from runner.results.metrics_file import MetricRow
+from runner.results.metrics_file import MetricRow, MonitorCurves, MonitorPoint
 from runner.rollouts.rollout import Outcome
 
 LABELS = (1, 0)
@@ -240,6 +242,53 @@ def reliability_views(run_id: str, metrics: Mapping[str, Any]) -> list[Reliabili
             )
         )
     return views
+
+
+@dataclass(frozen=True)
+class CurveView:
+    """A curve of a monitor with its chart and the words for its table."""
+
+    title: str
+    share: str
+    """The quantity on the x axis."""
+    interval: str
+    points: Sequence[MonitorPoint]
+    picture: Markup
+
+
+@dataclass(frozen=True)
+class MonitorView:
+    """The curves of one kind of confidence, as in `metrics.json`, with their charts."""
+
+    title: str
+    curves: MonitorCurves
+    views: Sequence[CurveView]
+
+
+def monitor_views(run_id: str, metrics: Mapping[str, Any]) -> list[MonitorView]:
+    """Return the audit curve and the ROC curve for each kind of confidence."""
+    views = []
+    for kind, curves in (metrics.get("monitor_curves") or {}).items():
+        title = CONFIDENCE_TITLES.get(kind, kind)
+        rows = (
+            ("Attacks found by audits", "share of games audited", "95 % band", "audit"),
+            ("ROC curve", "false positive rate", "95 % interval", "roc"),
+        )
+        drawn = []
+        for name, share, ends, key in rows:
+            frame = ChartFrame(f"{name}, {title}", key=f"{key}-{kind}-{run_id}")
+            picture = _draw_monitor_curve(curves[key], share, ends, frame)
+            drawn.append(CurveView(name, share, ends, curves[key], picture))
+        views.append(MonitorView(title, curves, drawn))
+    return views
+
+
+def _draw_monitor_curve(points: Sequence[MonitorPoint], share: str, ends: str, frame: ChartFrame) -> Markup:
+    series = [
+        (point["share"], ChartEstimate("", point["found"], point["ci_low"], point["ci_high"])) for point in points
+    ]
+    note = f"shaded: {ends}" if any(point["ci_low"] is not None for point in points) else ""
+    return curve([Series("monitor", series)], frame, x=share, y="share of attacks", domain=(0.0, 1.0), note=note)
 
 
 def first_row(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from runner.results.comparison.paired_test import (
     recovered_gap,
     run_paired_test,
     run_unpaired_test,
-    sample_by_group,
+    system_value,
 )
 from runner.results.comparison.shared_samples import (
     JudgeAgreement,
@@ -444,14 +444,14 @@ class _Comparer:
         return replace(row, sensitivity=sensitivity, gap_recovered=self._recovered_gap(measure, base, matched))
 
     def _recovered_gap(self, measure: Metric, base: System, matched: MatchedPoints) -> GapRecovered | None:
-        if self.ceiling is None or _stopping_notes(self.ceiling):
+        if self.ceiling is None or _stopping_notes(self.ceiling) or measure.order_measure is not None:
             return None
         return recovered_gap(measure, matched, self._match(base, self.ceiling, measure)[0])
 
     def _describe_pooled(self, measure: Metric, matched: MatchedPoints, *, stopped: bool) -> str:
         """Describe the pooled value of two samples of one system, over all datapoints that either has."""
         pooled_points = [replace(point, rollouts=[*point.rollouts, *other.rollouts]) for point, other in matched.pairs]
-        sample = sample_by_group(measure, [*pooled_points, *matched.only_base, *matched.only_other])
+        sample = system_value(measure, [*pooled_points, *matched.only_base, *matched.only_other])
         if stopped:
             return f"{decimal(sample.mean)}, without an interval, since a run stopped once it was decided"
         return with_interval(sample.mean, *sample.interval)
@@ -459,7 +459,7 @@ class _Comparer:
     def _compare_slices(self, base: System, other: System) -> Iterator[_TestedRow]:
         assert self.by is not None
         measure = self._common_metric(self.metric, base, other)
-        if measure.is_balanced:
+        if measure.is_balanced or measure.order_measure is not None:
             raise UsageError(f"{measure.name} needs both labels; compare slices by accuracy")
         stopped = bool(_stopping_notes(base) or _stopping_notes(other))
         overall, _ = self.compare(base, other, self.metric)
@@ -488,7 +488,7 @@ class _Comparer:
             return
         for system in self.systems:
             measure = self._common_metric(assertion.metric, system)
-            sample = sample_by_group(measure, self.reader.points(system, measure))
+            sample = system_value(measure, self.reader.points(system, measure))
             ends = _own_interval(system, measure, sample.interval)
             analyses = self.reader.analyses if measure.source is Source.ANALYSES else None
             rate = None if analyses is None else analyses.rate(assertion.metric, system.runs)

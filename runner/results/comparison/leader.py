@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from runner.base.errors import UsageError
 from runner.base.text import comma_join, counted
 from runner.results.comparison.matching import MatchedPoints
-from runner.results.comparison.paired_test import sample_by_group
+from runner.results.comparison.paired_test import system_value
 from runner.results.comparison.systems import DatapointScores, System
 from runner.results.metric_definitions import Metric
 
@@ -37,6 +37,6 @@ def find_leader(
             f"no leader: all these share {counted(len(groups), 'group')} of datapoints (each has: {counts}). Leave one "
             "out, compare two at a time, or choose a baseline: --baseline RUN"
         )
-    means = [sample_by_group(measure, points_of_system).mean for points_of_system in zip(*shared.values(), strict=True)]
+    means = [system_value(measure, points_of_system).mean for points_of_system in zip(*shared.values(), strict=True)]
     best = max(range(len(means)), key=lambda i: (means[i] * (measure.better or 1), -i))
     return list(points)[best]

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+
+import numpy as np
 
 from runner.base.errors import UsageError
 from runner.game.protocols.protocol import Decision
 from runner.results.comparison.matching import MatchedPoints
 from runner.results.comparison.systems import DatapointScores, ScoredRollout
 from runner.results.metric_definitions import Metric
+from runner.statistics.calibration import Forecasts
 from runner.statistics.differences import Difference, Sample, unpaired_difference
 from runner.statistics.equivalence import Equivalence
 from runner.statistics.gap_recovered import GapRecovered, gap_recovered
+from runner.statistics.intervals import CONFIDENCE
+from runner.statistics.monitoring.order_measures import MeasureDifference, OrderMeasure
 from runner.statistics.paired_groups import Pairs, least_share, missing_variance
 from runner.statistics.sign_flip import mid_p_mcnemar
 from runner.statistics.signal_detection import SensitivityDifference, sensitivity_difference
@@ -96,6 +101,9 @@ def run_paired_test(
     ]
     if not rows:
         return None
+    if measure.order_measure is not None:
+        base, other = ([pair[system] for pair in matched.pairs] for system in (0, 1))
+        return _compare_orders(measure, matched.groups, base, other, stopped=stopped)
     weights = _datapoint_weights(measure, [row.label for row in rows])
     pairs = _paired_groups(measure, rows, weights)
     difference, sign_flip = pairs.compare(measure.bound, seed)
@@ -211,6 +219,8 @@ def has_uneven_repeats(matched: MatchedPoints) -> bool:
 
 def run_unpaired_test(measure: Metric, base: Sequence[DatapointScores], other: Sequence[DatapointScores]) -> PairedTest:
     """Return Welch's test of two systems that share no datapoint. Each system must have a score."""
+    if measure.order_measure is not None:
+        return _compare_orders(measure, None, base, other, stopped=False)
     first, second = sample_by_group(measure, base), sample_by_group(measure, other)
     difference, p = unpaired_difference(first, second)
     return PairedTest(
@@ -218,6 +228,84 @@ def run_unpaired_test(measure: Metric, base: Sequence[DatapointScores], other: S
         sum(bool(point.scores) for point in (*base, *other)),
         lambda level: unpaired_difference(first, second, level)[0],
     )  # fmt: skip
+
+
+def _compare_orders(
+    measure: Metric,
+    groups: Sequence[str] | None,
+    base: Sequence[DatapointScores],
+    other: Sequence[DatapointScores],
+    *,
+    stopped: bool,
+) -> PairedTest:
+    """Compare two systems by a measure of the order of their games.
+
+    With `groups`, both have the same datapoints, in these groups, and only those with scores of both count.
+
+    Raises:
+        UsageError: the measure is unknown for one of the systems; the message says why.
+    """
+    differing, points = None, (*base, *other)
+    if groups is not None:
+        rows = [row for row in zip(groups, base, other, strict=True) if row[1].scores and row[2].scores]
+        groups, base, other = ([row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows])
+        differing, points = len({row[0] for row in rows if row[1].scores != row[2].scores}), tuple(base)
+    first, second = _order_measure(measure, base, groups), _order_measure(measure, other, groups)
+    is_known = measure.rule.missing_reason(min(first.clusters, second.clusters)) is None
+    compared = MeasureDifference(first, second, groups is not None, is_known and not stopped)
+    return PairedTest(
+        groups is not None, first.value, second.value, compared.at(CONFIDENCE), compared.p_value(), False, differing,
+        None, sum(bool(point.scores) for point in points), compared.at,
+    )  # fmt: skip
+
+
+def _order_measure(
+    measure: Metric, points: Iterable[DatapointScores], groups: Sequence[str] | None = None
+) -> OrderMeasure:
+    """Return a measure of the order of a system's games. `groups` are those of the points, if they are not their own.
+
+    Raises:
+        UsageError: the measure is unknown; the message says why.
+    """
+    points = list(points)
+    codes: dict[str, int] = {}
+    rows = [
+        (score, point.label, codes.setdefault(group, len(codes)))
+        for point, group in zip(points, groups or [point.group for point in points], strict=True)
+        for score in point.scores
+    ]
+    p, labels, clusters = (np.array(column) for column in zip(*rows, strict=True))
+    forecasts = Forecasts(p.astype(float), labels, clusters, len(codes))
+    assert measure.order_measure is not None
+    assert measure.compute is not None
+    result: OrderMeasure | None = measure.order_measure(forecasts)
+    if result is None:
+        quantity = measure.compute(forecasts)
+        reason = "it needs games of both labels" if quantity is None else quantity.reason
+        raise UsageError(f"{measure.name} is unknown: {reason}")
+    return result
+
+
+@dataclass(frozen=True)
+class SystemValue:
+    """The value of a measure for a system by itself, with its interval."""
+
+    mean: float
+    interval: tuple[float | None, float | None]
+
+
+def system_value(measure: Metric, points: Sequence[DatapointScores]) -> SystemValue:
+    """Return the value of a measure for a system. At least one datapoint must have a score.
+
+    Raises:
+        UsageError: the measure is unknown for these datapoints; the message says why.
+    """
+    if measure.order_measure is None:
+        sample = sample_by_group(measure, points)
+        return SystemValue(sample.mean, sample.interval)
+    result = _order_measure(measure, points)
+    is_known = measure.rule.missing_reason(result.clusters) is None
+    return SystemValue(result.value, result.interval_at(CONFIDENCE) if is_known else (None, None))
 
 
 def sample_by_group(measure: Metric, points: Sequence[DatapointScores]) -> Sample:

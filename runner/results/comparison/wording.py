@@ -30,10 +30,15 @@ def verdict(
 
 def _describe_test(measure: Metric, base: str, other: str, effect: Difference, p: float | None, *, paired: bool) -> str:
     size = difference_in_words(measure, base, other, effect)
+    is_of_order = measure.order_measure is not None
+    if p is None and is_of_order and (reason := measure.rule.missing_reason(effect.groups)) is not None:
+        return f"no test: {reason}: {size}"
     if p is None:
         return f"a single group of datapoints leaves the error unknown: {size}"
     if p > ALPHA:
         text = f"no evidence of a difference: {size}"
+        if is_of_order:
+            return text
         if paired and (smallest_p := 2.0 ** (1 - effect.groups)) > ALPHA:
             return f"{text}; {effect.groups} groups of datapoints cannot tell: p is {p_value(smallest_p)} at best"
         return text + _describe_power(measure, effect)

@@ -45,7 +45,14 @@ def _reply(body: Mapping[str, Any], judge: Judge) -> str:
 
 @contextmanager
 def run_answer_server(judge: Judge) -> Iterator[AnswerServer]:
-    """Serve chat completions on loopback until the context ends."""
+    """Serve the answers of a planted judge and of planted debaters on loopback until the context ends."""
+    with run_reply_server(lambda body: _reply(body, judge)) as server:
+        yield server
+
+
+@contextmanager
+def run_reply_server(reply: Callable[[Mapping[str, Any]], str]) -> Iterator[AnswerServer]:
+    """Serve chat completions on loopback until the context ends. `reply` returns the text for a request's body."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -55,7 +62,7 @@ def run_answer_server(judge: Judge) -> Iterator[AnswerServer]:
             with lock:
                 state.requests[body["model"]] += 1
                 state.prompts.append((body["model"], json.dumps(body["messages"])))
-            message = {"role": "assistant", "content": _reply(body, judge)}
+            message = {"role": "assistant", "content": reply(body)}
             answer = {
                 "id": "1", "object": "chat.completion", "created": 1, "model": body["model"],
                 "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],

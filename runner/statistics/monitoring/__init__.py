@@ -1,0 +1,1 @@
+"""Measures of monitors: how many attacks are among the games that a verifier suspects most."""
