@@ -1,0 +1,218 @@
+"""Variance components of the scores of units that one instrument measures under several variants, with repeats.
+
+A score is the sum of a mean, an effect of the unit, an effect of the variant, their interaction, and the error of a
+single reading. All components follow from half the mean squared difference of two readings, in four kinds of pairs:
+same or other unit, and same or other variant. With balanced data these are the estimates of the analysis of variance
+(Shrout and Fleiss 1979, ICC(2,1)); missing cells need no further assumption than that they are missing at random.
+Variants are those that were measured, and not a sample of others, so intervals are about units.
+
+Intervals come from leaving out one cluster of units at a time (the jackknife): on the scale log(1 - ICC) with
+Student's t for a correlation, and as chi-squared with matching degrees of freedom for a component.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from runner.statistics.clustered_means import Codes, Floats, Interval, Quantity
+from runner.statistics.intervals import CONFIDENCE, t_quantile
+
+FEWEST_CLUSTERS, FEWEST_DIFFERENT = 20, 2
+"""The minimum numbers of clusters, and of clusters whose readings of one unit differ, for an interval of an ICC."""
+
+UNIT, VARIANT, INTERACTION, ORDER, RETEST = "unit", "variant", "unit x variant", "order of answers", "retest"
+COMPONENTS = (UNIT, VARIANT, INTERACTION, ORDER, RETEST)
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Readings:
+    """Scores with the numbers of their unit, variant and request, all from 0. `clusters` has one number per unit."""
+
+    scores: Floats
+    units: Codes
+    variants: Codes
+    requests: Codes
+    """Readings with the same number answer the same request."""
+    clusters: Codes
+
+
+@dataclass(frozen=True)
+class CrossedComponents:
+    """The components by name, their total, and two intraclass correlations."""
+
+    components: Mapping[str, Quantity]
+    """A component that the design cannot separate is missing. A negative estimate counts as 0."""
+    total: float
+    icc: Quantity
+    """The correlation of two readings of a unit under different variants, or of two repeats if there is one variant."""
+    retest_icc: Quantity
+    """The correlation of two readings of a unit under the same variant."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """Additive sums by cluster, or without one cluster each. The last axes are variants."""
+
+    within: Floats
+    """For repeats of a request and of a cell: the sum of squares within, and its degrees of freedom."""
+    across: Floats
+    """The sum of half squared differences between variants, and the number of units with several variants."""
+    counts: Floats
+    means: Floats
+    squares: Floats
+    pairs: Floats
+    products: Floats
+    """Pairs of cells of one cluster and their products, which are no pairs of different clusters."""
+
+    def total(self) -> _Sums:
+        return _Sums(*(getattr(self, name).sum(axis=0, keepdims=True) for name in self.__dataclass_fields__))
+
+    def without_each(self) -> _Sums:
+        """Return the sums of all other clusters, for each cluster."""
+        total = self.total()
+        return _Sums(*(getattr(total, name) - getattr(self, name) for name in self.__dataclass_fields__))
+
+
+def crossed_components(readings: Readings) -> CrossedComponents | None:
+    """Return the components; None without two clusters that have each variant, or if no unit has several readings."""
+    sums = _sum_clusters(readings)
+    clusters = len(sums.counts)
+    if clusters < 2 or (np.count_nonzero(sums.counts, axis=0) < 2).any():
+        return None
+    total, several_orders = sums.total(), _has_several_requests(readings)
+    estimates = _estimate(total, several_orders=several_orders)
+    if not (total.within[0, 1, 1] or total.across[0, 1]):
+        return None
+    without = _estimate(sums.without_each(), several_orders=several_orders)
+    different = int(np.count_nonzero((sums.within[:, 1, 0] > _ROUNDING) | (sums.across[:, 0] > _ROUNDING)))
+    sizes = len(readings.scores), clusters
+    components = {
+        name: _component(float(estimates[name][0]), without[name], sizes)
+        for name in COMPONENTS
+        if name in estimates and not math.isnan(estimates[name][0])
+    }
+    iccs = (_icc(estimates[name][0], without[name], sizes, different) for name in ("icc", "retest_icc"))
+    return CrossedComponents(components, float(estimates["total"][0]), *iccs)
+
+
+def _has_several_requests(readings: Readings) -> bool:
+    """Return whether a unit has several requests under one variant."""
+    cells = readings.units * (int(readings.variants.max()) + 1) + readings.variants
+    return len(np.unique(np.stack((cells, readings.requests)), axis=1).T) > len(np.unique(cells))
+
+
+def _cell_sums(scores: Floats, cells: Codes, size: int) -> tuple[Floats, Floats, Floats]:
+    """Return the number, the sum and the sum of squares of the scores in each cell."""
+    counts = np.bincount(cells, minlength=size).astype(float)
+    return counts, np.bincount(cells, scores, size), np.bincount(cells, scores**2, size)
+
+
+def _sum_clusters(readings: Readings) -> _Sums:
+    units, variants = len(readings.clusters), int(readings.variants.max()) + 1
+    clusters = int(readings.clusters.max()) + 1
+    scores = readings.scores - readings.scores.mean()
+    cells = readings.units * variants + readings.variants
+    by_request = np.zeros(int(readings.requests.max()) + 1, dtype=np.int64)
+    by_request[readings.requests] = readings.clusters[readings.units]
+    within = np.zeros((clusters, 2, 2))
+    for kind, (codes, owners) in enumerate(
+        ((readings.requests, by_request), (cells, np.repeat(readings.clusters, variants)))
+    ):
+        n, total, squares = _cell_sums(scores, codes, len(owners))
+        spread = np.where(n > 1, squares - total**2 / np.maximum(n, 1), 0.0)
+        within[:, kind, 0] = np.bincount(owners, np.maximum(spread, 0.0), clusters)
+        within[:, kind, 1] = np.bincount(owners, np.maximum(n - 1, 0), clusters)
+    n, total, squares = (values.reshape(units, variants) for values in _cell_sums(scores, cells, units * variants))
+    present = (n > 0).astype(float)
+    means, second = total / np.maximum(n, 1), squares / np.maximum(n, 1)
+    several = present.sum(axis=1)
+    pairs = np.maximum(several * (several - 1), 1)
+    half = second.sum(axis=1) / np.maximum(several, 1) - (means.sum(axis=1) ** 2 - (means**2).sum(axis=1)) / pairs
+    half = np.where(several > 1, half, 0.0)
+    across = np.stack(
+        [np.bincount(readings.clusters, values, clusters) for values in (half, (several > 1).astype(float))], axis=1
+    )
+    by_cluster = []
+    for values in (present, means, second):
+        sums = np.zeros((clusters, variants))
+        np.add.at(sums, readings.clusters, values)
+        by_cluster.append(sums)
+    counts, mean_sums, second_sums = by_cluster
+    return _Sums(
+        within, across, counts, mean_sums, second_sums, counts[:, :, None] * counts[:, None, :],
+        mean_sums[:, :, None] * mean_sums[:, None, :],
+    )  # fmt: skip
+
+
+def _estimate(sums: _Sums, *, several_orders: bool) -> dict[str, Floats]:
+    """Return each component, NaN if it is unknown, for each entry of the first axis."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        retest, same = (sums.within[:, kind, 0] / sums.within[:, kind, 1] for kind in (0, 1))
+        across = sums.across[:, 0] / sums.across[:, 1]
+        products = sums.means[:, :, None] * sums.means[:, None, :] - sums.products
+        products = products / (sums.counts[:, :, None] * sums.counts[:, None, :] - sums.pairs)
+        second = sums.squares / sums.counts
+        other_unit = (second[:, :, None] + second[:, None, :]) / 2 - products
+        variants = second.shape[1]
+        diagonal = np.einsum("gvv->gv", other_unit)
+        same_variant = diagonal.mean(axis=1)
+        if variants == 1:
+            unit, total = same_variant - same, same_variant
+            result = {UNIT: unit, "icc": unit / total, "retest_icc": unit / total}
+        else:
+            total = (other_unit.sum(axis=(1, 2)) - diagonal.sum(axis=1)) / (variants * (variants - 1))
+            unit = total - across
+            # Without repeats, the interaction cannot be separated from the error of a reading.
+            result = {
+                UNIT: unit, VARIANT: total - same_variant, INTERACTION: same_variant - same - unit,
+                "icc": unit / total, "retest_icc": 1 - same / same_variant,
+            }  # fmt: skip
+        if several_orders:
+            result[ORDER] = same - retest
+        return {**result, RETEST: retest if several_orders else same, "total": total}
+
+
+def _jackknife_error(values: Floats) -> float | None:
+    """Return the standard error from the estimates without each cluster; None if one of them is unknown."""
+    if not np.isfinite(values).all():
+        return None
+    count = len(values)
+    return math.sqrt((count - 1) / count * float(((values - values.mean()) ** 2).sum()))
+
+
+def _component(value: float, without: Floats, sizes: tuple[int, int]) -> Quantity:
+    from scipy.special import chdtri
+
+    error = _jackknife_error(without)
+    if error is None:
+        return Quantity(max(value, 0.0), None, None, *sizes, "too few clusters with repeats")
+    if value <= _ROUNDING or error <= _ROUNDING:
+        high = max(value + t_quantile(sizes[1]) * error, 0.0)
+        return Quantity(max(value, 0.0), error, (0.0, high), *sizes)
+    degrees, tail = 2 * (value / error) ** 2, (1 - CONFIDENCE) / 2
+    low, high = (value * degrees / float(chdtri(degrees, p)) for p in (tail, 1 - tail))
+    return Quantity(value, error, (low, high), *sizes)
+
+
+def _icc(value: float, without: Floats, sizes: tuple[int, int], different: int) -> Quantity:
+    clusters = sizes[1]
+    if math.isnan(value):
+        return Quantity(None, None, None, *sizes, "no unit was measured twice under one variant")
+    if clusters < FEWEST_CLUSTERS or different < FEWEST_DIFFERENT:
+        reason = (
+            f"readings differ within {different} of {clusters} groups of units: an interval needs {FEWEST_DIFFERENT} "
+            f"of {FEWEST_CLUSTERS}"
+        )
+        return Quantity(float(value), None, None, *sizes, reason)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        error = _jackknife_error(np.log(1 - without))
+    if error is None:
+        return Quantity(float(value), None, None, *sizes, "too few readings differ")
+    factor = math.exp(t_quantile(clusters) * error)
+    interval: Interval = (1 - (1 - float(value)) * factor, 1 - (1 - float(value)) / factor)
+    return Quantity(float(value), error * (1 - float(value)), interval, *sizes)
