@@ -1,10 +1,10 @@
 """Measure a judge like an instrument: how much of its verdicts is noise, and which settings change them.
 
 Examples:
-  nip-run gauge specs/gauge.yaml
+  nip-run gauge specs/gauge/solo_verifier.yaml
   nip-run gauge RUN
   nip-run gauge RUN votes=3 'sweep={prompts: [terse, careful]}'
-  nip-run gauge specs/gauge.yaml --again
+  nip-run gauge specs/gauge/solo_verifier.yaml --again
   nip-run gauge RUN --expect 'icc >= 0.8' --expect 'flips <= 5%'
 """
 

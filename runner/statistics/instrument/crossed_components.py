@@ -59,7 +59,11 @@ class _Sums:
     """Additive sums by cluster, or without one cluster each. The last axes are variants."""
 
     within: Floats
-    """For repeats of a request and of a cell: the sum of squares within, and its degrees of freedom."""
+    """For repeats of a request, and for other repeats of a cell: the sum of squares, and its degrees of freedom.
+
+    If a cell has several requests, its entry is about pairs of different requests: half of their squared differences,
+    and their number.
+    """
     across: Floats
     """The sum of half squared differences between variants, and the number of units with several variants."""
     counts: Floats
@@ -80,15 +84,17 @@ class _Sums:
 
 def crossed_components(readings: Readings) -> CrossedComponents | None:
     """Return the components; None without two clusters that have each variant, or if no unit has several readings."""
-    sums = _sum_clusters(readings)
+    several_requests = _has_several_requests(readings)
+    sums = _sum_clusters(readings, several_requests=several_requests)
     clusters = len(sums.counts)
     if clusters < 2 or (np.count_nonzero(sums.counts, axis=0) < 2).any():
         return None
-    total, several_orders = sums.total(), _has_several_requests(readings)
-    estimates = _estimate(total, several_orders=several_orders)
+    total = sums.total()
+    errors = _error_names(several_requests=several_requests, has_repeats=bool(total.within[0, 0, 1]))
+    estimates = _estimate(total, errors)
     if not (total.within[0, 1, 1] or total.across[0, 1]):
         return None
-    without = _estimate(sums.without_each(), several_orders=several_orders)
+    without = _estimate(sums.without_each(), errors)
     different = int(np.count_nonzero((sums.within[:, 1, 0] > _ROUNDING) | (sums.across[:, 0] > _ROUNDING)))
     sizes = len(readings.scores), clusters
     components = {
@@ -112,7 +118,7 @@ def _cell_sums(scores: Floats, cells: Codes, size: int) -> tuple[Floats, Floats,
     return counts, np.bincount(cells, scores, size), np.bincount(cells, scores**2, size)
 
 
-def _sum_clusters(readings: Readings) -> _Sums:
+def _sum_clusters(readings: Readings, *, several_requests: bool) -> _Sums:
     units, variants = len(readings.clusters), int(readings.variants.max()) + 1
     clusters = int(readings.clusters.max()) + 1
     scores = readings.scores - readings.scores.mean()
@@ -120,13 +126,17 @@ def _sum_clusters(readings: Readings) -> _Sums:
     by_request = np.zeros(int(readings.requests.max()) + 1, dtype=np.int64)
     by_request[readings.requests] = readings.clusters[readings.units]
     within = np.zeros((clusters, 2, 2))
+    pairs_within = np.zeros((clusters, 2, 2))
     for kind, (codes, owners) in enumerate(
         ((readings.requests, by_request), (cells, np.repeat(readings.clusters, variants)))
     ):
         n, total, squares = _cell_sums(scores, codes, len(owners))
-        spread = np.where(n > 1, squares - total**2 / np.maximum(n, 1), 0.0)
-        within[:, kind, 0] = np.bincount(owners, np.maximum(spread, 0.0), clusters)
-        within[:, kind, 1] = np.bincount(owners, np.maximum(n - 1, 0), clusters)
+        spread = np.maximum(np.where(n > 1, squares - total**2 / np.maximum(n, 1), 0.0), 0.0)
+        within[:, kind] = np.stack([np.bincount(owners, v, clusters) for v in (spread, np.maximum(n - 1, 0))], axis=1)
+        pairs_of_kind = n * spread / 2, n * (n - 1) / 2
+        pairs_within[:, kind] = np.stack([np.bincount(owners, v, clusters) for v in pairs_of_kind], axis=1)
+    if several_requests:  # readings of different requests
+        within[:, 1] = pairs_within[:, 1] - pairs_within[:, 0]
     n, total, squares = (values.reshape(units, variants) for values in _cell_sums(scores, cells, units * variants))
     present = (n > 0).astype(float)
     means, second = total / np.maximum(n, 1), squares / np.maximum(n, 1)
@@ -149,7 +159,14 @@ def _sum_clusters(readings: Readings) -> _Sums:
     )  # fmt: skip
 
 
-def _estimate(sums: _Sums, *, several_orders: bool) -> dict[str, Floats]:
+def _error_names(*, several_requests: bool, has_repeats: bool) -> tuple[str, ...]:
+    """Return the components of the error of a reading. If no request was repeated, its noise is a part of the other."""
+    if several_requests:
+        return (ORDER, RETEST) if has_repeats else (ORDER,)
+    return (RETEST,)
+
+
+def _estimate(sums: _Sums, errors: tuple[str, ...]) -> dict[str, Floats]:
     """Return each component, NaN if it is unknown, for each entry of the first axis."""
     with np.errstate(divide="ignore", invalid="ignore"):
         retest, same = (sums.within[:, kind, 0] / sums.within[:, kind, 1] for kind in (0, 1))
@@ -172,9 +189,8 @@ def _estimate(sums: _Sums, *, several_orders: bool) -> dict[str, Floats]:
                 UNIT: unit, VARIANT: total - same_variant, INTERACTION: same_variant - same - unit,
                 "icc": unit / total, "retest_icc": 1 - same / same_variant,
             }  # fmt: skip
-        if several_orders:
-            result[ORDER] = same - retest
-        return {**result, RETEST: retest if several_orders else same, "total": total}
+        parts = (same - retest, retest) if len(errors) > 1 else (same,)
+        return {**result, **dict(zip(errors, parts, strict=True)), "total": total}
 
 
 def _jackknife_error(values: Floats) -> float | None:
