@@ -29,7 +29,7 @@ from runner.statistics.intervals import mean_interval
 from runner.statistics.significance import ALPHA, holm
 
 _MOSTLY = 0.9
-"""The share of verdicts with a probability from which probabilities are the scores."""
+"""If at least this share of verdicts has a probability, probabilities are the scores."""
 HOW_TO_MEASURE: Mapping[str, str] = {
     "repeats": "test-retest: no request was repeated; play each datapoint several times (rollouts.per_datapoint=3) or, "
     "for debates, judge again with votes=3",
@@ -94,7 +94,7 @@ class Gauge:
     groups: int
     readings: int
     undecided: int
-    """Readings without a verdict. They are no score, but flips count them as a third verdict."""
+    """Readings without a verdict. They have no score, but flips count them as a third verdict."""
     copied: int
     total_variance: float | None
     components: Mapping[str, Quantity]
@@ -105,13 +105,13 @@ class Gauge:
     flips: Quantity
     """The share of pairs of repeats with different verdicts."""
     correctness_flips: Quantity
-    """The share of pairs of repeats of which one is right; without labels, the same as `flips`."""
+    """The share of pairs of repeats with one right verdict; without labels, the same as `flips`."""
     variant_noise: tuple[float, float] | None
     """The share of flips and the variance between variants that determine the noise floor between two variants."""
     facets: tuple[Facet, ...]
     servers: tuple[ServerCounts, ...]
     missing: tuple[str, ...] = field(default=())
-    """What the runs cannot tell, each with how to measure it."""
+    """The effects that the runs do not vary, each with how to measure it."""
 
     def noise_floor(self, datapoints: int) -> Quantity:
         """Return the noise floor of two runs of so many datapoints with one variant of the judge."""
@@ -176,7 +176,7 @@ def quantity_json(quantity: Quantity) -> dict[str, Any]:
 
 
 def gauge_runs(runs: Sequence[GaugedRun]) -> Gauge:
-    """Return the gauge of the runs, of which the first is the reference.
+    """Return the gauge of the runs. The first run is the reference.
 
     Raises:
         UsageError: the runs have no two readings of one unit.
@@ -187,8 +187,8 @@ def gauge_runs(runs: Sequence[GaugedRun]) -> Gauge:
         raise UsageError(f"{comma_join(run.run_id for run in runs)}: no verdict can be gauged{copied}")
     if len(data.unit_keys) == len(data.readings):
         raise UsageError(
-            f"{comma_join(run.run_id for run in runs)}: each unit has a single verdict, so noise cannot be told from "
-            f"differences between units.\n{HOW_TO_MEASURE['repeats']}"
+            f"{comma_join(run.run_id for run in runs)}: each unit has a single verdict, so noise and "
+            f"differences between units cannot be separated.\n{HOW_TO_MEASURE['repeats']}"
         )
     facets = _adjust(list(data.facets()))
     components = data.components(data.scores, data.is_scored)
@@ -258,9 +258,9 @@ class _Data:
 
     @cached_property
     def score_kind(self) -> str:
-        known = sum(reading.probability is not None for reading in self.readings)
+        with_probability = sum(reading.probability is not None for reading in self.readings)
         decided = int((self.verdicts != NO_VERDICT).sum())
-        return "probability" if decided and known >= _MOSTLY * decided else "verdict"
+        return "probability" if decided and with_probability >= _MOSTLY * decided else "verdict"
 
     @cached_property
     def scores(self) -> Floats:
@@ -308,21 +308,19 @@ class _Data:
         for name in self.runs[0].settings:
             levels = list(dict.fromkeys(run.settings[name] for run in self.runs))
             if len(levels) > 1:
-                others = [
-                    tagged_hash("rest", {k: v for k, v in run.settings.items() if k != name}) for run in self.runs
-                ]
+                rest = [tagged_hash("rest", {k: v for k, v in run.settings.items() if k != name}) for run in self.runs]
                 run_levels = np.array([levels.index(run.settings[name]) for run in self.runs])
                 first = [next(run for run in self.runs if run.settings[name] == level) for level in levels]
                 labels = [run.started_at if name == TIME else run.label for run in first]
-                yield self._facet(name, labels, run_levels[self.variants], _number(others)[1][self.variants])
+                yield self._facet(name, labels, run_levels[self.variants], _number(rest)[1][self.variants])
         positions = np.array([-1 if r.position is None else r.position for r in self.readings])
         if (positions >= 0).all() and len(np.unique(positions)) > 1:
             names, levels_of_readings = np.unique(positions, return_inverse=True)
             labels = [f"right answer in position {position + 1}" for position in names]
             yield self._facet(ANSWER_POSITION, labels, levels_of_readings, self.variants)
 
-    def _facet(self, name: str, labels: Sequence[str], levels: Codes, others: Codes) -> Facet:
-        strata = np.unique(self.units * (int(others.max()) + 1) + others, return_inverse=True)[1]
+    def _facet(self, name: str, labels: Sequence[str], levels: Codes, rest: Codes) -> Facet:
+        strata = np.unique(self.units * (int(rest.max()) + 1) + rest, return_inverse=True)[1]
         used = self.is_scored
         scores = self.scores[used]
         test = permute_levels(scores, strata[used], levels[used])

@@ -7,6 +7,7 @@ of one judge. The settings that may differ between them are facets, such as `dec
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -57,7 +58,7 @@ class Reading(NamedTuple):
     """The hash of the answer's text."""
     verdict: int
     correct: bool | None
-    """None without labels."""
+    """Whether the verdict is right; None without labels."""
     probability: float | None
     """P(accept) or the probability of the right answer, if the run records it."""
     position: int | None
@@ -78,7 +79,7 @@ class GaugedRun:
     """The hash of the settings of each facet. `time` numbers the runs with otherwise equal settings."""
     readings: tuple[Reading, ...]
     copied: int
-    """The number of verdicts whose answers were copied from another run, as by a cache, and so are no reading."""
+    """The number of verdicts whose answers a cache copied from another run. They do not count as readings."""
     models: Mapping[str, int] = field(default_factory=dict)
     """The number of answers by the model's name that the server reported."""
     fingerprints: Mapping[str, int] = field(default_factory=dict)
@@ -92,8 +93,8 @@ class GaugedRun:
 
 def variant_hash(judge: str, settings: Mapping[str, str]) -> str:
     """Return the hash of a judge's settings that change its answers. The run's seed and the time are left out."""
-    kept = {name: value for name, value in settings.items() if name not in (TIME, "seed")}
-    return tagged_hash("judge variant", [judge, kept])
+    lasting = {name: value for name, value in settings.items() if name not in (TIME, "seed")}
+    return tagged_hash("judge variant", [judge, lasting])
 
 
 def judge_settings(folder: RunFolder, manifest: Manifest) -> tuple[str, dict[str, str]]:
@@ -184,37 +185,58 @@ def _load_run(folder: RunFolder, manifest: Manifest) -> GaugedRun:
     if not folder.journal.is_file():
         raise RunError(f"{folder.path} has no {folder.journal.name}; restore the journal from a backup")
     reader, index = open_index(folder.journal, manifest.identity)
-    counts: dict[str, dict[str, int]] = {"models": {}, "fingerprints": {}}
-    readings: list[Reading] = []
-    copied = 0
     try:
-        for values in rows:
-            row = dict(zip(_COLUMNS, values, strict=True))
-            unit = _unit_of(row, manifest)
-            for vote, verdict, correct in _verdicts(row):
-                sample = SampleKey(
-                    row["datapoint_id"], _game_number(row, stances=spec.get("stances") is not None),
-                    row["rounds"] - 1, agent, 0, vote,
-                )  # fmt: skip
-                first, last = _answers(index, sample)
-                if last is None or first is None:
-                    continue
-                if last.completion.origin is not None:
-                    copied += 1
-                    continue
-                _count_server(counts, last)
-                request = f"{first.request.parameters[:8]} {first.request.messages}"
-                text = hashlib.sha256((last.completion.choices[0].text or "").encode()).hexdigest()[:32]
-                has_votes = row["votes"] is not None
-                probability = None if has_votes else _probability(row)
-                readings.append(
-                    Reading(unit, groups[row["datapoint_id"]], request, text, verdict, correct, probability,
-                            _right_position(row))
-                )  # fmt: skip
+        journal = _JudgeJournal(index, agent, has_stances=spec.get("stances") is not None)
+        readings = tuple(
+            reading
+            for values in rows
+            for reading in journal.readings(dict(zip(_COLUMNS, values, strict=True)), manifest, groups)
+        )
     finally:
         reader.close()
     label = format_point(manifest.point) or folder.run_id
-    return GaugedRun(folder.run_id, manifest.started_at, label, judge, settings, tuple(readings), copied, **counts)
+    return GaugedRun(
+        folder.run_id, manifest.started_at, label, judge, settings, readings, journal.copied, journal.models,
+        journal.fingerprints,
+    )  # fmt: skip
+
+
+class _JudgeJournal:
+    """The judge's answers in the journal of a run, and counts of the servers that gave them."""
+
+    def __init__(self, index: JournalIndex, agent: str, *, has_stances: bool) -> None:
+        self._index, self._agent, self._has_stances = index, agent, has_stances
+        self.copied = 0
+        self.models: Counter[str] = Counter()
+        self.fingerprints: Counter[str] = Counter()
+
+    def readings(self, row: Mapping[str, Any], manifest: Manifest, groups: Mapping[str, str]) -> Iterator[Reading]:
+        """Yield the readings of a game, given its row of the table `rollouts`."""
+        datapoint = row["datapoint_id"]
+        number = _game_number(row, stances=self._has_stances)
+        for vote, verdict, correct in _verdicts(row):
+            sample = SampleKey(datapoint, number, row["rounds"] - 1, self._agent, 0, vote)
+            first, last = _answers(self._index, sample)
+            if first is None or last is None:
+                continue
+            if last.completion.origin is not None:
+                self.copied += 1
+                continue
+            self._count_server(last)
+            text = (last.completion.choices[0].text or "").encode("utf-8", "surrogatepass")
+            yield Reading(
+                _unit_of(row, manifest), groups[datapoint],
+                f"{first.request.parameters[:8]} {first.request.messages}", hashlib.sha256(text).hexdigest()[:32],
+                verdict, correct, _probability(row), _right_position(row),
+            )  # fmt: skip
+
+    def _count_server(self, record: CallRecord) -> None:
+        """Count the model's name and the fingerprint that the server reported with an answer."""
+        body = record.completion.body
+        fingerprint = None if body is None or body.is_deep else orjson.loads(body.json).get("system_fingerprint")
+        self.models[record.completion.model] += 1
+        if isinstance(fingerprint, str):
+            self.fingerprints[fingerprint] += 1
 
 
 def _unit_of(row: Mapping[str, Any], manifest: Manifest) -> Unit:
@@ -254,6 +276,9 @@ def _code(verdict: int | str | None, row: Mapping[str, Any]) -> int:
 
 
 def _probability(row: Mapping[str, Any]) -> float | None:
+    """Return the probability of a verdict; None for votes, because a game has only the mean of its votes."""
+    if row["votes"] is not None:
+        return None
     names = ("p_right",) if row["answer_order"] is not None else ("confidence_logprob", "confidence_stated")
     return next((row[name] for name in names if row[name] is not None), None)
 
@@ -271,12 +296,3 @@ def _answers(index: JournalIndex, sample: SampleKey) -> tuple[CallRecord | None,
         last, sample = record, sample._replace(attempt=sample.attempt + 1)
         record = index.get(sample)
     return first, last
-
-
-def _count_server(counts: Mapping[str, dict[str, int]], record: CallRecord) -> None:
-    """Count the model's name and the fingerprint that the server reported with an answer."""
-    body = record.completion.body
-    fingerprint = None if body is None or body.is_deep else orjson.loads(body.json).get("system_fingerprint")
-    for name, value in (("models", record.completion.model), ("fingerprints", fingerprint)):
-        if isinstance(value, str):
-            counts[name][value] = counts[name].get(value, 0) + 1

@@ -50,7 +50,7 @@ def noise_notes(
             if data["format"] == _FORMAT and set(variants) <= set(data["variants"]):
                 matches.append(data)
         except (OSError, ValueError, KeyError, TypeError):
-            yield f"{path} is no readable gauge; repeat the command that wrote it"
+            yield f"{path} cannot be read; repeat the command that wrote it (nip-run gauge)"
     measured = [(data, floor) for data in matches if (floor := _floor(data, variants, datapoints)) is not None]
     if measured:
         data, floor = max(measured, key=lambda row: (row[0]["readings"], row[0]["run_ids"]))

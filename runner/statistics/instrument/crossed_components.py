@@ -4,7 +4,7 @@ A score is the sum of a mean, an effect of the unit, an effect of the variant, t
 single reading. All components follow from half the mean squared difference of two readings, in four kinds of pairs:
 same or other unit, and same or other variant. With balanced data these are the estimates of the analysis of variance
 (Shrout and Fleiss 1979, ICC(2,1)); missing cells need no further assumption than that they are missing at random.
-Variants are those that were measured, and not a sample of others, so intervals are about units.
+Variants are fixed, and not a sample of other variants, so intervals are about units.
 
 Intervals come from leaving out one cluster of units at a time (the jackknife): on the scale log(1 - ICC) with
 Student's t for a correlation, and as chi-squared with matching degrees of freedom for a component.
@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from runner.statistics.clustered_means import Codes, Floats, Interval, Quantity
 from runner.statistics.intervals import CONFIDENCE, t_quantile
@@ -59,7 +60,7 @@ class _Sums:
     """Additive sums by cluster, or without one cluster each. The last axes are variants."""
 
     within: Floats
-    """For repeats of a request, and for other repeats of a cell: the sum of squares, and its degrees of freedom.
+    """The sum of squares and its degrees of freedom, for repeats of a request and for other repeats of a cell.
 
     If a cell has several requests, its entry is about pairs of different requests: half of their squared differences,
     and their number.
@@ -71,7 +72,7 @@ class _Sums:
     squares: Floats
     pairs: Floats
     products: Floats
-    """Pairs of cells of one cluster and their products, which are no pairs of different clusters."""
+    """Pairs of cells of one cluster and their products, which must not count as pairs of different clusters."""
 
     def total(self) -> _Sums:
         return _Sums(*(getattr(self, name).sum(axis=0, keepdims=True) for name in self.__dataclass_fields__))
@@ -123,20 +124,7 @@ def _sum_clusters(readings: Readings, *, several_requests: bool) -> _Sums:
     clusters = int(readings.clusters.max()) + 1
     scores = readings.scores - readings.scores.mean()
     cells = readings.units * variants + readings.variants
-    by_request = np.zeros(int(readings.requests.max()) + 1, dtype=np.int64)
-    by_request[readings.requests] = readings.clusters[readings.units]
-    within = np.zeros((clusters, 2, 2))
-    pairs_within = np.zeros((clusters, 2, 2))
-    for kind, (codes, owners) in enumerate(
-        ((readings.requests, by_request), (cells, np.repeat(readings.clusters, variants)))
-    ):
-        n, total, squares = _cell_sums(scores, codes, len(owners))
-        spread = np.maximum(np.where(n > 1, squares - total**2 / np.maximum(n, 1), 0.0), 0.0)
-        within[:, kind] = np.stack([np.bincount(owners, v, clusters) for v in (spread, np.maximum(n - 1, 0))], axis=1)
-        pairs_of_kind = n * spread / 2, n * (n - 1) / 2
-        pairs_within[:, kind] = np.stack([np.bincount(owners, v, clusters) for v in pairs_of_kind], axis=1)
-    if several_requests:  # readings of different requests
-        within[:, 1] = pairs_within[:, 1] - pairs_within[:, 0]
+    within = _sum_within(readings, scores, cells, several_requests=several_requests)
     n, total, squares = (values.reshape(units, variants) for values in _cell_sums(scores, cells, units * variants))
     present = (n > 0).astype(float)
     means, second = total / np.maximum(n, 1), squares / np.maximum(n, 1)
@@ -144,19 +132,35 @@ def _sum_clusters(readings: Readings, *, several_requests: bool) -> _Sums:
     pairs = np.maximum(several * (several - 1), 1)
     half = second.sum(axis=1) / np.maximum(several, 1) - (means.sum(axis=1) ** 2 - (means**2).sum(axis=1)) / pairs
     half = np.where(several > 1, half, 0.0)
-    across = np.stack(
-        [np.bincount(readings.clusters, values, clusters) for values in (half, (several > 1).astype(float))], axis=1
-    )
-    by_cluster = []
-    for values in (present, means, second):
-        sums = np.zeros((clusters, variants))
-        np.add.at(sums, readings.clusters, values)
-        by_cluster.append(sums)
-    counts, mean_sums, second_sums = by_cluster
+    across = _by_cluster(readings.clusters, half, several > 1)
+    sums = np.zeros((3, clusters, variants))
+    for target, values in zip(sums, (present, means, second), strict=True):
+        np.add.at(target, readings.clusters, values)
+    counts, mean_sums, second_sums = sums
     return _Sums(
         within, across, counts, mean_sums, second_sums, counts[:, :, None] * counts[:, None, :],
         mean_sums[:, :, None] * mean_sums[:, None, :],
     )  # fmt: skip
+
+
+def _sum_within(readings: Readings, scores: Floats, cells: Codes, *, several_requests: bool) -> Floats:
+    """Return `_Sums.within`."""
+    variants = int(readings.variants.max()) + 1
+    request_clusters = np.zeros(int(readings.requests.max()) + 1, dtype=np.int64)
+    request_clusters[readings.requests] = readings.clusters[readings.units]
+    squares, pairs = [], []
+    for codes, owners in ((readings.requests, request_clusters), (cells, np.repeat(readings.clusters, variants))):
+        n, total, square_sum = _cell_sums(scores, codes, len(owners))
+        spread = np.maximum(np.where(n > 1, square_sum - total**2 / np.maximum(n, 1), 0.0), 0.0)
+        squares.append(_by_cluster(owners, spread, np.maximum(n - 1, 0)))
+        pairs.append(_by_cluster(owners, n * spread / 2, n * (n - 1) / 2))
+    return np.stack((squares[0], pairs[1] - pairs[0] if several_requests else squares[1]), axis=1)
+
+
+def _by_cluster(owners: Codes, values: Floats, weights: Floats | npt.NDArray[np.bool_]) -> Floats:
+    """Return the sums of values and of weights in each cluster. `owners` has the cluster of each value."""
+    size = int(owners.max()) + 1
+    return np.stack([np.bincount(owners, part.astype(float), size) for part in (values, weights)], axis=1)
 
 
 def _error_names(*, several_requests: bool, has_repeats: bool) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ shift of the levels' means, and the change of single units, which needs repeats.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,9 @@ _FIRST_BATCH = 200
 _BATCH_ELEMENTS = 1 << 21
 _TOLERANCE = 1e-9
 
+Statistics = Callable[[Floats], tuple[Floats, Floats]]
+"""A function that returns the two statistics of each row of residuals."""
+
 
 @dataclass(frozen=True)
 class LevelTest:
@@ -29,7 +33,7 @@ class LevelTest:
     p: float
     p_shift: float
     p_change: float | None
-    """None if each unit has one reading at each level."""
+    """The p-value of changes of single units; None if each unit has one reading at each level."""
     strata: int
     """The number of strata with several levels."""
 
@@ -72,13 +76,13 @@ def _has_several_levels(strata: Codes, levels: Codes) -> np.ndarray:
     return several
 
 
-def _draw(residuals: Floats, strata: Codes, statistics, rng: np.random.Generator) -> tuple[float, float]:  # type: ignore[no-untyped-def]
-    """Return the p-value of each statistic. `statistics` returns both for each row of permuted residuals."""
+def _draw(residuals: Floats, strata: Codes, statistics: Statistics, rng: np.random.Generator) -> tuple[float, float]:
+    """Return the p-value of each statistic."""
     limits = [float(value[0]) * (1 - _TOLERANCE) - _TOLERANCE**2 for value in statistics(residuals[None, :])]
     size, reached, drawn = len(residuals), np.zeros(2, dtype=np.int64), 0
     while drawn < PERMUTATIONS and (drawn < _FIRST_BATCH or (reached < CLEAR_COUNT).any()):
-        wanted = (_FIRST_BATCH if drawn < _FIRST_BATCH else PERMUTATIONS) - drawn
-        count = max(1, min(wanted, _BATCH_ELEMENTS // size))
+        remaining = (_FIRST_BATCH if drawn < _FIRST_BATCH else PERMUTATIONS) - drawn
+        count = max(1, min(remaining, _BATCH_ELEMENTS // size))
         order = np.argsort(rng.random((count, size)) + strata, axis=1)  # within strata, which are sorted
         permuted = statistics(residuals[order])
         reached += [int(np.count_nonzero(values >= limit)) for values, limit in zip(permuted, limits, strict=True)]
