@@ -23,7 +23,7 @@ from runner.statistics.instrument.crossed_components import (
     Readings,
     crossed_components,
 )
-from runner.statistics.instrument.level_test import permute_levels
+from runner.statistics.instrument.level_test import have_several_levels, permute_levels
 from runner.statistics.instrument.noise_floor import noise_floor, retest_flips
 from runner.statistics.intervals import mean_interval
 from runner.statistics.significance import ALPHA, holm
@@ -47,8 +47,10 @@ class Level:
 
     label: str
     readings: int
-    mean: float
-    shift: float = 0.0
+    """The readings of units that have several levels with otherwise equal settings."""
+    mean: float | None
+    shift: float | None = None
+    """The mean difference from the first level; None for the first level, or if no unit has both levels."""
     ci_low: float | None = None
     ci_high: float | None = None
 
@@ -321,29 +323,30 @@ class _Data:
 
     def _facet(self, name: str, labels: Sequence[str], levels: Codes, rest: Codes) -> Facet:
         strata = np.unique(self.units * (int(rest.max()) + 1) + rest, return_inverse=True)[1]
-        used = self.is_scored
-        scores = self.scores[used]
-        test = permute_levels(scores, strata[used], levels[used])
-        shifts = [self._level(label, i, levels[used], strata[used], used) for i, label in enumerate(labels)]
-        flips = None if test is None else self._level_flips(levels, strata)
-        quantity = None if flips is None else flips.as_quantity()
-        return Facet(name, tuple(shifts), quantity, None if test is None else test.p, None)
+        scored = np.flatnonzero(self.is_scored)
+        test = permute_levels(self.scores[scored], strata[scored], levels[scored])
+        if test is None:
+            return Facet(name, tuple(Level(label, 0, None) for label in labels), None, None, None)
+        used = scored[have_several_levels(strata[scored], levels[scored])]
+        shifts = [self._level(label, level, levels[used], strata[used], used) for level, label in enumerate(labels)]
+        flips = self._level_flips(levels, strata)
+        return Facet(name, tuple(shifts), None if flips is None else flips.as_quantity(), test.p, None)
 
-    def _level(self, label: str, level: int, levels: Codes, strata: Codes, used: np.ndarray[Any, Any]) -> Level:
-        """Return a level with its shift from level 0, over the strata that have both."""
-        scores, size = self.scores[used], int(strata.max()) + 1
+    def _level(self, label: str, level: int, levels: Codes, strata: Codes, used: Codes) -> Level:
+        """Return a level with its shift from level 0, over strata with both. `used` has numbers of readings."""
+        scores, size, is_level = self.scores[used], int(strata.max()) + 1, levels == level
+        result = Level(label, int(is_level.sum()), float(scores[is_level].mean()) if is_level.any() else None)
         counts, sums = _by_level(scores, levels, strata, size, level)
-        mean = float(scores[levels == level].mean()) if (levels == level).any() else float("nan")
         both = (counts[0] > 0) & (counts[1] > 0)
         if level == 0 or not both.any():
-            return Level(label, int((levels == level).sum()), mean)
+            return result
         owner = np.zeros(size, dtype=np.int64)
         owner[strata] = self.clusters[self.units[used]]
-        share = mean_share((sums[1] / np.maximum(counts[1], 1) - sums[0] / np.maximum(counts[0], 1))[both],
-                           owner[both], len(self.group_names))  # fmt: skip
+        shifts = sums[1][both] / counts[1][both] - sums[0][both] / counts[0][both]
+        share = mean_share(shifts, owner[both], len(self.group_names))
         assert share is not None
         low, high = mean_interval(share.value, share.stderr, share.n, share.clusters, proportion=False)
-        return Level(label, int((levels == level).sum()), mean, share.value, low, high)
+        return replace(result, shift=share.value, ci_low=low, ci_high=high)
 
     def _level_flips(self, levels: Codes, strata: Codes) -> Share | None:
         """Return the share of pairs of readings of one stratum at two levels with different verdicts."""

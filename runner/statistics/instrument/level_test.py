@@ -43,7 +43,7 @@ def permute_levels(scores: Floats, strata: Codes, levels: Codes, seed: int = 0) 
 
     The order of the readings does not matter.
     """
-    used = _has_several_levels(strata, levels)
+    used = have_several_levels(strata, levels)
     if not used.any():
         return None
     strata, levels = (np.unique(codes[used], return_inverse=True)[1] for codes in (strata, levels))
@@ -68,7 +68,7 @@ def permute_levels(scores: Floats, strata: Codes, levels: Codes, seed: int = 0) 
     return LevelTest(p, p_values[0], p_values[1] if has_repeats else None, len(sizes))
 
 
-def _has_several_levels(strata: Codes, levels: Codes) -> np.ndarray:
+def have_several_levels(strata: Codes, levels: Codes) -> np.ndarray:
     """Return for each reading whether its stratum has readings of several levels."""
     codes = np.unique(strata, return_inverse=True)[1]
     cells = np.unique(np.stack((codes, levels)), axis=1)

@@ -39,7 +39,8 @@ class NoisyJudge:
 
     def verdict(self, prompt: str, number: int) -> str:
         """Return the verdict for the request that is sent for the given time."""
-        claim, options = re.findall(r"Claim (\d+)\.", prompt)[0], re.findall(r"^Write (.*) or (.*)\.$", prompt, re.M)[0]
+        claim = re.findall(r"Claim (\d+)\.", prompt)[0]
+        options = re.findall(r"^Write (.*) or (.*)\.$", prompt, re.MULTILINE)[0]
         rng = random.Random(f"{prompt}/{number}/{self.fingerprint}")
         accepts = (int(claim) % 2 == 0) != (rng.random() < self.noise)
         if NEGATIVE.search(options[0]) and rng.random() < self.first_option:
