@@ -103,6 +103,10 @@ HOMES = {
     "numpy": {
         "runner.analysis.validation",
         "runner.statistics.answer_verdicts",
+        "runner.statistics.instrument.crossed_components",
+        "runner.statistics.instrument.level_test",
+        "runner.statistics.instrument.noise_floor",
+        "runner.results.gauge.gauge",
         "runner.runs.tournaments.games",
         "runner.rollouts.agents.arrays",
         "runner.rollouts.agents.environment",
@@ -134,6 +138,8 @@ HOMES = {
     "omegaconf": {"runner.documents.interpolation", "runner.documents.yaml_reader"},
     "openai": {"runner.models.providers.openai"},
     "orjson": {
+        "runner.results.gauge.readings",
+        "runner.results.gauge.stored",
         "runner.runs.session.session_of_parts",
         "runner.spec.datasets.candidates",
         "runner.spec.datasets.subprocess",

@@ -47,7 +47,8 @@ def anova(scores: np.ndarray) -> dict[str, float]:
 def planted(rng: np.random.Generator, units: int = 60) -> np.ndarray:
     shape = (units, 3)
     cells = rng.normal(0, 1, (units, 1)) + np.array([0.0, 0.6, -0.3]) + rng.normal(0, 0.5, shape)
-    return cells[:, :, None] + rng.normal(0, 0.7, (*shape, 4))
+    scores: np.ndarray = cells[:, :, None] + rng.normal(0, 0.7, (*shape, 4))
+    return scores
 
 
 def test_components_of_balanced_scores_are_those_of_the_analysis_of_variance() -> None:
@@ -57,6 +58,7 @@ def test_components_of_balanced_scores_are_those_of_the_analysis_of_variance() -
     assert {name: q.value for name, q in result.components.items()} == pytest.approx(expected, rel=1e-9)
     assert result.icc.value == pytest.approx(expected[UNIT] / sum(expected.values()))
     assert result.icc.interval is not None
+    assert result.icc.value is not None
     assert result.icc.interval[0] < result.icc.value < result.icc.interval[1]
 
 
@@ -76,7 +78,9 @@ def test_half_of_the_pairs_of_different_units_give_the_components_of_missing_cel
     scores = rng.integers(0, 2, (6, 2, 2)).astype(float)
     data = readings_of(scores)
     used = np.arange(24) != 5  # a unit with one reading less
-    data = Readings(*(codes[used] for codes in (data.scores, data.units, data.variants, data.requests)), data.clusters)
+    data = Readings(
+        data.scores[used], data.units[used], data.variants[used], data.requests[used], data.clusters
+    )  # fmt: skip
     halves: dict[tuple[bool, bool], dict[tuple[int, ...], list[float]]] = {}
     for a, b in combinations(range(23), 2):
         key = bool(data.units[a] == data.units[b]), bool(data.variants[a] == data.variants[b])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -13,10 +13,12 @@ from runner.base.storage.atomic_files import atomic_write
 from runner.base.storage.safe_files import make_folders, read_bounded
 from runner.base.text import comma_join
 from runner.results.folder import RunFolder
-from runner.results.gauge.gauge import Gauge
 from runner.results.gauge.readings import judge_settings, variant_hash
 from runner.results.leaderboard.results_folder import Results
 from runner.statistics.instrument.noise_floor import noise_floor
+
+if TYPE_CHECKING:
+    from runner.results.gauge.gauge import Gauge
 
 GAUGES = "gauges"
 """The subfolder of a results folder with a file for each gauge."""

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.statistics.clustered_means import Codes, Floats, Interval, Quantity
-from runner.statistics.intervals import CONFIDENCE, t_quantile
+from runner.statistics.intervals import t_quantile, variance_factors
 
 FEWEST_CLUSTERS, FEWEST_DIFFERENT = 20, 2
 """The minimum numbers of clusters, and of clusters whose readings of one unit differ, for an interval of an ICC."""
@@ -116,7 +116,8 @@ def _has_several_requests(readings: Readings) -> bool:
 def _cell_sums(scores: Floats, cells: Codes, size: int) -> tuple[Floats, Floats, Floats]:
     """Return the number, the sum and the sum of squares of the scores in each cell."""
     counts = np.bincount(cells, minlength=size).astype(float)
-    return counts, np.bincount(cells, scores, size), np.bincount(cells, scores**2, size)
+    sums = [np.asarray(np.bincount(cells, weights, size), dtype=float) for weights in (scores, scores**2)]
+    return counts, sums[0], sums[1]
 
 
 def _sum_clusters(readings: Readings, *, several_requests: bool) -> _Sums:
@@ -206,16 +207,14 @@ def _jackknife_error(values: Floats) -> float | None:
 
 
 def _component(value: float, without: Floats, sizes: tuple[int, int]) -> Quantity:
-    from scipy.special import chdtri
-
     error = _jackknife_error(without)
     if error is None:
         return Quantity(max(value, 0.0), None, None, *sizes, "too few clusters with repeats")
     if value <= _ROUNDING or error <= _ROUNDING:
         high = max(value + t_quantile(sizes[1]) * error, 0.0)
         return Quantity(max(value, 0.0), error, (0.0, high), *sizes)
-    degrees, tail = 2 * (value / error) ** 2, (1 - CONFIDENCE) / 2
-    low, high = (value * degrees / float(chdtri(degrees, p)) for p in (tail, 1 - tail))
+    degrees = 2 * (value / error) ** 2  # those of a scaled chi-squared with this error
+    low, high = (value * factor for factor in variance_factors(degrees + 1))
     return Quantity(value, error, (low, high), *sizes)
 
 
