@@ -108,7 +108,7 @@ def _play_or_find(args: argparse.Namespace) -> tuple[list[RunFolder], int]:
 
     names, overrides = split_arguments(args.spec_arguments, kind="spec or run", hint="put a spec or a run before them")
     results: Results = args.results
-    are_specs = [is_file(Path(name)) for name in names]
+    are_specs = [Path(name).suffix in (".yaml", ".yml") or is_file(Path(name)) for name in names]
     if any(are_specs) and not all(are_specs):
         raise UsageError("give either specs or finished runs, not both; repeat the command for the others")
     if not all(are_specs) and not overrides:
