@@ -152,7 +152,7 @@ def _earlier_runs(points: Sequence[SpecPoint], results: Results) -> list[RunFold
     def is_done(folder: RunFolder) -> bool:
         return folder.manifest_path.is_file() and folder.manifest().status == Status.DONE
 
-    runs = []
+    runs: list[RunFolder] = []
     for point in points:
         names = (point.plan.run_id if number == 1 else f"{point.plan.run_id}-{number}" for number in count(1))
         runs.extend(takewhile(is_done, (results.run(name) for name in names)))
@@ -234,7 +234,8 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 
 def _format(quantity: Quantity, places: int = 3) -> str:
-    return with_interval(quantity.value, *(quantity.interval or (None, None)), places)
+    low, high = quantity.interval or (None, None)
+    return with_interval(quantity.value, low, high, places)
 
 
 def _points(quantity: Quantity) -> str:

@@ -371,7 +371,8 @@ def _by_level(scores: Floats, levels: Codes, strata: Codes, size: int, level: in
     """Return the number and the sum of the scores in each stratum, at level 0 and at another level."""
     masks = [levels == number for number in (0, level)]
     counts = [np.bincount(strata[mask], minlength=size).astype(float) for mask in masks]
-    return counts, [np.bincount(strata[mask], scores[mask], size) for mask in masks]
+    sums = [np.asarray(np.bincount(strata[mask], scores[mask], size), dtype=float) for mask in masks]
+    return counts, sums
 
 
 def _number(names: Sequence[str]) -> tuple[list[str], Codes]:
