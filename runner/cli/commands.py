@@ -40,6 +40,7 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
     "analyze": {
         "leaderboard": Command("results.leaderboard", "rank the runs of each task, or rebuild the leaderboard file"),
         "compare": Command("results.compare", "tell whether one run is better than another, and by how much"),
+        "gauge": Command("experiments.gauge", "measure a judge's noise, and which wordings change its verdicts"),
         "analyze": Command("experiments.analyze", "ask questions about the transcripts of runs, by a model or by code"),
         "label": Command(
             "experiments.label", "answer an analyzer's question yourself, to measure models that answer it"

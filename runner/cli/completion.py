@@ -43,6 +43,7 @@ def execute(args: argparse.Namespace) -> int:
         "DIR": shtab.DIRECTORY,
         "SPEC": specs,
         "SPEC|KEY=VALUE": specs,
+        "SPEC|RUN|KEY=VALUE": specs,
         "SPEC AGENT [KEY=VALUE...]": specs,
         "RUN": shtab.cmd(RUN_IDS),
     }

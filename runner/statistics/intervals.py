@@ -80,7 +80,7 @@ def student_tail(t: float, degrees: float) -> float:
     return float(stdtr(degrees, -t))
 
 
-def variance_factors(groups: int) -> tuple[float, float]:
+def variance_factors(groups: float) -> tuple[float, float]:
     """Return the factors that turn a variance of this many normal scores into its interval (chi-squared)."""
     from scipy.special import chdtri
 

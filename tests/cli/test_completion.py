@@ -39,6 +39,7 @@ CASES = {
     "notes b": {"beta-2"},
     "check m": {"mine.yaml"},
     "check specs/": {"specs/a spec.yaml"},
+    "gauge m": {"mine.yaml"},
     "run mine.yaml --re": {"--replay", "--results"},
     "run mine.yaml --replay a": {"alpha-1"},
     "show last --pro": {"--prompt"},

@@ -54,7 +54,7 @@ def execute(args: argparse.Namespace) -> int:
     runs, overrides = split_arguments(args.spec_arguments, kind="run", hint="list the runs with `nip-run runs`")
     results: Results = args.results
     folders = [results.find(run) for run in runs]
-    points = [point for folder in folders for point in _rejudge_points(folder, overrides, args)]
+    points = [point for folder in folders for point in rejudge_points(folder, overrides, args)]
     # Messages tell the user how to resume with the same arguments, but `last` names another run once this one started.
     names = [str(folder.path) if folder != results.run(folder.run_id) else folder.run_id for folder in folders]
     args.spec_arguments = [*names, *overrides]
@@ -67,7 +67,7 @@ def execute(args: argparse.Namespace) -> int:
     return play(args, points)
 
 
-def _rejudge_points(folder: RunFolder, overrides: Sequence[str], args: argparse.Namespace) -> list[SpecPoint]:
+def rejudge_points(folder: RunFolder, overrides: Sequence[str], args: argparse.Namespace) -> list[SpecPoint]:
     from runner.cli.specs import SpecPoint, note_renamed
     from runner.registry.components.lookup import make_finder
     from runner.runs.planning.rejudging import plan_rejudging

@@ -87,20 +87,20 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
 }
 
 
-def parse_assertion(text: str) -> Assertion:
-    """Parse an assertion.
+def parse_assertion(text: str, option: str = "--assert") -> Assertion:
+    """Parse an assertion, which is the value of this option.
 
     Raises:
         UsageError: the syntax is wrong; the message marks the place.
     """
-    return _AssertionParser(text).parse()
+    return _AssertionParser(text, option).parse()
 
 
 class _AssertionParser:
     """Parses an assertion from left to right."""
 
-    def __init__(self, text: str) -> None:
-        self._text, self._position = text, 0
+    def __init__(self, text: str, option: str) -> None:
+        self._text, self._option, self._position = text, option, 0
 
     def parse(self) -> Assertion:
         metric = self._expect("word", "a metric, such as accuracy")
@@ -148,4 +148,4 @@ class _AssertionParser:
         """Return an error that marks the next token, or the last `width` characters before it."""
         rest = self._text[self._position :]
         position = self._position + width if width else self._position + len(rest) - len(rest.lstrip())
-        return UsageError(f"--assert: {problem}\n  {self._text}\n  {' ' * position}^\nsyntax: {_SYNTAX}")
+        return UsageError(f"{self._option}: {problem}\n  {self._text}\n  {' ' * position}^\nsyntax: {_SYNTAX}")

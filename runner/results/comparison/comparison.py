@@ -50,6 +50,7 @@ from runner.results.comparison.slices import split_by_column, untested_slices_no
 from runner.results.comparison.systems import System, SystemReader, load_system
 from runner.results.comparison.wording import describe_equivalence, difference_in_words, format_difference, verdict
 from runner.results.folder import RunFolder
+from runner.results.gauge.stored import noise_notes
 from runner.results.leaderboard.results_folder import Results
 from runner.results.metric_definitions import METRICS, RANKING_METRIC, Metric, Source, compared_metric
 from runner.results.metric_plugins import add_named_metrics, check_same_plugins
@@ -418,6 +419,9 @@ class _Comparer:
             notes = (*notes, *_address_notes(base, other))
         elif is_stopped and result.p is None:
             row = replace(row, verdict=f"no test: a run stopped once it was decided; {value}")
+        if measure.name == RANKING_METRIC and result.paired and remark is None:
+            floor = noise_notes(base.runs[0], other.runs[0], row.datapoints, row.difference, self.results)
+            notes = (*notes, *floor)
         row = replace(
             row,
             only_base=tuple(point.id for point in matched.only_base) if result.paired else (),

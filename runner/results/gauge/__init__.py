@@ -1,0 +1,1 @@
+"""Gauge studies of judges: readings of finished runs, their noise and its sources, and stored results."""

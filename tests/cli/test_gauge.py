@@ -1,0 +1,196 @@
+"""`nip-run gauge`: planted noise, order effects and drift of a judge; conditions; and what cannot be gauged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.processes import nip_run_here
+from tests.support.runs import run_spec, table
+from tests.support.servers.noisy_judge import NoisyJudge, noisy_spec, run_noisy_judge
+from tests.support.specs import SOLO_OVERRIDES, spec_file
+
+CLAIMS, REPEATS = 30, 3
+Played = tuple[Path, NoisyJudge, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
+    """A folder with a gauge of a judge that flips 15 % of verdicts, and often takes `reject` if it is named first."""
+    folder = tmp_path_factory.mktemp("gauge")
+    with run_noisy_judge(noise=0.15, first_option=0.6) as judge:
+        noisy_spec(folder, judge.base_url, CLAIMS, REPEATS)
+        yield folder, judge, gauge_json(folder, "spec.yaml")
+
+
+def gauge_json(folder: Path, *words: str, code: int = 0) -> dict[str, Any]:
+    done = nip_run_here("gauge", *words, "--json", cwd=folder)
+    assert done.returncode == code, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def flips_by_hand(run: Path) -> float:
+    """The share of pairs of repeats with different verdicts, from the table of a run."""
+    by_point: dict[str, list[int]] = {}
+    for row in table(run, "rollouts"):
+        by_point.setdefault(row["datapoint_id"], []).append(row["decision"])
+    pairs = [(a, b) for values in by_point.values() for i, a in enumerate(values) for b in values[:i]]
+    return sum(a != b for a, b in pairs) / len(pairs)
+
+
+@pytest.mark.gate
+def test_a_gauge_finds_planted_noise_and_the_order_of_options_that_matters(played: Played) -> None:
+    folder, _, result = played
+    runs = [folder / "results" / "runs" / run_id for run_id in result["run_ids"]]
+    assert result["flips"]["value"] == pytest.approx(sum(map(flips_by_hand, runs)) / len(runs))
+    assert (result["units"], result["readings"], result["score"]) == (CLAIMS, 3 * CLAIMS * REPEATS, "verdict")
+    facets = {facet["name"]: facet["matters"] for facet in result["facets"]}
+    assert facets == {"prompts": True, "decision_format": False}
+    (order,) = [facet for facet in result["facets"] if facet["name"] == "prompts"]
+    assert order["levels"][1]["shift"] < -0.1
+    assert 0 < result["identical"]["value"] < 1
+    assert result["noise_floor"]["value"] == pytest.approx(1.96 * (result["flips"]["value"] / CLAIMS) ** 0.5, rel=1e-3)
+    assert [server["fingerprints"] for server in result["servers"]] == [{"fp_old": CLAIMS * REPEATS}] * 3
+
+
+@pytest.mark.gate
+def test_a_gauge_plays_nothing_twice_and_gives_the_same_result_again(played: Played) -> None:
+    folder, judge, result = played
+    requests = judge.requests.total()
+    assert gauge_json(folder, "spec.yaml") == result
+    assert gauge_json(folder, *result["run_ids"]) == result
+    assert judge.requests.total() == requests == 3 * CLAIMS * REPEATS
+    assert json.loads((folder / result["file"]).read_text())["icc"] == result["icc"]
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize(
+    ("condition", "code", "text"),
+    [
+        ("icc >= 0.05", 0, "holds"),
+        ("flips <= 1%", 1, "does not hold"),
+        ("prompts.p >= 0.05", 1, "does not hold"),
+        ("icc >= 0.3", 5, "cannot be decided"),
+    ],
+)
+def test_a_condition_sets_the_exit_code(played: Played, condition: str, code: int, text: str) -> None:
+    folder, _, result = played
+    done = nip_run_here("gauge", *result["run_ids"], "--expect", condition, cwd=folder)
+    assert (done.returncode, f"{text}: {condition}   (" in done.stdout) == (code, True), done.stdout + done.stderr
+
+
+@pytest.mark.gate
+def test_compare_mentions_the_noise_floor_of_a_gauged_judge(played: Played) -> None:
+    folder, _, result = played
+    first, *_, last = result["run_ids"]
+    (pair,) = json.loads(nip_run_here("compare", first, last, "--json", cwd=folder).stdout)["pairs"]
+    assert any(note.startswith("noise floor of the judge: ") and f"for {CLAIMS} datapoints" in note
+               for note in pair["notes"])  # fmt: skip
+
+
+@pytest.mark.gate
+def test_drift_is_found_when_the_same_requests_are_sent_again(played: Played, tmp_path: Path) -> None:
+    folder, judge, _ = played
+    shutil.copytree(folder, tmp_path / "later")
+    judge.leniency, judge.fingerprint = 0.5, "fp_new"
+    try:
+        later = gauge_json(tmp_path / "later", "spec.yaml", "--again")
+    finally:
+        judge.leniency, judge.fingerprint = 0.0, "fp_old"
+    (time,) = [facet for facet in later["facets"] if facet["name"] == "time"]
+    assert (time["matters"], time["levels"][1]["shift"] > 0.1, len(later["run_ids"])) == (True, True, 6)
+    text = nip_run_here("gauge", *later["run_ids"], cwd=tmp_path / "later").stdout
+    assert "time: drift, p" in text
+    assert "the server reported 2 system fingerprints:" in text
+    assert "not measured" not in text
+
+
+@pytest.mark.gate
+def test_debates_are_judged_again_with_votes_as_repeats(tmp_path: Path) -> None:
+    run = run_spec(spec_file(tmp_path, size=6), tmp_path / "results")
+    points = 'sweep=[{decision_format.lenient: false}, {decision_format.accept: "Decision: yes"}]'
+    result = gauge_json(tmp_path, run.run_id, "votes=3", points)
+    assert (result["units"], result["readings"], len(result["run_ids"])) == (6, 36, 2)
+    assert {facet["name"] for facet in result["facets"]} == {"decision_format"}
+    done = nip_run_here("gauge", *result["run_ids"], run.run_id, cwd=tmp_path)
+    assert "has provers, whose messages differ from run to run" in done.stderr
+
+
+LISTED = """\
+name: asked
+answers: listed
+agents:
+  verifier: {role: verifier, human_name: Judge}
+channels:
+  main: {members: [verifier]}
+cycle:
+  - speak: {verifier: [main]}
+  - speak: {}
+parameters: {max_message_rounds: 2, verifier_first: true}
+"""
+QUESTION = """\
+{{ question }}
+{% for letter, text in answers %}{{ letter }}) {{ text }}
+{% endfor %}{{ decision_line }}
+"""
+
+
+@pytest.mark.gate
+def test_the_position_of_the_right_answer_is_a_facet_of_a_judge_of_listed_answers(tmp_path: Path) -> None:
+    (tmp_path / "asked.yaml").write_text(LISTED)
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "verifier.jinja").write_text(QUESTION)
+    rows = ({"id": f"q{i}", "question": f"{i}?", "answers": ["yes", "no"], "label": "no"} for i in range(6))
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    spec = {
+        "name": "asked", "dataset": {"path": "data.jsonl", "answers": "answers", "right_answers": "text"},
+        "protocol": {"use": "asked.yaml"}, "prompts": "prompts", "models": {"m": {"provider": "dummy"}},
+        "agents": {"verifier": {"model": "m"}}, "rollouts": {"per_datapoint": 6},
+    }  # fmt: skip
+    (tmp_path / "spec.yaml").write_text(json.dumps(spec))
+    result = gauge_json(tmp_path, "spec.yaml")
+    assert [facet["name"] for facet in result["facets"]] == ["answer_position"]
+    assert [level["label"][-1] for level in result["facets"][0]["levels"]] == ["1", "2"]
+    (run,) = (tmp_path / "results" / "runs").iterdir()
+    right = [row["correct"] for row in table(run, "rollouts")]
+    means = [level["mean"] * level["readings"] for level in result["facets"][0]["levels"]]
+    assert sum(means) == pytest.approx(sum(right))
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run that judged each datapoint once."""
+    folder = tmp_path_factory.mktemp("single")
+    run_spec(spec_file(folder, size=4), folder / "results", *SOLO_OVERRIDES, run_id="once")
+    return folder
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["once"], "each unit has a single verdict"),
+        (["once", "spec.yaml"], "give either specs or finished runs, not both"),
+        (["once", "--again"], "--again plays a spec again"),
+        (["once", "--expect", "icc >= base"], "a gauge has no base"),
+        (["once", "--expect", "icc > = 1"], "--expect: expected"),
+        (["once", "--datapoints", "0"], "the number must be 1 or more"),
+    ],
+)
+def test_what_cannot_be_gauged_is_an_error_with_a_reason(single: Path, words: list[str], message: str) -> None:
+    done = nip_run_here("gauge", *words, cwd=single)
+    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.gate
+def test_a_condition_on_an_unknown_measure_lists_the_measures(played: Played) -> None:
+    folder, _, result = played
+    done = nip_run_here("gauge", *result["run_ids"], "--expect", "agreement >= 1", cwd=folder)
+    assert done.returncode == 2
+    assert "this gauge has icc, retest_icc, identical, flips, noise_floor, prompts.flips" in done.stderr

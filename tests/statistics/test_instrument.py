@@ -1,0 +1,167 @@
+"""Variance components of a judge's scores, tests of what changes them, and the noise floor."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from runner.statistics.instrument.crossed_components import (
+    INTERACTION,
+    ORDER,
+    RETEST,
+    UNIT,
+    VARIANT,
+    Readings,
+    crossed_components,
+)
+from runner.statistics.instrument.level_test import permute_levels
+from runner.statistics.instrument.noise_floor import noise_floor, retest_flips
+
+
+def readings_of(scores: np.ndarray, size: int = 1) -> Readings:
+    """The readings of scores by unit, variant and repeat, in clusters of `size` units."""
+    units, variants, repeats = scores.shape
+    cells = np.repeat(np.arange(units * variants), repeats)
+    return Readings(scores.ravel(), cells // variants, cells % variants, cells, np.arange(units) // size)
+
+
+def anova(scores: np.ndarray) -> dict[str, float]:
+    """The components by the mean squares of a balanced two-way analysis of variance with repeats."""
+    k, v, r = scores.shape
+    grand, units, variants, cells = scores.mean(), scores.mean((1, 2)), scores.mean((0, 2)), scores.mean(2)
+    ms_unit = r * v * ((units - grand) ** 2).sum() / (k - 1)
+    ms_variant = r * k * ((variants - grand) ** 2).sum() / (v - 1)
+    residual = cells - units[:, None] - variants[None, :] + grand
+    ms_interaction = r * (residual**2).sum() / ((k - 1) * (v - 1))
+    ms_error = ((scores - cells[:, :, None]) ** 2).sum() / (k * v * (r - 1))
+    return {
+        UNIT: (ms_unit - ms_interaction) / (v * r),
+        VARIANT: (ms_variant - ms_interaction) / (k * r),
+        INTERACTION: (ms_interaction - ms_error) / r,
+        RETEST: ms_error,
+    }
+
+
+def planted(rng: np.random.Generator, units: int = 60) -> np.ndarray:
+    shape = (units, 3)
+    cells = rng.normal(0, 1, (units, 1)) + np.array([0.0, 0.6, -0.3]) + rng.normal(0, 0.5, shape)
+    scores: np.ndarray = cells[:, :, None] + rng.normal(0, 0.7, (*shape, 4))
+    return scores
+
+
+def test_components_of_balanced_scores_are_those_of_the_analysis_of_variance() -> None:
+    scores = planted(np.random.default_rng(3))
+    result, expected = crossed_components(readings_of(scores)), anova(scores)
+    assert result is not None
+    assert {name: q.value for name, q in result.components.items()} == pytest.approx(expected, rel=1e-9)
+    assert result.icc.value == pytest.approx(expected[UNIT] / sum(expected.values()))
+    assert result.icc.interval is not None
+    assert result.icc.value is not None
+    assert result.icc.interval[0] < result.icc.value < result.icc.interval[1]
+
+
+def test_one_variant_gives_the_one_way_correlation() -> None:
+    scores = planted(np.random.default_rng(4))[:, :1]
+    within = scores.var(axis=2, ddof=1).mean()
+    between = scores.mean(axis=2).var(ddof=1) - within / 4
+    result = crossed_components(readings_of(scores))
+    assert result is not None
+    assert (result.icc.value, result.retest_icc.value) == pytest.approx((between / (between + within),) * 2)
+    assert result.components.keys() == {UNIT, RETEST}
+
+
+def test_half_of_the_pairs_of_different_units_give_the_components_of_missing_cells() -> None:
+    """The estimates of unbalanced data, by a loop over all pairs of readings."""
+    rng = np.random.default_rng(5)
+    scores = rng.integers(0, 2, (6, 2, 2)).astype(float)
+    data = readings_of(scores)
+    used = np.arange(24) != 5  # a unit with one reading less
+    data = Readings(
+        data.scores[used], data.units[used], data.variants[used], data.requests[used], data.clusters
+    )  # fmt: skip
+    halves: dict[tuple[bool, bool], dict[tuple[int, ...], list[float]]] = {}
+    for a, b in combinations(range(23), 2):
+        key = bool(data.units[a] == data.units[b]), bool(data.variants[a] == data.variants[b])
+        cells = tuple(sorted((int(data.requests[a]), int(data.requests[b]))))
+        halves.setdefault(key, {}).setdefault(cells, []).append((data.scores[a] - data.scores[b]) ** 2 / 2)
+    other, across = (
+        np.mean([np.mean(values) for values in halves[key].values()]) for key in ((False, False), (True, False))
+    )
+    result = crossed_components(data)
+    assert result is not None
+    assert result.total == pytest.approx(float(other))
+    assert result.icc.value == pytest.approx(1 - float(across / other))
+
+
+def test_orders_of_answers_are_a_component_of_their_own() -> None:
+    rng = np.random.default_rng(6)
+    scores = rng.normal(0, 1, (200, 1, 1)) + rng.normal(0, 0.8, (200, 2, 1)) + rng.normal(0, 0.4, (200, 2, 3))
+    units, requests = np.repeat(np.arange(200), 6), np.repeat(np.arange(400), 3)
+    result = crossed_components(
+        Readings(scores.ravel(), units, np.zeros(1200, dtype=np.int64), requests, np.arange(200))
+    )
+    assert result is not None
+    values = {name: q.value for name, q in result.components.items()}
+    assert values[RETEST] == pytest.approx(0.16, abs=0.03)
+    assert values[ORDER] == pytest.approx(0.64, abs=0.15)
+    assert values[UNIT] == pytest.approx(1.0, abs=0.25)
+
+
+def test_a_judge_without_noise_has_a_correlation_of_1_without_an_interval() -> None:
+    scores = np.repeat(np.arange(40)[:, None, None] % 2, 3, axis=2).astype(float)
+    result = crossed_components(readings_of(scores))
+    assert result is not None
+    assert (result.icc.value, result.icc.interval) == (1.0, None)
+    assert "0 of 40" in str(result.icc.reason)
+
+
+@pytest.mark.parametrize("scores", [np.zeros((1, 1, 3)), np.zeros((30, 1, 1))])
+def test_a_single_cluster_or_single_readings_have_no_components(scores: np.ndarray) -> None:
+    assert crossed_components(readings_of(scores)) is None
+
+
+def exact_p(scores: np.ndarray) -> float:
+    """The p-value of the shift of two readings per unit, one at each level, by all exchanges."""
+    differences = scores[:, 0] - scores[:, 1]
+    signs = np.array(np.meshgrid(*[[-1, 1]] * len(differences))).reshape(len(differences), -1)
+    sums = np.abs(differences @ signs)
+    return float(np.mean(sums >= abs(differences.sum()) - 1e-12))
+
+
+def test_one_reading_per_level_is_tested_like_by_exchanging_the_levels() -> None:
+    scores = np.random.default_rng(7).normal(0, 1, (8, 2)) + np.array([0.0, 0.9])
+    result = permute_levels(scores.ravel(), np.repeat(np.arange(8), 2), np.tile((0, 1), 8))
+    assert result is not None
+    assert result.p == pytest.approx(exact_p(scores), abs=0.02)
+    assert (result.p_change, result.strata) == (None, 8)
+
+
+def test_changes_of_single_units_are_found_though_the_mean_stays() -> None:
+    scores = np.zeros((10, 2, 3))
+    scores[:5, 1] = scores[5:, 0] = 1.0
+    strata, levels = np.repeat(np.arange(10), 6), np.tile(np.repeat((0, 1), 3), 10)
+    result = permute_levels(scores.ravel(), strata, levels)
+    assert result is not None
+    assert (result.p_shift, result.p < 0.01) == (1.0, True)
+    shuffled = np.random.default_rng(1).permutation(60)
+    assert permute_levels(scores.ravel()[shuffled], strata[shuffled], levels[shuffled]) == result
+
+
+def test_strata_with_one_level_say_nothing() -> None:
+    assert permute_levels(np.arange(4.0), np.array([0, 0, 1, 1]), np.array([0, 0, 1, 1])) is None
+
+
+def test_flips_are_the_share_of_pairs_of_repeats_that_differ() -> None:
+    codes = np.array([0, 0, 1, 1, 1, 0, 2])
+    requests = np.array([0, 0, 0, 1, 1, 2, 2])
+    share = retest_flips(codes, requests, np.array([0, 1, 2]))
+    assert share is not None
+    assert share.value == pytest.approx((2 * 2 / 3 + 0 + 1) / 4)
+    assert retest_flips(codes[:2], np.array([0, 1]), np.array([0, 1])) is None
+
+
+def test_the_noise_floor_is_that_of_the_difference_of_two_runs() -> None:
+    assert noise_floor(0.1, 100) == pytest.approx(1.96 * np.sqrt(2 * 0.05 / 100), rel=1e-4)
+    assert noise_floor(0.1, 10**9, variant=0.01) == pytest.approx(1.96 * np.sqrt(0.02), rel=1e-3)
