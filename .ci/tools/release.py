@@ -74,14 +74,10 @@ def call(*words: str | Path, cwd: Path | None = None, **variables: str) -> str:
     return done.stdout
 
 
-def make_environment(place: Path, python: Path | None, *packages: str | Path, constraints: Path | None = None) -> Path:
-    """Create an environment in which pip installs these packages, and return its folder of programs."""
-    if python is None:
-        venv.create(place, with_pip=True)
-    else:
-        call(python, "-m", "venv", place)
-    limits = ["--constraint", constraints] if constraints else []
-    call(place / "bin" / "python", "-m", "pip", "install", "--quiet", *limits, *packages)
+def install_tools(place: Path) -> Path:
+    """Create an environment with the tools, and return its folder of programs."""
+    venv.create(place, with_pip=True)
+    call(place / "bin" / "python", "-m", "pip", "install", "--quiet", *TOOLS)
     return place / "bin"
 
 
@@ -242,13 +238,12 @@ def try_wheel(check: SoftAssertions, name: str, nip_run: Path, version: str, her
     call(nip_run, "specs/quickstart.yaml", cwd=elsewhere)
     with chat_server() as (address, requests):
         model = f'{{"provider": "openai", "model": "tiny", "base_url": "{address}"}}'
-        out = call(nip_run, "specs/quickstart.yaml", f"models.offline={model}", "-q", cwd=elsewhere)
-    query = "SELECT name, outcome, count(*) AS n FROM rollouts GROUP BY ALL"
-    rows = json.loads(call(nip_run, "sql", query, "--json", cwd=elsewhere))
-    played, decided = sum(row["n"] for row in rows), sum(row["n"] for row in rows if row["outcome"] == "decided")
+        call(nip_run, "specs/quickstart.yaml", f"models.offline={model}", "--results", "served", cwd=elsewhere)
+    query = "SELECT outcome, count(*) AS games FROM rollouts GROUP BY outcome"
+    rows = json.loads(call(nip_run, "sql", query, "--json", "--results", "served", cwd=elsewhere))
     check(
-        played == 2 * GAMES and decided >= GAMES and len(requests) >= 2 * GAMES,
-        f"{name}: {played} games, {decided} decided, {len(requests)} requests to the server; {out.strip()}",
+        rows == [{"outcome": "decided", "games": GAMES}] and len(requests) >= 2 * GAMES,
+        f"{name}: the {GAMES} games of the first spec are decided after {len(requests)} requests to a server; {rows}",
     )
 
 
@@ -264,9 +259,7 @@ def chat_server() -> Iterator[tuple[str, Sequence[str]]]:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             seen.append(body["model"])
             has_answers = any(message["role"] == "assistant" for message in body["messages"])
-            text = (
-                "Decision: accept" if has_answers and "Decision:" in str(body["messages"]) else "Because it is right."
-            )
+            text = "Decision: accept" if has_answers else "Why is it right?"
             answer = {
                 "id": "1", "object": "chat.completion", "created": 1, "model": body["model"],
                 "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}],
@@ -326,7 +319,7 @@ def main() -> int:
     check = SoftAssertions()
     with folder() as here:
         dist = (args.dist or here / "dist").resolve()
-        tools = make_environment(here / "tools", None, *TOOLS)
+        tools = install_tools(here / "tools")
         if "build" in args.steps:
             build(check, dist, tools, args.tag)
             write_sbom(check, args.sbom or here / "nip-run.cdx.json", dist, tools, here / "locked")
