@@ -33,7 +33,7 @@ from pathlib import Path
 
 from shared import ROOT, SoftAssertions, folder
 
-TOOLS = ("build==1.6.1", "check-wheel-contents==0.6.3", "cyclonedx-bom==7.5.0", "twine==7.0.0", "uv==0.13.8")
+TOOLS = ("build==1.6.1", "check-wheel-contents==0.6.3", "cyclonedx-bom==7.5.0", "twine==7.0.0", "uv==0.13.9")
 LOCK = ROOT / ".ci" / "lock.txt"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 CLAIMED = re.findall(r"Python :: (3\.\d+)$", "\n".join(PROJECT["classifiers"]), re.MULTILINE)
