@@ -215,7 +215,8 @@ def test_the_menu_and_the_first_page_lead_to_every_page() -> None:
 
 
 def links() -> list[tuple[str, str]]:
-    texts = WRITTEN | {"CONTRIBUTING.md": CONTRIBUTING, "CHANGELOG.md": (ROOT / "CHANGELOG.md").read_text("utf-8")}
+    texts = WRITTEN | {"CONTRIBUTING.md": CONTRIBUTING}
+    texts |= {name: (ROOT / name).read_text("utf-8") for name in ("CHANGELOG.md", "SECURITY.md")}
     return [
         (name, link)
         for name, page in texts.items()
