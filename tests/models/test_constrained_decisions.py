@@ -175,13 +175,15 @@ def test_a_run_with_constrained_answers_shows_text_and_can_be_resumed_and_replay
         assert derived_files(run_spec(spec, tmp_path / "results").folder.path) == first
         assert len(server.recorded_requests()) == 4
     assert [body["response_format"]["json_schema"]["name"] for body in sent] == ["answer"] * 4
-    assert {row["decision"] for row in table(run.folder.path, "rollouts")} == {"reject"}
-    (content,) = {row["content"] for row in table(run.folder.path, "messages")}
-    assert content == 'One may say "".\n\nDecision: reject'
+    assert {row["decision"] for row in table(run.folder.path, "rollouts")} == {Decision.REJECT}
     assert {row["content"] for row in table(run.folder.path, "completions")} == {json.dumps(answer)}
     rollout_id = table(run.folder.path, "rollouts")[0]["rollout_id"]
-    shown = nip_run_here("show", run.run_id, rollout_id, "--prompt", "verifier", "--json", cwd=tmp_path)
-    assert "response_format" in shown.stdout
+    shown = nip_run_here("show", run.run_id, rollout_id, cwd=tmp_path).stdout
+    assert 'One may say "".' in shown
+    assert "Decision: reject" in shown
+    assert '"decision"' not in shown
+    prompt = nip_run_here("show", run.run_id, rollout_id, "--prompt", "verifier", "--json", cwd=tmp_path)
+    assert "response_format" in prompt.stdout
 
 
 @pytest.mark.gate

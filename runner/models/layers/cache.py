@@ -54,7 +54,7 @@ def request_fields(request: Request, settings: ModelSettings) -> dict[str, Any]:
     """Return everything that distinguishes requests: the address, the content, and the sample.
 
     Only the first address of a group with several servers counts, because it does not matter which server answers.
-    Nor does it matter at which service tier, or whether the server had cached the prompt.
+    The service tier and the server's own cache do not count, because they do not change the answer.
     """
     sample = request.sample
     body = orjson.loads(request_body(settings, request.messages, request.schema))

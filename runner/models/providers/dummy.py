@@ -194,6 +194,8 @@ def _as_json(request: Request, text: str) -> str:
         "confidence": f"{float(_stated_confidence(request)):.0%}",
     }
     message = text.partition("\n\n")[0]
+    for header in hint.headers:
+        message = message.removeprefix(header).lstrip()
     return orjson.dumps({name: chosen.get(name, message) for name in properties}).decode()
 
 

@@ -186,8 +186,8 @@ def _tier_problems(settings: Mapping[str, Any]) -> Iterator[_KeyProblem]:
     elif settings.get("price") is None and tier not in _STANDARD_TIERS:
         tiers = _listed_tiers(settings)
         if tiers is not None and tier not in tiers:
-            known = comma_join(sorted({*_STANDARD_TIERS, *tiers}))
-            message = f"the price list has no price of {settings['model']} at service tier {tier!r}, only at {known}"
+            listed = comma_join(sorted({*_STANDARD_TIERS, *tiers}))
+            message = f"the price list has no price of {settings['model']} at service tier {tier!r}, only at {listed}"
             yield key, f"{message}; choose one of them, or set price"
 
 
