@@ -55,7 +55,7 @@ def test_a_run_is_logged_with_its_spec_its_curve_and_its_metrics(tmp_path: Path)
     tracker = log(result.folder.path)
     (run,) = tracker.runs
     assert (run["project"], run["name"]) == ("debates", result.run_id)
-    assert run["config"]["protocol"]["use"] == "nip"
+    assert run["config"]["models"]["m"]["provider"] == "dummy"
     assert [step for step, _ in tracker.steps] == [1, 2, 3, 4, 5, 6]
     last = tracker.steps[-1][1]
     row = next(row for row in result.metrics["metrics"] if (row["agent"], row["metric"]) == (None, "accuracy"))

@@ -101,5 +101,5 @@ def test_a_weak_model_decides_60_games_through_a_json_schema(folder: Path) -> No
     run(folder, "spec.yaml", "--run-id", "json", *judge, *size)
     games = run(folder, "sql", "SELECT outcome, count(*) AS games FROM rollouts WHERE run_id = 'json' GROUP BY outcome")
     assert games == [{"outcome": "decided", "games": 60}]
-    rows = run(folder, "sql", "SELECT content FROM completions WHERE run_id = 'json' AND agent = 'verifier'")
-    assert {json.loads(row["content"])["decision"] for row in rows} <= set(VERDICTS)
+    rows = run(folder, "sql", "SELECT raw_message FROM completions WHERE run_id = 'json' AND agent = 'verifier'")
+    assert {json.loads(row["raw_message"])["decision"] for row in rows} <= set(VERDICTS)

@@ -176,7 +176,7 @@ def test_a_run_with_constrained_answers_shows_text_and_can_be_resumed_and_replay
         assert len(server.recorded_requests()) == 4
     assert [body["response_format"]["json_schema"]["name"] for body in sent] == ["answer"] * 4
     assert {row["decision"] for row in table(run.folder.path, "rollouts")} == {Decision.REJECT}
-    assert {row["content"] for row in table(run.folder.path, "completions")} == {json.dumps(answer)}
+    assert {row["raw_message"] for row in table(run.folder.path, "completions")} == {json.dumps(answer)}
     rollout_id = table(run.folder.path, "rollouts")[0]["rollout_id"]
     shown = nip_run_here("show", run.run_id, rollout_id, cwd=tmp_path).stdout
     assert 'One may say "".' in shown
@@ -187,19 +187,26 @@ def test_a_run_with_constrained_answers_shows_text_and_can_be_resumed_and_replay
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("protocol", ["nip", "answer_debate", "mnip"])
-def test_games_of_the_dummy_are_decided_without_json_in_their_messages(tmp_path: Path, protocol: str) -> None:
+@pytest.mark.parametrize(
+    ("protocol", "form", "is_json"),
+    [
+        ("nip", "answer", True), ("mnip", "answer", True), ("answer_debate", "answer", True),
+        ("answer_debate", "distribution", False),
+    ],
+)  # fmt: skip
+def test_games_of_the_dummy_are_decided_without_json_in_their_messages(
+    tmp_path: Path, protocol: str, form: str, *, is_json: bool
+) -> None:
     done = nip_run_here(
-        "specs/" + protocol + ".yaml", "models.offline.constrain_decisions=true", "dataset.limit=8", "--json",
+        f"specs/{protocol}.yaml", "models.offline.constrain_decisions=true", f"verdict.form={form}", "dataset.limit=8",
         cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (run,) = (tmp_path / "results" / "runs").iterdir()
-    outcomes = {row["outcome"] for row in table(run, "rollouts")}
-    assert "decided" in outcomes
-    assert "generation_error" not in outcomes
+    assert {row["outcome"] for row in table(run, "rollouts")} == {"decided"}
+    assert "unparsable" not in done.stderr
     assert not any("{" in row["content"] for row in table(run, "messages") if row["agent"] == "verifier")
-    assert any(row["content"].startswith("{") for row in table(run, "completions"))
+    assert any(row["raw_message"].startswith("{") for row in table(run, "completions")) == is_json
 
 
 @pytest.mark.gate

@@ -276,10 +276,11 @@ class Agent:
         """Return the hint for an answer that the server constrains to JSON; None if it does not constrain this one."""
         if not (self.model_settings.constrain_decisions and self.is_verifier):
             return None
-        step = self.protocol_handler.step(round_)
-        if not step.may_decide or step.states is not None:
+        step, lists_answers = self.protocol_handler.step(round_), self.protocol_handler.lists_answers
+        has_numbers = lists_answers and self.hyper_params.verdict.form != "answer"
+        if not step.may_decide or step.states is not None or has_numbers:
             return None
-        order = tuple(range(answer_count or MAX_ANSWERS)) if self.protocol_handler.lists_answers else None
+        order = tuple(range(answer_count or MAX_ANSWERS)) if lists_answers else None
         return self._verdict_hint(round_, order)
 
     def answer_schema(self, round_: int, answer_count: int | None = None) -> dict[str, Any] | None:
