@@ -95,7 +95,7 @@ def test_a_weak_model_decides_every_game_only_if_its_answers_are_constrained(fol
 def test_a_weak_model_decides_60_games_through_a_json_schema(folder: Path) -> None:
     judge = (
         "agents.verifier.model=judge", "models.judge.extra_body=null", "models.judge.constrain_decisions=true",
-        "models.judge.max_reasoning_length=60", "models.judge.max_tokens=80", "verdict.confidence=logprob",
+        "models.judge.max_reasoning_length=60", "models.judge.max_tokens=200", "verdict.confidence=logprob",
     )  # fmt: skip
     size = ("dataset.limit=12", "rollouts.per_datapoint=5", "rollouts.concurrency=1")
     run(folder, "spec.yaml", "--run-id", "json", *judge, *size)
