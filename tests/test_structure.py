@@ -166,6 +166,7 @@ HOMES = {
         "runner.base.hashing",
         "runner.models.answers",
         "runner.models.costs",
+        "runner.models.layers.answer_form",
         "runner.models.layers.cache",
         "runner.models.logprobs",
         "runner.models.providers.anthropic_body",

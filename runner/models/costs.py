@@ -64,6 +64,7 @@ class CallCosts:
         # In every tokenizer, a token has at least one byte.
         name_bytes = sum([byte_length(message["name"]) for message in request.messages if "name" in message])
         overhead = MESSAGE_OVERHEAD * len(request.messages) + self._extra_bytes[request.group]
+        overhead += 0 if request.schema is None else len(orjson.dumps(request.schema))
         prompt_tokens = request.prompt_bytes + name_bytes + overhead
         answer_tokens = self._answer_limits[request.group] * requested_answers(request, settings)
         usd = price.max_cost(prompt_tokens, answer_tokens) if price is not None else 0.0

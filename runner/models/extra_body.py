@@ -15,7 +15,10 @@ from unicodedata import normalize
 
 from runner.models.settings import ModelSettings
 
-_KEYS = frozenset(field.name for field in fields(ModelSettings)) - {"provider", "run", "lineage"}
+_KEYS_OR_FIELDS = frozenset({"service_tier", "prompt_cache_key"})
+"""Keys of a model group that may be in `extra_body` instead, because they were once only possible there."""
+
+_KEYS = frozenset(field.name for field in fields(ModelSettings)) - {"provider", "run", "lineage"} - _KEYS_OR_FIELDS
 """Keys of a model group that must not be in `extra_body`. The three exceptions have another meaning at routers."""
 
 _ALIASES = {
@@ -68,21 +71,26 @@ def _refusal_reasons() -> Iterator[tuple[str, str]]:
 
 
 _REASONS = dict(_refusal_reasons())
+_NORMALIZED_KEYS_OR_FIELDS = {_normalize_key(name): name for name in _KEYS_OR_FIELDS}
 _PRICE_CHANGING_KEYS = frozenset(map(_normalize_key, _PRICE_CHANGING.split()))
 
 
 def extra_body_problems(
-    body: Mapping[str, Any], group: str, *, priced: bool, tiers: Collection[str] = ()
+    body: Mapping[str, Any], group: str, *, priced: bool, tiers: Collection[str] = (), keys: Collection[str] = ()
 ) -> Iterator[tuple[str, str]]:
     """Yield each key that a group's `extra_body` must not contain, with the reason.
 
-    `priced` says whether the spec sets the group's price. `tiers` are the service tiers with known prices.
+    `priced` says whether the spec sets the group's price. `tiers` are the service tiers with known prices. `keys` are
+    the keys that the group sets.
     """
     for key, value in body.items():
         normalized = _normalize_key(key)
-        if (key == "service_tier" and value in tiers) or (priced and normalized in _PRICE_CHANGING_KEYS):
+        own_key = _NORMALIZED_KEYS_OR_FIELDS.get(normalized)
+        if own_key in keys:
+            yield key, f"models.{group}.{own_key} sets the same field; remove one of the two"
+        elif (key == "service_tier" and value in tiers) or (priced and normalized in _PRICE_CHANGING_KEYS):
             continue
-        if normalized == "tools":
+        elif normalized == "tools":
             if not (value is None or (isinstance(value, list) and all(map(_is_function, value)))):
                 yield key, _ONLY_FUNCTIONS
         elif normalized in _REASONS:

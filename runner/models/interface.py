@@ -6,7 +6,7 @@ All providers and layers share these types of requests, completions and token co
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -84,6 +84,8 @@ class Request:
     """The samples of other repeats or candidates with an identical request. One call can request all answers."""
     n: int = 1
     """Number of answers to request; more than 1 if one call is for several samples."""
+    schema: Mapping[str, Any] | None = None
+    """The JSON schema that the server must enforce for the answer, if any."""
 
     @cached_property
     def prompt_bytes(self) -> int:

@@ -163,12 +163,11 @@ def listed_price(settings: ModelSettings, day: date | None = None) -> ListedPric
     has_listed_server = address is None or (address.startswith("https://") and len(settings.addresses) == 1)
     if settings.model is None or not has_listed_server or not settings.traits.metered:
         return None
-    tier = (settings.extra_body or {}).get("service_tier")
     return _look_up_price(
         settings.model,
         (None, address) if address else (settings.provider, None),
         settings.is_batched,
-        tier if isinstance(tier, str) else None,
+        settings.requested_tier,
         day or today(),
     )
 

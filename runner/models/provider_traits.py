@@ -100,6 +100,7 @@ _BUILTIN: Mapping[ProviderName, ProviderTraits] = {
             "top_logprobs": "leave it out; for verdicts as probabilities, set verdict.confidence=stated",
             "share_prompts": "leave it out; the server caches the common start of prompts",
             "batch": "leave it out; calls are sent one by one",
+            "prompt_cache_key": "leave it out; the server caches the common start of prompts",
         },
     ),
     "human": ProviderTraits(
@@ -117,6 +118,10 @@ _BUILTIN: Mapping[ProviderName, ProviderTraits] = {
                 "logprobs",
                 "top_logprobs",
                 "extra_body",
+                "constrain_decisions",
+                "max_reasoning_length",
+                "service_tier",
+                "prompt_cache_key",
                 "requests_per_minute",
                 "tokens_per_minute",
                 "share_prompts",

@@ -14,15 +14,20 @@ from runner.models.providers.anthropic_body import messages_body, output_schema
 from runner.models.providers.openai_body import chat_completions_body, response_schema
 from runner.models.settings import ModelSettings
 
-BODIES = ExtensibleTable[Callable[[ModelSettings, Sequence[ChatMessage]], bytes]](
+BODIES = ExtensibleTable[Callable[[ModelSettings, Sequence[ChatMessage], Mapping[str, Any] | None], bytes]](
     {"anthropic": messages_body}, lambda _: chat_completions_body
 )
 """The function that builds a body for each provider. Offline providers and plugins have OpenAI's, for cache keys."""
 
 
-def request_body(settings: ModelSettings, messages: Sequence[ChatMessage]) -> bytes:
-    """Return the exact bytes that a model group sends, or would send, for these messages."""
-    return BODIES[settings.provider](settings, messages)
+def request_body(
+    settings: ModelSettings, messages: Sequence[ChatMessage], schema: Mapping[str, Any] | None = None
+) -> bytes:
+    """Return the exact bytes that a model group sends, or would send, for these messages.
+
+    `schema` is the JSON schema of the answer, if any.
+    """
+    return BODIES[settings.provider](settings, messages, schema)
 
 
 SCHEMA_PARAMETERS = ExtensibleTable[Callable[[Mapping[str, Any]], dict[str, Any]]](

@@ -287,6 +287,33 @@ class ModelSettings:
         default=None,
         example={"chat_template_kwargs": {"enable_thinking": False}},
     )
+    constrain_decisions: bool | None = option(
+        "Have the server constrain each answer of a verifier that may decide to a JSON schema, so that its decision "
+        "can only be one of the verdicts. The other agents get the answer as text.",
+        default=None,
+        example=True,
+    )
+    max_reasoning_length: int | None = option(
+        "With `constrain_decisions`: the maximum number of characters before a decision, for servers that support "
+        "`maxLength` in JSON schemas, such as llama.cpp (at most 1999). Without it, a small model may write until the "
+        "token limit and never decide.",
+        default=None,
+        example=400,
+        minimum=1,
+    )
+    service_tier: str | None = option(
+        "The processing tier to request, such as `flex` or `priority`. Calls cost the price of the tier that the "
+        "server reports, or of the requested tier if it reports none.",
+        default=None,
+        example="flex",
+        minLength=1,
+    )
+    prompt_cache_key: str | None = option(
+        "For OpenAI's API: a text that routes requests with a common start to the same cache of prompts.",
+        default=None,
+        example="debates",
+        minLength=1,
+    )
     requests_per_minute: int | None = option(
         "Maximum number of requests per minute; null: the limit that the server's headers state.",
         default=None,
@@ -450,9 +477,21 @@ class ModelSettings:
             return {"role": role, "name": message["name"], "content": message["content"]}
         return {"role": role, "content": message["content"]}
 
+    @property
+    def requested_tier(self) -> str | None:
+        """The service tier that requests name, if any."""
+        tier = self.service_tier or (self.extra_body or {}).get("service_tier")
+        return tier if isinstance(tier, str) else None
+
+    @cached_property
+    def delivery_parameters(self) -> Mapping[str, str]:
+        """The parameters of a request that affect the price and speed of an answer, but not its content."""
+        parameters = {"service_tier": self.service_tier, "prompt_cache_key": self.prompt_cache_key}
+        return {name: value for name, value in parameters.items() if value is not None}
+
     @cached_property
     def request_parameters(self) -> Mapping[str, Any]:
-        """The parameters of a request other than the model and the messages."""
+        """The parameters of a request that affect its answer, other than the model and the messages."""
         names = (
             "temperature", "top_p", "max_completion_tokens", "max_tokens", "n", "seed", "stop", "reasoning_effort",
             "logprobs", "top_logprobs",

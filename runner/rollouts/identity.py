@@ -50,12 +50,18 @@ MUTABLE_KEYS = (
 
 MUTABLE_MODEL_KEYS = (
     "base_url", "api_key_env", "headers", "session_id", "timeout", "price", "requests_per_minute", "tokens_per_minute",
-    "share_prompts", "batch", "batch_wait", "batch_poll", "lineage",
+    "share_prompts", "batch", "batch_wait", "batch_poll", "lineage", "service_tier", "prompt_cache_key",
 )  # fmt: skip
-"""Keys of a model group that may change when a run resumes: its address, API key, price and time limits."""
+"""Keys of a model group that may change when a run resumes: its address, API key, price, service tier and time limits.
+
+As with `batch`, the same model answers at every service tier, and the journal has the tier of each answer.
+"""
 
 
-LATER_MODEL_KEYS = ("logprobs", "top_logprobs", "from_run", "from_group", "answer_words")
+LATER_MODEL_KEYS = (
+    "logprobs", "top_logprobs", "from_run", "from_group", "answer_words", "constrain_decisions",
+    "max_reasoning_length",
+)  # fmt: skip
 """Keys of a model group added after 0.1.0. If they are null, the run's identity is the same as in 0.1.0."""
 
 

@@ -97,7 +97,7 @@ def unconfirmed_prices(plan: AnyPlan, override: str = "") -> Iterator[tuple[str,
             known_price = "no known price"
             if listed is not None:
                 known_price = f"known price: {describe_price(listed, price)} ({price_list_version()})"
-            tier = (settings.extra_body or {}).get("service_tier")
+            tier = settings.requested_tier
             at_tier = "" if tier is None else f" at service tier {tier!r}"
             price_text = ", ".join(f"{name}: {value:g}" for name, value in fields.items() if value is not None)
             confirm = shlex.quote(f"models.{group}.price={{{price_text}}}")

@@ -280,6 +280,8 @@ ADDED = (
     "    chat_format: openai\n",
     "    headers: null\n    session_id: null\n",
     "    answer_words: null\n",
+    "    constrain_decisions: null\n    max_reasoning_length: null\n",
+    "    service_tier: null\n    prompt_cache_key: null\n",
     "    from_run: null\n    from_group: null\n",
     "  rerun_tests: null\n",
     "    logprobs: null\n    top_logprobs: null\n",

@@ -90,3 +90,16 @@ def test_a_weak_model_decides_every_game_only_if_its_answers_are_constrained(fol
     assert decided.get("free", 0) < decided["forced"] == GAMES
     rows = run(folder, "sql", "SELECT DISTINCT content FROM messages WHERE run_id = 'forced' AND agent = 'verifier'")
     assert {row["content"] for row in rows} <= set(VERDICTS)
+
+
+def test_a_weak_model_decides_60_games_through_a_json_schema(folder: Path) -> None:
+    judge = (
+        "agents.verifier.model=judge", "models.judge.extra_body=null", "models.judge.constrain_decisions=true",
+        "models.judge.max_reasoning_length=60", "models.judge.max_tokens=200", "verdict.confidence=logprob",
+    )  # fmt: skip
+    size = ("dataset.limit=12", "rollouts.per_datapoint=5", "rollouts.concurrency=1")
+    run(folder, "spec.yaml", "--run-id", "json", *judge, *size)
+    games = run(folder, "sql", "SELECT outcome, count(*) AS games FROM rollouts WHERE run_id = 'json' GROUP BY outcome")
+    assert games == [{"outcome": "decided", "games": 60}]
+    rows = run(folder, "sql", "SELECT raw_message FROM completions WHERE run_id = 'json' AND agent = 'verifier'")
+    assert {json.loads(row["raw_message"])["decision"] for row in rows} <= set(VERDICTS)

@@ -56,7 +56,7 @@ sys.stdin.read()
 
 
 GAMES = 10
-"""Games of each protocol at llama.cpp."""
+"""Games of each protocol, so that the six protocols play 60 games at each server."""
 
 
 def test_all_protocols_run_with_servers_of_other_projects(tmp_path: Path, check: SoftAssertions) -> None:
@@ -290,7 +290,7 @@ def play_at_llama(
 
 
 def play_at_transformers(check: SoftAssertions, folder: Path, proxy: CountingProxy, protocol: str, model: Path) -> int:
-    """Run one game of a protocol with the unconstrained answers of a random model."""
+    """Run a protocol with the unconstrained answers of a random model."""
     settings = {"model": str(model), "max_tokens": 24}
     return play(
         check,
@@ -298,7 +298,7 @@ def play_at_transformers(check: SoftAssertions, folder: Path, proxy: CountingPro
         proxy,
         {"prover": settings, "verifier": settings},
         rounds={"max_message_rounds": 4},
-        games=1,
+        games=GAMES,
     )
 
 

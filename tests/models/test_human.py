@@ -12,7 +12,8 @@ import pytest
 from runner.base.errors import RunError, UsageError
 from runner.base.question_queue import Question, QuestionQueue
 from runner.models.interface import Choice, Completion, Request, ResponseHint, SampleKey
-from runner.models.layers.human import NO_VERDICT, HumanModel, answer_text, form_fields, selected_decision
+from runner.models.layers.answer_form import NO_VERDICT, answer_text, form_fields, selected_decision
+from runner.models.layers.human import HumanModel
 from runner.models.provider_traits import PROVIDERS
 from runner.models.settings import ModelSettings
 from runner.rollouts.stop_switch import Stopped

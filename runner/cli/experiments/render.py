@@ -64,7 +64,9 @@ def execute(args: argparse.Namespace) -> int:
     else:
         round_, rounds = _choose_judged_round(plan, agent_name, args.round, job), plan.debate(job).rounds
     agent = agents[agent_name]
-    body = json.loads(request_body(agent.model_settings, agent.prompt(job.observation(round_, rounds[:round_]))))
+    observation = job.observation(round_, rounds[:round_])
+    schema = agent.answer_schema(round_, observation.answer_count)
+    body = json.loads(request_body(agent.model_settings, agent.prompt(observation), schema))
     if args.json:
         print_json(body)
         return ExitCode.DONE

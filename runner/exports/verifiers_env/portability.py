@@ -90,6 +90,11 @@ def _model_problems(spec: Spec) -> Iterator[tuple[str, str]]:
             yield f"{key}.chat_format", f"{message}; set {key}.chat_format=alternating"
         if settings.system_role == "developer":
             yield f"{key}.system_role", "verifiers records the role developer as user; set system or user"
+        if settings.constrain_decisions:
+            yield (
+                f"{key}.constrain_decisions",
+                "a package has no JSON schemas for decisions; remove constrain_decisions",
+            )
         if settings.request_parameters.get("n", 1) != 1:
             yield f"{key}.n", "verifiers records only the first answer of a call; remove n"
 

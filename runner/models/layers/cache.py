@@ -54,12 +54,16 @@ def request_fields(request: Request, settings: ModelSettings) -> dict[str, Any]:
     """Return everything that distinguishes requests: the address, the content, and the sample.
 
     Only the first address of a group with several servers counts, because it does not matter which server answers.
+    The service tier and the server's own cache do not count, because they do not change the answer.
     """
     sample = request.sample
+    body = orjson.loads(request_body(settings, request.messages, request.schema))
+    for name in settings.delivery_parameters:
+        del body[name]
     return {
         "base_url": settings.address,
         "provider": settings.provider,
-        **orjson.loads(request_body(settings, request.messages)),
+        **body,
         "sample": {
             "repeat": sample.repeat,
             "attempt": sample.attempt,

@@ -9,18 +9,14 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from string import ascii_uppercase
+from collections.abc import Callable, Collection, Mapping
 
 from runner.base.errors import RunError, UsageError
-from runner.base.question_queue import FormField, PersonAnswer, Question, QuestionQueue
-from runner.game.protocols.answer_verdicts import ANSWER_MARKER
-from runner.game.protocols.ballot import FIRST_ANSWER
-from runner.game.protocols.protocol import Decision
-from runner.models.interface import Choice, Complete, Completion, Request, ResponseHint, SampleKey
+from runner.base.question_queue import PersonAnswer, Question, QuestionQueue
+from runner.models.interface import Choice, Complete, Completion, Request, SampleKey
+from runner.models.layers.answer_form import answer_text, form_fields, selected_decision
 from runner.models.settings import ModelSettings
 
-NO_VERDICT = "No verdict yet"
 PERSON = "person"
 """The key of the person's name in `Completion.other_fields`."""
 RECORD_SECONDS = 20.0
@@ -152,93 +148,3 @@ def _resolve(answered: asyncio.Future[Completion], completion: Completion, submi
         submission.settle(is_saved=False)
     else:
         answered.set_result(completion)
-
-
-# The form of an answer
-
-
-def form_fields(hint: ResponseHint) -> tuple[FormField, ...]:
-    """Return the fields of the form for an answer. A required verdict comes first, so that it has the focus."""
-    verdict = _verdict_field(hint)
-    is_text_needed = verdict is None or hint.answer_marker == ANSWER_MARKER or not hint.must_decide
-    texts = [FormField("notes", f"Private notes (before {hint.scratchpad})", required=False)] if hint.scratchpad else []
-    if hint.number is None:
-        labels = hint.headers or ("Message" if is_text_needed else "Reasons (optional)",)
-        texts += [FormField(f"text{index}", label, required=is_text_needed) for index, label in enumerate(labels)]
-    decision = [] if verdict is None else [verdict]
-    if hint.confidence is not None:
-        decision.append(FormField("confidence", f"{hint.confidence} (with a verdict)", "line", required=False))
-    return (*decision, *texts) if verdict is not None and verdict.required else (*texts, *decision)
-
-
-def _verdict_field(hint: ResponseHint) -> FormField | None:
-    """Return the field for a verdict, a choice of an answer or a number; None if the answer is only text."""
-    undecided = () if hint.must_decide or hint.answer_marker == ANSWER_MARKER else (NO_VERDICT,)
-    if hint.number is not None:
-        marker, highest = hint.number
-        return FormField("verdict", f"{marker} a number up to {highest}", "line")
-    if hint.answer_order is not None:
-        letters = ascii_uppercase[: len(hint.answer_order)]
-        if hint.form == "answer":
-            return _choice(hint.answer_marker, (*letters, *undecided))
-        example = ", ".join(f"{letter} ..." for letter in letters)
-        return FormField("verdict", f"{hint.answer_marker} {example}", "line", required=not undecided)
-    if hint.accept is not None and hint.reject is not None:
-        return _choice("Verdict", (hint.accept, hint.reject, *undecided))
-    return None
-
-
-def _choice(label: str, options: tuple[str, ...]) -> FormField:
-    default = NO_VERDICT if NO_VERDICT in options else ""
-    return FormField("verdict", label, "choice", options, required=not default, default=default)
-
-
-def answer_text(hint: ResponseHint, values: Mapping[str, str]) -> str:
-    """Return the text of an answer, as a model would write it.
-
-    Raises:
-        UsageError: a value is missing or not an option.
-    """
-    verdict = _verdict_line(hint, values)
-    fields = [field for field in form_fields(hint) if field.name.startswith("text")]
-    texts = [values.get(field.name, "").strip() for field in fields]
-    if verdict is None or hint.answer_marker == ANSWER_MARKER:
-        for field, text in zip(fields, texts, strict=True):
-            if not text:
-                raise UsageError(f"write a text: {field.label}")
-    if hint.headers:
-        texts = [f"{header} {text}" for header, text in zip(hint.headers, texts, strict=True)]
-    parts = [text for text in texts if text]
-    if verdict is not None:
-        parts.insert(0 if hint.answer_marker == ANSWER_MARKER else len(parts), verdict)
-    answer = "\n\n".join(parts)
-    notes = values.get("notes", "").strip()
-    return answer if hint.scratchpad is None else f"{notes}\n\n{hint.scratchpad} {answer}".lstrip()
-
-
-def _verdict_line(hint: ResponseHint, values: Mapping[str, str]) -> str | None:
-    field, value = _verdict_field(hint), values.get("verdict", "").strip()
-    if field is None or value == NO_VERDICT or (not value and not field.required):
-        return None
-    if not value or (field.options and value not in field.options):
-        raise UsageError(f"choose one: {_list(field.options)}" if field.options else f"fill in: {field.label}")
-    marker = hint.number[0] if hint.number is not None else hint.answer_marker
-    line = f"{marker} {value}".lstrip()
-    confidence = values.get("confidence", "").strip()
-    return f"{line}\n{hint.confidence} {confidence}" if hint.confidence is not None else line
-
-
-def selected_decision(hint: ResponseHint, values: Mapping[str, str]) -> int | None:
-    """Return the code of the verdict that was selected; None if the form has no choice of a verdict."""
-    field, value = _verdict_field(hint), values.get("verdict", "")
-    if field is None or field.kind != "choice" or hint.answer_marker == ANSWER_MARKER:
-        return None
-    if value in ("", NO_VERDICT):
-        return Decision.NONE
-    if hint.answer_order is not None:
-        return FIRST_ANSWER + ascii_uppercase.index(value)
-    return Decision.ACCEPT if value == hint.accept else Decision.REJECT
-
-
-def _list(options: Sequence[str]) -> str:
-    return ", ".join(f"{number} for {option!r}" for number, option in enumerate(options, 1))

@@ -52,7 +52,7 @@ class AnthropicModel(HttpModel):
 
     def _body(self, request: Request, n: int | None) -> bytes:
         del n  # the API returns one answer per call; see `ProviderTraits.gives_many`
-        return messages_body(self._settings, request.messages)
+        return messages_body(self._settings, request.messages, request.schema)
 
 
 def _rate_headers(headers: Mapping[str, str]) -> dict[str, str]:

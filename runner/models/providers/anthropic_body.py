@@ -14,8 +14,10 @@ CACHED: Final = {"type": "ephemeral"}
 """Marks the end of a prefix that the server caches for five minutes."""
 
 
-def messages_body(settings: ModelSettings, messages: Sequence[ChatMessage]) -> bytes:
-    """Return the exact bytes of a request's body.
+def messages_body(
+    settings: ModelSettings, messages: Sequence[ChatMessage], schema: Mapping[str, Any] | None = None
+) -> bytes:
+    """Return the exact bytes of a request's body. `schema` is the JSON schema of the answer, if any.
 
     System messages become the system prompt, which is marked for the server's cache, because all games of an agent
     share it. From an agent's second turn on, the whole chat is marked, too, as the next turn's chat starts with it.
@@ -27,7 +29,7 @@ def messages_body(settings: ModelSettings, messages: Sequence[ChatMessage]) -> b
         for message in chat
         if message["role"] not in ("system", "developer")
     ]
-    body: dict[str, Any] = {"model": settings.model, **_parameters(settings)}
+    body: dict[str, Any] = {"model": settings.model, **_parameters(settings, schema)}
     if system:
         body["system"] = [{"type": "text", "text": "\n\n".join(system), "cache_control": CACHED}]
     if any(turn["role"] == "assistant" for turn in turns):
@@ -40,7 +42,7 @@ def output_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
 
 
-def _parameters(settings: ModelSettings) -> dict[str, Any]:
+def _parameters(settings: ModelSettings, schema: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the parameters other than the model and the messages, by their names in the Messages API."""
     parameters: dict[str, Any] = {}
     limit = settings.max_completion_tokens or settings.max_tokens
@@ -49,6 +51,9 @@ def _parameters(settings: ModelSettings) -> dict[str, Any]:
     if settings.stop is not None:
         parameters["stop_sequences"] = list(settings.stop)
     parameters.update(settings.extra_body or {})
+    parameters.update(settings.delivery_parameters)
+    if schema is not None:
+        parameters.update(output_schema(schema))
     if settings.reasoning_effort is not None:
         parameters["output_config"] = {**parameters.get("output_config", {}), "effort": settings.reasoning_effort}
     return parameters

@@ -84,7 +84,7 @@ class DummyModel:
         else:
             right_answer = self._labels.get(request.sample.datapoint)
             text = f"{_text(rng, self._word_count)}\n\n{_statement(*request.hint.states, right_answer, rng)}"
-        text = _with_notes_and_quote(request, text)
+        text = _with_notes_and_quote(request, text) if request.schema is None else _as_json(request, text)
         usage = Usage(estimate_prompt_tokens(request.messages), estimate_tokens(text), estimated=True)
         body = None if self._top_logprobs is None else _body(request, text, self._top_logprobs)
         return Completion((Choice(text, "stop"),), MODEL, usage, body=body)
@@ -181,6 +181,22 @@ def _with_notes_and_quote(request: Request, text: str) -> str:
         quote = [*words[start : start + 6], *(["indeed"] if rng.random() < 0.25 else [])]
         text = f"{text} <quote>{' '.join(quote)}</quote>"
     return text if hint.scratchpad is None else f"{_sentence(rng)}\n\n{hint.scratchpad} {text}"
+
+
+def _as_json(request: Request, text: str) -> str:
+    """Return an answer in the JSON of the request's schema, with the same decision."""
+    assert request.schema is not None
+    properties, hint = request.schema["properties"], request.hint
+    marker = f"{hint.answer_marker} " if hint.answer_order is not None else ""
+    options = properties["decision"]["enum"]
+    chosen = {
+        "decision": next((option for option in options if f"{marker}{option}" in text), options[-1]),
+        "confidence": f"{float(_stated_confidence(request)):.0%}",
+    }
+    message = text.partition("\n\n")[0]
+    for header in hint.headers:
+        message = message.removeprefix(header).lstrip()
+    return orjson.dumps({name: chosen.get(name, message) for name in properties}).decode()
 
 
 def _text(rng: random.Random, word_count: int | None) -> str:

@@ -77,6 +77,9 @@ PARAMETER = _any_of(
 )  # fmt: skip
 """The error concerns a parameter or the model, and so every request of the group."""
 
+SCHEMA = _any_of(r"response[_ ]format", r"output_config", r"json_schema", r"structured outputs?", r"\bgrammar\b")
+"""The error concerns the JSON schema of the answer."""
+
 SINGLE_ANSWER = _any_of(
     r"'n'", r"only one completion choice is allowed", r"(?:^|[^\w.])n must be (?:exactly |at most )?1\b",
     r"\bn = 1 is supported",

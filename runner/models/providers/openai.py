@@ -75,4 +75,4 @@ class OpenAiModel(HttpModel):
     make_client = staticmethod(make_client)
 
     def _body(self, request: Request, n: int | None) -> bytes:
-        return chat_completions_body(self._settings, request.messages, n)
+        return chat_completions_body(self._settings, request.messages, request.schema, n=n)

@@ -155,7 +155,7 @@ class BatchModel:
         await asyncio.shield(self._search)
         if self._failure is not None:
             raise self._failure
-        body = chat_completions_body(self._settings, request.messages)
+        body = chat_completions_body(self._settings, request.messages, request.schema)
         line_id = custom_id(request, body)
         answer: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         line = orjson.dumps(

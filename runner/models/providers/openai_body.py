@@ -11,12 +11,20 @@ from runner.game.prompts.chat import ChatMessage
 from runner.models.settings import ModelSettings
 
 
-def chat_completions_body(settings: ModelSettings, messages: Sequence[ChatMessage], n: int | None = None) -> bytes:
+def chat_completions_body(
+    settings: ModelSettings,
+    messages: Sequence[ChatMessage],
+    schema: Mapping[str, Any] | None = None,
+    *,
+    n: int | None = None,
+) -> bytes:
     """Return the exact bytes of a request's body: the model, the parameters of the spec, and the messages.
 
-    `n` is the number of answers, if one call is for several samples.
+    `schema` is the JSON schema of the answer, if any. `n` is the number of answers, if one call is for several samples.
     """
-    more = {} if n is None else {"n": n}
+    more: dict[str, Any] = {**settings.delivery_parameters, **({} if n is None else {"n": n})}
+    if schema is not None:
+        more |= response_schema(schema)
     chat = settings.sent_messages(messages)
     return orjson.dumps({"model": settings.model, **settings.request_parameters, **more, "messages": chat})
 

@@ -149,6 +149,12 @@ class _Error:
         return self.matches(phrases.TEMPLATE, (400, 422, 500))
 
     @property
+    def is_about_schema(self) -> bool:
+        """Whether the server does not accept the JSON schema of the answer."""
+        has_param = re.match("response_format|output_config", self.param) is not None
+        return has_param or (self.may_be_about_messages and self.matches(phrases.SCHEMA, (400, 422)))
+
+    @property
     def is_missing_model(self) -> bool:
         """Whether the server does not have the model, or no longer has it. (A missing path does not count.)"""
         return bool(self.codes & NO_MODEL_CODES) or self.matches(phrases.NO_MODEL, (400, 404, 410))
@@ -218,7 +224,8 @@ def classify_error(
         return TransientError(message_line, retry_after=retry_after(headers), status=status)
     advice = _advice(status, error, settings, group)
     one_call_error = MalformedError(f"{message_line} ({_ONE_CALL_REFUSED.format(group=group)})", status=status)
-    may_end_one_game = error.is_malformed and not error.is_about_template
+    refuses_schema = bool(settings.constrain_decisions) and error.is_about_schema
+    may_end_one_game = error.is_malformed and not (error.is_about_template or refuses_schema)
     return ProviderRefusal(
         f"{message_line}\n{advice.text}",
         of_one_call=one_call_error if may_end_one_game else None,
@@ -268,6 +275,12 @@ def _advice(status: int, error: _Error, settings: ModelSettings, group: str) -> 
     key = f"models.{group}"
     if error.is_about_template:
         return _template_advice(error, settings, key)
+    if settings.constrain_decisions and error.is_about_schema:
+        schema_key = f"{key}.constrain_decisions"
+        return _Advice(
+            f"The server does not accept the JSON schema of {schema_key}; remove the key, or use another server.",
+            {schema_key: None},
+        )
     if status == 401:
         variable = settings.key_variable
         key_text = f"It comes from ${variable}" if variable else f"No key was sent, because {key}.api_key_env is null"

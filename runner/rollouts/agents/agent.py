@@ -38,13 +38,14 @@ from runner.game.protocols.answer_verdicts import (
     decision_line,
     display_marker,
 )
-from runner.game.protocols.ballot import OPEN, Ballot, CandidateAnswers, answer_position
+from runner.game.protocols.ballot import MAX_ANSWERS, OPEN, Ballot, CandidateAnswers, answer_position
 from runner.game.protocols.checkers import label_answer, stated_number
 from runner.game.protocols.protocol import Decision, Protocol
 from runner.game.protocols.rounds import Reply, Round, find_subject
 from runner.game.protocols.speeches import count_words, deliver, visible_start, without_notes
 from runner.game.protocols.statements import GameSubject, Statement
 from runner.models.interface import Choice, Complete, Completion, Request, ResponseHint, SampleKey
+from runner.models.layers.answer_form import DECISION, answer_schema, render_json_answer
 from runner.models.logprobs import p_accept
 from runner.models.retry_policy import Retry
 from runner.models.settings import ModelSettings
@@ -249,9 +250,15 @@ class Agent:
             )
         if not (self.is_verifier and protocol.step(observation.round).may_decide):
             return ResponseHint(headers, scratchpad=marker, source=source)
-        format_ = self.hyper_params.decision_format
-        is_last = protocol.questions_left(observation.round + 1, self.agent_name) == 0
-        must_decide = self.must_decide_in(observation.round) or is_last
+        return self._verdict_hint(observation.round, order)
+
+    def _verdict_hint(self, round_: int, order: tuple[int, ...] | None) -> ResponseHint:
+        """Return the hint for an answer that may be a verdict. `order` is the order of listed answers, if any."""
+        protocol, marker, format_ = self.protocol_handler, self.agent_spec.scratchpad, self.hyper_params.decision_format
+        channels = protocol.can_be_active(round_)[self.agent_name]
+        headers = tuple(self.agent_spec.headers[channel] for channel in channels) if len(channels) > 1 else ()
+        is_last = protocol.questions_left(round_ + 1, self.agent_name) == 0
+        must_decide = self.must_decide_in(round_) or is_last
         if protocol.lists_answers:
             form, line_start = self.hyper_params.verdict.form, display_marker(format_.marker)
             return ResponseHint(
@@ -264,6 +271,25 @@ class Agent:
             )
         confidence_marker = format_.confidence if self.states_confidence else None
         return ResponseHint(headers, format_.accept, format_.reject, must_decide, confidence_marker, marker)
+
+    def _json_hint(self, round_: int, answer_count: int | None) -> ResponseHint | None:
+        """Return the hint for an answer that the server constrains to JSON; None if it does not constrain this one."""
+        if not (self.model_settings.constrain_decisions and self.is_verifier):
+            return None
+        step, lists_answers = self.protocol_handler.step(round_), self.protocol_handler.lists_answers
+        has_numbers = lists_answers and self.hyper_params.verdict.form != "answer"
+        if not step.may_decide or step.states is not None or has_numbers:
+            return None
+        order = tuple(range(answer_count or MAX_ANSWERS)) if lists_answers else None
+        return self._verdict_hint(round_, order)
+
+    def answer_schema(self, round_: int, answer_count: int | None = None) -> dict[str, Any] | None:
+        """Return the JSON schema that the server must enforce for an answer in a round; None if there is none.
+
+        `answer_count` is the number of listed answers of the game.
+        """
+        hint = self._json_hint(round_, answer_count)
+        return None if hint is None else answer_schema(hint, self.model_settings.max_reasoning_length)
 
     def _must_state_answer(self, round_: int) -> bool:
         """Return whether the agent chooses the answer that it argues for, and must state it in this round."""
@@ -330,7 +356,24 @@ class Agent:
         Raises:
             GenerationError: the answer is unusable; the message says why.
         """
-        return self.parse(self.usable_text(choice), round_, answer_count)
+        return self._read(choice, round_, answer_count)[1]
+
+    def _read(self, choice: Choice, round_: int, answer_count: int | None) -> tuple[str, ParsedAnswer]:
+        """Return the text of an answer for the transcript, and the answer as parsed; see `read`."""
+        text, decision = self._transcript_text(choice, round_, answer_count)
+        parsed = self.parse(text, round_, answer_count)
+        if decision not in (None, parsed.decision):
+            raise InvalidDecisionError("the answer's text is read as another verdict than its property `decision`")
+        return text, parsed
+
+    def _transcript_text(self, choice: Choice, round_: int, answer_count: int | None) -> tuple[str, int | None]:
+        """Return the text of an answer for the transcript and, if the answer is JSON, the code of its decision.
+
+        Raises:
+            GenerationError: the answer is unusable.
+        """
+        text, hint = self.usable_text(choice), self._json_hint(round_, answer_count)
+        return (text, None) if hint is None else render_json_answer(hint, text, self.hyper_params.decision_format)
 
     def usable_text(self, choice: Choice) -> str:
         """Return the text of an answer, after checking that it is complete and not a refusal.
@@ -358,7 +401,12 @@ class Agent:
         return None if fork is None else replace(fork, at=fork.at + start)
 
     def _visible_start(self, text: str) -> int:
-        """Return where an answer's visible part starts; its end if all of it is private."""
+        """Return where an answer's visible part starts; its end if all of it is private.
+
+        In JSON, it starts at the decision. Inside of other values, the quotes are escaped.
+        """
+        if self.model_settings.constrain_decisions and (decision := text.rfind(f'"{DECISION}"')) >= 0:
+            return decision
         try:
             return visible_start(text, self.agent_spec.scratchpad)
         except ScratchpadError:
@@ -412,7 +460,9 @@ class Agent:
     def request(self, observation: Observation, messages: Sequence[ChatMessage], sample: SampleKey) -> Request:
         """Return the request for an answer to `messages`, the prompt of the observation. `sample` is its key."""
         channels = self.protocol_handler.can_be_active(observation.round)[self.agent_name]
-        return Request(self.model_group, messages, sample, observation.seed, self._response_hint(observation, channels))
+        hint = self._response_hint(observation, channels)
+        schema = self.answer_schema(observation.round, observation.answer_count)
+        return Request(self.model_group, messages, sample, observation.seed, hint, schema=schema)
 
     def read_answers(self, observation: Observation, vote: int = 0) -> Generator[SampleKey, Completion, Reply]:
         """Parse answers until one is usable, as a generator without I/O.
@@ -433,18 +483,17 @@ class Agent:
             calls += 1
             for index, choice in enumerate(completion.choices or (Choice(None, None),)):
                 try:
-                    parsed = self.read(choice, observation.round, count)
+                    text, parsed = self._read(choice, observation.round, count)
                 except GenerationError as error:
                     unusable += 1
                     if unusable >= _allowed_attempts(error, retry):
                         reply = self._reply_after_last_attempt(error, choice, observation.round, unusable, calls)
                         return self._deliver(reply, observation)
                 else:
-                    assert choice.text is not None
                     cut = choice.finish_reason == "length"
                     probability = self._panel_probability(parsed, completion, index)
                     reply = Reply(
-                        choice.text, parsed.messages, parsed.decision, unusable, cut, calls, cut, p_accept=probability,
+                        text, parsed.messages, parsed.decision, unusable, cut, calls, cut, p_accept=probability,
                         statement=self._statement(parsed, observation), estimates=parsed.estimates,
                     )  # fmt: skip
                     return self._deliver(reply, observation)
@@ -520,13 +569,13 @@ class Agent:
         cut = choice.finish_reason == "length"
         if isinstance(error, InvalidConfidenceError) and policy == "empty_message":
             # A verdict without a readable confidence counts: only its confidence is unknown.
-            assert choice.text is not None
-            parsed = self._parse(choice.text, round_, None, states_confidence=False, limits_words=False)
-            return Reply(choice.text, parsed.messages, parsed.decision, unusable, cut, calls, cut)
+            text, _ = self._transcript_text(choice, round_, None)
+            parsed = self._parse(text, round_, None, states_confidence=False, limits_words=False)
+            return Reply(text, parsed.messages, parsed.decision, unusable, cut, calls, cut)
         if isinstance(error, WordLimitError) and policy == "empty_message":
-            assert choice.text is not None
-            parsed = self._parse(choice.text, round_, None, states_confidence=False, limits_words=False)
-            return Reply(choice.text, parsed.messages, parsed.decision, unusable, calls=calls, cut=cut)
+            text, _ = self._transcript_text(choice, round_, None)
+            parsed = self._parse(text, round_, None, states_confidence=False, limits_words=False)
+            return Reply(text, parsed.messages, parsed.decision, unusable, calls=calls, cut=cut)
         is_replaceable = isinstance(error, InvalidResponseError) and not isinstance(error, StatementError)
         if is_replaceable and policy == "empty_message":
             channels = self.protocol_handler.can_be_active(round_)[self.agent_name]

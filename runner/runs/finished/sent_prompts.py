@@ -120,12 +120,13 @@ def _prompts(reconstructor: Reconstructor, rollout: Rollout, agent: Agent) -> It
         recorded_request = reconstructor.request_record(key)
         if recorded_request is None:
             continue
-        messages = agent.prompt(job.observation(round_, rollout.rounds[:round_]))
+        observation = job.observation(round_, rollout.rounds[:round_])
+        messages, schema = agent.prompt(observation), agent.answer_schema(round_, observation.answer_count)
         _verified_chat(settings, Request(agent.model_group, messages, key), recorded_request)
         attempts = 1
         while reconstructor.request_record(key._replace(attempt=attempts)) is not None:
             attempts += 1
-        yield SentPrompt(round_, attempts, json.loads(request_body(settings, messages)))
+        yield SentPrompt(round_, attempts, json.loads(request_body(settings, messages, schema)))
 
 
 def _recorded_repeat(shape: TreeShape | None, repeat: int, round_: int) -> int:

@@ -24,7 +24,7 @@ from runner.spec.loader import load_saved
 LOCAL_KEYS = (
     "rollouts.concurrency", "budget", "retry.transient", "cache", "models.*.base_url", "models.*.api_key_env",
     "models.*.timeout", "models.*.requests_per_minute", "models.*.tokens_per_minute", "models.*.batch_wait",
-    "models.*.batch_poll",
+    "models.*.batch_poll", "models.*.prompt_cache_key",
 )  # fmt: skip
 """Spec keys that may differ between shards: addresses, limits and the cache. They do not affect the games."""
 

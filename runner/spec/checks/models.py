@@ -11,6 +11,7 @@ from runner.base import package_data
 from runner.base.package_data import is_file, is_folder
 from runner.base.problems import Problem
 from runner.base.storage.log_lines import JOURNAL
+from runner.base.text import comma_join
 from runner.documents.dataclass_schema import from_plain
 from runner.documents.merged_data import LayeredData
 from runner.documents.plain_values import KeyPath
@@ -32,6 +33,14 @@ MIN_ALTERNATIVES = 2
 """Minimum of `top_logprobs`, since the likeliest tokens must include the tokens of both verdicts."""
 
 
+_STANDARD_TIERS = ("default", "auto")
+"""Service tiers at the standard price, and at the price of the tier that the server chooses and reports."""
+
+
+_OTHER_CONSTRAINTS = frozenset({"response_format", "grammar", "json_schema", "structured_outputs", "guided_json"})
+"""Fields of `extra_body` that constrain all answers of a model group."""
+
+
 _KeyProblem = tuple[KeyPath, str]
 """A key of a model group, or an empty path for the group itself, and a message."""
 
@@ -48,6 +57,7 @@ def model_problems(layered: LayeredData, sound: SoundSpec, *, saved: bool) -> It
         problems = [*_key_problems(name, settings, traits), *_server_problems(name, settings)]
         if not saved:
             problems += _extra_body_problems(name, settings)
+            problems += [*_constraint_problems(settings), *_tier_problems(settings)]
         if traits.needs_run:
             problems += _replay_problems(layered, name, settings, saved=saved)
         for key_path, message in problems:
@@ -150,19 +160,45 @@ def _server_problems(name: str, settings: Mapping[str, Any]) -> Iterator[_KeyPro
 
 def _extra_body_problems(name: str, settings: Mapping[str, Any]) -> Iterator[_KeyProblem]:
     body, has_price = settings.get("extra_body") or {}, settings.get("price") is not None
-    tiers = _listed_tiers(settings) if "service_tier" in body and not has_price else ()
-    for key, message in extra_body_problems(body, name, priced=has_price, tiers=tiers):
+    tiers = (_listed_tiers(settings) if "service_tier" in body and not has_price else None) or ()
+    keys = [key for key, value in settings.items() if value is not None]
+    for key, message in extra_body_problems(body, name, priced=has_price, tiers=tiers, keys=keys):
         yield ("extra_body", key), message
 
 
-def _listed_tiers(settings: Mapping[str, Any]) -> Collection[str]:
-    """Return the service tiers of a model in the price list."""
+def _constraint_problems(settings: Mapping[str, Any]) -> Iterator[_KeyProblem]:
+    """Yield keys that need or exclude `constrain_decisions`."""
+    if not settings.get("constrain_decisions"):
+        if settings.get("max_reasoning_length") is not None:
+            yield ("max_reasoning_length",), "max_reasoning_length needs constrain_decisions: true; add it"
+        return
+    for key in sorted(_OTHER_CONSTRAINTS & (settings.get("extra_body") or {}).keys()):
+        yield ("extra_body", key), "constrain_decisions sets the form of answers, too; remove one of the two"
+
+
+def _tier_problems(settings: Mapping[str, Any]) -> Iterator[_KeyProblem]:
+    """Yield a problem if calls at the requested service tier would have the price of another tier."""
+    tier, key = settings.get("service_tier"), ("service_tier",)
+    if tier is None:
+        return
+    if settings.get("batch"):
+        yield key, "batches have a price of their own and no service tier; remove one of service_tier and batch"
+    elif settings.get("price") is None and tier not in _STANDARD_TIERS:
+        tiers = _listed_tiers(settings)
+        if tiers is not None and tier not in tiers:
+            listed = comma_join(sorted({*_STANDARD_TIERS, *tiers}))
+            message = f"the price list has no price of {settings['model']} at service tier {tier!r}, only at {listed}"
+            yield key, f"{message}; choose one of them, or set price"
+
+
+def _listed_tiers(settings: Mapping[str, Any]) -> Collection[str] | None:
+    """Return the service tiers of a model that have prices of their own in the list; None if it is not listed."""
     model, address = settings.get("model"), settings.get("base_url")
     if not isinstance(model, str) or not isinstance(address, str | None):
-        return ()
+        return None
     provider = settings.get("provider", DEFAULT_PROVIDER)
     listed = listed_price(ModelSettings(provider=provider, model=model, base_url=address))
-    return () if listed is None else tuple(listed.tiers)
+    return None if listed is None else tuple(listed.tiers)
 
 
 def _replay_problems(
