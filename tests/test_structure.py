@@ -44,6 +44,7 @@ HOMES = {
         "runner.results.leaderboard.database",
         "runner.results.leaderboard.queries",
         "runner.results.leaderboard.ranks",
+        "runner.results.leaderboard.schema",
         "runner.runs.finished.result",
         "runner.server.boards.board_file",
         "runner.base.storage.parquet",
@@ -324,14 +325,13 @@ MAX_FILES = 25
 
 INNER_ORDERS: Mapping[str, Sequence[str]] = {
     "base": ("storage",),
-    "statistics": ("monitoring",),
+    "statistics": ("monitoring", "instrument"),
     "documents": ("releases",),
     "game": ("protocols", "prompts"),
     "models": ("providers", "layers"),
     "spec": ("datasets", "checks", "warnings"),
     "spec.datasets": ("transcripts",),
     "rollouts": ("agents",),
-    "statistics": ("instrument",),
     "results": ("provenance", "finetune", "leaderboard", "gauge", "comparison"),
     "runs": ("finished", "execution", "workers", "session", "shards", "planning", "tournaments"),
     "runs.workers": ("cluster",),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from runner.base.errors import InvalidResponseError, ProviderRefusal, SpecError
+from runner.game.prompts.chat import ChatMessage
 from runner.game.protocols.answer_parser import DecisionFormat, verdict_of
 from runner.game.protocols.ballot import FIRST_ANSWER
 from runner.game.protocols.protocol import Decision
@@ -43,7 +44,7 @@ def enums(hint: ResponseHint) -> dict[str, list[str] | None]:
     return {name: value.get("enum") for name, value in schema["properties"].items()}
 
 
-def rendered(hint: ResponseHint, format_: DecisionFormat = FORMAT, **answer: str) -> tuple[str, int]:
+def rendered(hint: ResponseHint, format_: DecisionFormat = FORMAT, /, **answer: str) -> tuple[str, int]:
     return render_json_answer(hint, json.dumps(answer), format_)
 
 
@@ -89,7 +90,7 @@ def test_an_answer_without_a_choice_of_a_verdict_has_no_schema(hint: ResponseHin
 def test_a_json_answer_becomes_the_text_that_a_model_writes_without_a_schema(
     hint: ResponseHint, answer: dict[str, str], text: str, decision: int
 ) -> None:
-    assert rendered(hint, **answer) == (text, decision)
+    assert rendered(hint, FORMAT, **answer) == (text, decision)
 
 
 @pytest.mark.parametrize("lenient", [False, True])
@@ -137,7 +138,7 @@ def test_a_server_that_refuses_the_schema_leads_to_the_key(body: Any) -> None:
 
 
 def test_the_schema_is_part_of_the_request_and_of_its_cache_key() -> None:
-    chat = ({"role": "user", "content": "q"},)
+    chat = (ChatMessage(role="user", content="q"),)
     request = Request("m", chat, SampleKey("d", 0, 0, "verifier", 0), schema=answer_schema(JUDGE))
     fields = request_fields(request, CONSTRAINED)
     assert fields["response_format"]["json_schema"]["schema"] == answer_schema(JUDGE)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from runner.base.errors import SpecError
+from runner.game.prompts.chat import ChatMessage
 from runner.models import prices
 from runner.models.interface import Request, SampleKey
 from runner.models.layers.cache import request_fields
@@ -24,7 +25,7 @@ from tests.support.runs import run_spec, table
 from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
-CHAT = ({"role": "user", "content": "q"},)
+CHAT = (ChatMessage(role="user", content="q"),)
 MODEL = {"model": "gpt-5.6-sol", "base_url": None, "max_completion_tokens": 100_000}
 
 

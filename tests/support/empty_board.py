@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 from runner.results.leaderboard import database
 
+
 @contextmanager
 def copy_new_boards(folder: Path) -> Iterator[None]:
     """Let new leaderboards begin as copies of an empty one, which is created in `folder` when it is first needed."""
