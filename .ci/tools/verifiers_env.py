@@ -20,7 +20,7 @@ import subprocess
 import threading
 import venv
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -136,8 +136,8 @@ def chat_of(messages: list[dict[str, Any]]) -> Chat:
 
 
 @contextmanager
-def server() -> Iterator[tuple[str, Seen]]:
-    """A server on loopback; its address, and what it sees."""
+def server(answer_to: Callable[[str, list[dict[str, Any]]], str] | None = None) -> Iterator[tuple[str, Seen]]:
+    """A server on loopback; its address, and what it sees. It may answer by the first part of the path too."""
     seen = Seen()
 
     class Handler(BaseHTTPRequestHandler):
@@ -147,8 +147,10 @@ def server() -> Iterator[tuple[str, Seen]]:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             parameters = {name: value for name, value in sorted(body.items()) if name != "messages"}
             sent = json.dumps([body["messages"], parameters], ensure_ascii=False)
-            seen.bodies[self.path.split("/")[1]].append(sent.encode("utf-8", "surrogatepass"))
-            message = {"role": "assistant", "content": reply(body["messages"])}
+            place = self.path.split("/")[1]
+            seen.bodies[place].append(sent.encode("utf-8", "surrogatepass"))
+            text = answer_to(place, body["messages"]) if answer_to else reply(body["messages"])
+            message = {"role": "assistant", "content": text}
             seen.chats[self.headers.get("X-Session-ID", "")].append(chat_of([*body["messages"], message]))
             answer = {
                 "id": "1", "object": "chat.completion", "created": 1, "model": body["model"],
