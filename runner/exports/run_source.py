@@ -13,7 +13,6 @@ from runner.base.errors import UsageError
 from runner.base.text import comma_join
 from runner.game.prompts.chat import ChatMessage
 from runner.game.protocols.protocol import Decision, label_player, label_word, stance_word
-from runner.models.interface import SampleKey
 from runner.models.settings import ModelSettings
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.rows import fixed_verdicts_of
@@ -103,26 +102,30 @@ class ExportedGame:
         if not requests:
             return []
         last_request = requests[-1]
-        answer = self._find_answer(last_request.sample)
+        answer = self._find_answer(last_request)
         model = self.cast[agent]["model"]
         earlier_model = None if agent == self.new_judge else model
         lines = [ChatLine(m, earlier_model if m["role"] == "assistant" else None) for m in last_request.messages]
         return lines if answer is None else [*lines, ChatLine({"role": "assistant", "content": answer}, model)]
 
-    def _find_answer(self, sample: SampleKey) -> str | None:
-        """Return the agent's answer in the round of its last sample, or None if no text was received.
+    def _find_answer(self, request: AnsweredRequest) -> str | None:
+        """Return the agent's answer in the round of its last request, or None if no text was received.
 
         All answers of a round were requested with the same chat. The result is the answer that counted or, if a failure
         ended the round, the last answer.
         """
+        sample, rendered = request.sample, request.agent.transcript_text
+        count = request.observation.answer_count
         calls = [
-            call for call in self.calls(sample.agent) if call.round == sample.round and call.raw_message is not None
+            (rendered(call.raw_message, call.round, count), call)
+            for call in self.calls(sample.agent)
+            if call.round == sample.round and call.raw_message is not None
         ]
         rounds = self.rollout.rounds
         counted_answer = rounds[sample.round].raw.get(sample.agent) if sample.round < len(rounds) else None
-        if any(call.raw_message == counted_answer for call in calls):
+        if any(text == counted_answer for text, _ in calls):
             return counted_answer
-        last_texts = (c.raw_message for c in calls if (c.attempt, c.vote) == (sample.attempt, sample.vote))
+        last_texts = (text for text, c in calls if (c.attempt, c.vote) == (sample.attempt, sample.vote))
         return next(last_texts, None)
 
     def conversation(self) -> Iterator[dict[str, Any]]:

@@ -55,9 +55,10 @@ def log_header(run: str, run_id: str, shard: Sequence[int] | None = None, journa
     return {"kind": "begun", KEY: LOG_FORMAT, RUN: run, RUN_ID: run_id, **shard_field, "journal": number}
 
 
-def messages_hash(messages: Sequence[ChatMessage]) -> str:
-    """Return the hash that identifies a chat."""
-    return hashlib.sha256(b"messages\0" + canonical(list(messages))).hexdigest()[:32]
+def messages_hash(messages: Sequence[ChatMessage], schema: Mapping[str, Any] | None = None) -> str:
+    """Return the hash that identifies a chat and the JSON schema of its answer, if any."""
+    schema_part = b"" if schema is None else b"\0schema\0" + canonical(schema)
+    return hashlib.sha256(b"messages\0" + canonical(list(messages)) + schema_part).hexdigest()[:32]
 
 
 def completion_fields(completion: Completion) -> dict[str, Any]:
@@ -139,7 +140,7 @@ class RequestRecord(NamedTuple):
     parameters: str
     """The hash of the model group's parameters. Records with complete answers have only its first digits."""
     messages: str
-    """The hash of the messages."""
+    """The hash of the messages and, if there is one, of the JSON schema."""
 
     def matches(self, other: RequestRecord) -> bool:
         """Return whether this recorded request is the same as `other`, which has the complete hashes."""

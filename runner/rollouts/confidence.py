@@ -60,34 +60,35 @@ def answers_that_decided(
 ) -> Iterator[tuple[str, Call | None]]:
     """Yield the text and the call of each vote that decided or, if there are no votes, of the verdict."""
     name = verifier.agent_name
-    own_calls = [call for call in calls if (call.round, call.agent) == (round_, name) and call.raw_message is not None]
+    own_calls = [
+        (verifier.transcript_text(call.raw_message, round_, answer_count), call)
+        for call in calls
+        if (call.round, call.agent) == (round_, name) and call.raw_message is not None
+    ]
     if not last.votes:
         text, attempt = last.raw[name], last.calls[name] - 1
-        yield text, next((call for call in own_calls if (call.raw_message, call.attempt) == (text, attempt)), None)
+        yield text, next((call for own, call in own_calls if (own, call.attempt) == (text, attempt)), None)
         return
     for vote, decision in enumerate(last.votes):
         if decision != Decision.NONE:
-            of_vote = [call for call in own_calls if call.vote == vote]
-            call = _call_of_vote(verifier, of_vote, round_, decision, answer_count)
-            yield ("" if call is None else call.raw_message or ""), call
+            of_vote = [(text, call) for text, call in own_calls if call.vote == vote]
+            yield _answer_of_vote(verifier, of_vote, round_, decision, answer_count)
 
 
-def _call_of_vote(
-    verifier: Agent, answers: Sequence[Call], round_: int, decision: int, answer_count: int | None
-) -> Call | None:
-    """Return the call whose answer counted as a vote, among the calls of the vote; None if there are none.
+def _answer_of_vote(
+    verifier: Agent, answers: Sequence[tuple[str, Call]], round_: int, decision: int, answer_count: int | None
+) -> tuple[str, Call | None]:
+    """Return the answer that counted as a vote, among the texts and calls of the vote; no call if there are none.
 
     Among the calls of the last attempt, prefer the first one with this decision; otherwise, return the last one.
     """
-    last_attempt = max((call.attempt for call in answers), default=0)
-    candidates = [call for call in answers if call.attempt == last_attempt]
-    for call in candidates:
-        parsed = (
-            None if call.error is not None else parse_or_none(verifier, call.raw_message or "", round_, answer_count)
-        )
+    last_attempt = max((call.attempt for _, call in answers), default=0)
+    candidates = [(text, call) for text, call in answers if call.attempt == last_attempt]
+    for text, call in candidates:
+        parsed = None if call.error is not None else parse_or_none(verifier, text, round_, answer_count)
         if parsed is not None and parsed.decision == decision:
-            return call
-    return candidates[-1] if candidates else None
+            return text, call
+    return candidates[-1] if candidates else ("", None)
 
 
 def parse_or_none(verifier: Agent, text: str, round_: int, answer_count: int | None = None) -> ParsedAnswer | None:

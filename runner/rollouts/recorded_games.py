@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from runner.base.errors import NipRunError
 from runner.base.value_class import value_class
@@ -47,6 +47,11 @@ class AnsweredRequest:
     def messages(self) -> Sequence[ChatMessage]:
         """The prompt as the templates render it, before the provider's encoding."""
         return self.agent.prompt(self.observation)
+
+    @property
+    def schema(self) -> Mapping[str, Any] | None:
+        """The JSON schema of the answer, if any."""
+        return self.request.schema
 
     @property
     def created_ms(self) -> float | None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runner.base.errors import InvalidResponseError, ProviderRefusal, SpecError
+from runner.base.errors import InvalidResponseError, ProviderRefusal, RunError, SpecError
+from runner.exports.run_source import RunSource
 from runner.game.prompts.chat import ChatMessage
 from runner.game.protocols.answer_parser import DecisionFormat, verdict_of
 from runner.game.protocols.ballot import FIRST_ANSWER
@@ -110,11 +113,20 @@ def test_only_the_property_decides_whatever_the_reasoning_says(reasoning: str, l
     [
         "Decision: accept", '{"reasoning": "cut at the li', "[]", '{"decision": "Decision: accept"}',
         '{"reasoning": "r", "decision": "perhaps"}', '{"reasoning": 1, "decision": "Decision: accept"}',
+        '{"reasoning": "r", "decision": " Decision: accept"}', "[" * 100_000,
     ],
 )  # fmt: skip
 def test_an_answer_of_another_form_is_unusable(text: str) -> None:
     with pytest.raises(InvalidResponseError, match="JSON"):
         render_json_answer(JUDGE, text, FORMAT)
+
+
+@pytest.mark.parametrize("decision", [" B", "AB", "", "b", "D", f"{NO_VERDICT} "])
+def test_a_letter_with_anything_else_is_unusable_and_does_not_end_the_run(decision: str) -> None:
+    for hint in (CHOOSER, ResponseHint(answer_order=(0, 1, 2), answer_marker="Decision:")):
+        name = "reasoning" if hint.must_decide else "message"
+        with pytest.raises(InvalidResponseError, match="exactly one of: 1 for 'A'"):
+            rendered(hint, FORMAT, **{name: "r", "decision": decision})
 
 
 @pytest.mark.parametrize(
@@ -188,18 +200,10 @@ def test_a_run_with_constrained_answers_shows_text_and_can_be_resumed_and_replay
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize(
-    ("protocol", "form", "is_json"),
-    [
-        ("nip", "answer", True), ("mnip", "answer", True), ("answer_debate", "answer", True),
-        ("answer_debate", "distribution", False),
-    ],
-)  # fmt: skip
-def test_games_of_the_dummy_are_decided_without_json_in_their_messages(
-    tmp_path: Path, protocol: str, form: str, *, is_json: bool
-) -> None:
+@pytest.mark.parametrize("protocol", ["nip", "mnip", "answer_debate"])
+def test_games_of_the_dummy_are_decided_without_json_in_their_messages(tmp_path: Path, protocol: str) -> None:
     done = nip_run_here(
-        f"specs/{protocol}.yaml", "models.offline.constrain_decisions=true", f"verdict.form={form}", "dataset.limit=8",
+        f"specs/{protocol}.yaml", "models.offline.constrain_decisions=true", "verdict.form=answer", "dataset.limit=8",
         cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -207,7 +211,73 @@ def test_games_of_the_dummy_are_decided_without_json_in_their_messages(
     assert {row["outcome"] for row in table(run, "rollouts")} == {"decided"}
     assert "unparsable" not in done.stderr
     assert not any("{" in row["content"] for row in table(run, "messages") if row["agent"] == "verifier")
-    assert any(row["raw_message"].startswith("{") for row in table(run, "completions")) == is_json
+    assert any(row["raw_message"].startswith("{") for row in table(run, "completions"))
+
+
+@pytest.mark.parametrize("form", ["distribution", "scores"])
+def test_a_verdict_with_numbers_cannot_be_constrained(tmp_path: Path, form: str) -> None:
+    done = nip_run_here(
+        "check", "specs/answer_debate.yaml", "models.offline.constrain_decisions=true", f"verdict.form={form}",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 2
+    message = f"models.offline.constrain_decisions: has no effect with verdict.form: {form}; set verdict.form=answer"
+    assert message in done.stdout + done.stderr
+
+
+def reply_with_tokens(text: str, p_accept: float) -> dict[str, Any]:
+    """An answer whose last token of a verdict has the probability `p_accept` of ` accept`."""
+    pieces = re.findall(r"\s*(?:\w+|[^\w\s])", text)
+    at = max(index for index, piece in enumerate(pieces) if piece in (" accept", " reject"))
+    shares = {" accept": p_accept, " reject": 1 - p_accept}
+    tokens = [
+        {
+            "token": piece, "logprob": -0.1, "bytes": None,
+            "top_logprobs": [{"token": name, "logprob": math.log(p), "bytes": None} for name, p in shares.items()]
+            if index == at else [],
+        }
+        for index, piece in enumerate(pieces)
+    ]  # fmt: skip
+    message = {"role": "assistant", "content": text}
+    choice = {"index": 0, "message": message, "logprobs": {"content": tokens}, "finish_reason": "stop"}
+    return {"id": "c", "model": "tiny", "choices": [choice]}
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("votes", [1, 3])
+def test_the_confidence_of_a_constrained_verdict_is_that_of_its_properties(tmp_path: Path, votes: int) -> None:
+    answer = {"reasoning": 'Not "Decision: accept".', "decision": "Decision: reject", "confidence": "80%"}
+    model = {"constrain_decisions": True, "logprobs": True, "top_logprobs": 5}
+    changes = {**SOLO, "verdict": {"confidence": "both"}, "votes": votes}
+    with run_chat_server(reply=reply_with_tokens(json.dumps(answer), 0.3)) as server:
+        spec = spec_file(tmp_path, server.base_url, size=2, models={"m": model}, **changes)
+        run = run_spec(spec, tmp_path / "results")
+    (row,) = table(run.folder.path, "rollouts")
+    assert row["decision"] == Decision.REJECT
+    assert (row["confidence_stated"], row["confidence_logprob"]) == pytest.approx((0.2, 0.3))
+    assert row["confidence_note"] is None
+    (game,) = RunSource.load(run.folder).games()
+    exported = 'Not "".\n\nDecision: reject\nConfidence: 80%'
+    assert game.chat("verifier")[-1].message["content"] == exported
+
+
+@pytest.mark.gate
+def test_a_replay_without_the_schema_does_not_read_the_json_as_text(tmp_path: Path) -> None:
+    answer = {"reasoning": 'One may say "Decision: accept".', "decision": "Decision: reject"}
+    message = {"role": "assistant", "content": json.dumps(answer)}
+    reply = {"id": "c", "model": "tiny", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+    with run_chat_server(reply=reply) as server:
+        spec = spec_file(tmp_path, server.base_url, size=2, models={"m": {"constrain_decisions": True}}, **SOLO)
+        run = run_spec(spec, tmp_path / "results")
+    model = {"provider": "replay", "run": str(run.folder.path)}
+    for is_constrained in (True, None):
+        spec = spec_file(tmp_path, size=2, models={"m": {**model, "constrain_decisions": is_constrained}}, **SOLO)
+        if is_constrained:
+            (row,) = table(run_spec(spec, tmp_path / "replays").folder.path, "rollouts")
+            assert row["decision"] == Decision.REJECT
+        else:
+            with pytest.raises(RunError, match="the same JSON schemas"):
+                run_spec(spec, tmp_path / "replays")
 
 
 @pytest.mark.gate

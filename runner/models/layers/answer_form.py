@@ -138,7 +138,7 @@ def read_json_answer(hint: ResponseHint, text: str) -> dict[str, str]:
     """Return the values of the form's fields in a JSON answer.
 
     Raises:
-        InvalidResponseError: the answer is not JSON with these properties.
+        InvalidResponseError: the answer is not JSON with these properties, or its decision is not one of the verdicts.
     """
     try:
         answer = orjson.loads(text)
@@ -150,6 +150,9 @@ def read_json_answer(hint: ResponseHint, text: str) -> dict[str, str]:
             f"the answer is not a JSON object with the texts {', '.join(properties)}, which constrain_decisions "
             "requests; the token limit may be too low, or the server may ignore JSON schemas"
         )
+    options = properties[DECISION].options
+    if answer[DECISION] not in options:
+        raise InvalidResponseError(f"the decision of the JSON answer must be exactly one of: {_list(options)}")
     return {field.name: answer[name] for name, field in properties.items()}
 
 

@@ -86,7 +86,7 @@ class JournaledCompleter:
         """
         # Journals before format 2 have a hash of the messages before their conversion for the server.
         messages = self.sent_messages(request) if self.journal.is_bound_to_run else request.messages
-        identity = RequestRecord(self.parameter_hashes[request.group], messages_hash(messages))
+        identity = RequestRecord(self.parameter_hashes[request.group], messages_hash(messages, request.schema))
         completion = self._from_journal(request, identity)
         if completion is None:
             completion = await self._from_model(request, identity)

@@ -13,7 +13,10 @@ from runner.models.interface import Completion, Provider, Request
 from runner.models.journal_index import open_index
 from runner.models.journal_records import EndedRecord, messages_hash
 
-_ADVICE = "a replay needs the same prompts in the same chat format (chat_format, system_role, send_name)"
+_ADVICE = (
+    "a replay needs the same prompts in the same chat format (chat_format, system_role, send_name), and the same JSON "
+    "schemas (constrain_decisions, max_reasoning_length)"
+)
 
 
 class ReplayModel:
@@ -59,7 +62,7 @@ class ReplayModel:
             )
         # Journals before format 2 have a hash of the messages before their conversion for the server.
         messages = self._sent_messages(request) if self._reader.is_bound_to_run else request.messages
-        if record.request.messages != messages_hash(messages):
+        if record.request.messages != messages_hash(messages, request.schema):
             raise RunError(f"cannot replay {self._run}: this run sent other messages to {turn}; {_ADVICE}")
         if isinstance(record, EndedRecord):
             raise record.as_error()

@@ -375,6 +375,16 @@ class Agent:
         text, hint = self.usable_text(choice), self._json_hint(round_, answer_count)
         return (text, None) if hint is None else render_json_answer(hint, text, self.hyper_params.decision_format)
 
+    def transcript_text(self, raw: str, round_: int, answer_count: int | None = None) -> str:
+        """Return a recorded answer as the text that the transcript has: JSON as text, and other answers unchanged."""
+        hint = self._json_hint(round_, answer_count)
+        if hint is None:
+            return raw
+        try:
+            return render_json_answer(hint, raw, self.hyper_params.decision_format)[0]
+        except InvalidResponseError:
+            return raw
+
     def usable_text(self, choice: Choice) -> str:
         """Return the text of an answer, after checking that it is complete and not a refusal.
 

@@ -103,7 +103,8 @@ def _verified_chat(
     sent_messages = settings.sent_messages(request.messages)
     # Journals before format 2 have the hash of the messages before they were encoded for the provider.
     sent_hash = recorded_request.messages
-    if messages_hash(sent_messages) != sent_hash and messages_hash(request.messages) != sent_hash:
+    schema = request.schema
+    if messages_hash(sent_messages, schema) != sent_hash and messages_hash(request.messages, schema) != sent_hash:
         raise RunError(
             f"round {request.sample.round}: the files in this run's folder do not reproduce the chat that was sent to "
             f"{request.sample.agent}; restore spec.yaml and inputs/ if they were edited"
@@ -122,7 +123,7 @@ def _prompts(reconstructor: Reconstructor, rollout: Rollout, agent: Agent) -> It
             continue
         observation = job.observation(round_, rollout.rounds[:round_])
         messages, schema = agent.prompt(observation), agent.answer_schema(round_, observation.answer_count)
-        _verified_chat(settings, Request(agent.model_group, messages, key), recorded_request)
+        _verified_chat(settings, Request(agent.model_group, messages, key, schema=schema), recorded_request)
         attempts = 1
         while reconstructor.request_record(key._replace(attempt=attempts)) is not None:
             attempts += 1

@@ -74,6 +74,11 @@ def answer_problems(experiment: Experiment, protocol: Protocol, dataset: Dataset
         yield "training.method", message
     elif experiment.rollouts.num_responses_per_timestep is not None:
         yield "rollouts.num_responses_per_timestep", "trees of responses need accept or reject; remove this key"
+    form = experiment.verdict.form
+    for group in dict.fromkeys(experiment.agents[name].model for name in protocol.verifier_names):
+        if form != "answer" and experiment.models[group].constrain_decisions:
+            message = f"has no effect with verdict.form: {form}; set verdict.form=answer, or remove this key"
+            yield f"models.{group}.constrain_decisions", message
     if experiment.fine_tune is not None and "verl" in experiment.fine_tune.formats:
         yield "fine_tune.formats", "verl files have labels 0 and 1, which listed answers do not have; remove verl"
 
