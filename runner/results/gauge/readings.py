@@ -157,7 +157,8 @@ def _check_contents(runs: Sequence[GaugedRun]) -> None:
             other, expected = first.setdefault((run.settings[PROMPTS], name), (run.run_id, content))
             if content != expected:
                 raise UsageError(
-                    f"{run.run_id} and {other} have different datapoints with the id {name!r}; gauge runs of one dataset"
+                    f"{run.run_id} and {other} have different datapoints with the id {name!r}; gauge "
+                    "runs of one dataset"
                 )
 
 
