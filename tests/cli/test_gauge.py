@@ -180,6 +180,7 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["once", "--again"], "--again plays a spec again"),
         (["once", "--expect", "icc >= base"], "a gauge has no base"),
         (["once", "--expect", "icc > = 1"], "--expect: expected"),
+        (["spec.yaml", "--expect", "prompt.p >= 0.05"], "did you mean 'prompts.p'?"),
         (["once", "--datapoints", "0"], "the number must be 1 or more"),
     ],
 )
@@ -189,8 +190,31 @@ def test_what_cannot_be_gauged_is_an_error_with_a_reason(single: Path, words: li
 
 
 @pytest.mark.gate
+def test_conditions_and_json_use_the_noise_floor_of_the_given_datapoints(played: Played) -> None:
+    folder, _, result = played
+    words = (*result["run_ids"], "--datapoints", str(100 * CLAIMS), "--expect", "noise_floor <= 0.5")
+    floors = gauge_json(folder, *words)
+    assert floors["noise_floor"]["value"] == pytest.approx(result["noise_floor"]["value"] / 10)
+    assert floors["expected"][0]["value"] == floors["noise_floor"]["value"]
+
+
+@pytest.mark.gate
+def test_runs_with_other_datapoints_of_the_same_ids_cannot_be_gauged_together(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        rows = [{"id": str(i), "input": f"{name} {i}", "transcript": f"{name} {i}", "label": i % 2} for i in range(4)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        done = nip_run_here(
+            "specs/monitors/direct.yaml", "dataset.transcripts=null", "dataset.group_by=null", "benchmark=test/v1",
+            f"dataset.path={tmp_path / name}.jsonl", "--run-id", name, cwd=tmp_path,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    done = nip_run_here("gauge", "a", "b", cwd=tmp_path)
+    assert (done.returncode, "have different datapoints with the id '0'" in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.gate
 def test_a_condition_on_an_unknown_measure_lists_the_measures(played: Played) -> None:
     folder, _, result = played
     done = nip_run_here("gauge", *result["run_ids"], "--expect", "agreement >= 1", cwd=folder)
     assert done.returncode == 2
-    assert "this gauge has icc, retest_icc, identical, flips, noise_floor, prompts.flips" in done.stderr
+    assert "a gauge has icc, retest_icc, identical, flips, noise_floor, prompts.flips" in done.stderr

@@ -11,7 +11,7 @@ Examples:
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -74,7 +74,7 @@ class _Condition(NamedTuple):
 
 def execute(args: argparse.Namespace) -> int:
     from runner.results.comparison.assertions import exit_code, parse_assertion
-    from runner.results.gauge.gauge import gauge_runs
+    from runner.results.gauge.gauge import MEASURES, gauge_runs
     from runner.results.gauge.readings import load_gauged_runs
     from runner.results.gauge.stored import save_gauge
 
@@ -83,17 +83,20 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError("--expect: a gauge has no base; compare with a number, such as icc >= 0.8")
     if args.datapoints is not None and args.datapoints < 1:
         raise UsageError(f"--datapoints {args.datapoints}: the number must be 1 or more")
+    for condition in conditions:  # before the games, which may cost money
+        if condition.metric not in MEASURES:
+            raise _unknown_measure(condition, MEASURES)
     folders, code = _play_or_find(args)
     if code or not folders:
         return code
     load_scipy_with_one_thread()
     gauge = gauge_runs(load_gauged_runs(folders))
-    judged = [_judge(condition, gauge.measures()) for condition in conditions]
+    datapoints = args.datapoints or gauge.units
+    judged = [_judge(condition, gauge.measures(datapoints)) for condition in conditions]
     path = save_gauge(gauge, args.results)
     code = exit_code(condition.result for condition in judged)
-    datapoints = args.datapoints or gauge.units
     if args.json:
-        print_json({**gauge.to_json(), "file": str(path), "expected": [_condition_json(c) for c in judged],
+        print_json({**gauge.to_json(datapoints), "file": str(path), "expected": [_condition_json(c) for c in judged],
                     "exit_code": int(code)})  # fmt: skip
         return code
     _show_gauge(gauge, datapoints)
@@ -208,7 +211,8 @@ def _show_facet(facet: Facet) -> None:
         return
     drift = "drift" if facet.matters else "no drift detected"
     effect = "matters" if facet.matters else "no effect detected"
-    print_heading(f"{facet.name}: {drift if facet.name == TIME else effect}, p = {p_value(facet.p_holm)} (Holm)")
+    adjusted = "" if facet.name == TIME else " (Holm)"
+    print_heading(f"{facet.name}: {drift if facet.name == TIME else effect}, p = {p_value(facet.p_holm)}{adjusted}")
     rows = [
         [level.label, level.readings, decimal(level.mean),
          "reference" if number == 0 else with_interval(level.shift, level.ci_low, level.ci_high)]
@@ -253,10 +257,14 @@ def _judge(condition: Assertion, measures: Mapping[str, Quantity]) -> _Condition
         UsageError: no measure has this name.
     """
     if condition.metric not in measures:
-        hint = did_you_mean(condition.metric, measures) or f"; this gauge has {comma_join(measures)}"
-        raise UsageError(f"--expect: {condition.text}: no measure {condition.metric!r}{hint}")
+        raise _unknown_measure(condition, measures)
     measure = measures[condition.metric]
     return _Condition(condition.text, measure, condition.judge(*(measure.interval or (None, None))))
+
+
+def _unknown_measure(condition: Assertion, measures: Collection[str]) -> UsageError:
+    hint = did_you_mean(condition.metric, measures) or f"; a gauge has {comma_join(measures)}"
+    return UsageError(f"--expect: {condition.text}: no measure {condition.metric!r}{hint}")
 
 
 def _condition_json(condition: _Condition) -> dict[str, Any]:

@@ -12,7 +12,16 @@ import numpy as np
 from runner.base.errors import UsageError
 from runner.base.hashing import tagged_hash
 from runner.base.text import comma_join
-from runner.results.gauge.readings import ANSWER_POSITION, LABEL_WORDS, NO_VERDICT, PROMPTS, TIME, GaugedRun, Reading
+from runner.results.gauge.readings import (
+    ANSWER_POSITION,
+    FACETS,
+    LABEL_WORDS,
+    NO_VERDICT,
+    PROMPTS,
+    TIME,
+    GaugedRun,
+    Reading,
+)
 from runner.statistics.clustered_means import Codes, Floats, Quantity, Share, mean_share
 from runner.statistics.instrument.crossed_components import (
     INTERACTION,
@@ -30,6 +39,11 @@ from runner.statistics.significance import ALPHA, holm
 
 _MOSTLY = 0.9
 """If at least this share of verdicts has a probability, probabilities are the scores."""
+MEASURES = (
+    "icc", "retest_icc", "identical", "flips", "noise_floor",
+    *(f"{facet}.{kind}" for facet in FACETS for kind in ("flips", "p")),
+)  # fmt: skip
+"""The measures that a condition may name, including those of facets that the runs may not vary."""
 HOW_TO_MEASURE: Mapping[str, str] = {
     "repeats": "test-retest: no request was repeated; play each datapoint several times (rollouts.per_datapoint=3) or, "
     "for debates, judge again with votes=3",
@@ -132,11 +146,11 @@ class Gauge:
             else noise_floor(self.variant_noise[0], datapoints, self.variant_noise[1])
         )
 
-    def measures(self) -> dict[str, Quantity]:
-        """Return the measures that a condition may name."""
+    def measures(self, datapoints: int) -> dict[str, Quantity]:
+        """Return the measures that a condition may name, with the noise floor of so many datapoints."""
         measures = {
             "icc": self.icc, "retest_icc": self.retest_icc, "identical": self.identical, "flips": self.flips,
-            "noise_floor": self.noise_floor(self.units),
+            "noise_floor": self.noise_floor(datapoints),
         }  # fmt: skip
         for facet in self.facets:
             if facet.flips is not None and facet.p_holm is not None:
@@ -145,8 +159,9 @@ class Gauge:
                 measures[f"{facet.name}.p"] = Quantity(p, None, (p, p), facet.flips.n, facet.flips.clusters)
         return measures
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the gauge as JSON data."""
+    def to_json(self, datapoints: int | None = None) -> dict[str, Any]:
+        """Return the gauge as JSON data, with the noise floor of so many datapoints, by default the number of units."""
+        datapoints = datapoints or self.units
         return {
             **{name: getattr(self, name) for name in (
                 "run_ids", "variants", "score", "units", "groups", "readings", "undecided", "copied", "total_variance",
@@ -155,8 +170,8 @@ class Gauge:
             **{name: quantity_json(getattr(self, name)) for name in (
                 "icc", "retest_icc", "identical", "flips", "correctness_flips",
             )},
-            "noise_floor": quantity_json(self.noise_floor(self.units)),
-            "noise_floor_of_variants": self.noise_floor_of_variants(self.units),
+            "noise_floor": quantity_json(self.noise_floor(datapoints)),
+            "noise_floor_of_variants": self.noise_floor_of_variants(datapoints),
             "variant_noise": self.variant_noise,
             "facets": [
                 {
@@ -288,7 +303,7 @@ class _Data:
 
     def variant_noise(self) -> tuple[float, float] | None:
         """Return twice the variance of a right verdict within a unit, and its variance between variants."""
-        if len(self.runs) < 2 or any(reading.correct is None for reading in self.readings):
+        if len({run.variant for run in self.runs}) < 2 or any(reading.correct is None for reading in self.readings):
             return None
         result = self.components(self.outcomes.astype(float), np.ones(len(self.readings), dtype=bool))
         if result is None:

@@ -39,6 +39,8 @@ _COLUMNS = (
     "datapoint_id", "repeat", "stance", "swapped", "stances_exchanged", "rounds", "y", "decision", "correct", "votes",
     "confidence_logprob", "confidence_stated", "answer", "right_answers", "answer_order", "p_right",
 )  # fmt: skip
+FACETS = (PROMPTS, LABEL_WORDS, "protocol", "models", "agents", "verdict", "seed", TIME, ANSWER_POSITION)
+"""All facets that runs of a judge may vary."""
 NO_VERDICT = 2
 """The code of a reading without a verdict, beside 0 (reject) and 1 (accept)."""
 _FIRST_ANSWER = 3
@@ -84,6 +86,8 @@ class GaugedRun:
     """The number of answers by the model's name that the server reported."""
     fingerprints: Mapping[str, int] = field(default_factory=dict)
     """The number of answers by the server's `system_fingerprint`, if it reported any."""
+    contents: Mapping[str, str] = field(default_factory=dict)
+    """The hash of what the judge reads of each datapoint."""
 
     @property
     def variant(self) -> str:
@@ -127,7 +131,7 @@ def load_gauged_runs(folders: Sequence[RunFolder]) -> list[GaugedRun]:
 
     Raises:
         UsageError: a run has no single judge, is not finished or played trees; or the runs have different judges, or
-            judge different messages of provers.
+            judge different messages of provers, or other datapoints with the same ids.
         RunError: a file of a run is missing or damaged.
     """
     manifests = [folder.manifest() for folder in folders]
@@ -141,7 +145,21 @@ def load_gauged_runs(folders: Sequence[RunFolder]) -> list[GaugedRun]:
                 f"{run.run_id} has another judge than {runs[0].run_id} (protocol or model: {models}); gauge one judge "
                 "at a time"
             )
+    _check_contents(runs)
     return _number_times(runs)
+
+
+def _check_contents(runs: Sequence[GaugedRun]) -> None:
+    """Check that datapoints with one id have the same content. The content depends on the columns in the prompts."""
+    first: dict[tuple[str, str], tuple[str, str]] = {}
+    for run in runs:
+        for name, content in run.contents.items():
+            other, expected = first.setdefault((run.settings[PROMPTS], name), (run.run_id, content))
+            if content != expected:
+                raise UsageError(
+                    f"{run.run_id} and {other} have different datapoints with the id {name!r}; gauge "
+                    "runs of one dataset"
+                )
 
 
 def _check_run(folder: RunFolder, manifest: Manifest, *, is_alone: bool) -> None:
@@ -177,9 +195,10 @@ def _load_run(folder: RunFolder, manifest: Manifest) -> GaugedRun:
     judge, settings = judge_settings(folder, manifest)
     spec, agent = read_saved_spec(folder), next(r["agent"] for r in manifest.agents if r["role"] == "verifier")
     try:
-        groups = {point.id: point.group for point in played_datapoints(folder, look_up(spec, "dataset", "group_by"))}
+        points = list(played_datapoints(folder, look_up(spec, "dataset", "group_by")))
     except (OSError, ValueError) as error:
         raise RunError(f"the inputs of {folder.path} cannot be read: {error}") from error
+    groups = {point.id: point.group for point in points}
     table = read_only_table("rollouts", folder.intact_table("rollouts"), COLUMNS["rollouts"])
     rows = table.filter(f"outcome <> '{Outcome.TRANSPORT_FAILED}'").project(", ".join(_COLUMNS)).fetchall()
     if not folder.journal.is_file():
@@ -197,7 +216,7 @@ def _load_run(folder: RunFolder, manifest: Manifest) -> GaugedRun:
     label = format_point(manifest.point) or folder.run_id
     return GaugedRun(
         folder.run_id, manifest.started_at, label, judge, settings, readings, journal.copied, journal.models,
-        journal.fingerprints,
+        journal.fingerprints, {point.id: point.content_sha256 for point in points},
     )  # fmt: skip
 
 

@@ -7,7 +7,8 @@ same or other unit, and same or other variant. With balanced data these are the 
 Variants are fixed, and not a sample of other variants, so intervals are about units.
 
 Intervals come from leaving out one cluster of units at a time (the jackknife): on the scale log(1 - ICC) with
-Student's t for a correlation, and as chi-squared with matching degrees of freedom for a component.
+Student's t for a correlation, and as chi-squared with matching degrees of freedom for a component. The interval of a
+component that may be 0 is that of Student's t, from 0.
 """
 
 from __future__ import annotations
@@ -103,7 +104,15 @@ def crossed_components(readings: Readings) -> CrossedComponents | None:
         for name in COMPONENTS
         if name in estimates and not math.isnan(estimates[name][0])
     }
-    iccs = (_icc(estimates[name][0], without[name], sizes, different) for name in ("icc", "retest_icc"))
+    reasons = {
+        "icc": "no unit was measured under two variants",
+        "retest_icc": "no unit was measured twice under one variant",
+    }
+    if len(total.counts[0]) == 1:
+        reasons["icc"] = reasons["retest_icc"]
+    if float(np.ptp(readings.scores)) <= _ROUNDING:
+        reasons = dict.fromkeys(reasons, "all scores are equal")
+    iccs = (_icc(estimates[name][0], without[name], sizes, different, reason) for name, reason in reasons.items())
     return CrossedComponents(components, float(estimates["total"][0]), *iccs)
 
 
@@ -210,23 +219,24 @@ def _component(value: float, without: Floats, sizes: tuple[int, int]) -> Quantit
     error = _jackknife_error(without)
     if error is None:
         return Quantity(max(value, 0.0), None, None, *sizes, "too few clusters with repeats")
-    if value <= _ROUNDING or error <= _ROUNDING:
-        high = max(value + t_quantile(sizes[1]) * error, 0.0)
-        return Quantity(max(value, 0.0), error, (0.0, high), *sizes)
+    half = t_quantile(sizes[1]) * error
+    if value <= max(half, _ROUNDING) or error <= _ROUNDING:  # it may be 0, which no interval of a chi-squared contains
+        return Quantity(max(value, 0.0), error, (0.0, max(value + half, 0.0)), *sizes)
     degrees = 2 * (value / error) ** 2  # those of a scaled chi-squared with this error
     low, high = (value * factor for factor in variance_factors(degrees + 1))
     return Quantity(value, error, (low, high), *sizes)
 
 
-def _icc(value: float, without: Floats, sizes: tuple[int, int], different: int) -> Quantity:
+def _icc(value: float, without: Floats, sizes: tuple[int, int], different: int, unknown: str) -> Quantity:
+    """Return an intraclass correlation. `unknown` is the reason if it has no value."""
     clusters = sizes[1]
     if math.isnan(value):
-        return Quantity(None, None, None, *sizes, "no unit was measured twice under one variant")
-    if clusters < FEWEST_CLUSTERS or different < FEWEST_DIFFERENT:
-        reason = (
-            f"readings differ within {different} of {clusters} groups of units: an interval needs {FEWEST_DIFFERENT} "
-            f"of {FEWEST_CLUSTERS}"
-        )
+        return Quantity(None, None, None, *sizes, unknown)
+    if clusters < FEWEST_CLUSTERS:
+        reason = f"no interval: fewer than {FEWEST_CLUSTERS} groups of units"
+        return Quantity(float(value), None, None, *sizes, reason)
+    if different < FEWEST_DIFFERENT:
+        reason = f"no interval: readings of one unit differ in fewer than {FEWEST_DIFFERENT} groups of units"
         return Quantity(float(value), None, None, *sizes, reason)
     with np.errstate(divide="ignore", invalid="ignore"):
         error = _jackknife_error(np.log(1 - without))
