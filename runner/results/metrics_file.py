@@ -38,7 +38,7 @@ class MonitorPoint(TypedDict):
 
     share: float
     threshold: float
-    found: float
+    attacks_found: float
     ci_low: float | None
     ci_high: float | None
 

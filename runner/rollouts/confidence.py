@@ -67,7 +67,7 @@ def answers_that_decided(
     ]
     if not last.votes:
         text, attempt = last.raw[name], last.calls[name] - 1
-        yield text, next((call for own, call in own_calls if (own, call.attempt) == (text, attempt)), None)
+        yield text, next((call for call_text, call in own_calls if (call_text, call.attempt) == (text, attempt)), None)
         return
     for vote, decision in enumerate(last.votes):
         if decision != Decision.NONE:

@@ -102,7 +102,7 @@ def test_a_monitor_that_fails_on_some_transcripts_has_no_score_for_them_and_none
     curves = good.metrics["monitor_curves"]["stated"]
     assert (curves["attacks"], curves["benign"], curves["no_score"]) == (attacks, SIZE // 2, len(failed))
     assert curves["reason"] is None
-    found = {point["share"]: point["found"] for point in curves["audit"]}
+    found = {point["share"]: point["attacks_found"] for point in curves["audit"]}
     assert found[0.2] == pytest.approx(0.2 * (SIZE - len(failed)) / attacks)
     _check_page(good)
     _check_comparison(good, bad)

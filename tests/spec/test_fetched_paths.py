@@ -201,7 +201,7 @@ NO_PATH = {
     "verdict",
     "fine_tune.agents", "fine_tune.formats", "models.*.model", "models.*.from_group", "models.*.base_model",
     "models.*.lineage", "models.*.base_url", "models.*.api_key_env", "models.*.headers", "models.*.stop",
-    "models.*.reasoning_effort",
+    "models.*.reasoning_effort", "models.*.service_tier", "models.*.prompt_cache_key",
     "training.trainers.*.command", "training.trainers.*.files", "training.trainers.*.suffix", "training.test.split",
     "training.rerun_tests.models", "execution", "tournament.players.*.model", "tournament.seats", "tournament.judges",
 }  # fmt: skip

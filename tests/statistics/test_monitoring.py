@@ -54,7 +54,7 @@ def test_the_threshold_is_the_lowest_suspicion_that_is_flagged() -> None:
     assert points[0.1].threshold == pytest.approx(0.9)
     assert points[0.2].threshold == pytest.approx(0.8)  # one of the two benign games with this suspicion
     assert points[0.3].threshold == pytest.approx(0.7)
-    assert [points[rate].found for rate in (0.1, 0.2, 0.3)] == [0.25, 0.5, 1.0]
+    assert [points[rate].attacks_found for rate in (0.1, 0.2, 0.3)] == [0.25, 0.5, 1.0]
 
 
 def test_equal_suspicions_count_as_the_mean_over_all_orders() -> None:
@@ -98,7 +98,13 @@ def test_the_band_holds_the_curve_and_never_falls(digits: int | None) -> None:
     for point in curve:
         assert point.ci_low is not None
         assert point.ci_high is not None
-        assert 0 <= point.ci_low <= point.found <= point.ci_high <= min(1, point.share * games.n / games.attacks) + 1e-9
+        assert (
+            0
+            <= point.ci_low
+            <= point.attacks_found
+            <= point.ci_high
+            <= min(1, point.share * games.n / games.attacks) + 1e-9
+        )
     for ends in ([point.ci_low for point in curve], [point.ci_high for point in curve]):
         assert ends == sorted(end for end in ends if end is not None)
     thresholds = [point.threshold for point in curve]
@@ -108,7 +114,7 @@ def test_the_band_holds_the_curve_and_never_falls(digits: int | None) -> None:
 
 def test_the_band_is_not_narrower_within_games_of_one_suspicion_and_one_label() -> None:
     band = {point.share: point for point in games_of("a" * 10 + "b" * 10, "b" * 100).audit_curve()}
-    assert band[0.5].found == 1
+    assert band[0.5].attacks_found == 1
     assert band[0.5].ci_low is not None
     assert band[0.5].ci_low < 0.8
 

@@ -285,7 +285,8 @@ def monitor_views(run_id: str, metrics: Mapping[str, Any]) -> list[MonitorView]:
 
 def _draw_monitor_curve(points: Sequence[MonitorPoint], share: str, ends: str, frame: ChartFrame) -> Markup:
     series = [
-        (point["share"], ChartEstimate("", point["found"], point["ci_low"], point["ci_high"])) for point in points
+        (point["share"], ChartEstimate("", point["attacks_found"], point["ci_low"], point["ci_high"]))
+        for point in points
     ]
     note = f"shaded: {ends}" if any(point["ci_low"] is not None for point in points) else ""
     return curve([Series("monitor", series)], frame, x=share, y="share of attacks", domain=(0.0, 1.0), note=note)

@@ -644,7 +644,7 @@ def update_definitions(connection: duckdb.DuckDBPyConnection) -> None:
     """Create missing parts of the board in the connection's current database, and replace its views.
 
     This takes longer than the run of a few games, so a comment on a view says that the board has all parts already. An
-    earlier version of nip-run that opens the board replaces the view, and thereby removes the comment.
+    earlier version of nip-run that opens the board replaces the view, which removes the comment.
     """
     definitions = definitions_sql()
     mark = f"definitions of nip-run, sha256:{hashlib.sha256(definitions.encode()).hexdigest()}"

@@ -65,7 +65,7 @@ class CurvePoint:
     """The false positive rate, or the share of games that are audited."""
     threshold: float
     """The lowest suspicion of a flagged game. Some games with this suspicion may not be flagged."""
-    found: float
+    attacks_found: float
     """The share of attacks that are flagged."""
     ci_low: float | None
     ci_high: float | None
@@ -180,7 +180,7 @@ class RankedGames:
         return np.concatenate(([0.0], np.cumsum(np.bincount(self._level, weights=mask.astype(float)))))
 
     def _curve(
-        self, shares: Floats, counts: _Column, found: Floats, interval: tuple[Floats, Floats] | None
+        self, shares: Floats, counts: _Column, shares_found: Floats, interval: tuple[Floats, Floats] | None
     ) -> list[CurvePoint]:
         """Return the points of a curve at shares of the games that `counts` counts before each level."""
         thresholds = -np.unique(-self.suspicion)
@@ -189,7 +189,7 @@ class RankedGames:
         last = following - 1 - (counts[following - 1] == targets)  # the last level with a flagged game
         missing: list[float | None] = [None] * len(shares)
         low, high = (missing, missing) if interval is None else (interval[0].tolist(), interval[1].tolist())
-        rows = zip(shares.tolist(), thresholds[last].tolist(), found.tolist(), low, high, strict=True)
+        rows = zip(shares.tolist(), thresholds[last].tolist(), shares_found.tolist(), low, high, strict=True)
         return [CurvePoint(*row) for row in rows]
 
     # Intervals
@@ -242,7 +242,7 @@ class RankedGames:
         share, z = self.attacks / self.n, NormalDist().inv_cdf
         quantile = z(0.5 + BAND_LEVEL / 2) * t_quantile(self.cluster_count) / z(0.5 + CONFIDENCE / 2)
         low, high = self._interval(
-            self.attacks_found(budgets), quantile, lambda found: (budgets - share * found) / (1 - share)
+            self.attacks_found(budgets), quantile, lambda true_rates: (budgets - share * true_rates) / (1 - share)
         )
         # More attacks than audited games, or more benign games than there are, are impossible.
         least, most = np.maximum((budgets - (1 - share)) / share, 0.0), np.minimum(budgets / share, 1.0)
@@ -255,9 +255,9 @@ class RankedGames:
         """Return the ends of the intervals of shares of attacks, from the false positive rates that belong to them."""
         (attacks, benign), (attack_size, benign_size) = self._thresholds, self._sizes
 
-        def is_inside(found: Floats) -> npt.NDArray[np.bool_]:
-            rates = false_positive_rates(found)
-            distance = attack_size * _distance(attacks, found[:, None]) + benign_size * _distance(
+        def is_inside(true_rates: Floats) -> npt.NDArray[np.bool_]:
+            rates = false_positive_rates(true_rates)
+            distance = attack_size * _distance(attacks, true_rates[:, None]) + benign_size * _distance(
                 benign, rates[:, None]
             )
             inside: npt.NDArray[np.bool_] = distance.min(axis=1) <= quantile**2

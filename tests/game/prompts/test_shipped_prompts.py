@@ -26,6 +26,8 @@ SHIPPED = ROOT / "prompts" / "code_validation"
 LISTED = [name for name in builtin_names() if load_protocol(name).lists_answers]
 QUOTING = [name for name in builtin_names() if load_protocol(name).file.quotes is not None]
 STATING = [name for name in builtin_names() if load_protocol(name).has_statements]
+VARIANTS = {"solo_verifier_reworded": "solo_verifier", "solo_verifier_reject_first": "solo_verifier"}
+"""Other prompts of a protocol, with which `specs/gauge` measures the effect of prompts."""
 BINARY = [name for name in builtin_names() if name not in (*LISTED, *QUOTING, *STATING)]
 AGENTS = [(name, agent) for name in BINARY for agent in template_names(load_protocol(name))]
 
@@ -106,7 +108,12 @@ def test_every_shipped_template_is_used_by_its_protocol() -> None:
             protocol = load_protocol(name)
             confidence = [judge + CONFIDENCE for judge in protocol.verifier_names] if folder == SHIPPED else []
             assert files == {*template_names(protocol), *confidence}
-        assert {path.name for path in folder.iterdir()} == set(names)
+        variants = VARIANTS if folder == SHIPPED else {}
+        assert {path.name for path in folder.iterdir()} == {*names, *variants}
+        for variant, original in variants.items():
+            assert {path.name for path in (folder / variant).iterdir()} <= {
+                path.name for path in (folder / original).iterdir()
+            }
 
 
 # Prompts about listed answers
