@@ -129,7 +129,9 @@ def strip_python_comments(code: str) -> str:
     lines = code.split("\n")
     comment_lines = set()
     for token in tokenize.generate_tokens(StringIO(code).readline):
-        if token.type == tokenize.ERRORTOKEN and not token.string.isspace():
+        # Since Python 3.12, characters such as `?` are not error tokens, but operators of no known kind.
+        is_unknown = token.exact_type in (tokenize.ERRORTOKEN, tokenize.OP)
+        if is_unknown and not token.string.isspace():
             raise SyntaxError(token.string)
         if token.type == tokenize.COMMENT:
             index, column = token.start[0] - 1, token.start[1]
