@@ -143,8 +143,10 @@ class Cache:
         return bool(self._execute(query, [_key(fields), self._run_id]))
 
     def _execute(self, sql: str, values: list[Any]) -> list[Any]:
+        """Execute SQL in which the values are ?1, ?2 and so on, and return the rows."""
         try:
-            return self._db.execute(sql, values).fetchall()
+            # By name, since Python 3.14 does not accept a list for numbered parameters.
+            return self._db.execute(sql, {str(number): value for number, value in enumerate(values, 1)}).fetchall()
         except sqlite3.Error as error:
             raise RunError(
                 f"cannot use the cache {self._path}: {error}. Set `cache` to another file, or to null for no cache"
