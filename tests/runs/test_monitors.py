@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from runner.api import compare
+from runner.base.errors import UsageError
 from runner.pages.report.run_site import runs_site
 from runner.runs.finished.result import FinishedRun
 from runner.spec.loader import load_spec
@@ -131,6 +132,8 @@ def _check_comparison(good: FinishedRun, bad: FinishedRun) -> None:
     (pair,) = compare(bad, good, metric="no_score_stated").pairs
     assert pair.difference == pytest.approx(0.1)
     assert pair.datapoints == SIZE
+    with pytest.raises(UsageError, match=r"no_score_logprob has no meaning .* set verdict\.confidence=logprob"):
+        compare(good, bad, metric="no_score_logprob")
 
 
 @pytest.mark.parametrize("name", CALLS)

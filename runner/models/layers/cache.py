@@ -143,7 +143,7 @@ class Cache:
         return bool(self._execute(query, [_key(fields), self._run_id]))
 
     def _execute(self, sql: str, values: list[Any]) -> list[Any]:
-        """Execute SQL in which the values are ?1, ?2 and so on, and return the rows."""
+        """Execute SQL and return the rows. In the SQL, ?1 stands for the first value, ?2 for the second, and so on."""
         try:
             # By name, since Python 3.14 does not accept a list for numbered parameters.
             return self._db.execute(sql, {str(number): value for number, value in enumerate(values, 1)}).fetchall()

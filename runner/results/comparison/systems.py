@@ -17,7 +17,7 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import fixed_verdicts_of
 from runner.results.manifest import PLAYED, Manifest, verifiers_of
-from runner.results.metric_definitions import METRICS, Metric, compared_metric, option_names
+from runner.results.metric_definitions import METRICS, Metric, Source, compared_metric, option_names
 from runner.results.saved_spec import saved_value
 from runner.results.tasks import Task, checker_digest, played_datapoints, verifier_variables
 
@@ -160,6 +160,13 @@ class System:
 
     def _meaning_error(self, measure: Metric) -> UsageError | None:
         """Return an error if a metric has no meaning for the verdicts of this system; else None."""
+        if measure.source is Source.CONFIDENCES:  # without a request for probabilities, each game would lack one
+            requested = saved_value(self.runs[0], "verdict", "confidence")
+            if requested not in (measure.kind, "both"):
+                return UsageError(
+                    f"{measure.name} has no meaning for {self.name}, whose spec does not request this probability; "
+                    f"set verdict.confidence={measure.kind}"
+                )
         lists_answers = saved_value(self.runs[0], "dataset", "answers") is not None
         if measure.applies(lists_answers=lists_answers):
             return None

@@ -40,7 +40,7 @@ _COLUMNS = (
     "confidence_logprob", "confidence_stated", "answer", "right_answers", "answer_order", "p_right",
 )  # fmt: skip
 FACETS = (PROMPTS, LABEL_WORDS, "protocol", "models", "agents", "verdict", "seed", TIME, ANSWER_POSITION)
-"""All facets that runs of a judge may vary."""
+"""The settings and circumstances that may differ between runs of one judge."""
 NO_VERDICT = 2
 """The code of a reading without a verdict, beside 0 (reject) and 1 (accept)."""
 _FIRST_ANSWER = 3
