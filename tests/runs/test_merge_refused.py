@@ -170,9 +170,9 @@ INVALID_PARTS: dict[str, tuple[Spoil, str]] = {
     ),
     "an answer to another shard's datapoint": (with_foreign_answer, r"answers for datapoints of other shards \(p0\)"),
     "interrupted": (
-        lambda p: change_manifest(p.part(2), status="interrupted"), r"is not finished \(interrupted\); resume this",
+        lambda p: change_manifest(p.part(2), status="interrupted"), r"is not finished \(interrupted\); resume it",
     ),
-    "killed": (lambda p: change_manifest(p.part(2), status="running"), r"is not finished \(interrupted\); resume this"),
+    "killed": (lambda p: change_manifest(p.part(2), status="running"), r"is not finished \(interrupted\); resume it"),
     "failed": (
         lambda p: change_manifest(p.part(2), status="failed", why_stopped="no server"),
         r"is not finished \(failed: no server\)",
@@ -196,7 +196,7 @@ INVALID_PARTS: dict[str, tuple[Spoil, str]] = {
     ),
     "of another number of shards": (
         lambda p: shutil.copytree(p.played("2/4"), p.run / "shards/2-of-4"),
-        r"shard 2/4 \(.*\) is one of 4 shards, but the others are of 3",
+        r"shard 2/4 \(.*\) is one of 4 shards, but most folders belong to a run in 3 shards",
     ),
     "with more plays": (
         lambda p: p.put(p.played("2/3", "rollouts.per_datapoint=2")),
