@@ -144,9 +144,8 @@ def writer_limit(size: int, count: int, feeders: int) -> tuple[float, float, flo
     from runner.base.storage.journal import Journal
     from runner.models.costs import CallCosts
     from runner.models.journal_records import log_header
-    from runner.rollouts.plan import Plan
+    from runner.rollouts.plan import Plan, used_models
     from runner.runs.execution.accounting import Accounting
-    from runner.runs.execution.spending import used_models
     from runner.runs.workers.channel import SocketChannel
     from runner.runs.workers.game_records import GameRecordStore
     from runner.runs.workers.messages import Acknowledged

@@ -220,6 +220,7 @@ def path_keys(cls: type, prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     return keys
 
 
+@cache
 def removable_keys(cls: type) -> frozenset[tuple[str, ...]]:
     """Return the keys that a null in a file deletes, because their value cannot be null; `*` matches any one name.
 

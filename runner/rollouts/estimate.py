@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from runner.base.value_class import value_class
 from runner.game.protocols.protocol import Protocol
 from runner.models.costs import answer_limit
 from runner.models.interface import Usage, estimate_prompt_tokens
@@ -19,14 +20,13 @@ from runner.rollouts.agents.selectors import selector_name
 from runner.rollouts.judging import judged_prompt_tokens, judged_rounds
 from runner.rollouts.plan import Plan
 from runner.rollouts.template_check import check_templates
-from runner.spec.datasets.datapoint import Datapoint
 from runner.spec.experiment import Experiment
 
 TOKENS_PER_WORD = 1.4
 BYTES_PER_TOKEN = 4
 
 
-@dataclass(frozen=True)
+@value_class(frozen=True)
 class CostEstimate:
     """The expected calls, tokens and cost of one model group, without retries.
 
@@ -53,9 +53,7 @@ def estimate_costs(plan: Plan) -> list[CostEstimate]:
     check_templates(plan)
     if plan.debates is not None:
         return _rows(plan, *_judging_counts(plan))
-    shortest_rounds, longest_rounds = played_rounds(plan.spec.protocol)
-    low, high = _usage(plan, shortest_rounds, longest=False), _usage(plan, longest_rounds, longest=True)
-    return _rows(plan, low, high)
+    return _rows(plan, *_usage(plan))
 
 
 def people_per_game(plan: Plan) -> int:
@@ -196,27 +194,34 @@ def played_rounds(protocol: Protocol) -> tuple[int, int]:
     return first + 1, protocol.max_message_rounds
 
 
-def _usage(plan: Plan, rounds: int, *, longest: bool) -> Mapping[str, _Counts]:
-    """Return the counts of all games by model group, if each game has `rounds` rounds.
+def _usage(plan: Plan) -> tuple[Mapping[str, _Counts], Mapping[str, _Counts]]:
+    """Return the counts of all games by model group: if they are the shortest games, and if they are the longest.
 
     The length of a prompt follows from the datapoint's rendered system message and the lengths of earlier answers. An
-    answer has the length of its word limit or, if `longest`, of its model's output limit.
+    answer has the length of its word limit, or in the longest games of its model's output limit.
     """
-    totals: dict[str, _Counts] = {}
+    low: dict[str, _Counts] = {}
+    high: dict[str, _Counts] = {}
     for swapped in plan.swapped_values:
-        _add_usage(totals, plan, rounds, longest=longest, swapped=swapped)
-    return totals
+        agents = plan.game_agents(swapped=swapped)
+        first_prompt_tokens = _first_prompt_tokens(plan, agents)
+        for totals in (low, high):
+            _add_usage(totals, plan, agents, first_prompt_tokens, longest=totals is high, swapped=swapped)
+    return low, high
 
 
-def _add_usage(totals: dict[str, _Counts], plan: Plan, rounds: int, *, longest: bool, swapped: bool | None) -> None:
+def _add_usage(
+    totals: dict[str, _Counts],
+    plan: Plan,
+    agents: Mapping[str, Agent],
+    first_prompt_tokens: Mapping[str, int],
+    *,
+    longest: bool,
+    swapped: bool | None,
+) -> None:
     """Add the counts of all games with this value of `swapped` to `totals`."""
-    protocol, agents = plan.spec.protocol, plan.game_agents(swapped=swapped)
-    points, repeats = plan.points, plan.spec.experiment.rollouts.per_datapoint
-    first_prompt_tokens: dict[str, int] = {}
-    for name, agent in agents.items():
-        first = protocol.first_active_round(name.partition(".")[0])
-        if first is not None:
-            first_prompt_tokens[name] = sum(_first_prompt_tokens(agent, first, point) for point in points)
+    protocol, points, repeats = plan.spec.protocol, plan.points, plan.spec.experiment.rollouts.per_datapoint
+    rounds = played_rounds(protocol)[longest]
     earlier_tokens = 0
     last_verdicts = {
         (max((i for i in range(rounds) if protocol.can_ever_decide(i, judge)), default=-1), judge)
@@ -248,10 +253,16 @@ def _add_usage(totals: dict[str, _Counts], plan: Plan, rounds: int, *, longest: 
         earlier_tokens += round_tokens
 
 
-def _first_prompt_tokens(agent: Agent, round_: int, point: Datapoint) -> int:
-    """Return the estimated tokens of an agent's prompt in its first round, before any message."""
-    observation = Observation(round_, (), point.columns, candidates=point.answers)
-    return estimate_prompt_tokens(agent.prompt(agent.example_observation(observation)))
+def _first_prompt_tokens(plan: Plan, agents: Mapping[str, Agent]) -> dict[str, int]:
+    """Return, for all datapoints, the estimated tokens of each agent's first prompt, before any message."""
+    tokens: dict[str, int] = {}
+    for name, agent in agents.items():
+        first = plan.spec.protocol.first_active_round(name.partition(".")[0])
+        if first is not None:
+            observations = (Observation(first, (), point.columns, candidates=point.answers) for point in plan.points)
+            prompts = (agent.prompt(agent.example_observation(observation)) for observation in observations)
+            tokens[name] = sum(map(estimate_prompt_tokens, prompts))
+    return tokens
 
 
 def _games_by_speaker(plan: Plan, round_: int, *, swapped: bool | None) -> Mapping[str, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from statistics import fmean
 
 from runner.game.protocols.protocol import Decision, Protocol
 from runner.game.protocols.rounds import Round
@@ -34,6 +33,8 @@ def panel_confidence(protocol: Protocol, panel: Sequence[PanelVerdict]) -> Confi
 
     A judge with an unknown probability is omitted, and the note says so.
     """
+    from statistics import fmean
+
     decided = [judge.verdict for judge in panel if judge.verdict.decision != Decision.NONE]
     assert protocol.file.panel is not None
     if protocol.file.panel.rule == "sequential":

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import product
 from typing import Any, Self
 
 from runner.base.hashing import derived_seed, tagged_hash
+from runner.base.value_class import value_class
 from runner.documents.dataclass_schema import to_plain
 from runner.game.protocols.tree_shape import TreeShape
 from runner.models.interface import SampleKey
+from runner.models.settings import ModelSettings
 from runner.rollouts.agents.agent import Agent, AgentRuntime
 from runner.rollouts.agents.function_checkers import FunctionChecker, checker_name
 from runner.rollouts.agents.selectors import Selector, selector_group, selector_name
@@ -45,9 +47,10 @@ from runner.spec.datasets.shards import Shard
 from runner.spec.experiment import Experiment
 from runner.spec.loader import Spec
 from runner.spec.paired_design import Seats, exchange_players, swapped_seats
+from runner.spec.tournament_roles import called_groups
 
 
-@dataclass(frozen=True)
+@value_class(frozen=True)
 class Plan:
     """Everything about a run that is known before it starts."""
 
@@ -317,6 +320,22 @@ class Plan:
         """Return the agents by player, an entry of the spec key `agents`. Swapped seats exchange two players."""
         agents = self.agents(swapped=swapped)
         return exchange_players(agents, self.seats) if swapped else agents
+
+
+def used_models(plan: Plan) -> dict[str, ModelSettings]:
+    """Return the model groups that a plan calls: of all agents, of a tournament, or only of a judge of debates."""
+    experiment = plan.shard_experiment
+    if experiment.rejudge is not None:
+        judge = experiment.agents[plan.spec.protocol.verifier_name].model
+        return {judge: experiment.models[judge]}
+    if experiment.tournament is not None:
+        return {group: experiment.models[group] for group in called_groups(experiment, plan.spec.protocol)}
+    return {group: experiment.models[group] for agent in experiment.agents.values() for group in agent.groups}
+
+
+def human_groups(plan: Plan) -> dict[str, ModelSettings]:
+    """Return the model groups of a plan that people answer for."""
+    return {group: settings for group, settings in used_models(plan).items() if settings.traits.asks_people}
 
 
 def _renamed_attribute(old: str, new: str) -> property:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from runner.base.errors import NipRunError
@@ -18,6 +17,8 @@ class StopSwitch:
     def __init__(self, parent: StopSwitch | None = None) -> None:
         self._parent = parent
         self._children: list[StopSwitch] = []
+        import asyncio
+
         self._stopped = asyncio.Event()
         self._callbacks: list[Callable[[], object]] = []
 
@@ -65,6 +66,8 @@ class StopSwitch:
         Raises:
             Stopped: the run has stopped, or stops during the sleep.
         """
+        import asyncio
+
         try:
             await asyncio.wait_for(self._stopped.wait(), seconds)
         except TimeoutError:

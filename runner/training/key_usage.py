@@ -8,10 +8,9 @@ from __future__ import annotations
 from runner.game.prompts.templates import CHECKER
 from runner.models.api_keys import KeyUse, host_uses, key_uses
 from runner.models.settings import ModelSettings
-from runner.runs.execution.spending import used_models
+from runner.rollouts.plan import used_models
 from runner.spec.loader import Spec
 from runner.training.plan import AnyPlan, TrainingPlan
-from runner.training.trainer_files import shown_files
 
 
 def key_uses_of(plan: AnyPlan) -> tuple[KeyUse, ...]:
@@ -27,6 +26,8 @@ def key_uses_of(plan: AnyPlan) -> tuple[KeyUse, ...]:
     ]
     if not isinstance(plan, TrainingPlan) or plan.training.rerun_tests is not None:
         return key_uses(models, [*functions, *plugins])
+    from runner.training.trainer_files import shown_files
+
     stored = plan.spec.trainer_files
     commands = [
         (trainer.command, tuple(shown_files(stored[group], trainer.command)) if group in stored else ())

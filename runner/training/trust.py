@@ -18,7 +18,7 @@ from runner.models.api_keys import KeyUse, check_allowed, key_uses
 from runner.models.prices import describe_price, listed_price, price_list_version
 from runner.models.settings import NOT_PUBLISHED, ModelSettings
 from runner.rollouts.estimate import CostEstimate, estimate_costs, sum_by_group
-from runner.runs.execution.spending import used_models
+from runner.rollouts.plan import used_models
 from runner.runs.finished.selection import ReplayOf, is_whole_replay
 from runner.training.key_usage import key_uses_of, plugin_commands, required_permissions
 from runner.training.plan import AnyPlan, TrainingPlan

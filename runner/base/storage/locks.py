@@ -6,7 +6,6 @@ import errno
 import fcntl
 import json
 import os
-import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -37,6 +36,8 @@ def locked(path: Path, subject: str, wait_seconds: float = 0.0, advice: str = ""
     except OSError as error:
         raise RunError(f"cannot open {path}: {error.strerror}") from error
     _acquire(descriptor, path, subject, wait_seconds, advice)
+    import socket
+
     try:
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "command": Path(sys.argv[0]).name or "python"}
         with suppress(OSError):  # the lock is valid without its holder's name, which a full disk may not accept

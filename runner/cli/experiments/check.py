@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.base import package_data
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, counted, dollar_range, in_one_line
 from runner.cli.arguments import add_shard_option, add_spec_arguments, add_trust_options
@@ -51,10 +52,9 @@ def execute(args: argparse.Namespace) -> int:
     from runner.cli.experiments.shards import check_shard, resolve_shard_folders, restrict_to_shard
     from runner.cli.specs import keep_chat_formats, load_points, show_warnings
     from runner.cli.terminal.schedule import show_schedule
-    from runner.curation.generation.recipe import is_recipe
     from runner.spec.warnings.catalog import check_warnings_of
 
-    if is_recipe(Path(args.spec_arguments[0])):
+    if _is_recipe(Path(args.spec_arguments[0])):
         return _check_recipe(args.spec_arguments, as_json=args.json)
     results: Results = args.results
     arguments = resolve_shard_folders(args.spec_arguments, results, args.shard)
@@ -85,6 +85,17 @@ def execute(args: argparse.Namespace) -> int:
         if (people := describe_people(point.plan.list_game_plans())) is not None:
             say(people)
     return _check_servers(args, points, results)[1]
+
+
+def _is_recipe(path: Path) -> bool:
+    """Return whether a file is a recipe and not a spec: it has tests, and no protocol."""
+    from runner.documents.yaml_reader import read_yaml
+
+    file_path = package_data.find_file(str(path), Path())
+    if path.suffix not in (".yaml", ".yml") or file_path is None or not package_data.is_file(file_path):
+        return False
+    keys = read_yaml(file_path).data.keys()
+    return "tests" in keys and "protocol" not in keys
 
 
 def _check_recipe(arguments: list[str], *, as_json: bool) -> int:
@@ -184,12 +195,12 @@ def _describe_labels(spec: Spec, datapoints: Sequence[Datapoint]) -> str:
 
 def _describe_workers(spec: Spec) -> list[str]:
     """Return a sentence about the worker processes, or an empty list if the command's own process plays the games."""
-    from runner.runs.execution.process import available_cores
-
     execution = spec.experiment.execution
     if not execution.by_workers:
         return []
     if execution.engine == "processes":
+        from runner.runs.execution.process import available_cores
+
         cores = available_cores()
         core_count = "" if execution.processes <= cores else f", which has {counted(cores, 'core')}"
         return [f"Played by {execution.processes} worker processes of this machine{core_count}."]
@@ -239,7 +250,7 @@ def _describe_key_uses(plan: AnyPlan) -> list[str]:
 
 def _server_urls(plan: AnyPlan) -> dict[str, list[str]]:
     """Return the server URLs of each model group that calls remote servers."""
-    from runner.runs.execution.spending import used_models
+    from runner.rollouts.plan import used_models
 
     return {
         group: settings.server_urls for group, settings in used_models(plan.games).items() if settings.traits.remote

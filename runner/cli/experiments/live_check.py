@@ -14,7 +14,7 @@ from runner.models.api_keys import KeyUse, host_of
 from runner.models.costs import CallCosts
 from runner.models.layers.budget import Budget
 from runner.models.usage_totals import UsageTotals
-from runner.runs.execution.spending import used_models
+from runner.rollouts.plan import used_models
 from runner.runs.finished.selection import OWN_RUN
 from runner.runs.planning.server_features import ServerReport, check_server, max_cost, probes_of, settings_to_check
 from runner.training.dispatch import choose_run_id

@@ -75,6 +75,7 @@ def describe_people(plans: Sequence[Plan]) -> str | None:
     estimates = sum_by_group(
         estimate
         for plan in plans
+        if any(settings.traits.asks_people for settings in plan.spec.experiment.models.values())
         for estimate in estimate_costs(plan)
         if plan.spec.experiment.models[estimate.group].traits.asks_people
     )

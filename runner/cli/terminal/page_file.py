@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,4 +31,6 @@ def page_file(server: PageServer) -> Iterator[str]:
 def open_in_browser(uri: str) -> None:
     """Open a file in a graphical browser, if there is a display. A text browser would take over the terminal."""
     if sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")):
+        import webbrowser
+
         webbrowser.open(uri)

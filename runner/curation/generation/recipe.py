@@ -22,7 +22,6 @@ from runner.documents.merged_data import LayeredData
 from runner.documents.overrides import Override
 from runner.documents.schema_check import check_schema
 from runner.documents.source_tree import ProjectTree
-from runner.documents.yaml_reader import read_yaml
 from runner.game.prompts.sandbox import scan
 from runner.game.protocols.checkers import CheckerSettings
 from runner.models.layers.budget import BudgetSettings
@@ -167,15 +166,6 @@ class Recipe:
 def recipe_schema() -> dict[str, Any]:
     """Return the JSON Schema of a recipe."""
     return build_schema(RecipeFile, "nip-run dataset recipe")
-
-
-def is_recipe(path: Path) -> bool:
-    """Return whether a file is a recipe and not a spec: it has tests, and no protocol."""
-    file_path = package_data.find_file(str(path), Path())
-    if path.suffix not in (".yaml", ".yml") or file_path is None or not package_data.is_file(file_path):
-        return False
-    keys = read_yaml(file_path).data.keys()
-    return "tests" in keys and "protocol" not in keys
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:

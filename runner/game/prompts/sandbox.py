@@ -11,18 +11,18 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
+from types import CodeType, MappingProxyType
 from typing import Any
 
-from jinja2 import StrictUndefined, TemplateError, meta, nodes
+from jinja2 import StrictUndefined, Template, TemplateError, meta, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from runner.base.errors import TemplateFailedError
 from runner.base.text import comma_join
+from runner.base.value_class import value_class
 from runner.game.prompts.work_limit import (
     BUDGET,
     COUNTING_FILTERS,
@@ -105,8 +105,7 @@ class SandboxedTemplate:
     def __init__(self, name: str, source: str) -> None:
         self._name = name
         try:
-            tree = Counting().visit(_environment.parse(source))
-            self._template = _environment.from_string(tree)
+            self._template = Template.from_code(_environment, _compile(source), {})
         except _FAILURES as error:
             raise self._failure(error) from error
 
@@ -134,6 +133,11 @@ class SandboxedTemplate:
         )
 
 
+@lru_cache(maxsize=128)
+def _compile(source: str) -> CodeType:
+    return _environment.compile(Counting().visit(_environment.parse(source)))
+
+
 def _failing_line(error: Exception) -> int | None:
     """Return the template line that raised `error`; Jinja2's frames have the file name `<template>`."""
     template_frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"]
@@ -146,7 +150,7 @@ def variables_of(source: str) -> frozenset[str]:
     return frozenset(meta.find_undeclared_variables(_environment.parse(source)))
 
 
-@dataclass(frozen=True)
+@value_class(frozen=True)
 class Scan:
     """The variables of a template with the line of their first use, and its rejected parts as (line, message)."""
 
@@ -186,7 +190,7 @@ def _scan(source: str) -> Scan:
 def _compile_refusals(source: str) -> Iterator[tuple[int, str]]:
     """Yield the line and the message of the error if a template cannot be compiled."""
     try:
-        _environment.compile(Counting().visit(_environment.parse(source)))
+        _compile(source)
     except (SyntaxError, MemoryError):  # from Python's own compiler
         yield 1, _TOO_DEEP
     except (TemplateError, AssertionError, ValueError, OverflowError) as error:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from runner.base.errors import ScratchpadError
 from runner.game.protocols.protocol import Protocol
-from runner.game.protocols.quotations import count_verified_words, find_quotations, show_quotations
 from runner.game.protocols.rounds import MessageCounts, Reply, Round
 
 
@@ -65,7 +64,7 @@ def deliver(
     if not reply.messages or not (limits_words or quotes):
         return reply
     messages, counts, words_left = {}, {}, max_words
-    quoted = _words_quoted(agent, rounds)
+    quoted = 0 if quotes is None else _words_quoted(agent, rounds)
     for channel, text in reply.messages.items():
         visible_text, count = text, MessageCounts()
         if limits_words:
@@ -88,6 +87,8 @@ def _truncate(text: str, max_words: int) -> tuple[str, MessageCounts]:
 
 
 def _words_quoted(agent: str, rounds: Sequence[Round]) -> int:
+    from runner.game.protocols.quotations import count_verified_words
+
     return sum(
         count_verified_words(message.text) for played in rounds for message in played.messages if message.agent == agent
     )
@@ -97,6 +98,8 @@ def _check_quotes(
     protocol: Protocol, text: str, source: str, quoted: int, counts: MessageCounts
 ) -> tuple[str, MessageCounts]:
     """Return a message with checked quotes, from an agent that has quoted this number of words before."""
+    from runner.game.protocols.quotations import find_quotations, show_quotations
+
     quotes = protocol.file.quotes
     assert quotes is not None
     quotations = find_quotations(text, source)

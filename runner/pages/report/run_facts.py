@@ -19,8 +19,7 @@ from runner.pages.numbers import elapsed
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 from runner.results.provenance.sources_snapshot import OVERRIDES, WRITTEN
-from runner.rollouts.plan import Plan
-from runner.runs.execution.spending import used_models
+from runner.rollouts.plan import Plan, used_models
 from runner.runs.finished.resume_advice import budget_overrides
 from runner.spec.experiment import AgentSettings
 from runner.spec.origin import DATA, MARKER

@@ -23,8 +23,7 @@ from runner.pages.site import Section
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest, Status
-from runner.rollouts.plan import Plan
-from runner.runs.execution.spending import used_models
+from runner.rollouts.plan import Plan, used_models
 from runner.runs.finished.reconstruction import saved_plan
 from runner.runs.finished.stored_problems import collect_problems
 from runner.training.stage_log import read_stages

@@ -6,10 +6,9 @@ The engine plays games with agents, and users can call them directly (see `runne
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self
 
 from runner.base.errors import (
@@ -54,7 +53,7 @@ from runner.rollouts.agents.votes import WaitForReplies, reply_by_vote
 from runner.spec.experiment import AgentSettings, Experiment
 
 
-@dataclass(frozen=True)
+@value_class(frozen=True)
 class AgentRuntime:
     """The parts of an agent that are not in the spec: the prompts, and the function that calls models.
 
@@ -434,7 +433,7 @@ class Agent:
         observation: Observation,
         complete: Complete,
         messages: Sequence[ChatMessage] | None = None,
-        wait_for_replies: WaitForReplies = asyncio.wait,
+        wait_for_replies: WaitForReplies | None = None,
     ) -> Reply:
         """Call the model until an answer is usable or the retry policy ends, and return the reply.
 

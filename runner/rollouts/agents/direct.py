@@ -6,19 +6,17 @@ the model in the same way as the runner.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from runner.base.async_runner import cancel_all, run_sync
 from runner.base.errors import AgentNotActiveInChannelError, UsageError
 from runner.base.hashing import derived_seed, tagged_hash
+from runner.base.value_class import value_class
 from runner.game.prompts.chat import ChatMessage
 from runner.game.prompts.supervised import check_replacement
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import Reply
-from runner.models.connectors import offline_answer, sync_client
 from runner.models.interface import Choice, Request, ResponseHint, SampleKey
 from runner.rollouts.agents.agent import Agent, AgentRuntime, Observation
 from runner.rollouts.agents.arguments import check_binary
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from runner.models.client import Connection
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(frozen=True, slots=True)
 class ParsedChatCompletion:
     """A parsed answer, with its prompt and its raw text."""
 
@@ -63,6 +61,8 @@ class DirectAgent(Agent):
             UsageError: the group's provider has no synchronous client.
             ProviderRefusal: the environment variable of the API key is empty.
         """
+        from runner.models.connectors import sync_client
+
         if self._client is None:
             self._client = sync_client(self.model_settings, self.model_group)
         return self._client
@@ -78,6 +78,10 @@ class DirectAgent(Agent):
     async def _respond_all(
         self, turns: Sequence[Observation | None], chats: Sequence[Sequence[ChatMessage]]
     ) -> list[Reply | None]:
+        import asyncio
+
+        from runner.base.async_runner import cancel_all
+
         connection = self._connect()
 
         async def respond_to(turn: Observation | None, chat: Sequence[ChatMessage]) -> Reply | None:
@@ -172,6 +176,8 @@ class DirectAgent(Agent):
             ValueError: the game has no such round.
             GenerationError, CallError, ProviderRefusal: see `respond`.
         """
+        from runner.base.async_runner import run_sync
+
         turn = self._turn(
             (message_history, message_agent_id, raw_message_history),
             round_id, seed, prover_stance, {"question": question, "solution": solution, **columns},
@@ -212,6 +218,8 @@ class DirectAgent(Agent):
         Raises:
             CallError, ProviderRefusal: the model did not answer within the spec's `retry.transient`.
         """
+        from runner.base.async_runner import run_sync
+
         choice = run_sync(lambda: self._first_choice(self._request(chat_messages_prompt)))
         return choice.text, choice.finish_reason
 
@@ -225,6 +233,9 @@ class DirectAgent(Agent):
 
     def _generate_dummy_response(self, chat_messages_prompt: Sequence[ChatMessage]) -> str:
         """Return the answer of the provider `dummy` to a chat. It has the agent's answer format, and never varies."""
+        from runner.base.async_runner import run_sync
+        from runner.models.connectors import offline_answer
+
         (choice,) = run_sync(lambda: offline_answer(self._request(chat_messages_prompt))).choices
         assert choice.text is not None
         return choice.text

@@ -6,7 +6,6 @@ and the index of the candidate instead of the vote's.
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import json
 import re
@@ -14,7 +13,6 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Self
 
-from runner.base.async_runner import cancel_all
 from runner.base.errors import GenerationError, InvalidResponseError, RunError
 from runner.base.value_class import value_class
 from runner.game.prompts.chat import ChatMessage, chat_messages
@@ -27,7 +25,7 @@ from runner.models.interface import Choice, Complete, Completion, Request, Respo
 from runner.models.logprobs import p_accept
 from runner.rollouts.agents.agent import Agent, AgentRuntime, Observation
 from runner.rollouts.agents.function_checkers import find_checker
-from runner.rollouts.agents.votes import WaitForReplies
+from runner.rollouts.agents.votes import WaitForReplies, gather_replies
 from runner.spec.experiment import Experiment
 
 MAX_SCORE = 10
@@ -261,7 +259,7 @@ async def respond(
     observation: Observation,
     complete: Complete,
     *,
-    wait_for_replies: WaitForReplies = asyncio.wait,
+    wait_for_replies: WaitForReplies | None = None,
 ) -> Reply:
     """Return an agent's reply in a game: its only answer or, with `best_of`, the selected candidate.
 
@@ -286,15 +284,11 @@ async def respond(
 
 
 async def _ask_all(
-    agent: Agent, observations: Sequence[Observation], complete: Complete, wait_for_replies: WaitForReplies
+    agent: Agent, observations: Sequence[Observation], complete: Complete, wait_for_replies: WaitForReplies | None
 ) -> list[Reply]:
     """Request a reply to each observation, all at the same time."""
-    tasks = [
-        asyncio.create_task(agent.respond_once(observation, complete, agent.prompt(observation), vote))
+    requests = (
+        agent.respond_once(observation, complete, agent.prompt(observation), vote)
         for vote, observation in enumerate(observations)
-    ]
-    try:
-        await wait_for_replies(tasks)
-    finally:
-        await cancel_all(tasks)
-    return [task.result() for task in tasks]
+    )
+    return await gather_replies(requests, wait_for_replies)

@@ -5,17 +5,17 @@ The spec key `votes` sets their number. Only the verifier votes, and only in a r
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
-from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from runner.base.async_runner import cancel_all
 from runner.game.protocols.protocol import Decision
 from runner.game.protocols.rounds import Reply
 
-WaitForReplies = Callable[[Sequence[asyncio.Task[Reply]]], Awaitable[object]]
+if TYPE_CHECKING:
+    import asyncio
+
+WaitForReplies = Callable[[Sequence["asyncio.Task[Reply]"]], Awaitable[object]]
 """Waits until each task has returned a reply or failed. Raises only errors that stop the whole run."""
 
 
@@ -35,7 +35,7 @@ async def reply_by_vote(
     votes: int,
     *,
     must_decide: bool,
-    wait_for_replies: WaitForReplies = asyncio.wait,
+    wait_for_replies: WaitForReplies | None = None,
 ) -> Reply:
     """Collect the votes, and return the combined reply; see `combine_votes`.
 
@@ -45,13 +45,25 @@ async def reply_by_vote(
     first = await request_vote(0)
     if is_final(first, votes, must_decide=must_decide):
         return first
-    tasks = [asyncio.create_task(request_vote(vote)) for vote in range(1, votes)]
+    others = await gather_replies(map(request_vote, range(1, votes)), wait_for_replies)
+    return combine_votes([first, *others])
+
+
+async def gather_replies(
+    requests: Iterable[Coroutine[Any, Any, Reply]], wait_for_replies: WaitForReplies | None
+) -> list[Reply]:
+    """Make requests concurrently, and return their replies. `wait_for_replies` is `asyncio.wait` by default."""
+    import asyncio  # not at the top, since `check` and other commands request no replies
+
+    from runner.base.async_runner import cancel_all
+
+    tasks = [asyncio.create_task(request) for request in requests]
     try:
-        await wait_for_replies(tasks)
+        await (wait_for_replies or asyncio.wait)(tasks)
     finally:
         await cancel_all(tasks)
-    # If several votes failed, this raises the error of the vote with the lowest number, not the earliest error.
-    return combine_votes([first, *[task.result() for task in tasks]])
+    # If several requests failed, this raises the error of the first of them, not the earliest error.
+    return [task.result() for task in tasks]
 
 
 def is_final(first: Reply, votes: int, *, must_decide: bool) -> bool:
@@ -61,6 +73,8 @@ def is_final(first: Reply, votes: int, *, must_decide: bool) -> bool:
 
 def combine_votes(replies: Sequence[Reply]) -> Reply:
     """Return the reply of the first vote for the majority's decision, with the decisions and counts of all votes."""
+    from statistics import fmean
+
     decision = majority([reply.decision for reply in replies])
     majority_reply = next(reply for reply in replies if reply.decision == decision)
     probabilities = [reply.p_accept for reply in replies if reply.p_accept is not None]

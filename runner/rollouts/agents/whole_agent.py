@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-from runner.base.async_runner import run_sync
 from runner.documents.dataclass_schema import from_plain, to_plain
 from runner.game.prompts.chat import ChatMessage
 from runner.game.prompts.supervised import check_replacement
@@ -133,6 +132,7 @@ class OpenAiWholeAgent(DirectAgent):
             ValueError: a game has no such round.
             GenerationError, CallError, ProviderRefusal: the first error that a game of the batch raised.
         """
+        from runner.base.async_runner import run_sync
         from runner.rollouts.agents.environment import prompt_width
         from runner.rollouts.agents.observations import actions, turn_of
 

@@ -38,7 +38,7 @@ from runner.models.toy_models import training_examples
 from runner.results.folder import RunFolder
 from runner.rollouts.failed_calls import FailedCalls, failed_calls_finder
 from runner.rollouts.job import Job
-from runner.rollouts.plan import Plan
+from runner.rollouts.plan import Plan, human_groups
 from runner.rollouts.rollout import Call
 from runner.rollouts.stop_switch import Stopped, StopSwitch
 from runner.runs.execution.accounting import Accounting
@@ -46,7 +46,7 @@ from runner.runs.execution.call_events import RunCallEvents
 from runner.runs.execution.selector_functions import with_functions
 from runner.runs.execution.server_notes import ServerProblemDetector
 from runner.runs.execution.shared_resources import SharedResources
-from runner.runs.execution.spending import describe_lost_calls, human_groups, record_lost_calls
+from runner.runs.execution.spending import describe_lost_calls, record_lost_calls
 from runner.runs.execution.unusable_answers import AnswerChecker
 from runner.runs.finished.selection import ReplayOf, is_whole_replay
 

@@ -12,7 +12,7 @@ from runner.base.async_runner import run_sync
 from runner.base.question_queue import QuestionQueue
 from runner.models.server_states import Servers, connection_key
 from runner.rollouts.game_slots import GameSlots
-from runner.rollouts.plan import Plan
+from runner.rollouts.plan import Plan, used_models
 from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.process import (
     relaxed_gc,
@@ -20,7 +20,6 @@ from runner.runs.execution.process import (
     stopping_on_signals,
     wait_for_signal_handlers,
 )
-from runner.runs.execution.spending import used_models
 
 
 class RunInProgress(Protocol):

@@ -15,29 +15,11 @@ from runner.models.costs import CallCosts
 from runner.models.interface import SampleKey
 from runner.models.journal_records import CallRecord, FailureRecord, LostRecord, Record, parse_record, read_records
 from runner.models.layers.lost_calls import AbandonedCalls
-from runner.models.settings import ModelSettings
 from runner.models.usage_totals import UsageTotals
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from runner.rollouts.plan import Plan
+from runner.rollouts.plan import Plan, used_models
 from runner.runs.finished.reconstruction import saved_plan
-from runner.spec.tournament_roles import called_groups
-
-
-def used_models(plan: Plan) -> dict[str, ModelSettings]:
-    """Return the model groups that a plan calls: of all agents, of a tournament, or only of a judge of debates."""
-    experiment = plan.shard_experiment
-    if experiment.rejudge is not None:
-        judge = experiment.agents[plan.spec.protocol.verifier_name].model
-        return {judge: experiment.models[judge]}
-    if experiment.tournament is not None:
-        return {group: experiment.models[group] for group in called_groups(experiment, plan.spec.protocol)}
-    return {group: experiment.models[group] for agent in experiment.agents.values() for group in agent.groups}
-
-
-def human_groups(plan: Plan) -> dict[str, ModelSettings]:
-    """Return the model groups of a plan that people answer for."""
-    return {group: settings for group, settings in used_models(plan).items() if settings.traits.asks_people}
 
 
 def run_costs(plan: Plan) -> CallCosts:

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from runner.base.storage.parquet import read_tables
 from runner.base.storage.safe_files import open_to_read
+from runner.base.value_class import value_class
 from runner.game.protocols.protocol import Decision, verdict_word
 from runner.results.folder import RunFolder
-from runner.rollouts.transcript import shown_label
 
 if TYPE_CHECKING:
     from runner.rollouts.rollout import Rollout
 
 
-@dataclass(frozen=True)
+@value_class(frozen=True)
 class RowFilter:
     """A filter for rollouts. If both `wrong` and `undecided` are set, it selects both kinds."""
 
@@ -56,7 +56,7 @@ class RowFilter:
         return " AND ".join(conditions) or "true", parameters
 
 
-@dataclass(frozen=True)
+@value_class(frozen=True)
 class RolloutRow:
     """One row in a list of rollouts."""
 
@@ -195,6 +195,8 @@ def _from_journal(folder: RunFolder, row_filter: RowFilter) -> Generator[Rollout
 
 
 def _row(rollout: Rollout, failures: int, *, is_analysis: bool) -> RolloutRow:
+    from runner.rollouts.transcript import shown_label
+
     job = rollout.job
     answers = {(call.round, call.agent, call.attempt) for call in rollout.calls if call.is_answer}
     turns = {(round_, agent) for round_, agent, _ in answers}

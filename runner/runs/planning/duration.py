@@ -17,9 +17,8 @@ from runner.models.interface import Usage
 from runner.models.prices import price_of
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.estimate import estimate_costs, sum_by_group
-from runner.rollouts.plan import Plan
+from runner.rollouts.plan import Plan, used_models
 from runner.runs.execution.process import available_cores
-from runner.runs.execution.spending import used_models
 from runner.runs.planning.calibration import SECONDS, CalibrationRun, MeasuredRun, temporary_results
 from runner.runs.planning.duration_model import (
     Bound,

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from runner.rollouts.estimate import estimate_costs, played_rounds
-from runner.rollouts.plan import Plan
-from runner.runs.execution.spending import used_models
+from runner.rollouts.plan import Plan, used_models
 from runner.runs.planning.duration_model import GroupUsage, PlannedGames, Rate
 from runner.runs.planning.earlier_runs import EarlierRun
 from runner.runs.planning.loopback_server import WORD_BYTES

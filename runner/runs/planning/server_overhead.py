@@ -17,11 +17,10 @@ from runner.models.interface import Request, SampleKey
 from runner.models.settings import ModelSettings
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.agents.agent import Observation
-from runner.rollouts.plan import Plan
+from runner.rollouts.plan import Plan, used_models
 from runner.runs.execution.accounting import Accounting
 from runner.runs.execution.layer_builder import LayerBuilder
 from runner.runs.execution.shared_resources import SharedResources
-from runner.runs.execution.spending import used_models
 from runner.runs.planning.loopback_server import loopback_server
 
 CALLS = 1024

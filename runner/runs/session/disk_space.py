@@ -7,8 +7,7 @@ import os
 from runner.base.errors import RunError
 from runner.results.folder import RunFolder
 from runner.rollouts.estimate import answer_bytes
-from runner.rollouts.plan import Plan
-from runner.runs.execution.spending import used_models
+from runner.rollouts.plan import Plan, used_models
 
 TABLE_COPIES = 2
 """The number of copies of an answer in the tables: one as a call, one as a message."""

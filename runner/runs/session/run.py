@@ -33,14 +33,14 @@ from runner.results.provenance.manifest_writer import updated_manifest
 from runner.results.provenance.sources_snapshot import write_initial_files
 from runner.results.spec_changes import compare_sizes, has_same_spec
 from runner.results.table_columns import COLUMNS
-from runner.rollouts.plan import Plan
+from runner.rollouts.plan import Plan, human_groups
 from runner.rollouts.transcript import RolloutTranscript
 from runner.runs.execution.accounting import OnProgress
 from runner.runs.execution.baseline_run import load_baseline
 from runner.runs.execution.process import interruptible
 from runner.runs.execution.shard_consistency import check_shards
 from runner.runs.execution.shared_resources import SharedResources
-from runner.runs.execution.spending import human_groups, max_spending
+from runner.runs.execution.spending import max_spending
 from runner.runs.finished.debates import check_debates
 from runner.runs.finished.reconstruction import saved_plan
 from runner.runs.finished.result import FinishedRun

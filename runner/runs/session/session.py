@@ -25,7 +25,7 @@ from runner.results.stopping_rule import StoppingDecision
 from runner.results.table_columns import COLUMNS
 from runner.rollouts.engine import ERRORS_THAT_STOP_ALL, LEAD_FACTOR, MIN_LEAD, Engine
 from runner.rollouts.job import Job
-from runner.rollouts.plan import Plan
+from runner.rollouts.plan import Plan, used_models
 from runner.rollouts.reorder_buffer import FinishedJob, PlanOrderBuffer
 from runner.rollouts.stop_switch import Stopped
 from runner.rollouts.transcript import RolloutTranscript
@@ -36,7 +36,7 @@ from runner.runs.execution.layer_builder import LayerBuilder, ModelLayers
 from runner.runs.execution.process import available_cores, interrupted_error, log_to, wait_for_signal_handlers
 from runner.runs.execution.rollout_writer import RolloutWriter
 from runner.runs.execution.shared_resources import SharedResources
-from runner.runs.execution.spending import max_spending, measure_spending, run_costs, used_models
+from runner.runs.execution.spending import max_spending, measure_spending, run_costs
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf, is_whole_replay
 from runner.runs.finished.stored_problems import store_problems
