@@ -228,11 +228,12 @@ class _Log:
     def _build_messages(self, game: ExportedGame, task_text: str) -> list[dict[str, object]]:
         if self._subject is not None:
             return [_format_message(index, line) for index, line in enumerate(game.chat(self._subject["agent"]))]
-        first_lines = [(agent, game.chat(agent)[:1]) for agent in game.cast]
+        last_requests = ((agent, game.last_request(agent)) for agent in game.cast)
         prompts: list[dict[str, object]] = [
-            {"role": line.message["role"], "content": line.message["content"], "metadata": {"agent": agent}}
-            for agent, lines in first_lines
-            for line in lines
+            {"role": message["role"], "content": message["content"], "metadata": {"agent": agent}}
+            for agent, request in last_requests
+            if request is not None
+            for message in request.messages[:1]
         ]
         task: dict[str, object] = {"role": "user", "content": task_text, "source": "input"}
         messages = ({"source": "generate", **message} for message in game.conversation())

@@ -98,15 +98,18 @@ class ExportedGame:
         The answer is the one that counted: of several votes, the chosen one. The list is empty if the agent's model
         received no request.
         """
-        requests = [request for request in self.requests if request.sample.agent == agent]
-        if not requests:
+        last_request = self.last_request(agent)
+        if last_request is None:
             return []
-        last_request = requests[-1]
         answer = self._find_answer(last_request)
         model = self.cast[agent]["model"]
         earlier_model = None if agent == self.new_judge else model
         lines = [ChatLine(m, earlier_model if m["role"] == "assistant" else None) for m in last_request.messages]
         return lines if answer is None else [*lines, ChatLine({"role": "assistant", "content": answer}, model)]
+
+    def last_request(self, agent: str) -> AnsweredRequest | None:
+        """Return the last request to an agent's model, or None if the model received no request."""
+        return next((request for request in reversed(self.requests) if request.sample.agent == agent), None)
 
     def _find_answer(self, request: AnsweredRequest) -> str | None:
         """Return the agent's answer in the round of its last request, or None if no text was received.

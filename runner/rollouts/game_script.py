@@ -61,7 +61,7 @@ def outcome_of(failure: BaseException) -> Outcome:
     return next(outcome for kind, outcome in _OUTCOMES if isinstance(failure, kind))
 
 
-@value_class(frozen=True)
+@value_class(frozen=True, slots=True)
 class GameParts:
     """The parts of one game that do not change while it is played, and the calls made for it."""
 

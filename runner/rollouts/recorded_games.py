@@ -51,7 +51,7 @@ class AnsweredRequest:
     @property
     def schema(self) -> Mapping[str, Any] | None:
         """The JSON schema of the answer, if any."""
-        return self.request.schema
+        return self.agent.answer_schema(self.observation.round, self.observation.answer_count)
 
     @property
     def created_ms(self) -> float | None:
@@ -140,9 +140,8 @@ class GameRebuilder:
             return selector.select(
                 candidates, self._votes(parts, selector, selector.judgments(observation, candidates))
             )
-        votes = agent.votes_in(observation.round)
-        first = self._vote(parts, agent, observation, 0)
-        if is_final(first, votes, must_decide=agent.must_decide_in(observation.round)):
+        first, votes = self._vote(parts, agent, observation, 0), agent.votes_in(observation.round)
+        if votes == 1 or is_final(first, votes, must_decide=agent.must_decide_in(observation.round)):
             return first
         later_votes = _all_or_first_failure(
             {vote: partial(self._vote, parts, agent, observation, vote) for vote in range(1, votes)}

@@ -156,7 +156,7 @@ class Protocol:
         """The agents that decide: one, or the judges of a panel."""
         return tuple(name for name, spec in self.file.agents.items() if spec.role == "verifier")
 
-    @property
+    @cached_property
     def verifier_name(self) -> str:
         """The only verifier.
 
@@ -167,11 +167,11 @@ class Protocol:
             raise ValueError(f"{self.name} has a panel of judges; use verifier_names instead of verifier_name")
         return self.verifier_names[0]
 
-    @property
+    @cached_property
     def max_message_rounds(self) -> int:
         return self.parameters.max_message_rounds
 
-    @property
+    @cached_property
     def min_message_rounds(self) -> int:
         return self.parameters.min_message_rounds
 
@@ -273,7 +273,7 @@ class Protocol:
         """Return whether `agent` (by default, any verifier) is a verifier and among the speakers."""
         if agent is not None:
             return agent in speakers and agent in self.verifier_names
-        return any(name in speakers for name in self.verifier_names)
+        return not speakers.keys().isdisjoint(self.verifier_names)
 
     @cached_property
     def max_verifier_questions(self) -> int:
@@ -330,7 +330,7 @@ class Protocol:
     def default_stance(self, agent: str) -> int:
         return int(self.agent_spec(agent).stance in (ACCEPT, CORRECT))
 
-    @property
+    @cached_property
     def lists_answers(self) -> bool:
         """Whether the verifier chooses from listed answers, instead of accepting or rejecting."""
         return self.file.answers == "listed"

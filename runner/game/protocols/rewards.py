@@ -94,20 +94,20 @@ def payoff(
     terminated = before.terminated or out_of_rounds
     rewards = dict.fromkeys(protocol.agent_names, 0.0)
     verifier = protocol.verifier_name
-    right = is_right(verdict, label, ballot)
-    if decided and right is None:
-        del rewards[verifier]
-    elif decided:
-        rewards[verifier] = p.verifier_reward if right else p.verifier_incorrect_penalty
-    elif out_of_rounds:
-        rewards[verifier] = p.verifier_terminated_penalty
-    elif may_decide and not before.decided and not terminated:
-        rewards[verifier] = p.verifier_no_guess_reward
     if decided:
+        right = is_right(verdict, label, ballot)
+        if right is None:
+            del rewards[verifier]
+        else:
+            rewards[verifier] = p.verifier_reward if right else p.verifier_incorrect_penalty
         for prover in protocol.prover_names:
             stance = protocol.stance(prover, prover_stance) if argued is None else argued.get(prover)
             if verdict == stance:
                 rewards[prover] = p.prover_reward
+    elif out_of_rounds:
+        rewards[verifier] = p.verifier_terminated_penalty
+    elif may_decide and not before.decided and not terminated:
+        rewards[verifier] = p.verifier_no_guess_reward
     if p.shared_reward:
         rewards = dict.fromkeys(rewards, rewards[verifier]) if verifier in rewards else {}
     return Payoff(decided, terminated, rewards, verdict)

@@ -174,7 +174,7 @@ def play(
             argued=argued,
         )
         votes = () if verifier is None else verifier.votes
-        played.append(replace(_round(replies, pay.decision, pay.rewards, votes), stated=stated))
+        played.append(_round(replies, pay.decision, pay.rewards, votes=votes, stated=stated))
         if pay.decided:
             return FinishedGame(played, pay.decision, terminated=False)
     return FinishedGame(played, Decision.NONE, terminated=True)
@@ -202,7 +202,7 @@ def _play_panel(
             prover_stance=prover_stance,
         )  # fmt: skip
         visible_replies = {name: _without_ignored_verdict(reply, name in new_votes) for name, reply in replies.items()}
-        played.append(replace(_round(visible_replies, decision, rewards, ()), panel=new_votes, stated=stated))
+        played.append(_round(visible_replies, decision, rewards, panel=new_votes, stated=stated))
         if has_ended:
             return FinishedGame(played, decision, terminated=decision == Decision.NONE)
     return FinishedGame(played, Decision.NONE, terminated=True)
@@ -289,7 +289,15 @@ def argued_decisions(protocol: Protocol, ballot: Ballot, texts: Sequence[Mapping
     return {agent: FIRST_ANSWER + position for agent, position in positions.items() if position is not None}
 
 
-def _round(replies: Mapping[str, Reply], decision: int, rewards: Mapping[str, float], votes: tuple[int, ...]) -> Round:
+def _round(
+    replies: Mapping[str, Reply],
+    decision: int,
+    rewards: Mapping[str, float],
+    *,
+    votes: tuple[int, ...] = (),
+    panel: Mapping[str, PanelVote] | None = None,
+    stated: StatedParts | None = None,
+) -> Round:
     raw: dict[str, str] = {}
     messages: list[Message] = []
     retry_counts: dict[str, int] = {}
@@ -303,7 +311,10 @@ def _round(replies: Mapping[str, Reply], decision: int, rewards: Mapping[str, fl
             Message(channel, agent, text, reply.counts.get(channel)) for channel, text in (reply.messages or {}).items()
         ]
     selections = {agent: reply.selection for agent, reply in replies.items() if reply.selection is not None}
-    return Round(raw, messages, decision, rewards, retry_counts, token_limits, calls, cut, votes, selections=selections)
+    return Round(
+        raw, messages, decision, rewards, retry_counts, token_limits, calls, cut, votes,
+        panel=panel or {}, selections=selections, stated=stated,
+    )  # fmt: skip
 
 
 def episode_rewards(protocol: Protocol, rounds: Sequence[Round], *, is_labelled: bool = True) -> dict[str, float]:

@@ -45,7 +45,7 @@ from runner.rollouts.transcript import (
     votes_json,
 )
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
-from runner.runs.finished.rollout_details import RecordedAnswer, RolloutDetails
+from runner.runs.finished.rollout_details import RolloutDetails
 from runner.runs.finished.sent_prompts import Chats, sent_chats
 from runner.spec.datasets.loader import Dataset
 
@@ -293,20 +293,20 @@ class _Packer:
         ended, answers = set(), list[dict[str, Any]]()
         for call in self.game.details.turns.get((number, agent), ()):
             if call.is_answer and call.vote not in ended:
-                answer = self.game.details.answer(call)
-                answers.append(self._pack_answer(call, answer))
-                if answer.unusable_reason is None:
+                unusable_reason = self.game.details.unusable_reason(call)
+                answers.append(self._pack_answer(call, unusable_reason))
+                if unusable_reason is None:
                     ended.add(call.vote)
         return answers
 
-    def _pack_answer(self, call: Call, answer: RecordedAnswer) -> dict[str, Any]:
+    def _pack_answer(self, call: Call, unusable_reason: str | None) -> dict[str, Any]:
         fields = {
-            "attempt": answer.attempt,
+            "attempt": call.attempt,
             "vote": call.vote or None,
-            "text": None if answer.text is None else self._text(answer.text),
-            "reasoning": None if answer.reasoning is None else self._text(answer.reasoning),
-            "finish": answer.finish_reason,
-            "unusable": answer.unusable_reason,
+            "text": None if call.raw_message is None else self._text(call.raw_message),
+            "reasoning": None if call.reasoning is None else self._text(call.reasoning),
+            "finish": call.finish_reason,
+            "unusable": unusable_reason,
             "error": call.error,
             "tokens": [call.prompt_tokens, call.completion_tokens, call.cached_tokens],
             "latency_ms": call.latency_ms,

@@ -152,6 +152,8 @@ def is_trainable(agent: Agent, rollout: Rollout, round_: int) -> bool:
     played_round = rollout.rounds[round_]
     if played_round.token_limits.get(agent.agent_name):
         return False
+    if played_round.retry_counts.get(agent.agent_name) == 0:
+        return True  # the game parsed the answer
     try:
         agent.parse(played_round.raw[agent.agent_name], round_, rollout.job.datapoint.answer_count)
     except InvalidResponseError:

@@ -64,7 +64,7 @@ class AgentRuntime:
     complete: Complete | None = None
 
 
-@value_class(frozen=True)
+@value_class(frozen=True, slots=True)
 class Observation:
     """The state of a game when an agent speaks: the rounds so far, the datapoint's columns, and the rollout's seed."""
 

@@ -105,12 +105,16 @@ class RolloutDetails:
 
     def answer(self, call: Call) -> RecordedAnswer:
         """Return the recorded answer of a call."""
-        reason = None
-        if not self._is_known_usable(call):
-            choice = Choice(call.raw_message, call.finish_reason, call.error)
-            count = self.rollout.job.datapoint.answer_count
-            reason = self.agents[call.agent].unusable_reason(choice, call.round, count)
+        reason = self.unusable_reason(call)
         return RecordedAnswer(call.attempt, call.raw_message, call.finish_reason, call.reasoning, reason)
+
+    def unusable_reason(self, call: Call) -> str | None:
+        """Return why the answer of a call is unusable; None if it is usable."""
+        if self._is_known_usable(call):
+            return None
+        choice = Choice(call.raw_message, call.finish_reason, call.error)
+        count = self.rollout.job.datapoint.answer_count
+        return self.agents[call.agent].unusable_reason(choice, call.round, count)
 
     def _is_known_usable(self, call: Call) -> bool:
         """Return whether an answer is certainly usable: it is the only one of its turn, and the game used it."""
