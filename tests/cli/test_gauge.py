@@ -60,6 +60,28 @@ def test_a_gauge_finds_planted_noise_and_the_order_of_options_that_matters(playe
 
 
 @pytest.mark.gate
+def test_a_level_is_named_by_the_keys_of_its_facet_or_else_by_its_run(played: Played, tmp_path: Path) -> None:
+    _, _, result = played
+    labels = {facet["name"]: [level["label"] for level in facet["levels"]] for facet in result["facets"]}
+    assert labels == {
+        "prompts": ['prompts="plain"', 'prompts="reject_first"'],
+        "decision_format": [
+            'decision_format.accept="Decision: accept" decision_format.reject="Decision: reject"',
+            'decision_format.accept="Decision: yes" decision_format.reject="Decision: no"',
+        ],
+    }
+    with run_noisy_judge() as judge:
+        path = noisy_spec(tmp_path, judge.base_url, 4, 2)
+        changes = (f"prompts={tmp_path / 'reject_first'}", "models.judge.temperature=0.5")
+        for run_id, overrides in (("a", ()), ("b", changes)):
+            run_spec(path, tmp_path / "results", "sweep=null", *overrides, run_id=run_id)
+    facets = gauge_json(tmp_path, "a", "b")["facets"]
+    assert {facet["name"]: [level["label"] for level in facet["levels"]] for facet in facets} == {
+        "prompts": ["a", "b"], "models": ["models.judge.temperature=null", "models.judge.temperature=0.5"],
+    }  # fmt: skip
+
+
+@pytest.mark.gate
 def test_a_gauge_plays_nothing_twice_and_gives_the_same_result_again(played: Played) -> None:
     folder, judge, result = played
     requests = judge.requests.total()

@@ -22,6 +22,7 @@ from runner.results.gauge.readings import (
     GaugedRun,
     Reading,
 )
+from runner.results.sweep_points import format_point
 from runner.statistics.clustered_means import Codes, Floats, Quantity, Share, mean_share
 from runner.statistics.instrument.crossed_components import (
     INTERACTION,
@@ -60,6 +61,7 @@ class Level:
     """A level of a facet: what is set, and how much higher scores are than at the facet's first level."""
 
     label: str
+    """The spec keys that set the level, such as `decision_format.lenient=false`."""
     readings: int
     """The readings of units that have several levels with otherwise equal settings."""
     mean: float | None
@@ -327,8 +329,7 @@ class _Data:
             if len(levels) > 1:
                 rest = [tagged_hash("rest", {k: v for k, v in run.settings.items() if k != name}) for run in self.runs]
                 run_levels = np.array([levels.index(run.settings[name]) for run in self.runs])
-                first = [next(run for run in self.runs if run.settings[name] == level) for level in levels]
-                labels = [run.started_at if name == TIME else run.label for run in first]
+                labels = _level_labels(name, [[run for run in self.runs if run.settings[name] == x] for x in levels])
                 yield self._facet(name, labels, run_levels[self.variants], _number(rest)[1][self.variants])
         positions = np.array([-1 if r.position is None else r.position for r in self.readings])
         if (positions >= 0).all() and len(np.unique(positions)) > 1:
@@ -380,6 +381,19 @@ class _Data:
         owner[strata] = self.clusters[self.units]
         used = pairs > 0
         return mean_share(1 - equal[used] / pairs[used], owner[used], len(self.group_names))
+
+
+def _level_labels(name: str, runs_by_level: Sequence[Sequence[GaugedRun]]) -> list[str]:
+    """Return a label for each level of a facet: the facet's spec keys that differ between levels, or a run's id."""
+    if name == TIME:
+        return [runs[0].started_at for runs in runs_by_level]
+    examples = [next((run for run in runs if run.spec_values[name]), runs[0]) for runs in runs_by_level]
+    values = [run.spec_values[name] for run in examples]
+    differing = {key for level in values for key in level if any(other.get(key) != level[key] for other in values)}
+    return [
+        format_point({key: value for key, value in level.items() if key in differing}) or run.run_id
+        for level, run in zip(values, examples, strict=True)
+    ]
 
 
 def _by_level(scores: Floats, levels: Codes, strata: Codes, size: int, level: int) -> tuple[list[Floats], list[Floats]]:
