@@ -154,11 +154,9 @@ class Gauge:
             "icc": self.icc, "retest_icc": self.retest_icc, "identical": self.identical, "flips": self.flips,
             "noise_floor": self.noise_floor(datapoints),
         }  # fmt: skip
-        for facet in self.facets:
-            if facet.flips is not None and facet.p_holm is not None:
-                p = facet.p_holm
-                measures[f"{facet.name}.flips"] = facet.flips
-                measures[f"{facet.name}.p"] = Quantity(p, None, (p, p), facet.flips.n, facet.flips.clusters)
+        facets = {facet.name: facet for facet in self.facets}
+        for name in FACETS:
+            measures.update({f"{name}.{kind}": quantity for kind, quantity in _facet_measures(facets.get(name))})
         return measures
 
     def to_json(self, datapoints: int | None = None) -> dict[str, Any]:
@@ -186,6 +184,16 @@ class Gauge:
             "servers": [vars(server) for server in self.servers],
             "missing": self.missing,
         }  # fmt: skip
+
+
+def _facet_measures(facet: Facet | None) -> Iterator[tuple[str, Quantity]]:
+    """Yield the measures of a facet, which have no value but a reason if the facet was not tested."""
+    if facet is None or facet.p_holm is None or facet.flips is None:
+        reason = "the runs do not vary it" if facet is None else "it only changes together with other settings"
+        yield from dict.fromkeys(("flips", "p"), Quantity(None, None, None, 0, 0, reason)).items()
+        return
+    p, flips = facet.p_holm, facet.flips
+    yield from (("flips", flips), ("p", Quantity(p, None, (p, p), flips.n, flips.clusters)))
 
 
 def quantity_json(quantity: Quantity) -> dict[str, Any]:
