@@ -82,7 +82,7 @@ class ListedPrice:
         This is the higher cost of the standard and the requested tier, because a server may not grant a request. With
         `auto`, the server chooses the tier, so this is the cost of the most expensive one.
         """
-        tiers = self.tiers if self.requested_tier == AUTO_TIER else {self.requested_tier}
+        tiers: Iterable[str | None] = self.tiers if self.requested_tier == AUTO_TIER else {self.requested_tier}
         prices = [_price_at_length(self.bands_of(tier), prompt_tokens) for tier in (None, *tiers)]
         return max(price.max_cost(prompt_tokens, completion_tokens) for price in prices)
 

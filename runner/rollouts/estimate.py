@@ -108,9 +108,8 @@ def _rows(plan: Plan, low: Mapping[str, _Counts], high: Mapping[str, _Counts]) -
         settings = plan.spec.experiment.models[group]
         lower, upper = low.get(group, _Counts()), high.get(group, _Counts())
         price = budget_price(settings, unconfirmed=group in unconfirmed)
-        cost = (
-            None if price is None else tuple(_cost(price, counts, settings.requested_tier) for counts in (lower, upper))
-        )
+        tier = settings.requested_tier
+        cost = None if price is None else (_cost(price, lower, tier), _cost(price, upper, tier))
         calls, prompt_tokens = (lower.calls, upper.calls), (lower.prompt, upper.prompt)
         completion_tokens = lower.completion, upper.completion
         rows.append(CostEstimate(group, settings.name, calls, prompt_tokens, completion_tokens, cost))

@@ -158,9 +158,12 @@ def exact_p_values(scores: list[np.ndarray], size: int) -> tuple[float, float]:
         residuals = row - row.mean()
         first = np.array([residuals[list(chosen)].sum() for chosen in combinations(range(len(row)), size)])
         outcomes.append((first, first**2 / size + first**2 / (len(row) - size)))
-    shift = sum(np.meshgrid(*(first for first, _ in outcomes), indexing="ij")) ** 2
-    change = sum(np.meshgrid(*(value for _, value in outcomes), indexing="ij"))
-    return tuple(float(np.mean(values >= values.flat[0] * (1 - 1e-9) - 1e-12)) for values in (shift, change))
+    statistics = zip(*outcomes, strict=True)
+    shift, change = (sum(np.meshgrid(*values, indexing="ij")) for values in statistics)
+    p_shift, p_change = (
+        float(np.mean(values >= values.flat[0] * (1 - 1e-9) - 1e-12)) for values in (np.square(shift), change)
+    )
+    return p_shift, p_change
 
 
 @pytest.mark.parametrize("way", ["outcomes", "subsets", "single scores"])

@@ -55,19 +55,17 @@ class Design:
         step = max(1, _BLOCK_ELEMENTS // elements)
         for start in range(0, len(self.residuals), step):
             block = self.residuals[start : start + step]
-            drawn = (
-                self._choose_subsets(block, len(change), rng) if is_small else self._permute(block, len(change), rng)
-            )
-            for level, size, sums in zip(self.levels, self.sizes, drawn, strict=True):
+            draw = self._choose_subsets if is_small else self._permute
+            for level, size, sums in zip(self.levels, self.sizes, draw(block, len(change), rng), strict=True):
                 totals[:, level] += sums.sum(axis=1)
                 change += np.einsum("ps,ps->p", sums, sums) / size
 
-    def _permute(self, block: Floats, count: int, rng: np.random.Generator) -> Floats:
-        """Return the sums of each cell by permutation and stratum."""
+    def _permute(self, block: Floats, count: int, rng: np.random.Generator) -> Iterator[Floats]:
+        """Yield the sums of each cell by permutation and stratum."""
         rows = np.broadcast_to(block, (count, *block.shape)).reshape(-1, block.shape[1])
         starts = np.cumsum((0, *self.sizes[:-1]))
         sums = np.add.reduceat(rng.permuted(rows, axis=1), starts, axis=1)
-        return np.moveaxis(sums.reshape(count, len(block), -1), 2, 0)
+        yield from np.moveaxis(sums.reshape(count, len(block), -1), 2, 0)
 
     def _choose_subsets(self, block: Floats, count: int, rng: np.random.Generator) -> Iterator[Floats]:
         """Yield the sums of each cell by permutation and stratum."""
