@@ -397,7 +397,8 @@ def _level_labels(name: str, runs_by_level: Sequence[Sequence[GaugedRun]]) -> li
         return [runs[0].started_at for runs in runs_by_level]
     examples = [next((run for run in runs if run.spec_values[name]), runs[0]) for runs in runs_by_level]
     values = [run.spec_values[name] for run in examples]
-    differing = {key for level in values for key in level if any(other.get(key) != level[key] for other in values)}
+    keys = dict.fromkeys(key for level in values for key in level)
+    differing = {key for key in keys if any(level.get(key) != values[0].get(key) for level in values)}
     return [
         format_point({key: value for key, value in level.items() if key in differing}) or run.run_id
         for level, run in zip(values, examples, strict=True)

@@ -118,8 +118,8 @@ def _distribute(high_count: int, sizes: tuple[int, ...]) -> Iterator[tuple[tuple
         yield (high_count,), math.comb(sizes[0], high_count)
         return
     for first in range(max(0, high_count - sum(sizes[1:])), min(sizes[0], high_count) + 1):
-        for others, ways in _distribute(high_count - first, sizes[1:]):
-            yield (first, *others), ways * math.comb(sizes[0], first)
+        for later_numbers, ways in _distribute(high_count - first, sizes[1:]):
+            yield (first, *later_numbers), ways * math.comb(sizes[0], first)
 
 
 @cache
