@@ -128,7 +128,8 @@ def _subset_choices(sizes: tuple[int, ...]) -> list[tuple[Codes, Codes]]:
 
     Both are arrays by state and choice. A state is the set of readings that no earlier cell has.
     """
-    result, states = [], np.array([(1 << sum(sizes)) - 1])
+    result: list[tuple[Codes, Codes]] = []
+    states = np.array([(1 << sum(sizes)) - 1])
     for size in sizes[:-1]:
         subsets = np.array([
             [sum(bits) for bits in combinations([1 << i for i in range(sum(sizes)) if state >> i & 1], size)]
