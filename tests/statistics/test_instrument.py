@@ -195,6 +195,7 @@ def test_three_levels_with_missing_readings_have_the_same_p_value_in_each_way(mo
         monkeypatch.setattr(permuted_sums, "_MOST_READINGS", most_readings)
         result = permute_levels(scores[used], strata[used], levels[used])
         assert result is not None
+        assert result.p_change is not None
         results.append((result.p_shift, result.p_change))
     assert len(set(results)) == 3
     assert results[1] == pytest.approx(results[0], abs=0.04)
