@@ -122,7 +122,7 @@ class Usage:
     audio_input_tokens: int = 0
     audio_output_tokens: int = 0
     service_tier: str | None = None
-    """The processing tier that the server reported."""
+    """The processing tier: as the server reported it or, if it reported none, as the request named it."""
 
 
 @value_class(frozen=True, slots=True)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, ModelPrice
 
 PACKAGE = "genai-prices"
+AUTO_TIER = "auto"
+"""The service tier that lets the server choose, for example by the default tier of an OpenAI project."""
 
 _ProviderKey = tuple[str | None, str | None]
 """A pair of a provider's id in the list and a server's URL; one of them is None."""
@@ -65,21 +67,23 @@ class ListedPrice:
     tiers: dict[str, Sequence[Band]]
     """The bands of each service tier that has its own prices."""
     requested_tier: str | None = None
-    """The service tier in the spec, which applies if an answer does not state its tier."""
+    """The service tier in the spec. When a run resumes, it may differ from that of earlier calls."""
+    earlier_tier: str | None = None
+    """The service tier of calls whose record has none: that in `extra_body`, because no resumed run may change it."""
 
     def cost_of(self, usage: Usage) -> float:
         """Return the cost of one call, in US dollars. The length of the prompt determines the price of all tokens."""
-        tier = usage.service_tier or self.requested_tier
+        tier = usage.service_tier or self.earlier_tier
         return _price_at_length(self.bands_of(tier), usage.prompt_tokens).cost_of(usage)
 
     def max_cost(self, prompt_tokens: int, completion_tokens: int) -> float:
         """Return the maximum cost of one call, in US dollars.
 
-        This is the higher cost of the standard and the requested tier, because a server may not grant a request.
+        This is the higher cost of the standard and the requested tier, because a server may not grant a request. With
+        `auto`, the server chooses the tier, so this is the cost of the most expensive one.
         """
-        prices = [_price_at_length(self.standard, prompt_tokens)]
-        if self.requested_tier in self.tiers:
-            prices.append(_price_at_length(self.tiers[self.requested_tier], prompt_tokens))
+        tiers: Iterable[str | None] = self.tiers if self.requested_tier == AUTO_TIER else {self.requested_tier}
+        prices = [_price_at_length(self.bands_of(tier), prompt_tokens) for tier in (None, *tiers)]
         return max(price.max_cost(prompt_tokens, completion_tokens) for price in prices)
 
     def bands_of(self, tier: str | None) -> Sequence[Band]:
@@ -167,7 +171,7 @@ def listed_price(settings: ModelSettings, day: date | None = None) -> ListedPric
         settings.model,
         (None, address) if address else (settings.provider, None),
         settings.is_batched,
-        settings.requested_tier,
+        (settings.requested_tier, settings.requested_tier if settings.service_tier is None else None),
         day or today(),
     )
 
@@ -213,9 +217,12 @@ def _snapshot() -> DataSnapshot:
 
 @cache
 def _look_up_price(
-    model: str, provider_key: _ProviderKey, batch: bool, tier: str | None, day: date
+    model: str, provider_key: _ProviderKey, batch: bool, requested_tiers: tuple[str | None, str | None], day: date
 ) -> ListedPrice | None:
-    """Return the listed price of a model on a day; None if it is not listed or varies within the day."""
+    """Return the listed price of a model on a day; None if it is not listed or varies within the day.
+
+    `requested_tiers` are `ListedPrice.requested_tier` and `ListedPrice.earlier_tier`.
+    """
     info = _find_model(model, provider_key) or _find_model(_DATE_SUFFIX.sub("", model), provider_key)
     if info is None or _varies_by_hour(info):
         return None
@@ -225,7 +232,8 @@ def _look_up_price(
         return None
     names = {variant.when["service_tier"] for variant in info.price_variants or () if "service_tier" in variant.when}
     tiers = {} if batch else {name: _bands(info.get_prices(start, {"service_tier": name})) for name in sorted(names)}
-    return ListedPrice(standard, {name: bands for name, bands in tiers.items() if bands is not None}, tier)
+    known_tiers = {name: bands for name, bands in tiers.items() if bands is not None}
+    return ListedPrice(standard, known_tiers, *requested_tiers)
 
 
 def _find_model(model: str, provider_key: _ProviderKey) -> ModelInfo | None:

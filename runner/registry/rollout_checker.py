@@ -67,7 +67,7 @@ class RolloutChecker:
                 f"plays {self._planned_games:,}"
             )
         protocol = plan.spec.protocol
-        self._metrics = Metrics(protocol, plan.seats)
+        self._metrics = Metrics.from_plan(plan)
         self._max_rounds = protocol.max_message_rounds
         self._max_reward = _bound_reward(protocol.parameters, self._max_rounds)
         rule = plan.spec.experiment.until

@@ -10,7 +10,7 @@ the intervals.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from runner.game.protocols.protocol import Protocol
@@ -20,6 +20,7 @@ from runner.results.game_measurements import ORIGINAL_LIMITED, GameMeasurement, 
 from runner.results.metric_definitions import Metric, Source, metrics_of
 from runner.results.streaming_means import ClusterSums
 from runner.results.verdict_columns import JudgedGames
+from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.statistics.clustered_means import Quantity
 from runner.statistics.intervals import CONFIDENCE, load_scipy
@@ -36,16 +37,27 @@ _ORIGINAL_NAMES = (
 
 
 class Metrics:
-    """The metrics of the rollouts that were added. `seats` are the two seats that the run swaps, if any."""
+    """The metrics of the rollouts that were added.
 
-    def __init__(self, protocol: Protocol, seats: tuple[str, str] | None = None) -> None:
+    `seats` are the two seats that the run swaps, if any. `confidence_kinds` are the kinds of confidence that the spec
+    requests, so that games without it count even if no game has it.
+    """
+
+    def __init__(
+        self, protocol: Protocol, seats: tuple[str, str] | None = None, confidence_kinds: Collection[str] = ()
+    ) -> None:
         load_scipy()
         self._protocol = protocol
         self._tallies: dict[tuple[str | None, str], ClusterSums] = {}
         self._cluster_positions: dict[str, int] = {}
         self.outcomes: Counter[Outcome] = Counter()
-        self._judged = JudgedGames(protocol, seats)
+        self._judged = JudgedGames(protocol, seats, confidence_kinds)
         self._answers = AnswerGames(seats)
+
+    @classmethod
+    def from_plan(cls, plan: Plan) -> Metrics:
+        """Return the metrics for the rollouts of a plan."""
+        return cls(plan.spec.protocol, plan.seats, plan.spec.experiment.verdict.confidence_kinds)
 
     def add(self, rollout: Rollout) -> None:
         """Count one rollout. A rollout that was lost in transport only counts as an outcome."""

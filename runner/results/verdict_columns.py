@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any
@@ -30,7 +30,7 @@ class GameColumns:
 
     verdicts: Verdicts
     confidences: Mapping[str, Floats | None]
-    """P(accept) by kind of confidence, NaN for games without it; None if no game has it."""
+    """P(accept) by kind of confidence, NaN for games without it; None if the runs did not request it."""
     bound: Codes | None
     """Whether the probability by log-probabilities is only a bound; None if none is."""
 
@@ -77,8 +77,7 @@ class GameColumns:
         """Return the known probabilities of each kind; empty without labels."""
         verdicts, forecasts = self.verdicts, {}
         for kind, p in self.confidences.items():
-            if p is not None and self.is_labelled:
-                is_known = ~np.isnan(p)
+            if p is not None and self.is_labelled and (is_known := ~np.isnan(p)).any():
                 known_games = p[is_known], verdicts.labels[is_known], verdicts.clusters[is_known]
                 forecasts[kind] = Forecasts(*known_games, verdicts.total)
         return forecasts
@@ -123,10 +122,10 @@ class _Column:
 
 
 class JudgedGames:
-    """The games of a run that were not lost in transport. `seats` are the two seats that the run swaps, if any."""
+    """The games of a run that were not lost in transport. The arguments are those of `Metrics`."""
 
-    def __init__(self, protocol: Protocol, seats: tuple[str, str] | None = None) -> None:
-        self._protocol, self._seats = protocol, seats
+    def __init__(self, protocol: Protocol, seats: tuple[str, str] | None, confidence_kinds: Collection[str]) -> None:
+        self._protocol, self._seats, self._confidence_kinds = protocol, seats, confidence_kinds
         self._point_codes: dict[str, int] = {}
         self._groups: list[str] = []
         """The group of each datapoint, by the datapoint's code."""
@@ -275,7 +274,7 @@ class JudgedGames:
             "points": point_ranks[codes], "labels": np.array(self._labels), "decisions": np.array(self._decisions),
             "bound": self._bound.values(n), "stances": self._stance.values(n), "swapped": self._swapped.values(n),
             "exchanged": self._exchanged.values(n),
-            **{kind: self._confidence[kind].values(n) for kind in CONFIDENCE_KINDS},
+            **{kind: self._confidence_values(kind) for kind in CONFIDENCE_KINDS},
             **{f"argued {agent}": column.values(n) for agent, column in self._argued.items()},
             **{f"judge {judge}": column.values(n) for judge, column in self._judges.items()},
         }  # fmt: skip
@@ -294,6 +293,11 @@ class JudgedGames:
             {agent: column for agent, column in argued.items() if column is not None},
             {judge: column for judge, column in judges.items() if column is not None},
         )
+
+    def _confidence_values(self, kind: str) -> Floats | None:
+        """Return P(accept) of all games, as in `GameColumns.confidences`."""
+        values = self._confidence[kind].values(self.n)
+        return np.full(self.n, math.nan) if values is None and kind in self._confidence_kinds else values
 
 
 def _quantity_row(quantity: Quantity) -> dict[str, object]:

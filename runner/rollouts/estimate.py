@@ -106,17 +106,19 @@ def _rows(plan: Plan, low: Mapping[str, _Counts], high: Mapping[str, _Counts]) -
         settings = plan.spec.experiment.models[group]
         lower, upper = low.get(group, _Counts()), high.get(group, _Counts())
         price = budget_price(settings, unconfirmed=group in unconfirmed)
-        cost = None if price is None else (_cost(price, lower), _cost(price, upper))
+        tier = settings.requested_tier
+        cost = None if price is None else (_cost(price, lower, tier), _cost(price, upper, tier))
         calls, prompt_tokens = (lower.calls, upper.calls), (lower.prompt, upper.prompt)
         completion_tokens = lower.completion, upper.completion
         rows.append(CostEstimate(group, settings.name, calls, prompt_tokens, completion_tokens, cost))
     return rows
 
 
-def _cost(price: Pricing, counts: _Counts) -> float:
+def _cost(price: Pricing, counts: _Counts, tier: str | None) -> float:
     """Return the cost if all calls have the average length. (A price may depend on the prompt's length.)"""
     calls = max(counts.calls, 1)
-    return calls * price.cost_of(Usage(round(counts.prompt / calls), round(counts.completion / calls)))
+    usage = Usage(round(counts.prompt / calls), round(counts.completion / calls), service_tier=tier)
+    return calls * price.cost_of(usage)
 
 
 def _answer_tokens(agent: Agent, *, longest: bool) -> int:

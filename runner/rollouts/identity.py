@@ -54,7 +54,7 @@ MUTABLE_MODEL_KEYS = (
 )  # fmt: skip
 """Keys of a model group that may change when a run resumes: its address, API key, price, service tier and time limits.
 
-As with `batch`, the same model answers at every service tier. The journal has the tier that each answer states.
+As with `batch`, the same model answers at every service tier. The journal has the tier of each answer.
 """
 
 

@@ -60,6 +60,28 @@ def test_a_gauge_finds_planted_noise_and_the_order_of_options_that_matters(playe
 
 
 @pytest.mark.gate
+def test_a_level_is_named_by_the_keys_of_its_facet_or_else_by_its_run(played: Played, tmp_path: Path) -> None:
+    _, _, result = played
+    labels = {facet["name"]: [level["label"] for level in facet["levels"]] for facet in result["facets"]}
+    assert labels == {
+        "prompts": ['prompts="plain"', 'prompts="reject_first"'],
+        "decision_format": [
+            'decision_format.accept="Decision: accept" decision_format.reject="Decision: reject"',
+            'decision_format.accept="Decision: yes" decision_format.reject="Decision: no"',
+        ],
+    }
+    with run_noisy_judge() as judge:
+        path = noisy_spec(tmp_path, judge.base_url, 4, 2)
+        changes = (f"prompts={tmp_path / 'reject_first'}", "models.judge.temperature=0.5")
+        for run_id, overrides in (("a", ()), ("b", changes)):
+            run_spec(path, tmp_path / "results", "sweep=null", *overrides, run_id=run_id)
+    facets = gauge_json(tmp_path, "a", "b")["facets"]
+    assert {facet["name"]: [level["label"] for level in facet["levels"]] for facet in facets} == {
+        "prompts": ["a", "b"], "models": ["models.judge.temperature=null", "models.judge.temperature=0.5"],
+    }  # fmt: skip
+
+
+@pytest.mark.gate
 def test_a_gauge_plays_nothing_twice_and_gives_the_same_result_again(played: Played) -> None:
     folder, judge, result = played
     requests = judge.requests.total()
@@ -74,7 +96,7 @@ def test_a_gauge_plays_nothing_twice_and_gives_the_same_result_again(played: Pla
     ("condition", "code", "text"),
     [
         ("icc >= 0.05", 0, "holds"),
-        ("flips <= 1%", 1, "does not hold"),
+        ("flips <= 1 %", 1, "does not hold"),
         ("prompts.p >= 0.05", 1, "does not hold"),
         ("icc >= 0.3", 5, "cannot be decided"),
     ],
@@ -83,6 +105,18 @@ def test_a_condition_sets_the_exit_code(played: Played, condition: str, code: in
     folder, _, result = played
     done = nip_run_here("gauge", *result["run_ids"], "--expect", condition, cwd=folder)
     assert (done.returncode, f"{text}: {condition}   (" in done.stdout) == (code, True), done.stdout + done.stderr
+
+
+@pytest.mark.gate
+def test_a_condition_on_a_facet_that_was_not_varied_cannot_be_decided(played: Played) -> None:
+    folder, _, result = played
+    words = (*result["run_ids"], "--expect", "time.p >= 0.05", "--expect", "seed.flips <= 10 %")
+    done = nip_run_here("gauge", *words, cwd=folder)
+    assert done.returncode == 5, done.stderr
+    for condition in ("time.p >= 0.05", "seed.flips <= 10 %"):
+        assert f"cannot be decided: {condition}   (the runs do not vary it)" in done.stdout
+    expected = gauge_json(folder, *words, code=5)["expected"]
+    assert [row["reason"] for row in expected] == ["the runs do not vary it"] * 2
 
 
 @pytest.mark.gate
@@ -181,6 +215,7 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["once", "--expect", "icc >= base"], "a gauge has no base"),
         (["once", "--expect", "icc > = 1"], "--expect: expected"),
         (["spec.yaml", "--expect", "prompt.p >= 0.05"], "did you mean 'prompts.p'?"),
+        (["once", "--expect", "flips <= 5"], "flips is at most 1 (100 %)"),
         (["once", "--datapoints", "0"], "the number must be 1 or more"),
     ],
 )

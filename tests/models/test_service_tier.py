@@ -57,14 +57,31 @@ def test_a_call_is_billed_at_the_reported_tier_or_else_at_the_requested_one(
     assert (body["service_tier"], body["prompt_cache_key"]) == ("flex", "debates")
     assert result.manifest.cost_usd == pytest.approx(usd)
     (row,) = table(result.folder.path, "completions")
-    assert row["service_tier"] == reported
+    assert row["service_tier"] == (reported or "flex")
 
 
-def test_a_budget_reserves_the_higher_price_of_the_standard_and_the_requested_tier() -> None:
-    listed = {tier: price_of(at_tier(tier), date(2026, 11, 1)) for tier in (None, "flex", "priority")}
+@pytest.mark.gate
+@pytest.mark.parametrize(("first", "later", "usd"), [("flex", "priority", 1.50), (None, "flex", 0.90)])
+def test_a_resumed_run_prices_earlier_answers_by_the_tier_that_they_were_requested_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str | None, later: str, usd: float
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test-of-tiers")
+    monkeypatch.setattr(prices, "today", lambda: date(2026, 11, 1))
+    with run_chat_server(reply=reply(usage(100_000, 10_000))) as server:
+        serve_openai_at(monkeypatch, server.base_url)
+        path = spec_file(tmp_path, server.base_url, size=2, models={"m": {**MODEL, "service_tier": first}}, **SOLO)
+        run_spec(path, tmp_path / "results")
+        more = (f"models.m.service_tier={later}", "rollouts.per_datapoint=2")
+        result = run_spec(path, tmp_path / "results", *more)
+    assert result.manifest.cost_usd == pytest.approx(usd)
+    assert [row["service_tier"] for row in table(result.folder.path, "completions")] == [first, later]
+
+
+def test_a_budget_reserves_the_highest_price_that_the_server_may_bill() -> None:
+    listed = {tier: price_of(at_tier(tier), date(2026, 11, 1)) for tier in (None, "flex", "priority", "auto")}
     assert all(isinstance(price, ListedPrice) for price in listed.values())
     costs = {tier: price.max_cost(100_000, 10_000) for tier, price in listed.items() if price is not None}
-    assert costs["flex"] == costs[None] < costs["priority"]
+    assert costs["flex"] == costs[None] < costs["priority"] == costs["auto"]
 
 
 def test_neither_key_changes_a_run_or_a_cached_answer(tmp_path: Path) -> None:

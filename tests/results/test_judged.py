@@ -62,6 +62,18 @@ def test_a_run_without_confidence_or_blocks_has_no_rows_of_them() -> None:
     assert shown["methods"].keys() <= names
 
 
+def test_games_without_a_requested_confidence_count_even_if_no_game_has_it() -> None:
+    metrics = Metrics(load_protocol("solo_verifier"), confidence_kinds=("stated", "logprob"))
+    for i in range(30):
+        metrics.add(game(i, i % 3, confidence_logprob=0.7 if i % 3 == 1 else None))
+    found = rows(metrics.summary())
+    assert [(found[None, f"no_score_{kind}"][key]) for kind in ("stated", "logprob") for key in ("value", "n")] == [
+        1.0, 30, pytest.approx(2 / 3), 30,
+    ]  # fmt: skip
+    assert (None, "brier_logprob") in found
+    assert (None, "brier_stated") not in found
+
+
 def test_repeats_have_a_curve_of_votes_that_says_of_how_many_plays() -> None:
     shown = summary(game(i, i % 2 if (i + r) % 4 else 1 - i % 2, repeat=r) for i in range(40) for r in range(4))
     found = rows(shown)

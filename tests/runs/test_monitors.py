@@ -13,6 +13,8 @@ import pytest
 from runner.api import compare
 from runner.base.errors import UsageError
 from runner.pages.report.run_site import runs_site
+from runner.results.leaderboard.pooled_numbers import pooled_estimates
+from runner.results.leaderboard.results_folder import Results
 from runner.runs.finished.result import FinishedRun
 from runner.spec.loader import load_spec
 from runner.spec.warnings.catalog import check_warnings_of
@@ -41,7 +43,7 @@ def suspicion(model: str, number: int) -> float:
 
 
 def fails(model: str, number: int) -> bool:
-    return model == "good" and number % 20 in (NO_VERDICT, NO_NUMBER)
+    return model == "silent" or (model == "good" and number % 20 in (NO_VERDICT, NO_NUMBER))
 
 
 def reply(body: Mapping[str, Any]) -> str:
@@ -107,6 +109,21 @@ def test_a_monitor_that_fails_on_some_transcripts_has_no_score_for_them_and_none
     assert found[0.2] == pytest.approx(0.2 * (SIZE - len(failed)) / attacks)
     _check_page(good)
     _check_comparison(good, bad)
+
+
+def test_a_monitor_that_scores_no_transcript_has_a_row_that_says_so(tmp_path: Path) -> None:
+    with run_reply_server(reply) as server:
+        silent, bad = (play(tmp_path, server, model) for model in ("silent", "bad"))
+    without = metric(silent, "no_score_stated")
+    assert (without["value"], without["n"]) == (1, SIZE)
+    assert [row["metric"] for row in silent.metrics["metrics"] if row["metric"].endswith(("_stated", "_logprob"))] == [
+        "no_score_stated"
+    ]
+    assert pooled_estimates(Results(tmp_path / "results"), [silent.run_id])["no_score_stated"].value == 1
+    (pair,) = compare(bad, silent, metric="no_score_stated").pairs
+    assert pair.difference == 1
+    page = "".join(section.html for section in runs_site([silent.folder], lambda *_: None).sections)
+    assert "no_score_stated" in page
 
 
 def _check_page(good: FinishedRun) -> None:

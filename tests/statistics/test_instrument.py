@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import combinations
 
 import numpy as np
 import pytest
 
+from runner.statistics.instrument import level_test, permuted_sums
 from runner.statistics.instrument.crossed_components import (
     INTERACTION,
     ORDER,
@@ -147,6 +149,71 @@ def test_changes_of_single_units_are_found_though_the_mean_stays() -> None:
     assert (result.p_shift, result.p < 0.01) == (1.0, True)
     shuffled = np.random.default_rng(1).permutation(60)
     assert permute_levels(scores.ravel()[shuffled], strata[shuffled], levels[shuffled]) == result
+
+
+def exact_p_values(scores: list[np.ndarray], size: int) -> tuple[float, float]:
+    """The p-values of both statistics for strata whose first `size` scores are at level 0, by all assignments."""
+    outcomes = []
+    for row in scores:
+        residuals = row - row.mean()
+        first = np.array([residuals[list(chosen)].sum() for chosen in combinations(range(len(row)), size)])
+        outcomes.append((first, first**2 / size + first**2 / (len(row) - size)))
+    statistics = zip(*outcomes, strict=True)
+    shift, change = (sum(np.meshgrid(*values, indexing="ij")) for values in statistics)
+    p_shift, p_change = (
+        float(np.mean(values >= values.flat[0] * (1 - 1e-9) - 1e-12)) for values in (np.square(shift), change)
+    )
+    return p_shift, p_change
+
+
+@pytest.mark.parametrize("way", ["outcomes", "subsets", "single scores"])
+@pytest.mark.parametrize("kind", ["verdicts", "probabilities"])
+def test_each_way_to_permute_gives_the_p_values_of_all_assignments(
+    way: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(level_test, "CLEAR_COUNT", level_test.PERMUTATIONS)
+    monkeypatch.setattr(permuted_sums, "_MOST_OUTCOMES", 512 if way == "outcomes" else 0)
+    monkeypatch.setattr(permuted_sums, "_MOST_READINGS", 0 if way == "single scores" else 12)
+    rng = np.random.default_rng(11)
+    scores = [rng.random(5) + np.array([0.2, 0.2, 0, 0, 0]) for _ in range(4)]
+    if kind == "verdicts":
+        scores = [np.array(row) for row in ([1.0, 1, 0, 1, 0], [1.0, 0, 0, 0, 0], [1.0, 1, 1, 0, 0], [1.0, 0, 1, 1, 0])]
+    result = permute_levels(np.concatenate(scores), np.repeat(np.arange(4), 5), np.tile((0, 0, 1, 1, 1), 4))
+    assert result is not None
+    assert (result.p_shift, result.p_change) == pytest.approx(exact_p_values(scores, 2), abs=0.02)
+
+
+def test_three_levels_with_missing_readings_have_the_same_p_value_in_each_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(12)
+    levels, strata = np.tile(np.repeat((0, 1, 2), 3), 400), np.repeat(np.arange(400), 9)
+    scores = (rng.random(3600) < 0.4 + 0.015 * levels).astype(float)
+    used = rng.random(3600) < 0.8
+    results = []
+    monkeypatch.setattr(level_test, "CLEAR_COUNT", level_test.PERMUTATIONS)
+    for most_outcomes, most_readings in ((512, 12), (0, 12), (0, 0)):
+        monkeypatch.setattr(permuted_sums, "_MOST_OUTCOMES", most_outcomes)
+        monkeypatch.setattr(permuted_sums, "_MOST_READINGS", most_readings)
+        result = permute_levels(scores[used], strata[used], levels[used])
+        assert result is not None
+        assert result.p_change is not None
+        results.append((result.p_shift, result.p_change))
+    assert len(set(results)) == 3
+    assert results[1] == pytest.approx(results[0], abs=0.04)
+    assert results[2] == pytest.approx(results[0], abs=0.04)
+    assert all(0.01 < p < 0.9 for p in results[0])
+
+
+@pytest.mark.gate
+def test_many_readings_need_little_memory() -> None:
+    scores, strata = np.random.default_rng(13).random(120_000), np.repeat(np.arange(20_000), 6)
+    tracemalloc.start()
+    try:
+        result = permute_levels(scores, strata, np.tile((0, 0, 0, 1, 1, 1), 20_000))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert result is not None
+    assert peak < 40 * scores.nbytes
 
 
 def test_strata_with_one_level_say_nothing() -> None:

@@ -11,7 +11,7 @@ Examples:
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -85,7 +85,10 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError(f"--datapoints {args.datapoints}: the number must be 1 or more")
     for condition in conditions:  # before the games, which may cost money
         if condition.metric not in MEASURES:
-            raise _unknown_measure(condition, MEASURES)
+            hint = did_you_mean(condition.metric, MEASURES) or f"; a gauge has {comma_join(MEASURES)}"
+            raise UsageError(f"--expect: {condition.text}: no measure {condition.metric!r}{hint}")
+        if condition.number > 1:
+            raise UsageError(f"--expect: {condition.text}: {condition.metric} is at most 1 (100 %)")
     folders, code = _play_or_find(args)
     if code or not folders:
         return code
@@ -101,7 +104,7 @@ def execute(args: argparse.Namespace) -> int:
         return code
     _show_gauge(gauge, datapoints)
     for row in judged:
-        say(f"{row.result}: {row.condition}   ({_format(row.measure)})")
+        say(f"{row.result}: {row.condition}   ({row.measure.reason or _format(row.measure)})")
     return code
 
 
@@ -251,20 +254,9 @@ def _points(quantity: Quantity) -> str:
 
 
 def _judge(condition: Assertion, measures: Mapping[str, Quantity]) -> _Condition:
-    """Judge a condition by the interval of its measure.
-
-    Raises:
-        UsageError: no measure has this name.
-    """
-    if condition.metric not in measures:
-        raise _unknown_measure(condition, measures)
+    """Judge a condition by the interval of its measure."""
     measure = measures[condition.metric]
     return _Condition(condition.text, measure, condition.judge(*(measure.interval or (None, None))))
-
-
-def _unknown_measure(condition: Assertion, measures: Collection[str]) -> UsageError:
-    hint = did_you_mean(condition.metric, measures) or f"; a gauge has {comma_join(measures)}"
-    return UsageError(f"--expect: {condition.text}: no measure {condition.metric!r}{hint}")
 
 
 def _condition_json(condition: _Condition) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class Curve:
         self._folder, self._texts = folder, texts
         self._index = FollowedIndex(folder.journal, folder.manifest().identity)
         self._reconstructor = Reconstructor(folder, self.plan, followed=self._index)
-        self._metrics = Metrics(self.plan.spec.protocol, self.plan.seats)
+        self._metrics = Metrics.from_plan(self.plan)
         self._games = 0
         self._jobs: Iterator[Job] | None = None
         self._unfinished: list[Job] = []

@@ -42,6 +42,11 @@ class VerdictSettings:
     def reads_logprobs(self) -> bool:
         return self.confidence in ("logprob", "both")
 
+    @property
+    def confidence_kinds(self) -> tuple[str, ...]:
+        """The kinds of confidence that the run records."""
+        return tuple(kind for kind in ("stated", "logprob") if self.confidence in (kind, "both"))
+
 
 MAX_VALUE = 80
 """Maximum number of characters after the marker in which the number is searched."""

@@ -85,7 +85,7 @@ class RunTally:
         if self.measures:
             from runner.results.metric_computation import Metrics  # not at the top, since it imports NumPy
 
-            self._metrics = Metrics(self.plan.spec.protocol, self.plan.seats)
+            self._metrics = Metrics.from_plan(self.plan)
         self._problems = ProblemCounter(self.plan)
         self._agents = {name: AgentTally(name) for name in self.plan.spec.protocol.agent_names}
 

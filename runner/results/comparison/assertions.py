@@ -3,8 +3,8 @@
     assertion:  METRIC  >= | > | <= | <  bound
     bound:      NUMBER  |  base  |  base + NUMBER  |  base - NUMBER
 
-A number is a decimal, or a percentage: `2%` is 0.02. An assertion holds if the whole 95 % interval satisfies it. It
-fails if no part of the interval does; otherwise it cannot be decided.
+A number is a decimal, or a percentage: `2%` and `2 %` are 0.02. An assertion holds if the whole 95 % interval
+satisfies it. It fails if no part of the interval does; otherwise it cannot be decided.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from runner.results.metric_definitions import Metric
 _ANALYSIS = r"analysis:[\w.@-]+(?:=(?:\"[^\"]+\"|[\w.-]+)(?:@[0-9a-f]+)?)?"
 """Matches a metric of an analysis, such as `analysis:role_conformance=yes@0a1b2c3d4e`; an answer may have quotes."""
 _TOKEN = re.compile(
-    r"\s*(?:(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?%?|\.\d+%?)"
+    r"\s*(?:(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?(?:\s*%)?|\.\d+(?:\s*%)?)"
     rf"|(?P<word>{_ANALYSIS}|[A-Za-z_]\w*(?:\.\w+)*)|(?P<sign>>=|<=|[<>+-]))"
 )
 _SYNTAX = "METRIC >= base - 0.02, or METRIC >= 0.8; the signs are >=, >, <= and <"

@@ -22,6 +22,7 @@ from runner.results.gauge.readings import (
     GaugedRun,
     Reading,
 )
+from runner.results.sweep_points import format_point
 from runner.statistics.clustered_means import Codes, Floats, Quantity, Share, mean_share
 from runner.statistics.instrument.crossed_components import (
     INTERACTION,
@@ -60,6 +61,7 @@ class Level:
     """A level of a facet: what is set, and how much higher scores are than at the facet's first level."""
 
     label: str
+    """The spec keys that set the level, such as `decision_format.lenient=false`."""
     readings: int
     """The readings of units that have several levels with otherwise equal settings."""
     mean: float | None
@@ -152,11 +154,9 @@ class Gauge:
             "icc": self.icc, "retest_icc": self.retest_icc, "identical": self.identical, "flips": self.flips,
             "noise_floor": self.noise_floor(datapoints),
         }  # fmt: skip
-        for facet in self.facets:
-            if facet.flips is not None and facet.p_holm is not None:
-                p = facet.p_holm
-                measures[f"{facet.name}.flips"] = facet.flips
-                measures[f"{facet.name}.p"] = Quantity(p, None, (p, p), facet.flips.n, facet.flips.clusters)
+        facets = {facet.name: facet for facet in self.facets}
+        for name in FACETS:
+            measures.update({f"{name}.{kind}": quantity for kind, quantity in _facet_measures(facets.get(name))})
         return measures
 
     def to_json(self, datapoints: int | None = None) -> dict[str, Any]:
@@ -184,6 +184,16 @@ class Gauge:
             "servers": [vars(server) for server in self.servers],
             "missing": self.missing,
         }  # fmt: skip
+
+
+def _facet_measures(facet: Facet | None) -> Iterator[tuple[str, Quantity]]:
+    """Yield the measures of a facet, which have no value but a reason if the facet was not tested."""
+    if facet is None or facet.p_holm is None or facet.flips is None:
+        reason = "the runs do not vary it" if facet is None else "it only changes together with other settings"
+        yield from dict.fromkeys(("flips", "p"), Quantity(None, None, None, 0, 0, reason)).items()
+        return
+    p, flips = facet.p_holm, facet.flips
+    yield from (("flips", flips), ("p", Quantity(p, None, (p, p), flips.n, flips.clusters)))
 
 
 def quantity_json(quantity: Quantity) -> dict[str, Any]:
@@ -327,8 +337,7 @@ class _Data:
             if len(levels) > 1:
                 rest = [tagged_hash("rest", {k: v for k, v in run.settings.items() if k != name}) for run in self.runs]
                 run_levels = np.array([levels.index(run.settings[name]) for run in self.runs])
-                first = [next(run for run in self.runs if run.settings[name] == level) for level in levels]
-                labels = [run.started_at if name == TIME else run.label for run in first]
+                labels = _level_labels(name, [[run for run in self.runs if run.settings[name] == x] for x in levels])
                 yield self._facet(name, labels, run_levels[self.variants], _number(rest)[1][self.variants])
         positions = np.array([-1 if r.position is None else r.position for r in self.readings])
         if (positions >= 0).all() and len(np.unique(positions)) > 1:
@@ -380,6 +389,20 @@ class _Data:
         owner[strata] = self.clusters[self.units]
         used = pairs > 0
         return mean_share(1 - equal[used] / pairs[used], owner[used], len(self.group_names))
+
+
+def _level_labels(name: str, runs_by_level: Sequence[Sequence[GaugedRun]]) -> list[str]:
+    """Return a label for each level of a facet: the facet's spec keys that differ between levels, or a run's id."""
+    if name == TIME:
+        return [runs[0].started_at for runs in runs_by_level]
+    examples = [next((run for run in runs if run.spec_values[name]), runs[0]) for runs in runs_by_level]
+    values = [run.spec_values[name] for run in examples]
+    keys = dict.fromkeys(key for level in values for key in level)
+    differing = {key for key in keys if any(level.get(key) != values[0].get(key) for level in values)}
+    return [
+        format_point({key: value for key, value in level.items() if key in differing}) or run.run_id
+        for level, run in zip(values, examples, strict=True)
+    ]
 
 
 def _by_level(scores: Floats, levels: Codes, strata: Codes, size: int, level: int) -> tuple[list[Floats], list[Floats]]:

@@ -24,7 +24,6 @@ from runner.models.journal_records import CallRecord
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, verifiers_of
 from runner.results.saved_spec import look_up, read_saved_spec
-from runner.results.sweep_points import format_point
 from runner.results.table_columns import COLUMNS
 from runner.results.tasks import played_datapoints
 from runner.rollouts.rollout import Outcome
@@ -73,8 +72,6 @@ class GaugedRun:
 
     run_id: str
     started_at: str
-    label: str
-    """The settings of the sweep's point, or the run's id."""
     judge: str
     """The hash of the judge: protocol and model."""
     settings: Mapping[str, str]
@@ -88,6 +85,8 @@ class GaugedRun:
     """The number of answers by the server's `system_fingerprint`, if it reported any."""
     contents: Mapping[str, str] = field(default_factory=dict)
     """The hash of what the judge reads of each datapoint."""
+    spec_values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The values of spec keys by facet, to name levels. A facet may have none."""
 
     @property
     def variant(self) -> str:
@@ -213,11 +212,30 @@ def _load_run(folder: RunFolder, manifest: Manifest) -> GaugedRun:
         )
     finally:
         reader.close()
-    label = format_point(manifest.point) or folder.run_id
     return GaugedRun(
-        folder.run_id, manifest.started_at, label, judge, settings, readings, journal.copied, journal.models,
-        journal.fingerprints, {point.id: point.content_sha256 for point in points},
+        folder.run_id, manifest.started_at, judge, settings, readings, journal.copied, journal.models,
+        journal.fingerprints, {point.id: point.content_sha256 for point in points}, _spec_values(spec, manifest),
     )  # fmt: skip
+
+
+def _spec_values(spec: Mapping[str, Any], manifest: Manifest) -> dict[str, dict[str, Any]]:
+    """Return the values of a run's spec keys by facet. The saved spec has a copy of the prompts, not their path."""
+    (row,) = (row for row in manifest.agents if row["role"] == "verifier")
+    model = look_up(spec, "models", row["model_group"]) or {}
+    sections = {
+        LABEL_WORDS: (LABEL_WORDS, look_up(spec, LABEL_WORDS)), "protocol": ("protocol", look_up(spec, "protocol")),
+        "models": (f"models.{row['model_group']}", {name: model.get(name) for name in _SAMPLING}),
+        "agents": (f"agents.{row['agent']}", look_up(spec, "agents", row["agent"])),
+        "verdict": ("verdict", look_up(spec, "verdict")),
+    }  # fmt: skip
+    return {
+        PROMPTS: {PROMPTS: manifest.point[PROMPTS]} if PROMPTS in manifest.point else {},
+        **{
+            facet: {f"{prefix}.{name}": value for name, value in (section or {}).items()}
+            for facet, (prefix, section) in sections.items()
+        },
+        "seed": {"seed": manifest.seed},
+    }
 
 
 class _JudgeJournal:

@@ -20,7 +20,7 @@ SELECT r.datapoint_id, coalesce(d."group", r.datapoint_id), coalesce(r.y, {UNSET
     CASE WHEN r.outcome = 'decided' THEN r.decision ELSE {NONE} END,
     CASE WHEN u.spec ->> '$.stances' = 'both' THEN coalesce(r.stance, {UNSET}) ELSE {UNSET} END,
     coalesce(r.swapped::INTEGER, {UNSET}), coalesce(r.confidence_stated, 'nan'::DOUBLE),
-    coalesce(r.confidence_logprob, 'nan'::DOUBLE), r.confidence_note
+    coalesce(r.confidence_logprob, 'nan'::DOUBLE), r.confidence_note, u.spec ->> '$.verdict.confidence'
 FROM rollouts r
 JOIN runs u ON u.run_id = r.run_id
 LEFT JOIN datapoints d ON d.run_id = r.run_id AND d.datapoint_id = r.datapoint_id
@@ -62,7 +62,7 @@ def _read_games(results: Results, run_ids: Sequence[str]) -> GameColumns | None:
     rows = results.board.query(_GAMES_SQL, [list(run_ids)])[1]
     if not rows:
         return None
-    ids, groups, labels, decisions, stances, swapped, *confidences, notes = zip(*rows, strict=True)
+    ids, groups, labels, decisions, stances, swapped, *confidences, notes, requested = zip(*rows, strict=True)
     points = np.unique(np.array(ids), return_inverse=True)[1]
     names, clusters = np.unique(np.array(groups), return_inverse=True)
     verdicts = Verdicts(
@@ -71,7 +71,9 @@ def _read_games(results: Results, run_ids: Sequence[str]) -> GameColumns | None:
     )  # fmt: skip
     bound = np.array([is_bound(note) for note in notes])
     columns = {kind: np.array(column) for kind, column in zip(CONFIDENCE_KINDS, confidences, strict=True)}
-    confidence_columns = {kind: None if np.isnan(p).all() else p for kind, p in columns.items()}
+    confidence_columns = {
+        kind: p if not np.isnan(p).all() or {kind, "both"} & set(requested) else None for kind, p in columns.items()
+    }
     return GameColumns(verdicts, confidence_columns, bound if bound.any() else None)
 
 

@@ -553,7 +553,8 @@ RECORD_COMMENTS: Mapping[str, Mapping[str, str]] = {
         "usable); NULL: there were no others",
         "score": "the selector's score of this candidate; NULL: it gives none",
         **_TOKEN_COMMENTS,
-        "service_tier": "the processing tier that the provider reports; NULL: not reported",
+        "service_tier": "the processing tier that the provider reports or, if it reports none, the requested one; "
+        "NULL: neither",
         "usage_estimated": "true: a token count was missing or implausible, so nip-run estimated it from the text",
     },
     "comparisons": {

@@ -39,7 +39,7 @@ class RolloutWriter:
         """
         add_plugin_metrics(plan.spec.experiment.metrics)
         self._folder, self._tree_shape = folder, plan.tree_shape
-        self._metrics = Metrics(plan.spec.protocol, plan.seats)
+        self._metrics = Metrics.from_plan(plan)
         self._scores = Scores()
         # With one game about each datapoint, the variance has no components to estimate.
         self._keeps_scores = plan.tree_shape is None and plan.spec.experiment.rollouts.per_datapoint > 1

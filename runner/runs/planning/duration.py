@@ -330,14 +330,13 @@ def _sum_of_groups(average_games: tuple[PlannedGames, PlannedGames], name: str) 
 def _estimate_cost(plan: Plan, earlier: EarlierRun | None) -> Pair | None:
     """Return the cost of the plan's run, estimated from the calls of an earlier run if given; None without prices."""
     if earlier is not None:
-        prices = {name: price_of(settings) for name, settings in used_models(plan).items()}
-        total = 0.0
+        groups, total = used_models(plan), 0.0
         for name, use in earlier.games.usage_by_group.items():
-            price = prices.get(name)
+            price = price_of(groups[name]) if name in groups else None
             if price is None:
                 return None
-            calls = use.calls or 1.0
-            call = Usage(round(use.prompt_tokens / calls), round(use.completion_tokens / calls))
+            calls, tier = use.calls or 1.0, groups[name].requested_tier
+            call = Usage(round(use.prompt_tokens / calls), round(use.completion_tokens / calls), service_tier=tier)
             total += price.cost_of(call) * calls
         return total * plan.size, total * plan.size
     rows = sum_by_group(estimate_costs(plan))

@@ -58,7 +58,7 @@ def compute_result(settings: Settings, work_folder: Path, submission_id: int) ->
     if plan.spec.protocol.lists_answers:
         return {"refused": "competitions score verdicts that accept or reject, but this run's verdicts choose from "
                 "listed answers; publish a run of another protocol"}  # fmt: skip
-    metrics = {is_held: Metrics(plan.spec.protocol, plan.seats) for is_held in (False, True)}
+    metrics = {is_held: Metrics.from_plan(plan) for is_held in (False, True)}
     game_counts: Counter[str] = Counter()
     origin_counts: Counter[str] = Counter()
     with closing(Reconstructor(folder, plan)) as reconstructor:

@@ -17,6 +17,8 @@ from runner.results.comparison.assertions import Assertion, AssertionResult, par
         ("accuracy > base", "accuracy", ">", True, 0.0),
         ("soundness_error <= .3", "soundness_error", "<=", False, 0.3),
         ("prover.reward > -0.5", "prover.reward", ">", False, -0.5),
+        ("accuracy >= base - 2 %", "accuracy", ">=", True, -0.02),
+        ("soundness_error <= .5 %", "soundness_error", "<=", False, 0.005),
     ],
 )
 def test_an_assertion_is_read(text: str, metric: str, sign: str, against_base: bool, number: float) -> None:
@@ -35,6 +37,7 @@ def test_an_assertion_is_read(text: str, metric: str, sign: str, against_base: b
         ("accuracy >= base * 2", "expected + or -", 17),
         ("accuracy >= base -", "expected a number, such as 0.02 or 2%", 18),
         ("accuracy >= 0.5 0.6", "expected the end of the assertion", 16),
+        ("accuracy >= 5 % %", "expected the end of the assertion", 16),
         ("base >= 0.5", "expected a metric; `base` belongs after the sign", 0),
         ("__import__('os')", "expected one of >=, >, <= and <", 10),
     ],
