@@ -107,6 +107,7 @@ HOMES = {
         "runner.statistics.instrument.crossed_components",
         "runner.statistics.instrument.level_test",
         "runner.statistics.instrument.noise_floor",
+        "runner.statistics.instrument.permuted_sums",
         "runner.results.gauge.gauge",
         "runner.runs.tournaments.games",
         "runner.rollouts.agents.arrays",
