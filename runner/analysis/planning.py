@@ -259,7 +259,7 @@ class _SpecWriter:
         answers = list(self._analyzer.file.answers)
         return {"id": unit_id, "label": "", "answers": answers, "group": group, "instructions": instructions}
 
-    def _write_and_load(self, target: Path, rows: Sequence[Mapping[str, Any]]) -> Spec:
+    def _write_and_load(self, target: Path, rows: Sequence[Mapping[str, object]]) -> Spec:
         RunFolder(target).make("prompts")
         atomic_write(target / UNITS, (json.dumps(row).encode() + b"\n" for row in rows))
         atomic_write(target / "protocol.yaml", dump(_PROTOCOL))

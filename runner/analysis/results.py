@@ -127,7 +127,7 @@ def write_analysis(folder: RunFolder, table: AnalysisTable) -> Path:
     return target
 
 
-def _line(shared: Mapping[str, Any], result: UnitResult) -> bytes:
+def _line(shared: Mapping[str, object], result: UnitResult) -> bytes:
     row = {**shared, **{field.name: getattr(result, field.name) for field in fields(UnitResult)}}
     row["spans"] = [
         {name: value for name, value in asdict(span).items() if value is not None} for span in result.spans

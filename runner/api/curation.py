@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import threading
 from collections.abc import Mapping
-from typing import Any
 
 from runner.curation.benchmark_formats import APPS_IMPORTS, ProgramFormat, parse_tests
 from runner.curation.program_tester import ProgramTester, ProgramTestSettings
@@ -17,7 +16,9 @@ _testers: dict[float, ProgramTester] = {}
 _lock = threading.Lock()
 
 
-def passes_tests(program: str, columns: Mapping[str, Any], format_: ProgramFormat, *, cpu_seconds: float = 5.0) -> bool:
+def passes_tests(
+    program: str, columns: Mapping[str, object], format_: ProgramFormat, *, cpu_seconds: float = 5.0
+) -> bool:
     """Return whether a Python program passes all tests of a problem, in the sandbox of this machine.
 
     `columns` has the columns of the problem. `format_` says which of them have the tests: `apps`: `input_output`;

@@ -121,7 +121,7 @@ class Plot:
             axes.legend()
         return figure
 
-    def _draw_series(self, axes: Any, rows: Sequence[dict[str, Any]], style: Mapping[str, Any]) -> None:
+    def _draw_series(self, axes: Any, rows: Sequence[dict[str, Any]], style: Mapping[str, object]) -> None:
         """Draw the marks of one series, with its intervals if it has any, on axes of Matplotlib."""
         encoding = self._figure.encoding
         x, y = [row[encoding.x] for row in rows], [row[encoding.y] for row in rows]

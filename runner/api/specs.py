@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.api.arguments import ensure_loaded, open_results
 from runner.base.errors import SpecError, UsageError
@@ -226,7 +226,7 @@ def duration(
     return duration_of(plan, open_results(results), options)
 
 
-def load_protocol(name: str, parameters: Mapping[str, Any] | None = None, *, folder: str | Path = ".") -> Protocol:
+def load_protocol(name: str, parameters: Mapping[str, object] | None = None, *, folder: str | Path = ".") -> Protocol:
     """Load a protocol with parameters. `name` is the name of a built-in protocol, or a path relative to `folder`.
 
         >>> from runner import load_protocol

@@ -103,7 +103,7 @@ def _describe_rows(columns: Mapping[str, str], file_id: str) -> dict[str, Any]:
     }
 
 
-def find_column_kinds(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+def find_column_kinds(rows: Iterable[Mapping[str, object]]) -> dict[str, str]:
     """Return the kind of each column, in order of appearance.
 
     Nulls do not affect the kind. A column with integers and floats is `number`, one with other mixtures is `json`, and

@@ -159,7 +159,7 @@ def _reference(cls: type, definitions: dict[str, Any]) -> dict[str, Any]:
     return {"$ref": f"#/$defs/{cls.__name__}"}
 
 
-def from_plain(cls: type[T], data: Mapping[str, Any]) -> T:
+def from_plain(cls: type[T], data: Mapping[str, object]) -> T:
     """Return a `cls` built from data that its schema has accepted."""
     hints = _types(cast("type", cls))
     names = {key_of(field): field.name for field in dataclasses.fields(cast("type", cls))}

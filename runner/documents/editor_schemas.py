@@ -46,7 +46,7 @@ def _optional_object(node: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _value_or_reset(node: Mapping[str, Any]) -> dict[str, Any]:
+def _value_or_reset(node: Mapping[str, object]) -> dict[str, Any]:
     """Return the schema of a key's value, with null allowed if that resets an inherited value to the default."""
     value = _value_or_reference(node)
     if node.get("default") is None or "$ref" in node:

@@ -45,7 +45,7 @@ def load_layers(
     removable: frozenset[KeyPath] = frozenset(),
     resettable: frozenset[KeyPath] = frozenset(),
     tree: ProjectTree | None = None,
-    written: Mapping[str, Any] | None = None,
+    written: Mapping[str, object] | None = None,
 ) -> LayeredData:
     """Return a file merged with all files that it extends and with overrides, and with its interpolations resolved.
 

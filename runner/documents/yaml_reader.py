@@ -138,7 +138,7 @@ def parse_yaml(text: str, document: Document) -> Document:
     return _read_mapping(node, text, document)
 
 
-def from_mapping(data: Mapping[str, Any], document: Document) -> Document:
+def from_mapping(data: Mapping[str, object], document: Document) -> Document:
     """Read a mapping into `document` with the same checks as for YAML text; its places have no line numbers."""
     refused: list[tuple[KeyPath, str]] = []
     parse_yaml(dump_inline(to_plain_values(data, refused)), document)

@@ -68,14 +68,14 @@ def is_deep(content: bytes, data: Any) -> bool:
     return False
 
 
-def choices_of(data: Mapping[str, Any]) -> tuple[Choice, ...]:
+def choices_of(data: Mapping[str, object]) -> tuple[Choice, ...]:
     """Return the choices of a server's answer."""
     if is_messages_answer(data):
         return (_messages_answer_choice(data),)
     return tuple(_choice(item) for item in message_choices(data))
 
 
-def is_messages_answer(data: Mapping[str, Any]) -> bool:
+def is_messages_answer(data: Mapping[str, object]) -> bool:
     """Return whether an answer comes from Anthropic's Messages API. All other answers are chat completions."""
     return data.get("type") == "message" and isinstance(data.get("content"), list) and CHOICES not in data
 
@@ -99,7 +99,7 @@ def _joined_text(blocks: list[dict[str, Any]], kind: str) -> str | None:
     return "".join(texts) if texts else None
 
 
-def message_choices(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+def message_choices(data: Mapping[str, object]) -> list[dict[str, Any]]:
     """Return the choices of a chat completion that contain a message, unchanged."""
     raw = data.get(CHOICES)
     items = [item for item in raw if isinstance(item, dict)] if isinstance(raw, list) else []
@@ -125,7 +125,7 @@ def answer_text(text: object, finish_reason: object) -> str | None:
     return text
 
 
-def refusal_in(message: Mapping[str, Any]) -> str | None:
+def refusal_in(message: Mapping[str, object]) -> str | None:
     """Return the refusal in a message, if any. Some proxies put it into `provider_specific_fields`."""
     proxy_fields = message.get("provider_specific_fields")
     for refusal in (message.get("refusal"), proxy_fields.get("refusal") if isinstance(proxy_fields, dict) else None):
@@ -142,13 +142,13 @@ def as_text(value: object) -> str:
         return f"a {type(value).__name__} that cannot be shown"
 
 
-def model_of(data: Mapping[str, Any]) -> str | None:
+def model_of(data: Mapping[str, object]) -> str | None:
     """Return the name of the model in the answer; None if there is none."""
     model = data.get("model")
     return model if isinstance(model, str) and model else None
 
 
-def usage_of(data: Mapping[str, Any]) -> Usage | None:
+def usage_of(data: Mapping[str, object]) -> Usage | None:
     """Return the usage in a stored answer; None if the answer has no count of prompt tokens.
 
     This function must not change, because the costs of finished runs depend on it. For new answers, use
@@ -170,7 +170,7 @@ def usage_of(data: Mapping[str, Any]) -> Usage | None:
     )  # fmt: skip
 
 
-def _messages_answer_usage(raw: Mapping[str, Any]) -> Usage | None:
+def _messages_answer_usage(raw: Mapping[str, object]) -> Usage | None:
     """Return the usage of an answer of the Messages API; None if it has no count of input tokens.
 
     The count of input tokens does not include the tokens that the server read from or wrote to its cache.
@@ -204,7 +204,7 @@ OpenAI, Anthropic, DeepSeek and proxies use different names, in the usage or in 
 """
 
 
-def reported_usage(data: Mapping[str, Any], stored: Usage | None = None) -> Usage | None:
+def reported_usage(data: Mapping[str, object], stored: Usage | None = None) -> Usage | None:
     """Return the usage in a new answer of any server; None if it has no count of prompt tokens.
 
     Some servers do not include cached tokens in the prompt tokens, or reasoning tokens in the answer tokens. If
@@ -233,7 +233,7 @@ def usage_as_sent(completion: Completion) -> Usage | None:
     return completion.usage if body is None or body.is_deep else reported_usage(orjson.loads(body.json))
 
 
-def _count_in(counts: Mapping[str, Any], name: str) -> int:
+def _count_in(counts: Mapping[str, object], name: str) -> int:
     """Return the count of this name; 0 if it is missing or invalid."""
     return (_count(counts[name]) if name in counts else None) or 0
 
@@ -319,7 +319,7 @@ def extract_json(content: bytes, *names: str) -> bytes:
     return text[start:end].encode()
 
 
-def with_values(content: bytes, replacements: Mapping[str, Any]) -> bytes:
+def with_values(content: bytes, replacements: Mapping[str, object]) -> bytes:
     """Replace values in an object of valid JSON; everything else stays, byte for byte.
 
     Raises:

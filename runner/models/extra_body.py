@@ -76,7 +76,7 @@ _PRICE_CHANGING_KEYS = frozenset(map(_normalize_key, _PRICE_CHANGING.split()))
 
 
 def extra_body_problems(
-    body: Mapping[str, Any], group: str, *, priced: bool, tiers: Collection[str] = (), keys: Collection[str] = ()
+    body: Mapping[str, object], group: str, *, priced: bool, tiers: Collection[str] = (), keys: Collection[str] = ()
 ) -> Iterator[tuple[str, str]]:
     """Yield each key that a group's `extra_body` must not contain, with the reason.
 

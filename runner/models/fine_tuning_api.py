@@ -6,7 +6,7 @@ The trainer `openai` and the client of the API share them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from runner.base.errors import NipRunError
 
@@ -18,7 +18,7 @@ class ApiCallError(Exception):
     """A call to the fine-tuning API failed. Its cause is the client's error, unless that contains a secret."""
 
     def __init__(
-        self, error: NipRunError, *, status: int | None, detail: Mapping[str, Any], may_have_worked: bool
+        self, error: NipRunError, *, status: int | None, detail: Mapping[str, object], may_have_worked: bool
     ) -> None:
         super().__init__(str(error))
         self.error = error

@@ -55,7 +55,7 @@ def log_header(run: str, run_id: str, shard: Sequence[int] | None = None, journa
     return {"kind": "begun", KEY: LOG_FORMAT, RUN: run, RUN_ID: run_id, **shard_field, "journal": number}
 
 
-def messages_hash(messages: Sequence[ChatMessage], schema: Mapping[str, Any] | None = None) -> str:
+def messages_hash(messages: Sequence[ChatMessage], schema: Mapping[str, object] | None = None) -> str:
     """Return the hash that identifies a chat and the JSON schema of its answer, if any."""
     schema_part = b"" if schema is None else b"\0schema\0" + canonical(schema)
     return hashlib.sha256(b"messages\0" + canonical(list(messages)) + schema_part).hexdigest()[:32]

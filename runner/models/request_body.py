@@ -21,7 +21,7 @@ BODIES = ExtensibleTable[Callable[[ModelSettings, Sequence[ChatMessage], Mapping
 
 
 def request_body(
-    settings: ModelSettings, messages: Sequence[ChatMessage], schema: Mapping[str, Any] | None = None
+    settings: ModelSettings, messages: Sequence[ChatMessage], schema: Mapping[str, object] | None = None
 ) -> bytes:
     """Return the exact bytes that a model group sends, or would send, for these messages.
 
@@ -36,6 +36,6 @@ SCHEMA_PARAMETERS = ExtensibleTable[Callable[[Mapping[str, Any]], dict[str, Any]
 """The function that returns, for each provider, the parameters that force an answer into a JSON schema."""
 
 
-def schema_parameters(settings: ModelSettings, schema: Mapping[str, Any]) -> dict[str, Any]:
+def schema_parameters(settings: ModelSettings, schema: Mapping[str, object]) -> dict[str, Any]:
     """Return the parameters that make a model group's server answer in JSON that follows a schema."""
     return SCHEMA_PARAMETERS[settings.provider](schema)

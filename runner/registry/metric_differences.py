@@ -56,7 +56,7 @@ def describe_versions(manifest: Manifest) -> str:
     return f"recomputed with {__version__}, {recorded if is_from_0_1(manifest) else f'played with {manifest.version}'}"
 
 
-def compare_counts(manifest: Manifest, recomputed: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+def compare_counts(manifest: Manifest, recomputed: Mapping[str, object]) -> Iterator[tuple[str, Any, Any]]:
     """Yield the name, recorded value and recomputed value of each count that differs.
 
     Counts that 0.1.0 did not record are skipped.
@@ -107,7 +107,7 @@ class _Difference:
 
 
 def compare_metrics(
-    recorded: Mapping[str, Any], recomputed: Mapping[str, Any], manifest: Manifest
+    recorded: Mapping[str, object], recomputed: Mapping[str, object], manifest: Manifest
 ) -> MetricDifferences:
     """Return the differences between a recorded and a recomputed metrics.json. Differences in values come first."""
     is_old, is_other = is_from_0_1(manifest), is_from_other_version(manifest)
@@ -140,7 +140,7 @@ def _join_unique(names: Sequence[str]) -> str:
     return ", ".join(dict.fromkeys(names))
 
 
-def _compare(recorded: Mapping[str, Any], recomputed: Mapping[str, Any]) -> Iterator[_Difference]:
+def _compare(recorded: Mapping[str, object], recomputed: Mapping[str, object]) -> Iterator[_Difference]:
     for name in sorted((recorded.keys() | recomputed.keys()) - {"run_id"}):
         if name == "metrics" and name in recorded and name in recomputed:
             yield from _compare_rows(recorded[name], recomputed[name])

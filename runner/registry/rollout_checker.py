@@ -74,7 +74,7 @@ class RolloutChecker:
         self._decision = None if rule is None else StoppingDecision(plan, rule, read_baseline(folder.path))
         self._row_count = 0
 
-    def add(self, row: Mapping[str, Any]) -> None:
+    def add(self, row: Mapping[str, object]) -> None:
         """Check a row, and add it to the metrics.
 
         Raises:

@@ -167,7 +167,7 @@ class Metrics:
         return content
 
 
-def is_by_group(metrics: Mapping[str, Any]) -> bool:
+def is_by_group(metrics: Mapping[str, object]) -> bool:
     """Return whether the clusters in a `metrics.json` are groups of several datapoints."""
     return str(metrics.get("interval", "")).endswith("by group")
 

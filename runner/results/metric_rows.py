@@ -23,7 +23,7 @@ _PAIR_VALUES = ("agreement", "kappa")
 COLUMNS = ("of", "metric", "value [95% interval]", "n", "clusters")
 
 
-def metric_rows(metrics: Mapping[str, Any], *, include_minor: bool = True) -> list[tuple[Any, ...]]:
+def metric_rows(metrics: Mapping[str, object], *, include_minor: bool = True) -> list[tuple[Any, ...]]:
     """Return a row with `COLUMNS` for each meaningful metric of a `metrics.json`."""
     return [
         (

@@ -198,14 +198,14 @@ def _parse_line(line: bytes) -> _Line:
     return _Line(_parse_id(data), replaced_id if isinstance(replaced_id, str) else None, _parse_note(data), run_id)
 
 
-def _parse_id(data: Mapping[str, Any]) -> str:
+def _parse_id(data: Mapping[str, object]) -> str:
     note_id = data.get("id")
     if not isinstance(note_id, str) or not _ID.fullmatch(note_id):
         raise UsageError("`id` must be 1 to 100 letters, digits, dots, dashes or underscores")
     return note_id
 
 
-def _parse_note(data: Mapping[str, Any]) -> ReaderNote:
+def _parse_note(data: Mapping[str, object]) -> ReaderNote:
     """Return the note in JSON data.
 
     Raises:

@@ -33,7 +33,7 @@ def read_saved_spec(folder: RunFolder) -> dict[str, Any]:
     return spec
 
 
-def look_up(data: Mapping[str, Any], *names: str) -> Any:
+def look_up(data: Mapping[str, object], *names: str) -> Any:
     """Return the value at a path of keys, or None."""
     value: Any = data
     for name in names:

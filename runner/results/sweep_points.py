@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def format_point(point: Mapping[str, Any]) -> str:
+def format_point(point: Mapping[str, object]) -> str:
     """Return the settings of a point in one line: `seed=1 prompts="terse"`."""
     return " ".join(f"{key}={json.dumps(value)}" for key, value in point.items())
 

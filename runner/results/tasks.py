@@ -116,7 +116,7 @@ def played_datapoints(folder: RunFolder, group_by: str | None) -> Iterator[Playe
 
 
 def _parse_datapoint(
-    row: Mapping[str, Any], used_by_verifier: frozenset[str], used_by_any: frozenset[str], group_by: str | None
+    row: Mapping[str, object], used_by_verifier: frozenset[str], used_by_any: frozenset[str], group_by: str | None
 ) -> PlayedDatapoint:
     id_ = str(row["id"])
     group = id_ if group_by is None else str(row[group_by])

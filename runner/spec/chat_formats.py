@@ -73,7 +73,7 @@ def default_role(chat_format: ChatFormat) -> SystemRole:
 
 
 def groups_with_default_format(
-    models: Mapping[str, ModelSettings], written: Mapping[str, Mapping[str, Any]]
+    models: Mapping[str, ModelSettings], written: Mapping[str, Mapping[str, object]]
 ) -> frozenset[str]:
     """Return the groups at servers whose chat format depends on their address, because the spec sets none."""
     return frozenset(
@@ -84,7 +84,9 @@ def groups_with_default_format(
 
 
 def resolve_chat_formats(
-    models: Mapping[str, ModelSettings], written: Mapping[str, Mapping[str, Any]], replayed: Mapping[str, ChatSettings]
+    models: Mapping[str, ModelSettings],
+    written: Mapping[str, Mapping[str, object]],
+    replayed: Mapping[str, ChatSettings],
 ) -> dict[str, ModelSettings]:
     """Return the groups with their chat formats. `replayed` has the chat settings of groups that replay a run."""
     default_groups = groups_with_default_format(models, written)

@@ -213,7 +213,7 @@ class Components:
         yield layered.problem_at(key_path, f"{message}; rename one of those, or set {key}.model to the group to use")
 
 
-def _is_same_model(local: Any, added: Mapping[str, Any]) -> bool:
+def _is_same_model(local: Any, added: Mapping[str, object]) -> bool:
     """Return whether a group of the spec and an added group are the same model. Their servers may differ."""
     if added.get("base_url") == NOT_PUBLISHED and local.get("base_url"):
         added = {**added, "base_url": local["base_url"]}

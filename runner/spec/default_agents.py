@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from runner.base.problems import Problem
 from runner.base.text import comma_join, did_you_mean
@@ -72,7 +71,7 @@ def fill_default_agents(layered: LayeredData, protocol: Protocol | None) -> Fill
 
 
 def _unknown_group(
-    default: Mapping[str, Any], sources: Mapping[KeyPath, KeyPath], layered: LayeredData
+    default: Mapping[str, object], sources: Mapping[KeyPath, KeyPath], layered: LayeredData
 ) -> Iterator[Problem]:
     """Yield a problem if the model group of `_default` does not exist and no agent uses the default.
 

@@ -209,7 +209,7 @@ def _take_all_models(layered: LayeredData, rerun: dict[str, Any], find_run: Find
     layered.data["training"]["iterations"] = iterations
 
 
-def _reject_two_models(layered: LayeredData, key_path: KeyPath, settings: Mapping[str, Any]) -> None:
+def _reject_two_models(layered: LayeredData, key_path: KeyPath, settings: Mapping[str, object]) -> None:
     """Reject a `model` in the file that sets `from_run`, or in a file that extends this file.
 
     A `model` in a file that this file extends is allowed: `from_run` replaces it.
@@ -253,7 +253,7 @@ def _set_model(
         layered.places[(*path[:2], key)] = layered.place(path)
 
 
-def _remove_server(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _remove_server(settings: Mapping[str, object]) -> dict[str, Any]:
     """Return a model group of a downloaded run without its server, so that the user decides who receives an API key."""
     rest = {key: value for key, value in settings.items() if key not in ("base_url", "api_key_env", "headers")}
     return {**rest, "base_url": NOT_PUBLISHED} if settings.get("base_url") is not None else rest

@@ -89,5 +89,5 @@ class Sweep:
         columns = [self._steps(key, values, (SWEEP, ZIP, key)) for key, values in self._zip.items()]
         return [[override for step in steps for override in step] for steps in zip(*columns, strict=False)]
 
-    def _point(self, point: Mapping[str, Any], index: int) -> Step:
+    def _point(self, point: Mapping[str, object], index: int) -> Step:
         return [self._override(key, value, (SWEEP, index, key)) for key, value in point.items()]

@@ -40,13 +40,13 @@ def progress_summary(folder: RunFolder) -> dict[str, Any]:
     return {**summarize(folder, stages, parts), "next": next_steps(folder, stages, training)}
 
 
-def test_name(test: Mapping[str, Any], iterations: int, *, over: bool) -> str:
+def test_name(test: Mapping[str, object], iterations: int, *, over: bool) -> str:
     """Return words for the time of a test, such as "before iteration 2", or "in the end" if the run is `over`."""
     last = test["iteration"] == iterations and over
     return "in the end" if last else f"before iteration {test['iteration']}"
 
 
-def describe_outcome(outcome: Mapping[str, Any], model: str) -> str:
+def describe_outcome(outcome: Mapping[str, object], model: str) -> str:
     """Describe the outcome of an iteration for a group; `model` is the group's model after the iteration."""
     if outcome["outcome"] == GroupResult.TOO_FEW:
         return f"not trained: fewer than {outcome['min_examples']} examples; the model stays {in_one_line(model)}"

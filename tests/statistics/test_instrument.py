@@ -159,7 +159,7 @@ def exact_p_values(scores: list[np.ndarray], size: int) -> tuple[float, float]:
         first = np.array([residuals[list(chosen)].sum() for chosen in combinations(range(len(row)), size)])
         outcomes.append((first, first**2 / size + first**2 / (len(row) - size)))
     statistics = zip(*outcomes, strict=True)
-    shift, change = (sum(np.meshgrid(*values, indexing="ij")) for values in statistics)
+    shift, change = (np.sum(np.meshgrid(*values, indexing="ij"), axis=0) for values in statistics)
     p_shift, p_change = (
         float(np.mean(values >= values.flat[0] * (1 - 1e-9) - 1e-12)) for values in (np.square(shift), change)
     )

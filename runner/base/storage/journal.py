@@ -265,7 +265,7 @@ class Journal:
         """Return the line that starts an empty journal, as a list; an empty list if the journal has records."""
         return [] if self._sequence or self._first is None else [self._encode_next(self._first)]
 
-    def _encode_next(self, record: Mapping[str, Any]) -> bytes:
+    def _encode_next(self, record: Mapping[str, object]) -> bytes:
         """Encode the next record as a line."""
         line = encode(self._sequence, record, self._seed)
         if self._sequence == 0:

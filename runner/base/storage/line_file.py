@@ -51,7 +51,7 @@ class LineFile:
             raise RunError(f"cannot read {self.path}: {error.strerror}") from error
         return data[: data.rfind(b"\n") + 1]
 
-    def append(self, records: Iterable[Mapping[str, Any]]) -> None:
+    def append(self, records: Iterable[Mapping[str, object]]) -> None:
         """Append records. The caller holds the lock.
 
         Raises:

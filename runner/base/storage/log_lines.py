@@ -56,7 +56,7 @@ MORE = "more"
 """Key that is set in a record that is valid only together with the next."""
 
 
-def encode(sequence: int, record: Mapping[str, Any], seed: int = 0) -> bytes:
+def encode(sequence: int, record: Mapping[str, object], seed: int = 0) -> bytes:
     """Encode a record as a line; `seed` is the `log_seed` of the log's first line."""
     body = to_json({**record, "seq": sequence})
     return b"%08x %b\n" % (zlib.crc32(body, seed), body)
@@ -75,7 +75,7 @@ PLACEHOLDER = b"\0"
 _NO_NUMBER: Any = orjson.Fragment(PLACEHOLDER)
 
 
-def encode_unnumbered(records: Sequence[Mapping[str, Any]]) -> list[Unnumbered]:
+def encode_unnumbered(records: Sequence[Mapping[str, object]]) -> list[Unnumbered]:
     """Encode records that are valid only together, without their sequence numbers, which `add_number` inserts."""
     last = len(records) - 1
     bodies = (
@@ -93,7 +93,7 @@ def add_number(sequence: int, record: Unnumbered, seed: int) -> bytes:
     return b"%08x %b\n" % (zlib.crc32(body, seed), body)
 
 
-def to_json(record: Mapping[str, Any]) -> bytes:
+def to_json(record: Mapping[str, object]) -> bytes:
     """Encode a record as JSON in one line, with its answer last and verbatim."""
     answer = record.get(ANSWER)
     if not isinstance(answer, bytes):
@@ -126,7 +126,7 @@ def decode(line: bytes, sequence: int, seed: int = 0) -> dict[str, Any] | None:
     return record if isinstance(record, dict) and record.get("seq") == sequence else None
 
 
-def log_seed(first: bytes, record: Mapping[str, Any]) -> int:
+def log_seed(first: bytes, record: Mapping[str, object]) -> int:
     """Return the initial value of a log's checksums, from its first line and record."""
     return int(first[:8], 16) if is_bound_to_run(record) else 0
 
@@ -229,7 +229,7 @@ def _open_for_reading(path: Path) -> IO[bytes]:
         raise JournalError(f"cannot read {path}: {error.strerror}") from error
 
 
-def check_first_record(path: Path, record: Mapping[str, Any], run: str | None) -> None:
+def check_first_record(path: Path, record: Mapping[str, object], run: str | None) -> None:
     """Check the first record of a log, and raise as `check_log_format` does."""
     refuse_newer(path, record.get(KEY, 0), LOG_FORMAT)
     if run is not None and is_bound_to_run(record) and record.get(RUN) != run:

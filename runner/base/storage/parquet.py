@@ -29,7 +29,7 @@ _COPIES = 8
 """Maximum number of copies of one line in memory: two in the read buffer, then parsed, grouped, encoded, compressed."""
 
 
-def read_tables(sql: str, tables: Mapping[str, Path], parameters: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+def read_tables(sql: str, tables: Mapping[str, Path], parameters: Mapping[str, object]) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of a query over Parquet files. `tables` maps table names to files.
 
     Raises:

@@ -16,7 +16,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
@@ -288,7 +288,7 @@ def _read_prompts(folder: Path) -> dict[str, bytes]:
     return {f"prompts/{path.name}": _read_file(path) for path in sorted(folder.glob("*.jinja"))}
 
 
-def _schema_file(name: str, schema: Mapping[str, Any]) -> dict[str, bytes]:
+def _schema_file(name: str, schema: Mapping[str, object]) -> dict[str, bytes]:
     return {name: json.dumps(schema, indent=2).encode() + b"\n"}
 
 

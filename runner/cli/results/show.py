@@ -214,7 +214,7 @@ def _show_training_run(folder: RunFolder, manifest: Manifest, args: argparse.Nam
     return ExitCode.DONE
 
 
-def _print_as_json(manifest: Manifest, metrics: Mapping[str, Any], parts: Sequence[RunFolder]) -> int:
+def _print_as_json(manifest: Manifest, metrics: Mapping[str, object], parts: Sequence[RunFolder]) -> int:
     """Print a training run or a tournament with facts about its parts."""
     names = ("run_id", "kind", "iteration", "status", "rollouts", "completions", "cost_usd")
     part_facts = [{name: getattr(part, name) for name in names} for part in (run.manifest() for run in parts)]

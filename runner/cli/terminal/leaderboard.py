@@ -50,7 +50,7 @@ def _print_rows(
     print_table(columns, cells, title, drop=_DROPPED_IF_NARROW)
 
 
-def _cell(row: LeaderboardRow, extra_cells: Mapping[str, Any], column: str) -> Any:
+def _cell(row: LeaderboardRow, extra_cells: Mapping[str, object], column: str) -> Any:
     """Return the cell of a row for a column of the table."""
     if column in extra_cells:
         return extra_cells[column]

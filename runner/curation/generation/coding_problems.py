@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 from runner.base.errors import SpecError
 from runner.base.problems import Place, Problem
@@ -74,7 +73,7 @@ def read_problems(recipe: Recipe) -> ProblemRows:
 
 
 def _read_problem(
-    id_: str, columns: Mapping[str, Any], format_: ProgramFormat, *, needs_solution: bool
+    id_: str, columns: Mapping[str, object], format_: ProgramFormat, *, needs_solution: bool
 ) -> CodingProblem:
     tests = parse_tests(columns, format_)
     if not tests:

@@ -119,11 +119,11 @@ def _write_source(recipe: Recipe, folder: Path) -> None:
     atomic_write(folder / RECIPE, dump(content))
 
 
-def _write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+def _write_lines(path: Path, records: Iterable[Mapping[str, object]]) -> None:
     atomic_write(path, (json.dumps(record).encode() + b"\n" for record in records))
 
 
-def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def _write_rows(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
     if path.suffix == ".jsonl":
         _write_lines(path, rows)
         return

@@ -137,7 +137,7 @@ def _read(path: Path) -> dict[str, list[Any]]:
     return stored
 
 
-def _batches(work: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _batches(work: Mapping[str, object]) -> Iterator[dict[str, Any]]:
     items = list(work.items())
     for start in range(0, len(items), BATCH):
         yield dict(items[start : start + BATCH])

@@ -147,7 +147,7 @@ def _end_points(manifest: Manifest, summary: Mapping[str, Any], texts: MlflowTex
             yield MetricPoint("vote_accuracy", vote["k"], float(vote["value"]))
 
 
-def _format_page_note(manifest: Manifest, summary: Mapping[str, Any]) -> str:
+def _format_page_note(manifest: Manifest, summary: Mapping[str, object]) -> str:
     """Return the text at the top of the run's page."""
     lines = [f"{manifest.kind} run `{manifest.run_id}` of nip-run {manifest.version}: {manifest.status.value}"]
     accuracy = find_metric_row(summary, RANKING_METRIC)

@@ -177,7 +177,7 @@ def to_ms(time: str) -> int:
     return time_ms
 
 
-def flat_params(data: Mapping[str, Any], texts: MlflowTexts, prefix: str = "") -> dict[str, str]:
+def flat_params(data: Mapping[str, object], texts: MlflowTexts, prefix: str = "") -> dict[str, str]:
     """Return the values of a spec as texts, by dotted key; lists become JSON, and missing values are left out."""
     params: dict[str, str] = {}
     for name, value in data.items():

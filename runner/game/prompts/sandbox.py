@@ -109,7 +109,7 @@ class SandboxedTemplate:
         except _FAILURES as error:
             raise self._failure(error) from error
 
-    def render(self, variables: Mapping[str, Any]) -> str:
+    def render(self, variables: Mapping[str, object]) -> str:
         """Render the template with these variables.
 
         Raises:

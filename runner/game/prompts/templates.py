@@ -147,7 +147,9 @@ class PromptSet:
     def __reduce__(self) -> tuple[Any, ...]:
         return PromptSet, (dict(self.sources),)
 
-    def render(self, name: str, variables: Mapping[str, Any], columns: Mapping[str, Any] = MappingProxyType({})) -> str:
+    def render(
+        self, name: str, variables: Mapping[str, object], columns: Mapping[str, object] = MappingProxyType({})
+    ) -> str:
         """Render a template with these variables, and with a datapoint's columns except for the label.
 
         Raises:
@@ -166,7 +168,7 @@ class PromptSet:
                     self.rendered.on_new_text(key, text)
         return text
 
-    def _key(self, name: str, variables: Mapping[str, Any], columns: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    def _key(self, name: str, variables: Mapping[str, object], columns: Mapping[str, object]) -> tuple[Any, ...] | None:
         """Return the cache key of a text, or None if equal values may render differently, such as 1 and True."""
         key: list[Any] = [name]
         for variable in self._sorted_variables[name]:
@@ -491,7 +493,7 @@ def _line_place(file: Place, line: int, column: int, source: str) -> Place:
     )
 
 
-def prompt_variables(columns: Mapping[str, Any], runner_variables: Mapping[str, Any]) -> dict[str, Any]:
+def prompt_variables(columns: Mapping[str, object], runner_variables: Mapping[str, object]) -> dict[str, Any]:
     """Return all variables of an agent's templates: the runner's, and the datapoint's columns without the label."""
     variables = dict(columns)
     for name in FORBIDDEN:

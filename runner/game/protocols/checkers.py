@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from runner.base.errors import StatementError
 from runner.documents.dataclass_schema import option
@@ -63,7 +63,7 @@ class CheckerSettings:
         return f"the {'number' if self.by == 'number' else 'text'} in the column {self.column!r}"
 
 
-def label_answer(checker: CheckerSettings, text: str, columns: Mapping[str, Any]) -> int:
+def label_answer(checker: CheckerSettings, text: str, columns: Mapping[str, object]) -> int:
     """Return 1 if an answer equals the right one in the checker's column, otherwise 0.
 
     Raises:

@@ -149,7 +149,7 @@ def _find_places(file: ProtocolFile, layered: LayeredData) -> dict[str, Place]:
     return {".".join(map(str, key)): layered.place(key) for key in keys}
 
 
-def _suggest_names(problems: Sequence[Problem], data: Mapping[str, Any]) -> list[Problem]:
+def _suggest_names(problems: Sequence[Problem], data: Mapping[str, object]) -> list[Problem]:
     """Return the problems with a different example of `human_name` for each agent, since the schema has only one."""
     agents = data.get("agents")
     if not isinstance(agents, Mapping):
@@ -341,7 +341,7 @@ def _is_listed_stance(stance: str) -> bool:
     return stance in _LISTED_STANCES or (len(stance) == 1 and stance in ascii_uppercase)
 
 
-def _value_problems(values: Mapping[str, Any], where: PlaceOf) -> Iterator[Problem]:
+def _value_problems(values: Mapping[str, object], where: PlaceOf) -> Iterator[Problem]:
     """Yield the problems that the schema finds in parameter values. Values of a spec were already checked with it."""
     names = {field.name for field in fields(Parameters)}
     data = {"protocol": {name: value for name, value in values.items() if name in names}}
@@ -351,7 +351,7 @@ def _value_problems(values: Mapping[str, Any], where: PlaceOf) -> Iterator[Probl
 
 
 def _parameter_problems(
-    file: ProtocolFile, values: Mapping[str, Any], where: PlaceOf, *, may_rotate: bool
+    file: ProtocolFile, values: Mapping[str, object], where: PlaceOf, *, may_rotate: bool
 ) -> Iterator[Problem]:
     changeable = [field.name for field in fields(Parameters) if field.name not in file.fixed]
     for name, value in values.items():

@@ -99,7 +99,7 @@ class Cache:
             self._db.close()
             raise
 
-    def get(self, fields: Mapping[str, Any]) -> Completion | None:
+    def get(self, fields: Mapping[str, object]) -> Completion | None:
         """Return the answer to an identical request; None if there is none."""
         rows = self._execute(_query_both_tables("answer, run_id", "key = ?1"), [_key(fields)])
         if not rows:
@@ -109,7 +109,7 @@ class Cache:
         origin = completion.origin or run_id  # earlier versions stored only the run's id
         return replace(completion, origin=None if origin in (self._journal, self._run_id) else origin)
 
-    def put(self, request: Request, fields: Mapping[str, Any], completion: Completion) -> None:
+    def put(self, request: Request, fields: Mapping[str, object], completion: Completion) -> None:
         """Store an answer, unless the cache already has an answer to the request."""
         table = "completions" if completion.body is None else "answers"
         completion = replace(completion, origin=completion.origin or self._journal)
@@ -137,7 +137,7 @@ class Cache:
         rows = rows or self._execute(same_agent, [self._run_id, sample.agent])
         return [orjson.loads(row[0]) for row in rows]
 
-    def has_answer_of_other_run(self, fields: Mapping[str, Any]) -> bool:
+    def has_answer_of_other_run(self, fields: Mapping[str, object]) -> bool:
         """Return whether another run stored an answer to an identical request."""
         query = _query_both_tables("1", "key = ?1 AND run_id <> ?2")
         return bool(self._execute(query, [_key(fields), self._run_id]))
@@ -156,7 +156,7 @@ class Cache:
         self._db.close()
 
 
-def _key(fields: Mapping[str, Any]) -> str:
+def _key(fields: Mapping[str, object]) -> str:
     return tagged_hash("cache", fields)
 
 
@@ -173,7 +173,7 @@ def through_cache(complete: Complete, cache: Cache, models: Mapping[str, ModelSe
     return complete_from_cache
 
 
-def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+def differences(first: Mapping[str, object], second: Mapping[str, object]) -> list[tuple[str, Any, Any]]:
     """Return the name and both values of each field that differs. Messages are compared one by one."""
     left, right = dict(_flatten(first)), dict(_flatten(second))
     names = [*left, *(name for name in right if name not in left)]

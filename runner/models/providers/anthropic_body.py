@@ -15,7 +15,7 @@ CACHED: Final = {"type": "ephemeral"}
 
 
 def messages_body(
-    settings: ModelSettings, messages: Sequence[ChatMessage], schema: Mapping[str, Any] | None = None
+    settings: ModelSettings, messages: Sequence[ChatMessage], schema: Mapping[str, object] | None = None
 ) -> bytes:
     """Return the exact bytes of a request's body. `schema` is the JSON schema of the answer, if any.
 
@@ -37,12 +37,12 @@ def messages_body(
     return orjson.dumps({**body, "messages": turns})
 
 
-def output_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+def output_schema(schema: Mapping[str, object]) -> dict[str, Any]:
     """Return the parameters for an answer in JSON that follows a schema."""
     return {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
 
 
-def _parameters(settings: ModelSettings, schema: Mapping[str, Any] | None) -> dict[str, Any]:
+def _parameters(settings: ModelSettings, schema: Mapping[str, object] | None) -> dict[str, Any]:
     """Return the parameters other than the model and the messages, by their names in the Messages API."""
     parameters: dict[str, Any] = {}
     limit = settings.max_completion_tokens or settings.max_tokens

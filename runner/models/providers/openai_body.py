@@ -14,7 +14,7 @@ from runner.models.settings import ModelSettings
 def chat_completions_body(
     settings: ModelSettings,
     messages: Sequence[ChatMessage],
-    schema: Mapping[str, Any] | None = None,
+    schema: Mapping[str, object] | None = None,
     *,
     n: int | None = None,
 ) -> bytes:
@@ -29,7 +29,7 @@ def chat_completions_body(
     return orjson.dumps({"model": settings.model, **settings.request_parameters, **more, "messages": chat})
 
 
-def response_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+def response_schema(schema: Mapping[str, object]) -> dict[str, Any]:
     """Return the parameters for an answer in JSON that follows a schema."""
     return {
         "response_format": {

@@ -171,7 +171,7 @@ class _Error:
         return names_parameter or self.matches(phrases.PARAMETER) or phrases.answer_limit_fills_context(self.text)
 
 
-def _codes(detail: Mapping[str, Any]) -> frozenset[str]:
+def _codes(detail: Mapping[str, object]) -> frozenset[str]:
     parts = [detail]
     for name in ("provider_specific_fields", "innererror", "inner_error"):
         parts.extend(_mapping_in(part, name) for part in tuple(parts))
@@ -182,7 +182,7 @@ def _codes(detail: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(code for code in codes if isinstance(code, str))
 
 
-def _param(detail: Mapping[str, Any]) -> str:
+def _param(detail: Mapping[str, object]) -> str:
     """Return the parameter that an error names, in OpenAI's format or in FastAPI's list of validation errors."""
     param = detail.get("param")
     if param:
@@ -195,7 +195,7 @@ def _param(detail: Mapping[str, Any]) -> str:
     return ""
 
 
-def _mapping_in(detail: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _mapping_in(detail: Mapping[str, object], name: str) -> Mapping[str, Any]:
     part = detail.get(name)
     return part if isinstance(part, dict) else {}
 

@@ -232,7 +232,7 @@ def _short_points(rows: Sequence[LeaderboardRow]) -> list[str | None]:
             points.append(str(row.point))  # a published row may have an invalid point
     names = short_names({key for point in points if isinstance(point, dict) for key in point})
 
-    def short(point: Mapping[str, Any]) -> str:
+    def short(point: Mapping[str, object]) -> str:
         return " ".join(f"{names[key]}={format_value(value)}" for key, value in point.items())
 
     return [short(point) if isinstance(point, dict) else point for point in points]

@@ -76,7 +76,7 @@ def _store_rows(slug: str, task_list: TaskList, store_piece: StorePiece) -> dict
     }
 
 
-def row_pieces(rows: Sequence[Mapping[str, Any]]) -> Iterator[bytes]:
+def row_pieces(rows: Sequence[Mapping[str, object]]) -> Iterator[bytes]:
     """Yield compressed pieces with up to `PIECE_ROWS` rows of a list each, for the page's script."""
     for first in range(0, len(rows), PIECE_ROWS):
         piece_rows = rows[first : first + PIECE_ROWS]

@@ -112,7 +112,7 @@ def _find_lone_verifier(system: FigureSystem) -> FigureSystem | None:
     return None
 
 
-def _check_plays(rows: Sequence[Mapping[str, Any]], metric: str) -> None:
+def _check_plays(rows: Sequence[Mapping[str, object]], metric: str) -> None:
     """Check that all systems played each datapoint equally often.
 
     Only rows of a metric that depends on the number of games have `plays`, the number of games for each datapoint.

@@ -185,7 +185,7 @@ def estimates_of(system: FigureSystem, metrics: Sequence[str]) -> list[SystemEst
     return [_estimate(system, metric, values[metric]) for metric in metrics]
 
 
-def _estimate(system: FigureSystem, metric: str, row: Mapping[str, Any]) -> SystemEstimate:
+def _estimate(system: FigureSystem, metric: str, row: Mapping[str, object]) -> SystemEstimate:
     """Return an estimate and its row. If the system's verdicts are fixed, both have the reason instead of a value."""
     if system.fixed_verdicts is not None:
         row = {**row, **dict.fromkeys(("value", "ci_low", "ci_high")), "reason": system.fixed_verdicts}

@@ -36,7 +36,7 @@ class BoardPages:
         """Return the content security policy of all pages."""
         return policy(connects=True)
 
-    def post(self, name: str, data: Mapping[str, Any]) -> dict[str, Any] | None:
+    def post(self, name: str, data: Mapping[str, object]) -> dict[str, Any] | None:
         """Refuse a note.
 
         Raises:

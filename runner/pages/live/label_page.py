@@ -16,7 +16,7 @@ class LabelPage(QuestionPage):
         super().__init__(labels, title)
         self._labels = labels
 
-    def post(self, name: str, data: Mapping[str, Any]) -> dict[str, Any] | None:
+    def post(self, name: str, data: Mapping[str, object]) -> dict[str, Any] | None:
         """Take back a reader's last label (`undo`), or do what a page of questions does, and add the progress.
 
         Raises:

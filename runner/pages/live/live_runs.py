@@ -155,11 +155,11 @@ class LiveRuns:
         """Return the content security policy of all pages."""
         return policy(connects=True)
 
-    def post(self, name: str, data: Mapping[str, Any]) -> dict[str, Any] | None:
+    def post(self, name: str, data: Mapping[str, object]) -> dict[str, Any] | None:
         """Save a note; see `note`."""
         return self.note(data) if name == "notes" else None
 
-    def note(self, data: Mapping[str, Any]) -> dict[str, Any]:
+    def note(self, data: Mapping[str, object]) -> dict[str, Any]:
         """Save a note, or remove the note `removes`, and return the saved record.
 
         Raises:

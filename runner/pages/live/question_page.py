@@ -73,7 +73,7 @@ class QuestionPage:
         del name
         return None
 
-    def post(self, name: str, data: Mapping[str, Any]) -> dict[str, Any] | None:
+    def post(self, name: str, data: Mapping[str, object]) -> dict[str, Any] | None:
         """Give a person a question (`take`), save an answer (`answer`), or note that a page was closed (`leave`).
 
         Raises:

@@ -152,7 +152,7 @@ def _values_by_agent(game: GamePage, answers: Sequence[Call]) -> dict[str, float
     return values
 
 
-def to_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def to_columns(rows: Sequence[Mapping[str, object]]) -> dict[str, list[Any]]:
     """Convert rows to columns, whose JSON has a third of the size."""
     names = dict.fromkeys(chain.from_iterable(rows))
     return {name: [row.get(name) for row in rows] for name in names}

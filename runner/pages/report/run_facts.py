@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from runner.base.errors import RunError
 from runner.base.storage.safe_files import open_to_read
@@ -133,12 +133,12 @@ def _origins(manifest: Manifest) -> Iterator[OriginFact]:
     yield OriginFact("Ended", f"{manifest.finished_at} (after {duration})" if duration else manifest.finished_at or "")
 
 
-def _describe_release(release: Mapping[str, Any]) -> str:
+def _describe_release(release: Mapping[str, object]) -> str:
     digest = release.get("sha256")
     return " ".join(str(text) for text in (release.get("release", ""), f"(sha256 {digest})" if digest else "") if text)
 
 
-def _describe_source(source: Mapping[str, Any]) -> str:
+def _describe_source(source: Mapping[str, object]) -> str:
     facts = [str(source[key]) for key in ("path", "repository", "commit") if source.get(key)]
     reasons = [] if source.get("clean") and not source.get("why") else [str(source.get("why") or "not as committed")]
     return ", ".join([*facts, *reasons])

@@ -52,7 +52,7 @@ def headline(
 
 
 def games_number(
-    manifest: Manifest, metrics: Mapping[str, Any] | None, here: int, *, is_part: bool, is_lost: bool
+    manifest: Manifest, metrics: Mapping[str, object] | None, here: int, *, is_part: bool, is_lost: bool
 ) -> Headline:
     """Return the number of games that were read (`here`) or, if some could not be read, the number in the manifest."""
     recorded = manifest.rollouts
@@ -102,7 +102,7 @@ class MetricTables:
     """The method of the intervals."""
 
 
-def metric_tables(metrics: Mapping[str, Any]) -> MetricTables:
+def metric_tables(metrics: Mapping[str, object]) -> MetricTables:
     """Return the metrics that are based on at least one game."""
     rows = [row for row in meaningful_metrics(metrics) if row["n"]]
     rows.sort(key=lambda row: is_minor(row["metric"]))

@@ -104,7 +104,7 @@ def _player_models(plan: TournamentPlan) -> list[AgentModel]:
     return agent_models(plan.games, by_name)
 
 
-def _picture(run_id: str, metrics: Mapping[str, Any]) -> Markup | None:
+def _picture(run_id: str, metrics: Mapping[str, object]) -> Markup | None:
     """Draw the ratings of each player for both sides; None without ratings."""
     titles = {"right": "arguing right", "wrong": "arguing wrong"}
     estimates = [
@@ -117,7 +117,7 @@ def _picture(run_id: str, metrics: Mapping[str, Any]) -> Markup | None:
     return forest(estimates, ChartFrame(title, key=f"ratings-{run_id}"), reference=0.0) if estimates else None
 
 
-def _rating_rows(metrics: Mapping[str, Any]) -> list[RatingRow]:
+def _rating_rows(metrics: Mapping[str, object]) -> list[RatingRow]:
     return [
         RatingRow(
             player,

@@ -86,14 +86,14 @@ def _check_counts(manifest: Manifest) -> None:
             raise ReleaseError(f"the run's manifest says {name} {value!r}, which is out of range")
 
 
-def _check_facts(release: Release, facts: Mapping[str, Any]) -> None:
+def _check_facts(release: Release, facts: Mapping[str, object]) -> None:
     for name, value in facts.items():
         if not is_same(release.facts.get(name), value):
             raise ReleaseError(f"the release says {name} {release.facts.get(name)!r}, but its run says {value!r}")
 
 
 def _recompute_metrics(
-    folder: RunFolder, published_metrics: Mapping[str, Any], withheld: Dataset | None
+    folder: RunFolder, published_metrics: Mapping[str, object], withheld: Dataset | None
 ) -> tuple[tuple[str, ...], dict[str, Any]]:
     """Recompute a run's metrics from its rollouts, and return the marks on its row and the content of metrics.json.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
@@ -69,5 +69,5 @@ def _number_readers(labels: Iterable[Label]) -> dict[str, str]:
     return {name: f"reader-{number}" for number, name in enumerate(names, 1)}
 
 
-def _to_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
+def _to_lines(rows: Iterable[Mapping[str, object]]) -> bytes:
     return b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)

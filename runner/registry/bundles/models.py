@@ -200,7 +200,7 @@ def _weight_files(weights: Weights, model: str, choices: PublisherChoices) -> tu
     return {}, [f"the weights {model_name} are not published, only their hash: {reason}"]
 
 
-def _find_public_location(start_settings: Mapping[str, Any], model: str) -> str | None:
+def _find_public_location(start_settings: Mapping[str, object], model: str) -> str | None:
     """Return a model's location (stored as `address`): `PROVIDER:MODEL` or `hf:MODEL`; None if its name has none."""
     if is_path(model) or not traits_of(start_settings.get("provider")).trains:
         return None

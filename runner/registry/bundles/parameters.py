@@ -53,10 +53,10 @@ def select_parameters(spec: Mapping[str, Any]) -> dict[str, Any]:
     return selected
 
 
-def build_parameters(spec: Mapping[str, Any]) -> bytes:
+def build_parameters(spec: Mapping[str, object]) -> bytes:
     """Return the file with the hyperparameters of a resolved spec."""
     return (_HEADER + dump(select_parameters(spec))).encode()
 
 
-def _remove_keys(section: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
+def _remove_keys(section: Mapping[str, object], names: frozenset[str]) -> dict[str, Any]:
     return {name: value for name, value in section.items() if name not in names}

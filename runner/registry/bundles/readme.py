@@ -29,7 +29,7 @@ MAX_MODELS = 40
 
 
 def build_readme(
-    release: Release, manifest: Manifest, spec: Mapping[str, Any], metrics: Mapping[str, Any], *, has_rows: bool
+    release: Release, manifest: Manifest, spec: Mapping[str, object], metrics: Mapping[str, object], *, has_rows: bool
 ) -> bytes:
     """Return the content of README.md. `spec` is the resolved spec; `has_rows`: the release has the dataset's rows."""
     parts = [
@@ -162,7 +162,7 @@ def _remote_groups(manifest: Manifest, spec: Mapping[str, Any]) -> Iterator[tupl
             yield name, group
 
 
-def _key_approvals(manifest: Manifest, spec: Mapping[str, Any]) -> Iterator[str]:
+def _key_approvals(manifest: Manifest, spec: Mapping[str, object]) -> Iterator[str]:
     """Yield the values of `--allow-key` that are needed to play the run again."""
     for _, group in _remote_groups(manifest, spec):
         is_provider_api = group.get("base_url") is None
@@ -176,7 +176,7 @@ def _key_approvals(manifest: Manifest, spec: Mapping[str, Any]) -> Iterator[str]
         )
 
 
-def _base_url_settings(manifest: Manifest, spec: Mapping[str, Any]) -> Iterator[str]:
+def _base_url_settings(manifest: Manifest, spec: Mapping[str, object]) -> Iterator[str]:
     """Yield the spec keys of the server addresses that users must set to play the run again."""
     yield from (
         f"models.{name}.base_url" for name, group in _remote_groups(manifest, spec) if group.get("base_url") is not None

@@ -43,7 +43,7 @@ def build_run_data(manifest: Manifest, metrics: Mapping[str, Any]) -> bytes:
     ).encode()
 
 
-def find_accuracy(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
+def find_accuracy(metrics: Mapping[str, object]) -> dict[str, Any] | None:
     """Return a run's accuracy with its confidence interval; None if the run has no accuracy."""
     accuracy = find_metric_row(metrics, RANKING_METRIC)
     return None if accuracy is None else {name: accuracy.get(name) for name in _ESTIMATE}

@@ -47,7 +47,7 @@ def load_datapoints(folder: RunFolder) -> list[PlayedDatapoint]:
 
 
 def collect_facts(
-    folder: RunFolder, manifest: Manifest, metrics: Mapping[str, Any], datapoints: list[PlayedDatapoint]
+    folder: RunFolder, manifest: Manifest, metrics: Mapping[str, object], datapoints: list[PlayedDatapoint]
 ) -> dict[str, Any]:
     """Return the facts as JSON values. The releases of all runs have the same keys.
 

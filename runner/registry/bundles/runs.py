@@ -116,7 +116,7 @@ def build_run_draft(folder: RunFolder, results: Results, choices: PublisherChoic
 
 
 def _generated_files(
-    folder: RunFolder, manifest: Manifest, spec: Mapping[str, Any], metrics: Mapping[str, Any]
+    folder: RunFolder, manifest: Manifest, spec: Mapping[str, object], metrics: Mapping[str, object]
 ) -> dict[str, Content]:
     """Return the files that are computed from the run's files for readers of the release."""
     files: dict[str, Content] = {
@@ -165,7 +165,7 @@ def _links(folder: RunFolder, results: Results, choices: PublisherChoices) -> tu
     return (*(link for link in links if link.role != "child_of"), parent)
 
 
-def _run_files(folder: RunFolder, spec: Mapping[str, Any]) -> dict[str, Content]:
+def _run_files(folder: RunFolder, spec: Mapping[str, object]) -> dict[str, Content]:
     """Return the files of the run's folder that are published. Files that can be recomputed from them are omitted."""
     inputs = folder.path / "inputs"
     trainers = inputs / FOLDER

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.base.package_data import is_folder
 from runner.documents.releases.reference import Kind
@@ -38,7 +38,7 @@ def make_finder(spec: Path | None = None, store: Store | None = None) -> FindCom
     return find
 
 
-def make_finder_for(source: str | Path | Mapping[str, Any]) -> FindComponent:
+def make_finder_for(source: str | Path | Mapping[str, object]) -> FindComponent:
     """Return the function of `make_finder` for a spec that is given as a file, a run's folder, or a mapping."""
     if isinstance(source, Mapping):
         return make_finder()

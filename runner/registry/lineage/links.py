@@ -218,7 +218,7 @@ def _group_facts(
     }
 
 
-def complete_step(step: Mapping[str, Any]) -> dict[str, Any]:
+def complete_step(step: Mapping[str, object]) -> dict[str, Any]:
     """Return one step of a lineage with all fields; a field that was not recorded is None."""
     return {name: str(step.get(name)) if name in MODEL_KEYS else step.get(name) for name in _STEP_FIELDS}
 

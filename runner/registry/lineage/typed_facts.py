@@ -17,7 +17,7 @@ class WrongFact(Exception):
     """Raised if a fact has the wrong type or an impossible value."""
 
 
-def read_typed(facts: Mapping[str, Any], name: str, *types: type) -> Any:
+def read_typed(facts: Mapping[str, object], name: str, *types: type) -> Any:
     """Return a fact that has one of these types, or None if it is missing. Raises WrongFact: it has another type."""
     value = facts.get(name)
     if value is not None and type(value) not in types:
@@ -25,13 +25,13 @@ def read_typed(facts: Mapping[str, Any], name: str, *types: type) -> Any:
     return value
 
 
-def read_section(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def read_section(facts: Mapping[str, object], name: str) -> Mapping[str, Any]:
     """Return the facts of a section; empty if it is missing. Raises WrongFact: it is not an object."""
     section: Mapping[str, Any] = read_typed(facts, name, dict) or {}
     return section
 
 
-def _read_rows(facts: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+def _read_rows(facts: Mapping[str, object], name: str) -> list[Mapping[str, Any]]:
     rows = read_typed(facts, name, list) or []
     if any(not isinstance(row, dict) for row in rows):
         raise WrongFact(f"{name} must be a list of objects")
@@ -52,7 +52,7 @@ class TrainingStep:
     release_sha256: str | None = None
 
     @classmethod
-    def from_facts(cls, facts: Mapping[str, Any]) -> Self:
+    def from_facts(cls, facts: Mapping[str, object]) -> Self:
         texts = {name: read_typed(facts, name, str) for name in cls.__dataclass_fields__ if name != "iteration"}
         iteration = read_typed(facts, "iteration", int)
         if None in (texts["model"], texts["from_model"], texts["run_id"], iteration):
@@ -71,7 +71,7 @@ class OutputModel:
     """The iterations whose games the model was trained on."""
 
     @classmethod
-    def from_facts(cls, facts: Mapping[str, Any]) -> Self:
+    def from_facts(cls, facts: Mapping[str, object]) -> Self:
         step, from_iteration = TrainingStep.from_facts(facts), read_typed(facts, "from_iteration", int)
         game_iterations = read_typed(facts, "trained_on", list) or [step.iteration]
         if any(type(item) is not int for item in game_iterations):
@@ -93,7 +93,7 @@ class Effort:
     cost_usd: float | None = None
 
     @classmethod
-    def from_facts(cls, facts: Mapping[str, Any]) -> Self:
+    def from_facts(cls, facts: Mapping[str, object]) -> Self:
         numbers = {name: read_typed(facts, name, int, *([float] if name == "cost_usd" else [])) for name in EFFORT}
         if any(value is not None and not 0 <= value <= MAX_COUNT for value in numbers.values()):
             raise WrongFact(f"the effort of training must be between 0 and {MAX_COUNT:g}")
@@ -119,7 +119,7 @@ class Group:
     base_model: str | None = None
 
     @classmethod
-    def from_facts(cls, facts: Mapping[str, Any]) -> Self:
+    def from_facts(cls, facts: Mapping[str, object]) -> Self:
         games = {}
         for row in _read_rows(facts, "games"):
             iteration, run_id = read_typed(row, "iteration", int), read_typed(row, "run_id", str)
@@ -141,7 +141,7 @@ class Group:
         return next((model for model in self.output_models if model.step.iteration == iteration), None)
 
 
-def parse_groups(facts: Mapping[str, Any]) -> tuple[Group, ...]:
+def parse_groups(facts: Mapping[str, object]) -> tuple[Group, ...]:
     return tuple(map(Group.from_facts, _read_rows(facts, "trained")))
 
 
@@ -153,7 +153,7 @@ MAX_COUNT = 10**15
 """Maximum number of games, calls, tokens and dollars in a fact; larger numbers are refused."""
 
 
-def check_types(facts: Mapping[str, Any]) -> None:
+def check_types(facts: Mapping[str, object]) -> None:
     """Check the types of all facts that nip-run reads. Raises WrongFact: a fact has a wrong type or value."""
     for name in _TEXTS:
         read_typed(facts, name, str)
@@ -183,7 +183,7 @@ def _check_range(name: str, value: float | None, lowest: float, highest: float) 
         raise WrongFact(f"{name} cannot be {str(value)[:60]!r}")
 
 
-def _check_source(facts: Mapping[str, Any], name: str, *types: tuple[type, ...]) -> None:
+def _check_source(facts: Mapping[str, object], name: str, *types: tuple[type, ...]) -> None:
     """Check that a fact is null, or a list whose values have one of the types at their position in `types`."""
     source = read_typed(facts, name, list)
     if source is None:

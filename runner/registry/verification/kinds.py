@@ -16,7 +16,7 @@ _UNCHECKED = ("weights_sha256", "games")
 """Facts about a model that only its publisher can compute, because they follow from local files or other runs."""
 
 
-def find_kind_problems(folder: RunFolder, facts: Mapping[str, Any]) -> Iterator[str]:
+def find_kind_problems(folder: RunFolder, facts: Mapping[str, object]) -> Iterator[str]:
     """Yield a message for each fact about the kind and models of a run that the run's own files contradict.
 
     Raises:

@@ -306,7 +306,7 @@ def _load_points(folder: RunFolder, by: str | None) -> Iterator[DatapointScores]
         raise RunError(f"{folder.path}: inputs/dataset.jsonl is not what was played; restore the file")
 
 
-def _slice_value(columns: Mapping[str, Any], label: int | str, by: str | None, folder: RunFolder) -> Any:
+def _slice_value(columns: Mapping[str, object], label: int | str, by: str | None, folder: RunFolder) -> Any:
     if by is None:
         return None
     if by == "label":

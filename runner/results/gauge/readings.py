@@ -218,7 +218,7 @@ def _load_run(folder: RunFolder, manifest: Manifest) -> GaugedRun:
     )  # fmt: skip
 
 
-def _spec_values(spec: Mapping[str, Any], manifest: Manifest) -> dict[str, dict[str, Any]]:
+def _spec_values(spec: Mapping[str, object], manifest: Manifest) -> dict[str, dict[str, Any]]:
     """Return the values of a run's spec keys by facet. The saved spec has a copy of the prompts, not their path."""
     (row,) = (row for row in manifest.agents if row["role"] == "verifier")
     model = look_up(spec, "models", row["model_group"]) or {}
@@ -276,7 +276,7 @@ class _JudgeJournal:
             self.fingerprints[fingerprint] += 1
 
 
-def _unit_of(row: Mapping[str, Any], manifest: Manifest) -> Unit:
+def _unit_of(row: Mapping[str, object], manifest: Manifest) -> Unit:
     """Return what a game's verdict is about: the datapoint or, if provers speak, the debate."""
     if len(manifest.agents) == 1 and manifest.rejudge_of is None:
         return (row["datapoint_id"],)

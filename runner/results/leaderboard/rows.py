@@ -105,7 +105,9 @@ def fixed_verdicts_of(folder: RunFolder) -> str | None:
     return explain_fixed_verdicts(saved_value(folder, "protocol", "force_guess"), verifiers_of(folder.manifest()))
 
 
-def add_facts(connection: duckdb.DuckDBPyConnection, folder: RunFolder, saved: Mapping[str, Any] | None = None) -> None:
+def add_facts(
+    connection: duckdb.DuckDBPyConnection, folder: RunFolder, saved: Mapping[str, object] | None = None
+) -> None:
     """Fill the columns added after 0.1.0 in a run's row, and insert the run's datapoints.
 
     `saved` is the run's saved spec, if the caller has already read it.
@@ -129,7 +131,7 @@ def add_facts(connection: duckdb.DuckDBPyConnection, folder: RunFolder, saved: M
     connection.execute(f"UPDATE runs SET {assignments} WHERE run_id = ?", [*facts.values(), folder.run_id])
 
 
-def _played_facts(manifest: Manifest, spec: Mapping[str, Any]) -> dict[str, Any]:
+def _played_facts(manifest: Manifest, spec: Mapping[str, object]) -> dict[str, Any]:
     """Return the values of the columns about the selection of datapoints, the games, and the hashes of inputs."""
     selection = manifest.dataset_selection
     replay_of, until_round = manifest.replay_of or (_common_replay_source(spec), None)

@@ -200,7 +200,7 @@ class DirectAgent(Agent):
         round_: int,
         seed: int,
         prover_stance: int,
-        columns: Mapping[str, Any],
+        columns: Mapping[str, object],
     ) -> Observation:
         """Return the observation of a round, from a game's histories and columns. Columns that are None are omitted."""
         from runner.rollouts.agents.arrays import rounds_from_arrays

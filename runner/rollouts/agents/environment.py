@@ -98,7 +98,7 @@ class Environment:
 
     def reset(
         self,
-        datapoints: Dataset | Sequence[Datapoint] | Mapping[str, Any],
+        datapoints: Dataset | Sequence[Datapoint] | Mapping[str, object],
         *,
         seed: Any = None,
         prover_stance: Any = None,
@@ -135,7 +135,7 @@ class Environment:
         )
 
     def _number_arrays(
-        self, points: Sequence[Datapoint], overrides: Mapping[str, Any], repeat: int
+        self, points: Sequence[Datapoint], overrides: Mapping[str, object], repeat: int
     ) -> dict[str, Array]:
         """Return the arrays of integers of a first turn, each (game). The defaults are the values of the run."""
         numbers = {
@@ -300,7 +300,7 @@ class Environment:
 
 
 def first_turn(
-    spec: Spec, datapoints: Dataset | Sequence[Datapoint] | Mapping[str, Any] | None = None, *, repeat: int = 0
+    spec: Spec, datapoints: Dataset | Sequence[Datapoint] | Mapping[str, object] | None = None, *, repeat: int = 0
 ) -> NestedArrayDict:
     """Return the arrays of the first turn of a spec's games, for `OpenAiWholeAgent.forward`. The batch shape is (game).
 
@@ -342,7 +342,7 @@ def prompt_width(environment: object) -> int | None:
 
 
 def _points_of(
-    datapoints: Dataset | Sequence[Datapoint] | Mapping[str, Any],
+    datapoints: Dataset | Sequence[Datapoint] | Mapping[str, object],
 ) -> tuple[list[Datapoint], Mapping[str, Any]]:
     """Return the datapoints, and the seeds and stances among their columns."""
     if isinstance(datapoints, Dataset):

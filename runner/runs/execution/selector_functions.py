@@ -85,7 +85,7 @@ def _load(name: str, source: str, function_name: str) -> UserFunction:
     return function
 
 
-async def _call_in_thread(function: _NamedFunction, arguments: Mapping[str, Any]) -> str:
+async def _call_in_thread(function: _NamedFunction, arguments: Mapping[str, object]) -> str:
     """Call a function in a thread that does not keep the process alive, because a thread cannot be stopped.
 
     Raises:

@@ -144,7 +144,7 @@ def _find_input_problems(usual_shards: Sequence[StoredShard]) -> Iterator[str]:
     yield from _find_spec_problems(spec_values)
 
 
-def _find_spec_problems(spec_values: Sequence[tuple[StoredShard, Mapping[str, Any]]]) -> Iterator[str]:
+def _find_spec_problems(spec_values: Sequence[tuple[StoredShard, Mapping[str, object]]]) -> Iterator[str]:
     """Yield a problem for each shard whose spec differs from most shards in a value that must be the same."""
     usual_values = _most_frequent([values for _, values in spec_values])
     for shard, values in spec_values:
@@ -153,13 +153,13 @@ def _find_spec_problems(spec_values: Sequence[tuple[StoredShard, Mapping[str, An
             yield f"{shard} was played with a different spec: {listed}; play this shard again with the others' spec"
 
 
-def _most_frequent(mappings: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+def _most_frequent(mappings: Sequence[Mapping[str, object]]) -> Mapping[str, Any]:
     """Return the mapping that occurs most often, the first in case of a tie; an empty one if there are none."""
     contents = [repr(sorted(mapping.items())) for mapping in mappings]
     return mappings[contents.index(mode(contents))] if mappings else {}
 
 
-def _differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+def _differing_keys(first: Mapping[str, object], second: Mapping[str, object]) -> list[str]:
     return sorted(key for key in first.keys() | second.keys() if first.get(key) != second.get(key))
 
 

@@ -310,7 +310,7 @@ def _read_records(shard: StoredShard) -> Iterator[dict[str, Any]]:
         yield abandoned.to_record().to_json()
 
 
-def _add_origin(record: dict[str, Any], header: Mapping[str, Any] | None) -> None:
+def _add_origin(record: dict[str, Any], header: Mapping[str, object] | None) -> None:
     """Add the id of the shard's journal to an answer, because caches with the shard's answers refer to this id.
 
     A record with "of" has no answer of its own: it refers to another record's answer.

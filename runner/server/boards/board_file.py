@@ -50,8 +50,8 @@ LINK_COLUMNS: Mapping[str, str] = {"source": "VARCHAR", "role": "VARCHAR", "targ
 
 def write_board_file(
     path: Path,
-    runs: Iterable[Mapping[str, Any]],
-    releases: Iterable[Mapping[str, Any]],
+    runs: Iterable[Mapping[str, object]],
+    releases: Iterable[Mapping[str, object]],
     links: Iterable[Sequence[Any]],
 ) -> None:
     """Write the tables `about`, `runs`, `releases` and `links`.
@@ -78,7 +78,7 @@ def write_board_file(
 
 
 def _write_table(
-    connection: DuckDBPyConnection, table: str, columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]],
+    connection: DuckDBPyConnection, table: str, columns: Mapping[str, str], rows: Iterable[Mapping[str, object]],
     folder: Path,
 ) -> None:  # fmt: skip
     with tempfile.NamedTemporaryFile(dir=folder, suffix=".jsonl") as lines:

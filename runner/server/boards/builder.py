@@ -131,7 +131,7 @@ class _ListWriter:
     hashes: dict[str, str] = field(default_factory=dict)
     """The hash of each list's content, by the name of the list."""
 
-    def write(self, ranking: TaskList, rows: Sequence[Mapping[str, Any]]) -> None:
+    def write(self, ranking: TaskList, rows: Sequence[Mapping[str, object]]) -> None:
         """Write a list's rows in pieces, as JSON and as CSV; if the list has not changed, link the earlier files."""
         name, content = ranking.name, {"task": _task_fields(ranking), "rows": rows}
         self.hashes[name] = hashlib.sha256(orjson.dumps([__version__, content])).hexdigest()
@@ -218,7 +218,7 @@ def _task_summary(ranking: TaskList, rows: Sequence[Mapping[str, Any]]) -> dict[
     }
 
 
-def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+def as_csv(rows: Sequence[Mapping[str, object]]) -> str:
     """Return rows with the same keys as CSV, with texts that a spreadsheet does not run as formulas."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")
@@ -235,7 +235,7 @@ def _csv_cell(value: Any) -> Any:
     return csv_text(value) if isinstance(value, str) else value
 
 
-def _release_values(place: int, row: Mapping[str, Any], page: str | None) -> tuple[Any, ...]:
+def _release_values(place: int, row: Mapping[str, object], page: str | None) -> tuple[Any, ...]:
     """Return a row of the table `releases`; `row` is from `_build_release_row`, and `page` the name of its list."""
     searched_texts = (row[name] for name in ("reference", "description", "benchmark", "models", "protocol"))
     return (

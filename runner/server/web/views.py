@@ -82,7 +82,7 @@ def format_interval(facts: Mapping[str, Any]) -> str:
     return "–".join(text.interval_ends(low, high) or ())
 
 
-def format_rank(row: Mapping[str, Any]) -> str:
+def format_rank(row: Mapping[str, object]) -> str:
     """Return a row's rank or range of ranks, or a dash if it is unranked."""
     first, last = row["rank"], row["rank_last"]
     return "–" if first is None else f"{first:,}" if first == last else f"{first:,}–{last:,}"
@@ -303,7 +303,7 @@ def _node_text(row: Mapping[str, Any]) -> str:
     return row["kind"] if value is None else f"{row['kind']} {format_decimal(value)}"
 
 
-def _accuracy(row: Mapping[str, Any]) -> Mapping[str, Any]:
+def _accuracy(row: Mapping[str, object]) -> Mapping[str, Any]:
     accuracy = row.get("accuracy")
     return accuracy if isinstance(accuracy, dict) else {}
 

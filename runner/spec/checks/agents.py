@@ -20,7 +20,7 @@ def agent_problems(layered: LayeredData, protocol: Protocol, sound: SoundSpec) -
     yield from _fine_tune_problems(sound.section("fine_tune"), layered, protocol)
 
 
-def _name_problems(agents: Mapping[str, Any], layered: LayeredData, protocol: Protocol) -> Iterator[Problem]:
+def _name_problems(agents: Mapping[str, object], layered: LayeredData, protocol: Protocol) -> Iterator[Problem]:
     missing = [name for name in protocol.agent_names if name not in agents]
     if missing:
         message = f"missing agents of {protocol.name}: {comma_join(missing)}; add agents.{missing[0]}"

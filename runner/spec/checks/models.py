@@ -64,7 +64,7 @@ def model_problems(layered: LayeredData, sound: SoundSpec, *, saved: bool) -> It
             yield layered.problem_at(("models", name, *key_path), message)
 
 
-def _key_problems(name: str, settings: Mapping[str, Any], traits: ProviderTraits) -> Iterator[_KeyProblem]:
+def _key_problems(name: str, settings: Mapping[str, object], traits: ProviderTraits) -> Iterator[_KeyProblem]:
     """Yield keys that need or exclude each other, or that the provider needs or does not have."""
     has_limit = settings.get("max_tokens") is not None, settings.get("max_completion_tokens") is not None
     if all(has_limit):
@@ -176,7 +176,7 @@ def _constraint_problems(settings: Mapping[str, Any]) -> Iterator[_KeyProblem]:
         yield ("extra_body", key), "constrain_decisions sets the form of answers, too; remove one of the two"
 
 
-def _tier_problems(settings: Mapping[str, Any]) -> Iterator[_KeyProblem]:
+def _tier_problems(settings: Mapping[str, object]) -> Iterator[_KeyProblem]:
     """Yield a problem if calls at the requested service tier would have the price of another tier."""
     tier, key = settings.get("service_tier"), ("service_tier",)
     if tier is None:
@@ -202,7 +202,7 @@ def _listed_tiers(settings: Mapping[str, Any]) -> Collection[str] | None:
 
 
 def _replay_problems(
-    layered: LayeredData, name: str, settings: Mapping[str, Any], *, saved: bool
+    layered: LayeredData, name: str, settings: Mapping[str, object], *, saved: bool
 ) -> Iterator[_KeyProblem]:
     run, folder = settings.get("run"), replay_folder(layered, name)
     if run is None:

@@ -126,7 +126,7 @@ def _source_columns(columns: Sequence[str], settings: DatasetSettings, place_of:
         raise SpecError(problems)
 
 
-def _read_texts(row: Mapping[str, Any], sources: Sequence[str]) -> tuple[str, ...]:
+def _read_texts(row: Mapping[str, object], sources: Sequence[str]) -> tuple[str, ...]:
     if len(sources) == 1:
         values = row[sources[0]]
         if isinstance(values, str):

@@ -107,7 +107,7 @@ def explode_rows(
 
 
 def _element_rows(
-    other_values: Mapping[str, Any], elements: Mapping[str, int], name: str, label: int, settings: Explode
+    other_values: Mapping[str, object], elements: Mapping[str, int], name: str, label: int, settings: Explode
 ) -> Iterator[Row]:
     for text, number in elements.items():
         yield {

@@ -358,7 +358,7 @@ def _is_empty(cell: Any) -> bool:
     return cell is None or cell == ""
 
 
-def _describe_row(row: Mapping[str, Any], settings: DatasetSettings) -> str:
+def _describe_row(row: Mapping[str, object], settings: DatasetSettings) -> str:
     """Describe a row by its id and its number in the file, unless the id is that number."""
     return str(row["id"]) if settings.ids == "rows" else f"{row['id']} (row {row[ROW_NUMBER]})"
 

@@ -115,7 +115,7 @@ def _identifies_groups(points: Sequence[Datapoint], hashes: QuestionHashes, name
     return None not in values and len(set(zip(values, hashes, strict=True))) == len(set(values)) == len(set(hashes))
 
 
-def _group_name(columns: Mapping[str, Any], name: str) -> str | None:
+def _group_name(columns: Mapping[str, object], name: str) -> str | None:
     """Return a datapoint's group according to a column; None if the value cannot be the name of a group."""
     value = columns[name]
     return None if value is None or isinstance(value, (list, dict)) or not str(value).strip() else str(value)

@@ -242,7 +242,7 @@ def _read_result(folder: Path) -> dict[str, Any] | None:
     return result if isinstance(result, dict) else {"error": "exit.json is damaged"}
 
 
-def _describe_exit(result: Mapping[str, Any]) -> str:
+def _describe_exit(result: Mapping[str, object]) -> str:
     """Return words for the content of exit.json."""
     code = result.get("code")
     if not isinstance(code, int):

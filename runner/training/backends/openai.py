@@ -308,7 +308,7 @@ def suffix_of(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[:MAX_SUFFIX].strip("-_.")
 
 
-def _has_match(pattern: re.Pattern[str], detail: Mapping[str, Any]) -> bool:
+def _has_match(pattern: re.Pattern[str], detail: Mapping[str, object]) -> bool:
     return any(pattern.search(str(detail.get(key) or "")) for key in ("code", "message"))
 
 

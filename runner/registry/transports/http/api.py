@@ -187,7 +187,7 @@ class UploadStatus:
         return cls(upload, state, resume_offsets, messages, response.problems)
 
 
-def parse_account(body: Mapping[str, Any], address: str) -> tuple[str, list[str]] | None:
+def parse_account(body: Mapping[str, object], address: str) -> tuple[str, list[str]] | None:
     """Return the account of a token, and the owners that this account may publish as; None if the token is unknown.
 
     Raises:
@@ -224,7 +224,7 @@ def parse_release(item: Any, address: str) -> IndexedRelease:
     return IndexedRelease(folder, sha256, reason, values.get("signed") is True, tier)
 
 
-def read_list(body: Mapping[str, Any], key: str, address: str) -> list[Any]:
+def read_list(body: Mapping[str, object], key: str, address: str) -> list[Any]:
     """Return the list under a key of an answer. Raises: ReleaseError: there is no such list."""
     value = body.get(key)
     if not isinstance(value, list):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from runner.base.errors import NipRunError
 from runner.base.redaction import redacted
@@ -48,7 +47,7 @@ def one_line(message: object) -> str:
     return shortened(line, _MAX_LENGTH) or type(message).__name__
 
 
-def find_node_problem(info: Mapping[str, Any]) -> str | None:
+def find_node_problem(info: Mapping[str, object]) -> str | None:
     """Return why a worker on this node cannot play, or None if it can; `info` is the result of `describe`."""
     node, version = info["node"], info["version"]
     if version is None:

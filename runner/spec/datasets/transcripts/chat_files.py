@@ -77,7 +77,7 @@ def _json_lines(path: Path, meter: Meter) -> Iterator[tuple[int, Any]]:
                 yield number, parse_json(line, f"line {number}")
 
 
-def _session_sample(header: Mapping[str, Any], lines: Iterator[tuple[int, Any]]) -> TranscriptSample:
+def _session_sample(header: Mapping[str, object], lines: Iterator[tuple[int, Any]]) -> TranscriptSample:
     """Return the sample of a session trace: a line about the session, then a line for each message."""
     messages: list[TranscriptMessage] = []
     models = dict[str, None]()
@@ -129,7 +129,7 @@ def read_scout_file(path: Path, meter: Meter) -> Iterator[TranscriptSample]:
         raise InvalidTranscript(str(error)) from error
 
 
-def _scout_sample(row: Mapping[str, Any]) -> TranscriptSample:
+def _scout_sample(row: Mapping[str, object]) -> TranscriptSample:
     score, success, repeat = _loose(row.get("score")), row.get("success"), row.get("task_repeat")
     scores = dict(score) if isinstance(score, dict) else {} if score is None else {"score": score}
     metadata = {

@@ -200,12 +200,12 @@ def check_sample(sample: Any, place: str) -> dict[str, Any]:
     return sample
 
 
-def sample_id(sample: Mapping[str, Any]) -> str:
+def sample_id(sample: Mapping[str, object]) -> str:
     """Return the id of a sample in an epoch, which is unique in its log."""
     return f"{sample['id']}-{sample.get('epoch', 1)}"
 
 
-def parse_sample(sample: dict[str, Any], task: Mapping[str, Any], place: str, meter: Meter) -> TranscriptSample:
+def parse_sample(sample: dict[str, Any], task: Mapping[str, object], place: str, meter: Meter) -> TranscriptSample:
     """Parse a sample of a log that describes its task in `task`.
 
     Raises:
@@ -229,14 +229,14 @@ def parse_sample(sample: dict[str, Any], task: Mapping[str, Any], place: str, me
     )  # fmt: skip
 
 
-def _attachments_of(sample: Mapping[str, Any]) -> dict[str, Any]:
+def _attachments_of(sample: Mapping[str, object]) -> dict[str, Any]:
     """Return the texts of a sample's attachments by their hash; older logs have them in the sample's transcript."""
     transcript = sample.get("transcript")
     parts = (transcript.get("content") if isinstance(transcript, dict) else None, sample.get("attachments"))
     return {name: text for part in parts if isinstance(part, dict) for name, text in part.items()}
 
 
-def _error_of(sample: Mapping[str, Any]) -> str | None:
+def _error_of(sample: Mapping[str, object]) -> str | None:
     """Return why the sample must not count: its error, or that somebody has marked it as invalid."""
     error = sample.get("error")
     if error is not None:
@@ -244,7 +244,7 @@ def _error_of(sample: Mapping[str, Any]) -> str | None:
     return None if sample.get("invalidation") is None else "invalidated"
 
 
-def _scores_of(sample: Mapping[str, Any]) -> dict[str, Any]:
+def _scores_of(sample: Mapping[str, object]) -> dict[str, Any]:
     scores = sample.get("scores")
     if scores is None and isinstance(sample.get("score"), dict):  # version 1 had one score, without a name
         scores = {"score": sample["score"]}
@@ -258,7 +258,7 @@ def _scores_of(sample: Mapping[str, Any]) -> dict[str, Any]:
 class _Attachments:
     """Replaces references to attachments in a sample by their texts, within the limit of a dataset."""
 
-    def __init__(self, texts: Mapping[str, Any], meter: Meter) -> None:
+    def __init__(self, texts: Mapping[str, object], meter: Meter) -> None:
         self._texts, self._meter, self._size = texts, meter, 0
 
     def resolve(self, value: Any) -> Any:

@@ -124,7 +124,7 @@ def _parse_content(content: Any) -> tuple[str, str]:
     return "\n".join(filter(None, texts)), "\n".join(filter(None, reasoning))
 
 
-def _parse_tool_calls(message: Mapping[str, Any]) -> tuple[ToolUse, ...]:
+def _parse_tool_calls(message: Mapping[str, object]) -> tuple[ToolUse, ...]:
     calls = message.get("tool_calls") or message.get("toolCalls") or []
     if not isinstance(calls, list):
         raise InvalidTranscript("its tool calls are not a list")
