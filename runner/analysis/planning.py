@@ -248,14 +248,14 @@ class _SpecWriter:
             return settings.sends_requests and settings.addresses == (None,) and not settings.extra_body
         return self._options.structured == "yes"
 
-    def _schema(self) -> dict[str, Any]:
+    def _schema(self) -> dict[str, object]:
         letters = list(ascii_uppercase[: len(self._analyzer.file.answers)])
         properties = {"reason": {"type": "string"}, "decision": {"type": "string", "enum": letters}}
         return {
             "type": "object", "properties": properties, "required": list(properties), "additionalProperties": False,
         }  # fmt: skip
 
-    def _row(self, unit_id: str, group: str, instructions: str) -> dict[str, Any]:
+    def _row(self, unit_id: str, group: str, instructions: str) -> dict[str, object]:
         answers = list(self._analyzer.file.answers)
         return {"id": unit_id, "label": "", "answers": answers, "group": group, "instructions": instructions}
 
@@ -286,7 +286,7 @@ class _SpecWriter:
             return problem
         return replace(problem, place=Place(f"{self._analyzer.name} about {self._folder.run_id}"))
 
-    def _content(self) -> dict[str, Any]:
+    def _content(self) -> dict[str, object]:
         """Return the content of the spec. Its paths are relative to the spec."""
         file, options, manifest = self._analyzer.file, self._options, self._folder.manifest()
         model: dict[str, Any] = {}

@@ -40,7 +40,7 @@ def read_rows(path: Path, columns: Mapping[str, str]) -> Iterator[dict[str, Any]
         raise RunError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _parse_row(line: bytes, columns: Mapping[str, str], problem: str) -> dict[str, Any]:
+def _parse_row(line: bytes, columns: Mapping[str, str], problem: str) -> dict[str, object]:
     try:
         row = parse_strict_json(line)
     except ValueError as error:

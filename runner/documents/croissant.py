@@ -147,7 +147,7 @@ def _describe_file(path: str, content: Content) -> dict[str, Any]:
     }
 
 
-def _describe_field(column: str, kind: str, file_id: str) -> dict[str, Any]:
+def _describe_field(column: str, kind: str, file_id: str) -> dict[str, object]:
     return {
         "@type": "cr:Field",
         "@id": f"datapoints/{quote(column, safe='')}",

@@ -61,7 +61,7 @@ def key_of(field: Field[Any]) -> str:
 
 
 @cache
-def _types(cls: type) -> dict[str, Any]:
+def _types(cls: type) -> dict[str, object]:
     return typing.get_type_hints(cls)
 
 
@@ -81,7 +81,7 @@ def build_schema(cls: type, title: str) -> dict[str, Any]:
     return {"$schema": DIALECT, "title": title, **root, "$defs": dict(sorted(definitions.items()))}
 
 
-def _object_schema(cls: type, definitions: dict[str, Any]) -> dict[str, Any]:
+def _object_schema(cls: type, definitions: dict[str, Any]) -> dict[str, object]:
     """Return the schema of a section; schemas of inner sections are added to `definitions`."""
     properties, required = {}, []
     for field in dataclasses.fields(cls):
@@ -98,7 +98,7 @@ def _first_paragraph(cls: type) -> str:
     return " ".join((cls.__doc__ or "").strip().split("\n\n")[0].split())
 
 
-def _field_schema(field: Field[Any], hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+def _field_schema(field: Field[Any], hint: Any, definitions: dict[str, Any]) -> dict[str, object]:
     result = {"description": field.metadata["doc"], **_type_schema(hint, definitions)}
     if "type" in field.metadata["constraints"]:
         result.pop("anyOf", None)  # the constraints describe each allowed type
@@ -146,12 +146,12 @@ def _bare_type_schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     raise TypeError(f"no JSON Schema for {hint!r}")
 
 
-def _enum_schema(values: tuple[Any, ...]) -> dict[str, Any]:
+def _enum_schema(values: tuple[Any, ...]) -> dict[str, object]:
     kinds = {_SCALARS[type(value)] for value in values}
     return {"type": kinds.pop() if len(kinds) == 1 else sorted(kinds), "enum": list(values)}
 
 
-def _reference(cls: type, definitions: dict[str, Any]) -> dict[str, Any]:
+def _reference(cls: type, definitions: dict[str, Any]) -> dict[str, object]:
     """Return a `$ref` to the schema of a section, and define that schema if it is new."""
     if cls.__name__ not in definitions:
         definitions[cls.__name__] = {}

@@ -135,7 +135,7 @@ def _non_text_keys(value: Any, key_path: KeyPath) -> Iterator[tuple[KeyPath, Any
         yield from _non_text_keys(item, (*key_path, name))
 
 
-def _parent_mapping(data: dict[str, Any], key_path: tuple[str, ...], *, create: bool) -> dict[str, Any]:
+def _parent_mapping(data: dict[str, Any], key_path: tuple[str, ...], *, create: bool) -> dict[str, object]:
     """Return the mapping that has the last part of a key; with `create`, add missing mappings on the way.
 
     Raises:

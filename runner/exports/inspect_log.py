@@ -181,7 +181,7 @@ class _Log:
             metrics[name] = {"name": name, "value": row["value"], "params": {}, "metadata": details}
         return metrics
 
-    def build_sample(self, game: ExportedGame) -> dict[str, Any]:
+    def build_sample(self, game: ExportedGame) -> dict[str, object]:
         """Return the sample of a game, and count its tokens."""
         rollout = game.rollout
         calls = [call for call in rollout.calls if call.is_answer]
@@ -239,7 +239,7 @@ class _Log:
         messages = ({"source": "generate", **message} for message in game.conversation())
         return [{"id": f"m{index}", **message} for index, message in enumerate((*prompts, task, *messages))]
 
-    def summarize(self, sample: dict[str, Any]) -> dict[str, Any]:
+    def summarize(self, sample: dict[str, Any]) -> dict[str, object]:
         """Return the part of a sample that Inspect's lists show."""
         keys = ("id", "epoch", "target", "metadata", "scores", "model_usage", "role_usage", "total_time", "uuid")
         return {

@@ -99,7 +99,7 @@ def _joined_text(blocks: list[dict[str, Any]], kind: str) -> str | None:
     return "".join(texts) if texts else None
 
 
-def message_choices(data: Mapping[str, object]) -> list[dict[str, Any]]:
+def message_choices(data: Mapping[str, object]) -> list[dict[str, object]]:
     """Return the choices of a chat completion that contain a message, unchanged."""
     raw = data.get(CHOICES)
     items = [item for item in raw if isinstance(item, dict)] if isinstance(raw, list) else []

@@ -107,7 +107,7 @@ class FollowedIndex:
             self.index.add(entry)
         return entries
 
-    def _record(self, offset: int) -> dict[str, Any]:
+    def _record(self, offset: int) -> dict[str, object]:
         self._reader = self._reader or JournalReader(self._path)
         return self._reader.record(offset)
 

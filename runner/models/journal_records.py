@@ -44,7 +44,9 @@ _HASH_DIGITS: Final = 8
 """Number of digits of a parameter hash that a call record stores, enough to distinguish the model groups of a run."""
 
 
-def log_header(run: str, run_id: str, shard: Sequence[int] | None = None, journal: str | None = None) -> dict[str, Any]:
+def log_header(
+    run: str, run_id: str, shard: Sequence[int] | None = None, journal: str | None = None
+) -> dict[str, object]:
     """Return the first record of a new journal: its format, the run's identity and id, and the journal's number.
 
     `shard` has the number of a shard and the number of all shards, if the journal belongs to a shard. `journal` is a
@@ -61,7 +63,7 @@ def messages_hash(messages: Sequence[ChatMessage], schema: Mapping[str, object] 
     return hashlib.sha256(b"messages\0" + canonical(list(messages)) + schema_part).hexdigest()[:32]
 
 
-def completion_fields(completion: Completion) -> dict[str, Any]:
+def completion_fields(completion: Completion) -> dict[str, object]:
     """Convert a completion to JSON fields: the server's answer, and all values that cannot be derived from it."""
     usage = completion.usage
     optional_fields: dict[str, Any] = {"altered": list(completion.altered)} if completion.altered else {}
@@ -101,7 +103,7 @@ def _count_list(usage: Usage) -> list[Any]:
     return list(counts[:end])
 
 
-def _body_fields(body: Body) -> dict[str, Any]:
+def _body_fields(body: Body) -> dict[str, object]:
     fields: dict[str, Any] = {ANSWER_TEXT: body.json.decode()} if body.is_deep else {ANSWER: body.json}
     if body.choice is not None:
         fields["choice"] = body.choice

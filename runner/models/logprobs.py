@@ -211,7 +211,7 @@ def _align_tokens(completion: Completion, index: int) -> _AlignedTokens | None:
     return None
 
 
-def _tokens(logprobs: object) -> Sequence[Mapping[str, Any]]:
+def _tokens(logprobs: object) -> Sequence[Mapping[str, object]]:
     """Return the tokens in a choice's `logprobs`; empty if there are none."""
     if not isinstance(logprobs, dict):
         return ()
@@ -221,7 +221,7 @@ def _tokens(logprobs: object) -> Sequence[Mapping[str, Any]]:
     return content if isinstance(content, list) and all(isinstance(token, dict) for token in content) else ()
 
 
-def _tokens_from_lists(logprobs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _tokens_from_lists(logprobs: Mapping[str, Any]) -> Iterator[dict[str, object]]:
     """Yield the tokens of the older API, which has a list for each field, and a mapping of alternatives per token."""
     tokens, logprobs_of_tokens = logprobs["tokens"], logprobs["token_logprobs"]
     top_mappings = logprobs.get("top_logprobs") or [None] * len(tokens)
@@ -239,7 +239,7 @@ def _bytes_of(token: Mapping[str, Any], *, uses_pieces: bool) -> bytes:
     return bytes(values) if isinstance(values, list) else text.encode()
 
 
-def _summary(token: Mapping[str, Any]) -> dict[str, Any]:
+def _summary(token: Mapping[str, Any]) -> dict[str, object]:
     """Return the facts about a token that are stored: its text, its log-probability and its top alternatives."""
     top = token.get("top_logprobs") or ()
     return {

@@ -36,6 +36,6 @@ SCHEMA_PARAMETERS = ExtensibleTable[Callable[[Mapping[str, Any]], dict[str, Any]
 """The function that returns, for each provider, the parameters that force an answer into a JSON schema."""
 
 
-def schema_parameters(settings: ModelSettings, schema: Mapping[str, object]) -> dict[str, Any]:
+def schema_parameters(settings: ModelSettings, schema: Mapping[str, object]) -> dict[str, object]:
     """Return the parameters that make a model group's server answer in JSON that follows a schema."""
     return SCHEMA_PARAMETERS[settings.provider](schema)

@@ -51,7 +51,7 @@ def shutdown_of_group(settings: ModelSettings) -> date | None:
     return shutdown_of(settings.model) if is_at_openai and settings.model is not None else None
 
 
-def model_shutdown_facts(models: Iterable[ModelSettings]) -> dict[str, Any]:
+def model_shutdown_facts(models: Iterable[ModelSettings]) -> dict[str, object]:
     """Return the shutdown dates that a release records, by model; empty if there are none.
 
     The result does not depend on today's date, so that a release has the same bytes whenever it is built.

@@ -490,7 +490,7 @@ class ModelSettings:
         return {name: value for name, value in parameters.items() if value is not None}
 
     @cached_property
-    def request_parameters(self) -> Mapping[str, Any]:
+    def request_parameters(self) -> Mapping[str, object]:
         """The parameters of a request that affect its answer, other than the model and the messages."""
         names = (
             "temperature", "top_p", "max_completion_tokens", "max_tokens", "n", "seed", "stop", "reasoning_effort",

@@ -85,7 +85,7 @@ def published_sweeps(rows: Sequence[PublishedRow]) -> list[SweepPoints]:
     return sweeps
 
 
-def _rows_by_sweep(rows: Sequence[Row]) -> Iterator[tuple[str, list[tuple[Row, dict[str, Any]]]]]:
+def _rows_by_sweep(rows: Sequence[Row]) -> Iterator[tuple[str, list[tuple[Row, dict[str, object]]]]]:
     """Yield the name of each sweep's spec, and the rows of the sweep with their points. Replays are left out."""
     rows_by_spec: dict[str, list[tuple[Row, dict[str, Any]]]] = defaultdict(list)
     for row in rows:

@@ -230,7 +230,7 @@ def _needs_calls(name: str) -> bool:
     return name in METRICS and METRICS[name].needs_calls
 
 
-def merge_metrics(published: Mapping[str, Any], recomputed: Mapping[str, Any]) -> dict[str, Any]:
+def merge_metrics(published: Mapping[str, Any], recomputed: Mapping[str, Any]) -> dict[str, object]:
     """Return the content of metrics.json with recomputed metrics. Metrics that need calls do not change."""
     unchanged_rows = [row for row in published["metrics"] if _needs_calls(row["metric"])]
     recomputed_rows = [row for row in recomputed["metrics"] if not _needs_calls(row["metric"])]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -62,7 +61,7 @@ def write_rollouts(folder: RunFolder) -> Path:
     return target
 
 
-def read_published_rows(path: Path) -> Iterator[dict[str, Any]]:
+def read_published_rows(path: Path) -> Iterator[dict[str, object]]:
     """Yield the rows of a published `rollouts.jsonl`. Their columns are not checked.
 
     Raises:
@@ -76,7 +75,7 @@ def read_published_rows(path: Path) -> Iterator[dict[str, Any]]:
         raise RunError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _parse_row(line: bytes, problem: str) -> dict[str, Any]:
+def _parse_row(line: bytes, problem: str) -> dict[str, object]:
     try:
         row = parse_strict_json(line)
     except orjson.JSONDecodeError as error:

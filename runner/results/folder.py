@@ -323,7 +323,7 @@ class RunFolder:
         atomic_write(self.manifest_path, orjson.dumps(manifest.to_json(), option=orjson.OPT_INDENT_2))
 
 
-def usage_of_parts(parts: Iterable[RunFolder]) -> dict[str, Any]:
+def usage_of_parts(parts: Iterable[RunFolder]) -> dict[str, object]:
     """Return the games, calls and cost of runs that are not in progress; the cost is None if one of them is unknown."""
     manifests = [manifest for part in parts if (manifest := part.manifest()).rollouts is not None]
     costs = [manifest.cost_usd for manifest in manifests]

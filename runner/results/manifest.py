@@ -314,7 +314,7 @@ def _parse_agents(rows: Sequence[Any]) -> tuple[AgentRow, ...]:
     return tuple(rows)
 
 
-def _parse_plugins(plugins: Mapping[str, object]) -> Mapping[str, Any]:
+def _parse_plugins(plugins: Mapping[str, object]) -> Mapping[str, object]:
     for pin in plugins.values():
         if not isinstance(pin, dict) or not pin.keys() >= {"distribution", "version", "sha256"}:
             raise TypeError(f"not a plugin: {pin!r}")

@@ -124,7 +124,7 @@ def check_same_plugins(name: str, manifests: Sequence[Manifest]) -> None:
         )
 
 
-def without_plugin_metrics(metrics: Mapping[str, object], manifest: Manifest) -> dict[str, Any]:
+def without_plugin_metrics(metrics: Mapping[str, object], manifest: Manifest) -> dict[str, object]:
     """Return the content of a `metrics.json` without the metrics that the run has from plugins.
 
     They cannot be recomputed without the plugins. A built-in metric stays, even if a manifest claims a plugin for it.

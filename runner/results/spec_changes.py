@@ -119,7 +119,7 @@ def changed_keys(folder: RunFolder, manifest: Manifest, plan: Plan, ignored_keys
     )
 
 
-def flatten_spec(spec: dict[str, Any], replayed: Mapping[str, str], ignored_keys: Sequence[str]) -> dict[str, Any]:
+def flatten_spec(spec: dict[str, Any], replayed: Mapping[str, str], ignored_keys: Sequence[str]) -> dict[str, object]:
     """Return the values of a resolved spec by dotted key, without `ignored_keys` and the keys below them.
 
     The paths of replayed runs are replaced by `replayed`, the hash for each model group.

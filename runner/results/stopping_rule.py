@@ -129,7 +129,7 @@ class StoppingDecision:
         relation = "no difference to be seen from" if not self.decided else "better than" if mean > 0 else "worse than"
         return f"{relation} {baseline.run_id} ({mean:+.3f} [{low:+.3f}, {high:+.3f}])"
 
-    def apply_to(self, summary: Mapping[str, Any]) -> dict[str, Any]:
+    def apply_to(self, summary: Mapping[str, Any]) -> dict[str, object]:
         """Return a run's metrics with the confidence sequence as the interval of accuracy, and the section `until`."""
         return {**_with_sequence_interval(summary, self._accuracy), "until": self._section()}
 
@@ -177,7 +177,7 @@ class StoppedDebates:
             right, games = self._groups.get(rollout.job.datapoint.group, (0, 0))
             self._groups[rollout.job.datapoint.group] = (right + rollout.correct, games + 1)
 
-    def apply_to(self, summary: Mapping[str, Any]) -> dict[str, Any]:
+    def apply_to(self, summary: Mapping[str, Any]) -> dict[str, object]:
         """Return the run's metrics with the confidence sequence as accuracy's interval, and the section `until`."""
         sequence = ConfidenceSequence()
         for right, games in self._groups.values():
@@ -195,7 +195,7 @@ def _most_points(plan: Plan) -> int:
     return max(Counter(point.group for point in plan.spec.dataset.datapoints).values(), default=1)
 
 
-def _with_sequence_interval(summary: Mapping[str, Any], accuracy: ConfidenceSequence) -> dict[str, Any]:
+def _with_sequence_interval(summary: Mapping[str, Any], accuracy: ConfidenceSequence) -> dict[str, object]:
     """Return a run's metrics with the confidence sequence as the interval of accuracy."""
     low, high = accuracy.interval()
     return {

@@ -12,7 +12,7 @@ def format_point(point: Mapping[str, object]) -> str:
     return " ".join(f"{key}={json.dumps(value)}" for key, value in point.items())
 
 
-def parse_point(line: str) -> dict[str, Any]:
+def parse_point(line: str) -> dict[str, object]:
     """Parse a line that `format_point` returned.
 
     Raises:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from io import BytesIO
 from operator import attrgetter
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 import orjson
 
@@ -40,7 +40,7 @@ _NULL_UNLESS_SET = ("vote", *NEW_TOKEN_CLASSES, "usage_estimated")
 
 def rollout_rows(
     run_id: str, rollout: Rollout, plugin_metrics: Mapping[str, float] | None = None
-) -> dict[str, list[dict[str, Any]]]:
+) -> dict[str, list[dict[str, object]]]:
     """Return a rollout's rows, by table. `plugin_metrics` has the values of metrics of plugins."""
     ids = {"run_id": run_id, "rollout_id": rollout.job.rollout_id}
     return {

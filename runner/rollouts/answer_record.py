@@ -94,7 +94,7 @@ ANSWER_COLUMNS = (
 """The columns of the table `rollouts` that describe listed answers; NULL in games with other verdicts."""
 
 
-def decision_fields(decision: int, *, lists_answers: bool) -> dict[str, Any]:
+def decision_fields(decision: int, *, lists_answers: bool) -> dict[str, object]:
     """Return the fields that describe a decision in JSON data: `decision`, or `answer` with the letter of an answer."""
     if not lists_answers:
         return {"decision": int(decision)}

@@ -113,12 +113,12 @@ def model_content(
     return {**content, "run": replayed} if settings.traits.needs_run else content
 
 
-def design_content(stances: str | None, seats: tuple[str, str] | None) -> dict[str, Any]:
+def design_content(stances: str | None, seats: tuple[str, str] | None) -> dict[str, object]:
     """Return the settings that pair the games of a run; empty if games are not paired, as in 0.1.0."""
     return {**({} if stances is None else {"stances": stances}), **({} if seats is None else {"seats": list(seats)})}
 
 
-def verdict_content(experiment: Experiment) -> dict[str, Any]:
+def verdict_content(experiment: Experiment) -> dict[str, object]:
     """Return the settings for how a verdict is written and recorded. Those added after 0.1.0 are left out if unused."""
     verdict, format_ = experiment.verdict, to_plain(experiment.decision_format)
     if not verdict.states:
@@ -134,7 +134,7 @@ def checker_content(settings: DatasetSettings) -> dict[str, Any]:
     return {} if settings.checker is None else {"checker": to_plain(settings.checker)}
 
 
-def judging_content(spec: Spec) -> dict[str, Any]:
+def judging_content(spec: Spec) -> dict[str, object]:
     """Return the settings for how verdicts are requested; empty if they are requested as in 0.1.0."""
     experiment = spec.experiment
     content: dict[str, Any] = {} if experiment.votes == 1 else {"votes": experiment.votes}

@@ -98,7 +98,7 @@ def _remove_calls(played: Round) -> Round:
     )
 
 
-def _round_fields(played: Round) -> dict[str, Any]:
+def _round_fields(played: Round) -> dict[str, object]:
     return {
         "raw": dict(played.raw),
         "messages": [_message_fields(message) for message in played.messages],

@@ -196,7 +196,7 @@ def votes_json(rollout: Rollout) -> list[int] | list[str] | None:
     return list(rollout.votes) if rollout.answers is None else [verdict_word(vote) for vote in rollout.votes]
 
 
-def statements_json(rollout: Rollout) -> list[dict[str, Any]] | None:
+def statements_json(rollout: Rollout) -> list[dict[str, object]] | None:
     """Return what messages of a game state, by round, as JSON data; None if nothing is stated."""
     parts = [(number, played.stated) for number, played in enumerate(rollout.rounds) if played.stated is not None]
     return [{"round": number, **stated.to_json()} for number, stated in parts] or None

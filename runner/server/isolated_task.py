@@ -245,7 +245,7 @@ def _write_result(folder: Path, function: Callable[..., Any], args: tuple[Any, .
 
 def _catch_errors(
     folder: Path, settings: Settings, function: Callable[..., Any], args: tuple[Any, ...]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the function's result or the message of its error. An error of the server itself ends the process."""
     try:
         return {"result": function(settings, folder, *args)}

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from runner.base.errors import RunError, UsageError
 from runner.base.package_data import exists, is_file, is_folder
@@ -49,7 +48,7 @@ class RejudgedRun:
         return self.path / "inputs" / "prompts" if self.is_folder else self.path.parent / "prompts"
 
 
-def read_debates_header(path: Path) -> dict[str, Any]:
+def read_debates_header(path: Path) -> dict[str, object]:
     """Return the first line of a file of debates.
 
     Raises:

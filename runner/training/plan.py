@@ -10,7 +10,6 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
 
 from runner.base.hashing import derived_seed, tagged_hash
 from runner.documents.dataclass_schema import to_plain
@@ -100,7 +99,7 @@ class TrainingPlan(PlanWithParts):
             },
         )
 
-    def _grouping(self) -> dict[str, Any]:
+    def _grouping(self) -> dict[str, object]:
         """Return `dataset.group_by` for the identity, if groups affect which datapoints an iteration plays."""
         group_by = self.spec.dataset.group_by
         is_relevant = group_by is not None and self.training.datapoints_per_iteration is not None

@@ -59,7 +59,7 @@ def describe_left_out(outcome: Mapping[str, Any]) -> str:
     return "; ".join([*counts, *outcome.get("notes", ())])
 
 
-def summarize(folder: RunFolder, stages: Stages, parts: Iterable[RunFolder]) -> dict[str, Any]:
+def summarize(folder: RunFolder, stages: Stages, parts: Iterable[RunFolder]) -> dict[str, object]:
     """Return the summary of a training run in the format of its `metrics.json`; `parts` are the runs of its parts.
 
     Raises:

@@ -55,7 +55,7 @@ class LogFollower:
         except OSError as error:
             raise JournalError(f"cannot read {self._path}: {error.strerror}") from error
 
-    def _decode_groups(self, data: bytes) -> list[tuple[int, dict[str, Any]]]:
+    def _decode_groups(self, data: bytes) -> list[tuple[int, dict[str, object]]]:
         """Return the records of the complete groups in `data`, and move the position behind them."""
         complete_groups: list[tuple[int, dict[str, Any]]] = []
         group: list[tuple[int, dict[str, Any]]] = []

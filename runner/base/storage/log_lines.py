@@ -184,7 +184,7 @@ class JournalReader:
         self._file.close()
 
 
-def record_at(path: Path, offset: int, line: bytes, seed: int) -> dict[str, Any]:
+def record_at(path: Path, offset: int, line: bytes, seed: int) -> dict[str, object]:
     """Return the record of a line that was read and checked before.
 
     Raises:

@@ -51,7 +51,7 @@ Parameters = Sequence[Any] | Mapping[str, Any]
 """Values for `?` in order, or for `$name` by name."""
 
 
-def bindable(parameters: Parameters) -> list[Any] | dict[str, Any]:
+def bindable(parameters: Parameters) -> list[Any] | dict[str, object]:
     """Convert parameters to the types that DuckDB accepts."""
     return dict(parameters) if isinstance(parameters, Mapping) else list(parameters)
 

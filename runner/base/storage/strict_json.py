@@ -24,7 +24,7 @@ def parse_strict_json(data: bytes) -> Any:
         raise ValueError("its JSON is nested too deeply") from None
 
 
-def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, object]:
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
         names = [name for name, _ in pairs]

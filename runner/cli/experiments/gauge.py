@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
@@ -259,7 +259,7 @@ def _judge(condition: Assertion, measures: Mapping[str, Quantity]) -> _Condition
     return _Condition(condition.text, measure, condition.judge(*(measure.interval or (None, None))))
 
 
-def _condition_json(condition: _Condition) -> dict[str, Any]:
+def _condition_json(condition: _Condition) -> dict[str, object]:
     from runner.results.gauge.gauge import quantity_json
 
     return {"condition": condition.condition, **quantity_json(condition.measure), "result": condition.result}

@@ -120,7 +120,7 @@ def _print_history(rows: Sequence[HistoryRow], *, quiet: bool) -> None:
         note(wrap_for_stderr(marks_legend))
 
 
-def _format_cells(row: HistoryRow) -> Mapping[str, Any]:
+def _format_cells(row: HistoryRow) -> Mapping[str, object]:
     from runner.registry.lineage.descriptions import describe_effort
 
     node = row.node

@@ -243,7 +243,7 @@ def _print_comparisons(
     print_table(headers, [[row[name] for name in columns] for row in cells], title, drop=_DROPPED_IF_NARROW)
 
 
-def _pair_cells(pair: SystemComparison) -> dict[str, Any]:
+def _pair_cells(pair: SystemComparison) -> dict[str, object]:
     """Return the cells of a pair by column."""
     adjusted_ends = interval_ends(pair.ci_low_corrected, pair.ci_high_corrected)
     return {

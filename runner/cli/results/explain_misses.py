@@ -86,7 +86,7 @@ def _cache_file(path: Path | None) -> Path:
     return path
 
 
-def _explain_miss(cache: Cache, request: Request, requested_fields: dict[str, Any]) -> dict[str, Any]:
+def _explain_miss(cache: Cache, request: Request, requested_fields: dict[str, Any]) -> dict[str, object]:
     from runner.models.layers.cache import differences
 
     nearest = min(

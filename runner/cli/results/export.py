@@ -273,7 +273,7 @@ def _choose_format(name: str, method: str | None, *, trees: bool) -> Format:
     return FORMATS[name, method]
 
 
-def _write_fine_tune_files(files: FineTuneFiles, reconstructor: Reconstructor) -> list[dict[str, Any]]:
+def _write_fine_tune_files(files: FineTuneFiles, reconstructor: Reconstructor) -> list[dict[str, object]]:
     try:
         for rollouts in reconstructor.rollouts_by_job():
             files.add(rollouts)

@@ -154,7 +154,7 @@ def _describe_labels_needed(validation: Validation, name: str, width: float) -> 
 # JSON
 
 
-def quantity_json(quantity: Quantity) -> dict[str, Any]:
+def quantity_json(quantity: Quantity) -> dict[str, object]:
     """Return a number as JSON."""
     low, high = quantity.interval or (None, None)
     return {

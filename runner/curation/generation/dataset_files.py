@@ -75,7 +75,7 @@ class MadeDataset:
         }
 
 
-def write_dataset(dataset: MadeDataset, folder: Path) -> dict[str, Any]:
+def write_dataset(dataset: MadeDataset, folder: Path) -> dict[str, object]:
     """Write the files of a dataset to a folder, and return its counts. The file with the rows is written last.
 
     Raises:
@@ -137,7 +137,7 @@ def _write_rows(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
         lines.unlink(missing_ok=True)
 
 
-def _row(row: SelectedProgram) -> dict[str, Any]:
+def _row(row: SelectedProgram) -> dict[str, object]:
     split = {} if row.split is None else {"split": row.split}
     return {
         "id": row.id, "problem": row.problem_id, **split, "question": row.question, "solution": row.source,
@@ -145,7 +145,7 @@ def _row(row: SelectedProgram) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _details(dataset: MadeDataset) -> Iterator[dict[str, Any]]:
+def _details(dataset: MadeDataset) -> Iterator[dict[str, object]]:
     """Yield the details of each row. They tell the label, so they have a file of their own."""
     for row in dataset.selection.programs:
         candidate = row.candidate
@@ -164,7 +164,7 @@ def _details(dataset: MadeDataset) -> Iterator[dict[str, Any]]:
         yield details
 
 
-def _rejected(dataset: MadeDataset) -> Iterator[dict[str, Any]]:
+def _rejected(dataset: MadeDataset) -> Iterator[dict[str, object]]:
     """Yield the problems without a row, then the programs that cannot be used, with reasons."""
     for id_, (rejection, detail) in dataset.rejected_problems.items():
         yield {"problem": id_, "reason": rejection, "detail": detail}

@@ -115,7 +115,7 @@ def _render(recipe: Recipe, original: str, problem: CodingProblem, task: Task) -
         ) from error
 
 
-def _spec_content(recipe: Recipe) -> dict[str, Any]:
+def _spec_content(recipe: Recipe) -> dict[str, object]:
     file = recipe.file
     model = to_plain(file.model)
     return {

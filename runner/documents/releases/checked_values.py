@@ -49,7 +49,7 @@ def check_fields(value: Any, cls: type) -> dict[str, Any]:
     return dict(value)
 
 
-def check_names(value: Any) -> dict[str, Any]:
+def check_names(value: Any) -> dict[str, object]:
     """Return a mapping with text keys; its values are not checked."""
     mapping: dict[str, Any] = check_type(value, dict)
     if len(mapping) > MAX_NAMES:

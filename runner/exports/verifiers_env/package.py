@@ -18,7 +18,6 @@ from importlib.metadata import version
 from pathlib import Path
 from string import Template
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import orjson
 
@@ -179,7 +178,7 @@ def _row_lines(plan: Plan) -> Iterator[bytes]:
         yield content + b"\n"
 
 
-def _describe_job(job: Job) -> dict[str, Any]:
+def _describe_job(job: Job) -> dict[str, object]:
     return {field.name: getattr(job, field.name) for field in fields(job) if field.name != "datapoint"}
 
 

@@ -188,7 +188,7 @@ def _read_completion(content: bytes) -> Completion:
     return Completion(choices, model_of(data) or "", usage or Usage(), body=body)
 
 
-def list_jobs(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def list_jobs(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, object]]:
     """Return the games of a package's rows in the order of the plan, each with its datapoint."""
     jobs = [{"datapoint": line["datapoint"], **game} for line in lines for game in line["games"]]
     return sorted(jobs, key=lambda job: job["index"])

@@ -493,7 +493,7 @@ def _line_place(file: Place, line: int, column: int, source: str) -> Place:
     )
 
 
-def prompt_variables(columns: Mapping[str, object], runner_variables: Mapping[str, object]) -> dict[str, Any]:
+def prompt_variables(columns: Mapping[str, object], runner_variables: Mapping[str, object]) -> dict[str, object]:
     """Return all variables of an agent's templates: the runner's, and the datapoint's columns without the label."""
     variables = dict(columns)
     for name in FORBIDDEN:
@@ -511,7 +511,7 @@ def own_variables(
     accept: str,
     reject: str,
     confidence_marker: str = "",
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the variables of an agent's templates that the runner sets in a round."""
     judge = agent if agent in protocol.verifier_names else None
     binary = {"accept": accept, "reject": reject, "confidence_marker": confidence_marker}
@@ -531,7 +531,7 @@ def own_variables(
     }
 
 
-def _statement_variables(protocol: Protocol, agent: str, round_: int) -> dict[str, Any]:
+def _statement_variables(protocol: Protocol, agent: str, round_: int) -> dict[str, object]:
     """Return the variables about statements, as they are before the first message."""
     speaks = round_ < protocol.max_message_rounds and agent in protocol.can_be_active(round_)
     return {
@@ -543,7 +543,7 @@ def _statement_variables(protocol: Protocol, agent: str, round_: int) -> dict[st
     }
 
 
-def subject_variables(subject: GameSubject) -> dict[str, Any]:
+def subject_variables(subject: GameSubject) -> dict[str, object]:
     """Return the variables about the sub-claims of a game."""
     return {
         "sub_claim": (subject.text or "") if subject.depth else "",

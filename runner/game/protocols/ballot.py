@@ -11,7 +11,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from string import ascii_uppercase
-from typing import Any, Final
+from typing import Final
 
 from runner.base.hashing import derived_seed
 from runner.base.value_class import value_class
@@ -60,7 +60,7 @@ class Ballot:
     assigned: Mapping[str, int] = field(default_factory=dict)
     """The position of the answer that each prover must argue for. Provers that choose an answer are left out."""
 
-    def variables(self, agent: str) -> dict[str, Any]:
+    def variables(self, agent: str) -> dict[str, object]:
         """Return the variables of an agent's templates that describe the answers."""
         position = self.assigned.get(agent)
         letter = "" if position is None else letter_of(position)

@@ -310,13 +310,13 @@ def file_content(file: ProtocolFile) -> dict[str, Any]:
     }
 
 
-def _without_defaults(section: ProtocolFile | AgentSpec | ProtocolStep, names: Collection[str]) -> dict[str, Any]:
+def _without_defaults(section: ProtocolFile | AgentSpec | ProtocolStep, names: Collection[str]) -> dict[str, object]:
     """Return a section as data without those of the given keys that have their defaults."""
     data, changed = to_plain(section), changed_keys(section)
     return {name: value for name, value in data.items() if name not in names or name in changed}
 
 
-def parameter_content(parameters: Parameters) -> dict[str, Any]:
+def parameter_content(parameters: Parameters) -> dict[str, object]:
     """Return the parameters that a game depends on, without later parameters that have their defaults."""
     data, changed = to_plain(parameters), changed_keys(parameters)
     return {name: value for name, value in data.items() if name not in LATER_PARAMETERS or name in changed}

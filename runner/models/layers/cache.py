@@ -127,7 +127,7 @@ class Cache:
         if not completion.from_cache or request.n > 1:
             self.put(request, request_fields(replace(request, n=1), settings), completion)
 
-    def similar_requests(self, request: Request) -> Iterable[dict[str, Any]]:
+    def similar_requests(self, request: Request) -> Iterable[dict[str, object]]:
         """Return similar requests of other runs: of the same agent and datapoint or, if none, of the agent."""
         sample = request.sample
         is_other_run = "run_id <> ?1 AND agent = ?2"

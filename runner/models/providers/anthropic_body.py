@@ -37,12 +37,12 @@ def messages_body(
     return orjson.dumps({**body, "messages": turns})
 
 
-def output_schema(schema: Mapping[str, object]) -> dict[str, Any]:
+def output_schema(schema: Mapping[str, object]) -> dict[str, object]:
     """Return the parameters for an answer in JSON that follows a schema."""
     return {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
 
 
-def _parameters(settings: ModelSettings, schema: Mapping[str, object] | None) -> dict[str, Any]:
+def _parameters(settings: ModelSettings, schema: Mapping[str, object] | None) -> dict[str, object]:
     """Return the parameters other than the model and the messages, by their names in the Messages API."""
     parameters: dict[str, Any] = {}
     limit = settings.max_completion_tokens or settings.max_tokens

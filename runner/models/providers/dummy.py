@@ -17,7 +17,6 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from string import ascii_uppercase
-from typing import Any
 
 import orjson
 
@@ -247,7 +246,7 @@ def _body(request: Request, text: str, top_logprobs: int) -> Body:
     return Body(orjson.dumps({"object": "chat.completion", "model": MODEL, "choices": [choice]}))
 
 
-def _tokens(request: Request, text: str, top_logprobs: int) -> Iterator[dict[str, Any]]:
+def _tokens(request: Request, text: str, top_logprobs: int) -> Iterator[dict[str, object]]:
     """Yield a token for each word. The verdict's token has the other verdict's word as an alternative."""
     offset, other_word = _find_verdict(request, text)
     start = 0
@@ -279,7 +278,7 @@ def _find_verdict(request: Request, text: str) -> tuple[int, str]:
     return -1, ""
 
 
-def _token(text: str, probability: float) -> dict[str, Any]:
+def _token(text: str, probability: float) -> dict[str, object]:
     return {"token": text, "logprob": round(math.log(probability), 6), "bytes": list(text.encode())}
 
 

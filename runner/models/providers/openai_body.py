@@ -29,7 +29,7 @@ def chat_completions_body(
     return orjson.dumps({"model": settings.model, **settings.request_parameters, **more, "messages": chat})
 
 
-def response_schema(schema: Mapping[str, object]) -> dict[str, Any]:
+def response_schema(schema: Mapping[str, object]) -> dict[str, object]:
     """Return the parameters for an answer in JSON that follows a schema."""
     return {
         "response_format": {

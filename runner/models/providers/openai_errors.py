@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from runner.base.errors import (
     ContextExceededError,
@@ -60,7 +60,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def error_detail(body: object) -> dict[str, Any]:
+def error_detail(body: object) -> dict[str, object]:
     """Return the `error` object of an error's body."""
     detail = body.get("error", body) if isinstance(body, dict) else {}
     return detail if isinstance(detail, dict) else {}
@@ -195,7 +195,7 @@ def _param(detail: Mapping[str, object]) -> str:
     return ""
 
 
-def _mapping_in(detail: Mapping[str, object], name: str) -> Mapping[str, Any]:
+def _mapping_in(detail: Mapping[str, object], name: str) -> Mapping[str, object]:
     part = detail.get(name)
     return part if isinstance(part, dict) else {}
 

@@ -38,7 +38,7 @@ class OpenAiFineTuning:
         """Create a job, and return its id."""
         return self._id_of(lambda client: client.fine_tuning.jobs.create(**body))
 
-    def list_jobs(self) -> Mapping[str, Any]:
+    def list_jobs(self) -> Mapping[str, object]:
         """Return all jobs of the account, by id."""
         return self._call(lambda client: list_all(client.fine_tuning.jobs.list(limit=PAGE_SIZE)))
 

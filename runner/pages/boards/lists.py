@@ -211,7 +211,7 @@ def _marks(row: LeaderboardRow, *texts: str | None) -> list[Mark]:
     return [mark_of(text) for text in (row.reason, stop_note, *texts) if text]
 
 
-def _common_values(row: LeaderboardRow, short_point: str | None) -> dict[str, Any]:
+def _common_values(row: LeaderboardRow, short_point: str | None) -> dict[str, object]:
     times = {"started_at": row.started_at, "finished_at": row.finished_at}
     return {
         "run_id": row.run_id,

@@ -61,7 +61,7 @@ def join_sites(board: Site, runs: Site) -> Site:
     return Site(board.title, [*board.links, *runs.links], [*board.sections, *runs.sections], about)
 
 
-def _store_rows(slug: str, task_list: TaskList, store_piece: StorePiece) -> dict[str, Any]:
+def _store_rows(slug: str, task_list: TaskList, store_piece: StorePiece) -> dict[str, object]:
     """Store the rows of a list, and return the facts that the script reads first."""
     for number, piece in enumerate(row_pieces([row.to_json() for row in task_list.rows])):
         store_piece(f"{slug}-rows-{number}", piece)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import orjson
 
@@ -36,7 +35,7 @@ class BoardPages:
         """Return the content security policy of all pages."""
         return policy(connects=True)
 
-    def post(self, name: str, data: Mapping[str, object]) -> dict[str, Any] | None:
+    def post(self, name: str, data: Mapping[str, object]) -> dict[str, object] | None:
         """Refuse a note.
 
         Raises:

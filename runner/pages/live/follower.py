@@ -193,7 +193,7 @@ class Follower:
                 return "killed"
         return manifest.status.value
 
-    def _rate(self, standing: str, counts: Mapping[str, Any]) -> dict[str, Any]:
+    def _rate(self, standing: str, counts: Mapping[str, Any]) -> dict[str, object]:
         """Return the recent rate in games per second, and the seconds left.
 
         Both are unknown (None) until all earlier games have been read, and after the run.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from runner.analysis.label_queue import LabelQueue
 from runner.pages.live.question_page import QuestionPage
@@ -16,7 +15,7 @@ class LabelPage(QuestionPage):
         super().__init__(labels, title)
         self._labels = labels
 
-    def post(self, name: str, data: Mapping[str, object]) -> dict[str, Any] | None:
+    def post(self, name: str, data: Mapping[str, object]) -> dict[str, object] | None:
         """Take back a reader's last label (`undo`), or do what a page of questions does, and add the progress.
 
         Raises:

@@ -155,7 +155,7 @@ class LiveRuns:
         """Return the content security policy of all pages."""
         return policy(connects=True)
 
-    def post(self, name: str, data: Mapping[str, object]) -> dict[str, Any] | None:
+    def post(self, name: str, data: Mapping[str, object]) -> dict[str, object] | None:
         """Save a note; see `note`."""
         return self.note(data) if name == "notes" else None
 

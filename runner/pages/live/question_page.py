@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 from markupsafe import Markup
 
@@ -73,7 +73,7 @@ class QuestionPage:
         del name
         return None
 
-    def post(self, name: str, data: Mapping[str, object]) -> dict[str, Any] | None:
+    def post(self, name: str, data: Mapping[str, object]) -> dict[str, object] | None:
         """Give a person a question (`take`), save an answer (`answer`), or note that a page was closed (`leave`).
 
         Raises:
@@ -106,7 +106,7 @@ def _without_surrogates(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _as_json(question: Question) -> dict[str, Any]:
+def _as_json(question: Question) -> dict[str, object]:
     """Return what a person may see of a question: neither its game nor its role."""
     return {
         "id": question.id,

@@ -61,7 +61,7 @@ class LiveContent(Protocol):
     def state(self) -> bytes:
         """Return the state that the page's script requests repeatedly, as JSON."""
 
-    def post(self, name: str, data: Mapping[str, object]) -> dict[str, Any] | None:
+    def post(self, name: str, data: Mapping[str, object]) -> dict[str, object] | None:
         """Save what the page has sent under a name, and return the answer; None if the content has no such name.
 
         Raises:

@@ -173,7 +173,7 @@ def _estimate(row: SystemComparison) -> ChartEstimate:
     return ChartEstimate(row.metric.replace("_", " "), row.difference, *row.adjusted_interval)
 
 
-def _pairs_data(pairs: Sequence[GamePair]) -> dict[str, Any]:
+def _pairs_data(pairs: Sequence[GamePair]) -> dict[str, object]:
     """Return pairs as columns; pairs of a right and a wrong game come first."""
     ordered = sorted(pairs, key=_has_equal_verdicts)
     return {"format": FORMAT, "count": len(ordered), "columns": dict(_columns(ordered))}

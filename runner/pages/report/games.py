@@ -261,7 +261,7 @@ class _Packer:
     def _text(self, text: str) -> Text:
         return self.texts.add_quoting(text, self._quoted)
 
-    def _pack_turns(self, number: int, played: Round | None) -> Iterator[dict[str, Any]]:
+    def _pack_turns(self, number: int, played: Round | None) -> Iterator[dict[str, object]]:
         details, messages = self.game.details, played.messages if played else ()
         states = played is not None and played.stated is not None
         for agent in details.speakers(number, played):
@@ -282,13 +282,13 @@ class _Packer:
                 ),
             }
 
-    def _chat_message(self, message: ChatMessage) -> dict[str, Any]:
+    def _chat_message(self, message: ChatMessage) -> dict[str, object]:
         text = self._text(message["content"])
         if "name" in message:
             return {"role": message["role"], "name": message["name"], "text": text}
         return {"role": message["role"], "text": text}
 
-    def _pack_answers(self, number: int, agent: str) -> list[dict[str, Any]]:
+    def _pack_answers(self, number: int, agent: str) -> list[dict[str, object]]:
         """Return the evaluated answers of an agent in a round: for each vote, all up to the first usable answer."""
         ended, answers = set(), list[dict[str, Any]]()
         for call in self.game.details.turns.get((number, agent), ()):
@@ -299,7 +299,7 @@ class _Packer:
                     ended.add(call.vote)
         return answers
 
-    def _pack_answer(self, call: Call, unusable_reason: str | None) -> dict[str, Any]:
+    def _pack_answer(self, call: Call, unusable_reason: str | None) -> dict[str, object]:
         fields = {
             "attempt": call.attempt,
             "vote": call.vote or None,

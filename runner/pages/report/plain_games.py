@@ -21,7 +21,7 @@ MAX_CHARACTERS = 1_000_000
 """Maximum characters of one game's texts on a page."""
 
 
-def unpack_piece(data: bytes) -> dict[str, Any] | None:
+def unpack_piece(data: bytes) -> dict[str, object] | None:
     """Unpack a piece, or return None if it is too large for a page."""
     decompressor = zlib.decompressobj(wbits=31)
     text = decompressor.decompress(data, MAX_PIECE_BYTES)
@@ -82,7 +82,7 @@ class _TextReader:
             "unusable": [answer["unusable"] for answer in turn["answers"] if answer.get("unusable")],
         }  # fmt: skip
 
-    def _messages(self, turn: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    def _messages(self, turn: Mapping[str, Any]) -> Iterator[dict[str, object]]:
         for message in turn["messages"]:
             yield {"channel": message["channel"] if self._channels > 1 else None, "text": self.text(message["text"])}
         usable = [message for message in turn["answers"] if not message.get("unusable")]

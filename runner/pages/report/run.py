@@ -197,7 +197,7 @@ def _links(run_id: str, games: CollectedGames) -> list[Link]:
     return [*links, *([Link(f"{base}/games?only=noted", f"Notes ({count(notes)})")] if notes else [])]
 
 
-def _about(manifest: Manifest, protocol: Protocol) -> dict[str, Any]:
+def _about(manifest: Manifest, protocol: Protocol) -> dict[str, object]:
     names = protocol.agent_names
     members = {
         channel: [name for name in names if channel in protocol.visible_channels(name)]

@@ -57,7 +57,7 @@ def analyses_name(slug: str) -> str:
     return f"{slug}-analyses"
 
 
-def analyses_data(folder: RunFolder) -> dict[str, list[dict[str, Any]]]:
+def analyses_data(folder: RunFolder) -> dict[str, list[dict[str, object]]]:
     """Return the answers about each game by rollout, without units that are not applicable. Raises RunError."""
     games: dict[str, list[dict[str, Any]]] = {}
     for table in cached_analyses(folder):
@@ -67,7 +67,7 @@ def analyses_data(folder: RunFolder) -> dict[str, list[dict[str, Any]]]:
     return games
 
 
-def _answer(table: AnalysisTable, result: UnitResult) -> dict[str, Any]:
+def _answer(table: AnalysisTable, result: UnitResult) -> dict[str, object]:
     names = ("agent", "channel", "round", "answer", "reason", "model")
     return {
         "analyzer": table.analyzer,

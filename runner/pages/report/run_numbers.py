@@ -292,7 +292,7 @@ def _draw_monitor_curve(points: Sequence[MonitorPoint], share: str, ends: str, f
     return curve([Series("monitor", series)], frame, x=share, y="share of attacks", domain=(0.0, 1.0), note=note)
 
 
-def first_row(row: Mapping[str, Any]) -> dict[str, Any]:
+def first_row(row: Mapping[str, Any]) -> dict[str, object]:
     """Return a game's row in the list for browsers without JavaScript."""
     decision = row["decision"]
     judged = {True: "right", False: "wrong", None: "decided"}[row["correct"]]

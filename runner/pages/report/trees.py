@@ -149,7 +149,7 @@ class _Packer:
     def _expected_rewards(self, node: TreeNode) -> dict[str, float]:
         return {agent: node.expected_reward(agent) for agent in self._protocol.agent_names}
 
-    def _pack_node(self, node: TreeNode) -> dict[str, Any]:
+    def _pack_node(self, node: TreeNode) -> dict[str, object]:
         last_round, path = node.rounds[-1], tuple(node.path)
         leaf = node.leaves[0]
         outcome = {} if node.children else {"game": leaf.job.rollout_id, **self._end_of(leaf)}
@@ -171,6 +171,6 @@ class _Packer:
             **outcome,
         }
 
-    def _end_of(self, leaf: Rollout) -> dict[str, Any]:
+    def _end_of(self, leaf: Rollout) -> dict[str, object]:
         decision = None if leaf.decision == Decision.NONE else int(leaf.decision)
         return {"decision": decision, "correct": leaf.correct, "outcome": str(leaf.outcome)}

@@ -193,7 +193,7 @@ class BoardCache:
             atomic_write(folder.path / _CHECK_RESULT, orjson.dumps(result))
             return result
 
-    def _cached_result(self, entry: ReleaseEntry, folder: RunFolder) -> dict[str, Any] | None:
+    def _cached_result(self, entry: ReleaseEntry, folder: RunFolder) -> dict[str, object] | None:
         """Return the result of a check by this version of nip-run, which has the key `why` if it was a refusal."""
         for path in (folder.path / _CHECK_RESULT, self._refusal_path(entry)):
             with suppress(NipRunError):

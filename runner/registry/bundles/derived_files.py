@@ -72,7 +72,7 @@ def _find_differences(name: str, path: Path, expected: bytes, *, may_have_more: 
             yield f"{statement}, but {DATA}/ has {_format_value(expected_values[key])}"
 
 
-def _values_by_key(data: Any, prefix: str = "") -> dict[str, Any]:
+def _values_by_key(data: Any, prefix: str = "") -> dict[str, object]:
     """Return the values of a document by dotted key; a list or an empty mapping is one value."""
     if not isinstance(data, Mapping) or not data:
         return {prefix: data}

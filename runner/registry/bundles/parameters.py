@@ -40,7 +40,7 @@ _SOURCE_KEYS: Mapping[str, frozenset[str]] = {
 """Keys in sections of the spec that are not hyperparameters either; for `models`, in each model group."""
 
 
-def select_parameters(spec: Mapping[str, Any]) -> dict[str, Any]:
+def select_parameters(spec: Mapping[str, Any]) -> dict[str, object]:
     """Return the hyperparameters of a resolved spec."""
     selected = {name: value for name, value in spec.items() if name not in NOT_PARAMETERS}
     for section in ("dataset", "protocol", "training"):
@@ -58,5 +58,5 @@ def build_parameters(spec: Mapping[str, object]) -> bytes:
     return (_HEADER + dump(select_parameters(spec))).encode()
 
 
-def _remove_keys(section: Mapping[str, object], names: frozenset[str]) -> dict[str, Any]:
+def _remove_keys(section: Mapping[str, object], names: frozenset[str]) -> dict[str, object]:
     return {name: value for name, value in section.items() if name not in names}

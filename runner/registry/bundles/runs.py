@@ -225,7 +225,7 @@ def _dataset_files(folder: RunFolder, release: Release, manifest: Manifest, lice
     return {ROWS: path, croissant.FILE: description}
 
 
-def _read_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+def _read_rows(path: Path) -> Iterator[Mapping[str, object]]:
     with open_to_read(path) as file:
         for line in file:
             yield orjson.loads(line)

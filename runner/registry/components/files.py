@@ -85,7 +85,7 @@ def load_protocol_file(path: Path) -> tuple[bytes, Protocol]:
     return dump(_protocol_data(protocol)).encode() if extends_others else _read_file(path), protocol
 
 
-def _protocol_data(protocol: Protocol) -> dict[str, Any]:
+def _protocol_data(protocol: Protocol) -> dict[str, object]:
     data: dict[str, Any] = file_content(protocol.file)
     if not protocol.declares_verifier_first:
         # If the file had this key, it would declare that the parameter can be changed.

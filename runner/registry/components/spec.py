@@ -93,7 +93,7 @@ def _identity(specs: list[Spec]) -> dict[str, str]:
     }
 
 
-def _facts(specs: list[Spec], published_names: Mapping[str, str]) -> dict[str, Any]:
+def _facts(specs: list[Spec], published_names: Mapping[str, str]) -> dict[str, object]:
     first = specs[0].experiment
     return {
         "name": first.name,
@@ -135,7 +135,7 @@ class _ReleaseFiles:
     """The installed releases that the spec uses, by the key that names them."""
     _release_paths: dict[tuple[str, Path], str] = field(default_factory=dict)
 
-    def rewrite(self, data: Mapping[str, object]) -> dict[str, Any]:
+    def rewrite(self, data: Mapping[str, object]) -> dict[str, object]:
         """Return a spec's data, with the paths of files in the release and with the versions of other releases.
 
         Raises:

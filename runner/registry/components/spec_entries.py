@@ -133,7 +133,7 @@ def build_model(path: Path, choices: PublisherChoices, part: str | None) -> Unna
     return _model_component(settings, settings.name, weights, files, {Kind.MODEL: PinnedFiles(file, (file,))})
 
 
-def _read_model_file(file: Path) -> tuple[ModelSettings, dict[str, Any]]:
+def _read_model_file(file: Path) -> tuple[ModelSettings, dict[str, object]]:
     """Return the settings of a model file, and the description of its weights.
 
     Raises:

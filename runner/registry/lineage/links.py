@@ -247,7 +247,7 @@ def _list_output_models(source: ModelSource, stages: Stages, group: str) -> list
     return models
 
 
-def _games_of_iterations(folder: RunFolder, stages: Stages) -> list[dict[str, Any]]:
+def _games_of_iterations(folder: RunFolder, stages: Stages) -> list[dict[str, object]]:
     """Return the effort of each iteration's games; without numbers if the run of the games is missing."""
     return [
         {
@@ -258,7 +258,7 @@ def _games_of_iterations(folder: RunFolder, stages: Stages) -> list[dict[str, An
     ]
 
 
-def _effort(part: RunFolder) -> dict[str, Any]:
+def _effort(part: RunFolder) -> dict[str, object]:
     if not part.manifest_path.is_file():
         return {"run_id": part.run_id, **dict.fromkeys(EFFORT)}
     manifest = part.manifest()

@@ -31,7 +31,7 @@ def read_section(facts: Mapping[str, object], name: str) -> Mapping[str, Any]:
     return section
 
 
-def _read_rows(facts: Mapping[str, object], name: str) -> list[Mapping[str, Any]]:
+def _read_rows(facts: Mapping[str, object], name: str) -> list[Mapping[str, object]]:
     rows = read_typed(facts, name, list) or []
     if any(not isinstance(row, dict) for row in rows):
         raise WrongFact(f"{name} must be a list of objects")

@@ -43,7 +43,7 @@ MODEL_TEXT = ("choices", "content", "stop_details")
 """Fields of an answer with text that a model wrote."""
 
 
-def select_known_fields(answer: Mapping[str, object]) -> tuple[dict[str, Any], int]:
+def select_known_fields(answer: Mapping[str, object]) -> tuple[dict[str, object], int]:
     """Return an answer with only the fields of the format, and the number of other fields that were removed."""
     selected = _select_members(answer, _ANSWER)
     if selected == answer:
@@ -66,7 +66,7 @@ def _select(value: Any, allowed: Any) -> Any:
     return _REMOVED if isinstance(value, (dict, list)) else value
 
 
-def _select_members(value: Mapping[str, object], allowed: Mapping[str, object]) -> dict[str, Any]:
+def _select_members(value: Mapping[str, object], allowed: Mapping[str, object]) -> dict[str, object]:
     selected = {name: _select(item, allowed.get(name, allowed.get(_REST, _REMOVED))) for name, item in value.items()}
     return {name: item for name, item in selected.items() if item is not _REMOVED}
 

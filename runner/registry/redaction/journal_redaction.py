@@ -51,7 +51,7 @@ def redact_log(source: Path, target: Path, rules: RedactionRules, rehash: Rehash
     return changed
 
 
-def _redact_record(record: Mapping[str, Any], rules: RedactionRules, rehash: RehashParameters) -> dict[str, Any]:
+def _redact_record(record: Mapping[str, Any], rules: RedactionRules, rehash: RehashParameters) -> dict[str, object]:
     redacted = dict(record)
     kind = redacted.get("kind")
     if RUN in redacted and kind == "begun":

@@ -187,7 +187,7 @@ class RedactionRules:
         redacted = self.redact_string(unquoted, key.lstrip("+~"))
         return line if redacted == unquoted else key + equals + value.replace(unquoted, redacted)
 
-    def redact_answer(self, answer: Mapping[str, object]) -> dict[str, Any]:
+    def redact_answer(self, answer: Mapping[str, object]) -> dict[str, object]:
         """Return a server's answer without unknown fields, and with all fields redacted that a model did not write."""
         selected, removed = select_known_fields(answer)
         self.counts[ANSWER_FIELD] += removed

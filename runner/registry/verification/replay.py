@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
 
 from runner.base.errors import RunError
 from runner.base.storage.atomic_files import read_json
@@ -122,7 +121,7 @@ def _find_row_differences(run: RunFolder, result: FinishedRun, allow_missing: bo
         yield str(error)
 
 
-def replay_json(result: ReplayResult) -> Mapping[str, Any]:
+def replay_json(result: ReplayResult) -> Mapping[str, object]:
     """Return the result of a replay for `--json`."""
     return {
         "release": str(result.fetched.release.reference),

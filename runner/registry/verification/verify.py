@@ -290,7 +290,7 @@ def _find_tournament_problems(folder: RunFolder, manifest: Manifest) -> Iterator
             yield f"metrics.json: {name} do not follow from the games of the tournament's parts"
 
 
-def _rounded(summary: Mapping[str, object]) -> dict[str, Any]:
+def _rounded(summary: Mapping[str, object]) -> dict[str, object]:
     """Return a summary as its file has it, with numbers rounded, because linear algebra differs between machines."""
     rounded: dict[str, Any] = json.loads(json.dumps(summary), parse_float=lambda text: round(float(text), 4))
     return rounded

@@ -75,7 +75,7 @@ class System:
         return {model for _, model in verifiers_of(self.manifests[0])}
 
     @property
-    def addresses(self) -> dict[str, Any]:
+    def addresses(self) -> dict[str, object]:
         """The address of each model group of its agents in its first run, by name."""
         models = saved_value(self.runs[0], "models") or {}
         groups = sorted({row["model_group"] for row in self.manifests[0].agents})

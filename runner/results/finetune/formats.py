@@ -85,7 +85,7 @@ def _preference_problem(example: Preference, tokens: tuple[str, ...] = ()) -> st
 OPENAI_MAX_BYTES = 512 * 10**6
 
 
-def _openai_sft(example: SupervisedExample) -> dict[str, Any]:
+def _openai_sft(example: SupervisedExample) -> dict[str, object]:
     return {
         "messages": [
             {**message, "weight": 0} if index in example.unlearnable else dict(message)
@@ -94,7 +94,7 @@ def _openai_sft(example: SupervisedExample) -> dict[str, Any]:
     }
 
 
-def _openai_dpo(example: Preference) -> dict[str, Any]:
+def _openai_dpo(example: Preference) -> dict[str, object]:
     return {
         "input": {"messages": [dict(message) for message in example.prompt], "tools": [], "parallel_tool_calls": True},
         "preferred_output": _assistant_messages(example.preferred),
@@ -109,7 +109,7 @@ def _trl_sft_problem(example: SupervisedExample) -> str | None:
     return _supervised_problem(example, TEMPLATE_TOKENS) or turn_problem(example.messages[:-1])
 
 
-def _trl_sft(example: SupervisedExample) -> dict[str, Any]:
+def _trl_sft(example: SupervisedExample) -> dict[str, object]:
     """Return a prompt and its completion. From a complete chat, TRL would also learn messages of other agents."""
     *prompt, answer = example.messages
     return {"prompt": [dict(message) for message in prompt], "completion": [dict(answer)]}
@@ -119,7 +119,7 @@ def _trl_dpo_problem(example: Preference) -> str | None:
     return _preference_problem(example, TEMPLATE_TOKENS) or turn_problem(example.prompt)
 
 
-def _trl_dpo(example: Preference) -> dict[str, Any]:
+def _trl_dpo(example: Preference) -> dict[str, object]:
     return {
         "prompt": [dict(message) for message in example.prompt],
         "chosen": _assistant_messages(example.preferred),
@@ -153,7 +153,7 @@ def _verl_rl_problem(example: RlTurn) -> str | None:
     return chat_problem(example.prompt, TEMPLATE_TOKENS) or turn_problem(example.prompt)
 
 
-def _verl_rl(example: RlTurn) -> dict[str, Any]:
+def _verl_rl(example: RlTurn) -> dict[str, object]:
     return {
         "data_source": example.data_source,
         "prompt": [dict(message) for message in example.prompt],

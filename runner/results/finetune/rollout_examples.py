@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from runner.base.errors import InvalidResponseError, UsageError
 from runner.game.prompts.chat import ChatMessage
@@ -20,7 +19,7 @@ def prompt_messages(agent: Agent, observation: Observation) -> list[ChatMessage]
     return list(agent.model_settings.sent_messages(agent.prompt(observation)))
 
 
-def describe_chat_format(agent: Agent) -> dict[str, Any]:
+def describe_chat_format(agent: Agent) -> dict[str, object]:
     """Return the chat format of an agent's examples, and whether the games were played in that format."""
     chat_format = agent.model_settings.resolved_chat_format
     played_format = agent.hyper_params.models[agent.model_group].resolved_chat_format

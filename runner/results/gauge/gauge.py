@@ -196,7 +196,7 @@ def _facet_measures(facet: Facet | None) -> Iterator[tuple[str, Quantity]]:
     yield from (("flips", flips), ("p", Quantity(p, None, (p, p), flips.n, flips.clusters)))
 
 
-def quantity_json(quantity: Quantity) -> dict[str, Any]:
+def quantity_json(quantity: Quantity) -> dict[str, object]:
     """Return a quantity as JSON data."""
     low, high = quantity.interval or (None, None)
     return {"value": quantity.value, "ci_low": low, "ci_high": high, "n": quantity.n, "reason": quantity.reason}

@@ -218,7 +218,7 @@ def _load_run(folder: RunFolder, manifest: Manifest) -> GaugedRun:
     )  # fmt: skip
 
 
-def _spec_values(spec: Mapping[str, object], manifest: Manifest) -> dict[str, dict[str, Any]]:
+def _spec_values(spec: Mapping[str, object], manifest: Manifest) -> dict[str, dict[str, object]]:
     """Return the values of a run's spec keys by facet. The saved spec has a copy of the prompts, not their path."""
     (row,) = (row for row in manifest.agents if row["role"] == "verifier")
     model = look_up(spec, "models", row["model_group"]) or {}

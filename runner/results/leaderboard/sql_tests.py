@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from runner.statistics.paired_groups import Pairs
 
 
 def paired_test(  # noqa: PLR0917 -- SQL has no keywords
     sums: list[float], sizes: list[float], missing: list[float], least: list[float], step: float, stopped: bool
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return a row with the columns `schema.TEST_COLUMNS`. The first five arguments are those of `Pairs`.
 
     With `stopped`, a stopping rule ended a run, so the interval and p come from a confidence sequence.

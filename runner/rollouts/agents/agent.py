@@ -132,7 +132,7 @@ class Agent:
 
     # Prompt
 
-    def _variables(self, prover_stance: int, round_: int) -> dict[str, Any]:
+    def _variables(self, prover_stance: int, round_: int) -> dict[str, object]:
         """Return the variables of the agent's templates that do not depend on the datapoint."""
         variables = self._variables_by_round.get((prover_stance, round_))
         if variables is None:
@@ -208,7 +208,7 @@ class Agent:
         """Return an observation with everything that the agent's prompt needs, to estimate its length."""
         return observation
 
-    def _extra_variables(self, observation: Observation) -> Mapping[str, Any]:  # noqa: ARG002
+    def _extra_variables(self, observation: Observation) -> Mapping[str, object]:  # noqa: ARG002
         """Return further variables for an observation, which a selector of candidates has."""
         return {}
 
@@ -219,7 +219,7 @@ class Agent:
     def _subject(self, observation: Observation) -> GameSubject:
         return find_subject(self.protocol_handler, observation.rounds)
 
-    def _answer_variables(self, observation: Observation) -> dict[str, Any]:
+    def _answer_variables(self, observation: Observation) -> dict[str, object]:
         """Return the variables of the agent's templates that describe the listed answers of the game."""
         ballot, marker = self._ballot(observation), self.hyper_params.decision_format.marker
         form = self.hyper_params.verdict.form

@@ -67,7 +67,7 @@ class DirectAgent(Agent):
             self._client = sync_client(self.model_settings, self.model_group)
         return self._client
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_client": None, "settings": replace(self.settings, complete=None)}
 
     # Calls of the model

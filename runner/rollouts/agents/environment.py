@@ -352,7 +352,7 @@ def _points_of(
     return list(datapoints), {}
 
 
-def _points_of_columns(data: Mapping[str, Any]) -> tuple[list[Datapoint], Mapping[str, Any]]:
+def _points_of_columns(data: Mapping[str, Any]) -> tuple[list[Datapoint], Mapping[str, object]]:
     """Return the datapoints of a mapping of columns, and the seeds and stances among the columns."""
     if isinstance(data, NestedArrayDict) and len(data.batch_size) != 1:
         raise ValueError(

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, Self
+from typing import Self
 
 from runner.base.errors import GenerationError, InvalidResponseError, RunError
 from runner.base.value_class import value_class
@@ -119,13 +119,13 @@ class Selector(Agent):
         chat.append({"role": "system", "content": self.instructions(f".{self.best_of.by}", observation, round_)})
         return format_chat(chat, settings.resolved_chat_format, instructions=settings.system_role, asks=True)
 
-    def _variables(self, prover_stance: int, round_: int) -> dict[str, Any]:
+    def _variables(self, prover_stance: int, round_: int) -> dict[str, object]:
         variables = super()._variables(prover_stance, round_)
         if self.best_of.by != "judge":
             return variables
         return variables | {"stance": stance_word(self._stance(prover_stance))}
 
-    def _extra_variables(self, observation: Observation) -> Mapping[str, Any]:
+    def _extra_variables(self, observation: Observation) -> Mapping[str, object]:
         candidates = observation.speeches if isinstance(observation, Judgment) else ()
         return {"speech_candidates": [_shown_text(candidate) for candidate in candidates]}
 

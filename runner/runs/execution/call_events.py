@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from runner.base.errors import CallError, RunError
 from runner.base.storage.journal import Journal
@@ -40,7 +39,7 @@ class RecordedCallEvents(CallEvents):
     def on_fewer_answers(self, request: Request) -> None:
         self.notes.report_fewer_answers(request.group)
 
-    def add_failure(self, request: Request, attempt: int, error: CallError, wait: float) -> dict[str, Any]:
+    def add_failure(self, request: Request, attempt: int, error: CallError, wait: float) -> dict[str, object]:
         """Add a failed attempt to the calls of its game, and return the attempt's record for the journal."""
         # The cost of a call that may be billed is recorded even without a budget, because a budget may be set later.
         cost = cost_of_failure(self.costs.worst_case(request), error)

@@ -311,7 +311,7 @@ def _prompts(agents: Mapping[str, OpenAiWholeAgent], rollout: Rollout) -> Any:
     return prompt_array(chats, message_count).reshape(round_count, len(agents), message_count, -1)
 
 
-def _with_parts(metrics: Mapping[str, object], metric: str) -> Mapping[str, Any]:
+def _with_parts(metrics: Mapping[str, object], metric: str) -> Mapping[str, object]:
     """Return a metric's row with the additional keys that `find_worst_case` needs."""
     row = {**(find_metric_row(metrics, metric) or NO_ROW), "grouped": is_by_group(metrics)}
     if metric == BALANCED_ACCURACY:

@@ -160,7 +160,7 @@ class RolloutDetails:
             "transcript": [self._round_json(number, played) for number, played in self.rounds(only_round)],
         }
 
-    def _round_json(self, number: int, played: Round | None) -> dict[str, Any]:
+    def _round_json(self, number: int, played: Round | None) -> dict[str, object]:
         """Return one round for `to_json`. `played` is None for a last round that an error ended."""
         content = Round() if played is None else played
         speakers = self.speakers(number, played)

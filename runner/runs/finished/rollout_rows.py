@@ -40,7 +40,7 @@ class RowFilter:
             return self.undecided
         return self.wrong and rollout.correct is False
 
-    def sql_condition(self) -> tuple[str, dict[str, Any]]:
+    def sql_condition(self) -> tuple[str, dict[str, object]]:
         """Return the SQL condition on the table `rollouts`, and its parameters."""
         kinds, conditions, parameters = [], [], dict[str, Any]()
         if self.wrong:

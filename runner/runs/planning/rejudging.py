@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from runner.base.errors import SpecError, UsageError
 from runner.documents.source_tree import ProjectTree
@@ -71,7 +71,7 @@ def _check_overrides(overrides: Overrides) -> None:
             )
 
 
-def _spec_content(folder: RunFolder, verdict: WhichVerdicts) -> Mapping[str, Any]:
+def _spec_content(folder: RunFolder, verdict: WhichVerdicts) -> Mapping[str, object]:
     """Return the content of the spec that judges a run's debates again."""
     path = folder.path.absolute()
     saved = load_saved(folder.spec).experiment

@@ -153,7 +153,7 @@ def _find_spec_problems(spec_values: Sequence[tuple[StoredShard, Mapping[str, ob
             yield f"{shard} was played with a different spec: {listed}; play this shard again with the others' spec"
 
 
-def _most_frequent(mappings: Sequence[Mapping[str, object]]) -> Mapping[str, Any]:
+def _most_frequent(mappings: Sequence[Mapping[str, object]]) -> Mapping[str, object]:
     """Return the mapping that occurs most often, the first in case of a tie; an empty one if there are none."""
     contents = [repr(sorted(mapping.items())) for mapping in mappings]
     return mappings[contents.index(mode(contents))] if mappings else {}

@@ -88,7 +88,7 @@ class StoredShard:
         return {"selection": repr(manifest.dataset_selection), "source": manifest.dataset_source_sha256}
 
     @cached_property
-    def spec_values(self) -> dict[str, Any]:
+    def spec_values(self) -> dict[str, object]:
         """The values of the shard's spec by dotted key, without the keys that may differ between shards."""
         return flatten_spec(resolved_spec(self.plan), self.plan.spec.replayed_sha256, LOCAL_KEYS)
 

@@ -53,7 +53,7 @@ def games_of(folder: RunFolder) -> TournamentGames:
     return games
 
 
-def summarize(folder: RunFolder, games: TournamentGames, parts: Iterable[RunFolder]) -> dict[str, Any]:
+def summarize(folder: RunFolder, games: TournamentGames, parts: Iterable[RunFolder]) -> dict[str, object]:
     """Return the summary of a tournament in the format of its `metrics.json`."""
     plan, model = games.plan, games.model()
     return {
@@ -68,7 +68,7 @@ def summarize(folder: RunFolder, games: TournamentGames, parts: Iterable[RunFold
     }
 
 
-def quantity_row(quantity: Quantity) -> dict[str, Any]:
+def quantity_row(quantity: Quantity) -> dict[str, object]:
     """Return a number with its interval, in the form of a row of `metrics`."""
     ends = quantity.interval or (None, None)
     numbers = (None if number is None else round(number, 9) for number in (quantity.value, quantity.stderr, *ends))
@@ -92,7 +92,7 @@ def player_differences(games: TournamentGames, first: str, second: str) -> list[
     return rows
 
 
-def _ratings(plan: TournamentPlan, model: RatingModel, games: TournamentGames) -> Iterator[dict[str, Any]]:
+def _ratings(plan: TournamentPlan, model: RatingModel, games: TournamentGames) -> Iterator[dict[str, object]]:
     """Yield the ratings of each player, best overall first, with the number of the player's games."""
     order = range(len(plan.players))
     overall = [model.rating(player, "overall").value for player in order]
@@ -115,7 +115,7 @@ def _counts_of_player(player: int, games: TournamentGames) -> GameCounts:
     return total
 
 
-def _effects(plan: TournamentPlan, model: RatingModel) -> Iterator[dict[str, Any]]:
+def _effects(plan: TournamentPlan, model: RatingModel) -> Iterator[dict[str, object]]:
     """Yield the chance of the right side by judge, and the advantage of the first seat on average and by player."""
     yield {"effect": "right_side", "of": None, **quantity_row(model.right_side_chance())}
     for number, judge in enumerate(plan.judges):
@@ -125,7 +125,7 @@ def _effects(plan: TournamentPlan, model: RatingModel) -> Iterator[dict[str, Any
         yield {"effect": "first_seat", "of": player, **quantity_row(model.seat_advantage(number))}
 
 
-def _pairings(folder: RunFolder, games: TournamentGames) -> Iterator[dict[str, Any]]:
+def _pairings(folder: RunFolder, games: TournamentGames) -> Iterator[dict[str, object]]:
     """Yield the numbers of games of each pairing that has played, with the runs of its legs."""
     plan = games.plan
     for number, pairing in enumerate(plan.pairings):
@@ -146,6 +146,6 @@ def _pairings(folder: RunFolder, games: TournamentGames) -> Iterator[dict[str, A
             }
 
 
-def _intransitivity(plan: TournamentPlan, result: Intransitivity) -> Mapping[str, Any]:
+def _intransitivity(plan: TournamentPlan, result: Intransitivity) -> Mapping[str, object]:
     triple = None if result.triple is None else [plan.players[player] for player in result.triple]
     return {"p": result.p, "triple": triple, "reason": result.reason}

@@ -196,11 +196,11 @@ def _build_row(row: BoardRow, place: int, ranking: TaskList, board_input: BoardI
     }
 
 
-def _task_fields(ranking: TaskList) -> dict[str, Any]:
+def _task_fields(ranking: TaskList) -> dict[str, object]:
     return {"page": ranking.name, "benchmark": ranking.benchmark, "task": ranking.task, "selection": ranking.selection}
 
 
-def _task_summary(ranking: TaskList, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _task_summary(ranking: TaskList, rows: Sequence[Mapping[str, Any]]) -> dict[str, object]:
     """Return the facts about a list that pages show above its rows."""
     leader = rows[0] if rows and rows[0]["rank"] is not None else None
     kinds = list(dict.fromkeys(kind for row in rows for kind in row["kinds"]))

@@ -102,7 +102,7 @@ class BoardSnapshot:
         )
         return self._query_json(query, limit)
 
-    def releases_of_owner(self, owner: str, first: int, limit: int) -> list[tuple[dict[str, Any], bool]]:
+    def releases_of_owner(self, owner: str, first: int, limit: int) -> list[tuple[dict[str, object], bool]]:
         """Return an owner's releases, each with True if it is a part or model of a training run.
 
         Runs come first, then components and models, then the parts and models of training runs.
@@ -151,7 +151,7 @@ class BoardSnapshot:
         )
         return [(str(role), str(target), bool(is_public)) for role, target, is_public in self._query(query, reference)]
 
-    def family_of(self, reference: str) -> list[dict[str, Any]]:
+    def family_of(self, reference: str) -> list[dict[str, object]]:
         """Return the rows of the training history of a run or model, as `nip-run history` shows them."""
         query = "SELECT said FROM family WHERE id = (SELECT family FROM families WHERE release = ?)"
         rows = self._query(query, reference)

@@ -42,7 +42,7 @@ _STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 """Possible steps for rounding accuracies: a part with fewer rows gets a larger step."""
 
 
-def compute_result(settings: Settings, work_folder: Path, submission_id: int) -> dict[str, Any]:
+def compute_result(settings: Settings, work_folder: Path, submission_id: int) -> dict[str, object]:
     """Return the metrics of each part and other facts about a submission, or {"refused": reason}.
 
     The owner of the competition sees the complete result; `build_published_score` selects the public numbers. Runs in
@@ -139,7 +139,7 @@ def build_published_score(part: Mapping[str, Any]) -> dict[str, Any]:
     return {"rows": part["rows"], "rounded_to": step, "interval": INTERVAL_METHOD, "metrics": metrics}
 
 
-def _round_metric(metric: Mapping[str, Any], step: float) -> dict[str, Any]:
+def _round_metric(metric: Mapping[str, Any], step: float) -> dict[str, object]:
     """Return a metric with a rounded value. Numbers of games and groups stay exact: they do not depend on labels."""
     value = None if metric["value"] is None else round(round(metric["value"] / step) * step, 6)
     low, high = (None, None) if value is None else _interval_of_rounded(value, step, metric["clusters"])

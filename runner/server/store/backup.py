@@ -133,7 +133,7 @@ def _advance_sequence(connection: Any, table: Table) -> None:
         connection.execute(text("SELECT setval(pg_get_serial_sequence(:table, :column), :highest)"), sequence)
 
 
-def _read_backup(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_backup(file: Path) -> Iterator[tuple[str, dict[str, object]]]:
     """Yield pairs of a table's name and a row. The header comes first, with the name ""."""
     damage = f"the backup {file} is damaged"
     hasher, count, has_header = hashlib.sha256(), 0, False

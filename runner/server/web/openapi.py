@@ -31,7 +31,7 @@ def add_openapi_document(app: FastAPI) -> None:
     app.openapi = document  # type: ignore[method-assign] # as the library documents it
 
 
-def _build_document(app: FastAPI) -> dict[str, Any]:
+def _build_document(app: FastAPI) -> dict[str, object]:
     document = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
     for path, operations in document["paths"].items():
         for operation in operations.values():

@@ -303,7 +303,7 @@ def _node_text(row: Mapping[str, Any]) -> str:
     return row["kind"] if value is None else f"{row['kind']} {format_decimal(value)}"
 
 
-def _accuracy(row: Mapping[str, object]) -> Mapping[str, Any]:
+def _accuracy(row: Mapping[str, object]) -> Mapping[str, object]:
     accuracy = row.get("accuracy")
     return accuracy if isinstance(accuracy, dict) else {}
 

@@ -164,7 +164,7 @@ def _is_empty(value: Any) -> bool:
     return value is None or (isinstance(value, str) and not value.strip())
 
 
-def _label_meanings(values: Sequence[Any], *, is_text: bool) -> dict[str, Any]:
+def _label_meanings(values: Sequence[Any], *, is_text: bool) -> dict[str, object]:
     """Return the meaning of each label that nip-run cannot read: 0, 1, `skip`, or `CHANGE` for the user to decide."""
     if all(map(_is_empty, values)):
         return {}

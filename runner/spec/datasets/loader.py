@@ -255,7 +255,7 @@ def _make_datapoint_rows(table: Table, settings: DatasetSettings, place_of: Plac
     return replace(table, rows=rows, columns=columns), notes
 
 
-def _select_rows(path: Path, table: Table, settings: DatasetSettings, place_of: PlaceOf) -> list[dict[str, Any]]:
+def _select_rows(path: Path, table: Table, settings: DatasetSettings, place_of: PlaceOf) -> list[dict[str, object]]:
     """Return the rows that pass the filter and belong to the split."""
     rows = table.rows
     if settings.filter is not None:
@@ -308,7 +308,7 @@ def _filter_rows(
 
 def _convert_labels(
     rows: list[dict[str, Any]], table: Table, settings: DatasetSettings
-) -> tuple[list[dict[str, Any]], list[str]]:
+) -> tuple[list[dict[str, object]], list[str]]:
     """Replace each label by 0 or 1. Return the rows without those to skip, and messages about unclear labels.
 
     If the label column is empty in every row, the dataset's owner hides the labels. Then all labels become None.
@@ -330,7 +330,7 @@ def _convert_labels(
 
 def _drop_duplicates(
     rows: list[dict[str, Any]], table: Table, settings: DatasetSettings, place_of: PlaceOf, notes: list[str]
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Return the first row of each set of duplicates. Skip sets whose labels differ, and add a note for each set."""
     unknown = [name for name in settings.unique_by if name not in table.columns]
     if unknown:

@@ -88,7 +88,7 @@ def _estimate_values(column: str) -> str:
     return f"(strlen({outside}) - strlen(translate({outside}, '{{[,', '')))"
 
 
-def _filter(connection: duckdb.DuckDBPyConnection, path: Path, task: dict[str, Any]) -> dict[str, Any]:
+def _filter(connection: duckdb.DuckDBPyConnection, path: Path, task: dict[str, Any]) -> dict[str, object]:
     """Return the numbers of the rows that pass the filter, which is a SQL condition.
 
     `columns` of the task has the file's name of each renamed column, by its new name. `added_rows` is a file with the

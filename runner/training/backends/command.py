@@ -25,7 +25,6 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from runner.base.errors import RunError
 from runner.base.redaction import current_redactor
@@ -231,7 +230,7 @@ class CommandBackend:
         return (name, None) if problem is None else (None, f"the new model's name in {path} is not valid: {problem}")
 
 
-def _read_result(folder: Path) -> dict[str, Any] | None:
+def _read_result(folder: Path) -> dict[str, object] | None:
     """Return the content of exit.json; None if the trainer is running or was killed."""
     try:
         result = json.loads(read_bounded(folder / "exit.json", MAX_STATUS_BYTES))

@@ -225,7 +225,7 @@ class OpenAiBackend:
                 self.sleep(self.policy.wait(listing, self._jitter))
         return None
 
-    def _request_body(self, job: FineTuneJob, file: str) -> dict[str, Any]:
+    def _request_body(self, job: FineTuneJob, file: str) -> dict[str, object]:
         """Return the request body for a job, without hyperparameters that the spec does not set."""
         kind = "supervised" if job.method == "sft" else "dpo"
         names = ("n_epochs", "batch_size", "learning_rate_multiplier", *(("beta",) if kind == "dpo" else ()))

@@ -80,7 +80,7 @@ class RegistryApi:
         hint = f"; {TOKEN_ENV} is for {REGISTRY_ENV}, which is not this server" if self._has_other_token else ""
         return hint if self._token else f"{hint}; give a token: nip-run login {self.base}"
 
-    def get_json(self, path: str, **options: Any) -> Mapping[str, Any]:
+    def get_json(self, path: str, **options: Any) -> Mapping[str, object]:
         """Return the JSON of a successful answer. Raises: NotFoundError: status 404. ReleaseError: all other errors."""
         return self._check_status(self.request("GET", path, **options)).body
 

@@ -233,7 +233,7 @@ class _UploadTimer:
         self._wait = min(self._wait * 2, self._timeouts.longest_wait)
 
 
-def _declare_file(path: str, content: Content, contents: dict[str, Content]) -> dict[str, Any]:
+def _declare_file(path: str, content: Content, contents: dict[str, Content]) -> dict[str, object]:
     """Return the entry for a file in the request for an upload, and add the file to `contents` by its hash."""
     try:
         with open_content(content) as source:

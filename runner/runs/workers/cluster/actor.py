@@ -15,7 +15,7 @@ def worker_class() -> type[Any]:
         def __init__(self) -> None:
             self._channel: Any = None
 
-        async def describe(self) -> dict[str, Any]:
+        async def describe(self) -> dict[str, object]:
             """Return the node, the process id and the version of nip-run there, or the error if nip-run is missing."""
             import os
 

@@ -168,7 +168,7 @@ def find_private_run(request: Request, viewer: Viewer, reference: Reference) -> 
     return {**listed_facts(release), **private_release_facts(row), **details}
 
 
-def private_release_facts(row: Row[Any]) -> dict[str, Any]:
+def private_release_facts(row: Row[Any]) -> dict[str, object]:
     """Return the facts about a private release that the list of private releases shows."""
     return {
         "reference": str(reference_of(row)), "kind": row.kind, "owner": row.owner,

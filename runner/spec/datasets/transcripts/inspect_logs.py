@@ -229,7 +229,7 @@ def parse_sample(sample: dict[str, Any], task: Mapping[str, object], place: str,
     )  # fmt: skip
 
 
-def _attachments_of(sample: Mapping[str, object]) -> dict[str, Any]:
+def _attachments_of(sample: Mapping[str, object]) -> dict[str, object]:
     """Return the texts of a sample's attachments by their hash; older logs have them in the sample's transcript."""
     transcript = sample.get("transcript")
     parts = (transcript.get("content") if isinstance(transcript, dict) else None, sample.get("attachments"))
@@ -244,7 +244,7 @@ def _error_of(sample: Mapping[str, object]) -> str | None:
     return None if sample.get("invalidation") is None else "invalidated"
 
 
-def _scores_of(sample: Mapping[str, object]) -> dict[str, Any]:
+def _scores_of(sample: Mapping[str, object]) -> dict[str, object]:
     scores = sample.get("scores")
     if scores is None and isinstance(sample.get("score"), dict):  # version 1 had one score, without a name
         scores = {"score": sample["score"]}

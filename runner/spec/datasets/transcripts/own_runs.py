@@ -54,7 +54,7 @@ def read_run(folder: Path, meter: Meter) -> Iterator[TranscriptSample]:
         raise InvalidTranscript(str(error)) from error
 
 
-def _dataset_rows(path: Path, meter: Meter) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _dataset_rows(path: Path, meter: Meter) -> Iterator[tuple[str, Mapping[str, object]]]:
     meter.check_bytes(path.stat().st_size)
     with open_to_read(path) as file:
         for number, line in enumerate(file, 1):
