@@ -26,8 +26,8 @@ def load_scipy_with_one_thread() -> None:
     """Load SciPy before the games start, so that an import error costs no money. See `one_blas_thread`.
 
     The package `scipy.special` takes 18 MB and 0.15 s to load, but most runs need only its extension module, which may
-    need one of `scipy.linalg`. Temporary packages in their place let Python import these modules alone; no other thread
-    may import SciPy meanwhile.
+    need one of `scipy.linalg`. Temporary packages in their place let Python import these modules alone; until they are
+    removed, no other thread may import SciPy.
     """
     from runner.statistics.intervals import SPECIAL_FUNCTIONS, load_scipy
 

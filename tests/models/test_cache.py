@@ -308,7 +308,12 @@ def test_a_file_that_is_no_cache_is_a_run_error_and_is_closed(tmp_path: Path, mo
     (tmp_path / "c.sqlite").write_text("not a database " * 100)
     opened: list[sqlite3.Connection] = []
     connect = sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", lambda *args, **more: opened.append(connect(*args, **more)) or opened[-1])
+
+    def connect_and_record(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        opened.append(connect(*arguments, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", connect_and_record)
     with pytest.raises(RunError, match="cannot open the cache"):
         Cache(tmp_path / "c.sqlite", "run")
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
