@@ -25,22 +25,33 @@ def reduce_garbage_collection() -> None:
 def load_scipy_with_one_thread() -> None:
     """Load SciPy before the games start, so that an import error costs no money. See `one_blas_thread`.
 
-    The package `scipy.special` takes 18 MB and 0.15 s to load, but most runs need only its extension module. A
-    temporary package in its place lets Python import this module alone; no other thread may import SciPy meanwhile.
+    The package `scipy.special` takes 18 MB and 0.15 s to load, but most runs need only its extension module, which may
+    need one of `scipy.linalg`. Temporary packages in their place let Python import these modules alone; until they are
+    removed, no other thread may import SciPy.
     """
     from runner.statistics.intervals import SPECIAL_FUNCTIONS, load_scipy
 
     with one_blas_thread():
-        spec = find_spec("scipy.special")
-        if spec is not None and spec.name not in sys.modules:
-            package = sys.modules[spec.name] = ModuleType(spec.name)
-            package.__path__ = list(spec.submodule_search_locations or ())
-            try:
-                with suppress(ImportError):  # of another version of SciPy, `load_scipy` loads the complete package
-                    import_module(SPECIAL_FUNCTIONS)
-            finally:
-                del sys.modules[spec.name]
+        if "scipy.special" not in sys.modules:
+            # If another version of SciPy has no such module, `load_scipy` loads the complete package.
+            with _empty_package("scipy.special"), _empty_package("scipy.linalg"), suppress(ImportError):
+                import_module(SPECIAL_FUNCTIONS)
         load_scipy()
+
+
+@contextmanager
+def _empty_package(name: str) -> Iterator[None]:
+    """Let Python import modules of a package without the package, unless it is loaded."""
+    spec = find_spec(name)
+    if spec is None or name in sys.modules:
+        yield
+        return
+    package = sys.modules[name] = ModuleType(name)
+    package.__path__ = list(spec.submodule_search_locations or ())
+    try:
+        yield
+    finally:
+        del sys.modules[name]
 
 
 @contextmanager

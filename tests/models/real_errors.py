@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, NamedTuple
 
 from runner.base.errors import (
@@ -51,6 +52,7 @@ def _choice(text: str, **more: Any) -> Any:
 
 
 RECEIVED = ". Received Model Group=small\nAvailable Model Group Fallbacks=None"
+NO_FALLBACK = "\n\nLiteLLM: model group 'small' failed with the error above. No fallback was attempted."
 MONEY = "Add credit"
 AZURE_POLICY = (
     "The response was filtered due to the prompt triggering Azure OpenAI's content management policy. Please modify "
@@ -273,6 +275,10 @@ OTHERS: list[Row] = [
         "litellm.RateLimitError: slow down. Error doing the fallback: litellm.ContextWindowExceededError: too long",
         "503"), TransientError),
     Row("a proxy, as 400", 400, error("Rate limit reached", code="rate_limit_exceeded"), TransientError),
+    Row("LiteLLM, a pause after errors", 429, litellm(
+        "No deployments available for selected model, Try again in 5 seconds. All deployments for selected model are "
+        "in cooldown. Passed model=small. pre-call-checks=False, cooldown_list=['9669aa']", "429",
+        "all_deployments_in_cooldown"), TransientError),
     # A server's own trouble
     Row("OpenRouter, in a choice", 200, _choice("", error={"code": 502, "message": "Provider disconnected"}),
         TransientError, "answered 502: Provider disconnected"),
@@ -308,6 +314,17 @@ OTHERS: list[Row] = [
         ProviderRefusal, "models.small.seed"),
     Row("OpenAI, the key", 401, error("Incorrect API key provided", code="invalid_api_key"), ProviderRefusal,
         "does not accept the key"),
+    Row("LiteLLM without a database, the key", 400, litellm("No connected db.", kind="no_db_connection"),
+        ProviderRefusal, "does not accept the key"),
+    Row("LiteLLM, its own key", 401, litellm(
+        "litellm.AuthenticationError: AuthenticationError: OpenAIException - Incorrect API key provided" + NO_FALLBACK,
+        "401", "authentication_error"), ProviderRefusal, "does not accept the key of the proxy"),
+    Row("LiteLLM, a parameter of vLLM", 400, litellm(
+        "litellm.BadRequestError: Hosted_vllmException - " + json.dumps(error(
+            "Unsupported: 'temperature'", code="unsupported_parameter", param="temperature")) + NO_FALLBACK,
+        kind="invalid_request_error"), ProviderRefusal, "models.small.temperature"),
+    Row("LiteLLM, a truncated error of vLLM", 400, litellm(
+        'litellm.BadRequestError: Hosted_vllmException - {"error":{"message":"Unsupported: '), MalformedError),
     # What may be wrong with one request alone
     Row("vLLM, a chat template", 400, bare("Conversation roles must alternate user/assistant/user/assistant/..."),
         ProviderRefusal, "set models.small.chat_format to alternating."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
@@ -301,3 +302,19 @@ def test_a_folder_that_cannot_be_made_is_a_run_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="cache"):
         Cache(tmp_path / "file" / "cache.sqlite", "run")
+
+
+def test_a_file_that_is_no_cache_is_a_run_error_and_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "c.sqlite").write_text("not a database " * 100)
+    opened: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def connect_and_record(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        opened.append(connect(*arguments, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", connect_and_record)
+    with pytest.raises(RunError, match="cannot open the cache"):
+        Cache(tmp_path / "c.sqlite", "run")
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        opened[0].execute("SELECT 1")

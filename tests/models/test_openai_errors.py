@@ -223,6 +223,8 @@ def test_every_exception_that_the_client_exports_is_mapped() -> None:
         ({"retry-after": ""}, None),
         ({"retry-after": "nan"}, None),
         ({"retry-after": "inf"}, None),
+        ({"llm_provider-retry-after": "7"}, 7.0),
+        ({"llm_provider-retry-after-ms": "70", "retry-after": "7"}, 7.0),
         ({"x-ratelimit-reset-requests": "1s", "x-ratelimit-remaining-requests": "3"}, None),
         ({"x-ratelimit-reset-requests": "1m30s", "x-ratelimit-remaining-requests": "0"}, 90.0),
         ({"x-ratelimit-reset-tokens": "12ms", "x-ratelimit-remaining-tokens": "0"}, 0.012),

@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from runner.base.errors import NewerFormatError, RunError
+from runner.base.errors import RunError
 from runner.base.hashing import canonical, tagged_hash
 from runner.base.storage.format_versions import CACHE, refuse_newer
 from runner.base.storage.log_lines import from_json, to_json
@@ -86,18 +86,23 @@ class Cache:
         try:
             make_folders(path.parent)
             self._db = sqlite3.connect(path.absolute(), timeout=BUSY_SECONDS, isolation_level=None)  # not a `file:` URI
-            refuse_newer(path, self._db.execute("PRAGMA user_version").fetchone()[0], CACHE)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            # A cache of 0.1.0 has this table but no version, and stays without one.
-            has_table = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'completions'").fetchall()
-            self._db.executescript(_TABLES if has_table else _CREATE)
+            try:
+                self._prepare()
+            except BaseException:
+                self._db.close()
+                raise
         except (sqlite3.Error, OSError) as error:
             raise RunError(
                 f"cannot open the cache {path}: {error}. Set `cache` to another file, or to null for no cache"
             ) from error
-        except NewerFormatError:
-            self._db.close()
-            raise
+
+    def _prepare(self) -> None:
+        """Check the version of the file, and create its tables if they are missing."""
+        refuse_newer(self._path, self._db.execute("PRAGMA user_version").fetchone()[0], CACHE)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        # A cache of 0.1.0 has this table but no version, and stays without one.
+        has_table = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'completions'").fetchall()
+        self._db.executescript(_TABLES if has_table else _CREATE)
 
     def get(self, fields: Mapping[str, object]) -> Completion | None:
         """Return the answer to an identical request; None if there is none."""

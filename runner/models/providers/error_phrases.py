@@ -5,7 +5,9 @@ Each phrase was in a real answer. These answers and their senders are the rows o
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
 
 
 def _any_of(*patterns: str) -> re.Pattern[str]:
@@ -99,12 +101,27 @@ Because all games have the same order and roles, the refusal concerns the whole 
 SYSTEM_ROLE = _any_of(r"system (?:role|message|prompt)s? (?:is |are )?(?:not|un)[ -]?(?:supported|allowed)")
 """The chat template accepts no system message at all."""
 
+KEY_OF_PROXY = _any_of(r"litellm\.AuthenticationError")
+"""The provider behind a proxy does not accept the proxy's own key."""
+
+_START_OF_QUOTED_ERROR = re.compile(r"(?:litellm\.)?\w+Error: .{0,200}?Exception - (?=\{)")
 _QUOTED_REQUEST = re.compile(r"""['"]input['"]\s*:""")
 
 
 def without_echo(text: str) -> str:
     """Return an error's text without the request that it quotes, because a prompt may contain any of these phrases."""
     return _QUOTED_REQUEST.split(text, maxsplit=1)[0]
+
+
+def error_quoted_by_proxy(text: str) -> Any:
+    """Return the JSON of a provider's error that LiteLLM quotes in its own message; None if there is none."""
+    start = _START_OF_QUOTED_ERROR.match(text)
+    if start is None:
+        return None
+    try:
+        return json.JSONDecoder().raw_decode(text, start.end())[0]
+    except (ValueError, RecursionError):
+        return None
 
 
 def answer_limit_fills_context(text: str) -> bool:

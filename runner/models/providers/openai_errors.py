@@ -45,6 +45,8 @@ CONTEXT_CODES = frozenset(("context_length_exceeded", "exceed_context_size_error
 """Error codes that say that the prompt is longer than the model's context."""
 NO_MODEL_CODES = frozenset(("model_not_found", "unknown_model", "model_decommissioned", "DeploymentNotFound"))
 """Error codes that say that the server does not have the model."""
+KEY_CODES = frozenset(("no_db_connection",))
+"""Error codes that say that the key is not valid. The status is not 401. LiteLLM without a database sends one."""
 TOO_LONG_CODE = "string_above_max_length"
 """The code for a text that is too long: the prompt if the parameter is a message, otherwise a value of the spec."""
 
@@ -93,7 +95,9 @@ class _Error:
         message = detail.get("message") or (detail_text if isinstance(detail_text, str) else None) or body or ""
         upstream = _mapping_in(detail, "metadata").get("raw")  # the error of the provider behind a router
         text = f"{as_text(message)}: {as_text(upstream)}" if upstream else as_text(message)
-        return cls(status, _codes(detail), _param(detail), text, phrases.without_echo(text[:MAX_SEARCHED]))
+        searched = phrases.without_echo(text[:MAX_SEARCHED])
+        quoted = error_detail(phrases.error_quoted_by_proxy(searched))
+        return cls(status, _codes(detail) | _codes(quoted), _param(detail) or _param(quoted), text, searched)
 
     def matches(self, pattern: re.Pattern[str], statuses: Collection[int] = _SEARCHED_STATUSES) -> bool:
         """Return whether the error has one of these statuses and its text matches the pattern."""
@@ -160,6 +164,11 @@ class _Error:
         return bool(self.codes & NO_MODEL_CODES) or self.matches(phrases.NO_MODEL, (400, 404, 410))
 
     @property
+    def is_about_key(self) -> bool:
+        """Whether the server does not accept the key."""
+        return self.status == 401 or bool(self.codes & KEY_CODES)
+
+    @property
     def is_malformed(self) -> bool:
         """Whether the error may be about only this request."""
         return self.status in (400, 422) and self.may_be_about_messages and not self._is_about_every_request
@@ -168,7 +177,9 @@ class _Error:
     def _is_about_every_request(self) -> bool:
         """Whether every request of the group would get this error."""
         names_parameter = any(code.startswith(("unsupported_", "unknown_", "model_")) for code in self.codes)
-        return names_parameter or self.matches(phrases.PARAMETER) or phrases.answer_limit_fills_context(self.text)
+        if names_parameter or self.is_about_key:
+            return True
+        return self.matches(phrases.PARAMETER) or phrases.answer_limit_fills_context(self.text)
 
 
 def _codes(detail: Mapping[str, object]) -> frozenset[str]:
@@ -281,7 +292,11 @@ def _advice(status: int, error: _Error, settings: ModelSettings, group: str) -> 
             f"The server does not accept the JSON schema of {schema_key}; remove the key, or use another server.",
             {schema_key: None},
         )
-    if status == 401:
+    if error.is_about_key:
+        if error.matches(phrases.KEY_OF_PROXY, (401,)):
+            return _Advice(
+                "The provider does not accept the key of the proxy; set a valid key in the proxy's settings."
+            )
         variable = settings.key_variable
         key_text = f"It comes from ${variable}" if variable else f"No key was sent, because {key}.api_key_env is null"
         return _Advice(f"The server does not accept the key. {key_text}; set a valid key, and run the command again.")
@@ -326,16 +341,10 @@ def _template_advice(error: _Error, settings: ModelSettings, key: str) -> _Advic
 
 def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
     """Return the seconds that a server asks to wait in its headers; None if it does not ask."""
-    milliseconds = _seconds(headers.get("retry-after-ms", ""))
-    if milliseconds is not None:
-        return milliseconds / 1000
-    text = headers.get("retry-after", "")
-    seconds = _seconds(text)
-    if seconds is not None:
-        return seconds
-    with suppress(ValueError, OverflowError):  # not a valid date
-        date = email.utils.parsedate_to_datetime(text).timestamp()
-        return max(date - (time.time() if now is None else now), 0.0)
+    for prefix in ("", "llm_provider-"):  # LiteLLM adds this prefix to the headers of its provider
+        wait = _stated_wait(headers, prefix, now)
+        if wait is not None:
+            return wait
     # A reset header has the time until a limit is fully available again. It only counts if nothing remains now.
     waits = [
         wait
@@ -344,6 +353,20 @@ def retry_after(headers: Mapping[str, str], now: float | None = None) -> float |
         and (wait := parse_duration(headers.get(f"x-ratelimit-reset-{kind}", ""))) is not None
     ]
     return max(waits, default=None)
+
+
+def _stated_wait(headers: Mapping[str, str], prefix: str, now: float | None) -> float | None:
+    milliseconds = _seconds(headers.get(f"{prefix}retry-after-ms", ""))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    text = headers.get(f"{prefix}retry-after", "")
+    seconds = _seconds(text)
+    if seconds is not None:
+        return seconds
+    with suppress(ValueError, OverflowError):  # not a valid date
+        date = email.utils.parsedate_to_datetime(text).timestamp()
+        return max(date - (time.time() if now is None else now), 0.0)
+    return None
 
 
 def _seconds(text: str) -> float | None:
