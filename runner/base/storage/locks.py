@@ -36,10 +36,8 @@ def locked(path: Path, subject: str, wait_seconds: float = 0.0, advice: str = ""
     except OSError as error:
         raise RunError(f"cannot open {path}: {error.strerror}") from error
     _acquire(descriptor, path, subject, wait_seconds, advice)
-    import socket
-
     try:
-        holder = {"pid": os.getpid(), "host": socket.gethostname(), "command": Path(sys.argv[0]).name or "python"}
+        holder = {"pid": os.getpid(), "host": os.uname().nodename, "command": Path(sys.argv[0]).name or "python"}
         with suppress(OSError):  # the lock is valid without its holder's name, which a full disk may not accept
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, json.dumps(holder).encode(), 0)
