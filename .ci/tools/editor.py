@@ -184,14 +184,14 @@ COMPLETED: tuple[tuple[str, str, dict[str, str]], ...] = (
 )
 """What is completed, where, and what each insertion begins with."""
 
-TOLD: tuple[tuple[str, str], ...] = (
-    (spec("protocol:\n  max_mess|age_rounds: 3"), "The game ends after this many rounds."),
+HOVER_TEXTS: tuple[tuple[str, str], ...] = (
+    (spec("protocol:\n  max_mess|age_rounds: 3"), "Maximum number of rounds of a game."),
     (spec("protocol:\n  us|e: nip"), "A built-in protocol"),
-    (spec("models:\n  mine:\n    temper|ature: 1"), "Sampling temperature."),
+    (spec("models:\n  mine:\n    temper|ature: 1"), "The sampling temperature."),
     (spec("ext|ends: base/offline.yaml"), "The base file or files"),
-    (protocol("cycle:\n  - dr|aw: one"), "one speaks, drawn by the rollout's seed"),
+    (protocol("cycle:\n  - dr|aw: one"), "only one of them speaks, chosen at random in each game"),
 )
-"""What hovering over a key tells."""
+"""What an editor shows for the key under the cursor."""
 
 UNDERLINED: tuple[tuple[str, str], ...] = (
     (spec("dataset: {splitt: x}"), "2: Property splitt is not allowed"),
@@ -229,7 +229,7 @@ def main() -> int:
             offered = editor.completes(text)
             holds = all(offered.get(label, "-").startswith(begins) for label, begins in wanted.items())
             claim(holds and ("null" in offered) == ("null" in wanted), f"completes {what} ({len(offered)} offers)")
-        for text, wanted_text in TOLD:
+        for text, wanted_text in HOVER_TEXTS:
             claim(wanted_text in editor.hover(text).replace("\\", ""), f"hovering tells {wanted_text!r}")
         for text, wanted_text in UNDERLINED:
             said = editor.complaints(text)
@@ -239,7 +239,7 @@ def main() -> int:
         for path in sorted([*(ROOT / "specs").glob("*.yaml"), *(ROOT / "specs" / "base").glob("*.yaml")]):
             said = editor.complaints(spec(path.read_text("utf-8")))
             claim(not said, f"no false alarm on {path.relative_to(ROOT)}: {said}")
-        for path in sorted((ROOT / "runner" / "protocols").glob("*.yaml")):
+        for path in sorted((ROOT / "runner" / "game" / "protocols").glob("*.yaml")):
             said = editor.complaints(protocol(path.read_text("utf-8")))
             claim(not said, f"no false alarm on {path.relative_to(ROOT)}: {said}")
     return claim.exit_code()
