@@ -16,7 +16,7 @@ from runner.game.protocols.loader import builtin_names
 from tests.support.paths import ROOT
 
 SPECS = sorted(path for folder in ("", "base", "paper") for path in (ROOT / "specs" / folder).glob("*.yaml"))
-PROTOCOLS = sorted((ROOT / "runner" / "protocols").glob("*.yaml"))
+PROTOCOLS = sorted((ROOT / "runner" / "game" / "protocols").glob("*.yaml"))
 
 
 @cache

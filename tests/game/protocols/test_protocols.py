@@ -127,7 +127,7 @@ def test_a_verifier_that_may_never_decide_is_unplayable(tmp_path: Path) -> None:
 
 
 def test_no_protocol_has_python_code_of_its_own() -> None:
-    source = "".join(p.read_text() for p in (ROOT / "runner" / "protocols").glob("*.py"))
+    source = "".join(p.read_text() for p in (ROOT / "runner" / "game" / "protocols").glob("*.py"))
     for name in ("merlin", "arthur", "debate.", "mnip", "solo_verifier"):
         assert f'"{name}' not in source.lower()
 
