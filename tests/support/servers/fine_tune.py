@@ -177,14 +177,14 @@ class Server(batch.Server):
         return json_answer(self._describe_job(job))
 
     def _list_jobs(self, request: Request) -> Answer:
+        after = request.query_value("after")
         listed = []
         for job in reversed(self.jobs.values()):
-            job.hidden -= 1
+            job.hidden -= not after  # once for each listing, not for each of its pages
             if job.hidden < 0:
                 listed.append(self._describe_job(job))
         if not self.options.pages:
             return json_answer({"object": "list", "data": listed})
-        after = request.query_value("after")
         ids = [job["id"] for job in listed]
         start = ids.index(after) + 1 if after in ids else 0
         page = listed[
