@@ -209,7 +209,7 @@ def test_problems_without_a_right_solution_are_an_error_before_any_call(tmp_path
 def test_twenty_kills_lose_no_answer_and_change_no_byte(tmp_path: Path) -> None:
     problems = [{**PROBLEM, "id": f"p{n}", "question": f"{QUESTION} (Problem {n}.)"} for n in range(40)]
     rules = planted_rules("Problem", [GOOD], [edited("number % 2 == 0", "not number % 2")])
-    command = ("make-dataset", "recipe.yaml", "-q", "-o", "out", "--results", "results")
+    command = ("make-dataset", "recipe.yaml", "-q", "-o", "out")
     with run_author(tmp_path, rules, latency=0.05) as server:
         for name in ("killed", "whole"):
             (tmp_path / name).mkdir()
@@ -217,7 +217,10 @@ def test_twenty_kills_lose_no_answer_and_change_no_byte(tmp_path: Path) -> None:
             write_recipe(
                 tmp_path / name, server, versions=2, concurrency=4, tests={"format": "apps", "fuzzed_inputs": 3}
             )
-        kill_at_random_moments(tmp_path / "killed", server, 160, 20, max_in_flight=4, command=command)
+        kill_at_random_moments(
+            tmp_path / "killed", server, 160, 20, max_in_flight=4, command=command,
+            results=Path("out") / "generation" / "results",
+        )  # fmt: skip
         assert nip_run(*command, cwd=tmp_path / "whole").returncode == 0
     assert files_of(tmp_path / "killed" / "out") == files_of(tmp_path / "whole" / "out")
     assert len(read_lines(tmp_path / "whole" / "out" / "data.jsonl")) == 80

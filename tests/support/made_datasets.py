@@ -19,7 +19,7 @@ Rule = tuple[list[str], list[str]]
 
 
 def answer_with(program: str) -> str:
-    return f"Here it is:\n```python\n{program}```\n"
+    return f"Here it is:\n```python\n{program.strip()}\n```\n"
 
 
 def planted_rules(question: str, bugs: Iterable[str], refactorings: Iterable[str]) -> list[Rule]:
