@@ -68,9 +68,9 @@ def ann(tmp_path_factory: pytest.TempPathFactory) -> Person:
     return ann
 
 
-def published(ann: Person, where: str) -> dict[str, Any]:
+def published(ann: Person, where: str, owner: str = "ann") -> dict[str, Any]:
     """Ann's run, published; it is pinned, or this would fail."""
-    said = json.loads(ann.says("publish", "last", "--to", where, "--as", "ann", "--licence", "MIT", "--json"))
+    said = json.loads(ann.says("publish", "last", "--to", where, "--as", owner, "--licence", "MIT", "--json"))
     (release,) = said["releases"]
     assert release["pinned"] is True
     found: dict[str, Any] = release
@@ -128,10 +128,11 @@ def test_what_one_published_another_gets_checks_changes_and_publishes_as_a_child
 def test_it_is_the_same_release_in_every_place_and_its_numbers_follow_from_each(
     ann: Person, place: str, tmp_path: Path
 ) -> None:
-    made = ann.reads("publish", "last", "--as", "ann", "--licence", "MIT", "--dry-run")
+    owner = "acme"  # the server's token is for this account
+    made = ann.reads("publish", "last", "--as", owner, "--licence", "MIT", "--dry-run")
     bea = person(tmp_path, "bea")
     with LOCATIONS[place](tmp_path) as where:
-        theirs = published(ann, where)
+        theirs = published(ann, where, owner)
         assert theirs["sha256"] == made["releases"][0]["sha256"]
         bea.says("get", theirs["reference"], "theirs", "--from", where)
     folder = bea.home / "theirs"

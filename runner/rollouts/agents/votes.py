@@ -45,8 +45,8 @@ async def reply_by_vote(
     first = await request_vote(0)
     if is_final(first, votes, must_decide=must_decide):
         return first
-    others = await gather_replies(map(request_vote, range(1, votes)), wait_for_replies)
-    return combine_votes([first, *others])
+    other_replies = await gather_replies(map(request_vote, range(1, votes)), wait_for_replies)
+    return combine_votes([first, *other_replies])
 
 
 async def gather_replies(
