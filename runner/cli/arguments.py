@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.base.errors import UsageError
 from runner.base.text import comma_join, did_you_mean
-from runner.results.default_folder import folder_problem
+from runner.results.default_folder import default_results, folder_problem
 
 if TYPE_CHECKING:
     from runner.documents.releases.reference import Kind
@@ -58,8 +58,9 @@ def parse_kind(text: str | None) -> Kind | None:
 
 
 def results_arguments(results: Results) -> list[str]:
-    """Return the arguments that select a results folder; none for the default folder."""
-    return [] if results.path.as_posix() == "results" else ["--results", str(results.path)]
+    """Return the arguments that select a results folder; none for `results`, unless a variable names another."""
+    is_default = results.path.as_posix() == "results" == default_results()
+    return [] if is_default else ["--results", str(results.path)]
 
 
 def results_option_text(results: Results) -> str:

@@ -27,7 +27,6 @@ def _add_common_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--results",
         type=folder_path,
-        default=default_results(),
         metavar="DIR",
         help=f"the results folder; default: ${RESULTS_VARIABLE}, else results",
     )
@@ -120,6 +119,12 @@ def _parse_arguments(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]
     parser.arguments = arguments
     parser.set_defaults(renamed=[(first, command)] if first in RENAMED_COMMANDS else [])
     parsed = parser.parse_intermixed_args(command_arguments)
+    parsed.has_results_option = parsed.results is not None
+    if parsed.results is None:
+        try:
+            parsed.results = folder_path(default_results())
+        except argparse.ArgumentTypeError as error:
+            parser.error(f"argument --results: {error}")
     for old, new in () if parsed.quiet else parsed.renamed:
         note(f"note: {old!r} is now called {new!r}")
     return command, parsed

@@ -205,6 +205,23 @@ def test_problems_without_a_right_solution_are_an_error_before_any_call(tmp_path
         assert server.requests == 0
 
 
+@pytest.mark.gate
+@pytest.mark.parametrize(
+    ("options", "variables", "results"),
+    [
+        ((), {}, "out/generation/results"),
+        (("--results", "results"), {}, "results"),
+        ((), {"NIP_RUN_RESULTS": "results"}, "results"),
+    ],
+)
+def test_the_run_is_in_the_results_folder_that_is_named_else_in_the_dataset(
+    tmp_path: Path, author: LoopbackServer, options: tuple[str, ...], variables: dict[str, Any], results: str
+) -> None:
+    command = ("make-dataset", "recipe.yaml", "-q", "-o", "out", "tests.fuzzed_inputs=0", "tests.repetitions=1")
+    nip_run(*command, *options, cwd=tmp_path, **variables)
+    assert [path.parent.parent.parent for path in tmp_path.rglob("manifest.json")] == [tmp_path / results]
+
+
 @pytest.mark.full
 def test_twenty_kills_lose_no_answer_and_change_no_byte(tmp_path: Path) -> None:
     problems = [{**PROBLEM, "id": f"p{n}", "question": f"{QUESTION} (Problem {n}.)"} for n in range(40)]

@@ -9,16 +9,18 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.base.exit_codes import ExitCode
 from runner.base.text import counted, dollars
-from runner.cli.arguments import SANDBOX_HELP, add_trust_options, folder_path, results_arguments
+from runner.cli.arguments import SANDBOX_HELP, add_trust_options, folder_path
 from runner.cli.experiments.question_page import add_page_options
 from runner.cli.startup import load_scipy_with_one_thread
 from runner.cli.terminal.output import note, print_json, print_table, say
+from runner.results.default_folder import RESULTS_VARIABLE
 
 if TYPE_CHECKING:
     from runner.runs.finished.result import FinishedRun
@@ -62,7 +64,7 @@ def execute(args: argparse.Namespace) -> int:
     folder: Path = args.folder or Path(recipe.file.name)
     if args.folder is not None:
         args.spec_arguments += ["-o", str(folder)]  # for messages that say how to resume
-    if not results_arguments(args.results):
+    if not args.has_results_option and not os.environ.get(RESULTS_VARIABLE):
         args.results = Results(folder / GENERATION / "results")  # so that a repeated command finds it from anywhere
     load_scipy_with_one_thread()
     report = (lambda _: None) if args.quiet else note
