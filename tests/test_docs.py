@@ -181,7 +181,7 @@ def constants() -> list[str]:
     ]
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_every_message_of_the_troubleshooting_page_is_one() -> None:
     messages = re.findall(r"^\| `(.+?)` \|", PAGES["docs/reference/troubleshooting.md"], re.MULTILINE)
     source = "\n".join(constants())

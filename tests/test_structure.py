@@ -294,7 +294,7 @@ def room(module: str) -> str:
     return parts[1] if len(parts) > 1 and parts[1] != "__main__" else "cli"
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_no_room_imports_by_the_face_of_the_package() -> None:
     """`from runner import run` would be an import of a later room that the order does not see."""
     faces = {

@@ -74,7 +74,7 @@ def test_the_template_plays_games_computes_a_metric_and_writes_an_export(tmp_pat
     assert "no installed plugin has a metric 'words'; installed: none" in missing.stderr
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_another_version_of_a_metric_is_computed_again_and_of_a_provider_is_another_run(tmp_path: Path) -> None:
     site = tmp_path / "site"
     install_template(site)
@@ -160,7 +160,7 @@ def test_a_name_that_is_built_in_or_used_twice_is_an_error_with_the_distribution
     assert nip_run_here("check", spec, "models.m.provider=dummy", cwd=tmp_path).returncode == 0
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_a_metric_that_fails_stops_the_run_and_one_without_values_is_left_out(tmp_path: Path) -> None:
     site = tmp_path / "site"
     code = "from runner import PluginMetric\n" + "".join(
@@ -212,7 +212,7 @@ def test_a_downloaded_spec_uses_a_plugin_only_with_consent(site: Path, tmp_path:
     assert (tmp_path / "imported").exists()
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_a_merge_imports_only_the_plugin_of_the_shards_and_for_downloaded_shards_none(
     site: Path, tmp_path: Path
 ) -> None:

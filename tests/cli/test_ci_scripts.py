@@ -58,7 +58,7 @@ def test_the_action_refuses_inputs_that_do_nothing(tmp_path: Path) -> None:
         assert (done.returncode, message in done.stderr) == (2, True), done.stderr
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_the_action_checks_specs_and_compares_runs(tmp_path: Path) -> None:
     spec = spec_file(tmp_path, size=12)
     (tmp_path / "bad name.yaml").write_text(spec.read_text("utf-8").replace("max_message_rounds", "max_rounds"))

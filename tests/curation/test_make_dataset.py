@@ -205,7 +205,7 @@ def test_problems_without_a_right_solution_are_an_error_before_any_call(tmp_path
         assert server.requests == 0
 
 
-@pytest.mark.gate
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("options", "variables", "results"),
     [
@@ -309,7 +309,7 @@ def test_problems_of_one_group_are_in_one_split(tmp_path: Path, mechanism: Mecha
     assert sorted(row["split"] for row in rows) == ["a"] * 8 + ["b"] * 8
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_a_repeated_command_in_another_folder_asks_nothing(tmp_path: Path, author: LoopbackServer) -> None:
     settings = ("tests.fuzzed_inputs=0", "tests.repetitions=1", "-o", tmp_path / "out")
     assert nip_run("make-dataset", "recipe.yaml", *settings, cwd=tmp_path).returncode == 0

@@ -270,7 +270,7 @@ def test_a_hostile_description_stays_text(tmp_path: Path) -> None:
     assert (ast.get_docstring(module) or "").startswith(project["description"])
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_an_export_is_the_same_in_every_process(tmp_path: Path) -> None:
     folders = []
     for seed in ("1", "2"):

@@ -290,7 +290,7 @@ def test_a_budget_holds_for_what_the_server_bills(tmp_path: Path) -> None:
         assert 0 < bill(server) <= 0.006
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_a_killed_run_resumes_and_pays_for_nothing_twice(tmp_path: Path) -> None:
     with run_messages_server(held_after=6) as server:
         spec_at(server, tmp_path)

@@ -25,7 +25,7 @@ OLD = Path(__file__).parents[1] / "fixtures" / "v0_1_0" / "results"
 TEMPLATES = Path(runner.pages.__file__).parent / "templates"
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_every_template_of_a_report_is_rendered_without_an_undefined_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

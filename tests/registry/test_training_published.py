@@ -15,7 +15,7 @@ from runner.registry.verification.verify import find_folder_problems
 from tests.support.processes import nip_run_here
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_a_training_run_is_published_with_its_parts_and_models_and_got_back(
     trained_results: Path, tmp_path: Path
 ) -> None:

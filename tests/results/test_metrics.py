@@ -97,7 +97,7 @@ def clustered(values: Sequence[float], clusters: Sequence[int]) -> tuple[float, 
     return float(fit.params[0]), float(fit.bse[0])
 
 
-@pytest.mark.gate
+@pytest.mark.full
 @pytest.mark.parametrize("seed", range(12))
 def test_means_and_clustered_errors_are_those_of_statsmodels(protocol: Protocol, seed: int) -> None:
     rows = random_rows(seed, datapoints=8 + 7 * seed, repeats=1 + seed % 5)

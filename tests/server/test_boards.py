@@ -145,8 +145,7 @@ def yank(server: Service, reference: Reference, folder: Path) -> None:
         server.database.increment_revision(connection)
 
 
-@pytest.mark.sample(1)
-@pytest.mark.gate
+@pytest.mark.full
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_board_after_each_change_is_the_same_as_one_made_anew(service: Service, tmp_path: Path, order: int) -> None:
     first, second = (run_bundle(tmp_path / f"run{seed}", seed=seed) for seed in (1, 2))

@@ -85,7 +85,7 @@ def walked(browser: CookieClient, *starts: str) -> dict[str, str]:
     return seen
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_every_link_of_every_page_leads_to_a_page_of_the_same_server(site: Site) -> None:
     seen = walked(site.browser(), "/", "/search?q=first", "/compare/alice/first/1/mallory/again/1")
     assert {
@@ -278,7 +278,7 @@ def test_what_is_not_there_is_no_page(site: Site, path: str) -> None:
     assert site.browser().request(path).status == 404
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_a_yanked_run_leaves_the_board_and_keeps_its_page(site: Site) -> None:
     reference = parse_reference("run/alice/gone@1")
     assert isinstance(reference, Reference)

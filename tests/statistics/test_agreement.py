@@ -23,7 +23,7 @@ def judged(
     return agreement(first, second, np.repeat(np.arange(datapoints), repeats), datapoints)
 
 
-@pytest.mark.gate
+@pytest.mark.full
 @pytest.mark.parametrize("seed", range(10))
 def test_kappa_is_that_of_scikit_learn(seed: int) -> None:
     from sklearn.metrics import cohen_kappa_score
@@ -138,7 +138,7 @@ def test_the_answer_table_is_that_of_scikit_learn() -> None:
     assert [share.value for share in weighted if share is not None] == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_the_error_of_a_recall_is_that_of_statsmodels() -> None:
     import statsmodels.api as sm
 

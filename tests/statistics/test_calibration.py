@@ -21,7 +21,7 @@ def forecasts(seed: int, datapoints: int, repeats: int, slope: float) -> Forecas
     return Forecasts(p.ravel(), np.repeat(labels, repeats), clusters, datapoints)
 
 
-@pytest.mark.gate
+@pytest.mark.full
 @pytest.mark.parametrize("seed", range(10))
 def test_slope_and_intercept_are_those_of_statsmodels(seed: int) -> None:
     import statsmodels.api as sm

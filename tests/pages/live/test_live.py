@@ -31,7 +31,7 @@ def list_game_ids(view: ViewProcess, state: dict[str, Any]) -> list[str]:
     return [one for piece in pieces for one in piece["columns"]["id"]]
 
 
-@pytest.mark.gate
+@pytest.mark.full
 def test_a_view_follows_a_run_through_its_kill_and_its_resume(tmp_path: Path) -> None:
     with run_chat_server(latency=0.2) as server:
         spec_file(tmp_path, server.base_url, size=40, rollouts={"concurrency": 4})
