@@ -35,6 +35,8 @@ class JournalIndex:
     ) -> None:
         self._read = read
         self._offsets: dict[SampleKey, int] = {}
+        self._names: dict[str, str] = {}
+        """One string for each datapoint and agent, since every record has its own copies."""
         self._failures: dict[tuple[str, int], list[FailureRecord]] = {}
         self.batches: list[BatchRecord] = []
         self.answered: set[str] = set()
@@ -60,7 +62,9 @@ class JournalIndex:
         if data["kind"] != CallRecord.KIND or "of" in data:
             self.add(IndexedRecord(offset, data["seq"], parse_record(data)))
             return
-        sample = SampleKey(*data["sample"])
+        datapoint, repeat, round_, agent, *rest = data["sample"]
+        name_of = self._names.setdefault
+        sample = SampleKey(name_of(datapoint, datapoint), repeat, round_, name_of(agent, agent), *rest)
         self._offsets[sample] = offset
         self.answered.add(self._group_of(sample))
 
