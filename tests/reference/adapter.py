@@ -55,9 +55,9 @@ DEFECTS = frozenset({
 
 def cases_folder() -> Path:
     """The folder that NIP_REFERENCE_CASES names, the shared one beside the checkout, or our own copy."""
-    named = os.environ.get("NIP_REFERENCE_CASES")
+    configured = os.environ.get("NIP_REFERENCE_CASES")
     shared = HERE.parents[2] / "shared" / "reference"
-    return Path(named) if named else shared if shared.is_dir() else HERE / "cases"
+    return Path(configured) if configured else shared if shared.is_dir() else HERE / "cases"
 
 
 @cache
@@ -71,18 +71,20 @@ def cases(name: str, *, faulty: bool = False) -> list[dict[str, Any]]:
     return [case for case in _load(name) if bool(case.get("defects")) == faulty]
 
 
-def passed_over(folder: Path) -> list[str]:
+def find_unused_cases(folder: Path) -> list[str]:
     """What no test would run of a folder of cases: files, kinds of cases and labels of defects, by name."""
     names = sorted(path.name for path in folder.iterdir() if not path.name.startswith(".") and path.name != "README.md")
-    known = [name for name in names if name.removesuffix(".json") in FILES and name.endswith(".json")]
-    found = [f"{name}: no test knows it" for name in names if name not in known]
-    for name in known:
+    known_names = [name for name in names if name.removesuffix(".json") in FILES and name.endswith(".json")]
+    problems = [f"{name}: no test knows it" for name in names if name not in known_names]
+    for name in known_names:
         rows = json.loads((folder / name).read_text("utf-8"))["cases"]
         kinds = KINDS.get(name.removesuffix(".json"), (None,))
-        found.extend(f"{name}: kind {row.get('kind')!r}" for row in rows if row.get("kind") not in kinds)
-        found.extend(f"{name}: defect {label!r}" for row in rows for label in {*(row.get("defects") or ())} - DEFECTS)
-        found.extend([] if rows else [f"{name}: no case"])
-    return found if known else [*found, f"{folder}: no file of cases"]
+        problems.extend(f"{name}: kind {row.get('kind')!r}" for row in rows if row.get("kind") not in kinds)
+        problems.extend(
+            f"{name}: defect {label!r}" for row in rows for label in {*(row.get("defects") or ())} - DEFECTS
+        )
+        problems.extend([] if rows else [f"{name}: no case"])
+    return problems if known_names else [*problems, f"{folder}: no file of cases"]
 
 
 @cache
@@ -92,8 +94,8 @@ def _protocol(name: str, parameters: tuple[tuple[str, Any], ...]) -> Protocol:
 
 
 def protocol_of(config: Mapping[str, Any]) -> Protocol:
-    known = {field.name for field in fields(Parameters)}
-    return _protocol(config["protocol"], tuple((k, v) for k, v in config.items() if k in known))
+    parameter_names = {field.name for field in fields(Parameters)}
+    return _protocol(config["protocol"], tuple((k, v) for k, v in config.items() if k in parameter_names))
 
 
 def agents_of(config: Mapping[str, Any]) -> dict[str, OpenAiWholeAgent]:
@@ -143,7 +145,7 @@ class Script:
             return Completion((Choice(attempt["text"], attempt["finish_reason"]),), "scripted")
 
 
-def scripted_game(
+def play_scripted_game(
     case: Mapping[str, Any], config: Mapping[str, Any]
 ) -> tuple[FinishedGame, Script, list[dict[str, Any]]]:
     """Play a case's game with the real agents, speaker by speaker; also each round's prompts."""
@@ -179,7 +181,7 @@ def scripted_game(
         return end.value, script, prompts
 
 
-def class_names(error: BaseException) -> Iterator[str]:
+def list_class_names(error: BaseException) -> Iterator[str]:
     """An exception's class name and those of its bases."""
     return (cls.__name__ for cls in type(error).__mro__)
 

@@ -28,26 +28,26 @@ from tests.reference.adapter import (
     agents_of,
     cases,
     cases_folder,
-    class_names,
-    passed_over,
+    find_unused_cases,
+    list_class_names,
+    play_scripted_game,
     protocol_of,
-    scripted_game,
 )
 
 
 def each(name: str, kind: str | None = None) -> pytest.MarkDecorator:
     assert name in FILES
     assert kind in KINDS.get(name, (None,))
-    found = [case for case in cases(name) if kind is None or case["kind"] == kind]
-    return pytest.mark.parametrize("case", found, ids=[f"{name}-{case['case']}" for case in found])
+    selected = [case for case in cases(name) if kind is None or case["kind"] == kind]
+    return pytest.mark.parametrize("case", selected, ids=[f"{name}-{case['case']}" for case in selected])
 
 
-def test_nothing_of_the_folder_is_passed_over() -> None:
-    assert passed_over(cases_folder()) == []
+def test_every_case_of_the_folder_has_a_test() -> None:
+    assert find_unused_cases(cases_folder()) == []
 
 
 @pytest.mark.parametrize(
-    ("name", "row", "said"),
+    ("name", "row", "message"),
     [
         ("stats_of_others.json", {}, "stats_of_others.json: no test knows it"),
         ("stats.txt", {}, "stats.txt: no test knows it"),
@@ -55,26 +55,26 @@ def test_nothing_of_the_folder_is_passed_over() -> None:
         ("stats.json", {"defects": ["is-blue"]}, "stats.json: defect 'is-blue'"),
     ],
 )
-def test_what_no_test_runs_is_named(tmp_path: Path, name: str, row: dict[str, Any], said: str) -> None:
+def test_unused_case_is_reported(tmp_path: Path, name: str, row: dict[str, Any], message: str) -> None:
     (tmp_path / "rewards.json").write_text(json.dumps({"cases": [{}]}), "utf-8")
     (tmp_path / "README.md").touch()
-    assert passed_over(tmp_path) == []
+    assert find_unused_cases(tmp_path) == []
     (tmp_path / name).write_text(json.dumps({"cases": [row]}), "utf-8")
-    assert passed_over(tmp_path) == [said]
+    assert find_unused_cases(tmp_path) == [message]
 
 
-def test_a_folder_without_cases_is_named(tmp_path: Path) -> None:
-    assert passed_over(tmp_path) == [f"{tmp_path}: no file of cases"]
+def test_folder_without_cases_is_reported(tmp_path: Path) -> None:
+    assert find_unused_cases(tmp_path) == [f"{tmp_path}: no file of cases"]
 
 
 @each("prover_stance")
-def test_stance_is_the_parity_of_the_solutions_hash(case: dict[str, Any]) -> None:
+def test_stance_is_the_parity_of_the_solution_hash(case: dict[str, Any]) -> None:
     assert hash_parity(case["solution"]) == case["expected"]
 
 
 @pytest.mark.full
 @each("protocol_tables")
-def test_protocol_tables_are_the_originals(case: dict[str, Any]) -> None:
+def test_protocol_tables_equal_those_of_the_original(case: dict[str, Any]) -> None:
     protocol, want = protocol_of(case["config"]), case["expected"]
     rounds = range(want["max_message_rounds"])
     assert list(protocol.agent_names) == want["agent_names"]
@@ -111,12 +111,12 @@ def test_protocol_tables_are_the_originals(case: dict[str, Any]) -> None:
 
 
 @each("parse")
-def test_answers_are_parsed_as_the_original_does(case: dict[str, Any]) -> None:
+def test_answers_are_parsed_as_in_the_original(case: dict[str, Any]) -> None:
     agent, want = agents_of(case["config"])[case["agent"]], case["expected"]
     if "error" in want:
         with pytest.raises(NipRunError) as caught:
             agent.parse(case["text"], case["round"])
-        assert want["error"] in class_names(caught.value)
+        assert want["error"] in list_class_names(caught.value)
         return
     parsed = agent.parse(case["text"], case["round"])
     assert parsed.decision == want["decision"]
@@ -128,7 +128,7 @@ def test_answers_are_parsed_as_the_original_does(case: dict[str, Any]) -> None:
 
 @pytest.mark.full
 @each("rewards")
-def test_rounds_end_and_pay_as_in_the_original(case: dict[str, Any]) -> None:
+def test_rounds_end_and_are_rewarded_as_in_the_original(case: dict[str, Any]) -> None:
     protocol, state, want = protocol_of(case["config"]), case["state"], case["expected"]
     pay = payoff(
         protocol,
@@ -147,7 +147,7 @@ def test_rounds_end_and_pay_as_in_the_original(case: dict[str, Any]) -> None:
 
 @pytest.mark.sample(6)
 @each("prompts")
-def test_chats_are_the_originals(case: dict[str, Any]) -> None:
+def test_chats_equal_those_of_the_original(case: dict[str, Any]) -> None:
     agent, want = agents_of(case["config"])[case["agent"]], case["expected"]
     data = NestedArrayDict(
         {
@@ -163,7 +163,7 @@ def test_chats_are_the_originals(case: dict[str, Any]) -> None:
         (),
     ).reshape(1)
 
-    def chat() -> Any:
+    def build_chat() -> Any:
         observation = observation_of(agent.protocol_handler, data, 0)
         if not case["ensure_last_message_is_assistant"] and not case["replace_last_message_with_true_label"]:
             return agent.prompt(observation)
@@ -178,24 +178,24 @@ def test_chats_are_the_originals(case: dict[str, Any]) -> None:
 
     if "error" in want:
         with pytest.raises((NipRunError, ValueError, AssertionError)) as caught:
-            chat()
-        assert want["error"] in [*class_names(caught.value), *str(caught.value).split()]
+            build_chat()
+        assert want["error"] in [*list_class_names(caught.value), *str(caught.value).split()]
     else:
-        assert chat() == want["chat_messages"]
+        assert build_chat() == want["chat_messages"]
 
 
 @pytest.mark.full
 @each("rollouts")
-def test_scripted_games_go_as_in_the_original(case: dict[str, Any]) -> None:
+def test_scripted_games_are_played_as_in_the_original(case: dict[str, Any]) -> None:
     protocol, want = protocol_of(case["config"]), case["expected"]
     if "error" in want:
         with pytest.raises(NipRunError) as caught:
-            scripted_game(case, case["config"])
-        assert want["error"] in class_names(caught.value)
+            play_scripted_game(case, case["config"])
+        assert want["error"] in list_class_names(caught.value)
         if "error_num_retries" in want:
             assert caught.value.num_retries == want["error_num_retries"]  # type: ignore[attr-defined]
         return
-    played, script, prompts = scripted_game(case, case["config"])
+    played, script, prompts = play_scripted_game(case, case["config"])
     rounds = played.rounds
     assert len(script.calls) == want["num_api_calls"]
     assert script.calls == want["api_calls"]
@@ -227,20 +227,20 @@ def test_scripted_games_go_as_in_the_original(case: dict[str, Any]) -> None:
     assert episode_rewards(protocol, rounds) == pytest.approx(want["episode_reward"], abs=1e-5)
     raw = want["raw_transcript"]["transcript"]
     assert [dict(r.raw) for r in rounds if r.raw] == [row for row in raw if row]
-    assert [_processed(protocol, r) for r in rounds if r.raw] == want["processed_transcript"]["transcript"]
+    assert [format_processed_round(protocol, r) for r in rounds if r.raw] == want["processed_transcript"]["transcript"]
     assert [chats for chats in prompts if chats] == [row for row in want["prompts"] if row]
 
 
-def _processed(protocol: Any, one: Any) -> dict[str, str]:
-    row = {f"{m.agent}@{m.channel}": m.text for m in one.messages}
+def format_processed_round(protocol: Any, round_: Any) -> dict[str, str]:
+    row = {f"{m.agent}@{m.channel}": m.text for m in round_.messages}
     verifier = protocol.verifier_name
-    if one.decision != 2 and verifier in one.raw:
-        row[f"{verifier}.decision"] = "Accept" if one.decision == 1 else "Reject"
+    if round_.decision != 2 and verifier in round_.raw:
+        row[f"{verifier}.decision"] = "Accept" if round_.decision == 1 else "Reject"
     return row
 
 
 @each("fine_tune_sft")
-def test_supervised_datasets_are_the_originals(case: dict[str, Any]) -> None:
+def test_supervised_datasets_equal_those_of_the_original(case: dict[str, Any]) -> None:
     agent, want = agents_of(case["config"])[case["agent"]], case["expected"]
     rows = case["rollouts"]
 
@@ -262,14 +262,14 @@ def test_supervised_datasets_are_the_originals(case: dict[str, Any]) -> None:
     if "error" in want:
         with pytest.raises((NipRunError, ValueError)) as caught:
             agent.build_fine_tune_dataset(data, *flags)
-        assert want["error"] in class_names(caught.value)
+        assert want["error"] in list_class_names(caught.value)
         return
     assert agent.build_fine_tune_dataset(data, *flags) == want["dataset"]
 
 
 @pytest.mark.full
 @each("timesteps_sft")
-def test_timesteps_give_the_originals_examples(case: dict[str, Any]) -> None:
+def test_timesteps_give_the_examples_of_the_original(case: dict[str, Any]) -> None:
     agents, point, step = agents_of(case["config"]), case["datapoint"], case["timestep"]
     data = NestedArrayDict(
         {
@@ -296,7 +296,7 @@ def _histories(rows: dict[str, Any]) -> dict[str, Any]:
 
 
 @each("stats")
-def test_statistics_are_the_originals(case: dict[str, Any]) -> None:
+def test_statistics_equal_those_of_the_original(case: dict[str, Any]) -> None:
     protocol = protocol_of(case["config"])
     for naming, prefix in (("train", ""), ("test", "test_")):
         metrics = Metrics(protocol)
@@ -380,7 +380,7 @@ def test_guess_replacement_is_annealed_as_in_the_original(case: dict[str, Any]) 
 
 
 @each("ei_selection", kind="fine_tune_stage")
-def test_each_model_group_is_given_what_the_original_gives_it(case: dict[str, Any]) -> None:
+def test_selected_rollouts_of_each_model_group_equal_those_of_the_original(case: dict[str, Any]) -> None:
     settings = selection_of(case["pure_text_ei"])
     replaced = replaced_proportion(replacement_of(case["text_rl"]), case["iteration"])
     protocol = protocol_of(case["config"])

@@ -15,7 +15,7 @@ from tests.reference.test_reference import each, nan_equal
 
 
 @each("fine_tune_dpo")
-def test_trees_are_grown_as_in_the_original(case: dict[str, Any]) -> None:
+def test_trees_are_built_as_in_the_original(case: dict[str, Any]) -> None:
     protocol, want = protocol_of(case["config"]), case["expected"]
     branches, script, shape = scripted_tree(case)
     assert sorted(script.calls) == sorted(want["call_order"])
@@ -38,24 +38,24 @@ def test_trees_are_grown_as_in_the_original(case: dict[str, Any]) -> None:
 
 
 @each("fine_tune_dpo")
-def test_pairs_are_the_originals_and_those_of_the_first_round(case: dict[str, Any]) -> None:
+def test_contrasts_equal_those_of_the_original_plus_the_first_round(case: dict[str, Any]) -> None:
     protocol = protocol_of(case["config"])
     branches, _, shape = scripted_tree(case)
     root = build_tree(branches, shape)
     assert root is not None
-    found = list(contrasts(root, protocol))
+    found_contrasts = list(contrasts(root, protocol))
     # The original leaves the root out, and so never trains the first round.
-    assert sorted(_as_records(found, root)) == sorted(
+    assert sorted(_as_records(found_contrasts, root)) == sorted(
         (row["agent"], row["node"], sorted(row["admissible_preferred"]), sorted(row["admissible_non_preferred"]))
         for rows in case["expected"]["dpo_records_by_group"].values()
         for row in rows
     )
-    at_root = [contrast for contrast in found if contrast.node is root]
+    at_root = [contrast for contrast in found_contrasts if contrast.node is root]
     assert all(len(child.path) == 1 for contrast in at_root for child in (*contrast.positive, *contrast.negative))
 
 
-def _as_records(found: list[Any], root: TreeNode) -> Iterator[tuple[str, str, list[str], list[str]]]:
-    for contrast in found:
+def _as_records(found_contrasts: list[Any], root: TreeNode) -> Iterator[tuple[str, str, list[str], list[str]]]:
+    for contrast in found_contrasts:
         if contrast.node is not root:
             good, bad = (
                 sorted(child.rounds[-1].raw[contrast.agent] for child in children)
@@ -65,13 +65,13 @@ def _as_records(found: list[Any], root: TreeNode) -> Iterator[tuple[str, str, li
 
 
 @each("fine_tune_dpo")
-def test_statistics_of_a_tree_are_the_originals(case: dict[str, Any]) -> None:
+def test_statistics_of_a_tree_equal_those_of_the_original(case: dict[str, Any]) -> None:
     _check_statistics(case, [case])
 
 
 @pytest.mark.sample(5)
 @each("malt_stats")
-def test_statistics_of_several_trees_are_the_originals(case: dict[str, Any]) -> None:
+def test_statistics_of_several_trees_equal_those_of_the_original(case: dict[str, Any]) -> None:
     _check_statistics(case, [{**case, **tree} for tree in case["trees"]])
 
 
@@ -98,7 +98,7 @@ def _check_statistics(case: dict[str, Any], scripts: list[dict[str, Any]]) -> No
 
 
 @pytest.mark.parametrize("case", cases("fine_tune_dpo", faulty=True), ids=lambda case: f"fine_tune_dpo-{case['case']}")
-def test_against_the_original_a_node_is_worth_the_mean_of_its_branches(case: dict[str, Any]) -> None:
+def test_node_reward_is_the_mean_of_its_branches_unlike_in_the_original(case: dict[str, Any]) -> None:
     protocol = protocol_of(case["config"])
     branches, _, shape = scripted_tree(case)
     root = build_tree(branches, shape)

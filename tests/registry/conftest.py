@@ -14,7 +14,7 @@ from runner.registry.board.cache import BoardCache
 from runner.registry.transports.folder import FolderTransport
 from runner.registry.transports.registry import Registry
 from runner.spec.loader import load_spec
-from tests.registry.planted import Watched, published_runs
+from tests.registry.planted import RecordingFolder, published_runs
 from tests.support.training import training_spec
 
 
@@ -35,25 +35,25 @@ def trained_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def looked_at(trained_results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def registry_with_cache(trained_results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A registry with all runs of the small results folder, published by acme, and a cache that has seen it."""
     folder = tmp_path_factory.mktemp("looked at")
-    made = Registry(FolderTransport(str(folder / "registry")))
-    published_runs(made, trained_results, "acme")
-    registry_board(made, cache=folder / "cache")
+    shared_registry = Registry(FolderTransport(str(folder / "registry")))
+    published_runs(shared_registry, trained_results, "acme")
+    registry_board(shared_registry, cache=folder / "cache")
     return folder
 
 
 @pytest.fixture
-def registry(looked_at: Path, tmp_path: Path) -> Registry:
+def registry(registry_with_cache: Path, tmp_path: Path) -> Registry:
     """A copy of that registry."""
-    shutil.copytree(looked_at / "registry", tmp_path / "registry")
-    return Registry(Watched(str(tmp_path / "registry")))
+    shutil.copytree(registry_with_cache / "registry", tmp_path / "registry")
+    return Registry(RecordingFolder(str(tmp_path / "registry")))
 
 
 @pytest.fixture
-def cache(looked_at: Path, registry: Registry, tmp_path: Path) -> Path:
+def cache(registry_with_cache: Path, registry: Registry, tmp_path: Path) -> Path:
     """A copy of that cache."""
-    (seen,) = (looked_at / "cache").iterdir()
-    shutil.copytree(seen, BoardCache.for_registry(registry, tmp_path / "cache").path, dirs_exist_ok=True)
+    (original,) = (registry_with_cache / "cache").iterdir()
+    shutil.copytree(original, BoardCache.for_registry(registry, tmp_path / "cache").path, dirs_exist_ok=True)
     return tmp_path / "cache"

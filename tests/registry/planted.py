@@ -27,10 +27,10 @@ from tests.support.files import parquet_rows
 EFFORT = {"datapoints": 10, "rollouts": 10, "completions": 30, "prompt_tokens": 900, "completion_tokens": 90}
 
 
-def step(run: str, model: str, before: str, **changes: Any) -> dict[str, Any]:
+def step(run: str, model: str, from_model: str, **changes: Any) -> dict[str, Any]:
     """A training in a model's past: iteration 0 of a run, on a dataset of its own."""
-    said = {"model": model, "from_model": before, "run_id": run, "iteration": 0, "method": "sft"}
-    return {**said, "dataset_sha256": f"data of {run}", **changes}
+    entry = {"model": model, "from_model": from_model, "run_id": run, "iteration": 0, "method": "sft"}
+    return {**entry, "dataset_sha256": f"data of {run}", **changes}
 
 
 def group(
@@ -38,11 +38,16 @@ def group(
 ) -> dict[str, Any]:
     """A fact of `collect_public_group_facts`. The games of each iteration took `EFFORT` and a dollar."""
     games = [
-        {"iteration": one["iteration"], "run_id": f"{one['run_id']}-i{one['iteration']}", **EFFORT, "cost_usd": 1.0}
-        for one in made
+        {
+            "iteration": entry["iteration"],
+            "run_id": f"{entry['run_id']}-i{entry['iteration']}",
+            **EFFORT,
+            "cost_usd": 1.0,
+        }
+        for entry in made
     ]
-    said = {"group": "v", "agents": ["verifier"], "provider": "openai", "model": model, "lineage": list(lineage)}
-    return {**said, "made": list(made), "games": games, **more}
+    fact = {"group": "v", "agents": ["verifier"], "provider": "openai", "model": model, "lineage": list(lineage)}
+    return {**fact, "made": list(made), "games": games, **more}
 
 
 def node(
@@ -54,26 +59,31 @@ def node(
 
 
 def run_release(run: str, *groups: Mapping[str, Any], owner: str = "acme", **changes: Any) -> Release:
-    kind = "training" if any(one["made"] for one in groups) else "benchmark"
-    facts = {"run_id": run, "kind": kind, "trained": [dict(one) for one in groups], "started_at": f"2025-{run}"}
+    kind = "training" if any(trained_group["made"] for trained_group in groups) else "benchmark"
+    facts = {
+        "run_id": run,
+        "kind": kind,
+        "trained": [dict(trained_group) for trained_group in groups],
+        "started_at": f"2025-{run}",
+    }
     facts |= changes.pop("facts", {})
-    said: dict[str, Any] = {"kind": Kind.RUN, "owner": owner, "name": run, "version": "1", "facts": facts, **changes}
-    return Release.from_bytes(Bundle.of(Release(**said), {}).manifest)
+    fields: dict[str, Any] = {"kind": Kind.RUN, "owner": owner, "name": run, "version": "1", "facts": facts, **changes}
+    return Release.from_bytes(Bundle.of(Release(**fields), {}).manifest)
 
 
-def training(run: str, model: str, before: str, *lineage: Mapping[str, Any], **changes: Any) -> LineageNode:
+def training(run: str, model: str, from_model: str, *lineage: Mapping[str, Any], **changes: Any) -> LineageNode:
     """A training run of one iteration, which made `model` from `before`."""
-    made = step(run, model, before, **changes.pop("made", {}))
-    return node(run, group(before, *lineage, made=[made], **changes.pop("group", {})), **changes)
+    entry = step(run, model, from_model, **changes.pop("made", {}))
+    return node(run, group(from_model, *lineage, made=[entry], **changes.pop("group", {})), **changes)
 
 
-def games_of(parent: LineageNode, *datapoints: str, **changes: Any) -> LineageNode:
+def iteration_games(parent: LineageNode, *datapoints: str, **changes: Any) -> LineageNode:
     """The games of the first iteration of a training run."""
     facts = {"parent_run_id": parent.run_id, "kind": "training", "datapoints_sha256": list(datapoints)}
     return node(f"{parent.run_id}-i0", group("any"), facts=facts, **changes)
 
 
-def measured(run: str, model: str, *lineage: Mapping[str, Any], **changes: Any) -> LineageNode:
+def benchmark(run: str, model: str, *lineage: Mapping[str, Any], **changes: Any) -> LineageNode:
     """A benchmark run of one model."""
     return node(run, group(model, *lineage, **changes.pop("group", {})), **changes)
 
@@ -130,11 +140,11 @@ def publish(registry: Registry, *bundles: Bundle) -> None:
 
 def published_runs(registry: Registry, results: Path, owner: str) -> None:
     """Every run of a results folder."""
-    here = Results(results)
-    publish(registry, *(release_of(folder, here, owner) for folder in here.runs()))
+    results_folder = Results(results)
+    publish(registry, *(release_of(folder, results_folder, owner) for folder in results_folder.runs()))
 
 
-class Watched(FolderTransport):
+class RecordingFolder(FolderTransport):
     """A folder that keeps what was read of it."""
 
     def __init__(self, folder: str) -> None:
@@ -149,5 +159,5 @@ class Watched(FolderTransport):
         return super().list_files(prefix)
 
 
-def by_release(board: RegistryBoard) -> dict[str, Mapping[str, Any]]:
+def rows_by_release(board: RegistryBoard) -> dict[str, Mapping[str, Any]]:
     return {row.release: row.to_json() for row in board.rows}

@@ -45,19 +45,19 @@ def fetch(published: tuple[Path, str, Path], folder: Path) -> Path:
 
 
 @pytest.mark.full
-def test_what_is_got_says_where_it_came_from_and_has_the_published_bytes(
+def test_fetched_folder_records_its_source_and_has_the_published_bytes(
     published: tuple[Path, str, Path], tmp_path: Path
 ) -> None:
     folder = fetch(published, tmp_path / "a" / "got")
-    said = json.loads((folder / MARKER).read_bytes())
-    assert (said["release"], said["where"]) == (published[1], f"file:{published[0]}")
-    assert said["sha256"] == digest((folder / "release.json").read_bytes()) == open_fetched(folder).sha256
+    marker = json.loads((folder / MARKER).read_bytes())
+    assert (marker["release"], marker["where"]) == (published[1], f"file:{published[0]}")
+    assert marker["sha256"] == digest((folder / "release.json").read_bytes()) == open_fetched(folder).sha256
     assert (folder / "data" / "journal.jsonl").read_bytes() == (published[2] / "journal.jsonl").read_bytes()
     assert [path.name for path in folder.parent.iterdir()] == ["got"], "nothing is left beside it"
 
 
 @pytest.mark.full
-def test_its_tables_are_those_of_the_run_to_the_last_bit(published: tuple[Path, str, Path], tmp_path: Path) -> None:
+def test_tables_of_a_fetched_run_equal_those_of_the_run(published: tuple[Path, str, Path], tmp_path: Path) -> None:
     folder = fetch(published, tmp_path / "got")
     for name in ("rollouts", "messages", "completions"):
         assert table(folder / "data", name) == table(published[2], name)
@@ -75,14 +75,14 @@ def test_its_tables_are_those_of_the_run_to_the_last_bit(published: tuple[Path, 
         ("rollouts.parquet", ("compare", "got", "RUN")),
     ],
 )
-def test_an_edited_file_of_a_fetched_run_is_an_error_that_names_verify_which_names_the_file(
+def test_edited_file_of_a_fetched_run_is_an_error_that_suggests_verify(
     name: str, command: tuple[str, ...], published: tuple[Path, str, Path], tmp_path: Path
 ) -> None:
     path = fetch(published, tmp_path / "got") / "data" / name
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1  # the same size; in JSON it may be invalid afterward
     path.write_bytes(data)
-    done = nip_run_here(*(str(published[2]) if word == "RUN" else word for word in command), cwd=tmp_path)
+    done = nip_run_here(*(str(published[2]) if argument == "RUN" else argument for argument in command), cwd=tmp_path)
     assert f"got/data/{name} is damaged" in done.stderr
     assert "nip-run verify got shows the differences; get the release again" in done.stderr
     verified = nip_run_here("verify", "got", cwd=tmp_path)
@@ -102,7 +102,7 @@ def test_metrics_of_a_run_without_sealed_tables_are_compared_with_its_release(
         open_run(tmp_path / "got")
 
 
-def test_only_the_files_of_a_fetched_run_that_are_read_are_hashed_and_only_once(
+def test_only_files_that_are_read_are_hashed_and_only_once(
     published: tuple[Path, str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = fetch(published, tmp_path / "got")
@@ -119,39 +119,39 @@ def test_only_the_files_of_a_fetched_run_that_are_read_are_hashed_and_only_once(
 
 
 @pytest.mark.full
-def test_a_got_run_is_named_by_its_folder_and_by_the_data_in_it(
+def test_fetched_run_is_opened_by_its_folder_or_its_data_folder(
     published: tuple[Path, str, Path], tmp_path: Path
 ) -> None:
     folder = fetch(published, tmp_path / "got")
-    for named in (folder, folder / "data"):
-        found = open_run(named, tmp_path / "results")
-        assert found.run_id == published[2].name
-        assert found.accuracy == open_run(published[2]).accuracy
-        shown = nip_run_here("show", named, cwd=tmp_path)
+    for path in (folder, folder / "data"):
+        opened = open_run(path, tmp_path / "results")
+        assert opened.run_id == published[2].name
+        assert opened.accuracy == open_run(published[2]).accuracy
+        shown = nip_run_here("show", path, cwd=tmp_path)
         assert (shown.returncode, published[2].name in shown.stdout) == (0, True), shown.stderr
         assert f"in full: nip-run show {folder / 'data'} " in shown.stdout, "there is no such run in the results"
-    (judged,) = rejudge(folder, {"votes": 3}, results=tmp_path / "results")
-    assert judged.manifest.rejudge_of is not None
-    assert judged.manifest.rejudge_of.run_id == published[2].name
+    (rejudged,) = rejudge(folder, {"votes": 3}, results=tmp_path / "results")
+    assert rejudged.manifest.rejudge_of is not None
+    assert rejudged.manifest.rejudge_of.run_id == published[2].name
     exported = nip_run_here("export", folder, "--format", "openai", "--out", tmp_path / "out", cwd=tmp_path)
     assert (exported.returncode, any((tmp_path / "out").iterdir())) == (0, True), exported.stderr
 
 
 @pytest.mark.full
-def test_a_new_run_of_it_says_what_it_was_got_from_and_is_of_the_same_task(
+def test_run_of_a_fetched_spec_records_its_source_and_has_the_same_task(
     published: tuple[Path, str, Path], tmp_path: Path
 ) -> None:
     folder = fetch(published, tmp_path / "got")
-    again = run(load_spec(folder / "spec.yaml", {"seed": 8}), tmp_path / "results")
+    new_run = run(load_spec(folder / "spec.yaml", {"seed": 8}), tmp_path / "results")
     release = {"release": published[1], "sha256": open_fetched(folder).sha256}
-    assert again.manifest.got_from == release
-    (pair,) = compare(folder, again, results=tmp_path / "results").pairs
+    assert new_run.manifest.got_from == release
+    (pair,) = compare(folder, new_run, results=tmp_path / "results").pairs
     assert (pair.paired, pair.datapoints, pair.base) == (True, 12, published[2].name)
-    assert Task.of_run(RunFolder(published[2]), None) == Task.of_run(again.folder, None)
-    assert (again.path / MARKER).read_bytes() == (folder / MARKER).read_bytes(), "no more trusted than what it is of"
+    assert Task.of_run(RunFolder(published[2]), None) == Task.of_run(new_run.folder, None)
+    assert (new_run.path / MARKER).read_bytes() == (folder / MARKER).read_bytes(), "no more trusted than what it is of"
 
 
-def test_what_is_edited_in_parameters_wins(published: tuple[Path, str, Path], tmp_path: Path) -> None:
+def test_edited_parameters_override_the_fetched_spec(published: tuple[Path, str, Path], tmp_path: Path) -> None:
     folder = fetch(published, tmp_path / "got")
     path = folder / "parameters.yaml"
     path.write_text(path.read_text().replace("max_response_words: 150", "max_response_words: 31"))
@@ -159,14 +159,14 @@ def test_what_is_edited_in_parameters_wins(published: tuple[Path, str, Path], tm
     assert {agent.max_response_words for agent in agents.values()} == {31}
 
 
-@pytest.mark.parametrize("there", ["a file", "a folder with a file", "a link"])
-def test_a_folder_that_holds_something_is_left_as_it_is(
-    there: str, published: tuple[Path, str, Path], tmp_path: Path
+@pytest.mark.parametrize("existing", ["a file", "a folder with a file", "a link"])
+def test_get_refuses_an_existing_target_and_leaves_it_unchanged(
+    existing: str, published: tuple[Path, str, Path], tmp_path: Path
 ) -> None:
     target = tmp_path / "got"
-    if there == "a file":
+    if existing == "a file":
         target.write_text("mine")
-    elif there == "a link":
+    elif existing == "a link":
         (tmp_path / "empty").mkdir()
         target.symlink_to(tmp_path / "empty")
     else:
@@ -248,41 +248,41 @@ def test_a_run_published_without_its_rows_says_what_it_needs_and_takes_it_by_has
     assert (whole_.returncode, "follow from the journal" in whole_.stdout) == (0, True), whole_.stdout
 
 
-def test_an_empty_folder_is_used(published: tuple[Path, str, Path], tmp_path: Path) -> None:
+def test_get_uses_an_empty_folder(published: tuple[Path, str, Path], tmp_path: Path) -> None:
     (tmp_path / "got").mkdir()
     assert open_fetched(fetch(published, tmp_path / "got")).release.kind == Kind.RUN
 
 
-def test_a_damaged_release_leaves_nothing(published: tuple[Path, str, Path], tmp_path: Path) -> None:
+def test_fetch_of_a_damaged_release_leaves_no_files(published: tuple[Path, str, Path], tmp_path: Path) -> None:
     registry = tmp_path / "registry"
     publish_bundles(registry, build_run_bundle(published[2]))
     (file,) = registry.rglob("metrics.json")
     file.write_bytes(file.read_bytes().replace(b"0", b"1", 1))
-    with connect(str(registry)) as there, pytest.raises(ReleaseError, match=r"data/metrics\.json is damaged"):
-        fetch_release(there, parse_reference(published[1]), tmp_path / "got")
+    with connect(str(registry)) as opened, pytest.raises(ReleaseError, match=r"data/metrics\.json is damaged"):
+        fetch_release(opened, parse_reference(published[1]), tmp_path / "got")
     assert [path.name for path in tmp_path.iterdir()] == ["registry"]
 
 
-def test_a_release_that_is_not_there_is_said_with_the_nearest_name(
+def test_unknown_release_is_reported_with_the_nearest_name(published: tuple[Path, str, Path], tmp_path: Path) -> None:
+    misspelled = published[1].partition("@")[0][:-1]
+    with connect(str(published[0])) as registry, pytest.raises(NotFoundError, match="did you mean"):
+        fetch_release(registry, parse_reference(misspelled), tmp_path / "got")
+
+
+def test_yanked_release_is_fetched_with_its_reason_as_a_warning(
     published: tuple[Path, str, Path], tmp_path: Path
 ) -> None:
-    wrong = published[1].partition("@")[0][:-1]
-    with connect(str(published[0])) as there, pytest.raises(NotFoundError, match="did you mean"):
-        fetch_release(there, parse_reference(wrong), tmp_path / "got")
-
-
-def test_a_yanked_release_is_got_and_its_reason_is_shown(published: tuple[Path, str, Path], tmp_path: Path) -> None:
     registry = tmp_path / "registry"
     reference = publish_bundles(registry, build_run_bundle(published[2]))
-    with connect(str(registry)) as there:
-        named = parse_reference(reference)
-        there.yank(there.find(named).reference, "the labels are wrong")
+    with connect(str(registry)) as opened:
+        parsed = parse_reference(reference)
+        opened.yank(opened.find(parsed).reference, "the labels are wrong")
     done = nip_run_here("get", reference, tmp_path / "got", "--from", registry, cwd=tmp_path)
     assert (done.returncode, "was yanked: the labels are wrong" in done.stderr) == (0, True), done.stderr
 
 
 @pytest.mark.full
-def test_get_tells_what_it_is_and_what_playing_it_takes(published: tuple[Path, str, Path], tmp_path: Path) -> None:
+def test_get_prints_the_result_and_what_is_needed_to_play_it(published: tuple[Path, str, Path], tmp_path: Path) -> None:
     done = nip_run_here("get", published[1].removeprefix("run/"), "mine", "--from", published[0], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     accuracy = open_run(published[2]).accuracy
@@ -298,7 +298,7 @@ def test_get_tells_what_it_is_and_what_playing_it_takes(published: tuple[Path, s
 
 
 @pytest.mark.full
-def test_it_says_which_key_goes_where_and_which_address_is_to_be_given(
+def test_fetched_run_lists_the_keys_and_addresses_that_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROW_VARIABLE", "sk-0123456789")
@@ -309,29 +309,31 @@ def test_it_says_which_key_goes_where_and_which_address_is_to_be_given(
         reference = publish_bundles(tmp_path / "registry", build_run_bundle(result.path))
         with connect(str(tmp_path / "registry")) as registry:
             fetch_release(registry, parse_reference(reference), tmp_path / "got")
-        takes = find_requirements(tmp_path / "got")
-        assert takes.addresses == ("models.m.base_url",)
-        assert [use.variable for use in takes.keys] == ["ROW_VARIABLE"]
-        assert takes.add_fresh_options("nip-run reproduce got") == (
+        requirements = find_requirements(tmp_path / "got")
+        assert requirements.addresses == ("models.m.base_url",)
+        assert [use.variable for use in requirements.keys] == ["ROW_VARIABLE"]
+        assert requirements.add_fresh_options("nip-run reproduce got") == (
             "nip-run reproduce got --fresh --set models.m.base_url=http://HOST:PORT/v1 --allow-key VAR=HOST"
         )
-        asked = server.requests
+        requests_before = server.requests
         refused = nip_run_here(tmp_path / "got", cwd=tmp_path, ROW_VARIABLE="sk-0123456789")
         assert refused.returncode == 2
         assert refused.stderr.count("models.m.base_url") == 2
         assert "addresses are never published" in refused.stderr
-        assert "ROW_VARIABLE" not in takes.command, "to allow it is to type what a stranger asks for"
+        assert "ROW_VARIABLE" not in requirements.command, "to allow it is to type what a stranger asks for"
         host = f"127.0.0.1:{server.port}"
-        given = takes.command.replace("VAR=HOST", f"ROW_VARIABLE={host}").replace("HOST:PORT", host).split()[1:]
+        arguments = (
+            requirements.command.replace("VAR=HOST", f"ROW_VARIABLE={host}").replace("HOST:PORT", host).split()[1:]
+        )
         reader = tmp_path / "reader"  # where the results are not those of the publisher, which have this very run
         reader.mkdir()
-        done = nip_run_here(*given, cwd=reader, ROW_VARIABLE="sk-0123456789")
-        assert (done.returncode, server.requests > asked) == (0, True), done.stderr
+        done = nip_run_here(*arguments, cwd=reader, ROW_VARIABLE="sk-0123456789")
+        assert (done.returncode, server.requests > requests_before) == (0, True), done.stderr
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("wait", [0.0, 0.3, 0.1, 0.2, 0.4, 0.5, 0.6, 0.7])
-def test_a_killed_get_leaves_nothing_or_all_of_it(
+def test_killed_get_leaves_nothing_or_the_complete_release(
     wait: float, published: tuple[Path, str, Path], tmp_path: Path
 ) -> None:
     """Killed at some moment after it began to write."""
@@ -345,5 +347,5 @@ def test_a_killed_get_leaves_nothing_or_all_of_it(
     process.wait()
     if (tmp_path / "got").exists():
         assert open_fetched(tmp_path / "got").run is not None
-    again = nip_run_here("get", published[1], "other", "--from", published[0], cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
+    repeated = nip_run_here("get", published[1], "other", "--from", published[0], cwd=tmp_path)
+    assert repeated.returncode == 0, repeated.stderr

@@ -31,20 +31,20 @@ SIZE = 5 * PIECE + 1_000
 
 
 @pytest.mark.parametrize("kills", [True, False], ids=["killed", "no room"])
-def test_it_is_cut_off_after_every_piece_of_a_file(tmp_path: Path, kills: bool) -> None:
-    journal, where = tmp_path / "journal.jsonl", tmp_path / "registry"
+def test_publish_interrupted_at_any_piece_leaves_no_release_and_can_be_repeated(tmp_path: Path, kills: bool) -> None:
+    journal, location = tmp_path / "journal.jsonl", tmp_path / "registry"
     journal.write_bytes(bytes(range(250)) * (SIZE // 250))
-    made = bundle(contents={"data/journal.jsonl": journal, "README.md": b"# It\n", "run_data.yaml": b"a: 1\n"})
-    for most in (0, 1, 6, *range(PIECE, SIZE - 1_000, PIECE)):
-        done = python(PUBLISH, where, journal, str(most), "kills" if kills else "fails")
+    expected = bundle(contents={"data/journal.jsonl": journal, "README.md": b"# It\n", "run_data.yaml": b"a: 1\n"})
+    for size_limit in (0, 1, 6, *range(PIECE, SIZE - 1_000, PIECE)):
+        done = python(PUBLISH, location, journal, str(size_limit), "kills" if kills else "fails")
         if kills:
             assert done.returncode == -signal.SIGXFSZ
         else:
             assert "ReleaseError: cannot write" in done.stderr, done.stderr
-        with connect(str(where)) as registry:
+        with connect(str(location)) as registry:
             assert registry.entries() == []
-    assert python(PUBLISH, where, journal, str(SIZE * 2), "fails").returncode == 0
-    with connect(str(where)) as registry:
+    assert python(PUBLISH, location, journal, str(SIZE * 2), "fails").returncode == 0
+    with connect(str(location)) as registry:
         (entry,) = registry.entries()
-        assert entry.sha256 == made.sha256
+        assert entry.sha256 == expected.sha256
         assert list(registry.find_problems(entry)) == []

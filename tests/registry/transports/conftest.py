@@ -14,9 +14,9 @@ from tests.support.servers.hub_client import WRITE_TOKEN, run_hub
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[tuple[LoopbackServer, LoopbackServer]]:
-    made = {"acme/open": {}, "acme/closed": {"private": True}, "acme/gated": {"gated": True}}
-    with run_hub(repositories=made) as both:
-        yield both
+    repositories = {"acme/open": {}, "acme/closed": {"private": True}, "acme/gated": {"gated": True}}
+    with run_hub(repositories=repositories) as hub_and_storage:
+        yield hub_and_storage
 
 
 @pytest.fixture
