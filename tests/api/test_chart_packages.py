@@ -1,4 +1,4 @@
-"""Figures in other packages: Altair, Matplotlib and pandas take their rows; PDF and PNG have their size and text."""
+"""Figures in Altair, Matplotlib and pandas, and the size and text of PDF and PNG files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_figure_is_valid_in_altair(result: RunResult, name: str) -> None:
 def test_matplotlib_draws_every_figure(
     result: RunResult, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path))  # where it keeps its list of fonts
+    monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path))  # the folder of its font list
     pytest.importorskip("matplotlib")
     image = io.BytesIO()
     result.plot(name).matplotlib().savefig(image, format="png")

@@ -1,4 +1,4 @@
-"""What `import runner` shows: its names, the examples in their docstrings, and what a result can be asked."""
+"""The public API of `runner`: names, examples in docstrings, specs from mappings, and results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EXAMPLES = {
 
 @pytest.fixture(scope="module")
 def empty_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with no file in it, in which the tests of this module play."""
+    """Return the empty current folder of the tests that need it."""
     folder = tmp_path_factory.mktemp("elsewhere")
     with chdir(folder):
         yield folder
@@ -109,7 +109,7 @@ def test_equal_mapping_and_spec_file_give_the_same_run(tmp_path: Path) -> None:
     assert runner.check({"extends": str(path)}).run_id == runner.check(path).run_id
     assert runner.load_spec(path, {"seed": 3}).experiment == runner.load_spec(path, ["seed=3"]).experiment
     with pytest.raises(SpecError, match=r"\$\{name\}"):
-        runner.load_spec(path, {"dataset.path": "${name}"})  # taken as it is: there is no such file
+        runner.load_spec(path, {"dataset.path": "${name}"})  # not interpolated: there is no such file
 
 
 def test_numpy_and_path_values_are_converted_in_specs(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_protocol_is_loaded_only_with_valid_parameters() -> None:
         runner.load_protocol("debate", {"min_message_rounds": 9})
 
 
-# What a result can be asked
+# Results
 
 
 @pytest.fixture(scope="module")
@@ -220,7 +220,7 @@ def test_hook_that_raises_ends_the_run_and_the_same_call_resumes_it(tmp_path: Pa
 
     with pytest.raises(LookupError, match="enough") as raised:
         runner.run(spec, tmp_path / "results", on_rollout=fail)
-    assert raised.value.__context__ is None  # nothing of ours stands above it in a traceback
+    assert raised.value.__context__ is None  # the traceback has no exception of nip-run above it
     unfinished = runner.open_run(runner.check(spec).run_id, tmp_path / "results")
     assert (unfinished.status, unfinished.accuracy, unfinished.metrics) == ("failed", None, {})
     with pytest.raises(runner.RunError, match="finish the run with nip-run"):
@@ -228,7 +228,7 @@ def test_hook_that_raises_ends_the_run_and_the_same_call_resumes_it(tmp_path: Pa
     rollout_ids: list[str] = []
     runner.run(spec, tmp_path / "results", on_rollout=lambda rollout: rollout_ids.append(rollout.rollout_id))
     assert rollout_ids == [job.rollout_id for job in runner.Plan(spec).jobs()]
-    runner.run(spec, tmp_path / "results", on_rollout=fail, on_progress=fail)  # it is finished: nothing is told
+    runner.run(spec, tmp_path / "results", on_rollout=fail, on_progress=fail)  # the run is finished: no hook is called
 
 
 def test_progress_of_a_run_can_be_collected(tmp_path: Path) -> None:

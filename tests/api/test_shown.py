@@ -1,4 +1,4 @@
-"""Results and transcripts in a notebook: HTML without a script, a style sheet or a link; figures as SVG and rows."""
+"""Results and transcripts in notebooks: HTML without scripts, style sheets or links, and figures as SVG and rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's script with every public name: `.ci/run` types it by `mypy --strict` against the installed wheel."""
+"""A user's script with every public name. `.ci/run` checks it by `mypy --strict` against the installed wheel."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def read_result(result: RunResult, results: Path) -> tuple[float, int]:
     compared: Comparison = compare(result, rejudged, results=results)
     assert compared.pairs[0].datapoints == len(ids)
     assert open_run(result.run_id, results).accuracy == accuracy
-    with suppress(RunError):  # a machine without a sandbox
+    with suppress(RunError):  # the machine may have no sandbox
         assert passes_tests("def f(x): return x", {"test_list": ["assert f(1) == 1"]}, "mbpp")
     return accuracy.value, int(n)
 

@@ -1,4 +1,4 @@
-"""Every case of the original implementation, in any folder of the same format."""
+"""Cases of the original implementation, from any folder of the same format."""
 
 from __future__ import annotations
 
@@ -315,7 +315,7 @@ def test_statistics_equal_those_of_the_original(case: dict[str, Any]) -> None:
 
 
 def _rounds_of_arrays(protocol: Any, rollout: dict[str, Any]) -> list[Round]:
-    """The rounds as the statistics' own arrays have them: their scripts hold answers that we read otherwise."""
+    """Build rounds from the case's arrays, because nip-run parses the answers of its script differently."""
     return [
         Round(
             messages=[

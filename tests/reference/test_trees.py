@@ -1,4 +1,4 @@
-"""MALT's trees of responses, against the original's."""
+"""MALT's response trees, compared with those of the original implementation."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_contrasts_equal_those_of_the_original_plus_the_first_round(case: dict[s
     root = build_tree(branches, shape)
     assert root is not None
     found_contrasts = list(contrasts(root, protocol))
-    # The original leaves the root out, and so never trains the first round.
+    # The original leaves out the root, so it never trains the first round.
     assert sorted(_as_records(found_contrasts, root)) == sorted(
         (row["agent"], row["node"], sorted(row["admissible_preferred"]), sorted(row["admissible_non_preferred"]))
         for rows in case["expected"]["dpo_records_by_group"].values()

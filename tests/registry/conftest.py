@@ -1,4 +1,4 @@
-"""A small results folder with a training run, a benchmark of what it made, and one of what it began with; published."""
+"""Results of a training run with benchmarks of its models and of the untrained models, and a registry of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.training import training_spec
 
 @pytest.fixture(scope="session")
 def trained_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`learn`, one iteration on 12 datapoints; `after` measures its models on all 18, `before` the untrained ones."""
+    """`learn` trains one iteration on 12 datapoints; `after` measures its models on 18, `before` the untrained ones."""
     folder = tmp_path_factory.mktemp("trained")
     results = folder / "results"
     path = training_spec(folder, training={"iterations": 1})
@@ -36,8 +36,8 @@ def trained_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def registry_with_cache(trained_results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A registry with all runs of the small results folder, published by acme, and a cache that has seen it."""
-    folder = tmp_path_factory.mktemp("looked at")
+    """Return a folder with a registry of these runs, published by acme, and the cache of its board."""
+    folder = tmp_path_factory.mktemp("with cache")
     shared_registry = Registry(FolderTransport(str(folder / "registry")))
     published_runs(shared_registry, trained_results, "acme")
     registry_board(shared_registry, cache=folder / "cache")
@@ -46,14 +46,14 @@ def registry_with_cache(trained_results: Path, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture
 def registry(registry_with_cache: Path, tmp_path: Path) -> Registry:
-    """A copy of that registry."""
+    """Return a copy of the registry."""
     shutil.copytree(registry_with_cache / "registry", tmp_path / "registry")
     return Registry(RecordingFolder(str(tmp_path / "registry")))
 
 
 @pytest.fixture
 def cache(registry_with_cache: Path, registry: Registry, tmp_path: Path) -> Path:
-    """A copy of that cache."""
+    """Return a copy of the cache."""
     (original,) = (registry_with_cache / "cache").iterdir()
     shutil.copytree(original, BoardCache.for_registry(registry, tmp_path / "cache").path, dirs_exist_ok=True)
     return tmp_path / "cache"

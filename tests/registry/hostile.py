@@ -1,7 +1,7 @@
-"""The table of hostile releases: what somebody may put into a registry, and the words by which it is refused.
+"""A table of hostile releases, and the messages that refuse them.
 
-Each row changes a release that is good. Where its files, its manifest and its checksum say the same, they all are the
-attacker's; only the reader's own rules are in the way.
+Each row changes a valid release. If its files, manifest and checksum agree, the attacker has written all of them, and
+only the reader's own rules protect the reader.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NOT_CANONICAL = "not formatted as nip-run writes it"
 
 
 def _list_evil_file(path: str) -> Change:
-    """The manifest names a file so; the bytes are in the registry wherever its path can lead."""
+    """List a single file with this path in the manifest."""
 
     def change(tree: ReleaseTree) -> None:
         tree.changes["files"] = [file_entry(path, b"evil")]
@@ -49,7 +49,7 @@ def _list_files(*paths: str) -> Change:
 
 
 def _change_file(**changes: Any) -> Change:
-    """One file of the manifest says something else."""
+    """Change fields of the only file in the manifest; `...` removes a field."""
 
     def change(tree: ReleaseTree) -> None:
         entry = file_entry("README.md", b"hello\n")
@@ -64,7 +64,7 @@ def _set(**changes: Any) -> Change:
 
 
 def _encode(make: Callable[[dict[str, Any]], bytes]) -> Change:
-    """The manifest has other bytes, made of what it says."""
+    """Write the bytes that `make` returns as the manifest."""
 
     def change(tree: ReleaseTree) -> None:
         tree.manifest = make(tree.manifest_data())
@@ -110,7 +110,7 @@ for _ in range(30):
     _DEEP = [_DEEP]
 
 MANIFESTS: tuple[tuple[str, Change, str], ...] = (
-    # files that cannot stand beside each other
+    # files that conflict with each other
     ("a file twice", _list_files("a.md", "a.md"), "is listed twice"),
     ("a pair by case", _list_files("A.md", "a.md"), "only in case"),
     ("folders by case", _list_files("A/x.md", "a/y.md"), "only in case"),
@@ -150,7 +150,7 @@ MANIFESTS: tuple[tuple[str, Change, str], ...] = (
     ("a file that is a list", _set(files=[["README.md"]]), "unexpected value"),
     ("files that are a mapping", _set(files={"README.md": 1}), "unexpected value"),
     ("a path that is a number", _change_file(path=1), "unexpected value"),
-    # what the manifest says of itself
+    # fields of the manifest
     ("another name", _set(name="other"), "its release.json is that of run/acme/other@1"),
     ("another owner", _set(owner="evil"), "its release.json is that of run/evil/tiny@1"),
     ("another version", _set(version="2"), "its release.json is that of run/acme/tiny@2"),
@@ -212,7 +212,7 @@ MANIFESTS: tuple[tuple[str, Change, str], ...] = (
     ("no format", _set(format=...), "its format cannot be None"),
     ("a format of a megabyte", _set(format="1" * 900_000), "its format cannot be '1111"),
     ("a newer format", _set(format=2), "written by a newer version of nip-run (format 2)"),
-    # bytes that are no JSON of ours
+    # bytes that are not canonical JSON
     ("no bytes", _encode(lambda _: b""), DAMAGED),
     ("no JSON", _encode(lambda _: b"PK\x03\x04"), DAMAGED),
     ("a list", _encode(lambda _: b"[]"), "not an object"),
@@ -257,7 +257,7 @@ def _checksum(form: bytes) -> Change:
 
 
 def _swap(path: str, make: Callable[[Path], object]) -> Change:
-    """Something else stands where a file of the release belongs."""
+    """Replace a file of the release by what `make` creates."""
 
     def action(folder: Path) -> None:
         target = folder / path
@@ -268,7 +268,7 @@ def _swap(path: str, make: Callable[[Path], object]) -> Change:
 
 
 def _link_folder(up: int) -> Change:
-    """A folder on the way to the release is a link to where it really stands, outside of the registry."""
+    """Move a parent folder of the release out of the registry, and replace it by a link."""
 
     def action(folder: Path) -> None:
         linked = folder
@@ -309,7 +309,7 @@ def _write_sparse(path: Path) -> None:
 
 
 SECRET = "secret.txt"
-"""A file of the reader's own, beside the registry."""
+"""A file of the reader next to the registry."""
 
 
 def _link_to_secret(path: Path) -> None:

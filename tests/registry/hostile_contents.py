@@ -1,7 +1,7 @@
-"""The table of hostile contents: releases that are whole, and hold what must not be read as it says.
+"""A table of hostile contents of complete releases.
 
-Each row is a folder of one release that was got: a spec with what it names. It is read as a reader's own command would
-read it, and refused in words; nothing of it is built, rendered, or sent anywhere.
+Each row is a folder of a fetched release: a spec with the files that it names. Reading it as a command would do is
+refused with a message; nothing is built, rendered or sent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GOOD: Mapping[str, bytes] = {"spec.yaml": BASE.encode(), "data.jsonl": DATA.enco
 class Row:
     name: str
     files: Mapping[str, bytes]
-    """In place of those of a good spec, or besides."""
+    """Files that replace or extend those of a valid spec."""
     message: str
 
 
@@ -35,8 +35,9 @@ def _bytes(text: str | bytes) -> bytes:
 
 
 def _with(line: str) -> str:
-    others = [other for other in BASE.splitlines() if not other.startswith(line.partition(":")[0] + ":")]
-    return "\n".join([*others, line, ""])
+    """Return the valid spec with this line instead of the one with the same key."""
+    remaining = [existing for existing in BASE.splitlines() if not existing.startswith(line.partition(":")[0] + ":")]
+    return "\n".join([*remaining, line, ""])
 
 
 ALIASES = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(

@@ -1,4 +1,4 @@
-"""Sessions written down for tests of lineage, as releases say them, and runs put into a registry as they are."""
+"""Lineage nodes built from facts of releases, and runs published to a registry without redaction."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EFFORT = {"datapoints": 10, "rollouts": 10, "completions": 30, "prompt_tokens": 
 
 
 def step(run: str, model: str, from_model: str, **changes: Any) -> dict[str, Any]:
-    """A training in a model's past: iteration 0 of a run, on a dataset of its own."""
+    """Return the lineage entry of a training: iteration 0 of a run, on the run's own dataset."""
     entry = {"model": model, "from_model": from_model, "run_id": run, "iteration": 0, "method": "sft"}
     return {**entry, "dataset_sha256": f"data of {run}", **changes}
 
@@ -36,7 +36,7 @@ def step(run: str, model: str, from_model: str, **changes: Any) -> dict[str, Any
 def group(
     model: str, *lineage: Mapping[str, Any], made: Sequence[Mapping[str, Any]] = (), **more: Any
 ) -> dict[str, Any]:
-    """A fact of `collect_public_group_facts`. The games of each iteration took `EFFORT` and a dollar."""
+    """Return a fact as `collect_public_group_facts` does. The games of each iteration cost `EFFORT` and 1 dollar."""
     games = [
         {
             "iteration": entry["iteration"],
@@ -53,7 +53,7 @@ def group(
 def node(
     run: str, *groups: Mapping[str, Any], owner: str = "acme", yanked: str | None = None, **changes: Any
 ) -> LineageNode:
-    """A published run, through the bytes of its manifest."""
+    """Return a published run, read from the bytes of its manifest."""
     release = run_release(run, *groups, owner=owner, **changes)
     return node_from_release(ReleaseEntry(release.reference, Bundle.of(release, {}).sha256, yanked), release)
 
@@ -72,24 +72,24 @@ def run_release(run: str, *groups: Mapping[str, Any], owner: str = "acme", **cha
 
 
 def training(run: str, model: str, from_model: str, *lineage: Mapping[str, Any], **changes: Any) -> LineageNode:
-    """A training run of one iteration, which made `model` from `before`."""
+    """Return a training run of one iteration that trained `model` from `from_model`."""
     entry = step(run, model, from_model, **changes.pop("made", {}))
     return node(run, group(from_model, *lineage, made=[entry], **changes.pop("group", {})), **changes)
 
 
 def iteration_games(parent: LineageNode, *datapoints: str, **changes: Any) -> LineageNode:
-    """The games of the first iteration of a training run."""
+    """Return the run with the games of a training run's first iteration."""
     facts = {"parent_run_id": parent.run_id, "kind": "training", "datapoints_sha256": list(datapoints)}
     return node(f"{parent.run_id}-i0", group("any"), facts=facts, **changes)
 
 
 def benchmark(run: str, model: str, *lineage: Mapping[str, Any], **changes: Any) -> LineageNode:
-    """A benchmark run of one model."""
+    """Return a benchmark run of one model."""
     return node(run, group(model, *lineage, **changes.pop("group", {})), **changes)
 
 
 def release_of(folder: RunFolder, results: Results, owner: str, **changes: Any) -> Bundle:
-    """A run as a release: its folder below `data/`, its records as lines, and facts that follow from them."""
+    """Build the release of a run with its folder below `data/`, its rollouts as lines, and the facts of its files."""
     manifest = folder.manifest()
     facts: dict[str, Any] = {
         name: getattr(manifest, name)
@@ -139,13 +139,13 @@ def publish(registry: Registry, *bundles: Bundle) -> None:
 
 
 def published_runs(registry: Registry, results: Path, owner: str) -> None:
-    """Every run of a results folder."""
+    """Publish every run of a results folder."""
     results_folder = Results(results)
     publish(registry, *(release_of(folder, results_folder, owner) for folder in results_folder.runs()))
 
 
 class RecordingFolder(FolderTransport):
-    """A folder that keeps what was read of it."""
+    """A folder transport that records the paths of opened files."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)

@@ -1,4 +1,4 @@
-"""The leaderboard of a registry: what is published there by task, its numbers made again, damage contained."""
+"""The leaderboard of a registry: runs by task, recomputed numbers, and damaged releases left out."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def build_release(results: Path, name: str, owner: str = "acme", **changes: Any)
 
 
 def edit_run(results: Path, name: str, target: Path, file: str, change: Any) -> RunFolder:
-    """A copy of a run's folder with one JSON file changed by hand."""
+    """Copy a run's folder, and change one of its JSON files."""
     shutil.copytree(results / "runs" / name, target / "runs" / name)
     path = target / "runs" / name / file
     document = json.loads(path.read_text())
@@ -39,7 +39,7 @@ def edit_run(results: Path, name: str, target: Path, file: str, change: Any) -> 
 
 
 def test_each_task_has_its_own_list_even_if_its_runs_are_unranked() -> None:
-    """The view puts runs of a task that cannot rank below the list of another task, as `lost` and `replay` here."""
+    """The view puts unranked runs of a task, here `lost` and `replay`, below the list of another task."""
 
     def row(name: str, task: str | None, **changes: Any) -> PublishedRow:
         return board_row(benchmark="b", run_id=name, task=task, **changes)
@@ -81,7 +81,7 @@ def test_benchmarks_are_ranked_by_task_with_training_effort_and_training_runs_ar
     }  # fmt: skip
     assert before["trained_on"] is None
     assert {edge["proof"] for edge in after["lineage"]} == {"declared"}
-    marks = rows["run/acme/learn-t1@1"]["marks"]  # none of its datapoints: it measures on the test split
+    marks = rows["run/acme/learn-t1@1"]["marks"]  # no overlap, because it measures on the test split
     assert [mark.partition(":")[0] for mark in marks] == [
         "test of learn, after iteration 0",
         "weights not known",
@@ -144,7 +144,9 @@ def test_runs_of_two_owners_with_the_same_id_both_have_rows(
     replay = {"data/rollouts.jsonl": rollouts.replace(b'{"', b'{  "', 1)}
     publish(registry, build_release(trained_results, "before", owner="replays", contents=replay, facts=facts))
     rows = rows_by_release(registry_board(registry, cache=cache))
-    assert "a replay of before, without calls to models" in rows["run/replays/before@1"]["marks"]  # and no play
+    assert (
+        "a replay of before, without calls to models" in rows["run/replays/before@1"]["marks"]
+    )  # a replay, not another play
     original, copy = rows["run/acme/before@1"], rows["run/other/before@1"]
     assert "another play of run/acme/before@1" in rows["run/third/before@1"]["marks"]
     assert "another play of run/third/before@1" in original["marks"]
@@ -177,7 +179,7 @@ def test_private_yanked_and_older_releases_are_left_out_and_counted(
 
 
 def build_invalid_release(case: str, results: Path, folder: Path) -> Bundle:
-    """A release of the run `before` that says what cannot be, by another owner."""
+    """Build an invalid release of the run `before` by another owner."""
     contents, results_folder = build_release(results, "before").contents, Results(results)
     rows = contents["data/rollouts.jsonl"]
     assert isinstance(rows, bytes)
@@ -310,7 +312,7 @@ def test_run_that_claims_models_not_in_its_stage_log_is_left_out(
 def test_spec_with_a_billion_games_is_refused_without_enumerating_them(
     registry: Registry, cache: Path, trained_results: Path
 ) -> None:
-    """A billion games that nobody played would be a billion rows to look for."""
+    """Without the check, the board would look for a billion rows."""
     spec = (trained_results / "runs" / "before" / "spec.yaml").read_text()
     assert "per_datapoint: 1\n" in spec
     huge = spec.replace("per_datapoint: 1\n", "per_datapoint: 1000000000\n").encode()
@@ -343,7 +345,7 @@ def test_leaderboard_command_shows_ranks_effort_and_marks_and_complete_json(regi
 
 
 def check_board_at(place: str, root: Path, registry_with_cache: Path, results: Path) -> None:
-    """The board of a place with one run of the registry of a folder is that folder's board of this run."""
+    """Check that a location's board has the same row for a run as the board of a folder."""
     with LOCATIONS[place](root) as location, connect(location) as registry:
         publish(registry, build_release(results, "before"))
         with connect(location) as reopened:

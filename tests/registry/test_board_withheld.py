@@ -1,4 +1,4 @@
-"""Runs without the rows of their dataset on a registry's leaderboard."""
+"""Leaderboards of registries with runs that are published without the rows of their datasets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.registry.planted import publish, rows_by_release
 
 
 def build_withheld_bundle(results: Path, change: Any = lambda rows: rows) -> Bundle:
-    """The run `before` as its owner publishes it without the rows of its dataset, with another pin."""
+    """Build the run `before` without the rows of its dataset, and with a changed pin of these rows."""
     choices = PublisherChoices("shy", licence="MIT", dataset_licence="none")
     draft = build_run_draft(RunFolder(results / "runs" / "before"), Results(results), choices)
     pin = json.loads(bytes(draft.contents[PIN]))
@@ -49,8 +49,8 @@ def test_withheld_datapoint_hash_depends_on_id_group_label_and_content() -> None
     withheld = PlayedDatapoint("p", str(complete.group_sha256), 1, "ab" * 32, {}, group_is_hash=True)
     assert withheld.digest == complete.digest
     alone = PlayedDatapoint("p", "p", 1, "ab" * 32, {})
-    others = [alone, *(replace(withheld, **change) for change in ({"label": 0}, {"group": "cd" * 32}, {"id": "q"}))]
-    assert len({change.digest for change in (complete, *others)}) == 5
+    changed = [alone, *(replace(withheld, **change) for change in ({"label": 0}, {"group": "cd" * 32}, {"id": "q"}))]
+    assert len({change.digest for change in (complete, *changed)}) == 5
 
 
 @pytest.mark.sample(1)

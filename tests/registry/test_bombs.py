@@ -1,4 +1,4 @@
-"""What grows when it is read is refused within bounds: of memory and time, in a process that has no more."""
+"""Contents that expand when they are read are refused by a process with limited memory and time."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def _write_manifest(data: bytes) -> Callable[[Path], object]:
 
 
 def _write_sparse(registry: Path, name: str, size: int = 1 << 40) -> None:
-    """A file of a terabyte that takes no room."""
+    """Extend a file to a terabyte that takes no disk space."""
     folder = ReleaseTree(registry).write() / "run/acme/tiny/1"
     with (folder / name).open("ab") as file:
         file.truncate(size)
 
 
 def _write_many_files(registry: Path) -> None:
-    """20,000 files that are none of the release."""
+    """Write 2,000 files that are not part of the release."""
     folder = (
         ReleaseTree(registry, files=dict(GOOD) | {"spec.yaml": b"[" * 100_000}).write() / "run/acme/tiny/1/signature"
     )
@@ -74,13 +74,13 @@ for _ in range(100):
 
 
 def _write_deep_tree(registry: Path) -> None:
-    """A tree of folders one in another, deeper than a path can say, and so than the guard of the tests can look."""
+    """Create a folder tree that is deeper than the longest path."""
     ReleaseTree(registry, files=dict(GOOD) | {"spec.yaml": b"- 1"}).write()
     subprocess.run([sys.executable, "-S", "-c", DEEP, registry / "run" / "acme" / "tiny"], check=True)
 
 
 def _declare_missing_bytes(registry: Path) -> None:
-    """A manifest of four gigabytes, in a file of a few bytes."""
+    """Declare four gigabytes for a file of a few bytes."""
     ReleaseTree(registry, changes={"files": [file_entry("README.md", b"hello\n", size=4 << 30)]}).write()
 
 
@@ -104,7 +104,8 @@ BOMBS: Mapping[str, tuple[Callable[[Path], object], str]] = {
         "its format cannot be None",
     ),
     "sparse-manifest": (lambda registry: _write_sparse(registry, "release.json"), "larger than 1,048,576 bytes"),
-    "sparse-checksum": (lambda registry: _write_sparse(registry, "release.sha256"), "release.sha256 is larger than 1,000"),
+    "sparse-checksum": (lambda registry: _write_sparse(registry, "release.sha256"),
+                        "release.sha256 is larger than 1,000"),
     "sparse-file": (lambda registry: _write_sparse(registry, "README.md"), "longer than the 6 bytes"),
     "said-and-not-there": (_declare_missing_bytes, "has 6 of 4,294,967,296 bytes"),
     "many-files": (_write_many_files, "nested deeper"),
@@ -118,13 +119,13 @@ def bombs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for name, (make, _) in BOMBS.items():
         make(folder / name / "registry")
     yield folder
-    subprocess.run(["rm", "-rf", folder / "deep-tree"], check=True)  # deeper than Python's own removal goes
+    subprocess.run(["rm", "-rf", folder / "deep-tree"], check=True)  # too deep for shutil.rmtree
 
 
 def _limit_process() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEGABYTES << 20, MEGABYTES << 20))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))  # nothing large is written on the way
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))  # no large file is written
 
 
 @pytest.mark.gate

@@ -1,4 +1,4 @@
-"""Somebody's files into a component: what its release holds, what it is equal to, and what cannot be published."""
+"""Components from a user's files: contents and hashes of their releases, and files that cannot be published."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def build_bundle(path: Path, kind: Kind, part: str | None = None) -> Bundle:
 
 
 def unpack(bundle: Bundle, folder: Path) -> Path:
-    """The files of a release, in a folder."""
+    """Write the files of a release to a folder."""
     for path, content in bundle.contents.items():
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)

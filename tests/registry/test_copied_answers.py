@@ -1,4 +1,4 @@
-"""Forced, cached and replayed runs: no rank on any board, with the reason, and no false sentence in `compare`."""
+"""Runs with forced, cached or replayed answers: unranked with the reason on boards, and not tested by `compare`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RUNS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Runs of one task at a server that gives equal requests equal answers."""
+    """Return a folder with runs of one task at a server that answers equal requests equally."""
     folder = tmp_path_factory.mktemp("copied")
     with run_chat_server() as server:
         spec_file(folder, server.base_url, cache="cache.sqlite", fine_tune=None)
@@ -61,7 +61,7 @@ def check_rows(rows: dict[str, tuple[int | None, str]], first: str) -> None:
     for name in ("cached", "copied-again"):
         assert COPIED + first in rows[name][1]
     assert SHARED + first in rows["more"][1]
-    assert "shares with" not in rows["fresh"][1]  # equal texts are no shared answers
+    assert "shares with" not in rows["fresh"][1]  # equal texts are not shared answers
 
 
 def test_local_board_ranks_no_copied_or_forced_run_and_gives_the_reason(folder: Path) -> None:
@@ -134,7 +134,7 @@ def test_registry_and_server_boards_rank_no_copied_or_forced_run(folder: Path, t
 
 @pytest.mark.full
 def test_server_ranks_the_run_that_was_published_first(folder: Path, tmp_path: Path) -> None:
-    """A later copy could say that it began earlier, and take the rank of its source."""
+    """Otherwise a later copy with an earlier start time could take the rank of its source."""
     runs = [RunFolder(folder / "results" / "runs" / name) for name in ("first", "cached")]
     for order in (("first", "cached"), ("cached", "first")):
         board = Leaderboard(tmp_path / order[0], lambda: runs)
@@ -174,7 +174,7 @@ def read_server_rows(server: ServerProcess, path: Path, count: int) -> dict[str,
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
-    ("other", "verdict"),
+    ("other_run", "verdict"),
     [
         ("cached", "no test: 12 of 12 verdicts of first come from answers that it shares with cached: no new sample"),
         ("copied-again", "no test: 12 of 12 verdicts of first come from answers that it shares with copied-again"),
@@ -185,13 +185,13 @@ def read_server_rows(server: ServerProcess, path: Path, count: int) -> dict[str,
         ("forced", f"no test: forced: {FORCED}; forced minus first is "),
     ],
 )
-def test_compare_gives_the_reason_instead_of_a_test(folder: Path, other: str, verdict: str) -> None:
-    comparison = json.loads(run_command(folder, "compare", "first", other, "--json"))
+def test_compare_gives_the_reason_instead_of_a_test(folder: Path, other_run: str, verdict: str) -> None:
+    comparison = json.loads(run_command(folder, "compare", "first", other_run, "--json"))
     (pair,) = comparison["pairs"]
     assert pair["verdict"].startswith(verdict)
     assert (pair["p"], pair["ci_low"], pair["ci_high"], pair["detectable"]) == (None, None, None, None)
     for claim in ("no evidence", "better", "worse"):
-        assert claim not in run_command(folder, "compare", "first", other)
+        assert claim not in run_command(folder, "compare", "first", other_run)
 
 
 def test_compare_does_not_test_two_copies_of_a_run(folder: Path) -> None:
@@ -242,8 +242,8 @@ def test_exports_of_copied_or_forced_runs_have_the_reason(folder: Path, tmp_path
         hub = ("--hf-dataset", "acme/claims", "--task-id", "claims")
         text = run_command(folder, "export", name, "--format", "hf-eval-results", *subject, *hub, *out, code=2)
         assert f"{name} has no accuracy of its own: {reason}" in text
-        who = ("--organization", "Acme Evals", "--relationship", "third_party")
-        run_command(folder, "export", name, "--format", "every-eval-ever", *subject, *who, *out)
+        publisher = ("--organization", "Acme Evals", "--relationship", "third_party")
+        run_command(folder, "export", name, "--format", "every-eval-ever", *subject, *publisher, *out)
         run_command(folder, "export", name, "--format", "inspect", *out)
         (record,) = (tmp_path / name).glob("data/*/*/*/*.json")
         assert reason in json.loads(record.read_text())["source_metadata"]["additional_details"].values()
@@ -291,7 +291,7 @@ def test_worker_processes_record_the_source_of_copied_answers(folder: Path) -> N
 
 @pytest.mark.full
 def test_compare_notes_a_copied_share_below_half_and_still_tests(folder: Path) -> None:
-    """Two runs over 12 datapoints, of which 4 were played by a third one before."""
+    """Two runs of 12 datapoints share the answers to 4 of them."""
     options = ["-q", "cache=few.sqlite"]
     run_command(folder, "spec.yaml", "--run-id", "few", *options, "protocol.verifier_reward=10", "dataset.limit=4")
     shutil.copy(folder / "few.sqlite", folder / "few-too.sqlite")

@@ -1,4 +1,4 @@
-"""A release in a folder: whole or not there, marked, ready to be read and played; and what playing it takes."""
+"""Fetched releases: complete or absent, marked with their source, and ready to be read and played."""
 
 from __future__ import annotations
 
@@ -127,9 +127,9 @@ def test_fetched_run_is_opened_by_its_folder_or_its_data_folder(
         opened = open_run(path, tmp_path / "results")
         assert opened.run_id == published[2].name
         assert opened.accuracy == open_run(published[2]).accuracy
-        shown = nip_run_here("show", path, cwd=tmp_path)
-        assert (shown.returncode, published[2].name in shown.stdout) == (0, True), shown.stderr
-        assert f"in full: nip-run show {folder / 'data'} " in shown.stdout, "there is no such run in the results"
+        show_process = nip_run_here("show", path, cwd=tmp_path)
+        assert (show_process.returncode, published[2].name in show_process.stdout) == (0, True), show_process.stderr
+        assert f"in full: nip-run show {folder / 'data'} " in show_process.stdout, "there is no such run in the results"
     (rejudged,) = rejudge(folder, {"votes": 3}, results=tmp_path / "results")
     assert rejudged.manifest.rejudge_of is not None
     assert rejudged.manifest.rejudge_of.run_id == published[2].name
@@ -178,7 +178,7 @@ def test_get_refuses_an_existing_target_and_leaves_it_unchanged(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_the_current_folder_is_not_replaced_under_the_shell(
+def test_get_does_not_replace_the_current_folder(
     published: tuple[Path, str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "here").mkdir()
@@ -187,24 +187,24 @@ def test_the_current_folder_is_not_replaced_under_the_shell(
         fetch(published, Path())
 
 
-def test_the_loser_of_two_gets_is_told_that_it_is_there_and_what_a_killed_one_left_is_removed(tmp_path: Path) -> None:
+def test_second_of_two_gets_fails_and_old_temporary_folders_are_removed(tmp_path: Path) -> None:
     old, new = (tmp_path / f".nip-run-{digit * 16}.got" for digit in "ab")
     for folder in (old, new):
         (folder / "data").mkdir(parents=True)
     for path in (old / "data", old):
         os.utime(path, (0, 0))
-    with pytest.raises(UsageError, match="already exists"), replace_folder(tmp_path / "got") as beside:
-        beside.mkdir()
+    with pytest.raises(UsageError, match="already exists"), replace_folder(tmp_path / "got") as staging:
+        staging.mkdir()
         (tmp_path / "got").mkdir()
         (tmp_path / "got" / "theirs").touch()
     assert sorted(path.name for path in tmp_path.iterdir()) == [new.name, "got"]
 
 
 @pytest.mark.full
-def test_a_run_published_without_its_rows_says_what_it_needs_and_takes_it_by_hash(tmp_path: Path) -> None:
-    """By the real publish."""
+def test_run_published_without_dataset_rows_is_reproduced_with_the_same_rows(tmp_path: Path) -> None:
+    """The run is published by the command."""
     result = run_spec(spec_file(tmp_path, size=4), tmp_path / "results")
-    where = tmp_path / "registry"
+    location = tmp_path / "registry"
     options = (
         "--as",
         "acme",
@@ -216,36 +216,38 @@ def test_a_run_published_without_its_rows_says_what_it_needs_and_takes_it_by_has
         "--results",
         tmp_path / "results",
     )
-    done = nip_run_here("publish", result.path.name, "--to", where, *options, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    named = f"acme/{result.path.name.lower()}"
-    brought = nip_run_here("get", named, "got", "--from", where, cwd=tmp_path)
+    publish_process = nip_run_here("publish", result.path.name, "--to", location, *options, cwd=tmp_path)
+    assert publish_process.returncode == 0, publish_process.stderr
+    name = f"acme/{result.path.name.lower()}"
+    get_process = nip_run_here("get", name, "got", "--from", location, cwd=tmp_path)
     without_rows = "the rows of its dataset are not in the release"
-    assert (brought.returncode, without_rows in brought.stderr) == (0, True), brought.stderr
-    assert brought.stderr.count("rows") == 2, "one note, and not two that say it"
-    assert f"nip-run reproduce run/{named}@1 --from file:{where} --set dataset.path=FILE" in done.stdout
-    played_as_it_is = nip_run_here("got", cwd=tmp_path)
-    assert (played_as_it_is.returncode, without_rows in played_as_it_is.stderr) == (2, True), played_as_it_is
-    gone = nip_run_here("reproduce", "got", "--set", "dataset.path=gone.csv", cwd=tmp_path)
-    assert "dataset.path=gone.csv: there is no such file" in gone.stderr
-    asked_for = f"nip-run reproduce {tmp_path / 'got'} --set dataset.path=FILE"
-    assert (asked_for in brought.stderr, f"{asked_for} --fresh" in brought.stdout) == (True, True), brought
+    assert (get_process.returncode, without_rows in get_process.stderr) == (0, True), get_process.stderr
+    assert get_process.stderr.count("rows") == 2, "only one note"
+    assert f"nip-run reproduce run/{name}@1 --from file:{location} --set dataset.path=FILE" in publish_process.stdout
+    run_process = nip_run_here("got", cwd=tmp_path)
+    assert (run_process.returncode, without_rows in run_process.stderr) == (2, True), run_process
+    missing = nip_run_here("reproduce", "got", "--set", "dataset.path=gone.csv", cwd=tmp_path)
+    assert "dataset.path=gone.csv: there is no such file" in missing.stderr
+    suggestion = f"nip-run reproduce {tmp_path / 'got'} --set dataset.path=FILE"
+    assert (suggestion in get_process.stderr, f"{suggestion} --fresh" in get_process.stdout) == (True, True), (
+        get_process
+    )
     assert (
-        f"nip-run reproduce {named.partition('/')[2]} --set dataset.path=FILE "
+        f"nip-run reproduce {name.partition('/')[2]} --set dataset.path=FILE "
         in (tmp_path / "got" / "README.md").read_text()
     )
-    for what in (("got",), (named, "--from", where)):
-        checked = nip_run_here("verify", *what, cwd=tmp_path)
+    for arguments in (("got",), (name, "--from", location)):
+        checked = nip_run_here("verify", *arguments, cwd=tmp_path)
         assert (checked.returncode, "follow from the journal" in checked.stdout) == (0, False), checked
-    asked = nip_run_here("reproduce", "got", cwd=tmp_path)
-    assert (asked.returncode, "--set dataset.path=FILE" in asked.stderr) == (2, True), asked.stderr
+    refused = nip_run_here("reproduce", "got", cwd=tmp_path)
+    assert (refused.returncode, "--set dataset.path=FILE" in refused.stderr) == (2, True), refused.stderr
     (tmp_path / "wrong.jsonl").write_text('{"id": "a", "label": 1, "problem": "p", "solution": "s"}\n')
     wrong = nip_run_here("reproduce", "got", "--set", "dataset.path=wrong.jsonl", cwd=tmp_path)
     assert (wrong.returncode, "does not have the rows that were played" in wrong.stderr) == (2, True), wrong.stderr
     right = nip_run_here("reproduce", "got", "--set", "dataset.path=data.jsonl", cwd=tmp_path)
     assert (right.returncode, "follows from the transcripts" in right.stdout) == (0, True), right.stdout + right.stderr
-    whole_ = nip_run_here("verify", "got", cwd=tmp_path)
-    assert (whole_.returncode, "follow from the journal" in whole_.stdout) == (0, True), whole_.stdout
+    verified = nip_run_here("verify", "got", cwd=tmp_path)
+    assert (verified.returncode, "follow from the journal" in verified.stdout) == (0, True), verified.stdout
 
 
 def test_get_uses_an_empty_folder(published: tuple[Path, str, Path], tmp_path: Path) -> None:
@@ -287,14 +289,14 @@ def test_get_prints_the_result_and_what_is_needed_to_play_it(published: tuple[Pa
     assert done.returncode == 0, done.stderr
     accuracy = open_run(published[2]).accuracy
     assert accuracy is not None
-    for said in (
+    for text in (
         f"{accuracy.value:.3f}", "self-reported", "pip install -r", f"nip-run {tmp_path / 'mine'}",
         f"nip-run reproduce {tmp_path / 'mine'}", "sends no key", "12 to 72 calls",
     ):  # fmt: skip
-        assert said in done.stdout
+        assert text in done.stdout
     as_json = nip_run_here("get", published[1], "other", "--from", published[0], "--json", cwd=tmp_path)
-    said = json.loads(as_json.stdout)
-    assert (said["release"], said["play"]["calls"], said["facts"]["rollouts"]) == (published[1], [12, 72], 12)
+    details = json.loads(as_json.stdout)
+    assert (details["release"], details["play"]["calls"], details["facts"]["rollouts"]) == (published[1], [12, 72], 12)
 
 
 @pytest.mark.full
@@ -325,7 +327,7 @@ def test_fetched_run_lists_the_keys_and_addresses_that_it_needs(
         arguments = (
             requirements.command.replace("VAR=HOST", f"ROW_VARIABLE={host}").replace("HOST:PORT", host).split()[1:]
         )
-        reader = tmp_path / "reader"  # where the results are not those of the publisher, which have this very run
+        reader = tmp_path / "reader"  # because the publisher's results have this run
         reader.mkdir()
         done = nip_run_here(*arguments, cwd=reader, ROW_VARIABLE="sk-0123456789")
         assert (done.returncode, server.requests > requests_before) == (0, True), done.stderr
@@ -336,7 +338,7 @@ def test_fetched_run_lists_the_keys_and_addresses_that_it_needs(
 def test_killed_get_leaves_nothing_or_the_complete_release(
     wait: float, published: tuple[Path, str, Path], tmp_path: Path
 ) -> None:
-    """Killed at some moment after it began to write."""
+    """The command is killed after it has begun to write."""
     process = subprocess.Popen(
         command("get", published[1], "got", "--from", published[0], "-q"), cwd=tmp_path, env=environment(),
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

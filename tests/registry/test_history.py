@@ -1,4 +1,4 @@
-"""One node is one run: however often it is published, under whatever identity, and whoever replays it."""
+"""History has one row per run, with its published copies and replays."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from runner.registry.sent_releases import find_sent_reference, record_release, s
 from runner.results.folder import RunFolder
 from tests.registry.planted import benchmark, step, training
 
-BASE, ONE = "base", "ft:one"
+BASE, MODEL = "base", "ft:one"
 
 
 def make_reproduction(run: str, of: LineageNode, *, replay: bool, owner: str = "acme") -> LineageNode:
-    """A run that plays a published one again: from its transcripts, or anew."""
+    """Return a run that reproduces a published one, from its transcripts or with fresh games."""
     link = ReleaseLink(role="reproduces", release=of.key, sha256=of.sha256)
     return benchmark(run, BASE, owner=owner, links=(link,), facts={"replay_of": [of.run_id, None] if replay else None})
 
@@ -31,17 +31,17 @@ def test_replay_shares_the_row_of_its_run_and_a_fresh_play_has_its_own() -> None
     replay, fresh = make_reproduction("b", first, replay=True), make_reproduction("c", first, replay=False)
     local_replay = replace(replay, owner=None, key="b", sha256=None)
     rows = build_history("verifier", [make_reproduction("d", replay, replay=True), replay, local_replay, fresh, first])
-    summaries = [(row.node.run_id, row.kind, row.marks, [one.key for one in row.replays]) for row in rows]
+    summaries = [(row.node.run_id, row.kind, row.marks, [entry.key for entry in row.replays]) for row in rows]
     plays = ("plays run/acme/a@1 again",)
     assert summaries == [("a", "benchmark", (), ["b", "run/acme/d@1"]), ("c", "benchmark", plays, [])]
     (alone,) = build_history("b", [replay])
     assert (alone.kind, alone.marks) == ("replay", ("a replay of run/acme/a@1, without calls to models",))
-    namesake = replace(benchmark("a", "m"), owner=None, identity="1", sha256=None)  # of one's own, and called the same
+    namesake = replace(benchmark("a", "m"), owner=None, identity="1", sha256=None)  # a local run of the same name
     assert [len(row.replays) for row in build_history("a", [namesake, replay, first])] == [1, 0]
-    local_run = replace(first, owner=None, key="a", sha256=None)  # its release is not looked at, and it is the same run
-    assert [[one.key for one in row.replays] for row in build_history("a", [local_run, local_replay])] == [["b"]]
+    local_run = replace(first, owner=None, key="a", sha256=None)  # the same run without its release
+    assert [[entry.key for entry in row.replays] for row in build_history("a", [local_run, local_replay])] == [["b"]]
     assert len(build_history("run/acme/a", [first])) == len(build_history("acme/a", [first])) == 1
-    cycle = [benchmark(one, BASE, facts={"replay_of": [of, None]}) for one, of in ("xy", "yx")]
+    cycle = [benchmark(run, BASE, facts={"replay_of": [replayed, None]}) for run, replayed in ("xy", "yx")]
     assert [row.kind for row in build_history("verifier", cycle)] == ["replay", "replay"]
     rejudged = benchmark("j", BASE, facts={"rejudge_of": ["a", "00", "last"]})
     assert [(row.kind, *row.marks) for row in build_history("j", [rejudged])] == [
@@ -53,20 +53,20 @@ def test_tests_of_a_training_run_are_listed_below_it_in_order() -> None:
     facts = [{"parent_run_id": "one", "iteration": n, "started_at": f"2030-01-0{n + 1}"} for n in range(2)]
     tests = [
         benchmark("one-t0", BASE, facts=facts[0]),
-        benchmark("one-t1", ONE, step("one", ONE, BASE), facts=facts[1]),
+        benchmark("one-t1", MODEL, step("one", MODEL, BASE), facts=facts[1]),
     ]
-    games = training("one-i0", ONE, BASE, facts={"parent_run_id": "one"})
-    # Also by the run's name: the test before any training came from none of its models. Games stand in its row.
+    games = training("one-i0", MODEL, BASE, facts={"parent_run_id": "one"})
+    # Also by the run's name, although the test before the training used none of its models. Games are in its row.
     for name in ("verifier", "one", "one-i0"):
-        rows = build_history(name, [*reversed(tests), games, training("one", ONE, BASE)])
+        rows = build_history(name, [*reversed(tests), games, training("one", MODEL, BASE)])
         assert [(row.node.run_id, row.depth) for row in rows] == [("one", 0), ("one-t0", 1), ("one-t1", 1)], name
-    assert [row.maker_runs for row in rows[:2]] == [(), ()]  # it was played with what there was before
+    assert [row.maker_runs for row in rows[:2]] == [(), ()]  # played with the models before the training
 
 
 def test_full_history_needs_no_name_and_skips_games_of_unknown_trainings() -> None:
-    games = training("one-i0", ONE, BASE, facts={"parent_run_id": "one"})  # it began in the same second
-    trained = training("one", ONE, BASE)
-    tested = benchmark("t", ONE, step("one", ONE, BASE))
+    games = training("one-i0", MODEL, BASE, facts={"parent_run_id": "one"})  # started in the same second
+    trained = training("one", MODEL, BASE)
+    tested = benchmark("t", MODEL, step("one", MODEL, BASE))
     assert [row.node.run_id for row in build_full_history([games, tested, trained])] == ["one", "t"]
     assert build_full_history([games]) == []
     with pytest.raises(UsageError, match="one-i0 is a part of the training run one, which is neither in"):
@@ -74,16 +74,16 @@ def test_full_history_needs_no_name_and_skips_games_of_unknown_trainings() -> No
 
 
 def test_local_run_and_its_redacted_release_are_one_row() -> None:
-    """The model's name was a path, and is in no published byte: not even as a hash, which could be guessed."""
+    """The model's name was a path. No published byte contains it, not even as a hash, which could be guessed."""
     facts = {"finished_at": "2025", "completion_tokens": 70}
     published_facts = {**facts, "cleaned": [{"rule": "model path"}]}
-    published = training("a", ONE, BASE, identity={"run": "22" * 32}, facts=published_facts)
+    published = training("a", MODEL, BASE, identity={"run": "22" * 32}, facts=published_facts)
     model = replace(published, kind="model", key="model/acme/a-v@1", sha256="ee" * 32)
-    local_run = training("a", ONE, BASE, identity={"run": "11" * 32}, facts=facts)
+    local_run = training("a", MODEL, BASE, identity={"run": "11" * 32}, facts=facts)
     local_run = replace(
         local_run, owner=None, key="a", sent_hashes=frozenset(map(str, (published.sha256, model.sha256)))
     )
-    tested = benchmark("t", ONE, step("a", ONE, BASE))
+    tested = benchmark("t", MODEL, step("a", MODEL, BASE))
     row, test = build_history("verifier", [published, model, local_run, replace(tested, owner=None)])
     assert [describe_origin(origin) for origin in test.origins] == ["declared: a (iteration 0)"]
     assert (row.own_training.total.effort.rollouts, len(row.published)) == (10, 2)
@@ -93,7 +93,7 @@ def test_local_run_and_its_redacted_release_are_one_row() -> None:
 @pytest.mark.parametrize(("tokens", "looks_like"), [(70, True), (71, False)], ids=["the same facts", "others"])
 def test_release_that_copies_facts_of_a_local_run_has_its_own_row(tokens: int, looks_like: bool) -> None:
     facts = {"finished_at": "2025", "completion_tokens": 70}
-    local_run = replace(training("a", ONE, BASE, identity={"run": "11" * 32}, facts=facts), owner=None, key="a")
+    local_run = replace(training("a", MODEL, BASE, identity={"run": "11" * 32}, facts=facts), owner=None, key="a")
     copied_facts = {**facts, "completion_tokens": tokens, "cleaned": [{"rule": "x"}]}
     copied = training(
         "a", "ft:other", BASE, identity={"run": "22" * 32}, facts=copied_facts, owner="mallory", yanked="stolen"

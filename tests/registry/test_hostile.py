@@ -1,4 +1,4 @@
-"""Nothing bad gets in: each row of the table is refused in words, and leaves nothing anywhere."""
+"""Hostile releases of the table are refused with a message, and leave no files."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tests.registry.hostile import ROWS, SECRET, Row
 from tests.support.release_trees import REFERENCE, ReleaseTree, snapshot_folder
 
 MAX_MESSAGE_LENGTH = 700
-"""Characters of a message, with the path of the registry in it."""
+"""Maximum number of characters of a message."""
 
 
 def unpack(registry: Path, target: Path) -> None:
-    """What `get` does, up to a folder with a release in it."""
+    """Unpack the release as `get` does."""
     with connect(f"file:{registry}") as opened:
         opened.unpack(opened.find(REFERENCE), target)
 
 
 def write_canaries(folder: Path) -> Path:
-    """A home with files of the reader's own around where the release would come to stand."""
+    """Write files around the target folder that a hostile release must not change; return the home."""
     home = folder / "home"
     for path in ("etc/passwd", ".ssh/id", ".env", "work/README.md", "work/evil", "evil", SECRET):
         (home / path).parent.mkdir(parents=True, exist_ok=True)
@@ -36,7 +36,7 @@ def test_unchanged_release_is_unpacked(tmp_path: Path) -> None:
 
 
 def find_problem(row: Row, folder: Path, home: Path) -> str | None:
-    """What is wrong with how a row is refused; None where nothing is."""
+    """Return what is wrong with how a row is refused, or None."""
     tree = ReleaseTree(folder / "registry")
     row.change(tree)
     tree.write()

@@ -1,4 +1,4 @@
-"""Releases that are whole and hold what must not be read as it says: got, and refused when they are read."""
+"""Complete releases with hostile contents: they can be fetched, and are refused when they are read."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ LOADERS: Mapping[str, Callable[[Path], object]] = {
     "dataset": lambda folder: load_spec(folder / "spec.yaml"),
     "journal": lambda folder: list(read_journal(folder / "journal.jsonl")),
 }
-"""By the kind of a row: what a command reads of such a folder."""
+"""Functions that read a part of a folder as a command does, by kind of row."""
 
 SLOW = (
     "spec: a filter", "spec: an address", "spec: a number", "spec: a flag", "spec: an unknown", "dataset: ",
     "template: 3,000", "template: 4,000", "template: 5,000",
 )  # fmt: skip
-"""Rows that are read to the end before they are refused: a tenth of a second each."""
+"""Rows that are read completely before they are refused, which takes 0.1 seconds each."""
 
 
 def publish_and_fetch(rows: list[Row], folder: Path) -> Path:
-    """The rows as folders of one release, published by somebody and got."""
+    """Publish the rows as folders of one release, and fetch it."""
     files = {f"r{number:03}/{path}": data for number, row in enumerate(rows) for path, data in
              {**GOOD, **row.files}.items()}  # fmt: skip
     registry = ReleaseTree(folder / "registry", files=files).write()

@@ -1,4 +1,4 @@
-"""Install, uninstall, search and the lock: what is pinned is what comes back, and what is refused is told."""
+"""Install, uninstall, search and the lock file: pinned releases are restored unchanged, and errors have a reason."""
 
 from __future__ import annotations
 
@@ -62,25 +62,25 @@ def test_lock_has_one_line_per_release_and_restores_all(project: Project, tmp_pa
         '"protocol/',
         "}}",
     ]
-    other = Project.create(tmp_path / "colleague", project.registry)
-    (other.folder / LOCK).write_bytes(lock)
-    done = other.nip_run("install")
+    colleague = Project.create(tmp_path / "colleague", project.registry)
+    (colleague.folder / LOCK).write_bytes(lock)
+    done = colleague.nip_run("install")
     assert done.returncode == 0, done.stderr
-    assert (other.folder / LOCK).read_bytes() == lock
-    assert (other.store / TERSE.folder / "verifier.jinja").read_bytes() == (PROMPTS / "verifier.jinja").read_bytes()
-    assert other.nip_run("install").stdout.count("already installed") == 2
+    assert (colleague.folder / LOCK).read_bytes() == lock
+    assert (colleague.store / TERSE.folder / "verifier.jinja").read_bytes() == (PROMPTS / "verifier.jinja").read_bytes()
+    assert colleague.nip_run("install").stdout.count("already installed") == 2
 
 
 def test_install_refuses_a_release_that_differs_from_its_pin(project: Project, registry: Path, tmp_path: Path) -> None:
     project.install("prompts/acme/terse")
     shutil.rmtree(registry / "prompts")
     publish_component(registry, PROMPTS, Kind.PROMPTS, component_naming("terse", description="others"))
-    other = Project.create(tmp_path / "colleague", registry)
-    shutil.copy(project.folder / LOCK, other.folder)
-    done = other.nip_run("install")
+    colleague = Project.create(tmp_path / "colleague", registry)
+    shutil.copy(project.folder / LOCK, colleague.folder)
+    done = colleague.nip_run("install")
     assert done.returncode == 1
     assert "is not the one that was installed before" in done.stderr
-    assert not other.store.exists()
+    assert not colleague.store.exists()
     done = project.nip_run("install", "prompts/acme/terse@1", "--from", registry)
     assert done.returncode == 1
     assert "nip-run uninstall prompts/acme/terse@1" in done.stderr
@@ -162,7 +162,7 @@ def test_search_shows_only_the_newest_version_of_each_release(project: Project, 
     assert project.nip_run("search", "--kind", "protocl").returncode == 2
 
 
-# The lock's file
+# The lock file
 
 
 def test_damaged_lock_file_is_refused_with_a_reason(tmp_path: Path) -> None:

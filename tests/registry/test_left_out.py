@@ -1,4 +1,4 @@
-"""Why something of a registry is left out, in words, and whether the same may be read later."""
+"""Reasons why a release is left out, and whether it may be readable later."""
 
 from __future__ import annotations
 

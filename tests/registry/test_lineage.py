@@ -1,4 +1,4 @@
-"""The graph of models: origins by identity, effort counted once, and nobody passes a continued model off as new."""
+"""The graph of models: origins by identity, effort counted once, and detection of hidden origins."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ SECOND = training("second", TWO, ONE, step("first", ONE, BASE))
 
 
 def find_origin(subject: LineageNode, *others: LineageNode) -> ModelOrigin | None:
-    """Where the model of a run with one group came from."""
+    """Return the origin of the model of a run with one group."""
     origins = Lineage([subject, *others]).ancestry(subject).origins
     return origins[0] if origins else None
 
 
 def count_rollouts(subject: LineageNode, *others: LineageNode) -> tuple[int, bool]:
-    """How many games are behind a run's models, and whether there may be more."""
+    """Return the number of games behind a run's models, and whether there may be more."""
     total = Lineage([subject, *others]).ancestry(subject).total
     return total.effort.rollouts or 0, not total.is_known
 
@@ -49,7 +49,7 @@ def test_effort_is_summed_along_the_chain_and_a_base_model_has_none() -> None:
     assert {name: getattr(total.effort, name) for name in EFFORT} == {name: 2 * n for name, n in EFFORT.items()}
     assert total.effort.cost_usd == pytest.approx(2.0)
     assert count_rollouts(benchmark("plain", BASE), FIRST, SECOND) == (0, False)
-    assert count_rollouts(SECOND, FIRST) == (20, False)  # its own training, and what it began with
+    assert count_rollouts(SECOND, FIRST) == (20, False)  # its own training, and that of its first model
 
 
 def test_history_has_both_children_of_a_fork_and_counts_their_shared_past_once() -> None:
@@ -79,7 +79,7 @@ def test_an_origin_is_declared_by_name_and_proved_by_weights() -> None:
     assert same is not None
     assert renamed is not None
     assert (same.proof, same.is_undeclared) == (Proof.PROVED, False)
-    assert (renamed.proof, renamed.is_undeclared) == (Proof.PROVED, True)  # by its bytes, whatever it is called
+    assert (renamed.proof, renamed.is_undeclared) == (Proof.PROVED, True)  # by its bytes, under any name
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_lineage_that_contradicts_its_ancestor_is_broken(
     assert origin is not None
     assert origin.proof == Proof.BROKEN
     assert reason in str(origin.reason)
-    assert count_rollouts(end, FIRST, SECOND, local)[1]  # so that its effort is at least what is known
+    assert count_rollouts(end, FIRST, SECOND, local)[1]  # its effort is a lower bound
     assert any(reason in mark for mark in list_marks(end, FIRST, SECOND, local))
 
 
@@ -115,7 +115,7 @@ def test_lineage_that_ends_with_another_model_than_the_played_one_is_broken() ->
 
 
 def test_model_trained_one_more_step_without_its_past_has_the_past_as_a_claim() -> None:
-    """L1: whoever takes an agent, trains it for one step and leaves its past out, has its past found again."""
+    """Lineage finds the past of a model that another user trains for one step and publishes without its past."""
     cut = training("mine", THREE, TWO, owner="thief", group={"base_model": TWO})  # its lineage begins with itself
     end = benchmark("end", THREE, step("mine", THREE, TWO), owner="thief")
     bare = benchmark("bare", THREE, owner="thief")  # no lineage at all
@@ -123,32 +123,32 @@ def test_model_trained_one_more_step_without_its_past_has_the_past_as_a_claim() 
         assert count_rollouts(subject, FIRST, SECOND, cut) == (10, True)
         assert "claimed by run/acme/second@1 (iteration 0), not confirmed" in list_marks(subject, FIRST, SECOND, cut)
     complete = training("mine", THREE, TWO, group={"base_model": TWO})
-    own_run = benchmark("end", THREE)  # of one's own runs nothing is left out
+    own_run = benchmark("end", THREE)  # a local run has its complete past
     assert count_rollouts(own_run, FIRST, SECOND, complete) == (30, False)
     assert any(
         mark.startswith("ancestor run/acme/second@1 (it") for mark in list_marks(own_run, FIRST, SECOND, complete)
     )
-    assert count_rollouts(end, cut) == (10, True)  # where the run it took is not here, its name says that there is one
+    assert count_rollouts(end, cut) == (10, True)  # the name of the model shows that a run is missing
     assert f"{TWO} is a fine-tuned model, and its training is not here" in list_marks(end, cut)
 
 
 def test_weights_taken_from_a_run_are_recognized_under_any_name_and_owner() -> None:
     weights, more = {"weights_sha256": "11" * 32}, {"weights_sha256": "33" * 32}
-    theirs = training("theirs", "output", BASE, made=weights)
+    original = training("theirs", "output", BASE, made=weights)
     mine = training("mine", "output", "llama", made=more, owner="thief", group=weights)
     end = benchmark("end", "fresh", owner="thief", group=more)
-    assert count_rollouts(end, theirs, mine) == (10, False)  # by their word alone it is a claim, which is told
-    assert "claimed by run/acme/theirs@1 (iteration 0), not confirmed" in list_marks(end, theirs, mine)
-    assert find_origin(mine, theirs).proof == Proof.CLAIMED  # type: ignore[union-attr]
-    sent = model_release("theirs", theirs, b"of theirs")
-    taken = benchmark("end", "fresh", owner="thief", group={"weights_sha256": sent.published_weights})
-    assert sent.published_weights is not None
-    assert find_origin(taken, sent).proof == Proof.PROVED  # type: ignore[union-attr]
-    assert count_rollouts(taken, sent) == (10, False)
+    assert count_rollouts(end, original, mine) == (10, False)  # a hash alone is a claim, which is marked
+    assert "claimed by run/acme/theirs@1 (iteration 0), not confirmed" in list_marks(end, original, mine)
+    assert find_origin(mine, original).proof == Proof.CLAIMED  # type: ignore[union-attr]
+    published = model_release("theirs", original, b"of theirs")
+    copied = benchmark("end", "fresh", owner="thief", group={"weights_sha256": published.published_weights})
+    assert published.published_weights is not None
+    assert find_origin(copied, published).proof == Proof.PROVED  # type: ignore[union-attr]
+    assert count_rollouts(copied, published) == (10, False)
 
 
 def model_release(run: str, made_by: LineageNode, content: bytes, **changes: Any) -> LineageNode:
-    """A model's release with a file of weights, in which a run says that it made them."""
+    """Return a model release with a file of weights that a run claims to have made."""
     file = FileEntry(
         path="weights/model.bin", size=len(content), sha256=digest(content), media_type="application/octet-stream"
     )
@@ -162,7 +162,7 @@ def model_release(run: str, made_by: LineageNode, content: bytes, **changes: Any
 
 
 def test_stranger_who_claims_existing_weights_adds_only_a_claim() -> None:
-    """It would have set up a proved origin to any run, with its own games on the datapoints that are measured."""
+    """Otherwise any run could get a proved origin with training games on the measured datapoints."""
     weights = {"weights_sha256": "ab" * 32}
     points = {"datapoints_sha256": ["d1", "d2"]}
     evil = training("evil", "output", BASE, owner="mallory", made=weights)
@@ -193,7 +193,7 @@ def test_trained_model_without_a_weights_hash_is_marked() -> None:
 
 
 def test_stranger_cannot_claim_a_base_model_by_its_name() -> None:
-    """Else one hostile release would have every run of a base model continue it."""
+    """Otherwise every run of a base model would appear to continue one hostile release."""
     claim = training("claim", "gpt-4o-mini-2024-07-18", "nothing", owner="mallory")
     games = iteration_games(claim, "d1", "d2", owner="mallory")
     honest = benchmark("honest", "gpt-4o-mini-2024-07-18", facts={"datapoints_sha256": ["d1", "d2"]})
@@ -278,11 +278,11 @@ def test_long_lineage_does_not_reach_the_recursion_limit() -> None:
 def test_copies_of_a_run_count_once_and_a_contradicting_copy_is_a_claim() -> None:
     cheap = training("first", ONE, BASE, owner="thief", group={"games": []})
     end = benchmark("end", ONE, step("first", ONE, BASE), owner="thief")
-    assert count_rollouts(end, FIRST, cheap) == count_rollouts(end, cheap) == (0, True)  # at least: its own word
+    assert count_rollouts(end, FIRST, cheap) == count_rollouts(end, cheap) == (0, True)  # only a claim: a lower bound
     assert "claimed by run/acme/first@1 (iteration 0), not confirmed" in list_marks(end, FIRST, cheap)
     honest = benchmark("end", ONE, step("first", ONE, BASE))
     expensive = training("first", ONE, BASE, owner="mallory", group={"games": [{"iteration": 0, "rollouts": 10**9}]})
-    assert count_rollouts(honest, FIRST, expensive) == (10, False)  # nor can a stranger's copy make a run look dearer
+    assert count_rollouts(honest, FIRST, expensive) == (10, False)  # a stranger's copy cannot raise the effort of a run
     assert count_rollouts(honest, FIRST, training("first", ONE, BASE, owner="colleague")) == (10, False)
     assert list_marks(honest, FIRST, training("first", ONE, BASE, owner="colleague")) == []
 
@@ -291,13 +291,11 @@ def test_a_benchmark_whose_lineage_trained_on_its_datapoints_is_marked() -> None
     end = benchmark("end", ONE, step("first", ONE, BASE), facts={"datapoints_sha256": ["a", "b", "c", "d"]})
     assert list_marks(end, FIRST, iteration_games(FIRST, "b", "d", "x")) == ["trained on 2 of its 4 datapoints"]
     assert list_marks(end, FIRST, iteration_games(FIRST, "x")) == []
-    assert list_marks(end, FIRST) == [
-        "trained on an unknown number of its 4 datapoints"
-    ]  # nothing is known of its games
+    assert list_marks(end, FIRST) == ["trained on an unknown number of its 4 datapoints"]  # its games are not known
     foreign = iteration_games(FIRST, "a", "b", "c", "d", owner="mallory")
     assert (
         list_marks(end, FIRST, iteration_games(FIRST, "x"), foreign) == []
-    )  # whose games they are is for their run to say
+    )  # only the run's owner publishes its games
 
 
 def test_effort_counts_only_iterations_that_the_model_learned_from() -> None:
@@ -338,7 +336,7 @@ def test_invalid_run_facts_are_refused_with_the_release_name(facts: dict[str, ob
 
 
 def test_model_of_another_group_adds_no_claim() -> None:
-    """A run of two groups, whose lineage names no owner, as that of a run played anew does."""
+    """The lineage of a run with two groups names no owner, as that of a reproduced run does."""
     steps = step("duo", "m:v", BASE), step("duo", "m:p", BASE)
     duo = node("duo", group(BASE, made=[steps[0]]), group(BASE, made=[steps[1]], group="p"))
     models = [node("duo", fact) for fact in (group(BASE, made=[steps[0]]), group(BASE, made=[steps[1]], group="p"))]

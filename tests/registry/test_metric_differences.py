@@ -1,4 +1,4 @@
-"""What of metrics.json is wrong, whichever version recorded it, and what only another version told otherwise."""
+"""Differences in metrics.json: errors for every version, and differences that another version explains."""
 
 from __future__ import annotations
 

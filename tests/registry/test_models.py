@@ -1,4 +1,4 @@
-"""A trained model as a release: its past, its weights by what they are and never by where, and what it took in data."""
+"""Releases of trained models: lineage, weights by hash and not by path, and training effort."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ out = pathlib.Path(sys.argv[1])
 
 @pytest.fixture(scope="module")
 def command_results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """A run whose trainer leaves weights in a folder of this machine, which is then the model's name."""
+    """A run whose trainer writes weights to a local folder, whose path is then the model's name."""
     folder = tmp_path_factory.mktemp("by command")
     trainer = {
         "backend": "command",
@@ -104,7 +104,10 @@ def test_model_release_has_lineage_training_effort_and_small_weights(command_res
     assert bundle.release.identity["weights"] == weights.sha256
     assert bundle.release.facts["effort"]["rollouts"] == 12
     run_pins = sources_of_manifest(command_results.run(LEARN).manifest())
-    assert (bundle.release.sources, "spec" in run_pins) == (run_pins, True)  # publish takes both, or neither
+    assert (bundle.release.sources, "spec" in run_pins) == (
+        run_pins,
+        True,
+    )  # publish needs all sources of the run, or none
     training = yaml.safe_load(bytes(draft.contents["training.yaml"]))
     assert training["in all"] == training["own"] == bundle.release.facts["effort"]
     assert training["steps"][0]["games"][0]["completions"] > 0

@@ -1,4 +1,4 @@
-"""Secrets and a machine's names are found in any byte that would leave, and are told by place alone."""
+"""Secrets and names of the machine are found in all published bytes, and reported by place without their text."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_name_of_this_machine_is_found(text: str) -> None:
     ]
     assert [
         line.rpartition(" ")[2] for line in findings
-    ] == expected  # each line ends with the option that allows its word
+    ] == expected  # each line ends with the option that allows its name
 
 
 @pytest.mark.parametrize("text", ["carolina", "Carol has 3 apples", f"{CAROL}us/x", "mybox7.lanes", "a_carol"])

@@ -1,4 +1,4 @@
-"""A publish that the system kills in the middle of a file leaves nothing that a reader sees, and can be repeated."""
+"""A publish that is killed in the middle of a file leaves no release that a reader sees, and can be repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trainer of one's own is published with its script and files, shown to whoever gets it, and continued by them."""
+"""A custom trainer is published with its script and files, which are shown to users and used by them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ FILES = ["trainer/features.py", "trainer/settings.json"]
 
 @dataclass(frozen=True)
 class User:
-    """A person with a home, a name, a machine and a time zone of their own."""
+    """A user with their own home, name, machine and time zone."""
 
     home: Path
     zone: str
@@ -83,7 +83,7 @@ def create_user(folder: Path, name: str, zone: str) -> User:
 
 
 def trainer_spec(home: Path, **trainer: Any) -> Path:
-    """A training spec whose prover is trained by a script, with the script, a module and settings beside it."""
+    """Write a spec that trains the prover by a script, and the script with its module and settings."""
     (home / "trainer").mkdir(parents=True, exist_ok=True)
     (home / "trainer" / "train.py").write_text(TRAIN)
     (home / "trainer" / "features.py").write_text(FEATURES)

@@ -1,4 +1,4 @@
-"""A run that was played on a server of one's own leaves without an address, a path or a name in any byte of it."""
+"""Redaction of published runs: no byte contains an address, a path or a user name of the machine."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FAULTS = {"rate_limit": 0.15, "server_error": 0.2, "drop": 0.1}
 
 @pytest.fixture(scope="module")
 def vllm_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
-    """A run on a loopback server, whose model's name is a path, with failures in its journal; and the address."""
+    """A run on a loopback server with a path as the model's name and failures in its journal, and the server's URL."""
     folder = tmp_path_factory.mktemp("vllm")
     with run_chat_server(faults=FAULTS, usage=False) as server:
         spec = spec_file(folder, server.base_url, size=6, models={"m": {"model": MODEL}})
@@ -235,13 +235,13 @@ def test_any_value_of_an_address_key_is_redacted() -> None:
 
 def test_run_on_several_servers_is_published_without_their_addresses(tmp_path: Path) -> None:
     with run_chat_server() as server:
-        other = server.base_url.replace("127.0.0.1", "localhost")
+        second_url = server.base_url.replace("127.0.0.1", "localhost")
         spec = spec_file(tmp_path, server.base_url, size=2)
-        override = f"models.m.base_url=[{server.base_url},{other}]"
+        override = f"models.m.base_url=[{server.base_url},{second_url}]"
         run = run_spec(spec, tmp_path / "results", override).path
     draft = redact(run, tmp_path / "work")
     assert [
-        address for address in (server.base_url, other, f":{server.port}") if address.encode() in join_bytes(draft)
+        address for address in (server.base_url, second_url, f":{server.port}") if address.encode() in join_bytes(draft)
     ] == []
     with open_content(draft.contents["data/spec.yaml"]) as file:
         assert read_yaml(file)["models"]["m"]["base_url"] == ["???", "???"]
@@ -327,7 +327,7 @@ LOCATIONS = {
     "bobby@gpu18": "???", "mailto:bob@uni.de": "mailto:???", "fe80::17%eth0": "???", "h.cluster.local:80": "???",
     "x.corp": "???", "https://example.org/?at=%2Fhome%2Fbob": "???",
 }  # fmt: skip
-"""What stands in a spec, and what leaves of it."""
+"""Texts of a spec, each with its redacted form."""
 NOT_LOCATIONS = (
     "acme/terse@1.0", "terse@1.0", "claude@20240620", "learn@i3", "mine@latest", "git@github.com:acme/b.git",
     "datasets/users/x.jsonl", "data/media/y", "https://example.org/home/x", "//docs.example.org/x", "a // b", "5 % 3",
@@ -404,6 +404,6 @@ def test_readme_is_written_after_redaction(vllm_run: tuple[Path, str], tmp_path:
 
 
 def test_metric_descriptions_contain_no_text_that_is_redacted() -> None:
-    """Else no run that has such a metric could be published: what is recorded would not be what is recomputed."""
+    """Otherwise a run with such a metric could not be published, because its recomputed metrics would differ."""
     descriptions = [metric.method for metric in METRICS.values()]
     assert RedactionRules({}, ()).redact_value(descriptions) == descriptions

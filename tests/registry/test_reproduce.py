@@ -1,4 +1,4 @@
-"""Whether what was published follows from its transcripts; and played anew, whether it is still so."""
+"""`reproduce`: published runs follow from their transcripts, and fresh plays are compared with them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tests.support.training import run_training, training_spec
 
 
 def publish_and_fetch(run: Path, folder: Path) -> FetchedRelease:
-    """A run, published as it is and got again."""
+    """Publish a run without redaction, and fetch it."""
     reference = publish_bundles(folder / "registry", build_run_bundle(run))
     with connect(str(folder / "registry")) as registry:
         return fetch_release(registry, parse_reference(reference), folder / "got")
@@ -56,7 +56,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def fetched_run(run: Path, tmp_path_factory: pytest.TempPathFactory) -> FetchedRelease:
-    """The run, published and got, for tests that write nothing there."""
+    """The fetched run, for tests that do not change it."""
     return publish_and_fetch(run, tmp_path_factory.mktemp("unedited"))
 
 
@@ -114,7 +114,7 @@ def test_error_about_a_damaged_fetched_folder_says_to_remove_it(run: Path, tmp_p
 
 
 def forge_record(run_copy: Path, name: str) -> str:
-    """A record of a run that is changed; what must be said of it."""
+    """Change a record of a run, and return the expected message."""
     if name == "metrics":
         document = json.loads((run_copy / "metrics.json").read_text())
         row = next(row for row in document["metrics"] if row["metric"] == "accuracy")
@@ -221,7 +221,7 @@ def test_run_with_failed_calls_and_lost_games_follows_from_its_transcripts(tmp_p
 
 
 def publish_training(folder: Path, **changes: Any) -> tuple[Path, str]:
-    """A training run with its parts in a registry; `changes` are of the parent's files."""
+    """Publish a training run with its parts and changes of the parent's files."""
     result = run_training(training_spec(folder, training={"iterations": 1}), folder / "results")
     parts = Results(folder / "results").parts_of(result.run_id)
     bundles = [build_run_bundle(part.path) for part in parts]
@@ -293,7 +293,7 @@ LABELS = [number % 2 for number in range(160)]
 
 
 def publish_judged_run(folder: Path, sensitivity: float, seed: int) -> tuple[Path, float]:
-    """A published run of a planted judge in a got folder below this one; and its accuracy."""
+    """Publish and fetch a run of a judge of known sensitivity; return the fetched folder and the accuracy."""
     with run_judge_server(judges={"seer": {"sensitivity": sensitivity}}, seed=seed) as server:
         spec = judged_spec(folder, server.base_url, "solo_verifier", "seer", labels=LABELS, fine_tune=None)
         result = run_spec(spec, folder / "theirs")
@@ -307,7 +307,7 @@ def seer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
 
 
 def reproduce_fresh(fetched: Path, folder: Path, sensitivity: float, seed: int, *options: str) -> Any:
-    """The got run played anew at a server whose judge is as sensitive as this."""
+    """Play the fetched run again at a server whose judge has this sensitivity."""
     with run_judge_server(judges={"seer": {"sensitivity": sensitivity}}, seed=seed) as server:
         return nip_run_here(
             "reproduce", fetched, "--fresh", "--set", f"models.seer.base_url={server.base_url}", *options, cwd=folder
@@ -316,7 +316,7 @@ def reproduce_fresh(fetched: Path, folder: Path, sensitivity: float, seed: int, 
 
 @pytest.mark.full
 def test_drifted_model_is_reported_with_an_interval_of_the_difference(seer: tuple[Path, float], tmp_path: Path) -> None:
-    """Accuracies of d' 3 and of d' 0.6 are about 0.93 and 0.62."""
+    """A d' of 3 gives an accuracy of about 0.93, a d' of 0.6 one of 0.62."""
     done = reproduce_fresh(seer[0], tmp_path, 0.6, 2, "--json")
     report = json.loads(done.stdout)
     assert (done.returncode, report["outcome"]) == (1, "drifted"), done.stderr
@@ -348,7 +348,7 @@ def test_unchanged_model_is_reproduced_if_the_interval_is_within_the_margin(
 
 @pytest.mark.full
 def test_fetched_run_has_the_published_identity_unless_it_is_edited(run_copy: Path, tmp_path: Path) -> None:
-    """Its spec names copies, and its dataset was selected."""
+    """The fetched spec names copied files and a selected dataset."""
     folder = publish_and_fetch(run_copy, tmp_path).folder
     manifest = RunFolder(run_copy).manifest()
     for spec in (folder / "spec.yaml", folder / "data" / "spec.yaml"):
@@ -363,7 +363,7 @@ def test_fetched_run_has_the_published_identity_unless_it_is_edited(run_copy: Pa
 
 @pytest.mark.full
 def test_run_with_too_few_datapoints_is_undecided(fetched_run: FetchedRelease, tmp_path: Path) -> None:
-    """Four datapoints, and the very same answers again."""
+    """The run has four datapoints and gets equal answers."""
     done = nip_run_here("reproduce", fetched_run.folder, "--fresh", cwd=tmp_path)
     assert (done.returncode, "undecided" in done.stdout, "reproduced" in done.stdout) == (5, True, False), done
 

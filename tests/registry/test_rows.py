@@ -1,4 +1,4 @@
-"""What is wrong with recorded rows is told once, by the rollout that it is of, and of many alike how many."""
+"""Differences of recorded rows are reported once, by rollout, and long lists are cut with a count."""
 
 from __future__ import annotations
 

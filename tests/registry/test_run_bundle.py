@@ -1,4 +1,4 @@
-"""A run's folder into the draft of its release: all that determines it, and the same bytes wherever it lies."""
+"""Release drafts of runs: they have all inputs and records, and the same bytes for any location of the run."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def read_content(draft: Draft, path: str) -> bytes:
 
 
 def write_draft(draft: Draft, target: Path) -> Path:
-    """A folder as `get` leaves it, written by other means."""
+    """Write a draft's files to a folder as `get` does."""
     for path in draft.contents:
         (target / path).parent.mkdir(parents=True, exist_ok=True)
         (target / path).write_bytes(read_content(draft, path))
@@ -67,7 +67,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_release_records_shutdown_dates_of_its_models(run: Path, tmp_path: Path) -> None:
-    """The dummy played the run; here its folder says that OpenAI did."""
+    """The dummy provider played the run; the test changes its folder to OpenAI."""
     assert "shutdowns" not in build_draft(run).release.facts
     copy = tmp_path / "results" / "runs" / run.name
     shutil.copytree(run, copy)
@@ -146,7 +146,7 @@ def test_task_and_datapoint_hashes_equal_those_of_the_leaderboard(run: Path) -> 
 
 @pytest.mark.full
 def test_same_run_gives_the_same_release_on_every_machine(run: Path, tmp_path: Path) -> None:
-    """Other folder, other order of files on disk, other home, time zone and hash seed."""
+    """The folder, the order of its files, the home, the time zone and the hash seed differ."""
     expected = build_draft(run).bundle().sha256
     copy = tmp_path / "else where" / "results" / "runs" / run.name
     for path in sorted(run.rglob("*"), reverse=True):

@@ -1,4 +1,4 @@
-"""Signatures of manifests, by `model-signing` and its own command line; the gate runs this where that is installed."""
+"""Signatures of manifests. These tests need the package `model-signing`, which only the gate installs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def registry(tmp_path: Path) -> Iterator[Registry]:
 
 
 def write_key_pair(folder: Path, name: str = "key", curve: str = CURVES[0]) -> tuple[Path, Path]:
-    """A private key and its public one, in PEM."""
+    """Write a private key and its public key as PEM files."""
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -57,7 +57,7 @@ def write_key_pair(folder: Path, name: str = "key", curve: str = CURVES[0]) -> t
 
 
 def run_model_signing(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """The command line of the library."""
+    """Run the command line of `model-signing`."""
     return subprocess.run(
         [sys.executable, "-m", "model_signing", *map(str, arguments)],
         env=environment(), capture_output=True, text=True, timeout=HANG_SECONDS, check=False,
@@ -103,12 +103,12 @@ def test_signature_of_another_manifest_or_key_is_refused(
     library: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     private, public = write_key_pair(tmp_path)
-    other, _ = write_key_pair(tmp_path, "other")
+    other_private, _ = write_key_pair(tmp_path, "other")
     manifest = build_bundle().manifest
     valid = sign_manifest(manifest, private)
     invalid = (
         b"", b"{}", b"[]", b"null", b"[" * 100_000, b"\xff\xfe", valid[:-10], valid[: len(valid) // 2],
-        sign_manifest(manifest, other),
+        sign_manifest(manifest, other_private),
         sign_manifest(build_bundle("2").manifest, private),
         valid.replace(b"in-toto", b"in-toti"),
         valid.replace(b'"sig":"', b'"sig":"AAAA'),
@@ -119,11 +119,11 @@ def test_signature_of_another_manifest_or_key_is_refused(
     older = json.loads(valid)
     del older["verificationMaterial"]["publicKey"]["hint"]
     check_signature(manifest, json.dumps(older).encode(), public)
-    assert capsys.readouterr().out == ""  # where the library prints a warning
+    assert capsys.readouterr().out == ""  # the library prints a warning
 
 
 def test_signature_that_covers_no_file_is_refused(library: None, tmp_path: Path) -> None:
-    """The library alone takes it: the signature itself says which files are to be passed over."""
+    """The library alone accepts it, because the signature itself lists the files to ignore."""
     from model_signing import hashing, signing, verifying
 
     private, public = write_key_pair(tmp_path)
@@ -141,12 +141,12 @@ def test_signature_that_covers_no_file_is_refused(library: None, tmp_path: Path)
 
 def test_a_release_is_signed_once_and_by_one_key(library: None, registry: Registry, tmp_path: Path) -> None:
     private, public = write_key_pair(tmp_path)
-    other, other_public = write_key_pair(tmp_path, "other")
+    other_private, other_public = write_key_pair(tmp_path, "other")
     sign_release(registry, read_entry(registry), private)
     first = registry.read_signature(read_entry(registry))
     sign_release(registry, read_entry(registry), private)
     with pytest.raises(TakenError, match="is already signed with another key"):
-        sign_release(registry, read_entry(registry), other)
+        sign_release(registry, read_entry(registry), other_private)
     assert registry.read_signature(read_entry(registry)) == first
     assert (
         check_release_signature(registry, read_entry(registry), public)
@@ -201,31 +201,31 @@ def test_unusable_key_is_refused_with_the_requirements(library: None, tmp_path: 
     private, public = write_key_pair(tmp_path)
     manifest = build_bundle().manifest
     signature = sign_manifest(manifest, private)
-    encrypted, other, curve = (tmp_path / name for name in ("encrypted.pem", "rsa.pem", "curve.pem"))
+    encrypted, rsa_key, curve = (tmp_path / name for name in ("encrypted.pem", "rsa.pem", "curve.pem"))
     pem, pkcs8 = form.Encoding.PEM, form.PrivateFormat.PKCS8
     supported = ec.generate_private_key(ec.SECP256R1())
     encrypted.write_bytes(supported.private_bytes(pem, pkcs8, form.BestAvailableEncryption(b"secret")))
-    other.write_bytes(rsa.generate_private_key(65537, 1024).private_bytes(pem, pkcs8, form.NoEncryption()))
+    rsa_key.write_bytes(rsa.generate_private_key(65537, 1024).private_bytes(pem, pkcs8, form.NoEncryption()))
     unsupported = ec.generate_private_key(ec.SECP256K1())
     curve.write_bytes(unsupported.private_bytes(pem, pkcs8, form.NoEncryption()))
-    for path in (tmp_path / "none.pem", tmp_path, encrypted, other, curve, public):
+    for path in (tmp_path / "none.pem", tmp_path, encrypted, rsa_key, curve, public):
         with pytest.raises(UsageError, match=r"is not a usable private key: .*elliptic curve .*not encrypted"):
             sign_manifest(manifest, path)
-    for path in (tmp_path / "none.pem", tmp_path, private, other):
+    for path in (tmp_path / "none.pem", tmp_path, private, rsa_key):
         with pytest.raises(UsageError, match=r"is not a usable public key: .*elliptic curve"):
             check_signature(manifest, signature, path)
 
 
 def test_commands_sign_and_verify_and_refuse_another_key(library: None, tmp_path: Path) -> None:
     private, public = write_key_pair(tmp_path)
-    _, other = write_key_pair(tmp_path, "other")
+    _, other_public = write_key_pair(tmp_path, "other")
     prompts = ROOT / "prompts" / "code_validation" / "nip"
     publish = ("--kind", "prompts", "--as", "acme/signed@1", "--to", "registry", "--licence", "MIT", "--force")
     done = nip_run_here("publish", prompts, *publish, "--sign-key", private, "--json", cwd=tmp_path)
     assert (done.returncode, json.loads(done.stdout)["releases"][0]["signed"]) == (0, True), done.stderr
     arguments = ("prompts/acme/signed@1", "--from", "registry", "--signer-key")
     for command in ("verify", "get"):
-        refused = nip_run_here(command, *arguments, other, cwd=tmp_path)
+        refused = nip_run_here(command, *arguments, other_public, cwd=tmp_path)
         output = refused.stdout + refused.stderr
         assert (refused.returncode, "does not match this manifest and the key" in output) == (1, True), refused
     assert not (tmp_path / "signed").exists()

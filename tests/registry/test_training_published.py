@@ -1,4 +1,4 @@
-"""A training run, published by its command with its parts and its models, comes back whole and follows."""
+"""A training run is published and fetched with its parts and models, and follows from its transcripts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_training_run_is_published_and_fetched_with_its_parts_and_models(trained
     runs = [path.name.lower() for path in (trained_results / "runs").glob("learn*")]
     parent = "run/acme/learn@1"
     assert {name for name in published if name.startswith("run/")} == {f"run/acme/{run}@1" for run in runs}
-    assert len([name for name in published if name.startswith("model/")]) == 2  # of the prover and of the verifier
+    assert len([name for name in published if name.startswith("model/")]) == 2  # those of the prover and the verifier
     assert list(published)[-1] == parent, "what it links is there before it"
 
     with connect(str(tmp_path / "registry")) as registry:
@@ -50,7 +50,7 @@ def test_training_run_is_published_and_fetched_with_its_parts_and_models(trained
 
 
 def read_links(registry: Path, role: str) -> dict[str, list[str | None]]:
-    """The releases of a registry that link another in this role, each with the names that it links."""
+    """Return the releases of a registry that have links of this role, each with the linked names."""
     manifests = [json.loads(path.read_text("utf-8")) for path in sorted(registry.rglob("release.json"))]
     linked = {
         f"{manifest['kind']}/{manifest['owner']}/{manifest['name']}@{manifest['version']}": [

@@ -1,4 +1,4 @@
-"""Everything that is wrong with a release, a got folder or a run is found and named, and nothing is written."""
+"""`verify` reports every problem of a release, a fetched folder or a run, and writes nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.specs import spec_file
 
 @pytest.fixture(scope="module")
 def published_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `results/`, a `registry/` that has its run, and `got/`."""
+    """A folder with `results/`, a `registry/` with the run, and the fetched run in `got/`."""
     folder = tmp_path_factory.mktemp("there")
     result = run_spec(spec_file(folder, size=4), folder / "results")
     publish_bundles(folder / "registry", build_run_bundle(result.path))
@@ -85,7 +85,7 @@ def list_published_files(folder: Path) -> list[Path]:
 
 
 def list_offsets(path: Path, step: int) -> Iterator[int]:
-    """Every so many bytes of a file, and its last one."""
+    """Yield the offset of every n-th byte of a file, and of its last byte."""
     size = path.stat().st_size
     yield from {*range(0, size, step), size - 1} if size else ()
 
@@ -100,7 +100,7 @@ FILES = (
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("name", FILES)
 def test_flipped_byte_in_a_release_file_is_reported_with_the_file(name: str, copy: Path) -> None:
-    """Of each file the first byte, one in the middle, and the last."""
+    """Flip the first byte, one in the middle, and the last."""
     reference = read_reference(copy)
     (path,) = [file for file in list_published_files(copy) if file.as_posix().endswith(f"/1/{name}")]
     good = path.read_bytes()
@@ -352,8 +352,8 @@ def test_parameters_and_spec_that_contradict_the_run_are_reported(
     with open_content(bundle.contents[name]) as file:
         text = file.read().decode()
     assert before in text
-    read_files = {**bundle.contents, name: text.replace(before, after, 1).encode()}
-    reference = publish_bundles(tmp_path / "registry", Bundle.of(replace(bundle.release, files=()), read_files))
+    contents = {**bundle.contents, name: text.replace(before, after, 1).encode()}
+    reference = publish_bundles(tmp_path / "registry", Bundle.of(replace(bundle.release, files=()), contents))
     (problem,) = find_problems(tmp_path / "registry", reference)
     assert problem.startswith(f"{name} ")
     assert message in problem
@@ -364,9 +364,9 @@ def test_problems_of_a_fetched_release_give_no_advice_about_temporary_folders(
 ) -> None:
     bundle = build_run_bundle(find_run(published_folder))
     first, _, *rest = (find_run(published_folder) / "journal.jsonl").read_bytes().splitlines(keepends=True)
-    read_files = {path: content for path, content in bundle.contents.items() if "rollouts.jsonl" not in path}
-    read_files["data/journal.jsonl"] = b"".join([first, *rest])
-    reference = publish_bundles(tmp_path / "registry", Bundle.of(replace(bundle.release, files=()), read_files))
+    contents = {path: content for path, content in bundle.contents.items() if "rollouts.jsonl" not in path}
+    contents["data/journal.jsonl"] = b"".join([first, *rest])
+    reference = publish_bundles(tmp_path / "registry", Bundle.of(replace(bundle.release, files=()), contents))
     damaged, missing = find_problems(tmp_path / "registry", reference)
     assert damaged.startswith(f"data/journal.jsonl is damaged at byte {len(first)}: ")
     assert damaged.endswith("or is from another log"), damaged

@@ -1,4 +1,4 @@
-"""A registry in a folder: what is added is whole, for all who share it, and never where a link leads."""
+"""A registry in a folder: releases are added completely, with the folder's permissions, and never through a link."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read_modes(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): f"{stat.S_IMODE(path.stat().st_mode):o}" for path in folder.rglob("*")}
 
 
-# Whole, once, and for ever
+# Releases are complete and never change
 
 
 def test_repeated_publish_adds_nothing_and_other_content_is_refused(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_repeated_publish_adds_nothing_and_other_content_is_refused(tmp_path: Pa
 
 
 class OvertakenFolder(FolderTransport):
-    """Between what was listed and what is added somebody publishes one of the releases."""
+    """A transport where another publisher adds one of the releases between listing and adding."""
 
     def __init__(self, folder: Path, quicker: Bundle) -> None:
         super().__init__(str(folder))
@@ -106,7 +106,7 @@ def test_publish_leaves_an_incomplete_release_folder_unchanged(tmp_path: Path) -
     assert {path: content for path, content in snapshot_folder(tmp_path).items() if path != ".incoming"} == before
 
 
-# One release that is damaged keeps nobody from the others
+# Damaged releases do not affect others
 
 
 @pytest.mark.parametrize("damage", [b"", b"x" * 5_000, b"a" * 64 + b"  other\n"])
@@ -114,15 +114,15 @@ def test_a_damaged_release_is_listed_and_the_others_are_read(tmp_path: Path, dam
     publish(tmp_path, bundle(), bundle(name="other"))
     (tmp_path / REFERENCE.folder / "release.sha256").write_bytes(damage)
     opened = registry(tmp_path)
-    other, broken = opened.entries()
-    assert (other.reference.name, broken.reference.name) == ("other", "tiny")
-    assert opened.read_manifest(other)[0].reference == other.reference
+    intact, broken = opened.entries()
+    assert (intact.reference.name, broken.reference.name) == ("other", "tiny")
+    assert opened.read_manifest(intact)[0].reference == intact.reference
     for call in (lambda: opened.read_manifest(opened.find(REFERENCE)), lambda: opened.yank(REFERENCE, "why"),
                 lambda: publish(tmp_path, bundle())):  # fmt: skip
         with pytest.raises(ReleaseError, match=r"run/acme/tiny@1 in file:.*release.sha256 is"):
             call()
     assert [line.count("release.sha256 is") for line in opened.find_problems(broken)] == [1]
-    assert opened.find(Digest(other.sha256[:12])) == other
+    assert opened.find(Digest(intact.sha256[:12])) == intact
 
 
 def test_a_copy_of_a_release_under_another_name_does_not_take_its_hash(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_yank_reason_must_be_one_line_and_is_read_back(tmp_path: Path) -> None:
         registry(tmp_path).yank(REFERENCE, "again")
 
 
-# Where it is written
+# Paths, links and permissions
 
 
 def _create_link(path: Path, target: Path) -> None:
@@ -198,7 +198,7 @@ def test_publish_does_not_replace_a_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["../evil", "a/../../evil", "/evil", "a//b", ".", "a\0b"])
-def test_no_path_leads_out_of_the_registry(tmp_path: Path, path: str) -> None:
+def test_path_outside_the_registry_is_refused(tmp_path: Path, path: str) -> None:
     transport = FolderTransport(str(tmp_path / "registry"))
     with pytest.raises(ReleaseError, match="is not a path inside a registry"):
         transport.open(path)
@@ -239,19 +239,25 @@ def _create_old_folder(folder: Path, hours: float) -> Path:
 
 def test_publish_removes_only_old_folders_of_killed_publishers(tmp_path: Path) -> None:
     incoming = tmp_path / ".incoming"
-    old, renamed = _create_old_folder(incoming / ("a" * 16), 30), _create_old_folder(incoming / f"{'d' * 16}.old", 30)
-    new, busy = _create_old_folder(incoming / ("b" * 16), 20), _create_old_folder(incoming / ("c" * 16), 30)
-    (busy / "data" / "a").write_text("still being written")
-    for path in (busy / "data", busy):
+    old_folder, renamed = (
+        _create_old_folder(incoming / ("a" * 16), 30),
+        _create_old_folder(incoming / f"{'d' * 16}.old", 30),
+    )
+    new_folder, busy_folder = (
+        _create_old_folder(incoming / ("b" * 16), 20),
+        _create_old_folder(incoming / ("c" * 16), 30),
+    )
+    (busy_folder / "data" / "a").write_text("still being written")
+    for path in (busy_folder / "data", busy_folder):
         os.utime(path, (time.time() - 30 * 3600,) * 2)
-    others = _create_old_folder(incoming / "theirs", 30)
+    unknown = _create_old_folder(incoming / "theirs", 30)
     (incoming / ("e" * 16)).symlink_to(tmp_path)
     publish(tmp_path, bundle())
-    assert not old.exists()
+    assert not old_folder.exists()
     assert not renamed.exists()
-    assert new.exists()
-    assert busy.exists()
-    assert others.exists()
+    assert new_folder.exists()
+    assert busy_folder.exists()
+    assert unknown.exists()
     assert sorted(path.name for path in incoming.iterdir()) == ["b" * 16, "c" * 16, "e" * 16, "theirs"]
 
 

@@ -1,4 +1,4 @@
-"""A registry in a folder: how it is read, and what is none."""
+"""Reading a registry in a folder, and paths that are not registries."""
 
 from __future__ import annotations
 

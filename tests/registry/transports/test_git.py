@@ -1,4 +1,4 @@
-"""A registry in a git repository: which revision is read, what a publish becomes, and what is fetched of it."""
+"""A registry in a git repository: revisions, commits of a publish, and the amount that is fetched."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def repository(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def work_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the transport has its own files, and a home with the user's own configuration."""
+    """Return the folder for the transport's own files, and set a home for the user's configuration."""
     (tmp_path / "own").mkdir()
     (tmp_path / "home").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "own"))
@@ -59,7 +59,7 @@ def test_commit_or_tag_is_read_as_it_was_and_cannot_be_published_to(repository: 
             registry.publish([bundle("third")], "three")
     assert len(list_references(f"git:{repository}")) == 2
     with connect(f"git:{repository}@{added.revision}") as registry:
-        assert registry.address == f"git:{repository}"  # pinned to nothing
+        assert registry.address == f"git:{repository}"  # the address has no revision
     with connect(f"git:{repository}@v1") as registry:
         assert registry.address == f"git:{repository}@v1"
 
@@ -83,7 +83,7 @@ def test_named_branch_is_read_and_published_to(repository: Path) -> None:
 
 
 def test_missing_branch_is_reported_unless_the_repository_is_empty(repository: Path) -> None:
-    with connect(f"git:{repository}@next") as registry:  # of an empty repository it is the one that is to be
+    with connect(f"git:{repository}@next") as registry:  # in an empty repository, publishing creates it
         registry.publish([bundle()], "one")
     assert git_repositories.git(repository, "branch", "--list", "--format=%(refname)") == "refs/heads/next"
     assert list_references(f"git:{repository}") == [str(COUNCIL)]
@@ -92,9 +92,9 @@ def test_missing_branch_is_reported_unless_the_repository_is_empty(repository: P
 
 
 def test_open_registry_reads_one_revision(repository: Path) -> None:
-    with connect(f"git:{repository}") as registry, connect(f"git:{repository}") as other:
+    with connect(f"git:{repository}") as registry, connect(f"git:{repository}") as second_registry:
         assert registry.entries() == []
-        other.publish([bundle()], "one")
+        second_registry.publish([bundle()], "one")
         registry._listing.clear()
         assert registry.entries() == []
 
@@ -123,7 +123,7 @@ def test_repository_with_sha256_objects_is_refused(tmp_path: Path) -> None:
         registry.entries()
 
 
-# What a publish becomes
+# Publishing
 
 
 def test_a_publish_is_one_commit_of_the_user_with_its_message(repository: Path, tmp_path: Path) -> None:
@@ -195,9 +195,9 @@ def test_pull_request_is_a_new_branch_that_can_be_merged(repository: Path, tmp_p
     assert git_repositories.git(repository, "rev-parse", branch) == added.revision
     assert added.proposed_at == f"git:{repository}@{branch}"
     assert len(list_references(added.proposed_at)) == 2
-    with connect(f"git:{repository}", pull_request=True) as registry:  # the same again, as after a cut connection
+    with connect(f"git:{repository}", pull_request=True) as registry:  # repeated, as after a lost connection
         assert registry.publish([bundle("new")], "two")[1] == added
-    with connect(f"git:{repository}") as registry:  # others go on meanwhile
+    with connect(f"git:{repository}") as registry:  # another publisher continues
         registry.publish([bundle("third")], "three")
     git_repositories.git(tmp_path, "clone", "-q", str(repository), "copy")
     git_repositories.git(tmp_path / "copy", "merge", "-q", "--no-edit", f"origin/{branch}")
@@ -215,10 +215,10 @@ def test_pull_request_branch_gets_another_name_if_it_is_taken(repository: Path) 
         registry.publish([bundle()], "one")
     name = propose_release()
     git_repositories.git(repository, "update-ref", f"refs/heads/{name}", "main")
-    other = propose_release()
-    assert other.startswith(f"{name}-")
+    second_name = propose_release()
+    assert second_name.startswith(f"{name}-")
     assert git_repositories.git(repository, "rev-parse", name) == git_repositories.git(repository, "rev-parse", "main")
-    assert len(list_references(f"git:{repository}@{other}")) == 2
+    assert len(list_references(f"git:{repository}@{second_name}")) == 2
 
 
 def test_publish_of_unreadable_files_adds_nothing(repository: Path, tmp_path: Path) -> None:
@@ -231,13 +231,13 @@ def test_publish_of_unreadable_files_adds_nothing(repository: Path, tmp_path: Pa
     assert git_repositories.git(repository, "for-each-ref") == ""
 
 
-# What is fetched
+# Fetching
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("size", [3, pytest.param(200, marks=pytest.mark.full)])
 def test_large_file_is_streamed_in_bounded_memory(repository: Path, tmp_path: Path, size: int) -> None:
-    """Neither in ours, nor in git's."""
+    """This holds for the memory of nip-run and of git."""
     large = tmp_path / "journal.jsonl"
     with large.open("wb") as file:
         for _ in range(size):
@@ -281,7 +281,7 @@ def test_large_files_are_fetched_only_for_the_unpacked_release(tmp_path: Path, w
         before = len(requests)
         registry.unpack(entries[0], tmp_path / "got")
         assert 600_000 < count_fetched_bytes() < 700_000
-        assert len(requests) - before <= 3  # all of it by one fetch
+        assert len(requests) - before <= 3  # one fetch gets all files
     assert (tmp_path / "got" / "a.bin").stat().st_size == 400_000
 
 

@@ -1,4 +1,4 @@
-"""How a repository is reached: by the user's own configuration and credentials, and where it is said to be."""
+"""Access to a git repository by the user's own configuration and credentials, and only at the given address."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def served(tmp_path: Path) -> Path:
 
 
 def read_command_lines() -> str:
-    """Those of all processes that are running."""
+    """Return the command lines of all running processes."""
     lines = []
     for path in Path("/proc").glob("[0-9]*"):
         for name in ("cmdline",):
@@ -52,7 +52,7 @@ def read_command_lines() -> str:
 
 
 def require_password(process_lists: list[str], token: str = TOKEN) -> Callable[[BaseHTTPRequestHandler], bool]:
-    """A server that wants a password of everybody, and looks at who could read it meanwhile."""
+    """Return a handler that requires a password, and records the running command lines when it gets the password."""
     authorization = "Basic " + base64.b64encode(f"ann:{token}".encode()).decode()
 
     def before(handler: BaseHTTPRequestHandler) -> bool:
@@ -114,7 +114,7 @@ def test_refused_user_is_told_to_set_a_credential_helper_without_a_prompt(
 
 
 def test_git_error_is_shown_without_passwords(served: Path, home: Path) -> None:
-    """Which the user's own configuration may have put into an address."""
+    """The user's own configuration may have put a password into the address."""
 
     def fail(handler: BaseHTTPRequestHandler) -> bool:
         handler.send_error(500)
@@ -148,8 +148,8 @@ def test_redirect_to_another_host_is_not_followed(served: Path, tmp_path: Path) 
 
         return before
 
-    with git_repositories.run_git_http(served, record_request) as other:
-        for target in (other, f"file://{served}", "ext::sh -c evil"):
+    with git_repositories.run_git_http(served, record_request) as other_address:
+        for target in (other_address, f"file://{served}", "ext::sh -c evil"):
             moved = pytest.raises(ReleaseError, match="has moved")
             with (
                 git_repositories.run_git_http(served, redirect_to(target)) as address,
@@ -161,7 +161,7 @@ def test_redirect_to_another_host_is_not_followed(served: Path, tmp_path: Path) 
 
 
 def test_server_without_the_smart_http_protocol_is_refused(served: Path) -> None:
-    """The old way, by single files, would follow `http-alternates` to anywhere."""
+    """The old protocol, which fetches single files, would follow `http-alternates` to any address."""
     requests: list[str] = []
 
     def serve_files(handler: BaseHTTPRequestHandler) -> bool:
@@ -192,16 +192,16 @@ def test_server_without_the_smart_http_protocol_is_refused(served: Path) -> None
 def test_environment_variables_of_git_are_ignored(
     served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a hook, where git has told all its children which repository they are in."""
-    other = git_repositories.init_bare(tmp_path / "other.git")
+    """In a hook, git sets these variables for all child processes."""
+    hook_folder = git_repositories.init_bare(tmp_path / "other.git")
     evil = tmp_path / "evil.sh"
     evil.write_text(f"#!/bin/sh\ntouch {tmp_path}/it-ran\n")
     evil.chmod(0o755)
     for name, value in {
-        "GIT_DIR": other, "GIT_WORK_TREE": tmp_path, "GIT_INDEX_FILE": other / "index",
-        "GIT_OBJECT_DIRECTORY": other / "objects",
-        "GIT_ALTERNATE_OBJECT_DIRECTORIES": other / "objects", "GIT_NAMESPACE": "x", "GIT_QUARANTINE_PATH": other,
-        "GIT_SHALLOW_FILE": other / "shallow", "GIT_REPLACE_REF_BASE": "refs/x/", "GIT_CONFIG_COUNT": "1",
+        "GIT_DIR": hook_folder, "GIT_WORK_TREE": tmp_path, "GIT_INDEX_FILE": hook_folder / "index",
+        "GIT_OBJECT_DIRECTORY": hook_folder / "objects",
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES": hook_folder / "objects", "GIT_NAMESPACE": "x", "GIT_QUARANTINE_PATH": hook_folder,
+        "GIT_SHALLOW_FILE": hook_folder / "shallow", "GIT_REPLACE_REF_BASE": "refs/x/", "GIT_CONFIG_COUNT": "1",
         "GIT_CONFIG_KEY_0": "core.hooksPath", "GIT_CONFIG_VALUE_0": tmp_path, "GIT_EXTERNAL_DIFF": evil,
         "GIT_PROXY_COMMAND": evil, "GIT_EDITOR": evil, "GIT_PAGER": evil, "GIT_TEMPLATE_DIR": tmp_path,
         "GIT_CONFIG_PARAMETERS": f"'core.sshcommand={evil}'", "GIT_ALLOW_PROTOCOL": "none", "GIT_PROTOCOL": "version=0",
@@ -210,8 +210,8 @@ def test_environment_variables_of_git_are_ignored(
         monkeypatch.setenv(name, str(value))
     with connect(f"git:{served / 'registry.git'}") as registry:
         registry.publish([bundle()], "one")
-    assert git_repositories.git(other, "for-each-ref") == ""
-    assert not list((other / "objects").rglob("*.pack"))
+    assert git_repositories.git(hook_folder, "for-each-ref") == ""
+    assert not list((hook_folder / "objects").rglob("*.pack"))
     assert git_repositories.git(served / "registry.git", "rev-list", "--count", "main") == "1"
     assert not (tmp_path / "it-ran").exists()
 
@@ -246,7 +246,7 @@ def test_current_repository_and_user_hooks_are_ignored(
 
 
 def test_ssh_command_of_the_user_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, served: Path) -> None:
-    """`GIT_SSH_COMMAND` reaches the host that is named, and is told no secret."""
+    """`GIT_SSH_COMMAND` gets the named host and no secret."""
     ssh = tmp_path / "ssh"
     ssh.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/called\nfor last; do :; done\ncd {served} && eval "$last"\n')
     ssh.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Repositories and servers of git that mean harm: refused in words, or nothing comes of it, and nothing runs."""
+"""Hostile git repositories and servers: refused with a message, or harmless, and none of their code runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.registry_locations import bundle
 
 @pytest.fixture(autouse=True)
 def work_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the transport has its own files; and a home with no configuration."""
+    """Return the folder for the transport's own files, and set a home without configuration."""
     for name in ("own", "home"):
         (tmp_path / name).mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "own"))
@@ -35,7 +35,7 @@ def create_repository(row: Case, tmp_path: Path) -> Path:
     tree = release_tree()
     if row.plant(repository, tree) is not True:
         git_repositories.commit(repository, git_repositories.write_tree(repository, tree))
-    marker(repository).unlink(missing_ok=True)  # what was planted may have run while it was
+    marker(repository).unlink(missing_ok=True)  # the planted code may have run during the setup
     return repository
 
 
@@ -101,7 +101,7 @@ def test_hostile_repository_runs_no_code_of_its_own_on_publish(row: Case, tmp_pa
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["hooks", "commands in its configuration", "a checkout with filters"])
 def test_planted_code_runs_with_plain_git(name: str, tmp_path: Path) -> None:
-    """Or the tests above would prove nothing."""
+    """Without this, the tests above would prove nothing."""
     repository = create_repository(next(row for row in CASES if row.name == name), tmp_path)
     git_repositories.git(tmp_path, "clone", "-q", str(repository), "copy")
     (tmp_path / "copy" / "a").write_text("a")
@@ -123,7 +123,7 @@ def test_listing_of_a_hundred_million_files_is_limited(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", SERVERS)
 def test_a_hostile_server_is_refused_in_bounded_time_and_space(name: str, tmp_path: Path) -> None:
     answer, message = SERVERS[name]
-    is_slow = "is too slow" in message  # ended by its time and nothing else, so the others have time enough
+    is_slow = "is too slow" in message  # these end only by the time limit; the others get enough time
     idle_seconds, seconds = (1, 4) if is_slow else (HANG_SECONDS, HANG_SECONDS)
     bounds = GitLimits(
         idle_seconds=idle_seconds, seconds=seconds, pack_bytes=8 << 20, memory_bytes=1 << 30,
@@ -139,7 +139,7 @@ def test_a_hostile_server_is_refused_in_bounded_time_and_space(name: str, tmp_pa
 
 
 def test_a_command_gets_more_time_for_each_transferred_byte() -> None:
-    repository = GitRepository([], GitLimits(seconds=-1, rate=1 << 10))  # the fixed part is used up
+    repository = GitRepository([], GitLimits(seconds=-1, rate=1 << 10))  # only time for transferred bytes is left
     with pytest.raises(GitError, match=r"too slow: 0 seconds for 0 bytes"):
         repository.run("rev-parse", "--git-dir")
     packs = repository.folder / "objects" / "pack"

@@ -1,4 +1,4 @@
-"""What may stand behind `git:`, and what is refused before git sees it."""
+"""Valid locations after `git:`, and locations that are refused before git sees them."""
 
 from __future__ import annotations
 

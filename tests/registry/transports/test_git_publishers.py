@@ -1,4 +1,4 @@
-"""Several publishers to one repository at once, and publishers that are killed: each release is whole, and once."""
+"""Concurrent and killed publishers to one repository: each release is complete, and added once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def publish_concurrently(location: str, publishers: list[list[Bundle]]) -> list[object]:
-    """What became of each: whether its first release was there already, or the error."""
+    """Return for each publisher whether its last release already existed, or its error."""
     results: list[object] = [None] * len(publishers)
     ready = threading.Barrier(len(publishers))
 
@@ -88,7 +88,7 @@ def test_all_concurrently_published_releases_are_listed_once(
             check(f"git:{address}/registry.git")
     assert git_repositories.git(repository, "rev-list", "--count", "--no-merges", "main") == str(
         count * each
-    )  # one line of commits
+    )  # a linear history
     git_repositories.git(repository, "fsck", "--strict")
 
 
@@ -103,7 +103,7 @@ def test_concurrent_publishers_of_the_same_release_both_succeed(repository: Path
     assert set(publish_concurrently(f"git:{repository}", [[bundle()], [bundle()]])) <= {
         False,
         True,
-    }  # in one second, one commit
+    }  # within one second both make the same commit
     assert list_names(f"git:{repository}") == ["council"]
     assert git_repositories.git(repository, "rev-list", "--count", "main") == "1"
 
@@ -173,7 +173,7 @@ def test_push_refused_by_a_hook_is_reported_and_adds_nothing(repository: Path) -
             registry.publish([bundle()], "one")
         assert registry.entries() == []
         hook.unlink()
-        registry.publish([bundle()], "one")  # the same again
+        registry.publish([bundle()], "one")  # repeated without the hook
 
 
 _PUBLISH = """
@@ -221,7 +221,7 @@ def test_killed_publish_is_complete_or_absent_and_can_be_repeated(
             with connect(location) as registry:
                 registry.publish([bundle("one", {"a": big, "b": b"b"}), bundle("two", {"a": b"a"})], "x")
             assert list_names(location) == ["one", "two"]
-            time.sleep(0.2)  # what was pushed by the killed one may come as late
+            time.sleep(0.2)  # a push of the killed publisher may still arrive
             assert git_repositories.git(repository, "rev-list", "--count", "main") == "1"
             git_repositories.git(repository, "fsck", "--strict")
 

@@ -1,4 +1,4 @@
-"""A server that is none, or means harm, is not believed: what it says is bounded, and stands where it may."""
+"""Answers of hostile servers and of other programs are validated and limited in size."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def upload_status(upload: Any = UPLOAD_ID, state: Any = "open", missing: Any = (
 
 
 def publish_and_fail(answers: Callable[[str, str], tuple[int, Any]]) -> tuple[str, list[str]]:
-    """What a client says that publishes at a server with these answers, by method and path; and what it asked."""
+    """Publish at a server with these answers, and return the client's error message and its requests."""
     requests: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""A token goes to its own server: to no other origin, along no redirect, and into no message, file or release."""
+"""A token is sent only to its own server: to no other origin or redirect, and it appears in no message."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SECRET = "nip_0123456789ab_" + "s" * 43
 
 @contextmanager
 def answer_all_requests(answer: tuple[int, dict[str, str], bytes]) -> Iterator[tuple[str, list[dict[str, str]]]]:
-    """A server that answers all with one answer, and what headers it was sent."""
+    """Run a server that gives one answer to all requests; yield its address and the headers of the requests."""
     requests: list[dict[str, str]] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -193,16 +193,17 @@ def test_login_stores_an_accepted_token_and_shows_it_nowhere(config: Path, tmp_p
         def run_login(*arguments: str, input_text: str = "") -> subprocess.CompletedProcess[str]:
             return subprocess.run(
                 command("login", server.address, *arguments), input=input_text, cwd=tmp_path,
-                capture_output=True, text=True, env=environment(XDG_CONFIG_HOME=str(config)), timeout=HANG_SECONDS, check=False,
+                capture_output=True, text=True, env=environment(XDG_CONFIG_HOME=str(config)), timeout=HANG_SECONDS,
+                check=False,
             )  # fmt: skip
 
-        done = run_login(given=f"{token}\n")
+        done = run_login(input_text=f"{token}\n")
         assert done.returncode == 0, done.stderr
         assert "logged in as acme, who may publish as acme" in done.stdout
         assert json.loads(tokens_path().read_bytes()) == {server.address: token}
-        refused = run_login(given=SECRET)
+        refused = run_login(input_text=SECRET)
         assert (refused.returncode, "does not accept this token" in refused.stderr) == (2, True)
-        assert token_for(server.address) == token  # which is the one from before
+        assert token_for(server.address) == token  # the earlier token
         assert run_login("--logout").returncode == 0
         assert token_for(server.address) is None
         secrets = (token.rpartition("_")[2], SECRET.rpartition("_")[2])

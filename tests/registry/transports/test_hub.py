@@ -1,4 +1,4 @@
-"""A registry on the Hub, over the unmodified `huggingface_hub` and a server of our own that speaks its API."""
+"""A registry on the Hub, with the unmodified `huggingface_hub` and a local server with the Hub's API."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_private_release_is_published_only_to_a_private_repository(
         opened.entries()
 
 
-# At once, and killed
+# Concurrent and killed publishers
 
 
 @pytest.mark.full
@@ -169,7 +169,7 @@ def test_killed_publish_is_complete_or_absent_and_can_be_repeated(hub: LoopbackS
         opened.publish([bundle("earlier")], "Publish")
     before = hub.stats()["paths"][path]
     hub.change(slow_commit=3600.0)
-    if mode == "hang":  # the upload is done, and the commit is refused until the publisher is dead
+    if mode == "hang":  # the commit is refused until the publisher is dead
         hub.change(conflicts=1_000, slow_commit=0.0)
     with subprocess.Popen([sys.executable, "-c", PUBLISH, repository], env=environment(**variables)) as process:
         try:

@@ -1,4 +1,4 @@
-"""A Hub that refuses, fails or misbehaves: what is said of it, and who is told of the token."""
+"""A Hub that refuses, fails or misbehaves: the error messages, and the secrecy of the token."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.processes import environment
 from tests.support.servers.client import LoopbackServer
 from tests.support.servers.hub_client import READ_TOKEN, WRITE_TOKEN
 
-# What goes wrong, and what is said of it
+# Error messages
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_file_that_differs_from_its_release_is_named_and_not_unpacked(
             opened.unpack(entry, tmp_path / "got")
         assert not list(tmp_path.iterdir())
         hub.change(**NO_FAULTS)
-        opened.unpack(entry, tmp_path / "got")  # no wrong byte was kept
+        opened.unpack(entry, tmp_path / "got")  # no wrong byte was cached
 
 
 @pytest.mark.parametrize(
@@ -166,29 +166,31 @@ def test_invalid_repository_name_is_refused(place: str) -> None:
         HubTransport(place)
 
 
-# The token, and who else is told
+# Secrecy of the token
 
 
 def test_token_is_not_sent_to_another_host(
     hub: LoopbackServer, servers: tuple[LoopbackServer, LoopbackServer], published: str
 ) -> None:
     storage = servers[1]
-    with registry("acme/private-files") as one:
-        one.publish([bundle("sent", visibility="private")], "Publish")  # uploads to the storage
-        assert list(one.find_problems(one.entries()[0])) == []  # and downloads from it
-        (entry,) = one.entries()
+    with registry("acme/private-files") as opened:
+        opened.publish([bundle("sent", visibility="private")], "Publish")  # uploads to the storage
+        assert list(opened.find_problems(opened.entries()[0])) == []  # and downloads from it
+        (entry,) = opened.entries()
         hub.change(mode="elsewhere", elsewhere=storage.root)
         with pytest.raises(ReleaseError):
-            one.read_manifest(entry)
+            opened.read_manifest(entry)
     hub.change(mode="pages_elsewhere", elsewhere=storage.root)
-    with registry(published) as one, pytest.raises(ReleaseError):
-        one.entries()
-    came = storage.recorded_requests()
-    assert {one["method"] for one in came} >= {"PUT", "GET"}
-    assert any("/tree/" in one["path"] for one in came)
-    assert any("release.json" in one["path"] for one in came)
-    assert not [one for one in came if "authorization" in one["headers"] or WRITE_TOKEN in str(one)]
-    assert [one for one in hub.recorded_requests() if WRITE_TOKEN in one["headers"].get("authorization", "")]
+    with registry(published) as opened, pytest.raises(ReleaseError):
+        opened.entries()
+    requests = storage.recorded_requests()
+    assert {request["method"] for request in requests} >= {"PUT", "GET"}
+    assert any("/tree/" in request["path"] for request in requests)
+    assert any("release.json" in request["path"] for request in requests)
+    assert not [request for request in requests if "authorization" in request["headers"] or WRITE_TOKEN in str(request)]
+    assert [
+        request for request in hub.recorded_requests() if WRITE_TOKEN in request["headers"].get("authorization", "")
+    ]
 
 
 def test_token_in_an_error_of_the_hub_is_redacted(hub: LoopbackServer, published: str) -> None:

@@ -1,4 +1,4 @@
-"""A server that sends little by little, or without an end, is given up in bounded time, whatever it sends."""
+"""Slow and endless answers of servers are given up in bounded time."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ DRIPS = {
     "a body of a declared length": (OK + b"content-length: 1000000\r\n\r\n", b" "),
     "a body without a length": (OK + b"connection: close\r\n\r\n", b" "),
 }
-"""What each server sends at once, and then again and again: before any limit on a single read is reached."""
+"""Bytes that each server sends first, and bytes that it repeats before a single read times out."""
 
 
 @contextmanager
 def run_dripping_server(start: bytes, piece: bytes) -> Iterator[str]:
-    """A server that answers each request by `start`, and then sends a piece every 20 ms until the client leaves."""
+    """Run a server that answers requests with `start`, and then sends a piece every 20 ms until the client leaves."""
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
@@ -99,7 +99,7 @@ def test_hub_that_sends_little_by_little_is_given_up(drip: str, monkeypatch: pyt
 
 
 def test_listing_of_endless_short_pages_is_given_up() -> None:
-    """Each page is well formed, has one new entry, and names a page that follows."""
+    """Every page is valid, has one new entry, and names a next page."""
     request_count = 0
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -164,7 +164,7 @@ def test_time_budget_grows_with_requests_and_bytes() -> None:
     budget.begin_request()
     budget.run_step(step(5.0, 300), None, int)
     assert budget.seconds_left == 10.0 + 2.0 + 3.0 - 5.0
-    clock.now += 1_000  # what happens between two requests does not count
+    clock.now += 1_000  # time between two requests does not count
     timeouts: list[float] = []
     budget.run_step(timeouts.append, 60.0)
     budget.run_step(timeouts.append, 1.0)

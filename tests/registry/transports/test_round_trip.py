@@ -1,4 +1,4 @@
-"""A registry is the same wherever it lives: what is published comes back byte by byte, once, and with one identity."""
+"""Registries of all transports behave alike: releases are fetched unchanged, and a version is added once."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.support.registry_locations import LOCATIONS, SIMILAR_LOCATIONS
 CONTENTS = {
     "README.md": b"# Council\n",
     "empty.txt": b"",
-    "data/journal.jsonl": os.urandom(100_000) * 12,  # larger than what comes with a commit, and than what is held whole
+    "data/journal.jsonl": os.urandom(100_000) * 12,  # larger than a file in a commit, and than a buffer
     "data/inputs/odd.bin": bytes(range(256)) * 400 + b"\r\n\r\n",
 }
 
 
 def bundle(name: str = "council", contents: Mapping[str, Content] | None = None, **fields: Any) -> Bundle:
-    """Of a kind whose files may hold anything: a server looks at what is in those of others."""
+    """Build a release of a kind whose files a server does not check."""
     return registry_locations.bundle(name, contents, **{"kind": Kind.DATASET, **fields})
 
 
@@ -47,8 +47,10 @@ def test_release_is_fetched_byte_by_byte_as_published(location: str, tmp_path: P
         assert registry.entries() == []
         published, _ = registry.publish([expected], "Publish the council")
         assert [(result.sha256, result.already_existed) for result in published] == [(expected.sha256, False)]
-        assert [entry.sha256 for entry in registry.entries()] == [expected.sha256]  # seen by who published it
-    with connect(location) as registry:  # and by everybody else
+        assert [entry.sha256 for entry in registry.entries()] == [
+            expected.sha256
+        ]  # the publisher's own registry object lists it
+    with connect(location) as registry:  # and a new one does
         entry = registry.find(parse_reference("dataset/acme/council@1"))
         release, manifest = registry.read_manifest(entry)
         assert (manifest, entry.sha256) == (expected.manifest, expected.sha256)

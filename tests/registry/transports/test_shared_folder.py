@@ -1,4 +1,4 @@
-"""One folder that many publish to, read, copy and damage: a release is there whole, or it is not, or that is said."""
+"""A shared folder with concurrent publishers and readers, copies and damage: no partial release appears complete."""
 
 from __future__ import annotations
 
