@@ -114,11 +114,11 @@ def test_equal_mapping_and_spec_file_give_the_same_run(tmp_path: Path) -> None:
 
 def test_numpy_and_path_values_are_converted_in_specs(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=2)
-    plain = runner.load_spec(path, {"seed": 3, "cache": "c", "rollouts.per_datapoint": 2})
+    expected = runner.load_spec(path, {"seed": 3, "cache": "c", "rollouts.per_datapoint": 2})
     from_values = runner.load_spec(
         {"extends": path, "seed": np.int64(3)}, {"cache": Path("c"), "rollouts.per_datapoint": np.float32(2)}
     )
-    assert from_values.experiment == plain.experiment
+    assert from_values.experiment == expected.experiment
     assert runner.load_spec(path, "seed=3").experiment.seed == 3
 
 

@@ -160,7 +160,7 @@ def read_result(result: RunResult, results: Path) -> tuple[float, int]:
     low, high = accuracy.interval or (0.0, 1.0)
     assert low <= accuracy.value <= high
     ids = [str(row[0]) for row in result.rollouts().select("rollout_id").fetchall()]
-    for name, text in [(sent.agent, sent.text) for sent in result.transcript(ids[0]).messages]:
+    for name, text in [(message.agent, message.text) for message in result.transcript(ids[0]).messages]:
         assert name in ("prover", "verifier")
         assert text
     plot: Plot = result.plot("outcomes")

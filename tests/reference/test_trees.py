@@ -16,17 +16,17 @@ from tests.reference.test_reference import each, nan_equal
 
 @each("fine_tune_dpo")
 def test_trees_are_built_as_in_the_original(case: dict[str, Any]) -> None:
-    protocol, want = protocol_of(case["config"]), case["expected"]
+    protocol, expected = protocol_of(case["config"]), case["expected"]
     branches, script, shape = scripted_tree(case)
-    assert sorted(script.calls) == sorted(want["call_order"])
-    assert len(branches) == want["num_rollouts"]
-    assert {agent: protocol.reward_mid_point(agent) for agent in protocol.agent_names} == want["reward_thresholds"]
+    assert sorted(script.calls) == sorted(expected["call_order"])
+    assert len(branches) == expected["num_rollouts"]
+    assert {agent: protocol.reward_mid_point(agent) for agent in protocol.agent_names} == expected["reward_thresholds"]
     root = build_tree(branches, shape)
     assert root is not None
     nodes = {name_of(node.path): node for node in root.nodes()}
-    expected = {row["path"]: row for row in want["nodes"] if not row["padding"]}
-    assert nodes.keys() == expected.keys()
-    for path, row in expected.items():
+    expected_nodes = {row["path"]: row for row in expected["nodes"] if not row["padding"]}
+    assert nodes.keys() == expected_nodes.keys()
+    for path, row in expected_nodes.items():
         node, last = nodes[path], nodes[path].rounds[-1]
         assert len(node.leaves) == row["num_branches"]
         assert (not node.children) == row["ended"]
@@ -43,19 +43,19 @@ def test_contrasts_equal_those_of_the_original_plus_the_first_round(case: dict[s
     branches, _, shape = scripted_tree(case)
     root = build_tree(branches, shape)
     assert root is not None
-    found_contrasts = list(contrasts(root, protocol))
+    tree_contrasts = list(contrasts(root, protocol))
     # The original leaves out the root, so it never trains the first round.
-    assert sorted(_as_records(found_contrasts, root)) == sorted(
+    assert sorted(_list_records(tree_contrasts, root)) == sorted(
         (row["agent"], row["node"], sorted(row["admissible_preferred"]), sorted(row["admissible_non_preferred"]))
         for rows in case["expected"]["dpo_records_by_group"].values()
         for row in rows
     )
-    at_root = [contrast for contrast in found_contrasts if contrast.node is root]
+    at_root = [contrast for contrast in tree_contrasts if contrast.node is root]
     assert all(len(child.path) == 1 for contrast in at_root for child in (*contrast.positive, *contrast.negative))
 
 
-def _as_records(found_contrasts: list[Any], root: TreeNode) -> Iterator[tuple[str, str, list[str], list[str]]]:
-    for contrast in found_contrasts:
+def _list_records(tree_contrasts: list[Any], root: TreeNode) -> Iterator[tuple[str, str, list[str], list[str]]]:
+    for contrast in tree_contrasts:
         if contrast.node is not root:
             good, bad = (
                 sorted(child.rounds[-1].raw[contrast.agent] for child in children)
@@ -76,7 +76,7 @@ def test_statistics_of_several_trees_equal_those_of_the_original(case: dict[str,
 
 
 def _check_statistics(case: dict[str, Any], scripts: list[dict[str, Any]]) -> None:
-    protocol, want = protocol_of(case["config"]), case["expected"]["log_stats"]
+    protocol, expected = protocol_of(case["config"]), case["expected"]["log_stats"]
     metrics = Metrics(protocol)
     trees = TreeStatistics(protocol, TreeShape(case["num_responses_per_timestep"], protocol.max_message_rounds))
     for script in scripts:
@@ -86,15 +86,15 @@ def _check_statistics(case: dict[str, Any], scripts: list[dict[str, Any]]) -> No
         root = build_tree(branches, shape)
         assert root is not None
         trees.add(root)
-    got: dict[str, Any] = {**metrics.original_statistics(), **trees.original_statistics()}
-    assert got.keys() == want.keys()
-    for name, value in want.items():
+    statistics: dict[str, Any] = {**metrics.original_statistics(), **trees.original_statistics()}
+    assert statistics.keys() == expected.keys()
+    for name, value in expected.items():
         if isinstance(value, dict):
-            assert got[name].keys() == value.keys()
+            assert statistics[name].keys() == value.keys()
             for agent, rounds in value.items():
-                assert got[name][agent] == pytest.approx(rounds, abs=1e-5), (name, agent)
+                assert statistics[name][agent] == pytest.approx(rounds, abs=1e-5), (name, agent)
         else:
-            assert nan_equal(got[name], value), (name, got[name], value)
+            assert nan_equal(statistics[name], value), (name, statistics[name], value)
 
 
 @pytest.mark.parametrize("case", cases("fine_tune_dpo", faulty=True), ids=lambda case: f"fine_tune_dpo-{case['case']}")
@@ -108,7 +108,7 @@ def test_node_reward_is_the_mean_of_its_branches_unlike_in_the_original(case: di
         below = [b for b in below if len(b.rounds) >= len(node.path)]
         assert node.leaves == below
         for agent in protocol.agent_names:
-            paid = [sum(r.rewards[agent] for r in b.rounds[len(node.path) - 1 :]) for b in below]
-            assert node.expected_reward(agent) == pytest.approx(sum(paid) / len(paid))
+            rewards = [sum(r.rewards[agent] for r in b.rounds[len(node.path) - 1 :]) for b in below]
+            assert node.expected_reward(agent) == pytest.approx(sum(rewards) / len(rewards))
     for contrast in contrasts(root, protocol):
         assert contrast.agent in contrast.positive[0].rounds[-1].raw

@@ -25,11 +25,16 @@ def trained_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = folder / "results"
     path = training_spec(folder, training={"iterations": 1})
     run(load_spec(path), results, run_id="learn")
-    measuring: dict[str, Any] = {"kind": "benchmark", "training": None, "name": "measure", "benchmark": "code/v1"}
-    measuring["dataset"] = {"path": "data.jsonl", "split": None}
+    benchmark_options: dict[str, Any] = {
+        "kind": "benchmark",
+        "training": None,
+        "name": "measure",
+        "benchmark": "code/v1",
+    }
+    benchmark_options["dataset"] = {"path": "data.jsonl", "split": None}
     after = {group: {"provider": None, "from_run": str(results / "runs" / "learn")} for group in ("p", "v")}
     for name, models in (("before", {}), ("after", after)):
-        spec = load_spec(training_spec(folder / name, **measuring, models=models))
+        spec = load_spec(training_spec(folder / name, **benchmark_options, models=models))
         run(spec, results, run_id=name)
     return results
 

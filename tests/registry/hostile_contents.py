@@ -30,7 +30,7 @@ class Row:
     message: str
 
 
-def _bytes(text: str | bytes) -> bytes:
+def _to_bytes(text: str | bytes) -> bytes:
     return text if isinstance(text, bytes) else text.encode()
 
 
@@ -189,9 +189,12 @@ JOURNALS: tuple[tuple[str, bytes, str], ...] = (
 )
 
 ROWS = (
-    *(Row(f"spec: {name}", {"spec.yaml": _bytes(text)}, message) for name, text, message in YAML),
-    *(Row(f"template: {name}", {"prompts/verifier.jinja": _bytes(text)}, "verifier.jinja") for name, text in TEMPLATES),
-    *(Row(f"protocol: {name}", {"protocol.yaml": _bytes(text)}, message) for name, text, message in PROTOCOLS),
-    *(Row(f"dataset: {name}", {"data.jsonl": _bytes(text)}, message) for name, text, message in DATASETS),
+    *(Row(f"spec: {name}", {"spec.yaml": _to_bytes(text)}, message) for name, text, message in YAML),
+    *(
+        Row(f"template: {name}", {"prompts/verifier.jinja": _to_bytes(text)}, "verifier.jinja")
+        for name, text in TEMPLATES
+    ),
+    *(Row(f"protocol: {name}", {"protocol.yaml": _to_bytes(text)}, message) for name, text, message in PROTOCOLS),
+    *(Row(f"dataset: {name}", {"data.jsonl": _to_bytes(text)}, message) for name, text, message in DATASETS),
     *(Row(f"journal: {name}", {"journal.jsonl": text}, message) for name, text, message in JOURNALS),
 )

@@ -109,7 +109,7 @@ def release_of(folder: RunFolder, results: Results, owner: str, **changes: Any) 
         rows = json.loads(folder.metrics.read_text())["metrics"]
         facts["accuracy"] = next((r for r in rows if (r["agent"], r["metric"]) == (None, "accuracy")), None)
     if folder.table("rollouts").is_file():
-        contents["data/rollouts.jsonl"] = b"".join(map(_line, parquet_rows(folder.table("rollouts"))))
+        contents["data/rollouts.jsonl"] = b"".join(map(_encode_line, parquet_rows(folder.table("rollouts"))))
     if folder.stage_log.is_file():
         contents["data/stages.jsonl"] = folder.stage_log
     contents |= changes.pop("contents", {})
@@ -125,7 +125,7 @@ def release_of(folder: RunFolder, results: Results, owner: str, **changes: Any) 
     return Bundle.of(replace(release, **changes), contents)
 
 
-def _line(row: Mapping[str, Any]) -> bytes:
+def _encode_line(row: Mapping[str, Any]) -> bytes:
     kinds = COLUMNS["rollouts"]
     plain = {
         name: json.loads(value) if kinds[name] == "JSON" and isinstance(value, str) else value

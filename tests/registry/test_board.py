@@ -317,9 +317,9 @@ def test_spec_with_a_billion_games_is_refused_without_enumerating_them(
     assert "per_datapoint: 1\n" in spec
     huge = spec.replace("per_datapoint: 1\n", "per_datapoint: 1000000000\n").encode()
     publish(registry, build_release(trained_results, "before", owner="huge", contents={"data/spec.yaml": huge}))
-    (left,) = registry_board(registry, cache=cache).left_out
-    assert left[0] == "run/huge/before@1"
-    assert "its spec plays 18,000,000,000" in left[1]
+    (left_out,) = registry_board(registry, cache=cache).left_out
+    assert left_out[0] == "run/huge/before@1"
+    assert "its spec plays 18,000,000,000" in left_out[1]
 
 
 @pytest.mark.full
@@ -344,9 +344,9 @@ def test_leaderboard_command_shows_ranks_effort_and_marks_and_complete_json(regi
     assert (unknown.returncode, "no run of benchmark 'code/v2' is published" in unknown.stderr) == (2, True)
 
 
-def check_board_at(place: str, root: Path, registry_with_cache: Path, results: Path) -> None:
+def check_board_at(location_kind: str, root: Path, registry_with_cache: Path, results: Path) -> None:
     """Check that a location's board has the same row for a run as the board of a folder."""
-    with LOCATIONS[place](root) as location, connect(location) as registry:
+    with LOCATIONS[location_kind](root) as location, connect(location) as registry:
         publish(registry, build_release(results, "before"))
         with connect(location) as reopened:
             board = registry_board(reopened, cache=root / "cache")
@@ -362,11 +362,11 @@ def check_board_at(place: str, root: Path, registry_with_cache: Path, results: P
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("place", ["git", *SIMILAR_LOCATIONS])
+@pytest.mark.parametrize("location_kind", ["git", *SIMILAR_LOCATIONS])
 def test_board_of_a_git_registry_equals_that_of_a_folder(
-    place: str, tmp_path: Path, registry_with_cache: Path, trained_results: Path
+    location_kind: str, tmp_path: Path, registry_with_cache: Path, trained_results: Path
 ) -> None:
-    check_board_at(place, tmp_path, registry_with_cache, trained_results)
+    check_board_at(location_kind, tmp_path, registry_with_cache, trained_results)
 
 
 def test_unknown_benchmark_is_a_usage_error(registry: Registry, cache: Path) -> None:

@@ -48,8 +48,11 @@ def test_withheld_datapoint_hash_depends_on_id_group_label_and_content() -> None
     complete = PlayedDatapoint("p", "of six", 1, "ab" * 32, {"question": "?"})
     withheld = PlayedDatapoint("p", str(complete.group_sha256), 1, "ab" * 32, {}, group_is_hash=True)
     assert withheld.digest == complete.digest
-    alone = PlayedDatapoint("p", "p", 1, "ab" * 32, {})
-    changed = [alone, *(replace(withheld, **change) for change in ({"label": 0}, {"group": "cd" * 32}, {"id": "q"}))]
+    ungrouped = PlayedDatapoint("p", "p", 1, "ab" * 32, {})
+    changed = [
+        ungrouped,
+        *(replace(withheld, **change) for change in ({"label": 0}, {"group": "cd" * 32}, {"id": "q"})),
+    ]
     assert len({change.digest for change in (complete, *changed)}) == 5
 
 
@@ -70,6 +73,6 @@ def test_withheld_datapoints_that_were_not_played_are_refused(
     registry: Registry, cache: Path, trained_results: Path, change: Any, reason: str
 ) -> None:
     publish(registry, build_withheld_bundle(trained_results, change))
-    (left,) = registry_board(registry, cache=cache).left_out
-    assert left[0] == "run/shy/before@1"
-    assert reason in left[1]
+    (left_out,) = registry_board(registry, cache=cache).left_out
+    assert left_out[0] == "run/shy/before@1"
+    assert reason in left_out[1]

@@ -139,7 +139,7 @@ def test_server_ranks_the_run_that_was_published_first(folder: Path, tmp_path: P
     for order in (("first", "cached"), ("cached", "first")):
         board = Leaderboard(tmp_path / order[0], lambda: runs)
         board.folder.mkdir()
-        board.update(runs, (), {name: place for place, name in enumerate(order)})
+        board.update(runs, (), {name: position for position, name in enumerate(order)})
         ranked = board.query("SELECT run_id FROM leaderboard WHERE rank IS NOT NULL")[1]
         assert ranked == [(order[0],)]
 
@@ -336,8 +336,8 @@ def test_assertions_about_forced_verdicts_cannot_be_decided(tmp_path: Path, gues
     spec_file(tmp_path)
     run_command(tmp_path, "spec.yaml", "-q", "--run-id", "answered")
     run_command(tmp_path, "spec.yaml", f"protocol.force_guess={guess}", "-q", "--run-id", "forced")
-    alone = json.loads(run_command(tmp_path, "compare", "forced", "--assert", "accuracy >= 0.0", "--json", code=5))
-    assert [(row["ci_low"], row["held"]) for row in alone["asserted"]] == [(None, "cannot be decided")]
+    comparison = json.loads(run_command(tmp_path, "compare", "forced", "--assert", "accuracy >= 0.0", "--json", code=5))
+    assert [(row["ci_low"], row["held"]) for row in comparison["asserted"]] == [(None, "cannot be decided")]
     (pair,) = json.loads(run_command(tmp_path, "compare", "answered", "forced", "--json"))["pairs"]
     assert (pair["p"], pair["ci_low"]) == (None, None)
     assert "not answers: protocol.force_guess" in pair["verdict"]

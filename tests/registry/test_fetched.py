@@ -242,10 +242,14 @@ def test_run_published_without_dataset_rows_is_reproduced_with_the_same_rows(tmp
     refused = nip_run_here("reproduce", "got", cwd=tmp_path)
     assert (refused.returncode, "--set dataset.path=FILE" in refused.stderr) == (2, True), refused.stderr
     (tmp_path / "wrong.jsonl").write_text('{"id": "a", "label": 1, "problem": "p", "solution": "s"}\n')
-    wrong = nip_run_here("reproduce", "got", "--set", "dataset.path=wrong.jsonl", cwd=tmp_path)
-    assert (wrong.returncode, "does not have the rows that were played" in wrong.stderr) == (2, True), wrong.stderr
-    right = nip_run_here("reproduce", "got", "--set", "dataset.path=data.jsonl", cwd=tmp_path)
-    assert (right.returncode, "follows from the transcripts" in right.stdout) == (0, True), right.stdout + right.stderr
+    refused_rows = nip_run_here("reproduce", "got", "--set", "dataset.path=wrong.jsonl", cwd=tmp_path)
+    assert (refused_rows.returncode, "does not have the rows that were played" in refused_rows.stderr) == (2, True), (
+        refused_rows.stderr
+    )
+    reproduced = nip_run_here("reproduce", "got", "--set", "dataset.path=data.jsonl", cwd=tmp_path)
+    assert (reproduced.returncode, "follows from the transcripts" in reproduced.stdout) == (0, True), (
+        reproduced.stdout + reproduced.stderr
+    )
     verified = nip_run_here("verify", "got", cwd=tmp_path)
     assert (verified.returncode, "follow from the journal" in verified.stdout) == (0, True), verified.stdout
 

@@ -20,10 +20,12 @@ from tests.registry.planted import benchmark, step, training
 BASE, MODEL = "base", "ft:one"
 
 
-def make_reproduction(run: str, of: LineageNode, *, replay: bool, owner: str = "acme") -> LineageNode:
+def make_reproduction(run: str, original: LineageNode, *, replay: bool, owner: str = "acme") -> LineageNode:
     """Return a run that reproduces a published one, from its transcripts or with fresh games."""
-    link = ReleaseLink(role="reproduces", release=of.key, sha256=of.sha256)
-    return benchmark(run, BASE, owner=owner, links=(link,), facts={"replay_of": [of.run_id, None] if replay else None})
+    link = ReleaseLink(role="reproduces", release=original.key, sha256=original.sha256)
+    return benchmark(
+        run, BASE, owner=owner, links=(link,), facts={"replay_of": [original.run_id, None] if replay else None}
+    )
 
 
 def test_replay_shares_the_row_of_its_run_and_a_fresh_play_has_its_own() -> None:
@@ -34,8 +36,11 @@ def test_replay_shares_the_row_of_its_run_and_a_fresh_play_has_its_own() -> None
     summaries = [(row.node.run_id, row.kind, row.marks, [entry.key for entry in row.replays]) for row in rows]
     plays = ("plays run/acme/a@1 again",)
     assert summaries == [("a", "benchmark", (), ["b", "run/acme/d@1"]), ("c", "benchmark", plays, [])]
-    (alone,) = build_history("b", [replay])
-    assert (alone.kind, alone.marks) == ("replay", ("a replay of run/acme/a@1, without calls to models",))
+    (row_without_run,) = build_history("b", [replay])
+    assert (row_without_run.kind, row_without_run.marks) == (
+        "replay",
+        ("a replay of run/acme/a@1, without calls to models",),
+    )
     namesake = replace(benchmark("a", "m"), owner=None, identity="1", sha256=None)  # a local run of the same name
     assert [len(row.replays) for row in build_history("a", [namesake, replay, first])] == [1, 0]
     local_run = replace(first, owner=None, key="a", sha256=None)  # the same run without its release

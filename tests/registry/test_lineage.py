@@ -74,11 +74,11 @@ def test_an_origin_is_declared_by_name_and_proved_by_weights() -> None:
     by_name = find_origin(benchmark("end", TWO, step("second", TWO, ONE)), SECOND)
     assert by_name is not None
     assert by_name.proof == Proof.DECLARED
-    same = find_origin(benchmark("end", "output", step("local", "output", BASE), group=weights), local)
+    declared = find_origin(benchmark("end", "output", step("local", "output", BASE), group=weights), local)
     renamed = find_origin(benchmark("end", "mine-from-scratch", group=weights), local)
-    assert same is not None
+    assert declared is not None
     assert renamed is not None
-    assert (same.proof, same.is_undeclared) == (Proof.PROVED, False)
+    assert (declared.proof, declared.is_undeclared) == (Proof.PROVED, False)
     assert (renamed.proof, renamed.is_undeclared) == (Proof.PROVED, True)  # by its bytes, under any name
 
 
@@ -116,30 +116,32 @@ def test_lineage_that_ends_with_another_model_than_the_played_one_is_broken() ->
 
 def test_model_trained_one_more_step_without_its_past_has_the_past_as_a_claim() -> None:
     """Lineage finds the past of a model that another user trains for one step and publishes without its past."""
-    cut = training("mine", THREE, TWO, owner="thief", group={"base_model": TWO})  # its lineage begins with itself
+    truncated = training("mine", THREE, TWO, owner="thief", group={"base_model": TWO})  # its lineage begins with itself
     end = benchmark("end", THREE, step("mine", THREE, TWO), owner="thief")
     bare = benchmark("bare", THREE, owner="thief")  # no lineage at all
     for subject in (end, bare):
-        assert count_rollouts(subject, FIRST, SECOND, cut) == (10, True)
-        assert "claimed by run/acme/second@1 (iteration 0), not confirmed" in list_marks(subject, FIRST, SECOND, cut)
+        assert count_rollouts(subject, FIRST, SECOND, truncated) == (10, True)
+        assert "claimed by run/acme/second@1 (iteration 0), not confirmed" in list_marks(
+            subject, FIRST, SECOND, truncated
+        )
     complete = training("mine", THREE, TWO, group={"base_model": TWO})
     own_run = benchmark("end", THREE)  # a local run has its complete past
     assert count_rollouts(own_run, FIRST, SECOND, complete) == (30, False)
     assert any(
         mark.startswith("ancestor run/acme/second@1 (it") for mark in list_marks(own_run, FIRST, SECOND, complete)
     )
-    assert count_rollouts(end, cut) == (10, True)  # the name of the model shows that a run is missing
-    assert f"{TWO} is a fine-tuned model, and its training is not here" in list_marks(end, cut)
+    assert count_rollouts(end, truncated) == (10, True)  # the name of the model shows that a run is missing
+    assert f"{TWO} is a fine-tuned model, and its training is not here" in list_marks(end, truncated)
 
 
 def test_weights_taken_from_a_run_are_recognized_under_any_name_and_owner() -> None:
     weights, more = {"weights_sha256": "11" * 32}, {"weights_sha256": "33" * 32}
     original = training("theirs", "output", BASE, made=weights)
-    mine = training("mine", "output", "llama", made=more, owner="thief", group=weights)
+    continued = training("mine", "output", "llama", made=more, owner="thief", group=weights)
     end = benchmark("end", "fresh", owner="thief", group=more)
-    assert count_rollouts(end, original, mine) == (10, False)  # a hash alone is a claim, which is marked
-    assert "claimed by run/acme/theirs@1 (iteration 0), not confirmed" in list_marks(end, original, mine)
-    assert find_origin(mine, original).proof == Proof.CLAIMED  # type: ignore[union-attr]
+    assert count_rollouts(end, original, continued) == (10, False)  # a hash alone is a claim, which is marked
+    assert "claimed by run/acme/theirs@1 (iteration 0), not confirmed" in list_marks(end, original, continued)
+    assert find_origin(continued, original).proof == Proof.CLAIMED  # type: ignore[union-attr]
     published = model_release("theirs", original, b"of theirs")
     copied = benchmark("end", "fresh", owner="thief", group={"weights_sha256": published.published_weights})
     assert published.published_weights is not None
@@ -165,17 +167,17 @@ def test_stranger_who_claims_existing_weights_adds_only_a_claim() -> None:
     """Otherwise any run could get a proved origin with training games on the measured datapoints."""
     weights = {"weights_sha256": "ab" * 32}
     points = {"datapoints_sha256": ["d1", "d2"]}
-    evil = training("evil", "output", BASE, owner="mallory", made=weights)
-    games = iteration_games(evil, "d1", "d2", owner="mallory")
-    false_release = model_release("evil", evil, b"other", weights="ab" * 32)  # its files are not those weights
+    false_run = training("evil", "output", BASE, owner="mallory", made=weights)
+    games = iteration_games(false_run, "d1", "d2", owner="mallory")
+    false_release = model_release("evil", false_run, b"other", weights="ab" * 32)  # its files are not those weights
     plain = benchmark("honest", "my-llama", owner="honest", group=weights, facts=points)
-    assert list_marks(plain, evil, games, false_release) == [CLAIM]
-    assert count_rollouts(plain, evil, games, false_release) == (0, False)
+    assert list_marks(plain, false_run, games, false_release) == [CLAIM]
+    assert count_rollouts(plain, false_run, games, false_release) == (0, False)
 
     learned = training("learn", "output", BASE, owner="honest", made=weights)
     copied = training("learn", "output", "other", owner="mallory", made=weights, identity={"run": "cd" * 32})
     end = benchmark("end", "output", step("learn", "output", BASE), owner="honest", group=weights, facts=points)
-    others = (learned, iteration_games(learned, "x", owner="honest"), evil, games, false_release, copied)
+    others = (learned, iteration_games(learned, "x", owner="honest"), false_run, games, false_release, copied)
     assert count_rollouts(end, *others) == (10, False)
     assert [mark for mark in list_marks(end, *others) if "claimed by" not in mark] == []
 
@@ -213,10 +215,14 @@ def test_missing_ancestor_is_marked_and_its_own_ancestors_are_still_found() -> N
     unknown_effort = "is not here: the effort of its training is not known"
     assert list_marks(end, FIRST) == [f"ancestor run/acme/second@1 {unknown_effort}"]
     lines = step("gone", ONE, BASE), step("gone", TWO, ONE, iteration=1, release="run/acme/gone@1")
-    measuring = {"datapoints_sha256": ["a", "b"]}
-    alone = benchmark("end", TWO, *lines, facts=measuring)  # one mark, however many of its models are in the lineage
-    assert list_marks(alone) == [f"ancestor run/acme/gone@1 {unknown_effort}"]
-    assert describe_effort(Lineage([alone]).ancestry(alone).total, "rollouts", "cost_usd") == "not known"
+    facts = {"datapoints_sha256": ["a", "b"]}
+    end_of_unknown = benchmark(
+        "end", TWO, *lines, facts=facts
+    )  # one mark, however many of its models are in the lineage
+    assert list_marks(end_of_unknown) == [f"ancestor run/acme/gone@1 {unknown_effort}"]
+    assert (
+        describe_effort(Lineage([end_of_unknown]).ancestry(end_of_unknown).total, "rollouts", "cost_usd") == "not known"
+    )
     assert count_rollouts(end, FIRST) == (10, True)
     assert count_rollouts(end) == (0, True)
 
@@ -226,9 +232,9 @@ def test_private_ancestor_is_shown_only_by_its_digest() -> None:
     end = benchmark("end", TWO, step("first", ONE, BASE), step("second", TWO, ONE))
     assert list_marks(end, hidden, FIRST) == [f"made by a private release, sha256:{hidden.sha256}"]
     assert count_rollouts(end, hidden, FIRST) == (10, True)
-    wrong = benchmark("wrong", "ft:else", step("second", "ft:else", ONE))
-    assert "second@1" not in " ".join(list_marks(wrong, hidden))
-    assert TWO not in " ".join(list_marks(wrong, hidden))
+    contradicting = benchmark("wrong", "ft:else", step("second", "ft:else", ONE))
+    assert "second@1" not in " ".join(list_marks(contradicting, hidden))
+    assert TWO not in " ".join(list_marks(contradicting, hidden))
 
 
 def test_yanked_ancestor_counts_and_is_marked() -> None:
@@ -247,20 +253,20 @@ def test_runs_that_claim_each_others_models_are_counted_once() -> None:
     chicken = training("chicken", "ft:c", "ft:e", step("egg", "ft:e", "ft:c"))
     egg = training("egg", "ft:e", "ft:c", step("chicken", "ft:c", "ft:e"))
     after = benchmark("after", "ft:c", step("chicken", "ft:c", "ft:e"))
-    itself = training("itself", "ft:i", "ft:i0", step("itself", "ft:i0", "ft:i", dataset_sha256=None))
+    self_trained = training("itself", "ft:i", "ft:i0", step("itself", "ft:i0", "ft:i", dataset_sha256=None))
     lineage = Lineage([chicken, egg, after, FIRST, SECOND])
     assert lineage.ancestry(after).total.effort.rollouts == 20
     assert {row.node.run_id for row in build_history("egg", [chicken, egg, after])} == {"chicken", "egg", "after"}
-    assert Lineage([itself]).ancestry(itself).total.effort.rollouts == 10
+    assert Lineage([self_trained]).ancestry(self_trained).total.effort.rollouts == 10
 
 
 def test_training_effort_is_at_least_that_of_its_own_published_games() -> None:
     parent = training("first", ONE, BASE)
     end = benchmark("end", ONE, step("first", ONE, BASE))
-    for owner, most in (("acme", 500), ("mallory", 10)):
+    for owner, rollouts in (("acme", 500), ("mallory", 10)):
         facts = {"parent_run_id": "first", "kind": "training", "rollouts": 500}
         games = node("first-i0", group("any"), facts=facts, owner=owner)
-        assert count_rollouts(end, parent, games) == (most, False)
+        assert count_rollouts(end, parent, games) == (rollouts, False)
 
 
 @pytest.mark.full
@@ -276,10 +282,12 @@ def test_long_lineage_does_not_reach_the_recursion_limit() -> None:
 
 
 def test_copies_of_a_run_count_once_and_a_contradicting_copy_is_a_claim() -> None:
-    cheap = training("first", ONE, BASE, owner="thief", group={"games": []})
+    without_effort = training("first", ONE, BASE, owner="thief", group={"games": []})
     end = benchmark("end", ONE, step("first", ONE, BASE), owner="thief")
-    assert count_rollouts(end, FIRST, cheap) == count_rollouts(end, cheap) == (0, True)  # only a claim: a lower bound
-    assert "claimed by run/acme/first@1 (iteration 0), not confirmed" in list_marks(end, FIRST, cheap)
+    assert (
+        count_rollouts(end, FIRST, without_effort) == count_rollouts(end, without_effort) == (0, True)
+    )  # only a claim: a lower bound
+    assert "claimed by run/acme/first@1 (iteration 0), not confirmed" in list_marks(end, FIRST, without_effort)
     honest = benchmark("end", ONE, step("first", ONE, BASE))
     expensive = training("first", ONE, BASE, owner="mallory", group={"games": [{"iteration": 0, "rollouts": 10**9}]})
     assert count_rollouts(honest, FIRST, expensive) == (10, False)  # a stranger's copy cannot raise the effort of a run

@@ -74,7 +74,7 @@ def remove_metric(metrics: Metrics) -> str:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
-    ("forge", "wrong_in"),
+    ("forge", "versions_with_error"),
     [
         (duplicate_metric, VERSIONS),
         (remove_name, VERSIONS),
@@ -87,13 +87,15 @@ def remove_metric(metrics: Metrics) -> str:
     ],
 )
 def test_changed_metric_is_reported_according_to_the_recorded_version(
-    forge: Callable[[Metrics], str], wrong_in: tuple[str, ...], version: str
+    forge: Callable[[Metrics], str], versions_with_error: tuple[str, ...], version: str
 ) -> None:
     recomputed = read_json(OLD / "metrics.json")
     recorded = copy.deepcopy(recomputed)
     expected = forge(recorded)
     differences = compare_metrics(recorded, recomputed, VERSIONS[version])
-    assert any(line.startswith(expected) for line in differences.errors) == (version in wrong_in), differences
+    assert any(line.startswith(expected) for line in differences.errors) == (version in versions_with_error), (
+        differences
+    )
     assert bool(differences.errors or differences.version_notes)
     assert compare_metrics(recomputed, recomputed, VERSIONS[version]).version_notes == ()
 

@@ -162,8 +162,8 @@ def test_copied_weights_have_the_same_hash(command_results: Results, tmp_path: P
 def test_the_same_run_copied_elsewhere_gives_the_same_release(trained_results: Path, tmp_path: Path) -> None:
     shutil.copytree(trained_results, tmp_path / "moved")
     hashes = [
-        [draft.bundle().sha256 for draft in build_model_drafts(Results(place).run(LEARN), PublisherChoices("acme"))]
-        for place in (trained_results, tmp_path / "moved")
+        [draft.bundle().sha256 for draft in build_model_drafts(Results(results).run(LEARN), PublisherChoices("acme"))]
+        for results in (trained_results, tmp_path / "moved")
     ]
     assert hashes[0] == hashes[1]
     assert len(hashes[0]) == 2

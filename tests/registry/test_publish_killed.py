@@ -30,14 +30,16 @@ PIECE = 1 << 16
 SIZE = 5 * PIECE + 1_000
 
 
-@pytest.mark.parametrize("kills", [True, False], ids=["killed", "no room"])
-def test_publish_interrupted_at_any_piece_leaves_no_release_and_can_be_repeated(tmp_path: Path, kills: bool) -> None:
+@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "no room"])
+def test_publish_interrupted_at_any_piece_leaves_no_release_and_can_be_repeated(
+    tmp_path: Path, is_killed: bool
+) -> None:
     journal, location = tmp_path / "journal.jsonl", tmp_path / "registry"
     journal.write_bytes(bytes(range(250)) * (SIZE // 250))
     expected = bundle(contents={"data/journal.jsonl": journal, "README.md": b"# It\n", "run_data.yaml": b"a: 1\n"})
     for size_limit in (0, 1, 6, *range(PIECE, SIZE - 1_000, PIECE)):
-        done = python(PUBLISH, location, journal, str(size_limit), "kills" if kills else "fails")
-        if kills:
+        done = python(PUBLISH, location, journal, str(size_limit), "kills" if is_killed else "fails")
+        if is_killed:
             assert done.returncode == -signal.SIGXFSZ
         else:
             assert "ReleaseError: cannot write" in done.stderr, done.stderr

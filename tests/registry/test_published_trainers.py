@@ -63,16 +63,16 @@ class User:
         return {"HOME": str(self.home), "USER": name, "LOGNAME": name, "HOSTNAME": f"{name}-desk-7", "TZ": self.zone,
                 "PATH": path, "NIP_RUN_STORE": str(self.home / "store")}  # fmt: skip
 
-    def runs(self, *arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    def execute(self, *arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
         return nip_run(*arguments, cwd=self.home, timeout=120.0, **{**self.variables, **variables})
 
-    def says(self, *arguments: str | Path, **variables: str) -> str:
-        done = self.runs(*arguments, **variables)
+    def run_successfully(self, *arguments: str | Path, **variables: str) -> str:
+        done = self.execute(*arguments, **variables)
         assert done.returncode == 0, (arguments, done.stdout, done.stderr)
         return done.stdout
 
-    def reads(self, *arguments: str | Path, **variables: str) -> Any:
-        return json.loads(self.says(*arguments, "--json", **variables))
+    def read_json(self, *arguments: str | Path, **variables: str) -> Any:
+        return json.loads(self.run_successfully(*arguments, "--json", **variables))
 
 
 def create_user(folder: Path, name: str, zone: str) -> User:
@@ -101,44 +101,46 @@ def test_published_training_run_can_be_continued_from_its_release_alone(tmp_path
     registry = tmp_path / "registry"
     with run_server(tmp_path / "served") as served:
         trainer_spec(ada.home)
-        ada.says("spec.yaml", "--run-id", "learn", "-q")
+        ada.run_successfully("spec.yaml", "--run-id", "learn", "-q")
         publish_arguments = ("publish", "learn", "--as", "acme", "--licence", "MIT", "--force")
         token = {"NIP_RUN_REGISTRY": served.address, "NIP_RUN_TOKEN": served.tokens["alice"]}
-        replies = [ada.reads(*publish_arguments, "--to", registry), ada.reads(*publish_arguments, **token)]
+        replies = [ada.read_json(*publish_arguments, "--to", registry), ada.read_json(*publish_arguments, **token)]
         learn = [next(row for row in reply["releases"] if row["reference"] == "run/acme/learn@1") for reply in replies]
         assert learn[0]["sha256"] == learn[1]["sha256"], "the release is the same wherever it is published"
         shutil.rmtree(ada.home)
 
-        description = bob.says("get", "acme/learn", "got", "--from", served.address)
+        description = bob.run_successfully("get", "acme/learn", "got", "--from", served.address)
         assert "in the end: accuracy" in description
         assert f"nip-run {bob.home / 'got'} --allow-command PROGRAM training.from={bob.home / 'got'}" in description
         assert "trainer p: the program python" in description
         assert not list((bob.home / "got").rglob("*.py"))
-        bob.says("get", "acme/learn", "same", "--from", registry)
-        assert bob.runs("verify", "same").returncode == 0
+        bob.run_successfully("get", "acme/learn", "same", "--from", registry)
+        assert bob.execute("verify", "same").returncode == 0
 
         arguments = ("got", "training.from=got", "--run-id", "more")
-        refused = bob.runs(*arguments)
+        refused = bob.execute(*arguments)
         assert refused.returncode == 2
         assert "trainer/train.py: " in refused.stderr
         assert "| factor = json.loads(" in refused.stderr
         assert not (bob.home / "results" / "runs").exists(), "nothing was run"
-        bob.says(*arguments, "--allow-command", "python", "-q")
+        bob.run_successfully(*arguments, "--allow-command", "python", "-q")
         (output,) = (bob.home / "results" / "runs" / "more" / "iterations" / "0").glob("p.job/output/counts.json")
         assert json.loads(output.read_text())["question"] % 2 == 0, "settings.json of the release was read"
 
         for location, key in ((str(registry), {}), (served.address, {**token, "NIP_RUN_TOKEN": served.tokens["bob"]})):
-            bob.says("publish", "more", "--to", location, "--as", "acme", "--licence", "MIT", "--force", **key)
+            bob.run_successfully(
+                "publish", "more", "--to", location, "--as", "acme", "--licence", "MIT", "--force", **key
+            )
             carol = create_user(tmp_path / f"later{len(key)}", "carol", "Asia/Kathmandu")
-            fetched = carol.reads("get", "acme/more", "got", "--from", location)
+            fetched = carol.read_json("get", "acme/more", "got", "--from", location)
             group = next(group for group in fetched["facts"]["trained"] if group["group"] == "p")
             assert [step["release"] for step in group["lineage"]] == ["run/acme/learn@1"]
             assert [step["release_sha256"] for step in group["lineage"]] == [learn[0]["sha256"]]
             before = group["lineage"][-1]["model"]
             assert group["made"][-1]["model"].startswith(f"{before}+")
             assert b"ada" not in b"".join(path.read_bytes() for path in (carol.home / "got").rglob("*.txt"))
-            assert "more" in carol.says("history", "prover", "--from", location)
-            assert carol.runs("reproduce", "got", "--from", location).returncode == 0
+            assert "more" in carol.run_successfully("history", "prover", "--from", location)
+            assert carol.execute("reproduce", "got", "--from", location).returncode == 0
 
 
 def test_trainer_component_has_its_script_and_trains_in_another_spec(tmp_path: Path) -> None:
@@ -193,25 +195,33 @@ def test_get_of_a_training_run_without_stored_scripts_says_so(tmp_path: Path) ->
     done = nip_run_here("publish", "learn", "--to", tmp_path / "registry", "--as", "acme", "--licence", "MIT",
                         "--force", cwd=path.parent)  # fmt: skip
     assert done.returncode == 0, done.stderr
-    got = nip_run_here("get", "acme/learn", "got", "--from", tmp_path / "registry", cwd=tmp_path)
-    tests = re.search(r"^result +(before iteration 0: accuracy [0-9.]+ \[.*); self-reported", got.stdout, re.MULTILINE)
+    get_process = nip_run_here("get", "acme/learn", "got", "--from", tmp_path / "registry", cwd=tmp_path)
+    tests = re.search(
+        r"^result +(before iteration 0: accuracy [0-9.]+ \[.*); self-reported", get_process.stdout, re.MULTILINE
+    )
     assert tests is not None
     assert "in the end: accuracy" in tests[1]
     readme = (tmp_path / "got" / "README.md").read_text("utf-8")
     assert "before iteration 1: **" in readme
     assert "nip-run learn --allow-command PROGRAM" in readme
     learn = RunFolder.from_release(tmp_path / "got" / "data")
-    lines = [*(line for _, line in commands(learn, learn.manifest())), *got.stdout.splitlines(), *readme.splitlines()]
+    lines = [
+        *(line for _, line in commands(learn, learn.manifest())),
+        *get_process.stdout.splitlines(),
+        *readme.splitlines(),
+    ]
     lines += [line for _, line in commands_of("run/acme/learn@1", "run", "http://127.0.0.1:9", trains=True)]
     assert not [line for line in lines if "--fresh" in line], "a training run cannot be compared by it"
     assert [line for line in lines if "reproduce" in line and "--from" not in line] == []
-    assert "trainer p: its script: it was not published, and the command runs in the current folder" in got.stdout
+    assert (
+        "trainer p: its script: it was not published, and the command runs in the current folder" in get_process.stdout
+    )
 
 
 def test_run_of_a_fetched_spec_stores_no_local_trainer_files(tmp_path: Path) -> None:
-    got = tmp_path / "got"
-    path = trainer_spec(got, command=[sys.executable, *COMMAND[1:]], files=["private.txt"])
-    (got / MARKER).touch()
+    fetched = tmp_path / "got"
+    path = trainer_spec(fetched, command=[sys.executable, *COMMAND[1:]], files=["private.txt"])
+    (fetched / MARKER).touch()
     (tmp_path / "trainer").mkdir()
     (tmp_path / "trainer" / "train.py").write_text("print('my own')")
     (tmp_path / "private.txt").write_text("private")

@@ -62,8 +62,8 @@ def join_bytes(draft: Draft) -> bytes:
     return b"\n".join(pieces)
 
 
-def redact(run: Path, work: Path) -> Draft:
-    (draft,) = redact_drafts([draft_by_hand(run)], work)
+def redact(run: Path, work_folder: Path) -> Draft:
+    (draft,) = redact_drafts([draft_by_hand(run)], work_folder)
     return draft
 
 
@@ -165,8 +165,8 @@ def test_redaction_is_the_same_in_any_folder_and_idempotent(vllm_run: tuple[Path
     shutil.copy(run.parents[2] / "spec.yaml", copied.parents[2])
     first, second = redact(run, tmp_path / "one"), redact(copied, tmp_path / "other")
     assert first.bundle().sha256 == second.bundle().sha256
-    (again,) = redact_drafts([first], tmp_path / "again")
-    assert again.bundle().sha256 == first.bundle().sha256
+    (redacted_twice,) = redact_drafts([first], tmp_path / "again")
+    assert redacted_twice.bundle().sha256 == first.bundle().sha256
 
 
 @pytest.mark.full

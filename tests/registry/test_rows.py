@@ -134,13 +134,13 @@ def test_columns_of_a_newer_version_may_be_missing_in_all_rows_but_not_in_some(r
     rows = [
         json.loads(line) for line in bytes(build_run_bundle(run.path).contents[f"data/{ROLLOUTS_FILE}"]).splitlines()
     ]
-    for without in (rows, rows[1:]):
-        written = [row if row not in without else {**row, "votes": ...} for row in rows]
+    for changed_rows in (rows, rows[1:]):
+        written = [row if row not in changed_rows else {**row, "votes": ...} for row in rows]
         plain = [{name: value for name, value in row.items() if value is not ...} for row in written]
         (tmp_path / ROLLOUTS_FILE).write_text("".join(json.dumps(row) + "\n" for row in plain))
         for allow_missing in (True, False):
             messages = list(find_published_differences(RunFolder(tmp_path), run, allow_missing=allow_missing))
-            assert len(messages) == (0 if allow_missing and without is rows else len(without)), messages
+            assert len(messages) == (0 if allow_missing and changed_rows is rows else len(changed_rows)), messages
 
 
 def test_missing_messages_and_calls_are_reported_by_their_keys(run: RunFolder, tmp_path: Path) -> None:

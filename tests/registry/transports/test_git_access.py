@@ -194,18 +194,19 @@ def test_environment_variables_of_git_are_ignored(
 ) -> None:
     """In a hook, git sets these variables for all child processes."""
     hook_folder = git_repositories.init_bare(tmp_path / "other.git")
-    evil = tmp_path / "evil.sh"
-    evil.write_text(f"#!/bin/sh\ntouch {tmp_path}/it-ran\n")
-    evil.chmod(0o755)
+    script = tmp_path / "evil.sh"
+    script.write_text(f"#!/bin/sh\ntouch {tmp_path}/it-ran\n")
+    script.chmod(0o755)
     for name, value in {
         "GIT_DIR": hook_folder, "GIT_WORK_TREE": tmp_path, "GIT_INDEX_FILE": hook_folder / "index",
         "GIT_OBJECT_DIRECTORY": hook_folder / "objects",
-        "GIT_ALTERNATE_OBJECT_DIRECTORIES": hook_folder / "objects", "GIT_NAMESPACE": "x", "GIT_QUARANTINE_PATH": hook_folder,
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES": hook_folder / "objects", "GIT_NAMESPACE": "x",
+        "GIT_QUARANTINE_PATH": hook_folder,
         "GIT_SHALLOW_FILE": hook_folder / "shallow", "GIT_REPLACE_REF_BASE": "refs/x/", "GIT_CONFIG_COUNT": "1",
-        "GIT_CONFIG_KEY_0": "core.hooksPath", "GIT_CONFIG_VALUE_0": tmp_path, "GIT_EXTERNAL_DIFF": evil,
-        "GIT_PROXY_COMMAND": evil, "GIT_EDITOR": evil, "GIT_PAGER": evil, "GIT_TEMPLATE_DIR": tmp_path,
-        "GIT_CONFIG_PARAMETERS": f"'core.sshcommand={evil}'", "GIT_ALLOW_PROTOCOL": "none", "GIT_PROTOCOL": "version=0",
-        "GIT_DEFAULT_HASH": "sha256",
+        "GIT_CONFIG_KEY_0": "core.hooksPath", "GIT_CONFIG_VALUE_0": tmp_path, "GIT_EXTERNAL_DIFF": script,
+        "GIT_PROXY_COMMAND": script, "GIT_EDITOR": script, "GIT_PAGER": script, "GIT_TEMPLATE_DIR": tmp_path,
+        "GIT_CONFIG_PARAMETERS": f"'core.sshcommand={script}'", "GIT_ALLOW_PROTOCOL": "none",
+        "GIT_PROTOCOL": "version=0", "GIT_DEFAULT_HASH": "sha256",
     }.items():  # fmt: skip
         monkeypatch.setenv(name, str(value))
     with connect(f"git:{served / 'registry.git'}") as registry:
@@ -219,26 +220,26 @@ def test_environment_variables_of_git_are_ignored(
 def test_current_repository_and_user_hooks_are_ignored(
     served: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    evil = tmp_path / "evil.sh"
-    evil.write_text(f"#!/bin/sh\ntouch {tmp_path}/it-ran\nexit 1\n")
-    evil.chmod(0o755)
+    script = tmp_path / "evil.sh"
+    script.write_text(f"#!/bin/sh\ntouch {tmp_path}/it-ran\nexit 1\n")
+    script.chmod(0o755)
     (home / "hooks").mkdir()
     for name in ("pre-push", "reference-transaction", "pre-receive", "post-receive"):
-        (home / "hooks" / name).symlink_to(evil)
+        (home / "hooks" / name).symlink_to(script)
     (home / ".gitconfig").write_text(
         f"[core]\n\thooksPath = {home}/hooks\n\tautocrlf = true\n\tattributesFile = {home}/attributes\n"
-        f'[filter "evil"]\n\tclean = {evil}\n\tsmudge = {evil}\n[push]\n\tgpgSign = true\n\tfollowTags = true\n'
+        f'[filter "evil"]\n\tclean = {script}\n\tsmudge = {script}\n[push]\n\tgpgSign = true\n\tfollowTags = true\n'
         "\tpushOption = x\n\trecurseSubmodules = on-demand\n[commit]\n\tgpgSign = true\n[init]\n\tdefaultBranch = odd\n"
         "[fetch]\n\tprune = true\n\trecurseSubmodules = true\n[transfer]\n\tfsckObjects = false\n"
     )
     (home / "attributes").write_text("* filter=evil\n")
-    here = tmp_path / "here"
-    here.mkdir()
-    git_repositories.git(here, "init", "-q", ".")
-    git_repositories.git(here, "config", "core.sshCommand", str(evil))
-    git_repositories.git(here, "config", "core.fsmonitor", str(evil))
-    git_repositories.git(here, "config", "remote.nip-run-registry.url", str(tmp_path / "elsewhere"))
-    monkeypatch.chdir(here)
+    repository = tmp_path / "here"
+    repository.mkdir()
+    git_repositories.git(repository, "init", "-q", ".")
+    git_repositories.git(repository, "config", "core.sshCommand", str(script))
+    git_repositories.git(repository, "config", "core.fsmonitor", str(script))
+    git_repositories.git(repository, "config", "remote.nip-run-registry.url", str(tmp_path / "elsewhere"))
+    monkeypatch.chdir(repository)
     with connect(f"git:{served / 'registry.git'}") as registry:
         registry.publish([bundle(contents={"a.txt": b"one\r\ntwo\n"})], "one")
         assert registry.open(registry.entries()[0], "a.txt").read() == b"one\r\ntwo\n"

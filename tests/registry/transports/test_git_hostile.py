@@ -39,8 +39,8 @@ def create_repository(row: Case, tmp_path: Path) -> Path:
     return repository
 
 
-def open_registry(place: str, row: Case) -> Registry:
-    return Registry(GitTransport(place + row.revision, limits=GitLimits(seconds=30, **(row.bounds or {}))))
+def open_registry(location: str, row: Case) -> Registry:
+    return Registry(GitTransport(location + row.revision, limits=GitLimits(seconds=30, **(row.bounds or {}))))
 
 
 def read_files(folder: Path) -> dict[str, bytes]:

@@ -62,7 +62,7 @@ def list_names(location: str) -> list[str]:
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("served", "count", "each"),
+    ("served", "publisher_count", "releases_each"),
     [
         ("path", 3, 1),
         pytest.param("daemon", 3, 1, marks=pytest.mark.full),
@@ -70,14 +70,14 @@ def list_names(location: str) -> list[str]:
     ],
 )
 def test_all_concurrently_published_releases_are_listed_once(
-    repository: Path, served: str, count: int, each: int
+    repository: Path, served: str, publisher_count: int, releases_each: int
 ) -> None:
-    names = [[f"p{number}-{release}" for release in range(each)] for number in range(count)]
+    names = [[f"p{number}-{release}" for release in range(releases_each)] for number in range(publisher_count)]
 
     def check(location: str) -> None:
         assert (
             publish_concurrently(location, [[bundle(name) for name in own_names] for own_names in names])
-            == [False] * count
+            == [False] * publisher_count
         )
         assert sorted(list_names(location)) == sorted(name for own_names in names for name in own_names)
 
@@ -87,7 +87,7 @@ def test_all_concurrently_published_releases_are_listed_once(
         with git_repositories.run_git_daemon(repository.parent) as address:
             check(f"git:{address}/registry.git")
     assert git_repositories.git(repository, "rev-list", "--count", "--no-merges", "main") == str(
-        count * each
+        publisher_count * releases_each
     )  # a linear history
     git_repositories.git(repository, "fsck", "--strict")
 
@@ -190,11 +190,11 @@ with connect(sys.argv[1]) as registry:
 
 @pytest.mark.gate
 @pytest.mark.parametrize(
-    ("served", "times"),
+    ("served", "repetitions"),
     [("path", 1), pytest.param("path", 25, marks=pytest.mark.full), pytest.param("daemon", 25, marks=pytest.mark.full)],
 )
 def test_killed_publish_is_complete_or_absent_and_can_be_repeated(
-    repository: Path, tmp_path: Path, served: str, times: int
+    repository: Path, tmp_path: Path, served: str, repetitions: int
 ) -> None:
     big = tmp_path / "big"
     big.write_bytes(os.urandom(2 << 20))
@@ -214,9 +214,9 @@ def test_killed_publish_is_complete_or_absent_and_can_be_repeated(
         process.stdout.close()
 
     def check(location: str) -> None:
-        for number in range(times):
+        for number in range(repetitions):
             git_repositories.git(repository, "update-ref", "-d", "refs/heads/main", check=False)
-            kill(location, (number + 0.5) / times)
+            kill(location, (number + 0.5) / repetitions)
             assert list_names(location) in ([], ["one", "two"])
             with connect(location) as registry:
                 registry.publish([bundle("one", {"a": big, "b": b"b"}), bundle("two", {"a": b"a"})], "x")

@@ -24,14 +24,14 @@ __all__ = ("config",)
 SHORT_TIMEOUTS = Timeouts(tries=2, wait=0.01, read=5, answer_bytes=1 << 16)
 
 
-def read_from_server(answer: bytes, how: str, *, status: int = 200, headers: dict[str, str] | None = None) -> Any:
+def read_from_server(answer: bytes, method: str, *, status: int = 200, headers: dict[str, str] | None = None) -> Any:
     with answer_all_requests((status, headers or {}, answer)) as (address, _):
         transport = HttpTransport(address, timeouts=SHORT_TIMEOUTS)
         try:
-            if how == "open":
+            if method == "open":
                 with transport.open("run/acme/x/1/release.json") as file:
                     return file.read()
-            return list(getattr(transport, how)("run/acme/"))
+            return list(getattr(transport, method)("run/acme/"))
         finally:
             transport.close()
 
@@ -144,8 +144,8 @@ def publish_and_fail(answers: Callable[[str, str], tuple[int, Any]]) -> tuple[st
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        brief = replace(SHORT_TIMEOUTS, stall=0.3, check_seconds=0.3, first_check_wait=0.01, longest_wait=0.02)
-        transport = HttpTransport(f"http://127.0.0.1:{server.server_port}", timeouts=brief)
+        timeouts = replace(SHORT_TIMEOUTS, stall=0.3, check_seconds=0.3, first_check_wait=0.01, longest_wait=0.02)
+        transport = HttpTransport(f"http://127.0.0.1:{server.server_port}", timeouts=timeouts)
         with pytest.raises(ReleaseError) as raised:
             transport.add({"run/acme/x/1": [("a", BLOB)]}, "")
         transport.close()
@@ -177,12 +177,12 @@ def test_invalid_upload_status_is_refused(answer: Any, expected: str) -> None:
 
 
 def test_upload_that_grows_by_one_byte_per_request_is_given_up() -> None:
-    have = itertools.count(1)
+    sizes = itertools.count(1)
 
     def answer_request(method: str, _: str) -> tuple[int, Any]:
         if method == "PATCH":
             return 409, {"code": "offset", "message": "x"}
-        return 200, upload_status(missing=[{**MISSING, "have": next(have)}])
+        return 200, upload_status(missing=[{**MISSING, "have": next(sizes)}])
 
     message, requests = publish_and_fail(answer_request)
     assert "does not accept the rest of the file" in message
@@ -190,10 +190,10 @@ def test_upload_that_grows_by_one_byte_per_request_is_given_up() -> None:
 
 
 def test_upload_whose_size_goes_up_and_down_is_given_up() -> None:
-    have = itertools.cycle([200_000, 0])
+    sizes = itertools.cycle([200_000, 0])
 
     def answer_request(method: str, _: str) -> tuple[int, Any]:
-        return 200, {"have": next(have)} if method == "PATCH" else upload_status(missing=[MISSING])
+        return 200, {"have": next(sizes)} if method == "PATCH" else upload_status(missing=[MISSING])
 
     message, _ = publish_and_fail(answer_request)
     assert "does not accept the rest of the file" in message

@@ -20,7 +20,7 @@ from tests.support.servers.hub_client import READ_TOKEN, WRITE_TOKEN
 
 
 @pytest.mark.parametrize(
-    ("place", "token", "message"),
+    ("repository", "token", "message"),
     [
         (
             "acme/none",
@@ -39,20 +39,20 @@ from tests.support.servers.hub_client import READ_TOKEN, WRITE_TOKEN
     ],
 )
 def test_unreadable_repository_is_reported_with_what_to_do(
-    hub: LoopbackServer, monkeypatch: pytest.MonkeyPatch, place: str, token: str | None, message: str
+    hub: LoopbackServer, monkeypatch: pytest.MonkeyPatch, repository: str, token: str | None, message: str
 ) -> None:
     monkeypatch.delenv("HF_TOKEN")
     if token:
         monkeypatch.setenv("HF_TOKEN", token)
-    with registry(place) as opened, pytest.raises(ReleaseError, match=f"^hf:acme.*: cannot look up .*{message}"):
+    with registry(repository) as opened, pytest.raises(ReleaseError, match=f"^hf:acme.*: cannot look up .*{message}"):
         opened.entries()
 
 
 def test_publish_with_a_read_only_token_is_refused(hub: LoopbackServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", READ_TOKEN)
-    for place in ("acme/open", "acme/not-mine"):
+    for repository in ("acme/open", "acme/not-mine"):
         with (
-            registry(place) as opened,
+            registry(repository) as opened,
             pytest.raises(ReleaseError, match=r"does not allow this .HTTP 403.*Check that the token has access"),
         ):
             opened.publish([bundle("forbidden")], "Publish")
@@ -159,11 +159,11 @@ def test_file_that_differs_from_its_release_is_named_and_not_unpacked(
 
 
 @pytest.mark.parametrize(
-    "place", ["", "acme", "acme/", "a/b/c", "../x", "acme/x@", "acme/..", "acme/x@../y", "-/x", "acme/x y"]
+    "repository", ["", "acme", "acme/", "a/b/c", "../x", "acme/x@", "acme/..", "acme/x@../y", "-/x", "acme/x y"]
 )
-def test_invalid_repository_name_is_refused(place: str) -> None:
+def test_invalid_repository_name_is_refused(repository: str) -> None:
     with pytest.raises(UsageError, match="is not a repository of the Hub"):
-        HubTransport(place)
+        HubTransport(repository)
 
 
 # Secrecy of the token
