@@ -196,13 +196,13 @@ class TreeScript:
 
     async def complete(self, request: Request) -> Completion:
         sample = request.sample
-        path = name_of(self._shape.path(sample.repeat)[: sample.round + 1])
+        path = format_path(self._shape.path(sample.repeat)[: sample.round + 1])
         self.calls.append([sample.agent, path])
         attempt = self._completions[sample.agent][path][sample.attempt]
         return Completion((Choice(attempt["text"], attempt["finish_reason"]),), "scripted")
 
 
-def name_of(path: tuple[int, ...]) -> str:
+def format_path(path: tuple[int, ...]) -> str:
     """Return a path in the notation of the cases."""
     return ".".join(map(str, path))
 

@@ -10,7 +10,7 @@ import pytest
 from runner.game.protocols.tree_shape import TreeShape
 from runner.results.metric_computation import Metrics
 from runner.rollouts.trees import TreeNode, TreeStatistics, build_tree, contrasts, is_positive
-from tests.reference.adapter import cases, name_of, protocol_of, scripted_tree
+from tests.reference.adapter import cases, format_path, protocol_of, scripted_tree
 from tests.reference.test_reference import each, nan_equal
 
 
@@ -23,7 +23,7 @@ def test_trees_are_built_as_in_the_original(case: dict[str, Any]) -> None:
     assert {agent: protocol.reward_mid_point(agent) for agent in protocol.agent_names} == expected["reward_thresholds"]
     root = build_tree(branches, shape)
     assert root is not None
-    nodes = {name_of(node.path): node for node in root.nodes()}
+    nodes = {format_path(node.path): node for node in root.nodes()}
     expected_nodes = {row["path"]: row for row in expected["nodes"] if not row["padding"]}
     assert nodes.keys() == expected_nodes.keys()
     for path, row in expected_nodes.items():
@@ -61,7 +61,7 @@ def _list_records(tree_contrasts: list[Any], root: TreeNode) -> Iterator[tuple[s
                 sorted(child.rounds[-1].raw[contrast.agent] for child in children)
                 for children in (contrast.positive, contrast.negative)
             )
-            yield contrast.agent, name_of(contrast.node.path), good, bad
+            yield contrast.agent, format_path(contrast.node.path), good, bad
 
 
 @each("fine_tune_dpo")
