@@ -1,4 +1,4 @@
-"""Figures in other packages: Altair, Matplotlib and pandas take their rows; PDF and PNG have their size and text."""
+"""Figures in Altair, Matplotlib and pandas, and the size and text of PDF and PNG files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", FIGURES)
-def test_altair_takes_every_figure_by_its_own_schema(result: RunResult, name: str) -> None:
+def test_every_figure_is_valid_in_altair(result: RunResult, name: str) -> None:
     pytest.importorskip("altair")
     chart = result.plot(name).altair().to_dict()  # checked against the schema of Vega-Lite
     assert str(next(iter(chart.get("datasets", {0: chart.get("data")}).values())))
@@ -33,14 +33,14 @@ def test_altair_takes_every_figure_by_its_own_schema(result: RunResult, name: st
 def test_matplotlib_draws_every_figure(
     result: RunResult, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path))  # where it keeps its list of fonts
+    monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path))  # the folder of its font list
     pytest.importorskip("matplotlib")
     image = io.BytesIO()
     result.plot(name).matplotlib().savefig(image, format="png")
     assert image.getvalue().startswith(b"\x89PNG")
 
 
-def test_pandas_has_the_rows_as_a_frame(result: RunResult) -> None:
+def test_figure_rows_are_available_as_a_pandas_frame(result: RunResult) -> None:
     pytest.importorskip("pandas")
     plot = result.plot("forest")
     frame = plot.frame()
@@ -48,7 +48,7 @@ def test_pandas_has_the_rows_as_a_frame(result: RunResult) -> None:
 
 
 @pytest.mark.parametrize(("width", "inches"), [("column", 3.25), ("page", 6.75)])
-def test_a_pdf_is_as_wide_as_the_column_and_has_the_text_with_its_font(
+def test_pdf_has_the_column_width_and_embedded_fonts(
     result: RunResult, width: str, inches: float, tmp_path: Path
 ) -> None:
     pytest.importorskip("vl_convert")
@@ -61,7 +61,7 @@ def test_a_pdf_is_as_wide_as_the_column_and_has_the_text_with_its_font(
     assert all("/FontFile" in str(font["/DescendantFonts"][0].get_object()["/FontDescriptor"]) for font in fonts)
 
 
-def test_a_png_has_300_pixels_an_inch_and_shows_its_bars(result: RunResult, tmp_path: Path) -> None:
+def test_png_has_300_dpi_and_colored_bars(result: RunResult, tmp_path: Path) -> None:
     pytest.importorskip("vl_convert")
     pil = pytest.importorskip("PIL.Image")
     result.plot("outcomes").save(tmp_path / "f.png")

@@ -30,9 +30,7 @@ print(run.rollouts().limit(1).fetchall() != [])
     ("package", "method"),
     [("pandas", "df"), pytest.param("polars", "pl", marks=pytest.mark.gate)],
 )
-def test_a_missing_package_is_named_with_the_command_that_installs_it(
-    tmp_path: Path, package: str, method: str
-) -> None:
+def test_missing_package_error_has_its_install_command(tmp_path: Path, package: str, method: str) -> None:
     run = run_spec(spec_file(tmp_path, size=2, fine_tune=None), tmp_path / "results")
     process = python(CODE, package, method, run.run_id, tmp_path / "results")
     assert process.returncode == 0, process.stderr

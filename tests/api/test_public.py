@@ -1,4 +1,4 @@
-"""What `import runner` shows: its names, the examples in their docstrings, and what a result can be asked."""
+"""The public API of `runner`: names, examples in docstrings, specs from mappings, and results."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from tests.support.specs import spec_file
 
 FUNCTIONS = [name for name in runner.__all__ if inspect.isfunction(getattr(runner, name))]
 EXAMPLES = {
-    name: found
+    name: example
     for name in runner.__all__
-    for found in doctest.DocTestFinder(recurse=False).find(getattr(runner, name), name, globs={})
-    if found.examples
+    for example in doctest.DocTestFinder(recurse=False).find(getattr(runner, name), name, globs={})
+    if example.examples
 }
 
 
 @pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with no file in it, in which the tests of this module play."""
+def empty_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return the empty current folder of the tests that need it."""
     folder = tmp_path_factory.mktemp("elsewhere")
     with chdir(folder):
         yield folder
 
 
-def test_import_runner_shows_what_is_public_and_nothing_else() -> None:
+def test_import_runner_exposes_exactly_the_public_names() -> None:
     done = python("import runner; print(*dir(runner))")
     assert done.stdout.split() == sorted(runner.__all__)
     assert all(getattr(runner, name) is not None for name in runner.__all__)
@@ -62,25 +62,27 @@ def test_every_public_function_has_an_example(name: str) -> None:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_in_a_docstring_runs(name: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    failed, tried = doctest.DocTestRunner().run(EXAMPLES[name])
-    assert tried > 0
+def test_docstring_example_runs(name: str, empty_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    failed, attempted = doctest.DocTestRunner().run(EXAMPLES[name])
+    assert attempted > 0
     assert failed == 0, capsys.readouterr().out
-    assert {path.name for path in elsewhere.iterdir()} <= {"results"}
+    assert {path.name for path in empty_folder.iterdir()} <= {"results"}
 
 
-PLUMBING = ("Budget", "OnProgress", "Results", "RunOptions", "RunFolder", "ReplayOf", "OwnTree", "PlaceOf")
+INTERNAL_NAMES = ("Budget", "OnProgress", "Results", "RunOptions", "RunFolder", "ReplayOf", "OwnTree", "PlaceOf")
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_no_plumbing_is_in_a_public_signature(name: str) -> None:
+def test_public_signatures_have_no_internal_types(name: str) -> None:
     function = getattr(runner, name)
     annotations = " ".join(map(str, function.__annotations__.values()))
-    assert not [word for word in PLUMBING if word in annotations.replace("RunResult", "")]
+    assert not [
+        internal_name for internal_name in INTERNAL_NAMES if internal_name in annotations.replace("RunResult", "")
+    ]
 
 
 @pytest.mark.full
-def test_the_script_of_a_user_runs_and_uses_every_public_name(tmp_path: Path, elsewhere: Path) -> None:
+def test_user_script_runs_and_uses_every_public_name(tmp_path: Path, empty_folder: Path) -> None:
     tree = ast.parse(Path(user_script.__file__).read_text("utf-8"))
     used = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
     assert set(runner.__all__) - used == {"__version__"}
@@ -90,7 +92,7 @@ def test_the_script_of_a_user_runs_and_uses_every_public_name(tmp_path: Path, el
 # A spec from a mapping
 
 
-def test_a_mapping_is_refused_as_a_file_is(tmp_path: Path) -> None:
+def test_invalid_mapping_is_refused_like_a_file(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as refused:
         runner.load_spec({"extends": "quickstart.yaml", "dataset": {"splitt": "x"}, "seed": object()})
     assert "seed: a text, number, list or mapping belongs here, not object" in str(refused.value)
@@ -102,41 +104,41 @@ def test_a_mapping_is_refused_as_a_file_is(tmp_path: Path) -> None:
     ]
 
 
-def test_a_mapping_and_the_file_that_says_the_same_are_one_run(tmp_path: Path) -> None:
+def test_equal_mapping_and_spec_file_give_the_same_run(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=2)
     assert runner.check({"extends": str(path)}).run_id == runner.check(path).run_id
     assert runner.load_spec(path, {"seed": 3}).experiment == runner.load_spec(path, ["seed=3"]).experiment
     with pytest.raises(SpecError, match=r"\$\{name\}"):
-        runner.load_spec(path, {"dataset.path": "${name}"})  # taken as it is: there is no such file
+        runner.load_spec(path, {"dataset.path": "${name}"})  # not interpolated: there is no such file
 
 
-def test_values_of_a_notebook_are_what_they_hold(tmp_path: Path) -> None:
+def test_numpy_and_path_values_are_converted_in_specs(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=2)
-    plain = runner.load_spec(path, {"seed": 3, "cache": "c", "rollouts.per_datapoint": 2})
-    given = runner.load_spec(
+    expected = runner.load_spec(path, {"seed": 3, "cache": "c", "rollouts.per_datapoint": 2})
+    from_values = runner.load_spec(
         {"extends": path, "seed": np.int64(3)}, {"cache": Path("c"), "rollouts.per_datapoint": np.float32(2)}
     )
-    assert given.experiment == plain.experiment
+    assert from_values.experiment == expected.experiment
     assert runner.load_spec(path, "seed=3").experiment.seed == 3
 
 
-def test_other_values_are_refused_by_key_and_type(tmp_path: Path) -> None:
+def test_unsupported_values_are_refused_by_key_and_type(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=2)
     ring: dict[str, object] = {}
     ring["stop"] = ring
-    odd = {"seed": {1}, "models": {"offline": {"stop": [object()]}}, "agents": {3: 1}, "dataset": ring}
-    said = [
+    invalid = {"seed": {1}, "models": {"offline": {"stop": [object()]}}, "agents": {3: 1}, "dataset": ring}
+    messages = [
         "agents: a key must be text, not 3",
         "dataset.stop: the value contains itself; replace the inner one by a copy",
         "models.offline.stop.0: a text, number, list or mapping belongs here, not object",
         "seed: a text, number, list or mapping belongs here, not set",
     ]
     with pytest.raises(SpecError) as refused:
-        runner.load_spec(path, odd)
-    assert [str(problem).partition(":1:1: ")[2] for problem in refused.value.problems] == said
-    odd_keys: Any = {"extends": path, "seed": np.zeros(1), ("a", "b"): 1, "dataset": ring}
+        runner.load_spec(path, invalid)
+    assert [str(problem).partition(":1:1: ")[2] for problem in refused.value.problems] == messages
+    invalid_keys: Any = {"extends": path, "seed": np.zeros(1), ("a", "b"): 1, "dataset": ring}
     with pytest.raises(SpecError) as refused:
-        runner.load_spec(odd_keys)
+        runner.load_spec(invalid_keys)
     assert [str(problem).partition(":1:1: ")[2] for problem in refused.value.problems] == [
         "a key must be text, not tuple",
         "dataset.stop: the value contains itself; replace the inner one by a copy",
@@ -147,7 +149,7 @@ def test_other_values_are_refused_by_key_and_type(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "why"),
+    ("value", "reason"),
     [
         ("x", "a whole number belongs here, not 'x'"),
         (-1, "-1 is too small; at least 1"),
@@ -155,20 +157,20 @@ def test_other_values_are_refused_by_key_and_type(tmp_path: Path) -> None:
         ({1}, "a text, number, list or mapping belongs here, not set"),
     ],
 )
-def test_parameters_of_a_protocol_are_checked_as_those_of_a_spec(value: object, why: str) -> None:
+def test_protocol_parameters_are_checked_like_those_of_a_spec(value: object, reason: str) -> None:
     with pytest.raises(SpecError) as refused:
         runner.load_protocol("debate", {"max_message_rounds": value})
     (problem,) = refused.value.problems
-    assert (problem.key, problem.message.startswith(why)) == ("protocol.max_message_rounds", True)
+    assert (problem.key, problem.message.startswith(reason)) == ("protocol.max_message_rounds", True)
 
 
-def test_a_protocol_is_loaded_with_parameters_that_can_be_played() -> None:
+def test_protocol_is_loaded_only_with_valid_parameters() -> None:
     assert runner.load_protocol("debate", {"max_message_rounds": np.int64(5)}).max_message_rounds == 5
     with pytest.raises(SpecError, match="9 is more than max_message_rounds"):
         runner.load_protocol("debate", {"min_message_rounds": 9})
 
 
-# What a result can be asked
+# Results
 
 
 @pytest.fixture(scope="module")
@@ -177,14 +179,14 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
     return runner.run(spec, tmp_path_factory.mktemp("asked") / "results")
 
 
-def test_a_result_is_shown_in_a_line(result: RunResult) -> None:
+def test_result_repr_is_one_line(result: RunResult) -> None:
     assert repr(result) == (f"<RunResult {result.run_id}: done, accuracy {result.accuracy!r}, 2 rollouts, $0.0000>")
     assert result.accuracy is not None
     assert f"(n={result.accuracy.n}, clusters={result.accuracy.clusters})" in repr(result.accuracy)
 
 
 @pytest.mark.full
-def test_the_tables_of_a_result_read_their_own_file_and_write_none(result: RunResult, tmp_path: Path) -> None:
+def test_result_tables_read_only_their_own_file_and_write_none(result: RunResult, tmp_path: Path) -> None:
     import duckdb
 
     rows = result.rollouts()
@@ -198,7 +200,7 @@ def test_the_tables_of_a_result_read_their_own_file_and_write_none(result: RunRe
         runner.query("SELECT * FROM read_text('/etc/hostname')", result.path.parents[1])
 
 
-def test_a_transcript_is_what_was_delivered(result: RunResult) -> None:
+def test_transcript_has_the_delivered_messages(result: RunResult) -> None:
     ((rollout_id, point),) = result.rollouts().select("rollout_id, datapoint_id").limit(1).fetchall()
     transcript = result.transcript(rollout_id[:8])
     assert transcript == result.transcript(point)
@@ -210,26 +212,26 @@ def test_a_transcript_is_what_was_delivered(result: RunResult) -> None:
 
 
 @pytest.mark.full
-def test_a_hook_that_raises_ends_the_run_and_the_same_call_goes_on(tmp_path: Path) -> None:
+def test_hook_that_raises_ends_the_run_and_the_same_call_resumes_it(tmp_path: Path) -> None:
     spec = runner.load_spec(spec_file(tmp_path, size=2))
 
-    def refuse(_: object) -> None:
+    def fail(_: object) -> None:
         raise LookupError("enough")
 
     with pytest.raises(LookupError, match="enough") as raised:
-        runner.run(spec, tmp_path / "results", on_rollout=refuse)
-    assert raised.value.__context__ is None  # nothing of ours stands above it in a traceback
+        runner.run(spec, tmp_path / "results", on_rollout=fail)
+    assert raised.value.__context__ is None  # the traceback has no exception of nip-run above it
     unfinished = runner.open_run(runner.check(spec).run_id, tmp_path / "results")
     assert (unfinished.status, unfinished.accuracy, unfinished.metrics) == ("failed", None, {})
     with pytest.raises(runner.RunError, match="finish the run with nip-run"):
         unfinished.rollouts()
-    heard: list[str] = []
-    runner.run(spec, tmp_path / "results", on_rollout=lambda rollout: heard.append(rollout.rollout_id))
-    assert heard == [job.rollout_id for job in runner.Plan(spec).jobs()]
-    runner.run(spec, tmp_path / "results", on_rollout=refuse, on_progress=refuse)  # it is finished: nothing is told
+    rollout_ids: list[str] = []
+    runner.run(spec, tmp_path / "results", on_rollout=lambda rollout: rollout_ids.append(rollout.rollout_id))
+    assert rollout_ids == [job.rollout_id for job in runner.Plan(spec).jobs()]
+    runner.run(spec, tmp_path / "results", on_rollout=fail, on_progress=fail)  # the run is finished: no hook is called
 
 
-def test_the_history_of_a_run_can_be_collected(tmp_path: Path) -> None:
+def test_progress_of_a_run_can_be_collected(tmp_path: Path) -> None:
     history: list[runner.Progress] = []
     result = runner.run(runner.load_spec(spec_file(tmp_path, size=2)), tmp_path / "results", on_progress=history.append)
     assert {progress.jobs for progress in history} == {0, 1, 2}
@@ -239,7 +241,7 @@ def test_the_history_of_a_run_can_be_collected(tmp_path: Path) -> None:
     assert (history[0].outcomes, history[-1].outcomes) == ({}, {"decided": 2})
 
 
-def test_the_results_folder_is_by_default_that_of_the_command_line(
+def test_default_results_folder_is_that_of_the_command_line(
     result: RunResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NIP_RUN_RESULTS", str(result.path.parents[1]))
@@ -257,12 +259,12 @@ def test_the_results_folder_is_by_default_that_of_the_command_line(
 def test_a_replay_of_a_copied_folder_is_a_replay_of_the_run(result: RunResult, tmp_path: Path) -> None:
     copy = shutil.copytree(result.path, tmp_path / "results" / "runs" / "copied")
     spec = runner.load_spec("specs/quickstart.yaml", {"dataset.limit": 2})
-    again = runner.run(spec, tmp_path / "results", replay=copy)
-    assert again.manifest.replay_of == (result.run_id, None)
-    assert runner.run(runner.load_spec(again.path), tmp_path / "results").was_finished
+    replayed = runner.run(spec, tmp_path / "results", replay=copy)
+    assert replayed.manifest.replay_of == (result.run_id, None)
+    assert runner.run(runner.load_spec(replayed.path), tmp_path / "results").was_finished
 
 
-def test_what_makes_no_sense_together_is_refused(tmp_path: Path) -> None:
+def test_incompatible_options_are_refused(tmp_path: Path) -> None:
     spec, results = runner.load_spec(spec_file(tmp_path, size=2)), tmp_path / "results"
     with pytest.raises(UsageError, match="until_round needs replay"):
         runner.run(spec, results, until_round=2)
@@ -273,7 +275,7 @@ def test_what_makes_no_sense_together_is_refused(tmp_path: Path) -> None:
     assert not results.exists()
 
 
-def test_what_0_1_0_wrote_can_be_asked(tmp_path: Path) -> None:
+def test_runs_of_0_1_0_can_be_opened(tmp_path: Path) -> None:
     results = opened(tmp_path) / "results"
     finished = runner.open_run("finished", results)
     assert finished.accuracy is not None
@@ -295,12 +297,12 @@ def test_a_nested_array_dict_is_a_mutable_mapping() -> None:
     data = NestedArrayDict({"a": np.zeros(2), "b": {"c": np.ones((2, 3)), "d": ["x", None]}}, (2,))
     assert isinstance(data, MutableMapping)
     assert dict(data).keys() == {"a", "b"}
-    same = NestedArrayDict(dict(data), (2,))
-    assert same == data
+    copy = NestedArrayDict(dict(data), (2,))
+    assert copy == data
     assert data.get(("b", "none"), 5) == 5
     assert data.pop(("b", "c")).shape == (2, 3)
     assert ("b", "c") not in data
-    assert same != data
+    assert copy != data
     assert data.setdefault("e", [1, 2]).tolist() == [1, 2]
     del data["a"]
     assert list(data) == ["b", "e"]
@@ -315,7 +317,7 @@ def test_a_nested_array_dict_is_a_mutable_mapping() -> None:
         del data["b", "nothing"]
 
 
-def test_the_old_name_of_the_agents_works_with_a_warning_that_names_the_new_one() -> None:
+def test_old_agents_module_works_with_a_deprecation_warning() -> None:
     with pytest.warns(DeprecationWarning, match=r"runner\.rollouts\.agents"):
         from runner.agents import AgentRuntime
     assert AgentRuntime is runner.AgentRuntime

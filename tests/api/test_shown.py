@@ -1,4 +1,4 @@
-"""Results and transcripts in a notebook: HTML without a script, a style sheet or a link; figures as SVG and rows."""
+"""Results and transcripts in notebooks: HTML without scripts, style sheets or links, and figures as SVG and rows."""
 
 from __future__ import annotations
 
@@ -41,39 +41,39 @@ class Elements(HTMLParser):
         self.text += data
 
 
-def game(result: RunResult) -> Transcript:
+def read_transcript(result: RunResult) -> Transcript:
     [first, *_] = result.rollouts().select("rollout_id").fetchall()
     return result.transcript(first[0])
 
 
-def test_a_result_shows_its_status_its_numbers_and_its_agents(result: RunResult) -> None:
-    seen = Elements(result._repr_html_())
+def test_result_html_has_its_status_numbers_and_agents(result: RunResult) -> None:
+    elements = Elements(result._repr_html_())
     assert result.accuracy is not None
-    for words in (result.run_id, "done", f"{result.accuracy.value:.3f}", "prover", "verifier", "2 games"):
-        assert words in seen.text
+    for text in (result.run_id, "done", f"{result.accuracy.value:.3f}", "prover", "verifier", "2 games"):
+        assert text in elements.text
 
 
-def test_an_opened_run_shows_itself_as_well(result: RunResult) -> None:
+def test_opened_run_has_the_same_html_as_its_result(result: RunResult) -> None:
     assert open_run(result.path)._repr_html_() == result._repr_html_()
 
 
-def test_a_transcript_is_shown_whole(result: RunResult) -> None:
-    shown = game(result)
-    seen = Elements(shown._repr_html_())
-    assert all(message.text in seen.text for message in shown.messages)
-    assert "verdict: " in seen.text
+def test_transcript_html_has_all_messages(result: RunResult) -> None:
+    transcript = read_transcript(result)
+    elements = Elements(transcript._repr_html_())
+    assert all(message.text in elements.text for message in transcript.messages)
+    assert "verdict: " in elements.text
 
 
-def test_what_a_stranger_wrote_is_inert_in_a_notebook(result: RunResult) -> None:
-    true = game(result)
+def test_hostile_text_is_escaped_in_notebook_html(result: RunResult) -> None:
+    original = read_transcript(result)
     hostile = dataclasses.replace(
-        true, messages=(DeliveredMessage(0, HOSTILE, HOSTILE, HOSTILE),), columns={HOSTILE: HOSTILE}, error=HOSTILE,
+        original, messages=(DeliveredMessage(0, HOSTILE, HOSTILE, HOSTILE),), columns={HOSTILE: HOSTILE}, error=HOSTILE,
         datapoint_id=HOSTILE, rewards={HOSTILE: 1.0},
     )  # fmt: skip
     manifest = dataclasses.replace(result.manifest, run_id=HOSTILE, protocol=HOSTILE, why_stopped=HOSTILE)
     for html in (hostile._repr_html_(), dataclasses.replace(result, manifest=manifest)._repr_html_()):
-        seen = Elements(html)
-        assert seen.tags <= {
+        elements = Elements(html)
+        assert elements.tags <= {
             "div",
             "p",
             "strong",
@@ -87,13 +87,13 @@ def test_what_a_stranger_wrote_is_inert_in_a_notebook(result: RunResult) -> None
             "th",
             "td",
         }
-        assert seen.attributes <= {"style", "class", "title"}
-        assert "<script>alert(1)</script>" in seen.text
+        assert elements.attributes <= {"style", "class", "title"}
+        assert "<script>alert(1)</script>" in elements.text
         assert not re.search("[\x00\x1b\u202e]", html)
         assert all("url(" not in style and HOSTILE[:5] not in style for style in re.findall('style="([^"]*)"', html))
 
 
-def test_a_figure_is_shown_as_svg_and_has_its_rows(result: RunResult, tmp_path: Path) -> None:
+def test_figure_has_svg_and_rows(result: RunResult, tmp_path: Path) -> None:
     plot = result.plot("outcomes")
     assert ET.fromstring(plot._repr_svg_()).tag.endswith("svg")
     assert [row["games"] for row in plot.rows if row["outcome"] == "decided"] == [2]
@@ -103,6 +103,6 @@ def test_a_figure_is_shown_as_svg_and_has_its_rows(result: RunResult, tmp_path: 
         plot.save(tmp_path / "f.gif")
 
 
-def test_there_is_no_figure_of_another_name(result: RunResult) -> None:
+def test_unknown_figure_name_is_refused(result: RunResult) -> None:
     with pytest.raises(UsageError, match="did you mean 'outcomes'"):
         result.plot("outcome")

@@ -1,4 +1,4 @@
-"""A user's script with every public name: `.ci/run` types it by `mypy --strict` against the installed wheel."""
+"""A user's script with every public name. `.ci/run` checks it by `mypy --strict` against the installed wheel."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def create_trainer(group: TrainedGroup) -> Backend:
     return Trainer(group)
 
 
-def looked_at(spec: Spec) -> list[str]:
+def check_spec(spec: Spec) -> list[str]:
     checked: Check = check(spec)
     rows: list[CostEstimate] = estimate(spec)
     low, high = checked.calls
@@ -143,24 +143,24 @@ def looked_at(spec: Spec) -> list[str]:
     return [*checked.warnings, *checked.keys]
 
 
-def played(spec: Spec, results: Path) -> RunResult:
-    seen: list[Transcript] = []
+def play_run(spec: Spec, results: Path) -> RunResult:
+    transcripts: list[Transcript] = []
 
     def on_progress(progress: Progress) -> None:
         assert progress.jobs <= progress.total
 
-    result = run(spec, results, on_progress=on_progress, on_rollout=seen.append)
-    assert [one.outcome for one in seen] == ["decided", "decided"]
+    result = run(spec, results, on_progress=on_progress, on_rollout=transcripts.append)
+    assert [transcript.outcome for transcript in transcripts] == ["decided", "decided"]
     return result
 
 
-def asked(result: RunResult, results: Path) -> tuple[float, int]:
+def read_result(result: RunResult, results: Path) -> tuple[float, int]:
     accuracy: Measured | None = result.accuracy
     assert accuracy is not None
     low, high = accuracy.interval or (0.0, 1.0)
     assert low <= accuracy.value <= high
     ids = [str(row[0]) for row in result.rollouts().select("rollout_id").fetchall()]
-    for name, text in [(sent.agent, sent.text) for sent in result.transcript(ids[0]).messages]:
+    for name, text in [(message.agent, message.text) for message in result.transcript(ids[0]).messages]:
         assert name in ("prover", "verifier")
         assert text
     plot: Plot = result.plot("outcomes")
@@ -170,21 +170,21 @@ def asked(result: RunResult, results: Path) -> tuple[float, int]:
     ((messages,),) = result.messages().aggregate("count(*)").fetchall()
     assert int(messages) <= int(calls)
     ((n,),) = query("SELECT n FROM leaderboard", results).fetchall()
-    (judged,) = rejudge(result, {"votes": 3}, verdict="each", results=results)
-    assert judged.manifest.rejudge_of is not None
+    (rejudged,) = rejudge(result, {"votes": 3}, verdict="each", results=results)
+    assert rejudged.manifest.rejudge_of is not None
     tables: list[AnalysisTable] = analyze(
         result, ["follow_up", "exact_quotation"], overrides={"models.analyst.provider": "dummy"}, results=results
     )
     assert [table.analyzer for table in tables] == ["follow_up", "exact_quotation"]
-    compared: Comparison = compare(result, judged, results=results)
+    compared: Comparison = compare(result, rejudged, results=results)
     assert compared.pairs[0].datapoints == len(ids)
     assert open_run(result.run_id, results).accuracy == accuracy
-    with suppress(RunError):  # a machine without a sandbox
+    with suppress(RunError):  # the machine may have no sandbox
         assert passes_tests("def f(x): return x", {"test_list": ["assert f(1) == 1"]}, "mbpp")
     return accuracy.value, int(n)
 
 
-def stepped(spec: Spec) -> MutableMapping[Any, Any]:
+def take_step(spec: Spec) -> MutableMapping[Any, Any]:
     protocol = load_protocol("nip", {"max_message_rounds": 6})
     assert protocol.agent_names == spec.protocol.agent_names
     environment = Environment(spec.protocol, seed=spec.experiment.seed)
@@ -197,16 +197,16 @@ def stepped(spec: Spec) -> MutableMapping[Any, Any]:
     return step.arrays
 
 
-def in_shards(spec: Spec, folder: Path) -> None:
-    part = run(spec, folder, shard="1/2")
+def run_in_shards(spec: Spec, folder: Path) -> None:
+    first_part = run(spec, folder, shard="1/2")
     problems: tuple[str, ...] = ()
     try:
-        merge(part.run_id, folder)
+        merge(first_part.run_id, folder)
     except MergeError as error:
         problems = error.problems
     assert problems
-    other = run(spec, folder, shard="2/2")
-    merged: RunResult = merge(Plan(spec).run_id, folder, parts=[part, other])
+    second_part = run(spec, folder, shard="2/2")
+    merged: RunResult = merge(Plan(spec).run_id, folder, parts=[first_part, second_part])
     assert merged.manifest.rollouts == 4
 
 
@@ -217,8 +217,8 @@ def main(folder: Path) -> None:
     rows: list[SweepRow] = sweep_table(run_sweep(specs, folder / "swept"), ["accuracy", "recall"])
     value: SweepValue = rows[0].metrics["accuracy"]
     assert (len(specs), len(rows), value.n) == (2, 1, 4)
-    in_shards(load_spec("specs/quickstart.yaml", {"dataset.limit": 4, "name": "in-shards"}), folder / "shards")
-    print(looked_at(spec), asked(played(spec, folder), folder), len(stepped(spec)), runner.__version__)
+    run_in_shards(load_spec("specs/quickstart.yaml", {"dataset.limit": 4, "name": "in-shards"}), folder / "shards")
+    print(check_spec(spec), read_result(play_run(spec, folder), folder), len(take_step(spec)), runner.__version__)
     try:
         load_spec("specs/quickstart.yaml", {"dataset.splitt": "test"})
     except SpecError as error:
@@ -229,8 +229,8 @@ def main(folder: Path) -> None:
     except (BudgetExhausted, ProviderRefusal, Interrupted, Waiting, LeaderboardError, RunError):
         raise
     except UsageError as error:
-        known: NipRunError = error
-        print(known)
+        usage_error: NipRunError = error
+        print(usage_error)
     assert not issubclass(CallError, GenerationError)
 
 

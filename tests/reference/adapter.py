@@ -1,4 +1,4 @@
-"""The flat inputs of a reference case into our protocol, agents and games."""
+"""Protocols, agents and games from the flat inputs of a reference case."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ FILES = (
     "ei_selection", "fine_tune_dpo", "fine_tune_sft", "malt_stats", "parse", "prompts", "protocol_tables",
     "prover_stance", "rewards", "rollouts", "stats", "timesteps_sft",
 )  # fmt: skip
-"""What there are tests for."""
+"""Files of cases that have tests."""
 
 KINDS = {"ei_selection": ("select_rollouts", "guess_replacement_proportion", "fine_tune_stage")}
-"""The kinds of cases, where a file has several."""
+"""Kinds of cases, for files with several kinds."""
 
 DEFECTS = frozenset({
     "mnip-ignores-its-own-round-limits", "max-verifier-questions-is-not-the-number-of-verifier-turns",
@@ -50,14 +50,14 @@ DEFECTS = frozenset({
     "malt-inner-reward-counted-once-per-node", "malt-crashes-with-merlin-arthur", "round-argument-is-ignored",
     "transport-retries-are-ours",
 })  # fmt: skip
-"""Where the original is at fault: such a case is skipped, and a test of our own is in its place."""
+"""Defects of the original: their cases are skipped, and replaced by other tests."""
 
 
 def cases_folder() -> Path:
-    """The folder that NIP_REFERENCE_CASES names, the shared one beside the checkout, or our own copy."""
-    named = os.environ.get("NIP_REFERENCE_CASES")
+    """Return the folder in NIP_REFERENCE_CASES, the shared folder next to the checkout, or the copy in this folder."""
+    configured = os.environ.get("NIP_REFERENCE_CASES")
     shared = HERE.parents[2] / "shared" / "reference"
-    return Path(named) if named else shared if shared.is_dir() else HERE / "cases"
+    return Path(configured) if configured else shared if shared.is_dir() else HERE / "cases"
 
 
 @cache
@@ -67,22 +67,24 @@ def _load(name: str) -> list[dict[str, Any]]:
 
 
 def cases(name: str, *, faulty: bool = False) -> list[dict[str, Any]]:
-    """The cases of a file whose expected value is right; those with a label in `defects` are ours to test."""
+    """Return the cases of a file without defects, or those with defects if `faulty` is true."""
     return [case for case in _load(name) if bool(case.get("defects")) == faulty]
 
 
-def passed_over(folder: Path) -> list[str]:
-    """What no test would run of a folder of cases: files, kinds of cases and labels of defects, by name."""
+def find_unused_cases(folder: Path) -> list[str]:
+    """Return the files, kinds of cases and defects in a folder that no test knows."""
     names = sorted(path.name for path in folder.iterdir() if not path.name.startswith(".") and path.name != "README.md")
-    known = [name for name in names if name.removesuffix(".json") in FILES and name.endswith(".json")]
-    found = [f"{name}: no test knows it" for name in names if name not in known]
-    for name in known:
+    known_names = [name for name in names if name.removesuffix(".json") in FILES and name.endswith(".json")]
+    problems = [f"{name}: no test knows it" for name in names if name not in known_names]
+    for name in known_names:
         rows = json.loads((folder / name).read_text("utf-8"))["cases"]
         kinds = KINDS.get(name.removesuffix(".json"), (None,))
-        found.extend(f"{name}: kind {row.get('kind')!r}" for row in rows if row.get("kind") not in kinds)
-        found.extend(f"{name}: defect {label!r}" for row in rows for label in {*(row.get("defects") or ())} - DEFECTS)
-        found.extend([] if rows else [f"{name}: no case"])
-    return found if known else [*found, f"{folder}: no file of cases"]
+        problems.extend(f"{name}: kind {row.get('kind')!r}" for row in rows if row.get("kind") not in kinds)
+        problems.extend(
+            f"{name}: defect {label!r}" for row in rows for label in {*(row.get("defects") or ())} - DEFECTS
+        )
+        problems.extend([] if rows else [f"{name}: no case"])
+    return problems if known_names else [*problems, f"{folder}: no file of cases"]
 
 
 @cache
@@ -92,8 +94,8 @@ def _protocol(name: str, parameters: tuple[tuple[str, Any], ...]) -> Protocol:
 
 
 def protocol_of(config: Mapping[str, Any]) -> Protocol:
-    known = {field.name for field in fields(Parameters)}
-    return _protocol(config["protocol"], tuple((k, v) for k, v in config.items() if k in known))
+    parameter_names = {field.name for field in fields(Parameters)}
+    return _protocol(config["protocol"], tuple((k, v) for k, v in config.items() if k in parameter_names))
 
 
 def agents_of(config: Mapping[str, Any]) -> dict[str, OpenAiWholeAgent]:
@@ -120,7 +122,7 @@ def agents_of(config: Mapping[str, Any]) -> dict[str, OpenAiWholeAgent]:
 
 
 class Script:
-    """A model that says what a case has it say; calls past the end repeat the last."""
+    """A model that returns the completions of a case, and repeats the last one."""
 
     def __init__(self, completions: Mapping[str, Mapping[str, list[dict[str, Any]]]]) -> None:
         self._completions = completions
@@ -128,7 +130,7 @@ class Script:
         self.calls: list[list[Any]] = []
 
     async def complete(self, request: Request) -> Completion:
-        """Answer; a scripted failure of transport is asked again at once, as the layer below an agent does."""
+        """Return the next scripted answer. Retry a scripted transport failure, as the layer below an agent does."""
         agent, round_ = request.sample.agent, request.sample.round
         attempts = self._completions[agent][str(round_)]
         while True:
@@ -143,10 +145,10 @@ class Script:
             return Completion((Choice(attempt["text"], attempt["finish_reason"]),), "scripted")
 
 
-def scripted_game(
+def play_scripted_game(
     case: Mapping[str, Any], config: Mapping[str, Any]
 ) -> tuple[FinishedGame, Script, list[dict[str, Any]]]:
-    """Play a case's game with the real agents, speaker by speaker; also each round's prompts."""
+    """Play a case's game with the real agents; also return the script and each round's prompts."""
     import asyncio
 
     agents, protocol, point = agents_of(config), protocol_of(config), case["datapoint"]
@@ -179,13 +181,13 @@ def scripted_game(
         return end.value, script, prompts
 
 
-def class_names(error: BaseException) -> Iterator[str]:
-    """An exception's class name and those of its bases."""
+def list_class_names(error: BaseException) -> Iterator[str]:
+    """Return the names of an exception's class and its base classes."""
     return (cls.__name__ for cls in type(error).__mro__)
 
 
 class TreeScript:
-    """A model that says what a case has it say at each node of a tree of responses."""
+    """A model that returns the completions of a case at each node of a response tree."""
 
     def __init__(self, completions: Mapping[str, Mapping[str, list[dict[str, Any]]]], shape: TreeShape) -> None:
         self._completions = completions
@@ -194,14 +196,14 @@ class TreeScript:
 
     async def complete(self, request: Request) -> Completion:
         sample = request.sample
-        path = name_of(self._shape.path(sample.repeat)[: sample.round + 1])
+        path = format_path(self._shape.path(sample.repeat)[: sample.round + 1])
         self.calls.append([sample.agent, path])
         attempt = self._completions[sample.agent][path][sample.attempt]
         return Completion((Choice(attempt["text"], attempt["finish_reason"]),), "scripted")
 
 
-def name_of(path: tuple[int, ...]) -> str:
-    """A path as the cases write it."""
+def format_path(path: tuple[int, ...]) -> str:
+    """Return a path in the notation of the cases."""
     return ".".join(map(str, path))
 
 

@@ -1,4 +1,4 @@
-"""Every case of the original implementation, in any folder of the same format."""
+"""Cases of the original implementation, from any folder of the same format."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ from tests.reference.adapter import (
     agents_of,
     cases,
     cases_folder,
-    class_names,
-    passed_over,
+    find_unused_cases,
+    list_class_names,
+    play_scripted_game,
     protocol_of,
-    scripted_game,
 )
 
 
 def each(name: str, kind: str | None = None) -> pytest.MarkDecorator:
     assert name in FILES
     assert kind in KINDS.get(name, (None,))
-    found = [case for case in cases(name) if kind is None or case["kind"] == kind]
-    return pytest.mark.parametrize("case", found, ids=[f"{name}-{case['case']}" for case in found])
+    selected = [case for case in cases(name) if kind is None or case["kind"] == kind]
+    return pytest.mark.parametrize("case", selected, ids=[f"{name}-{case['case']}" for case in selected])
 
 
-def test_nothing_of_the_folder_is_passed_over() -> None:
-    assert passed_over(cases_folder()) == []
+def test_every_case_of_the_folder_has_a_test() -> None:
+    assert find_unused_cases(cases_folder()) == []
 
 
 @pytest.mark.parametrize(
-    ("name", "row", "said"),
+    ("name", "row", "message"),
     [
         ("stats_of_others.json", {}, "stats_of_others.json: no test knows it"),
         ("stats.txt", {}, "stats.txt: no test knows it"),
@@ -55,49 +55,49 @@ def test_nothing_of_the_folder_is_passed_over() -> None:
         ("stats.json", {"defects": ["is-blue"]}, "stats.json: defect 'is-blue'"),
     ],
 )
-def test_what_no_test_runs_is_named(tmp_path: Path, name: str, row: dict[str, Any], said: str) -> None:
+def test_unused_case_is_reported(tmp_path: Path, name: str, row: dict[str, Any], message: str) -> None:
     (tmp_path / "rewards.json").write_text(json.dumps({"cases": [{}]}), "utf-8")
     (tmp_path / "README.md").touch()
-    assert passed_over(tmp_path) == []
+    assert find_unused_cases(tmp_path) == []
     (tmp_path / name).write_text(json.dumps({"cases": [row]}), "utf-8")
-    assert passed_over(tmp_path) == [said]
+    assert find_unused_cases(tmp_path) == [message]
 
 
-def test_a_folder_without_cases_is_named(tmp_path: Path) -> None:
-    assert passed_over(tmp_path) == [f"{tmp_path}: no file of cases"]
+def test_folder_without_cases_is_reported(tmp_path: Path) -> None:
+    assert find_unused_cases(tmp_path) == [f"{tmp_path}: no file of cases"]
 
 
 @each("prover_stance")
-def test_stance_is_the_parity_of_the_solutions_hash(case: dict[str, Any]) -> None:
+def test_stance_is_the_parity_of_the_solution_hash(case: dict[str, Any]) -> None:
     assert hash_parity(case["solution"]) == case["expected"]
 
 
 @pytest.mark.full
 @each("protocol_tables")
-def test_protocol_tables_are_the_originals(case: dict[str, Any]) -> None:
-    protocol, want = protocol_of(case["config"]), case["expected"]
-    rounds = range(want["max_message_rounds"])
-    assert list(protocol.agent_names) == want["agent_names"]
-    assert list(protocol.prover_names) == want["prover_names"]
-    assert [protocol.verifier_name] == want["verifier_names"]
-    assert list(protocol.channel_names) == want["message_channel_names"]
+def test_protocol_tables_equal_those_of_the_original(case: dict[str, Any]) -> None:
+    protocol, expected = protocol_of(case["config"]), case["expected"]
+    rounds = range(expected["max_message_rounds"])
+    assert list(protocol.agent_names) == expected["agent_names"]
+    assert list(protocol.prover_names) == expected["prover_names"]
+    assert [protocol.verifier_name] == expected["verifier_names"]
+    assert list(protocol.channel_names) == expected["message_channel_names"]
     visibility = [[a, c] for a in protocol.agent_names for c in protocol.visible_channels(a)]
-    assert sorted(visibility) == sorted(want["agent_channel_visibility"])
-    assert protocol.max_message_rounds == want["max_message_rounds"]
-    assert protocol.min_message_rounds == want["min_message_rounds"]
-    assert protocol.max_verifier_questions == want["max_verifier_questions"]
-    assert ("randomize_prover_stance" not in protocol.file.fixed) == want["prover_stance_can_be_randomized"]
+    assert sorted(visibility) == sorted(expected["agent_channel_visibility"])
+    assert protocol.max_message_rounds == expected["max_message_rounds"]
+    assert protocol.min_message_rounds == expected["min_message_rounds"]
+    assert protocol.max_verifier_questions == expected["max_verifier_questions"]
+    assert ("randomize_prover_stance" not in protocol.file.fixed) == expected["prover_stance_can_be_randomized"]
 
     def pairs(speakers: Any) -> list[list[str]]:
         return sorted([a, c] for a, channels in speakers.items() for c in channels)
 
-    for seed, table in want["active_by_seed"].items():
+    for seed, table in expected["active_by_seed"].items():
         assert [pairs(protocol.speakers(r, int(seed))) for r in rounds] == [sorted(row) for row in table]
-    assert [pairs(protocol.can_be_active(r)) for r in rounds] == [sorted(row) for row in want["can_be_active"]]
-    for seed, table in want["verifier_can_guess_by_seed"].items():
+    assert [pairs(protocol.can_be_active(r)) for r in rounds] == [sorted(row) for row in expected["can_be_active"]]
+    for seed, table in expected["verifier_can_guess_by_seed"].items():
         assert [protocol.may_decide(r, int(seed)) for r in rounds] == table
-    assert {a: protocol.reward_mid_point(a) for a in protocol.agent_names} == want["reward_mid_point_estimate"]
-    for agent, row in want["agents"].items():
+    assert {a: protocol.reward_mid_point(a) for a in protocol.agent_names} == expected["reward_mid_point_estimate"]
+    for agent, row in expected["agents"].items():
         spec = protocol.agent_spec(agent)
         assert spec.human_name == row["human_name"]
         assert (dict(spec.headers) or None) == row["response_channel_headers"]
@@ -111,26 +111,26 @@ def test_protocol_tables_are_the_originals(case: dict[str, Any]) -> None:
 
 
 @each("parse")
-def test_answers_are_parsed_as_the_original_does(case: dict[str, Any]) -> None:
-    agent, want = agents_of(case["config"])[case["agent"]], case["expected"]
-    if "error" in want:
+def test_answers_are_parsed_as_in_the_original(case: dict[str, Any]) -> None:
+    agent, expected = agents_of(case["config"])[case["agent"]], case["expected"]
+    if "error" in expected:
         with pytest.raises(NipRunError) as caught:
             agent.parse(case["text"], case["round"])
-        assert want["error"] in class_names(caught.value)
+        assert expected["error"] in list_class_names(caught.value)
         return
     parsed = agent.parse(case["text"], case["round"])
-    assert parsed.decision == want["decision"]
-    if want["messages"] is None:
+    assert parsed.decision == expected["decision"]
+    if expected["messages"] is None:
         assert parsed.messages is None
     else:
-        assert parsed.messages == {c: text for c, text in want["messages"].items() if text is not None}
+        assert parsed.messages == {c: text for c, text in expected["messages"].items() if text is not None}
 
 
 @pytest.mark.full
 @each("rewards")
-def test_rounds_end_and_pay_as_in_the_original(case: dict[str, Any]) -> None:
-    protocol, state, want = protocol_of(case["config"]), case["state"], case["expected"]
-    pay = payoff(
+def test_rounds_end_and_are_rewarded_as_in_the_original(case: dict[str, Any]) -> None:
+    protocol, state, expected = protocol_of(case["config"]), case["state"], case["expected"]
+    result = payoff(
         protocol,
         round_=state["round"],
         seed=state["seed"],
@@ -139,16 +139,18 @@ def test_rounds_end_and_pay_as_in_the_original(case: dict[str, Any]) -> None:
         decision=state["decision"]["verifier"],
         before=Payoff(state["done"], state["terminated"]),
     )
-    assert (state["done"] or pay.decided) == want["done"]
-    assert pay.terminated == want["terminated"]
-    assert {a: was or pay.decided for a, was in state["agent_done"].items()} == want["agent_done"]
-    assert pay.rewards == pytest.approx(want["reward"], abs=1e-5)
+    assert (state["done"] or result.decided) == expected["done"]
+    assert result.terminated == expected["terminated"]
+    assert {a: already_done or result.decided for a, already_done in state["agent_done"].items()} == expected[
+        "agent_done"
+    ]
+    assert result.rewards == pytest.approx(expected["reward"], abs=1e-5)
 
 
 @pytest.mark.sample(6)
 @each("prompts")
-def test_chats_are_the_originals(case: dict[str, Any]) -> None:
-    agent, want = agents_of(case["config"])[case["agent"]], case["expected"]
+def test_chats_equal_those_of_the_original(case: dict[str, Any]) -> None:
+    agent, expected = agents_of(case["config"])[case["agent"]], case["expected"]
     data = NestedArrayDict(
         {
             "round": case["round"],
@@ -163,7 +165,7 @@ def test_chats_are_the_originals(case: dict[str, Any]) -> None:
         (),
     ).reshape(1)
 
-    def chat() -> Any:
+    def build_chat() -> Any:
         observation = observation_of(agent.protocol_handler, data, 0)
         if not case["ensure_last_message_is_assistant"] and not case["replace_last_message_with_true_label"]:
             return agent.prompt(observation)
@@ -176,36 +178,36 @@ def test_chats_are_the_originals(case: dict[str, Any]) -> None:
         assert example is not None, "AgentNotActiveInChannelError"
         return example
 
-    if "error" in want:
+    if "error" in expected:
         with pytest.raises((NipRunError, ValueError, AssertionError)) as caught:
-            chat()
-        assert want["error"] in [*class_names(caught.value), *str(caught.value).split()]
+            build_chat()
+        assert expected["error"] in [*list_class_names(caught.value), *str(caught.value).split()]
     else:
-        assert chat() == want["chat_messages"]
+        assert build_chat() == expected["chat_messages"]
 
 
 @pytest.mark.full
 @each("rollouts")
-def test_scripted_games_go_as_in_the_original(case: dict[str, Any]) -> None:
-    protocol, want = protocol_of(case["config"]), case["expected"]
-    if "error" in want:
+def test_scripted_games_are_played_as_in_the_original(case: dict[str, Any]) -> None:
+    protocol, expected = protocol_of(case["config"]), case["expected"]
+    if "error" in expected:
         with pytest.raises(NipRunError) as caught:
-            scripted_game(case, case["config"])
-        assert want["error"] in class_names(caught.value)
-        if "error_num_retries" in want:
-            assert caught.value.num_retries == want["error_num_retries"]  # type: ignore[attr-defined]
+            play_scripted_game(case, case["config"])
+        assert expected["error"] in list_class_names(caught.value)
+        if "error_num_retries" in expected:
+            assert caught.value.num_retries == expected["error_num_retries"]  # type: ignore[attr-defined]
         return
-    played, script, prompts = scripted_game(case, case["config"])
+    played, script, prompts = play_scripted_game(case, case["config"])
     rounds = played.rounds
-    assert len(script.calls) == want["num_api_calls"]
-    assert script.calls == want["api_calls"]
-    assert len(rounds) == want["num_steps"]
+    assert len(script.calls) == expected["num_api_calls"]
+    assert script.calls == expected["api_calls"]
+    assert len(rounds) == expected["num_steps"]
     arrays = arrays_from_rounds(protocol, rounds)
     for name in ("message_history", "message_agent_id", "raw_message_history"):
-        assert arrays[name].tolist() == want[name]
+        assert arrays[name].tolist() == expected[name]
     steps = timesteps(protocol, rounds)
-    assert steps["padding"].tolist() == want["padding"]
-    for index, row in enumerate(want["timesteps"]):
+    assert steps["padding"].tolist() == expected["padding"]
+    for index, row in enumerate(expected["timesteps"]):
         step = steps[index]
         names, channels = protocol.agent_names, protocol.channel_names
         assert (step["round"], step["padding"], step["done"], step["terminated"]) == (
@@ -222,26 +224,28 @@ def test_scripted_games_go_as_in_the_original(case: dict[str, Any]) -> None:
         )
         sent = {a: dict(zip(channels, step["agents", "message"][i].tolist(), strict=True)) for i, a in enumerate(names)}
         assert sent == row["message"]
-    assert played.decided == want["done"]
-    assert played.terminated == want["terminated"]
-    assert episode_rewards(protocol, rounds) == pytest.approx(want["episode_reward"], abs=1e-5)
-    raw = want["raw_transcript"]["transcript"]
+    assert played.decided == expected["done"]
+    assert played.terminated == expected["terminated"]
+    assert episode_rewards(protocol, rounds) == pytest.approx(expected["episode_reward"], abs=1e-5)
+    raw = expected["raw_transcript"]["transcript"]
     assert [dict(r.raw) for r in rounds if r.raw] == [row for row in raw if row]
-    assert [_processed(protocol, r) for r in rounds if r.raw] == want["processed_transcript"]["transcript"]
-    assert [chats for chats in prompts if chats] == [row for row in want["prompts"] if row]
+    assert [format_processed_round(protocol, r) for r in rounds if r.raw] == expected["processed_transcript"][
+        "transcript"
+    ]
+    assert [chats for chats in prompts if chats] == [row for row in expected["prompts"] if row]
 
 
-def _processed(protocol: Any, one: Any) -> dict[str, str]:
-    row = {f"{m.agent}@{m.channel}": m.text for m in one.messages}
+def format_processed_round(protocol: Any, round_: Any) -> dict[str, str]:
+    row = {f"{m.agent}@{m.channel}": m.text for m in round_.messages}
     verifier = protocol.verifier_name
-    if one.decision != 2 and verifier in one.raw:
-        row[f"{verifier}.decision"] = "Accept" if one.decision == 1 else "Reject"
+    if round_.decision != 2 and verifier in round_.raw:
+        row[f"{verifier}.decision"] = "Accept" if round_.decision == 1 else "Reject"
     return row
 
 
 @each("fine_tune_sft")
-def test_supervised_datasets_are_the_originals(case: dict[str, Any]) -> None:
-    agent, want = agents_of(case["config"])[case["agent"]], case["expected"]
+def test_supervised_datasets_equal_those_of_the_original(case: dict[str, Any]) -> None:
+    agent, expected = agents_of(case["config"])[case["agent"]], case["expected"]
     rows = case["rollouts"]
 
     def column(name: str) -> Any:
@@ -259,35 +263,35 @@ def test_supervised_datasets_are_the_originals(case: dict[str, Any]) -> None:
         (len(rows),),
     )
     flags = (case["ensure_last_message_is_assistant"], case["replace_verifier_guess_with_true_label"])
-    if "error" in want:
+    if "error" in expected:
         with pytest.raises((NipRunError, ValueError)) as caught:
             agent.build_fine_tune_dataset(data, *flags)
-        assert want["error"] in class_names(caught.value)
+        assert expected["error"] in list_class_names(caught.value)
         return
-    assert agent.build_fine_tune_dataset(data, *flags) == want["dataset"]
+    assert agent.build_fine_tune_dataset(data, *flags) == expected["dataset"]
 
 
 @pytest.mark.full
 @each("timesteps_sft")
-def test_timesteps_give_the_originals_examples(case: dict[str, Any]) -> None:
+def test_timesteps_give_the_examples_of_the_original(case: dict[str, Any]) -> None:
     agents, point, step = agents_of(case["config"]), case["datapoint"], case["timestep"]
     data = NestedArrayDict(
         {
             **{name: point[name] for name in ("question", "solution", "y", "prover_stance")},
             "seed": case["seed"],
             "round": step["round"],
-            "next": _histories(step["next"]),
-            **_histories(step),
+            "next": _build_histories(step["next"]),
+            **_build_histories(step),
         },
         (),
     )
     assert case["expected"]
-    for key, want in case["expected"].items():
+    for key, expected in case["expected"].items():
         name, _, flags = key.partition("/")
-        assert agents[name].build_fine_tune_dataset(data, *(flag == "1" for flag in flags)) == want, key
+        assert agents[name].build_fine_tune_dataset(data, *(flag == "1" for flag in flags)) == expected, key
 
 
-def _histories(rows: dict[str, Any]) -> dict[str, Any]:
+def _build_histories(rows: dict[str, Any]) -> dict[str, Any]:
     return {
         "message_history": np.array(rows["message_history"], dtype=object),
         "message_agent_id": np.array(rows["message_agent_id"]),
@@ -296,26 +300,30 @@ def _histories(rows: dict[str, Any]) -> dict[str, Any]:
 
 
 @each("stats")
-def test_statistics_are_the_originals(case: dict[str, Any]) -> None:
+def test_statistics_equal_those_of_the_original(case: dict[str, Any]) -> None:
     protocol = protocol_of(case["config"])
-    for naming, prefix in (("train", ""), ("test", "test_")):
+    for variant, prefix in (("train", ""), ("test", "test_")):
         metrics = Metrics(protocol)
         for index, row in enumerate(case["rollouts"]):
-            rounds = _rounds_of_arrays(protocol, row["rollout"])
+            rounds = _build_rounds(protocol, row["rollout"])
             point = row["datapoint"]
             datapoint = Datapoint(str(point["id"]), point["y"], {"solution": point["solution"]})
             outcome = Outcome.DECIDED if row["rollout"]["done"] else Outcome.NO_DECISION
             job = Job(index, str(index), datapoint, 0, row["seed"])
             rewards = episode_rewards(protocol, rounds)
             metrics.add(Rollout(job, rounds, rounds[-1].decision, outcome, point["prover_stance"], rewards))
-        got, want = metrics.original_statistics(prefix), case["expected"][naming]
-        assert got.keys() == want.keys()
-        wrong = {name: (got[name], want[name]) for name in want if not nan_equal(got[name], want[name])}
-        assert not wrong
+        statistics, expected = metrics.original_statistics(prefix), case["expected"][variant]
+        assert statistics.keys() == expected.keys()
+        differences = {
+            name: (statistics[name], expected[name])
+            for name in expected
+            if not nan_equal(statistics[name], expected[name])
+        }
+        assert not differences
 
 
-def _rounds_of_arrays(protocol: Any, rollout: dict[str, Any]) -> list[Round]:
-    """The rounds as the statistics' own arrays have them: their scripts hold answers that we read otherwise."""
+def _build_rounds(protocol: Any, rollout: dict[str, Any]) -> list[Round]:
+    """Build rounds from the case's arrays, because nip-run parses the answers of its script differently."""
     return [
         Round(
             messages=[
@@ -333,66 +341,66 @@ def _rounds_of_arrays(protocol: Any, rollout: dict[str, Any]) -> list[Round]:
     ]
 
 
-def nan_equal(got: float | None, want: float | None) -> bool:
-    if want is None:
-        return got is None or math.isnan(got)
-    return got is not None and math.isclose(got, want, rel_tol=1e-5, abs_tol=1e-5)
+def nan_equal(value: float | None, expected: float | None) -> bool:
+    if expected is None:
+        return value is None or math.isnan(value)
+    return value is not None and math.isclose(value, expected, rel_tol=1e-5, abs_tol=1e-5)
 
 
-def selection_of(flat: dict[str, Any]) -> SelectionSettings:
+def build_selection(flat: dict[str, Any]) -> SelectionSettings:
     names = {name.removeprefix("weighting_").removeprefix("rollout_selection_"): v for name, v in flat.items()}
     return SelectionSettings(**{{"use_replacement": "replacement"}.get(k, k): v for k, v in names.items()})
 
 
-def replacement_of(flat: dict[str, Any]) -> GuessReplacement:
+def build_replacement(flat: dict[str, Any]) -> GuessReplacement:
     return GuessReplacement(**{k.removeprefix("verifier_guess_replacement_"): v for k, v in flat.items()})
 
 
 @each("ei_selection", kind="select_rollouts")
 def test_rollouts_are_selected_as_in_the_original(case: dict[str, Any]) -> None:
-    settings, want = selection_of(case["pure_text_ei"]), case["expected"]
+    settings, expected = build_selection(case["pure_text_ei"]), case["expected"]
     rewards = [float(np.asarray(row, np.float32).sum()) for row in case["rewards"]]
-    if "selected" in want:
-        assert select_by_reward(rewards, settings, seed=0) == want["selected"]
+    if "selected" in expected:
+        assert select_by_reward(rewards, settings, seed=0) == expected["selected"]
         return
-    assert sample_size(len(rewards), settings) == want["sample_size"]
+    assert sample_size(len(rewards), settings) == expected["sample_size"]
     chances = [None if math.isnan(chance) else chance for chance in probabilities(rewards, settings).tolist()]
-    assert chances == pytest.approx(want["probabilities"], abs=1e-5)
-    if "error" in want:
+    assert chances == pytest.approx(expected["probabilities"], abs=1e-5)
+    if "error" in expected:
         with pytest.raises(ValueError):
             select_by_reward(rewards, settings, seed=0)
         return
-    drawn = select_by_reward(rewards, settings, seed=0)
-    assert len(drawn) == want["sample_size"]
-    assert settings.replacement == want["replace"]
-    assert settings.replacement or len(set(drawn)) == len(drawn)
-    assert all(chances[index] for index in drawn)
+    selected = select_by_reward(rewards, settings, seed=0)
+    assert len(selected) == expected["sample_size"]
+    assert settings.replacement == expected["replace"]
+    assert settings.replacement or len(set(selected)) == len(selected)
+    assert all(chances[index] for index in selected)
 
 
 @each("ei_selection", kind="guess_replacement_proportion")
 def test_guess_replacement_is_annealed_as_in_the_original(case: dict[str, Any]) -> None:
-    settings, want = replacement_of(case["text_rl"]), case["expected"]
-    if isinstance(want, dict):
+    settings, expected = build_replacement(case["text_rl"]), case["expected"]
+    if isinstance(expected, dict):
         with pytest.raises(ValueError):
             replaced_proportion(settings, 0)
     else:
-        assert [replaced_proportion(settings, i) for i in case["iterations"]] == pytest.approx(want)
+        assert [replaced_proportion(settings, i) for i in case["iterations"]] == pytest.approx(expected)
 
 
 @each("ei_selection", kind="fine_tune_stage")
-def test_each_model_group_is_given_what_the_original_gives_it(case: dict[str, Any]) -> None:
-    settings = selection_of(case["pure_text_ei"])
-    replaced = replaced_proportion(replacement_of(case["text_rl"]), case["iteration"])
+def test_selected_rollouts_of_each_model_group_equal_those_of_the_original(case: dict[str, Any]) -> None:
+    settings = build_selection(case["pure_text_ei"])
+    replaced = replaced_proportion(build_replacement(case["text_rl"]), case["iteration"])
     protocol = protocol_of(case["config"])
     for row in case["expected"].values():
-        for agent, want in row["agents"].items():
+        for agent, expected in row["agents"].items():
             rewards = [rollout[agent] for rollout in case["rewards"]]
             share = replaced if agent == protocol.verifier_name else 0.0
             for seed in (0, 1):
-                got = select_rollouts(rewards, settings, replaced=share, seed=seed)
-                assert len(got.guess_replaced) == want.get("num_guess_replaced", 0)
-                assert not set(got.guess_replaced) & set(got.as_played)
-                rest = [i for i in range(len(rewards)) if i not in got.guess_replaced]
-                assert list(got.as_played) == [i for i in rest if rewards[i] >= settings.reward_threshold]
-                if "num_selected" in want:
-                    assert list(got.as_played) == want.get("selected", want.get("selected_sorted"))
+                selected = select_rollouts(rewards, settings, replaced=share, seed=seed)
+                assert len(selected.guess_replaced) == expected.get("num_guess_replaced", 0)
+                assert not set(selected.guess_replaced) & set(selected.as_played)
+                remaining = [i for i in range(len(rewards)) if i not in selected.guess_replaced]
+                assert list(selected.as_played) == [i for i in remaining if rewards[i] >= settings.reward_threshold]
+                if "num_selected" in expected:
+                    assert list(selected.as_played) == expected.get("selected", expected.get("selected_sorted"))

@@ -1,7 +1,7 @@
-"""The table of hostile contents: releases that are whole, and hold what must not be read as it says.
+"""A table of hostile contents of complete releases.
 
-Each row is a folder of one release that was got: a spec with what it names. It is read as a reader's own command would
-read it, and refused in words; nothing of it is built, rendered, or sent anywhere.
+Each row is a folder of a fetched release: a spec with the files that it names. Reading it as a command would do is
+refused with a message; nothing is built, rendered or sent.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ GOOD: Mapping[str, bytes] = {"spec.yaml": BASE.encode(), "data.jsonl": DATA.enco
 class Row:
     name: str
     files: Mapping[str, bytes]
-    """In place of those of a good spec, or besides."""
-    words: str
+    """Files that replace or extend those of a valid spec."""
+    message: str
 
 
-def _bytes(text: str | bytes) -> bytes:
+def _to_bytes(text: str | bytes) -> bytes:
     return text if isinstance(text, bytes) else text.encode()
 
 
-def _without(line: str) -> str:
-    kept = [one for one in BASE.splitlines() if not one.startswith(line.partition(":")[0] + ":")]
-    return "\n".join([*kept, line, ""])
+def _with(line: str) -> str:
+    """Return the valid spec with this line instead of the one with the same key."""
+    remaining = [existing for existing in BASE.splitlines() if not existing.startswith(line.partition(":")[0] + ":")]
+    return "\n".join([*remaining, line, ""])
 
 
 ALIASES = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -69,7 +70,7 @@ YAML: tuple[tuple[str, str | bytes, str], ...] = (
     ("a key that is a list", BASE + "? [a, b]\n: 1\n", "a key must be text"),
     ("a number of 100,000 digits", BASE + f"seed: {'9' * 100_000}\n", "a number of 100000 characters"),
     ("a number beyond 64 bits", BASE + "seed: 99999999999999999999\n", "seed"),
-    ("a flag as a name", _without("name: no"), "name"),
+    ("a flag as a name", _with("name: no"), "name"),
     ("UTF-16", BASE.encode("utf-16"), "UTF-16"),
     ("bytes that are no UTF-8", BASE.encode() + b"x: \xff\n", "not UTF-8"),
     ("binary", b"\x00\x01\x02" * 100, "the file is binary"),
@@ -78,43 +79,43 @@ YAML: tuple[tuple[str, str | bytes, str], ...] = (
     ("a text", "just text\n", "a mapping"),
     ("an unknown key", BASE + "hooks: {after: sh}\n", "hooks"),
     ("a control character", BASE + 'x: "a\x07b"\n', "a control character (U+0007)"),
-    ("the environment", _without('description: "${oc.env:OPENAI_API_KEY}"'), NO_FUNCTION),
-    ("the environment with a default", _without('description: "${oc.env:HOME,x}"'), NO_FUNCTION),
-    ("decode", _without('description: "${oc.decode:\'{a: 1}\'}"'), NO_FUNCTION),
-    ("create", _without('description: "${oc.create:{a: 1}}"'), NO_FUNCTION),
-    ("select", _without('description: "${oc.select:models.m.api_key}"'), NO_FUNCTION),
-    ("a function in a function", _without('description: "${oc.decode:${oc.env:HOME}}"'), NO_FUNCTION),
-    ("a name that is computed", _without('description: "${${name}}"'), "must be written out"),
-    ("a function in the address", _without('models: {m: {provider: openai, model: x, base_url: "${oc.env:HOME}"}}'),
+    ("the environment", _with('description: "${oc.env:OPENAI_API_KEY}"'), NO_FUNCTION),
+    ("the environment with a default", _with('description: "${oc.env:HOME,x}"'), NO_FUNCTION),
+    ("decode", _with('description: "${oc.decode:\'{a: 1}\'}"'), NO_FUNCTION),
+    ("create", _with('description: "${oc.create:{a: 1}}"'), NO_FUNCTION),
+    ("select", _with('description: "${oc.select:models.m.api_key}"'), NO_FUNCTION),
+    ("a function in a function", _with('description: "${oc.decode:${oc.env:HOME}}"'), NO_FUNCTION),
+    ("a name that is computed", _with('description: "${${name}}"'), "must be written out"),
+    ("a function in the address", _with('models: {m: {provider: openai, model: x, base_url: "${oc.env:HOME}"}}'),
      NO_FUNCTION),
-    ("a function in a list", _without('tags: ["${oc.env:HOME}"]'), NO_FUNCTION),
-    ("a broken interpolation", _without('description: "${"'), "is not a valid interpolation"),
-    ("an interpolation in a circle", _without('description: "${description}"'), "description"),
+    ("a function in a list", _with('tags: ["${oc.env:HOME}"]'), NO_FUNCTION),
+    ("a broken interpolation", _with('description: "${"'), "is not a valid interpolation"),
+    ("an interpolation in a circle", _with('description: "${description}"'), "description"),
     ("a circle of extends", BASE + "extends: spec.yaml\n", "extends"),
     ("an extension that is not there", BASE + "extends: no.yaml\n", "no.yaml"),
     ("an extension that is a folder", BASE + "extends: .\n", "Is a directory"),
     ("an address with a user",
-     _without('models: {m: {provider: openai, model: x, base_url: "https://api.openai.com@evil.example/v1"}}'),
+     _with('models: {m: {provider: openai, model: x, base_url: "https://api.openai.com@evil.example/v1"}}'),
      "base_url"),
-    ("an address of a file", _without('models: {m: {provider: openai, model: x, base_url: "file:///etc/passwd"}}'),
+    ("an address of a file", _with('models: {m: {provider: openai, model: x, base_url: "file:///etc/passwd"}}'),
      "base_url"),
     ("an address with a line end",
-     _without('models: {m: {provider: openai, model: x, base_url: "https://a/\\r\\nx: y"}}'),
+     _with('models: {m: {provider: openai, model: x, base_url: "https://a/\\r\\nx: y"}}'),
      "base_url"),
-    ("an unknown provider", _without("models: {m: {provider: os.system}}"), "provider"),
-    ("a key in the spec", _without("models: {m: {provider: openai, model: x, api_key: sk-x}}"), "api_key"),
+    ("an unknown provider", _with("models: {m: {provider: os.system}}"), "provider"),
+    ("a key in the spec", _with("models: {m: {provider: openai, model: x, api_key: sk-x}}"), "api_key"),
     ("a million rollouts of a datapoint", BASE + "rollouts: {per_datapoint: 100000000000000000000}\n", "per_datapoint"),
-    ("a protocol that is a class", _without("protocol: {use: os.system}"), "protocol"),
-    ("prompts that are not there", _without("prompts: no/such"), "prompts"),
-    ("a dataset that is not there", _without("dataset: {path: no.jsonl}"), "no.jsonl"),
+    ("a protocol that is a class", _with("protocol: {use: os.system}"), "protocol"),
+    ("prompts that are not there", _with("prompts: no/such"), "prompts"),
+    ("a dataset that is not there", _with("dataset: {path: no.jsonl}"), "no.jsonl"),
     ("a filter that reads files",
-     _without("dataset: {path: data.jsonl, filter: \"(SELECT count(*) FROM read_csv('/etc/passwd')) > 0\"}"),
+     _with("dataset: {path: data.jsonl, filter: \"(SELECT count(*) FROM read_csv('/etc/passwd')) > 0\"}"),
      "dataset.filter"),
     ("a filter that writes files",
-     _without("dataset: {path: data.jsonl, filter: \"true); COPY (SELECT 1) TO 'evil'; --\"}"),
+     _with("dataset: {path: data.jsonl, filter: \"true); COPY (SELECT 1) TO 'evil'; --\"}"),
      "dataset.filter"),
     ("a filter with a query of its own",
-     _without("dataset: {path: data.jsonl, filter: \"EXISTS (SELECT * FROM glob('/*'))\"}"),
+     _with("dataset: {path: data.jsonl, filter: \"EXISTS (SELECT * FROM glob('/*'))\"}"),
      "dataset.filter"),
 )  # fmt: skip
 
@@ -188,9 +189,12 @@ JOURNALS: tuple[tuple[str, bytes, str], ...] = (
 )
 
 ROWS = (
-    *(Row(f"spec: {name}", {"spec.yaml": _bytes(text)}, words) for name, text, words in YAML),
-    *(Row(f"template: {name}", {"prompts/verifier.jinja": _bytes(text)}, "verifier.jinja") for name, text in TEMPLATES),
-    *(Row(f"protocol: {name}", {"protocol.yaml": _bytes(text)}, words) for name, text, words in PROTOCOLS),
-    *(Row(f"dataset: {name}", {"data.jsonl": _bytes(text)}, words) for name, text, words in DATASETS),
-    *(Row(f"journal: {name}", {"journal.jsonl": text}, words) for name, text, words in JOURNALS),
+    *(Row(f"spec: {name}", {"spec.yaml": _to_bytes(text)}, message) for name, text, message in YAML),
+    *(
+        Row(f"template: {name}", {"prompts/verifier.jinja": _to_bytes(text)}, "verifier.jinja")
+        for name, text in TEMPLATES
+    ),
+    *(Row(f"protocol: {name}", {"protocol.yaml": _to_bytes(text)}, message) for name, text, message in PROTOCOLS),
+    *(Row(f"dataset: {name}", {"data.jsonl": _to_bytes(text)}, message) for name, text, message in DATASETS),
+    *(Row(f"journal: {name}", {"journal.jsonl": text}, message) for name, text, message in JOURNALS),
 )

@@ -1,4 +1,4 @@
-"""Sessions written down for tests of lineage, as releases say them, and runs put into a registry as they are."""
+"""Lineage nodes built from facts of releases, and runs published to a registry without redaction."""
 
 from __future__ import annotations
 
@@ -27,59 +27,69 @@ from tests.support.files import parquet_rows
 EFFORT = {"datapoints": 10, "rollouts": 10, "completions": 30, "prompt_tokens": 900, "completion_tokens": 90}
 
 
-def step(run: str, model: str, before: str, **changes: Any) -> dict[str, Any]:
-    """A training in a model's past: iteration 0 of a run, on a dataset of its own."""
-    said = {"model": model, "from_model": before, "run_id": run, "iteration": 0, "method": "sft"}
-    return {**said, "dataset_sha256": f"data of {run}", **changes}
+def step(run: str, model: str, from_model: str, **changes: Any) -> dict[str, Any]:
+    """Return the lineage entry of a training: iteration 0 of a run, on the run's own dataset."""
+    entry = {"model": model, "from_model": from_model, "run_id": run, "iteration": 0, "method": "sft"}
+    return {**entry, "dataset_sha256": f"data of {run}", **changes}
 
 
 def group(
     model: str, *lineage: Mapping[str, Any], made: Sequence[Mapping[str, Any]] = (), **more: Any
 ) -> dict[str, Any]:
-    """A fact of `collect_public_group_facts`. The games of each iteration took `EFFORT` and a dollar."""
+    """Return a fact as `collect_public_group_facts` does. The games of each iteration cost `EFFORT` and 1 dollar."""
     games = [
-        {"iteration": one["iteration"], "run_id": f"{one['run_id']}-i{one['iteration']}", **EFFORT, "cost_usd": 1.0}
-        for one in made
+        {
+            "iteration": entry["iteration"],
+            "run_id": f"{entry['run_id']}-i{entry['iteration']}",
+            **EFFORT,
+            "cost_usd": 1.0,
+        }
+        for entry in made
     ]
-    said = {"group": "v", "agents": ["verifier"], "provider": "openai", "model": model, "lineage": list(lineage)}
-    return {**said, "made": list(made), "games": games, **more}
+    fact = {"group": "v", "agents": ["verifier"], "provider": "openai", "model": model, "lineage": list(lineage)}
+    return {**fact, "made": list(made), "games": games, **more}
 
 
 def node(
     run: str, *groups: Mapping[str, Any], owner: str = "acme", yanked: str | None = None, **changes: Any
 ) -> LineageNode:
-    """A published run, through the bytes of its manifest."""
+    """Return a published run, read from the bytes of its manifest."""
     release = run_release(run, *groups, owner=owner, **changes)
     return node_from_release(ReleaseEntry(release.reference, Bundle.of(release, {}).sha256, yanked), release)
 
 
 def run_release(run: str, *groups: Mapping[str, Any], owner: str = "acme", **changes: Any) -> Release:
-    kind = "training" if any(one["made"] for one in groups) else "benchmark"
-    facts = {"run_id": run, "kind": kind, "trained": [dict(one) for one in groups], "started_at": f"2025-{run}"}
+    kind = "training" if any(trained_group["made"] for trained_group in groups) else "benchmark"
+    facts = {
+        "run_id": run,
+        "kind": kind,
+        "trained": [dict(trained_group) for trained_group in groups],
+        "started_at": f"2025-{run}",
+    }
     facts |= changes.pop("facts", {})
-    said: dict[str, Any] = {"kind": Kind.RUN, "owner": owner, "name": run, "version": "1", "facts": facts, **changes}
-    return Release.from_bytes(Bundle.of(Release(**said), {}).manifest)
+    fields: dict[str, Any] = {"kind": Kind.RUN, "owner": owner, "name": run, "version": "1", "facts": facts, **changes}
+    return Release.from_bytes(Bundle.of(Release(**fields), {}).manifest)
 
 
-def training(run: str, model: str, before: str, *lineage: Mapping[str, Any], **changes: Any) -> LineageNode:
-    """A training run of one iteration, which made `model` from `before`."""
-    made = step(run, model, before, **changes.pop("made", {}))
-    return node(run, group(before, *lineage, made=[made], **changes.pop("group", {})), **changes)
+def training(run: str, model: str, from_model: str, *lineage: Mapping[str, Any], **changes: Any) -> LineageNode:
+    """Return a training run of one iteration that trained `model` from `from_model`."""
+    entry = step(run, model, from_model, **changes.pop("made", {}))
+    return node(run, group(from_model, *lineage, made=[entry], **changes.pop("group", {})), **changes)
 
 
-def games_of(parent: LineageNode, *datapoints: str, **changes: Any) -> LineageNode:
-    """The games of the first iteration of a training run."""
+def iteration_games(parent: LineageNode, *datapoints: str, **changes: Any) -> LineageNode:
+    """Return the run with the games of a training run's first iteration."""
     facts = {"parent_run_id": parent.run_id, "kind": "training", "datapoints_sha256": list(datapoints)}
     return node(f"{parent.run_id}-i0", group("any"), facts=facts, **changes)
 
 
-def measured(run: str, model: str, *lineage: Mapping[str, Any], **changes: Any) -> LineageNode:
-    """A benchmark run of one model."""
+def benchmark(run: str, model: str, *lineage: Mapping[str, Any], **changes: Any) -> LineageNode:
+    """Return a benchmark run of one model."""
     return node(run, group(model, *lineage, **changes.pop("group", {})), **changes)
 
 
 def release_of(folder: RunFolder, results: Results, owner: str, **changes: Any) -> Bundle:
-    """A run as a release: its folder below `data/`, its records as lines, and facts that follow from them."""
+    """Build the release of a run with its folder below `data/`, its rollouts as lines, and the facts of its files."""
     manifest = folder.manifest()
     facts: dict[str, Any] = {
         name: getattr(manifest, name)
@@ -99,7 +109,7 @@ def release_of(folder: RunFolder, results: Results, owner: str, **changes: Any) 
         rows = json.loads(folder.metrics.read_text())["metrics"]
         facts["accuracy"] = next((r for r in rows if (r["agent"], r["metric"]) == (None, "accuracy")), None)
     if folder.table("rollouts").is_file():
-        contents["data/rollouts.jsonl"] = b"".join(map(_line, parquet_rows(folder.table("rollouts"))))
+        contents["data/rollouts.jsonl"] = b"".join(map(_encode_line, parquet_rows(folder.table("rollouts"))))
     if folder.stage_log.is_file():
         contents["data/stages.jsonl"] = folder.stage_log
     contents |= changes.pop("contents", {})
@@ -115,7 +125,7 @@ def release_of(folder: RunFolder, results: Results, owner: str, **changes: Any) 
     return Bundle.of(replace(release, **changes), contents)
 
 
-def _line(row: Mapping[str, Any]) -> bytes:
+def _encode_line(row: Mapping[str, Any]) -> bytes:
     kinds = COLUMNS["rollouts"]
     plain = {
         name: json.loads(value) if kinds[name] == "JSON" and isinstance(value, str) else value
@@ -129,13 +139,13 @@ def publish(registry: Registry, *bundles: Bundle) -> None:
 
 
 def published_runs(registry: Registry, results: Path, owner: str) -> None:
-    """Every run of a results folder."""
-    here = Results(results)
-    publish(registry, *(release_of(folder, here, owner) for folder in here.runs()))
+    """Publish every run of a results folder."""
+    results_folder = Results(results)
+    publish(registry, *(release_of(folder, results_folder, owner) for folder in results_folder.runs()))
 
 
-class Watched(FolderTransport):
-    """A folder that keeps what was read of it."""
+class RecordingFolder(FolderTransport):
+    """A folder transport that records the paths of opened files."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(folder)
@@ -149,5 +159,5 @@ class Watched(FolderTransport):
         return super().list_files(prefix)
 
 
-def by_release(board: RegistryBoard) -> dict[str, Mapping[str, Any]]:
+def rows_by_release(board: RegistryBoard) -> dict[str, Mapping[str, Any]]:
     return {row.release: row.to_json() for row in board.rows}

@@ -1,4 +1,4 @@
-"""The leaderboard of a registry: what is published there by task, its numbers made again, damage contained."""
+"""The leaderboard of a registry: runs by task, recomputed numbers, and damaged releases left out."""
 
 from __future__ import annotations
 
@@ -18,53 +18,53 @@ from runner.registry.transports.registry import Registry
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.unranked import Unranked
-from tests.registry.planted import Watched, by_release, publish, release_of
+from tests.registry.planted import RecordingFolder, publish, release_of, rows_by_release
 from tests.support.board_pages import board_row
 from tests.support.processes import nip_run_here
 from tests.support.registry_locations import LOCATIONS, SIMILAR_LOCATIONS
 
 
-def release(results: Path, name: str, owner: str = "acme", **changes: Any) -> Bundle:
+def build_release(results: Path, name: str, owner: str = "acme", **changes: Any) -> Bundle:
     return release_of(RunFolder(results / "runs" / name), Results(results), owner, **changes)
 
 
-def edited(results: Path, name: str, place: Path, file: str, change: Any) -> RunFolder:
-    """A copy of a run's folder with one JSON file changed by hand."""
-    shutil.copytree(results / "runs" / name, place / "runs" / name)
-    path = place / "runs" / name / file
-    said = json.loads(path.read_text())
-    change(said)
-    path.write_text(json.dumps(said))
+def edit_run(results: Path, name: str, target: Path, file: str, change: Any) -> RunFolder:
+    """Copy a run's folder, and change one of its JSON files."""
+    shutil.copytree(results / "runs" / name, target / "runs" / name)
+    path = target / "runs" / name / file
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
     return RunFolder(path.parent)
 
 
-def test_each_task_has_a_list_of_its_own_whatever_keeps_its_runs_from_ranking() -> None:
-    """The view puts runs of a task that cannot rank below the list of another task, as `lost` and `replay` here."""
+def test_each_task_has_its_own_list_even_if_its_runs_are_unranked() -> None:
+    """The view puts unranked runs of a task, here `lost` and `replay`, below the list of another task."""
 
     def row(name: str, task: str | None, **changes: Any) -> PublishedRow:
         return board_row(benchmark="b", run_id=name, task=task, **changes)
 
-    below = {"rank": None, "rank_last": None}
+    unranked = {"rank": None, "rank_last": None}
     rows = [
         row("best", "large"),
-        row("tree", "large", **below, reason="tree: its samples are not independent games"),
-        row("lost", "small", **below, reason="incomplete: 1 of 6 rollouts lost in transport"),
-        row("alone", "single", **below, reason=Unranked.OTHER_DATAPOINTS.value),
-        row("replay", "small", **below, reason="replay of lost"),
+        row("tree", "large", **unranked, reason="tree: its samples are not independent games"),
+        row("lost", "small", **unranked, reason="incomplete: 1 of 6 rollouts lost in transport"),
+        row("alone", "single", **unranked, reason=Unranked.OTHER_DATAPOINTS.value),
+        row("replay", "small", **unranked, reason="replay of lost"),
         row("next", "second", list=2),
     ]
-    found = {one.run_id: (one.list, one.rank) for one in separate_tasks(rows)}
-    assert found == {
+    positions = {listed.run_id: (listed.list, listed.rank) for listed in separate_tasks(rows)}
+    assert positions == {
         "best": (1, 1), "tree": (1, None), "lost": (3, None), "alone": (4, 1), "replay": (3, None), "next": (2, 1),
     }  # fmt: skip
 
 
 @pytest.mark.full
-def test_benchmarks_rank_by_task_with_all_training_behind_them_and_training_runs_do_not(
+def test_benchmarks_are_ranked_by_task_with_training_effort_and_training_runs_are_not(
     registry: Registry, cache: Path
 ) -> None:
     board = registry_board(registry, cache=cache)
-    rows = by_release(board)
+    rows = rows_by_release(board)
     assert rows.keys() == {"run/acme/before@1", "run/acme/after@1", "run/acme/learn-t1@1"}
     assert board.left_out == []
     before, after = rows["run/acme/before@1"], rows["run/acme/after@1"]
@@ -81,7 +81,7 @@ def test_benchmarks_rank_by_task_with_all_training_behind_them_and_training_runs
     }  # fmt: skip
     assert before["trained_on"] is None
     assert {edge["proof"] for edge in after["lineage"]} == {"declared"}
-    marks = rows["run/acme/learn-t1@1"]["marks"]  # none of its datapoints: it measures on the test split
+    marks = rows["run/acme/learn-t1@1"]["marks"]  # no overlap, because it measures on the test split
     assert [mark.partition(":")[0] for mark in marks] == [
         "test of learn, after iteration 0",
         "weights not known",
@@ -89,18 +89,20 @@ def test_benchmarks_rank_by_task_with_all_training_behind_them_and_training_runs
 
 
 @pytest.mark.full
-def test_a_second_look_reads_nothing_again_but_the_list(registry: Registry, cache: Path, trained_results: Path) -> None:
+def test_second_board_reads_only_the_listing_and_new_releases(
+    registry: Registry, cache: Path, trained_results: Path
+) -> None:
     watched = registry._transport
-    assert isinstance(watched, Watched)
+    assert isinstance(watched, RecordingFolder)
     first = registry_board(registry, cache=cache.with_name("another"))
     cache = cache.with_name("another")
     assert any("rollouts.jsonl" in path for path in watched.opened)
     assert not any("journal" in path for path in watched.opened)
     watched.opened.clear()
-    again = Registry(watched)
-    assert registry_board(again, cache=cache).to_json() == first.to_json()
+    second_registry = Registry(watched)
+    assert registry_board(second_registry, cache=cache).to_json() == first.to_json()
     assert {path.rpartition("/")[2] for path in watched.opened} == {"release.sha256"}
-    publish(again, release(trained_results, "before", owner="other"))
+    publish(second_registry, build_release(trained_results, "before", owner="other"))
     watched.opened.clear()
     assert len(registry_board(Registry(watched), cache=cache).rows) == len(first.rows) + 1
     read = [path for path in watched.opened if not path.endswith("release.sha256")]
@@ -109,7 +111,7 @@ def test_a_second_look_reads_nothing_again_but_the_list(registry: Registry, cach
 
 
 @pytest.mark.full
-def test_after_an_upgrade_the_files_to_read_again_are_announced_before_they_are_read(
+def test_files_that_the_board_reads_again_after_an_upgrade_are_prefetched(
     registry: Registry, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     announced: list[str] = []
@@ -119,7 +121,7 @@ def test_after_an_upgrade_the_files_to_read_again_are_announced_before_they_are_
         lambda files: announced.extend(f"{entry.reference.folder}/{path}" for entry, path in files),
     )
     watched = registry._transport
-    assert isinstance(watched, Watched)
+    assert isinstance(watched, RecordingFolder)
     registry_board(registry, cache=cache)
     assert announced == []
     monkeypatch.setattr("runner.registry.board.cache.__version__", "99.0.0")
@@ -131,29 +133,33 @@ def test_after_an_upgrade_the_files_to_read_again_are_announced_before_they_are_
 
 
 @pytest.mark.full
-def test_two_owners_runs_of_one_id_both_have_rows(registry: Registry, cache: Path, trained_results: Path) -> None:
-    publish(registry, release(trained_results, "before", owner="other"))
-    rollouts = bytes(release(trained_results, "before").contents["data/rollouts.jsonl"])
-    anew = {"data/rollouts.jsonl": rollouts.replace(b'{"', b'{ "', 1)}
-    publish(registry, release(trained_results, "before", owner="third", contents=anew))
-    said = {**release(trained_results, "before").release.facts, "replay_of": ["before", None]}
+def test_runs_of_two_owners_with_the_same_id_both_have_rows(
+    registry: Registry, cache: Path, trained_results: Path
+) -> None:
+    publish(registry, build_release(trained_results, "before", owner="other"))
+    rollouts = bytes(build_release(trained_results, "before").contents["data/rollouts.jsonl"])
+    replayed = {"data/rollouts.jsonl": rollouts.replace(b'{"', b'{ "', 1)}
+    publish(registry, build_release(trained_results, "before", owner="third", contents=replayed))
+    facts = {**build_release(trained_results, "before").release.facts, "replay_of": ["before", None]}
     replay = {"data/rollouts.jsonl": rollouts.replace(b'{"', b'{  "', 1)}
-    publish(registry, release(trained_results, "before", owner="replays", contents=replay, facts=said))
-    rows = by_release(registry_board(registry, cache=cache))
-    assert "a replay of before, without calls to models" in rows["run/replays/before@1"]["marks"]  # and no play
-    ours, theirs = rows["run/acme/before@1"], rows["run/other/before@1"]
+    publish(registry, build_release(trained_results, "before", owner="replays", contents=replay, facts=facts))
+    rows = rows_by_release(registry_board(registry, cache=cache))
+    assert (
+        "a replay of before, without calls to models" in rows["run/replays/before@1"]["marks"]
+    )  # a replay, not another play
+    original, copy = rows["run/acme/before@1"], rows["run/other/before@1"]
     assert "another play of run/acme/before@1" in rows["run/third/before@1"]["marks"]
-    assert "another play of run/third/before@1" in ours["marks"]
-    assert ours["run_id"] == theirs["run_id"] == "before"
-    assert ours["accuracy"] == theirs["accuracy"]
+    assert "another play of run/third/before@1" in original["marks"]
+    assert original["run_id"] == copy["run_id"] == "before"
+    assert original["accuracy"] == copy["accuracy"]
     ranked = [row["release"] for row in rows.values() if row["run_id"] == "before" and row["rank"] is not None]
     assert len(ranked) == 1  # copies of one run are one sample
     copies = [row for row in rows.values() if row["run_id"] == "before" and row["rank"] is None]
     assert {row["reason"] for row in copies} == {
         f"not a sample of its own: 18 of its 18 verdicts come from answers that it shares with {ranked[0]}"
     }
-    assert "the same rollouts as run/other/before@1" in ours["marks"]
-    assert "the same rollouts as run/acme/before@1" in theirs["marks"]
+    assert "the same rollouts as run/other/before@1" in original["marks"]
+    assert "the same rollouts as run/acme/before@1" in copy["marks"]
 
 
 @pytest.mark.full
@@ -162,19 +168,19 @@ def test_private_yanked_and_older_releases_are_left_out_and_counted(
 ) -> None:
     publish(
         registry,
-        release(trained_results, "before", version="2"),
-        release(trained_results, "before", owner="shy", visibility="private"),
-        release(trained_results, "before", owner="sorry"),
+        build_release(trained_results, "before", version="2"),
+        build_release(trained_results, "before", owner="shy", visibility="private"),
+        build_release(trained_results, "before", owner="sorry"),
     )
-    registry.yank(release(trained_results, "before", owner="sorry").release.reference, "wrong dataset")
+    registry.yank(build_release(trained_results, "before", owner="sorry").release.reference, "wrong dataset")
     board = registry_board(registry, cache=cache)
     assert (board.private, board.yanked, board.older) == (1, 1, 1)
-    assert {name for name in by_release(board) if "before" in name} == {"run/acme/before@2"}
+    assert {name for name in rows_by_release(board) if "before" in name} == {"run/acme/before@2"}
 
 
-def wrong_release(what: str, results: Path, place: Path) -> Bundle:
-    """A release of the run `before` that says what cannot be, by another owner."""
-    contents, here = release(results, "before").contents, Results(results)
+def build_invalid_release(case: str, results: Path, folder: Path) -> Bundle:
+    """Build an invalid release of the run `before` by another owner."""
+    contents, results_folder = build_release(results, "before").contents, Results(results)
     rows = contents["data/rollouts.jsonl"]
     assert isinstance(rows, bytes)
     lines = rows.splitlines(keepends=True)
@@ -191,22 +197,22 @@ def wrong_release(what: str, results: Path, place: Path) -> Bundle:
     }
     facts = {"lies": {"accuracy": {"value": 0.9}}, "odd": {"trained": 7}, "model": {"trained": []}}
     files = {"spec": ("data/spec.yaml", b"a: [&x 1, *x]\n"), "empty": ("data/manifest.json", b"{}")}
-    if what in records:
-        assert records[what] != rows
-        return release(results, "before", what, contents={"data/rollouts.jsonl": records[what]})
-    if what in facts:
-        return release(results, "before", what, facts=facts[what])
-    if what in files:
-        return release(results, "before", what, contents=dict([files[what]]))
-    if what == "cost":
-        return release_of(edited(results, "before", place, "manifest.json", _dear), here, what)
-    change = {"forged": _better, "narrow": _narrower}[what]
-    return release_of(edited(results, "before", place, "metrics.json", change), here, what)
+    if case in records:
+        assert records[case] != rows
+        return build_release(results, "before", case, contents={"data/rollouts.jsonl": records[case]})
+    if case in facts:
+        return build_release(results, "before", case, facts=facts[case])
+    if case in files:
+        return build_release(results, "before", case, contents=dict([files[case]]))
+    if case == "cost":
+        return release_of(edit_run(results, "before", folder, "manifest.json", _raise_cost), results_folder, case)
+    change = {"forged": _raise_accuracy, "narrow": _narrow_interval}[case]
+    return release_of(edit_run(results, "before", folder, "metrics.json", change), results_folder, case)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("what", "why"),
+    ("case", "reason"),
     [
         ("forged", "the run's metrics do not follow from its records: accuracy: value is 0.99"),
         ("flipped", "correct is True, but must be False"),
@@ -227,32 +233,32 @@ def wrong_release(what: str, results: Path, place: Path) -> Bundle:
         ("odd", "invalid facts of a run: trained cannot be '7'"),
     ],
 )
-def test_what_does_not_follow_from_its_records_is_refused_by_name_and_the_others_stay(
-    registry: Registry, cache: Path, trained_results: Path, tmp_path: Path, what: str, why: str
+def test_release_that_contradicts_its_records_is_left_out_and_others_stay(
+    registry: Registry, cache: Path, trained_results: Path, tmp_path: Path, case: str, reason: str
 ) -> None:
-    publish(registry, wrong_release(what, trained_results, tmp_path / what))
+    publish(registry, build_invalid_release(case, trained_results, tmp_path / case))
     board = registry_board(registry, cache=cache)
     assert len(board.rows) == 3
-    assert [name for name, _ in board.left_out] == [f"run/{what}/before@1"]
-    assert why in board.left_out[0][1]
+    assert [name for name, _ in board.left_out] == [f"run/{case}/before@1"]
+    assert reason in board.left_out[0][1]
     watched = registry._transport
-    assert isinstance(watched, Watched)
+    assert isinstance(watched, RecordingFolder)
     watched.opened.clear()
     assert registry_board(registry, cache=cache).left_out == board.left_out
     assert not any("/data/" in path for path in watched.opened)
 
 
-def _better(said: dict[str, Any]) -> None:
-    row = next(row for row in said["metrics"] if (row["agent"], row["metric"]) == (None, "accuracy"))
+def _raise_accuracy(metrics: dict[str, Any]) -> None:
+    row = next(row for row in metrics["metrics"] if (row["agent"], row["metric"]) == (None, "accuracy"))
     row |= {"value": 0.99, "ci_low": 0.98, "ci_high": 1.0}
 
 
-def _dear(said: dict[str, Any]) -> None:
-    said["cost_usd"] = 1e308
+def _raise_cost(manifest: dict[str, Any]) -> None:
+    manifest["cost_usd"] = 1e308
 
 
-def _narrower(said: dict[str, Any]) -> None:
-    row = next(row for row in said["metrics"] if (row["agent"], row["metric"]) == (None, "accuracy"))
+def _narrow_interval(metrics: dict[str, Any]) -> None:
+    row = next(row for row in metrics["metrics"] if (row["agent"], row["metric"]) == (None, "accuracy"))
     row |= {"ci_low": 0.5, "ci_high": 0.5}
 
 
@@ -260,42 +266,42 @@ def _narrower(said: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "file", ["data/inputs/dataset.jsonl", "data/metrics.json", "data/rollouts.jsonl", "release.json"]
 )
-def test_a_damaged_release_is_named_and_read_again_once_it_is_whole(
+def test_damaged_release_is_reported_and_read_again_after_its_repair(
     registry: Registry, cache: Path, trained_results: Path, file: str
 ) -> None:
-    publish(registry, release(trained_results, "before", owner="other"))
+    publish(registry, build_release(trained_results, "before", owner="other"))
     path = Path(registry.address.removeprefix("file:")) / "run/other/before/1" / file
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-2] + b"~\n")
+    content = path.read_bytes()
+    path.write_bytes(content[:-2] + b"~\n")
     board = registry_board(registry, cache=cache)
     assert len(board.rows) == 3
     assert [name for name, _ in board.left_out] == ["run/other/before@1"]
     assert Path(file).name in board.left_out[0][1]
-    path.write_bytes(whole)
-    assert "run/other/before@1" in by_release(registry_board(registry, cache=cache))
+    path.write_bytes(content)
+    assert "run/other/before@1" in rows_by_release(registry_board(registry, cache=cache))
 
 
 @pytest.mark.full
-def test_a_run_that_trains_is_no_benchmark_whatever_its_release_says(
+def test_training_run_published_as_a_benchmark_is_left_out(
     registry: Registry, cache: Path, trained_results: Path
 ) -> None:
-    publish(registry, release(trained_results, "learn", owner="sly", facts={"kind": "benchmark"}))
+    publish(registry, build_release(trained_results, "learn", owner="sly", facts={"kind": "benchmark"}))
     board = registry_board(registry, cache=cache)
     assert [name for name, _ in board.left_out] == ["run/sly/learn@1"]
     assert "is of kind training, but its release says 'benchmark'" in board.left_out[0][1]
-    assert all("learn@" not in name for name in by_release(board))
+    assert all("learn@" not in name for name in rows_by_release(board))
 
 
 @pytest.mark.full
-def test_models_that_a_run_did_not_make_by_its_own_stages_are_behind_no_row(
+def test_run_that_claims_models_not_in_its_stage_log_is_left_out(
     registry: Registry, cache: Path, trained_results: Path
 ) -> None:
-    made = release(trained_results, "learn", owner="sly")
-    told = [
-        {**group, "made": [{**one, "weights_sha256": "ab" * 32} for one in group["made"]]}
-        for group in made.release.facts["trained"]
+    bundle = build_release(trained_results, "learn", owner="sly")
+    groups = [
+        {**group, "made": [{**model, "weights_sha256": "ab" * 32} for model in group["made"]]}
+        for group in bundle.release.facts["trained"]
     ]
-    publish(registry, release(trained_results, "learn", owner="sly", facts={"trained": told}))
+    publish(registry, build_release(trained_results, "learn", owner="sly", facts={"trained": groups}))
     for _ in range(2):
         board = registry_board(registry, cache=cache)
         assert [name for name, _ in board.left_out] == ["run/sly/learn@1"]
@@ -303,64 +309,66 @@ def test_models_that_a_run_did_not_make_by_its_own_stages_are_behind_no_row(
         assert len(board.rows) == 3
 
 
-def test_a_spec_that_plays_more_than_it_brings_takes_no_time(
+def test_spec_with_a_billion_games_is_refused_without_enumerating_them(
     registry: Registry, cache: Path, trained_results: Path
 ) -> None:
-    """A billion games that nobody played would be a billion rows to look for."""
+    """Without the check, the board would look for a billion rows."""
     spec = (trained_results / "runs" / "before" / "spec.yaml").read_text()
     assert "per_datapoint: 1\n" in spec
     huge = spec.replace("per_datapoint: 1\n", "per_datapoint: 1000000000\n").encode()
-    publish(registry, release(trained_results, "before", owner="huge", contents={"data/spec.yaml": huge}))
-    (left,) = registry_board(registry, cache=cache).left_out
-    assert left[0] == "run/huge/before@1"
-    assert "its spec plays 18,000,000,000" in left[1]
+    publish(registry, build_release(trained_results, "before", owner="huge", contents={"data/spec.yaml": huge}))
+    (left_out,) = registry_board(registry, cache=cache).left_out
+    assert left_out[0] == "run/huge/before@1"
+    assert "its spec plays 18,000,000,000" in left_out[1]
 
 
 @pytest.mark.full
-def test_the_command_shows_ranks_training_and_marks_and_its_json_is_complete(
-    registry: Registry, tmp_path: Path
-) -> None:
-    where, home = registry.address, str(tmp_path / "home")
-    done = nip_run_here("leaderboard", "--from", where, "code/v1", cwd=tmp_path, XDG_CACHE_HOME=home)
+def test_leaderboard_command_shows_ranks_effort_and_marks_and_complete_json(registry: Registry, tmp_path: Path) -> None:
+    location, home = registry.address, str(tmp_path / "home")
+    done = nip_run_here("leaderboard", "--from", location, "code/v1", cwd=tmp_path, XDG_CACHE_HOME=home)
     assert done.returncode == 0, done.stderr
     assert "acme/after@1" in done.stdout
     assert "12 rollouts" in done.stdout
     assert "trained on 12 of its 18 datapoints" in done.stdout
-    shown = nip_run_here("leaderboard", "--from", where, "--json", cwd=tmp_path, XDG_CACHE_HOME=home)
-    said = json.loads(shown.stdout)
-    assert said["where"] == where
+    json_process = nip_run_here("leaderboard", "--from", location, "--json", cwd=tmp_path, XDG_CACHE_HOME=home)
+    board = json.loads(json_process.stdout)
+    assert board["where"] == location
     assert "self-reported" in done.stdout
     assert "the board replays no journal" in done.stderr
     assert "nip-run verify run/acme/" in done.stderr
-    assert {(row["tier"], row["numbers"]) for row in said["rows"]} == {("self-reported", "recomputed from its records")}
-    assert {"release", "release_sha256", "effort", "trained_on", "lineage", "marks", "rank"} <= said["rows"][0].keys()
-    wrong = nip_run_here("leaderboard", "--from", where, "code/v2", cwd=tmp_path, XDG_CACHE_HOME=home)
-    assert (wrong.returncode, "no run of benchmark 'code/v2' is published" in wrong.stderr) == (2, True)
+    assert {(row["tier"], row["numbers"]) for row in board["rows"]} == {
+        ("self-reported", "recomputed from its records")
+    }
+    assert {"release", "release_sha256", "effort", "trained_on", "lineage", "marks", "rank"} <= board["rows"][0].keys()
+    unknown = nip_run_here("leaderboard", "--from", location, "code/v2", cwd=tmp_path, XDG_CACHE_HOME=home)
+    assert (unknown.returncode, "no run of benchmark 'code/v2' is published" in unknown.stderr) == (2, True)
 
 
-def board_at(place: str, root: Path, looked_at: Path, results: Path) -> None:
-    """The board of a place with one run of the registry of a folder is that folder's board of this run."""
-    with LOCATIONS[place](root) as where, connect(where) as registry:
-        publish(registry, release(results, "before"))
-        with connect(where) as again:
-            board = registry_board(again, cache=root / "cache")
+def check_board_at(location_kind: str, root: Path, registry_with_cache: Path, results: Path) -> None:
+    """Check that a location's board has the same row for a run as the board of a folder."""
+    with LOCATIONS[location_kind](root) as location, connect(location) as registry:
+        publish(registry, build_release(results, "before"))
+        with connect(location) as reopened:
+            board = registry_board(reopened, cache=root / "cache")
     (published,) = board.rows
     row = published.to_json()
     assert board.left_out == []
-    theirs = by_release(registry_board(connect(str(looked_at / "registry")), cache=looked_at / "cache"))[row["release"]]
+    expected = rows_by_release(
+        registry_board(connect(str(registry_with_cache / "registry")), cache=registry_with_cache / "cache")
+    )[row["release"]]
     assert {name: row[name] for name in ("release_sha256", "accuracy", "ci_low", "task", "numbers")} == {
-        name: theirs[name] for name in ("release_sha256", "accuracy", "ci_low", "task", "numbers")
+        name: expected[name] for name in ("release_sha256", "accuracy", "ci_low", "task", "numbers")
     }
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("place", ["git", *SIMILAR_LOCATIONS])
-def test_the_board_of_a_repository_is_that_of_a_folder(
-    place: str, tmp_path: Path, looked_at: Path, trained_results: Path
+@pytest.mark.parametrize("location_kind", ["git", *SIMILAR_LOCATIONS])
+def test_board_of_a_git_registry_equals_that_of_a_folder(
+    location_kind: str, tmp_path: Path, registry_with_cache: Path, trained_results: Path
 ) -> None:
-    board_at(place, tmp_path, looked_at, trained_results)
+    check_board_at(location_kind, tmp_path, registry_with_cache, trained_results)
 
 
-def test_an_unknown_benchmark_is_a_mistake_of_the_user(registry: Registry, cache: Path) -> None:
+def test_unknown_benchmark_is_a_usage_error(registry: Registry, cache: Path) -> None:
     with pytest.raises(UsageError, match="did you mean 'code/v1'"):
         registry_board(registry, "code/v1x", cache)

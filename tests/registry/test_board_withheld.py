@@ -1,4 +1,4 @@
-"""Runs without the rows of their dataset on a registry's leaderboard."""
+"""Leaderboards of registries with runs that are published without the rows of their datasets."""
 
 from __future__ import annotations
 
@@ -19,45 +19,46 @@ from runner.registry.transports.registry import Registry
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.tasks import PlayedDatapoint
-from tests.registry.planted import by_release, publish
+from tests.registry.planted import publish, rows_by_release
 
 
-def without_rows(results: Path, change: Any = lambda rows: rows) -> Bundle:
-    """The run `before` as its owner publishes it without the rows of its dataset, with another pin."""
+def build_withheld_bundle(results: Path, change: Any = lambda rows: rows) -> Bundle:
+    """Build the run `before` without the rows of its dataset, and with a changed pin of these rows."""
     choices = PublisherChoices("shy", licence="MIT", dataset_licence="none")
-    made = build_run_draft(RunFolder(results / "runs" / "before"), Results(results), choices)
-    pin = json.loads(bytes(made.contents[PIN]))
+    draft = build_run_draft(RunFolder(results / "runs" / "before"), Results(results), choices)
+    pin = json.loads(bytes(draft.contents[PIN]))
     changed = json.dumps({**pin, "rows": change(pin["rows"])}).encode()
-    return replace(made, contents={**made.contents, PIN: changed}).bundle()
+    return replace(draft, contents={**draft.contents, PIN: changed}).bundle()
 
 
 @pytest.mark.full
-def test_a_run_without_the_rows_of_its_dataset_ranks_among_the_others_and_is_told_apart(
-    registry: Registry, cache: Path, trained_results: Path
-) -> None:
-    publish(registry, without_rows(trained_results))
+def test_run_without_dataset_rows_is_ranked_and_marked(registry: Registry, cache: Path, trained_results: Path) -> None:
+    publish(registry, build_withheld_bundle(trained_results))
     board = registry_board(registry, cache=cache)
     assert board.left_out == []
-    ours, theirs = (by_release(board)[f"run/{owner}/before@1"] for owner in ("acme", "shy"))
-    same = ("task", "list", "accuracy", "ci_low", "ci_high", "n", "clusters")
-    assert [theirs[name] for name in same] == [ours[name] for name in same]
-    assert {theirs["rank"], ours["rank"]} == {1, None}  # copies of one run are one sample
-    assert (MARK in theirs["marks"], theirs["numbers"]) == (True, "as published")
-    assert MARK not in ours["marks"]
+    original, withheld = (rows_by_release(board)[f"run/{owner}/before@1"] for owner in ("acme", "shy"))
+    columns = ("task", "list", "accuracy", "ci_low", "ci_high", "n", "clusters")
+    assert [withheld[name] for name in columns] == [original[name] for name in columns]
+    assert {withheld["rank"], original["rank"]} == {1, None}  # copies of one run are one sample
+    assert (MARK in withheld["marks"], withheld["numbers"]) == (True, "as published")
+    assert MARK not in original["marks"]
 
 
-def test_a_withheld_datapoint_has_the_hash_in_its_task_that_its_id_group_label_and_content_come_to() -> None:
-    known = PlayedDatapoint("p", "of six", 1, "ab" * 32, {"question": "?"})
-    withheld = PlayedDatapoint("p", str(known.group_sha256), 1, "ab" * 32, {}, group_is_hash=True)
-    assert withheld.digest == known.digest
-    alone = PlayedDatapoint("p", "p", 1, "ab" * 32, {})
-    others = [alone, *(replace(withheld, **one) for one in ({"label": 0}, {"group": "cd" * 32}, {"id": "q"}))]
-    assert len({one.digest for one in (known, *others)}) == 5
+def test_withheld_datapoint_hash_depends_on_id_group_label_and_content() -> None:
+    complete = PlayedDatapoint("p", "of six", 1, "ab" * 32, {"question": "?"})
+    withheld = PlayedDatapoint("p", str(complete.group_sha256), 1, "ab" * 32, {}, group_is_hash=True)
+    assert withheld.digest == complete.digest
+    ungrouped = PlayedDatapoint("p", "p", 1, "ab" * 32, {})
+    changed = [
+        ungrouped,
+        *(replace(withheld, **change) for change in ({"label": 0}, {"group": "cd" * 32}, {"id": "q"})),
+    ]
+    assert len({change.digest for change in (complete, *changed)}) == 5
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("change", "reason"),
     [
         (lambda rows: rows[:-1], "the datapoints differ"),
         (lambda rows: [{**rows[0], "sha256": "ab" * 32}, *rows[1:]], "the datapoints differ"),
@@ -68,10 +69,10 @@ def test_a_withheld_datapoint_has_the_hash_in_its_task_that_its_id_group_label_a
     ],
     ids=["fewer", "other hash", "other groups", "without label", "no hash", "no rows"],
 )
-def test_withheld_datapoints_that_are_not_those_of_its_games_are_refused_by_name(
-    registry: Registry, cache: Path, trained_results: Path, change: Any, why: str
+def test_withheld_datapoints_that_were_not_played_are_refused(
+    registry: Registry, cache: Path, trained_results: Path, change: Any, reason: str
 ) -> None:
-    publish(registry, without_rows(trained_results, change))
-    (left,) = registry_board(registry, cache=cache).left_out
-    assert left[0] == "run/shy/before@1"
-    assert why in left[1]
+    publish(registry, build_withheld_bundle(trained_results, change))
+    (left_out,) = registry_board(registry, cache=cache).left_out
+    assert left_out[0] == "run/shy/before@1"
+    assert reason in left_out[1]

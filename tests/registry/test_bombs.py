@@ -1,4 +1,4 @@
-"""What grows when it is read is refused within bounds: of memory and time, in a process that has no more."""
+"""Contents that expand when they are read are refused by a process with limited memory and time."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ for name in sys.argv[2:]:
 """
 
 
-def _spec(text: str) -> Callable[[Path], object]:
+def _write_spec(text: str) -> Callable[[Path], object]:
     return lambda registry: ReleaseTree(registry, files={**GOOD, "spec.yaml": text.encode()}).write()
 
 
-def _manifest(data: bytes) -> Callable[[Path], object]:
+def _write_manifest(data: bytes) -> Callable[[Path], object]:
     return lambda registry: ReleaseTree(registry, manifest=data).write()
 
 
-def _sparse(registry: Path, name: str, size: int = 1 << 40) -> None:
-    """A file of a terabyte that takes no room."""
+def _write_sparse(registry: Path, name: str, size: int = 1 << 40) -> None:
+    """Extend a file to a terabyte that takes no disk space."""
     folder = ReleaseTree(registry).write() / "run/acme/tiny/1"
     with (folder / name).open("ab") as file:
         file.truncate(size)
 
 
-def _many(registry: Path) -> None:
-    """20,000 files that are none of the release."""
+def _write_many_files(registry: Path) -> None:
+    """Write 2,000 files that are not part of the release."""
     folder = (
         ReleaseTree(registry, files=dict(GOOD) | {"spec.yaml": b"[" * 100_000}).write() / "run/acme/tiny/1/signature"
     )
@@ -73,26 +73,26 @@ for _ in range(100):
 """
 
 
-def _deep(registry: Path) -> None:
-    """A tree of folders one in another, deeper than a path can say, and so than the guard of the tests can look."""
+def _write_deep_tree(registry: Path) -> None:
+    """Create a folder tree that is deeper than the longest path."""
     ReleaseTree(registry, files=dict(GOOD) | {"spec.yaml": b"- 1"}).write()
     subprocess.run([sys.executable, "-S", "-c", DEEP, registry / "run" / "acme" / "tiny"], check=True)
 
 
-def _said_and_not_there(registry: Path) -> None:
-    """A manifest of four gigabytes, in a file of a few bytes."""
+def _declare_missing_bytes(registry: Path) -> None:
+    """Declare four gigabytes for a file of a few bytes."""
     ReleaseTree(registry, changes={"files": [file_entry("README.md", b"hello\n", size=4 << 30)]}).write()
 
 
 BOMBS: Mapping[str, tuple[Callable[[Path], object], str]] = {
-    "aliases": (_spec(ALIASES), "anchors (&a0)"),
-    "merges": (_spec(MERGES), "anchors (&a0)"),
-    "brackets": (_spec("[" * 200_000), "nested deeper"),
-    "braces": (_spec("{a: " * 60_000), "nested deeper"),
-    "numbers": (_spec("seed: " + "9" * 200_000), "a number of 200000 characters"),
-    "deep-manifest": (_manifest(b"[" * 1_000_000), "release.json is damaged"),
-    "wide-manifest": (_manifest(b'{"a":[' + b"1," * 500_000 + b"1]}"), "its format cannot be None"),
-    "long-manifest": (_manifest(b'"' + b"x" * 1_040_000 + b'"'), "not an object"),
+    "aliases": (_write_spec(ALIASES), "anchors (&a0)"),
+    "merges": (_write_spec(MERGES), "anchors (&a0)"),
+    "brackets": (_write_spec("[" * 200_000), "nested deeper"),
+    "braces": (_write_spec("{a: " * 60_000), "nested deeper"),
+    "numbers": (_write_spec("seed: " + "9" * 200_000), "a number of 200000 characters"),
+    "deep-manifest": (_write_manifest(b"[" * 1_000_000), "release.json is damaged"),
+    "wide-manifest": (_write_manifest(b'{"a":[' + b"1," * 500_000 + b"1]}"), "its format cannot be None"),
+    "long-manifest": (_write_manifest(b'"' + b"x" * 1_040_000 + b'"'), "not an object"),
     "2001-files": (
         lambda registry: ReleaseTree(
             registry, changes={"files": [file_entry(f"f{n:06}", b"") for n in range(2_001)]}
@@ -103,12 +103,13 @@ BOMBS: Mapping[str, tuple[Callable[[Path], object], str]] = {
         lambda registry: ReleaseTree(registry, manifest=manifest_bytes({f"k{n}": n for n in range(30_000)})).write(),
         "its format cannot be None",
     ),
-    "sparse-manifest": (lambda registry: _sparse(registry, "release.json"), "larger than 1,048,576 bytes"),
-    "sparse-checksum": (lambda registry: _sparse(registry, "release.sha256"), "release.sha256 is larger than 1,000"),
-    "sparse-file": (lambda registry: _sparse(registry, "README.md"), "longer than the 6 bytes"),
-    "said-and-not-there": (_said_and_not_there, "has 6 of 4,294,967,296 bytes"),
-    "many-files": (_many, "nested deeper"),
-    "deep-tree": (_deep, "a mapping"),
+    "sparse-manifest": (lambda registry: _write_sparse(registry, "release.json"), "larger than 1,048,576 bytes"),
+    "sparse-checksum": (lambda registry: _write_sparse(registry, "release.sha256"),
+                        "release.sha256 is larger than 1,000"),
+    "sparse-file": (lambda registry: _write_sparse(registry, "README.md"), "longer than the 6 bytes"),
+    "said-and-not-there": (_declare_missing_bytes, "has 6 of 4,294,967,296 bytes"),
+    "many-files": (_write_many_files, "nested deeper"),
+    "deep-tree": (_write_deep_tree, "a mapping"),
 }  # fmt: skip
 
 
@@ -118,13 +119,13 @@ def bombs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for name, (make, _) in BOMBS.items():
         make(folder / name / "registry")
     yield folder
-    subprocess.run(["rm", "-rf", folder / "deep-tree"], check=True)  # deeper than Python's own removal goes
+    subprocess.run(["rm", "-rf", folder / "deep-tree"], check=True)  # too deep for shutil.rmtree
 
 
-def _bounded() -> None:
+def _limit_process() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEGABYTES << 20, MEGABYTES << 20))
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))  # nothing large is written on the way
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))  # no large file is written
 
 
 @pytest.mark.gate
@@ -133,11 +134,11 @@ def test_every_bomb_is_refused_within_memory_and_time(bombs: Path) -> None:
     before = {path.name for path in bombs.iterdir()}
     done = subprocess.run(
         [sys.executable, "-c", GET, str(bombs), *names], cwd=ROOT, env=environment(), capture_output=True, text=True,
-        check=False, timeout=HANG_SECONDS, preexec_fn=_bounded, stdin=subprocess.DEVNULL,
+        check=False, timeout=HANG_SECONDS, preexec_fn=_limit_process, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
-    assert {name: words for name, (_, words) in BOMBS.items() if words not in said[name]} == {}
+    messages = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert {name: message for name, (_, message) in BOMBS.items() if message not in messages[name]} == {}
     assert {path.name for path in bombs.iterdir()} == before
     assert not list((bombs / "sparse-file").glob(".nip-run-*"))
     assert snapshot_folder(bombs / "said-and-not-there").keys() == {"registry", *(f"registry/{path}" for path in (

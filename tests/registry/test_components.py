@@ -1,4 +1,4 @@
-"""Somebody's files into a component: what its release holds, what it is equal to, and what cannot be published."""
+"""Components from a user's files: contents and hashes of their releases, and files that cannot be published."""
 
 from __future__ import annotations
 
@@ -29,65 +29,67 @@ from tests.support.specs import dataset_file, spec_file
 PROMPTS = package_data.root() / "prompts" / "code_validation" / "nip"
 
 
-def bundle(path: Path, kind: Kind, part: str | None = None) -> Bundle:
+def build_bundle(path: Path, kind: Kind, part: str | None = None) -> Bundle:
     return build_component_draft(path, kind, component_naming("one"), part).bundle()
 
 
-def unpacked(made: Bundle, folder: Path) -> Path:
-    """The files of a release, in a folder."""
-    for path, content in made.contents.items():
+def unpack(bundle: Bundle, folder: Path) -> Path:
+    """Write the files of a release to a folder."""
+    for path, content in bundle.contents.items():
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(data(content))
+        target.write_bytes(read_content(content))
     return folder
 
 
-def every_byte(made: Bundle) -> bytes:
-    return made.manifest + b"".join(map(data, made.contents.values()))
+def join_contents(bundle: Bundle) -> bytes:
+    return bundle.manifest + b"".join(map(read_content, bundle.contents.values()))
 
 
-def data(content: Content) -> bytes:
+def read_content(content: Content) -> bytes:
     with open_content(content) as source:
         return source.read()
 
 
-def test_a_protocol_has_the_hash_that_runs_of_it_have(tmp_path: Path) -> None:
+def test_protocol_release_has_the_hash_that_its_runs_record(tmp_path: Path) -> None:
     file = shutil.copy(package_data.PROTOCOLS / "debate.yaml", tmp_path / "council.yaml")
-    made = bundle(Path(file), Kind.PROTOCOL)
-    assert made.contents["protocol.yaml"] == (package_data.PROTOCOLS / "debate.yaml").read_bytes()
-    assert made.release.identity == {"protocol": tagged_hash("protocol", protocol_content(load_protocol("debate")))}
-    assert made.release.facts["agents"] == {"prover0": "prover", "prover1": "prover", "verifier": "verifier"}
+    bundle = build_bundle(Path(file), Kind.PROTOCOL)
+    assert bundle.contents["protocol.yaml"] == (package_data.PROTOCOLS / "debate.yaml").read_bytes()
+    assert bundle.release.identity == {"protocol": tagged_hash("protocol", protocol_content(load_protocol("debate")))}
+    assert bundle.release.facts["agents"] == {"prover0": "prover", "prover1": "prover", "verifier": "verifier"}
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("base", ["nip", "debate", "merlin_arthur"])
-def test_a_protocol_that_extends_another_travels_with_all_of_it(tmp_path: Path, base: str) -> None:
+def test_extending_protocol_is_published_with_its_base(tmp_path: Path, base: str) -> None:
     (tmp_path / "mine.yaml").write_text(f"extends: {base}\nname: mine\n", "utf-8")
-    folder = unpacked(bundle(tmp_path / "mine.yaml", Kind.PROTOCOL), tmp_path / "out")
+    folder = unpack(build_bundle(tmp_path / "mine.yaml", Kind.PROTOCOL), tmp_path / "out")
     assert "extends" not in read_yaml(folder / "protocol.yaml").data
-    ours, theirs = (load_protocol(name, folder=at) for name, at in (("mine.yaml", tmp_path), ("protocol.yaml", folder)))
-    assert ours == theirs
+    original, published = (
+        load_protocol(name, folder=parent) for name, parent in (("mine.yaml", tmp_path), ("protocol.yaml", folder))
+    )
+    assert original == published
 
 
-def test_prompts_have_the_hashes_that_runs_have_and_say_what_they_use(tmp_path: Path) -> None:
-    made = bundle(PROMPTS, Kind.PROMPTS)
+def test_prompts_release_has_the_hashes_of_runs_and_lists_its_variables(tmp_path: Path) -> None:
+    bundle = build_bundle(PROMPTS, Kind.PROMPTS)
     spec = load_spec(spec_file(tmp_path))
     hashes = dict(new_manifest(Plan(spec), "r", "i").prompts_sha256)
-    templates = made.release.facts["templates"]
-    assert hashes.items() <= {name: one["sha256"] for name, one in templates.items()}.items()
-    everything = {name: one["sha256"] for name, one in templates.items()}
-    assert made.release.identity == {"prompts": tagged_hash("prompts", everything)}
-    assert made.release.facts["columns"] == ["question", "solution"]
+    templates = bundle.release.facts["templates"]
+    assert hashes.items() <= {name: template["sha256"] for name, template in templates.items()}.items()
+    all_hashes = {name: template["sha256"] for name, template in templates.items()}
+    assert bundle.release.identity == {"prompts": tagged_hash("prompts", all_hashes)}
+    assert bundle.release.facts["columns"] == ["question", "solution"]
     assert "max_response_words" in templates["prover"]["variables"]
 
 
-def test_a_dataset_says_its_rows_and_has_the_hashes_of_runs(tmp_path: Path) -> None:
-    made = bundle(dataset_file(tmp_path, 6), Kind.DATASET)
+def test_dataset_release_describes_its_rows_and_has_the_hashes_of_runs(tmp_path: Path) -> None:
+    bundle = build_bundle(dataset_file(tmp_path, 6), Kind.DATASET)
     dataset = load_spec(spec_file(tmp_path, size=6)).dataset
-    assert made.release.identity == {"dataset": dataset.sha256, "source": dataset.source_sha256}
-    facts = made.release.facts
+    assert bundle.release.identity == {"dataset": dataset.sha256, "source": dataset.source_sha256}
+    facts = bundle.release.facts
     assert (facts["rows"], facts["labels"], facts["columns"]) == (6, {"0": 3, "1": 3}, ["question", "solution"])
-    croissant = json.loads(data(made.contents["croissant.json"]))
+    croissant = json.loads(read_content(bundle.contents["croissant.json"]))
     assert croissant["name"] == "one"
     assert "dataset.jsonl" in json.dumps(croissant)
 
@@ -97,64 +99,64 @@ SERVED: dict[str, Any] = {
 }
 
 
-def test_an_agent_is_cut_out_with_its_model_and_without_its_address(tmp_path: Path) -> None:
+def test_agent_is_extracted_with_its_model_and_without_its_address(tmp_path: Path) -> None:
     path = spec_file(tmp_path, **SERVED, agents={"verifier": {"max_response_words": 77}})
     draft = build_component_draft(path, Kind.AGENT, component_naming("one"), "verifier")
-    said = read_yaml(unpacked(draft.bundle(), tmp_path / "out") / "agent.yaml").data
-    assert said["max_response_words"] == 77
-    assert said["model_group"] == {
+    agent = read_yaml(unpack(draft.bundle(), tmp_path / "out") / "agent.yaml").data
+    assert agent["max_response_words"] == 77
+    assert agent["model_group"] == {
         "provider": "openai", "model": "Llama-3", "base_url": "???", "chat_format": "alternating",
         "system_role": "user",
     }  # fmt: skip
     assert len(draft.notes) == 2
-    assert not any(word in every_byte(draft.bundle()) for word in (b"gpu7", b"/srv", b"8000"))
+    assert not any(private in join_contents(draft.bundle()) for private in (b"gpu7", b"/srv", b"8000"))
     with pytest.raises(UsageError, match="choose --part from prover, verifier"):
         build_component_draft(path, Kind.AGENT, component_naming("one"), "verifer")
 
 
-def test_a_spec_travels_with_all_that_it_names_and_is_the_same_runs(tmp_path: Path) -> None:
+def test_spec_is_published_with_its_files_and_gives_the_same_runs(tmp_path: Path) -> None:
     source = tmp_path / "source"
     shutil.copytree(PROMPTS, source / "other")
     path = spec_file(source, size=4, sweep={"prompts": ["prompts/code_validation/nip", "other"]})
-    folder = unpacked(bundle(path, Kind.SPEC), tmp_path / "out")
+    folder = unpack(build_bundle(path, Kind.SPEC), tmp_path / "out")
     shutil.rmtree(source / "other")
-    ours = load_specs(folder / "spec.yaml")
-    assert len(ours) == 2
+    published = load_specs(folder / "spec.yaml")
+    assert len(published) == 2
     shutil.copytree(PROMPTS, source / "other")
-    assert [Plan(one).identity for one in ours] == [Plan(one).identity for one in load_specs(path)]
-    assert sorted(one.name for one in folder.iterdir()) == ["README.md", "data", "prompts", "protocols", "spec.yaml"]
+    assert [Plan(spec).identity for spec in published] == [Plan(spec).identity for spec in load_specs(path)]
+    assert sorted(file.name for file in folder.iterdir()) == ["README.md", "data", "prompts", "protocols", "spec.yaml"]
 
 
-def test_a_served_spec_leaves_its_addresses_and_is_asked_in_the_same_format(tmp_path: Path) -> None:
-    made = bundle(spec_file(tmp_path / "s", **SERVED, cache="cache.sqlite"), Kind.SPEC)
-    assert not any(word in every_byte(made) for word in (b"gpu7", b"/srv", b"8000", str(tmp_path).encode()))
-    models = load_spec(unpacked(made, tmp_path / "out") / "spec.yaml").experiment.models
+def test_published_spec_omits_server_addresses_and_keeps_the_chat_format(tmp_path: Path) -> None:
+    bundle = build_bundle(spec_file(tmp_path / "s", **SERVED, cache="cache.sqlite"), Kind.SPEC)
+    assert not any(private in join_contents(bundle) for private in (b"gpu7", b"/srv", b"8000", str(tmp_path).encode()))
+    models = load_spec(unpack(bundle, tmp_path / "out") / "spec.yaml").experiment.models
     assert (models["m"].base_url, models["m"].chat_format, models["m"].model) == ("???", "alternating", "Llama-3")
 
 
-def test_of_a_list_of_servers_no_address_is_left_in_a_swept_spec_nor_in_an_agent(tmp_path: Path) -> None:
-    at = [f"http://gpu{number}.lab:8000/v1" for number in (7, 8)]
-    model = {"provider": "openai", "model": "tiny", "base_url": at, "headers": {"X-Team": "$TEAM_ID"}}
-    path = spec_file(tmp_path / "s", models={"m": model}, sweep={"models.m.base_url": [at, at[:1], at[1]]})
-    made = bundle(path, Kind.SPEC)
-    assert not any(word in every_byte(made) for word in (b"gpu7", b"gpu8", b"8000"))
-    specs = load_specs(unpacked(made, tmp_path / "out") / "spec.yaml")
-    assert {one.experiment.models["m"].base_url for one in specs} == {"???"}
+def test_no_address_of_a_server_list_is_left_in_a_swept_spec_or_an_agent(tmp_path: Path) -> None:
+    urls = [f"http://gpu{number}.lab:8000/v1" for number in (7, 8)]
+    model = {"provider": "openai", "model": "tiny", "base_url": urls, "headers": {"X-Team": "$TEAM_ID"}}
+    path = spec_file(tmp_path / "s", models={"m": model}, sweep={"models.m.base_url": [urls, urls[:1], urls[1]]})
+    bundle = build_bundle(path, Kind.SPEC)
+    assert not any(private in join_contents(bundle) for private in (b"gpu7", b"gpu8", b"8000"))
+    specs = load_specs(unpack(bundle, tmp_path / "out") / "spec.yaml")
+    assert {spec.experiment.models["m"].base_url for spec in specs} == {"???"}
     draft = build_component_draft(
         spec_file(tmp_path / "a", models={"m": model}), Kind.AGENT, component_naming("one"), "verifier"
     )
-    said = read_yaml(unpacked(draft.bundle(), tmp_path / "agent") / "agent.yaml").data["model_group"]
-    assert (said["base_url"], said["headers"]) == ("???", {"X-Team": "$TEAM_ID"})
+    model_group = read_yaml(unpack(draft.bundle(), tmp_path / "agent") / "agent.yaml").data["model_group"]
+    assert (model_group["base_url"], model_group["headers"]) == ("???", {"X-Team": "$TEAM_ID"})
 
 
-def test_a_model_is_described_by_hand_with_what_is_known_of_its_weights(tmp_path: Path) -> None:
+def test_handwritten_model_file_is_published_with_its_weights_hash(tmp_path: Path) -> None:
     sha256 = tagged_hash("weights", "w")
     text = f"model: tiny\nbase_model: big\nbase_url: http://h:1/v1\nweights: {{sha256: {sha256}, address: 'hf:a/b'}}\n"
     (tmp_path / "model.yaml").write_text(text, "utf-8")
-    made = bundle(tmp_path / "model.yaml", Kind.MODEL)
-    said = read_yaml(unpacked(made, tmp_path / "out") / "model.yaml").data
-    assert (said["base_url"], said["chat_format"], said["weights"]["sha256"]) == ("???", "alternating", sha256)
-    assert made.release.identity["weights"] == sha256
+    bundle = build_bundle(tmp_path / "model.yaml", Kind.MODEL)
+    model = read_yaml(unpack(bundle, tmp_path / "out") / "model.yaml").data
+    assert (model["base_url"], model["chat_format"], model["weights"]["sha256"]) == ("???", "alternating", sha256)
+    assert bundle.release.identity["weights"] == sha256
 
 
 TRAINED: dict[str, Any] = {
@@ -166,16 +168,16 @@ TRAINED: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_a_trainer_is_cut_out_of_a_spec_that_trains(tmp_path: Path) -> None:
-    made = bundle(spec_file(tmp_path, **TRAINED), Kind.TRAINER)
-    assert read_yaml(unpacked(made, tmp_path / "out") / "trainer.yaml").data == {
+def test_trainer_is_extracted_from_a_training_spec(tmp_path: Path) -> None:
+    bundle = build_bundle(spec_file(tmp_path, **TRAINED), Kind.TRAINER)
+    assert read_yaml(unpack(bundle, tmp_path / "out") / "trainer.yaml").data == {
         "backend": "command",
         "command": ["t", "{dataset}", "{model_file}"],
     }
-    assert made.release.facts["runs_a_command"] is True
+    assert bundle.release.facts["runs_a_command"] is True
 
 
-BAD: dict[str, tuple[Kind, str, str, type[NipRunError], str]] = {
+INVALID: dict[str, tuple[Kind, str, str, type[NipRunError], str]] = {
     "a broken protocol": (Kind.PROTOCOL, "p.yaml", "cycle: []\n", SpecError, "missing key"),
     "a protocol that is no file": (Kind.PROTOCOL, "p.txt", "", UsageError, "name a .yaml file"),
     "a template that calls": (Kind.PROMPTS, "f/a.jinja", "{{ lipsum() }}", SpecError, "a.jinja:1"),
@@ -189,29 +191,29 @@ BAD: dict[str, tuple[Kind, str, str, type[NipRunError], str]] = {
 
 
 @pytest.mark.sample(4)
-@pytest.mark.parametrize("name", BAD)
-def test_what_no_loader_takes_is_not_published(tmp_path: Path, name: str) -> None:
-    kind, file, text, error, message = BAD[name]
+@pytest.mark.parametrize("name", INVALID)
+def test_invalid_component_is_not_published(tmp_path: Path, name: str) -> None:
+    kind, file, text, error, message = INVALID[name]
     path = tmp_path / file
     path.parent.mkdir(exist_ok=True)
     path.write_text(text, "utf-8")
     with pytest.raises(error, match=message):
-        bundle(path.parent if kind == Kind.PROMPTS else path, kind)
+        build_bundle(path.parent if kind == Kind.PROMPTS else path, kind)
 
 
-def test_a_spec_that_names_a_run_of_its_user_is_not_published(tmp_path: Path) -> None:
+def test_spec_that_names_a_local_run_is_not_published(tmp_path: Path) -> None:
     path = spec_file(tmp_path, until={"compare": "mine-0123456789"})
     with pytest.raises(ReleaseError, match=r"until\.compare names a run of yours"):
-        bundle(path, Kind.SPEC)
+        build_bundle(path, Kind.SPEC)
 
 
-def test_the_same_files_are_the_same_release_wherever_they_lie(tmp_path: Path) -> None:
-    made = {bundle(spec_file(tmp_path / at), Kind.SPEC).sha256 for at in ("one", "another/deep")}
-    assert len(made) == 1
+def test_same_files_give_the_same_release_in_any_folder(tmp_path: Path) -> None:
+    hashes = {build_bundle(spec_file(tmp_path / folder), Kind.SPEC).sha256 for folder in ("one", "another/deep")}
+    assert len(hashes) == 1
 
 
 @pytest.mark.full
-def test_prompts_are_published_with_their_functions_which_run_only_if_the_user_allows_it(tmp_path: Path) -> None:
+def test_published_prompt_functions_run_only_if_the_user_allows_them(tmp_path: Path) -> None:
     rules = {
         "cycle": [{"speak": {"p0": ["main"]}, "best_of": {"n": 2, "by": "function"}}, {"speak": {"judge": ["main"]}}],
         "parameters": {"max_message_rounds": 2, "min_message_rounds": 2},
@@ -230,7 +232,7 @@ def test_prompts_are_published_with_their_functions_which_run_only_if_the_user_a
     assert played.returncode == 0, played.stderr
 
 
-def test_a_function_with_a_mistake_is_not_published(tmp_path: Path) -> None:
+def test_prompt_function_without_select_is_not_published(tmp_path: Path) -> None:
     (tmp_path / "prover.jinja").write_text("{{ question }}")
     (tmp_path / "prover.function.py").write_text("def choose(candidates, game):\n    return 0\n")
     with pytest.raises(SpecError, match=r"prover\.function\.py:1:1: .*needs a function select"):

@@ -1,4 +1,4 @@
-"""Forced, cached and replayed runs: no rank on any board, with the reason, and no false sentence in `compare`."""
+"""Runs with forced, cached or replayed answers: unranked with the reason on boards, and not tested by `compare`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RUNS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Runs of one task at a server that gives equal requests equal answers."""
+    """Return a folder with runs of one task at a server that answers equal requests equally."""
     folder = tmp_path_factory.mktemp("copied")
     with run_chat_server() as server:
         spec_file(folder, server.base_url, cache="cache.sqlite", fine_tune=None)
@@ -46,9 +46,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-def run_command(folder: Path, *words: str, code: int = 0, variables: Mapping[str, str] = {}) -> str:
+def run_command(folder: Path, *arguments: str, code: int = 0, variables: Mapping[str, str] = {}) -> str:
     """Run a command, and return what it printed."""
-    done = nip_run_here(*words, cwd=folder, **variables)
+    done = nip_run_here(*arguments, cwd=folder, **variables)
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
 
@@ -61,10 +61,10 @@ def check_rows(rows: dict[str, tuple[int | None, str]], first: str) -> None:
     for name in ("cached", "copied-again"):
         assert COPIED + first in rows[name][1]
     assert SHARED + first in rows["more"][1]
-    assert "shares with" not in rows["fresh"][1]  # equal texts are no shared answers
+    assert "shares with" not in rows["fresh"][1]  # equal texts are not shared answers
 
 
-def test_a_local_board_ranks_none_of_them_and_says_why(folder: Path) -> None:
+def test_local_board_ranks_no_copied_or_forced_run_and_gives_the_reason(folder: Path) -> None:
     listed = json.loads(run_command(folder, "leaderboard", "--json"))
     names = {*RUNS, "replayed"}
     rows = {row["run_id"]: (row["rank"], str(row["reason"])) for row in listed if row["run_id"] in names}
@@ -79,7 +79,7 @@ def test_a_local_board_ranks_none_of_them_and_says_why(folder: Path) -> None:
 
 
 @pytest.mark.full
-def test_the_view_of_comparisons_marks_and_does_not_test_them(folder: Path) -> None:
+def test_comparisons_view_gives_a_reason_instead_of_a_test(folder: Path) -> None:
     columns = "run_b, difference, p, ci_low, ci_high, detectable, reason"
     sql = f"SELECT {columns} FROM comparisons WHERE run_a = 'first'"
     rows = {row["run_b"]: row for row in json.loads(run_command(folder, "sql", sql, "--json"))}
@@ -97,7 +97,7 @@ def test_the_view_of_comparisons_marks_and_does_not_test_them(folder: Path) -> N
 
 
 @pytest.mark.gate
-def test_a_board_that_is_rebuilt_or_of_an_older_format_says_the_same(folder: Path) -> None:
+def test_rebuilt_or_migrated_board_is_unchanged(folder: Path) -> None:
     before = json.loads(run_command(folder, "leaderboard", "--json"))
     run_command(folder, "leaderboard", "--rebuild")
     assert json.loads(run_command(folder, "leaderboard", "--json")) == before
@@ -110,10 +110,10 @@ def test_a_board_that_is_rebuilt_or_of_an_older_format_says_the_same(folder: Pat
 
 
 @pytest.mark.full
-def test_a_published_board_and_a_servers_board_rank_none_of_them_and_say_why(folder: Path, tmp_path: Path) -> None:
+def test_registry_and_server_boards_rank_no_copied_or_forced_run(folder: Path, tmp_path: Path) -> None:
     names = [*RUNS, "replayed"]
-    words = ("--as", "acme", "--licence", "MIT", "--force", "-q")
-    run_command(folder, "publish", *names, "--to", "registry", *words)
+    options = ("--as", "acme", "--licence", "MIT", "--force", "-q")
+    run_command(folder, "publish", *names, "--to", "registry", *options)
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     board = json.loads(run_command(folder, "leaderboard", "--from", "registry", "--json", variables=cache))
     check_rows(
@@ -127,25 +127,25 @@ def test_a_published_board_and_a_servers_board_rank_none_of_them_and_say_why(fol
         assert reason is None or f"**Boards do not rank this run**: {reason}." in text
     with serving_releases(tmp_path / "server") as server:
         access = {"NIP_RUN_REGISTRY": server.address, "NIP_RUN_TOKEN": server.tokens["alice"]}
-        run_command(folder, "publish", *names, "--to", server.address, *words, variables=access)
-        rows = server_rows(server, tmp_path / "board.duckdb", len(names))
+        run_command(folder, "publish", *names, "--to", server.address, *options, variables=access)
+        rows = read_server_rows(server, tmp_path / "board.duckdb", len(names))
         check_rows(rows, "run/acme/first@1")
 
 
 @pytest.mark.full
-def test_on_a_server_the_run_that_was_published_first_is_the_source(folder: Path, tmp_path: Path) -> None:
-    """A later copy could say that it began earlier, and take the rank of its source."""
+def test_server_ranks_the_run_that_was_published_first(folder: Path, tmp_path: Path) -> None:
+    """Otherwise a later copy with an earlier start time could take the rank of its source."""
     runs = [RunFolder(folder / "results" / "runs" / name) for name in ("first", "cached")]
     for order in (("first", "cached"), ("cached", "first")):
         board = Leaderboard(tmp_path / order[0], lambda: runs)
         board.folder.mkdir()
-        board.update(runs, (), {name: place for place, name in enumerate(order)})
+        board.update(runs, (), {name: position for position, name in enumerate(order)})
         ranked = board.query("SELECT run_id FROM leaderboard WHERE rank IS NOT NULL")[1]
         assert ranked == [(order[0],)]
 
 
 @pytest.mark.full
-def test_a_strangers_counts_break_no_board(folder: Path, tmp_path: Path) -> None:
+def test_board_accepts_invalid_answer_counts_of_a_stranger(folder: Path, tmp_path: Path) -> None:
     copy = tmp_path / "runs" / "cached"
     shutil.copytree(folder / "results" / "runs" / "cached", copy)
     manifest = json.loads((copy / "manifest.json").read_text())
@@ -156,25 +156,25 @@ def test_a_strangers_counts_break_no_board(folder: Path, tmp_path: Path) -> None
     assert board.query("SELECT run_id, rank FROM leaderboard")[1] == [("cached", 1)]
 
 
-def server_rows(server: ServerProcess, path: Path, count: int) -> dict[str, tuple[int | None, str]]:
-    found: list[Any] = []
+def read_server_rows(server: ServerProcess, path: Path, count: int) -> dict[str, tuple[int | None, str]]:
+    rows: list[Any] = []
 
-    def is_made() -> bool:
+    def is_built() -> bool:
         answer = server.request("/board.duckdb")
         if answer.status != 200:
             return False
         path.write_bytes(answer.body)
         with duckdb.connect(str(path), read_only=True) as board:
-            found[:] = board.execute("SELECT run_id, rank, marks FROM runs").fetchall()
-        return len(found) == count
+            rows[:] = board.execute("SELECT run_id, rank, marks FROM runs").fetchall()
+        return len(rows) == count
 
-    wait_until(is_made)
-    return {name: (rank, " ".join(marks)) for name, rank, marks in found}
+    wait_until(is_built)
+    return {name: (rank, " ".join(marks)) for name, rank, marks in rows}
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
-    ("other", "words"),
+    ("other_run", "verdict"),
     [
         ("cached", "no test: 12 of 12 verdicts of first come from answers that it shares with cached: no new sample"),
         ("copied-again", "no test: 12 of 12 verdicts of first come from answers that it shares with copied-again"),
@@ -185,16 +185,16 @@ def server_rows(server: ServerProcess, path: Path, count: int) -> dict[str, tupl
         ("forced", f"no test: forced: {FORCED}; forced minus first is "),
     ],
 )
-def test_compare_says_why_it_tests_none_of_them(folder: Path, other: str, words: str) -> None:
-    found = json.loads(run_command(folder, "compare", "first", other, "--json"))
-    (pair,) = found["pairs"]
-    assert pair["verdict"].startswith(words)
+def test_compare_gives_the_reason_instead_of_a_test(folder: Path, other_run: str, verdict: str) -> None:
+    comparison = json.loads(run_command(folder, "compare", "first", other_run, "--json"))
+    (pair,) = comparison["pairs"]
+    assert pair["verdict"].startswith(verdict)
     assert (pair["p"], pair["ci_low"], pair["ci_high"], pair["detectable"]) == (None, None, None, None)
-    for false in ("no evidence", "better", "worse"):
-        assert false not in run_command(folder, "compare", "first", other)
+    for claim in ("no evidence", "better", "worse"):
+        assert claim not in run_command(folder, "compare", "first", other_run)
 
 
-def test_two_copies_of_a_run_are_no_two_samples(folder: Path) -> None:
+def test_compare_does_not_test_two_copies_of_a_run(folder: Path) -> None:
     (pair,) = json.loads(run_command(folder, "compare", "cached", "copied-again", "--json"))["pairs"]
     assert pair["verdict"].startswith("no test: 12 of 12 verdicts of cached come from answers that it shares with ")
 
@@ -211,26 +211,26 @@ def test_answers_of_shards_are_recognized_in_the_merged_run_and_its_copies(folde
 
 
 @pytest.mark.full
-def test_no_stored_query_ranks_or_pools_them(folder: Path, tmp_path: Path) -> None:
+def test_stored_queries_neither_rank_nor_pool_copied_or_forced_runs(folder: Path, tmp_path: Path) -> None:
     for name in (*RUNS, "replayed"):
         shutil.copytree(folder / "results" / "runs" / name, tmp_path / "results" / "runs" / name)
     run_command(tmp_path, "leaderboard", "--rebuild")
 
-    def rows(name: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(run_command(tmp_path, "sql", f"@{name}", "--json"))
-        return found
+    def query_rows(name: str) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = json.loads(run_command(tmp_path, "sql", f"@{name}", "--json"))
+        return rows
 
     for name in ("worst_prover", "cost_per_right_verdict"):
-        assert {row["run_id"] for row in rows(name)} == {"first", "more", "fresh"}
-    assert sorted(row["games"] for row in rows("protocols")) == [12, 12, 36]
-    assert {row["runs"] for row in rows("hardest")} == {3}
-    assert sorted(str(row["fixed_verdicts"]) for row in rows("seeds")) == ["None", "None", "None", FORCED]
+        assert {row["run_id"] for row in query_rows(name)} == {"first", "more", "fresh"}
+    assert sorted(row["games"] for row in query_rows("protocols")) == [12, 12, 36]
+    assert {row["runs"] for row in query_rows("hardest")} == {3}
+    assert sorted(str(row["fixed_verdicts"]) for row in query_rows("seeds")) == ["None", "None", "None", FORCED]
     always_failed = json.loads(run_command(tmp_path, "sql", "@always_failed", "repeats=1", "--json"))
     assert {row["run_id"] for row in always_failed if row["reason"] is None} == {"first", "more", "fresh"}
 
 
 @pytest.mark.full
-def test_no_export_calls_them_a_sample(folder: Path, tmp_path: Path) -> None:
+def test_exports_of_copied_or_forced_runs_have_the_reason(folder: Path, tmp_path: Path) -> None:
     reasons = {
         "forced": FORCED,
         "cached": "12 of its 12 verdicts come from answers of other runs",
@@ -242,8 +242,8 @@ def test_no_export_calls_them_a_sample(folder: Path, tmp_path: Path) -> None:
         hub = ("--hf-dataset", "acme/claims", "--task-id", "claims")
         text = run_command(folder, "export", name, "--format", "hf-eval-results", *subject, *hub, *out, code=2)
         assert f"{name} has no accuracy of its own: {reason}" in text
-        who = ("--organization", "Acme Evals", "--relationship", "third_party")
-        run_command(folder, "export", name, "--format", "every-eval-ever", *subject, *who, *out)
+        publisher = ("--organization", "Acme Evals", "--relationship", "third_party")
+        run_command(folder, "export", name, "--format", "every-eval-ever", *subject, *publisher, *out)
         run_command(folder, "export", name, "--format", "inspect", *out)
         (record,) = (tmp_path / name).glob("data/*/*/*/*.json")
         assert reason in json.loads(record.read_text())["source_metadata"]["additional_details"].values()
@@ -252,7 +252,7 @@ def test_no_export_calls_them_a_sample(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_no_figure_shows_them_as_a_sample(folder: Path, tmp_path: Path) -> None:
+def test_figures_show_no_interval_for_copied_or_forced_runs(folder: Path, tmp_path: Path) -> None:
     target = str(tmp_path / "figure.json")
     for figure in ("forest", "accuracy_by_protocol"):
         text = run_command(folder, "plot", figure, "first", "forced", "-o", target)
@@ -264,17 +264,17 @@ def test_no_figure_shows_them_as_a_sample(folder: Path, tmp_path: Path) -> None:
     assert FORCED in run_command(folder, "plot", "forest", "forced", "-o", target, code=2)
     assert "shares with cached" in run_command(folder, "plot", "forest", "first", "cached", "-o", target)
     run_command(folder, "spec.yaml", "--run-id", "other-name", "-q", "name=other")  # the same game, from the cache
-    for name, words in (("other-name", "they are not two samples"), ("replayed", "have the same answers")):
-        assert words in run_command(folder, "plot", "outcomes", "first", name, "-o", target, code=2)
+    for name, reason in (("other-name", "they are not two samples"), ("replayed", "have the same answers")):
+        assert reason in run_command(folder, "plot", "outcomes", "first", name, "-o", target, code=2)
 
 
-def test_the_page_of_a_forced_run_says_why_it_has_no_rank(folder: Path, tmp_path: Path) -> None:
+def test_report_of_a_forced_run_gives_the_reason_for_no_rank(folder: Path, tmp_path: Path) -> None:
     run_command(folder, "report", "forced", "-o", str(tmp_path / "page.html"), "-q")
     assert f"No rank: {FORCED}." in html.unescape((tmp_path / "page.html").read_text("utf-8"))
 
 
 @pytest.mark.full
-def test_workers_record_where_answers_came_from(folder: Path) -> None:
+def test_worker_processes_record_the_source_of_copied_answers(folder: Path) -> None:
     run_command(folder, "spec.yaml", "--run-id", "crew", "-q", "execution.processes=2", "protocol.verifier_reward=7")
     (pair,) = json.loads(run_command(folder, "compare", "first", "crew", "--json"))["pairs"]
     assert "12 of 12 verdicts of first come from answers that it shares with crew" in pair["verdict"]
@@ -290,12 +290,12 @@ def test_workers_record_where_answers_came_from(folder: Path) -> None:
 
 
 @pytest.mark.full
-def test_compare_states_a_share_below_half_and_tests(folder: Path) -> None:
-    """Two runs over 12 datapoints, of which 4 were played by a third one before."""
-    own = ["-q", "cache=few.sqlite"]
-    run_command(folder, "spec.yaml", "--run-id", "few", *own, "protocol.verifier_reward=10", "dataset.limit=4")
+def test_compare_notes_a_copied_share_below_half_and_still_tests(folder: Path) -> None:
+    """Two runs of 12 datapoints share the answers to 4 of them."""
+    options = ["-q", "cache=few.sqlite"]
+    run_command(folder, "spec.yaml", "--run-id", "few", *options, "protocol.verifier_reward=10", "dataset.limit=4")
     shutil.copy(folder / "few.sqlite", folder / "few-too.sqlite")
-    run_command(folder, "spec.yaml", "--run-id", "mixed", *own, "protocol.verifier_reward=11")
+    run_command(folder, "spec.yaml", "--run-id", "mixed", *options, "protocol.verifier_reward=11")
     run_command(
         folder, "spec.yaml", "--run-id", "mixed-too", "-q", "cache=few-too.sqlite", "protocol.verifier_reward=12"
     )
@@ -307,21 +307,21 @@ def test_compare_states_a_share_below_half_and_tests(folder: Path) -> None:
     assert not any("shares" in note for note in pair["notes"])
 
 
-def test_a_copy_cannot_be_pooled_with_its_source(folder: Path) -> None:
+def test_compare_refuses_to_pool_a_copy_with_its_source(folder: Path) -> None:
     run_command(folder, "spec.yaml", "--run-id", "twin", "-q", "name=twin")  # the same game, from the cache
     text = run_command(folder, "compare", "first,twin", "fresh", code=2)
     assert "12 of 12 verdicts of first come from answers that it shares with twin" in text
     assert "Pool only one of them" in text
 
 
-def test_check_and_the_summary_say_that_a_forced_run_has_no_rank(folder: Path) -> None:
+def test_check_and_run_summary_warn_that_a_forced_run_has_no_rank(folder: Path) -> None:
     assert f"the run will have no rank on any leaderboard: {FORCED}" in run_command(
         folder, "check", "spec.yaml", "protocol.force_guess=y"
     )
     assert f"no rank   {FORCED}" in run_command(folder, "spec.yaml", "--run-id", "forced", *RUNS["forced"])
 
 
-def test_a_protocol_file_that_forces_verdicts_is_found(folder: Path) -> None:
+def test_check_detects_a_protocol_file_that_forces_verdicts(folder: Path) -> None:
     shipped = Path(__file__).parents[2] / "runner" / "game" / "protocols" / "nip.yaml"
     forced = shipped.read_text().replace("verifier_first: true}", "verifier_first: true, force_guess: one}", 1)
     assert "force_guess: one" in forced
@@ -332,12 +332,12 @@ def test_a_protocol_file_that_forces_verdicts_is_found(folder: Path) -> None:
 
 @pytest.mark.gate
 @pytest.mark.parametrize("guess", ["y", "one"])
-def test_no_assertion_holds_of_verdicts_that_are_not_answers(tmp_path: Path, guess: str) -> None:
+def test_assertions_about_forced_verdicts_cannot_be_decided(tmp_path: Path, guess: str) -> None:
     spec_file(tmp_path)
     run_command(tmp_path, "spec.yaml", "-q", "--run-id", "answered")
     run_command(tmp_path, "spec.yaml", f"protocol.force_guess={guess}", "-q", "--run-id", "forced")
-    alone = json.loads(run_command(tmp_path, "compare", "forced", "--assert", "accuracy >= 0.0", "--json", code=5))
-    assert [(row["ci_low"], row["held"]) for row in alone["asserted"]] == [(None, "cannot be decided")]
+    comparison = json.loads(run_command(tmp_path, "compare", "forced", "--assert", "accuracy >= 0.0", "--json", code=5))
+    assert [(row["ci_low"], row["held"]) for row in comparison["asserted"]] == [(None, "cannot be decided")]
     (pair,) = json.loads(run_command(tmp_path, "compare", "answered", "forced", "--json"))["pairs"]
     assert (pair["p"], pair["ci_low"]) == (None, None)
     assert "not answers: protocol.force_guess" in pair["verdict"]
@@ -364,7 +364,7 @@ def test_a_sweep_ranks_no_forced_run_and_pools_no_copies(folder: Path) -> None:
     assert "not separate samples" in accuracy["reason"]
 
 
-def test_nothing_is_compared_with_a_run_whose_verdicts_are_forced(folder: Path) -> None:
+def test_forced_run_cannot_be_a_reference_of_comparisons(folder: Path) -> None:
     text = run_command(folder, "spec.yaml", "until={compare: forced}", "--run-id", "decided", code=2)
     assert "has no verdicts to compare with: its verdicts are the labels" in text
     text = run_command(folder, "compare", "first", "forced", "--worst", code=2)

@@ -1,4 +1,4 @@
-"""A release in a folder: whole or not there, marked, ready to be read and played; and what playing it takes."""
+"""Fetched releases: complete or absent, marked with their source, and ready to be read and played."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ def fetch(published: tuple[Path, str, Path], folder: Path) -> Path:
 
 
 @pytest.mark.full
-def test_what_is_got_says_where_it_came_from_and_has_the_published_bytes(
+def test_fetched_folder_records_its_source_and_has_the_published_bytes(
     published: tuple[Path, str, Path], tmp_path: Path
 ) -> None:
     folder = fetch(published, tmp_path / "a" / "got")
-    said = json.loads((folder / MARKER).read_bytes())
-    assert (said["release"], said["where"]) == (published[1], f"file:{published[0]}")
-    assert said["sha256"] == digest((folder / "release.json").read_bytes()) == open_fetched(folder).sha256
+    marker = json.loads((folder / MARKER).read_bytes())
+    assert (marker["release"], marker["where"]) == (published[1], f"file:{published[0]}")
+    assert marker["sha256"] == digest((folder / "release.json").read_bytes()) == open_fetched(folder).sha256
     assert (folder / "data" / "journal.jsonl").read_bytes() == (published[2] / "journal.jsonl").read_bytes()
     assert [path.name for path in folder.parent.iterdir()] == ["got"], "nothing is left beside it"
 
 
 @pytest.mark.full
-def test_its_tables_are_those_of_the_run_to_the_last_bit(published: tuple[Path, str, Path], tmp_path: Path) -> None:
+def test_tables_of_a_fetched_run_equal_those_of_the_run(published: tuple[Path, str, Path], tmp_path: Path) -> None:
     folder = fetch(published, tmp_path / "got")
     for name in ("rollouts", "messages", "completions"):
         assert table(folder / "data", name) == table(published[2], name)
@@ -75,14 +75,14 @@ def test_its_tables_are_those_of_the_run_to_the_last_bit(published: tuple[Path, 
         ("rollouts.parquet", ("compare", "got", "RUN")),
     ],
 )
-def test_an_edited_file_of_a_fetched_run_is_an_error_that_names_verify_which_names_the_file(
+def test_edited_file_of_a_fetched_run_is_an_error_that_suggests_verify(
     name: str, command: tuple[str, ...], published: tuple[Path, str, Path], tmp_path: Path
 ) -> None:
     path = fetch(published, tmp_path / "got") / "data" / name
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1  # the same size; in JSON it may be invalid afterward
     path.write_bytes(data)
-    done = nip_run_here(*(str(published[2]) if word == "RUN" else word for word in command), cwd=tmp_path)
+    done = nip_run_here(*(str(published[2]) if argument == "RUN" else argument for argument in command), cwd=tmp_path)
     assert f"got/data/{name} is damaged" in done.stderr
     assert "nip-run verify got shows the differences; get the release again" in done.stderr
     verified = nip_run_here("verify", "got", cwd=tmp_path)
@@ -102,7 +102,7 @@ def test_metrics_of_a_run_without_sealed_tables_are_compared_with_its_release(
         open_run(tmp_path / "got")
 
 
-def test_only_the_files_of_a_fetched_run_that_are_read_are_hashed_and_only_once(
+def test_only_files_that_are_read_are_hashed_and_only_once(
     published: tuple[Path, str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = fetch(published, tmp_path / "got")
@@ -119,39 +119,39 @@ def test_only_the_files_of_a_fetched_run_that_are_read_are_hashed_and_only_once(
 
 
 @pytest.mark.full
-def test_a_got_run_is_named_by_its_folder_and_by_the_data_in_it(
+def test_fetched_run_is_opened_by_its_folder_or_its_data_folder(
     published: tuple[Path, str, Path], tmp_path: Path
 ) -> None:
     folder = fetch(published, tmp_path / "got")
-    for named in (folder, folder / "data"):
-        found = open_run(named, tmp_path / "results")
-        assert found.run_id == published[2].name
-        assert found.accuracy == open_run(published[2]).accuracy
-        shown = nip_run_here("show", named, cwd=tmp_path)
-        assert (shown.returncode, published[2].name in shown.stdout) == (0, True), shown.stderr
-        assert f"in full: nip-run show {folder / 'data'} " in shown.stdout, "there is no such run in the results"
-    (judged,) = rejudge(folder, {"votes": 3}, results=tmp_path / "results")
-    assert judged.manifest.rejudge_of is not None
-    assert judged.manifest.rejudge_of.run_id == published[2].name
+    for path in (folder, folder / "data"):
+        opened = open_run(path, tmp_path / "results")
+        assert opened.run_id == published[2].name
+        assert opened.accuracy == open_run(published[2]).accuracy
+        show_process = nip_run_here("show", path, cwd=tmp_path)
+        assert (show_process.returncode, published[2].name in show_process.stdout) == (0, True), show_process.stderr
+        assert f"in full: nip-run show {folder / 'data'} " in show_process.stdout, "there is no such run in the results"
+    (rejudged,) = rejudge(folder, {"votes": 3}, results=tmp_path / "results")
+    assert rejudged.manifest.rejudge_of is not None
+    assert rejudged.manifest.rejudge_of.run_id == published[2].name
     exported = nip_run_here("export", folder, "--format", "openai", "--out", tmp_path / "out", cwd=tmp_path)
     assert (exported.returncode, any((tmp_path / "out").iterdir())) == (0, True), exported.stderr
 
 
 @pytest.mark.full
-def test_a_new_run_of_it_says_what_it_was_got_from_and_is_of_the_same_task(
+def test_run_of_a_fetched_spec_records_its_source_and_has_the_same_task(
     published: tuple[Path, str, Path], tmp_path: Path
 ) -> None:
     folder = fetch(published, tmp_path / "got")
-    again = run(load_spec(folder / "spec.yaml", {"seed": 8}), tmp_path / "results")
+    new_run = run(load_spec(folder / "spec.yaml", {"seed": 8}), tmp_path / "results")
     release = {"release": published[1], "sha256": open_fetched(folder).sha256}
-    assert again.manifest.got_from == release
-    (pair,) = compare(folder, again, results=tmp_path / "results").pairs
+    assert new_run.manifest.got_from == release
+    (pair,) = compare(folder, new_run, results=tmp_path / "results").pairs
     assert (pair.paired, pair.datapoints, pair.base) == (True, 12, published[2].name)
-    assert Task.of_run(RunFolder(published[2]), None) == Task.of_run(again.folder, None)
-    assert (again.path / MARKER).read_bytes() == (folder / MARKER).read_bytes(), "no more trusted than what it is of"
+    assert Task.of_run(RunFolder(published[2]), None) == Task.of_run(new_run.folder, None)
+    assert (new_run.path / MARKER).read_bytes() == (folder / MARKER).read_bytes(), "no more trusted than what it is of"
 
 
-def test_what_is_edited_in_parameters_wins(published: tuple[Path, str, Path], tmp_path: Path) -> None:
+def test_edited_parameters_override_the_fetched_spec(published: tuple[Path, str, Path], tmp_path: Path) -> None:
     folder = fetch(published, tmp_path / "got")
     path = folder / "parameters.yaml"
     path.write_text(path.read_text().replace("max_response_words: 150", "max_response_words: 31"))
@@ -159,14 +159,14 @@ def test_what_is_edited_in_parameters_wins(published: tuple[Path, str, Path], tm
     assert {agent.max_response_words for agent in agents.values()} == {31}
 
 
-@pytest.mark.parametrize("there", ["a file", "a folder with a file", "a link"])
-def test_a_folder_that_holds_something_is_left_as_it_is(
-    there: str, published: tuple[Path, str, Path], tmp_path: Path
+@pytest.mark.parametrize("existing", ["a file", "a folder with a file", "a link"])
+def test_get_refuses_an_existing_target_and_leaves_it_unchanged(
+    existing: str, published: tuple[Path, str, Path], tmp_path: Path
 ) -> None:
     target = tmp_path / "got"
-    if there == "a file":
+    if existing == "a file":
         target.write_text("mine")
-    elif there == "a link":
+    elif existing == "a link":
         (tmp_path / "empty").mkdir()
         target.symlink_to(tmp_path / "empty")
     else:
@@ -178,7 +178,7 @@ def test_a_folder_that_holds_something_is_left_as_it_is(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_the_current_folder_is_not_replaced_under_the_shell(
+def test_get_does_not_replace_the_current_folder(
     published: tuple[Path, str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "here").mkdir()
@@ -187,24 +187,24 @@ def test_the_current_folder_is_not_replaced_under_the_shell(
         fetch(published, Path())
 
 
-def test_the_loser_of_two_gets_is_told_that_it_is_there_and_what_a_killed_one_left_is_removed(tmp_path: Path) -> None:
+def test_second_of_two_gets_fails_and_old_temporary_folders_are_removed(tmp_path: Path) -> None:
     old, new = (tmp_path / f".nip-run-{digit * 16}.got" for digit in "ab")
     for folder in (old, new):
         (folder / "data").mkdir(parents=True)
     for path in (old / "data", old):
         os.utime(path, (0, 0))
-    with pytest.raises(UsageError, match="already exists"), replace_folder(tmp_path / "got") as beside:
-        beside.mkdir()
+    with pytest.raises(UsageError, match="already exists"), replace_folder(tmp_path / "got") as staging:
+        staging.mkdir()
         (tmp_path / "got").mkdir()
         (tmp_path / "got" / "theirs").touch()
     assert sorted(path.name for path in tmp_path.iterdir()) == [new.name, "got"]
 
 
 @pytest.mark.full
-def test_a_run_published_without_its_rows_says_what_it_needs_and_takes_it_by_hash(tmp_path: Path) -> None:
-    """By the real publish."""
+def test_run_published_without_dataset_rows_is_reproduced_with_the_same_rows(tmp_path: Path) -> None:
+    """The run is published by the command."""
     result = run_spec(spec_file(tmp_path, size=4), tmp_path / "results")
-    where = tmp_path / "registry"
+    location = tmp_path / "registry"
     options = (
         "--as",
         "acme",
@@ -216,89 +216,95 @@ def test_a_run_published_without_its_rows_says_what_it_needs_and_takes_it_by_has
         "--results",
         tmp_path / "results",
     )
-    done = nip_run_here("publish", result.path.name, "--to", where, *options, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    named = f"acme/{result.path.name.lower()}"
-    brought = nip_run_here("get", named, "got", "--from", where, cwd=tmp_path)
+    publish_process = nip_run_here("publish", result.path.name, "--to", location, *options, cwd=tmp_path)
+    assert publish_process.returncode == 0, publish_process.stderr
+    name = f"acme/{result.path.name.lower()}"
+    get_process = nip_run_here("get", name, "got", "--from", location, cwd=tmp_path)
     without_rows = "the rows of its dataset are not in the release"
-    assert (brought.returncode, without_rows in brought.stderr) == (0, True), brought.stderr
-    assert brought.stderr.count("rows") == 2, "one note, and not two that say it"
-    assert f"nip-run reproduce run/{named}@1 --from file:{where} --set dataset.path=FILE" in done.stdout
-    played_as_it_is = nip_run_here("got", cwd=tmp_path)
-    assert (played_as_it_is.returncode, without_rows in played_as_it_is.stderr) == (2, True), played_as_it_is
-    gone = nip_run_here("reproduce", "got", "--set", "dataset.path=gone.csv", cwd=tmp_path)
-    assert "dataset.path=gone.csv: there is no such file" in gone.stderr
-    asked_for = f"nip-run reproduce {tmp_path / 'got'} --set dataset.path=FILE"
-    assert (asked_for in brought.stderr, f"{asked_for} --fresh" in brought.stdout) == (True, True), brought
+    assert (get_process.returncode, without_rows in get_process.stderr) == (0, True), get_process.stderr
+    assert get_process.stderr.count("rows") == 2, "only one note"
+    assert f"nip-run reproduce run/{name}@1 --from file:{location} --set dataset.path=FILE" in publish_process.stdout
+    run_process = nip_run_here("got", cwd=tmp_path)
+    assert (run_process.returncode, without_rows in run_process.stderr) == (2, True), run_process
+    missing = nip_run_here("reproduce", "got", "--set", "dataset.path=gone.csv", cwd=tmp_path)
+    assert "dataset.path=gone.csv: there is no such file" in missing.stderr
+    suggestion = f"nip-run reproduce {tmp_path / 'got'} --set dataset.path=FILE"
+    assert (suggestion in get_process.stderr, f"{suggestion} --fresh" in get_process.stdout) == (True, True), (
+        get_process
+    )
     assert (
-        f"nip-run reproduce {named.partition('/')[2]} --set dataset.path=FILE "
+        f"nip-run reproduce {name.partition('/')[2]} --set dataset.path=FILE "
         in (tmp_path / "got" / "README.md").read_text()
     )
-    for what in (("got",), (named, "--from", where)):
-        checked = nip_run_here("verify", *what, cwd=tmp_path)
+    for arguments in (("got",), (name, "--from", location)):
+        checked = nip_run_here("verify", *arguments, cwd=tmp_path)
         assert (checked.returncode, "follow from the journal" in checked.stdout) == (0, False), checked
-    asked = nip_run_here("reproduce", "got", cwd=tmp_path)
-    assert (asked.returncode, "--set dataset.path=FILE" in asked.stderr) == (2, True), asked.stderr
+    refused = nip_run_here("reproduce", "got", cwd=tmp_path)
+    assert (refused.returncode, "--set dataset.path=FILE" in refused.stderr) == (2, True), refused.stderr
     (tmp_path / "wrong.jsonl").write_text('{"id": "a", "label": 1, "problem": "p", "solution": "s"}\n')
-    wrong = nip_run_here("reproduce", "got", "--set", "dataset.path=wrong.jsonl", cwd=tmp_path)
-    assert (wrong.returncode, "does not have the rows that were played" in wrong.stderr) == (2, True), wrong.stderr
-    right = nip_run_here("reproduce", "got", "--set", "dataset.path=data.jsonl", cwd=tmp_path)
-    assert (right.returncode, "follows from the transcripts" in right.stdout) == (0, True), right.stdout + right.stderr
-    whole_ = nip_run_here("verify", "got", cwd=tmp_path)
-    assert (whole_.returncode, "follow from the journal" in whole_.stdout) == (0, True), whole_.stdout
+    refused_rows = nip_run_here("reproduce", "got", "--set", "dataset.path=wrong.jsonl", cwd=tmp_path)
+    assert (refused_rows.returncode, "does not have the rows that were played" in refused_rows.stderr) == (2, True), (
+        refused_rows.stderr
+    )
+    reproduced = nip_run_here("reproduce", "got", "--set", "dataset.path=data.jsonl", cwd=tmp_path)
+    assert (reproduced.returncode, "follows from the transcripts" in reproduced.stdout) == (0, True), (
+        reproduced.stdout + reproduced.stderr
+    )
+    verified = nip_run_here("verify", "got", cwd=tmp_path)
+    assert (verified.returncode, "follow from the journal" in verified.stdout) == (0, True), verified.stdout
 
 
-def test_an_empty_folder_is_used(published: tuple[Path, str, Path], tmp_path: Path) -> None:
+def test_get_uses_an_empty_folder(published: tuple[Path, str, Path], tmp_path: Path) -> None:
     (tmp_path / "got").mkdir()
     assert open_fetched(fetch(published, tmp_path / "got")).release.kind == Kind.RUN
 
 
-def test_a_damaged_release_leaves_nothing(published: tuple[Path, str, Path], tmp_path: Path) -> None:
+def test_fetch_of_a_damaged_release_leaves_no_files(published: tuple[Path, str, Path], tmp_path: Path) -> None:
     registry = tmp_path / "registry"
     publish_bundles(registry, build_run_bundle(published[2]))
     (file,) = registry.rglob("metrics.json")
     file.write_bytes(file.read_bytes().replace(b"0", b"1", 1))
-    with connect(str(registry)) as there, pytest.raises(ReleaseError, match=r"data/metrics\.json is damaged"):
-        fetch_release(there, parse_reference(published[1]), tmp_path / "got")
+    with connect(str(registry)) as opened, pytest.raises(ReleaseError, match=r"data/metrics\.json is damaged"):
+        fetch_release(opened, parse_reference(published[1]), tmp_path / "got")
     assert [path.name for path in tmp_path.iterdir()] == ["registry"]
 
 
-def test_a_release_that_is_not_there_is_said_with_the_nearest_name(
+def test_unknown_release_is_reported_with_the_nearest_name(published: tuple[Path, str, Path], tmp_path: Path) -> None:
+    misspelled = published[1].partition("@")[0][:-1]
+    with connect(str(published[0])) as registry, pytest.raises(NotFoundError, match="did you mean"):
+        fetch_release(registry, parse_reference(misspelled), tmp_path / "got")
+
+
+def test_yanked_release_is_fetched_with_its_reason_as_a_warning(
     published: tuple[Path, str, Path], tmp_path: Path
 ) -> None:
-    wrong = published[1].partition("@")[0][:-1]
-    with connect(str(published[0])) as there, pytest.raises(NotFoundError, match="did you mean"):
-        fetch_release(there, parse_reference(wrong), tmp_path / "got")
-
-
-def test_a_yanked_release_is_got_and_its_reason_is_shown(published: tuple[Path, str, Path], tmp_path: Path) -> None:
     registry = tmp_path / "registry"
     reference = publish_bundles(registry, build_run_bundle(published[2]))
-    with connect(str(registry)) as there:
-        named = parse_reference(reference)
-        there.yank(there.find(named).reference, "the labels are wrong")
+    with connect(str(registry)) as opened:
+        parsed = parse_reference(reference)
+        opened.yank(opened.find(parsed).reference, "the labels are wrong")
     done = nip_run_here("get", reference, tmp_path / "got", "--from", registry, cwd=tmp_path)
     assert (done.returncode, "was yanked: the labels are wrong" in done.stderr) == (0, True), done.stderr
 
 
 @pytest.mark.full
-def test_get_tells_what_it_is_and_what_playing_it_takes(published: tuple[Path, str, Path], tmp_path: Path) -> None:
+def test_get_prints_the_result_and_what_is_needed_to_play_it(published: tuple[Path, str, Path], tmp_path: Path) -> None:
     done = nip_run_here("get", published[1].removeprefix("run/"), "mine", "--from", published[0], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     accuracy = open_run(published[2]).accuracy
     assert accuracy is not None
-    for said in (
+    for text in (
         f"{accuracy.value:.3f}", "self-reported", "pip install -r", f"nip-run {tmp_path / 'mine'}",
         f"nip-run reproduce {tmp_path / 'mine'}", "sends no key", "12 to 72 calls",
     ):  # fmt: skip
-        assert said in done.stdout
+        assert text in done.stdout
     as_json = nip_run_here("get", published[1], "other", "--from", published[0], "--json", cwd=tmp_path)
-    said = json.loads(as_json.stdout)
-    assert (said["release"], said["play"]["calls"], said["facts"]["rollouts"]) == (published[1], [12, 72], 12)
+    details = json.loads(as_json.stdout)
+    assert (details["release"], details["play"]["calls"], details["facts"]["rollouts"]) == (published[1], [12, 72], 12)
 
 
 @pytest.mark.full
-def test_it_says_which_key_goes_where_and_which_address_is_to_be_given(
+def test_fetched_run_lists_the_keys_and_addresses_that_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROW_VARIABLE", "sk-0123456789")
@@ -309,32 +315,34 @@ def test_it_says_which_key_goes_where_and_which_address_is_to_be_given(
         reference = publish_bundles(tmp_path / "registry", build_run_bundle(result.path))
         with connect(str(tmp_path / "registry")) as registry:
             fetch_release(registry, parse_reference(reference), tmp_path / "got")
-        takes = find_requirements(tmp_path / "got")
-        assert takes.addresses == ("models.m.base_url",)
-        assert [use.variable for use in takes.keys] == ["ROW_VARIABLE"]
-        assert takes.add_fresh_options("nip-run reproduce got") == (
+        requirements = find_requirements(tmp_path / "got")
+        assert requirements.addresses == ("models.m.base_url",)
+        assert [use.variable for use in requirements.keys] == ["ROW_VARIABLE"]
+        assert requirements.add_fresh_options("nip-run reproduce got") == (
             "nip-run reproduce got --fresh --set models.m.base_url=http://HOST:PORT/v1 --allow-key VAR=HOST"
         )
-        asked = server.requests
+        requests_before = server.requests
         refused = nip_run_here(tmp_path / "got", cwd=tmp_path, ROW_VARIABLE="sk-0123456789")
         assert refused.returncode == 2
         assert refused.stderr.count("models.m.base_url") == 2
         assert "addresses are never published" in refused.stderr
-        assert "ROW_VARIABLE" not in takes.command, "to allow it is to type what a stranger asks for"
+        assert "ROW_VARIABLE" not in requirements.command, "to allow it is to type what a stranger asks for"
         host = f"127.0.0.1:{server.port}"
-        given = takes.command.replace("VAR=HOST", f"ROW_VARIABLE={host}").replace("HOST:PORT", host).split()[1:]
-        reader = tmp_path / "reader"  # where the results are not those of the publisher, which have this very run
+        arguments = (
+            requirements.command.replace("VAR=HOST", f"ROW_VARIABLE={host}").replace("HOST:PORT", host).split()[1:]
+        )
+        reader = tmp_path / "reader"  # because the publisher's results have this run
         reader.mkdir()
-        done = nip_run_here(*given, cwd=reader, ROW_VARIABLE="sk-0123456789")
-        assert (done.returncode, server.requests > asked) == (0, True), done.stderr
+        done = nip_run_here(*arguments, cwd=reader, ROW_VARIABLE="sk-0123456789")
+        assert (done.returncode, server.requests > requests_before) == (0, True), done.stderr
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("wait", [0.0, 0.3, 0.1, 0.2, 0.4, 0.5, 0.6, 0.7])
-def test_a_killed_get_leaves_nothing_or_all_of_it(
+def test_killed_get_leaves_nothing_or_the_complete_release(
     wait: float, published: tuple[Path, str, Path], tmp_path: Path
 ) -> None:
-    """Killed at some moment after it began to write."""
+    """The command is killed after it has begun to write."""
     process = subprocess.Popen(
         command("get", published[1], "got", "--from", published[0], "-q"), cwd=tmp_path, env=environment(),
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -345,5 +353,5 @@ def test_a_killed_get_leaves_nothing_or_all_of_it(
     process.wait()
     if (tmp_path / "got").exists():
         assert open_fetched(tmp_path / "got").run is not None
-    again = nip_run_here("get", published[1], "other", "--from", published[0], cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
+    repeated = nip_run_here("get", published[1], "other", "--from", published[0], cwd=tmp_path)
+    assert repeated.returncode == 0, repeated.stderr

@@ -1,4 +1,4 @@
-"""Nothing bad gets in: each row of the table is refused in words, and leaves nothing anywhere."""
+"""Hostile releases of the table are refused with a message, and leave no files."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from runner.registry.transports.locations import connect
 from tests.registry.hostile import ROWS, SECRET, Row
 from tests.support.release_trees import REFERENCE, ReleaseTree, snapshot_folder
 
-LONGEST = 700
-"""Characters of a message, with the path of the registry in it."""
+MAX_MESSAGE_LENGTH = 700
+"""Maximum number of characters of a message."""
 
 
 def unpack(registry: Path, target: Path) -> None:
-    """What `get` does, up to a folder with a release in it."""
+    """Unpack the release as `get` does."""
     with connect(f"file:{registry}") as opened:
         opened.unpack(opened.find(REFERENCE), target)
 
 
-def canaries(folder: Path) -> Path:
-    """A home with files of the reader's own around where the release would come to stand."""
+def write_canaries(folder: Path) -> Path:
+    """Write files around the target folder that a hostile release must not change; return the home."""
     home = folder / "home"
     for path in ("etc/passwd", ".ssh/id", ".env", "work/README.md", "work/evil", "evil", SECRET):
         (home / path).parent.mkdir(parents=True, exist_ok=True)
@@ -30,13 +30,13 @@ def canaries(folder: Path) -> Path:
     return home
 
 
-def test_the_release_that_the_rows_change_is_good(tmp_path: Path) -> None:
+def test_unchanged_release_is_unpacked(tmp_path: Path) -> None:
     unpack(ReleaseTree(tmp_path / "registry").write(), tmp_path / "got")
     assert (tmp_path / "got" / "data" / "a.txt").read_bytes() == b"one\ntwo\n"
 
 
-def refusal(row: Row, folder: Path, home: Path) -> str | None:
-    """What is wrong with how a row is refused; None where nothing is."""
+def find_problem(row: Row, folder: Path, home: Path) -> str | None:
+    """Return what is wrong with how a row is refused, or None."""
     tree = ReleaseTree(folder / "registry")
     row.change(tree)
     tree.write()
@@ -45,27 +45,27 @@ def refusal(row: Row, folder: Path, home: Path) -> str | None:
     try:
         unpack(tree.registry, home / "work" / "got")
     except (ReleaseError, NewerFormatError) as error:
-        said = str(error).replace(str(folder), "")
-        if row.words not in said or len(said) > LONGEST:
-            return said
+        message = str(error).replace(str(folder), "")
+        if row.words not in message or len(message) > MAX_MESSAGE_LENGTH:
+            return message
         return None if snapshot_folder(folder) == before else "the registry has changed"
     return "it was taken"
 
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("group", ["path", "manifest", "checksum", "tree", "yank"])
-def test_a_hostile_release_is_refused_in_words_and_leaves_nothing(tmp_path: Path, group: str) -> None:
+def test_hostile_release_is_refused_with_a_message_and_leaves_no_files(tmp_path: Path, group: str) -> None:
     rows = [row for row in ROWS if row.name.startswith(f"{group}")]
-    home = canaries(tmp_path)
+    home = write_canaries(tmp_path)
     before = snapshot_folder(home)
-    wrong = {}
+    problems = {}
     for number, row in enumerate(rows):
-        said = refusal(row, tmp_path / str(number), home)
-        if said is not None or snapshot_folder(home) != before:
-            wrong[row.name] = said
-    assert wrong == {}
+        problem = find_problem(row, tmp_path / str(number), home)
+        if problem is not None or snapshot_folder(home) != before:
+            problems[row.name] = problem
+    assert problems == {}
     assert len(rows) > 10
 
 
-def test_the_rows_have_names_of_their_own() -> None:
+def test_rows_have_unique_names() -> None:
     assert len({row.name for row in ROWS}) == len(ROWS) >= 200

@@ -1,4 +1,4 @@
-"""Releases that are whole and hold what must not be read as it says: got, and refused when they are read."""
+"""Complete releases with hostile contents: they can be fetched, and are refused when they are read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runner.registry.transports.locations import connect
 from runner.spec.loader import load_spec
 from runner.spec.origin import MARKER
 from tests.registry.hostile_contents import GOOD, ROWS, Row
-from tests.registry.test_hostile import canaries
+from tests.registry.test_hostile import write_canaries
 from tests.support.release_trees import REFERENCE, ReleaseTree, snapshot_folder
 
 HERE = Place("spec.yaml", 1, 1)
@@ -32,24 +32,24 @@ def _templates(folder: Path) -> object:
     return load_prompts(folder / "prompts", load_protocol("solo_verifier"), {"question": "q"}, HERE)
 
 
-DOORS: Mapping[str, Callable[[Path], object]] = {
+LOADERS: Mapping[str, Callable[[Path], object]] = {
     "spec": lambda folder: load_spec(folder / "spec.yaml"),
     "template": _templates,
     "protocol": _protocol,
     "dataset": lambda folder: load_spec(folder / "spec.yaml"),
     "journal": lambda folder: list(read_journal(folder / "journal.jsonl")),
 }
-"""By the kind of a row: what a command reads of such a folder."""
+"""Functions that read a part of a folder as a command does, by kind of row."""
 
 SLOW = (
     "spec: a filter", "spec: an address", "spec: a number", "spec: a flag", "spec: an unknown", "dataset: ",
     "template: 3,000", "template: 4,000", "template: 5,000",
 )  # fmt: skip
-"""Rows that are read to the end before they are refused: a tenth of a second each."""
+"""Rows that are read completely before they are refused, which takes 0.1 seconds each."""
 
 
 def publish_and_fetch(rows: list[Row], folder: Path) -> Path:
-    """The rows as folders of one release, published by somebody and got."""
+    """Publish the rows as folders of one release, and fetch it."""
     files = {f"r{number:03}/{path}": data for number, row in enumerate(rows) for path, data in
              {**GOOD, **row.files}.items()}  # fmt: skip
     registry = ReleaseTree(folder / "registry", files=files).write()
@@ -58,7 +58,7 @@ def publish_and_fetch(rows: list[Row], folder: Path) -> Path:
     return folder / "home" / "got"
 
 
-def chosen(kind: str, *, slow: bool) -> list[Row]:
+def select_rows(kind: str, *, slow: bool) -> list[Row]:
     rows = [row for row in ROWS if row.name.startswith(f"{kind}: ")]
     return [row for row in rows if slow or not row.name.startswith(SLOW)]
 
@@ -71,32 +71,32 @@ def chosen(kind: str, *, slow: bool) -> list[Row]:
         *(pytest.param(kind, True, marks=pytest.mark.full) for kind in ("spec", "template", "dataset")),
     ],
 )  # fmt: skip
-def test_what_a_got_release_must_not_hold_is_refused_in_words(tmp_path: Path, kind: str, slow: bool) -> None:
-    rows = chosen(kind, slow=slow)
-    canaries(tmp_path)
+def test_hostile_content_of_a_fetched_release_is_refused_with_a_message(tmp_path: Path, kind: str, slow: bool) -> None:
+    rows = select_rows(kind, slow=slow)
+    write_canaries(tmp_path)
     folder = publish_and_fetch(rows, tmp_path)
     before = snapshot_folder(tmp_path)
-    wrong = {}
+    problems = {}
     for number, row in enumerate(rows):
         try:
-            DOORS[kind](folder / f"r{number:03}")
+            LOADERS[kind](folder / f"r{number:03}")
         except (SpecError, RunError, JournalError) as error:
-            said = str(error).replace(str(folder), "")
-            if row.words not in said or len(said) > 10_000:
-                wrong[row.name] = said[:500]
+            message = str(error).replace(str(folder), "")
+            if row.words not in message or len(message) > 10_000:
+                problems[row.name] = message[:500]
         else:
-            wrong[row.name] = "it was taken"
-    assert wrong == {}
+            problems[row.name] = "it was taken"
+    assert problems == {}
     assert len(rows) >= 5
     assert snapshot_folder(tmp_path) == before
 
 
-def test_a_good_folder_of_a_got_release_is_read(tmp_path: Path) -> None:
+def test_valid_spec_of_a_fetched_release_is_loaded(tmp_path: Path) -> None:
     folder = publish_and_fetch([Row("good", {}, "")], tmp_path)
     assert len(load_spec(folder / "r000" / "spec.yaml").dataset.datapoints) == 4
 
 
-def test_text_of_a_dataset_is_no_template_and_no_interpolation(tmp_path: Path) -> None:
+def test_dataset_text_is_not_rendered_as_template_or_interpolation(tmp_path: Path) -> None:
     text = "{{ 7*7 }} ${oc.env:HOME} {% include '/etc/passwd' %}"
     row = json.dumps({"id": "a", "label": 0, "question": text, "solution": "s"}) + "\n"
     folder = publish_and_fetch([Row("data", {"data.jsonl": row.encode()}, "")], tmp_path)
@@ -104,10 +104,10 @@ def test_text_of_a_dataset_is_no_template_and_no_interpolation(tmp_path: Path) -
     assert [point.columns["question"] for point in points] == [text]
 
 
-def test_the_tables_together_have_a_row_for_each_attack() -> None:
-    from tests.registry.hostile import ROWS as RELEASES
+def test_tables_have_at_least_350_unique_rows_of_known_kinds() -> None:
+    from tests.registry.hostile import ROWS as RELEASE_ROWS
 
-    names = [*(row.name for row in RELEASES), *(row.name for row in ROWS)]
+    names = [*(row.name for row in RELEASE_ROWS), *(row.name for row in ROWS)]
     assert len(set(names)) == len(names) >= 350
     assert all(
         re.match(r"(path|manifest|checksum|tree|yank|spec|template|protocol|dataset|journal)\b", n) for n in names

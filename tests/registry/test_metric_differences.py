@@ -1,4 +1,4 @@
-"""What of metrics.json is wrong, whichever version recorded it, and what only another version told otherwise."""
+"""Differences in metrics.json: errors for every version, and differences that another version explains."""
 
 from __future__ import annotations
 
@@ -26,79 +26,83 @@ VERSIONS: dict[str, Manifest] = {
 }
 
 
-def accuracy(said: Metrics) -> dict[str, Any]:
-    return next(row for row in said["metrics"] if (row["agent"], row["metric"]) == (None, "accuracy"))
+def find_accuracy(metrics: Metrics) -> dict[str, Any]:
+    return next(row for row in metrics["metrics"] if (row["agent"], row["metric"]) == (None, "accuracy"))
 
 
-def stands_twice(said: Metrics) -> str:
-    said["metrics"].insert(0, {**accuracy(said), "value": 0.99})
-    said["metrics"][-1].pop("clusters")
+def duplicate_metric(metrics: Metrics) -> str:
+    metrics["metrics"].insert(0, {**find_accuracy(metrics), "value": 0.99})
+    metrics["metrics"][-1].pop("clusters")
     return "metric accuracy: recorded twice"
 
 
-def has_no_name(said: Metrics) -> str:
-    said["metrics"].append({**accuracy(said), "metric": ["accuracy"]})
+def remove_name(metrics: Metrics) -> str:
+    metrics["metrics"].append({**find_accuracy(metrics), "metric": ["accuracy"]})
     return "metrics.json: a metric has no name"
 
 
-def is_no_list(said: Metrics) -> str:
-    said["metrics"] = {"accuracy": 1}
+def replace_list(metrics: Metrics) -> str:
+    metrics["metrics"] = {"accuracy": 1}
     return "metrics.json: `metrics` is not a list"
 
 
-def is_a_boolean(said: Metrics) -> str:
-    accuracy(said)["clusters"] = True
+def make_count_boolean(metrics: Metrics) -> str:
+    find_accuracy(metrics)["clusters"] = True
     return "metric accuracy, clusters: recorded true, recomputed "
 
 
-def is_no_whole_number(said: Metrics) -> str:
-    row = accuracy(said)
+def make_count_float(metrics: Metrics) -> str:
+    row = find_accuracy(metrics)
     row["n"] = float(row["n"])
     return "metric accuracy, n: recorded "
 
 
-def has_another_agents_name(said: Metrics) -> str:
-    said["metrics"].append({**accuracy(said), "agent": "accuracy", "metric": "accuracy of accuracy"})
+def add_unknown_metric(metrics: Metrics) -> str:
+    metrics["metrics"].append({**find_accuracy(metrics), "agent": "accuracy", "metric": "accuracy of accuracy"})
     return "metric accuracy of accuracy of accuracy: recorded, but the journal gives no such metric"
 
 
-def has_another_interval(said: Metrics) -> str:
-    accuracy(said)["ci_low"] = 0.99
+def change_interval(metrics: Metrics) -> str:
+    find_accuracy(metrics)["ci_low"] = 0.99
     return "metric accuracy, ci_low: recorded 0.99, recomputed "
 
 
-def is_not_there(said: Metrics) -> str:
-    said["metrics"].remove(accuracy(said))
+def remove_metric(metrics: Metrics) -> str:
+    metrics["metrics"].remove(find_accuracy(metrics))
     return "not recorded: accuracy"
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
-    ("forge", "wrong_in"),
+    ("forge", "versions_with_error"),
     [
-        (stands_twice, VERSIONS),
-        (has_no_name, VERSIONS),
-        (is_no_list, VERSIONS),
-        (is_a_boolean, VERSIONS),
-        (is_no_whole_number, VERSIONS),
-        (has_another_agents_name, ("another", "this")),
-        (has_another_interval, ("another", "this")),
-        (is_not_there, ("this",)),
+        (duplicate_metric, VERSIONS),
+        (remove_name, VERSIONS),
+        (replace_list, VERSIONS),
+        (make_count_boolean, VERSIONS),
+        (make_count_float, VERSIONS),
+        (add_unknown_metric, ("another", "this")),
+        (change_interval, ("another", "this")),
+        (remove_metric, ("this",)),
     ],
 )
-def test_a_metric_that(forge: Callable[[Metrics], str], wrong_in: tuple[str, ...], version: str) -> None:
-    again = read_json(OLD / "metrics.json")
-    said = copy.deepcopy(again)
-    expected = forge(said)
-    found = compare_metrics(said, again, VERSIONS[version])
-    assert any(line.startswith(expected) for line in found.errors) == (version in wrong_in), found
-    assert bool(found.errors or found.version_notes)
-    assert compare_metrics(again, again, VERSIONS[version]).version_notes == ()
+def test_changed_metric_is_reported_according_to_the_recorded_version(
+    forge: Callable[[Metrics], str], versions_with_error: tuple[str, ...], version: str
+) -> None:
+    recomputed = read_json(OLD / "metrics.json")
+    recorded = copy.deepcopy(recomputed)
+    expected = forge(recorded)
+    differences = compare_metrics(recorded, recomputed, VERSIONS[version])
+    assert any(line.startswith(expected) for line in differences.errors) == (version in versions_with_error), (
+        differences
+    )
+    assert bool(differences.errors or differences.version_notes)
+    assert compare_metrics(recomputed, recomputed, VERSIONS[version]).version_notes == ()
 
 
-def test_only_0_1_0_is_read_as_0_1_0_and_left_counts_out() -> None:
+def test_missing_counts_are_accepted_only_from_0_1_0() -> None:
     without_format = replace(RECORDED, version=__version__)
     assert (is_from_0_1(RECORDED), is_from_0_1(without_format)) == (True, False)
-    for manifest, wrong in ((RECORDED, []), (without_format, [("completions", None, 3)])):
-        assert list(compare_counts(replace(manifest, completions=None), {"completions": 3})) == wrong
+    for manifest, expected in ((RECORDED, []), (without_format, [("completions", None, 3)])):
+        assert list(compare_counts(replace(manifest, completions=None), {"completions": 3})) == expected
     assert list(compare_counts(replace(RECORDED, rollouts=True), {"rollouts": 1})) == [("rollouts", True, 1)]

@@ -1,4 +1,4 @@
-"""A trained model as a release: its past, its weights by what they are and never by where, and what it took in data."""
+"""Releases of trained models: lineage, weights by hash and not by path, and training effort."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ out = pathlib.Path(sys.argv[1])
 
 
 @pytest.fixture(scope="module")
-def by_command(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """A run whose trainer leaves weights in a folder of this machine, which is then the model's name."""
+def command_results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """A run whose trainer writes weights to a local folder, whose path is then the model's name."""
     folder = tmp_path_factory.mktemp("by command")
     trainer = {
         "backend": "command",
@@ -53,71 +53,78 @@ def by_command(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return results
 
 
-def draft(results: Results, licence: str | None = "MIT") -> Draft:
-    (made,) = redact_drafts(
+def build_draft(results: Results, licence: str | None = "MIT") -> Draft:
+    (draft,) = redact_drafts(
         build_model_drafts(results.run(LEARN), PublisherChoices("acme", licence=licence)), Path(tempfile.mkdtemp())
     )
-    return made
+    return draft
 
 
-def test_two_models_whose_paths_end_alike_are_two_wherever_they_stand(tmp_path: Path) -> None:
-    one, other = HOMES + "somebody/0/output", HOMES + "somebody/1/output"
-    facts = {"models": {"a": one}, "trained": [{"model": one, "made": [{"model": other, "from_model": one}]}]}
-    said = Draft(
-        Release(kind=Kind.MODEL, owner="acme", name="m", version="1", description=f"from {one}", facts=facts),
-        {"model.yaml": json.dumps({"model": other, "base_model": one}).encode(), "README.md": f"# {other}".encode()},
+def test_models_with_the_same_folder_name_have_different_public_names(tmp_path: Path) -> None:
+    first, second = HOMES + "somebody/0/output", HOMES + "somebody/1/output"
+    facts = {"models": {"a": first}, "trained": [{"model": first, "made": [{"model": second, "from_model": first}]}]}
+    original = Draft(
+        Release(kind=Kind.MODEL, owner="acme", name="m", version="1", description=f"from {first}", facts=facts),
+        {
+            "model.yaml": json.dumps({"model": second, "base_model": first}).encode(),
+            "README.md": f"# {second}".encode(),
+        },
     )
-    (made,) = redact_drafts([said], tmp_path)
-    assert b"somebody" not in made.bundle().manifest
-    told = model_yaml(made)
-    group = made.release.facts["trained"][0]
-    assert group["made"][0] == {"model": told["model"], "from_model": told["base_model"]}
-    assert (group["model"], f"from {group['model']}") == (told["base_model"], made.release.description)
-    assert made.contents["README.md"] == f"# {told['model']}".encode()
-    assert told["model"] != told["base_model"]
-    entry, _ = build_model_entry(ModelSettings(model=one, base_model=other), "m")
-    assert {entry["model"], entry["base_model"]} == {told["base_model"], told["model"]}
+    (draft,) = redact_drafts([original], tmp_path)
+    assert b"somebody" not in draft.bundle().manifest
+    model = read_model_file(draft)
+    group = draft.release.facts["trained"][0]
+    assert group["made"][0] == {"model": model["model"], "from_model": model["base_model"]}
+    assert (group["model"], f"from {group['model']}") == (model["base_model"], draft.release.description)
+    assert draft.contents["README.md"] == f"# {model['model']}".encode()
+    assert model["model"] != model["base_model"]
+    entry, _ = build_model_entry(ModelSettings(model=first, base_model=second), "m")
+    assert {entry["model"], entry["base_model"]} == {model["base_model"], model["model"]}
 
 
-def model_yaml(made: Draft) -> dict[str, object]:
-    content = made.contents["model.yaml"]
+def read_model_file(draft: Draft) -> dict[str, object]:
+    content = draft.contents["model.yaml"]
     assert isinstance(content, bytes)
-    said: dict[str, object] = yaml.safe_load(content)
-    return said
+    fields: dict[str, object] = yaml.safe_load(content)
+    return fields
 
 
-def test_a_models_release_has_its_lineage_what_it_took_and_its_small_weights(by_command: Results) -> None:
-    made = draft(by_command)
-    bundle = made.bundle()
+def test_model_release_has_lineage_training_effort_and_small_weights(command_results: Results) -> None:
+    draft = build_draft(command_results)
+    bundle = draft.bundle()
     assert Release.from_bytes(bundle.manifest) == bundle.release
-    assert sorted(made.contents) == [
+    assert sorted(draft.contents) == [
         "README.md", "model.yaml", "training.yaml", "weights/config.json", "weights/shards/w0.bin"
     ]  # fmt: skip
-    said = model_yaml(made)
-    assert (said["model"], said["base_model"]) == ("output", "dummy")
-    found = weights_at(by_command.run(LEARN).manifest().agents[1]["model"])
-    assert found is not None
-    assert said["weights"] == {"sha256": found.sha256, "bytes": found.size, "files": 2, "address": "weights/"}
-    assert bundle.release.identity["weights"] == found.sha256
+    model = read_model_file(draft)
+    assert (model["model"], model["base_model"]) == ("output", "dummy")
+    weights = weights_at(command_results.run(LEARN).manifest().agents[1]["model"])
+    assert weights is not None
+    assert model["weights"] == {"sha256": weights.sha256, "bytes": weights.size, "files": 2, "address": "weights/"}
+    assert bundle.release.identity["weights"] == weights.sha256
     assert bundle.release.facts["effort"]["rollouts"] == 12
-    run_pins = sources_of_manifest(by_command.run(LEARN).manifest())
-    assert (bundle.release.sources, "spec" in run_pins) == (run_pins, True)  # publish takes both, or neither
-    took = yaml.safe_load(bytes(made.contents["training.yaml"]))
-    assert took["in all"] == took["own"] == bundle.release.facts["effort"]
-    assert took["steps"][0]["games"][0]["completions"] > 0
+    run_pins = sources_of_manifest(command_results.run(LEARN).manifest())
+    assert (bundle.release.sources, "spec" in run_pins) == (
+        run_pins,
+        True,
+    )  # publish needs all sources of the run, or none
+    training = yaml.safe_load(bytes(draft.contents["training.yaml"]))
+    assert training["in all"] == training["own"] == bundle.release.facts["effort"]
+    assert training["steps"][0]["games"][0]["completions"] > 0
 
 
-def test_weights_stay_here_without_a_licence_or_where_they_are_large_and_their_hash_does_not(
-    by_command: Results, tmp_path: Path
-) -> None:
-    none = draft(by_command, licence=None)
-    assert not any(path.startswith("weights/") for path in none.contents)
-    assert "no license was given" in none.notes[0]
-    assert model_yaml(none)["weights"] == {**model_yaml(draft(by_command))["weights"], "address": None}  # type: ignore[dict-item]
-    place = tmp_path / "copy"
-    shutil.copytree(by_command.path, place)
-    folder = RunFolder(place / "runs" / LEARN)
-    weights = Path(by_command.run(LEARN).manifest().agents[1]["model"])
+def test_unlicensed_or_large_weights_are_published_only_by_hash(command_results: Results, tmp_path: Path) -> None:
+    unlicensed = build_draft(command_results, licence=None)
+    assert not any(path.startswith("weights/") for path in unlicensed.contents)
+    assert "no license was given" in unlicensed.notes[0]
+    assert read_model_file(unlicensed)["weights"] == {
+        **read_model_file(build_draft(command_results))["weights"],
+        "address": None,
+    }  # type: ignore[dict-item]
+    copied = tmp_path / "copy"
+    shutil.copytree(command_results.path, copied)
+    folder = RunFolder(copied / "runs" / LEARN)
+    weights = Path(command_results.run(LEARN).manifest().agents[1]["model"])
     with (weights / "shards" / "w0.bin").open("r+b") as file:
         before = file.read()
         file.truncate(MAX_WEIGHTS_BYTES + 1)
@@ -129,76 +136,78 @@ def test_weights_stay_here_without_a_licence_or_where_they_are_large_and_their_h
     assert "weights/config.json" not in changed.contents
 
 
-def test_no_path_of_this_machine_stands_in_what_a_run_says_of_its_models(by_command: Results) -> None:
-    folder, made = by_command.run(LEARN), draft(by_command)
-    texts = [content for content in made.contents.values() if isinstance(content, bytes)]
-    said = json.dumps(
-        [collect_public_group_facts(folder), [vars(one) for one in build_links(folder, by_command, "acme")]]
+def test_model_facts_and_links_contain_no_local_path(command_results: Results) -> None:
+    folder, draft = command_results.run(LEARN), build_draft(command_results)
+    texts = [content for content in draft.contents.values() if isinstance(content, bytes)]
+    facts = json.dumps(
+        [collect_public_group_facts(folder), [vars(link) for link in build_links(folder, command_results, "acme")]]
     ).encode()
-    for text in (*texts, made.bundle().manifest, said):
-        assert str(by_command.path).encode() not in text
+    for text in (*texts, draft.bundle().manifest, facts):
+        assert str(command_results.path).encode() not in text
         assert b"by command" not in text
-    assert collect_public_group_facts(folder)[1]["made"][0]["weights_sha256"] == made.release.identity["weights"]
+    assert collect_public_group_facts(folder)[1]["made"][0]["weights_sha256"] == draft.release.identity["weights"]
 
 
-def test_the_weights_of_a_model_are_known_wherever_they_are_copied_to(by_command: Results, tmp_path: Path) -> None:
-    path = by_command.run(LEARN).manifest().agents[1]["model"]
-    there = weights_at(path)
+def test_copied_weights_have_the_same_hash(command_results: Results, tmp_path: Path) -> None:
+    path = command_results.run(LEARN).manifest().agents[1]["model"]
+    original = weights_at(path)
     shutil.copytree(path, tmp_path / "elsewhere")
-    assert weights_at(str(tmp_path / "elsewhere")) == there
+    assert weights_at(str(tmp_path / "elsewhere")) == original
     (tmp_path / "elsewhere" / "shards" / "w0.bin").write_bytes(b"other")
-    assert weights_at(str(tmp_path / "elsewhere")) != there
+    assert weights_at(str(tmp_path / "elsewhere")) != original
     assert weights_at("gpt-4o-mini") is None
     assert weights_at(str(tmp_path / "nothing")) is None
 
 
 def test_the_same_run_copied_elsewhere_gives_the_same_release(trained_results: Path, tmp_path: Path) -> None:
     shutil.copytree(trained_results, tmp_path / "moved")
-    made = [
-        [one.bundle().sha256 for one in build_model_drafts(Results(place).run(LEARN), PublisherChoices("acme"))]
-        for place in (trained_results, tmp_path / "moved")
+    hashes = [
+        [draft.bundle().sha256 for draft in build_model_drafts(Results(results).run(LEARN), PublisherChoices("acme"))]
+        for results in (trained_results, tmp_path / "moved")
     ]
-    assert made[0] == made[1]
-    assert len(made[0]) == 2
+    assert hashes[0] == hashes[1]
+    assert len(hashes[0]) == 2
 
 
-def test_a_continued_model_says_so_and_does_not_call_its_last_training_all(
-    trained_results: Path, tmp_path: Path
-) -> None:
+def test_continued_model_names_its_parent_and_gives_no_total_effort(trained_results: Path, tmp_path: Path) -> None:
     shutil.copytree(trained_results / "runs", tmp_path / "runs")
-    here = Results(tmp_path)
-    spec = here.run(LEARN).path / "spec.yaml"
+    results = Results(tmp_path)
+    spec = results.run(LEARN).path / "spec.yaml"
     saved = yaml.safe_load(spec.read_text())
     step = {"model": "m", "from_model": "dummy", "run_id": "first", "iteration": 1, "release": "run/umbra/first@1"}
     saved["models"]["v"] |= {"model": "m", "base_model": "dummy", "lineage": [step]}
     spec.write_text(yaml.safe_dump(saved))
-    alone, made = build_model_drafts(here.run(LEARN), PublisherChoices("acme"))
-    assert alone.release.description == "Model group p of learn, trained from dummy"
-    assert made.release.description.startswith("Model group v of learn, continues run/umbra/first@1")
-    took = yaml.safe_load(bytes(made.contents["training.yaml"]))
-    assert (took["continues"], took["in all"], took["own"]["rollouts"]) == ("run/umbra/first@1", None, 12)
-    assert b"It continues `run/umbra/first@1`" in bytes(made.contents["README.md"])
+    base, continued = build_model_drafts(results.run(LEARN), PublisherChoices("acme"))
+    assert base.release.description == "Model group p of learn, trained from dummy"
+    assert continued.release.description.startswith("Model group v of learn, continues run/umbra/first@1")
+    training = yaml.safe_load(bytes(continued.contents["training.yaml"]))
+    assert (training["continues"], training["in all"], training["own"]["rollouts"]) == ("run/umbra/first@1", None, 12)
+    assert b"It continues `run/umbra/first@1`" in bytes(continued.contents["README.md"])
 
 
-def test_a_run_links_its_parts_its_models_and_what_it_began_with(trained_results: Path) -> None:
-    here = Results(trained_results)
-    links = {name: build_links(here.run(name), here, "acme", "2") for name in ("learn", "learn-t1", "after", "before")}
-    assert [(one.role, one.release) for one in links["learn"]] == [
+def test_run_links_its_parts_its_models_and_its_input_models(trained_results: Path) -> None:
+    results = Results(trained_results)
+    links = {
+        name: build_links(results.run(name), results, "acme", "2") for name in ("learn", "learn-t1", "after", "before")
+    }
+    assert [(link.role, link.release) for link in links["learn"]] == [
         ("part", "run/acme/learn-i0@2"), ("part", "run/acme/learn-t1@2"),
         ("output", "model/acme/learn-p@2"), ("output", "model/acme/learn-v@2"),
     ]  # fmt: skip
-    assert [one.release for one in links["learn-t1"] if one.role == "parent"] == ["run/acme/learn@2"]
-    assert [one.identity for one in links["after"]] == [one.identity for one in links["learn"] if one.role == "output"]
-    assert {one.role for one in links["after"]} == {"input"}
+    assert [link.release for link in links["learn-t1"] if link.role == "parent"] == ["run/acme/learn@2"]
+    assert [link.identity for link in links["after"]] == [
+        link.identity for link in links["learn"] if link.role == "output"
+    ]
+    assert {link.role for link in links["after"]} == {"input"}
     assert links["before"] == ()
-    assert build_model_drafts(here.run("after"), PublisherChoices("acme")) == []
+    assert build_model_drafts(results.run("after"), PublisherChoices("acme")) == []
 
 
 @pytest.mark.parametrize("run_id", ["Learn-1", "a" * 120, "A..b", "x_", "run.", "r-" + "1" * 98])
-def test_every_runs_id_is_the_name_of_a_release(run_id: str) -> None:
+def test_every_run_id_gives_a_valid_release_name(run_id: str) -> None:
     assert identifier_problem(release_name(run_id)) is None
 
 
-def test_of_a_path_others_see_the_last_part() -> None:
+def test_public_model_name_is_the_last_part_of_a_path() -> None:
     names = ["/srv/me/llama-3/", "~/models/x", "./x", "../y", "C:\\models\\z", "org/name", "gpt-4o", "ft:a:b::c"]
     assert [*map(public_model_name, names)] == ["llama-3", "x", "x", "y", "z", "org/name", "gpt-4o", "ft:a:b::c"]

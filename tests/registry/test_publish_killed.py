@@ -1,4 +1,4 @@
-"""A publish that the system kills in the middle of a file leaves nothing that a reader sees, and can be repeated."""
+"""A publish that is killed in the middle of a file leaves no release that a reader sees, and can be repeated."""
 
 from __future__ import annotations
 
@@ -30,21 +30,23 @@ PIECE = 1 << 16
 SIZE = 5 * PIECE + 1_000
 
 
-@pytest.mark.parametrize("kills", [True, False], ids=["killed", "no room"])
-def test_it_is_cut_off_after_every_piece_of_a_file(tmp_path: Path, kills: bool) -> None:
-    journal, where = tmp_path / "journal.jsonl", tmp_path / "registry"
+@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "no room"])
+def test_publish_interrupted_at_any_piece_leaves_no_release_and_can_be_repeated(
+    tmp_path: Path, is_killed: bool
+) -> None:
+    journal, location = tmp_path / "journal.jsonl", tmp_path / "registry"
     journal.write_bytes(bytes(range(250)) * (SIZE // 250))
-    made = bundle(contents={"data/journal.jsonl": journal, "README.md": b"# It\n", "run_data.yaml": b"a: 1\n"})
-    for most in (0, 1, 6, *range(PIECE, SIZE - 1_000, PIECE)):
-        done = python(PUBLISH, where, journal, str(most), "kills" if kills else "fails")
-        if kills:
+    expected = bundle(contents={"data/journal.jsonl": journal, "README.md": b"# It\n", "run_data.yaml": b"a: 1\n"})
+    for size_limit in (0, 1, 6, *range(PIECE, SIZE - 1_000, PIECE)):
+        done = python(PUBLISH, location, journal, str(size_limit), "kills" if is_killed else "fails")
+        if is_killed:
             assert done.returncode == -signal.SIGXFSZ
         else:
             assert "ReleaseError: cannot write" in done.stderr, done.stderr
-        with connect(str(where)) as registry:
+        with connect(str(location)) as registry:
             assert registry.entries() == []
-    assert python(PUBLISH, where, journal, str(SIZE * 2), "fails").returncode == 0
-    with connect(str(where)) as registry:
+    assert python(PUBLISH, location, journal, str(SIZE * 2), "fails").returncode == 0
+    with connect(str(location)) as registry:
         (entry,) = registry.entries()
-        assert entry.sha256 == made.sha256
+        assert entry.sha256 == expected.sha256
         assert list(registry.find_problems(entry)) == []

@@ -1,4 +1,4 @@
-"""A run that was played on a server of one's own leaves without an address, a path or a name in any byte of it."""
+"""Redaction of published runs: no byte contains an address, a path or a user name of the machine."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ FAULTS = {"rate_limit": 0.15, "server_error": 0.2, "drop": 0.1}
 
 
 @pytest.fixture(scope="module")
-def on_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
-    """A run on a loopback server, whose model's name is a path, with failures in its journal; and the address."""
+def vllm_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """A run on a loopback server with a path as the model's name and failures in its journal, and the server's URL."""
     folder = tmp_path_factory.mktemp("vllm")
     with run_chat_server(faults=FAULTS, usage=False) as server:
         spec = spec_file(folder, server.base_url, size=6, models={"m": {"model": MODEL}})
@@ -54,7 +54,7 @@ def on_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, st
         yield result.folder.path, server.base_url
 
 
-def all_bytes(draft: Draft) -> bytes:
+def join_bytes(draft: Draft) -> bytes:
     pieces = [draft.release.to_bytes()]
     for content in draft.contents.values():
         with open_content(content) as file:
@@ -62,61 +62,70 @@ def all_bytes(draft: Draft) -> bytes:
     return b"\n".join(pieces)
 
 
-def cleaned(run: Path, work: Path) -> Draft:
-    (draft,) = redact_drafts([draft_by_hand(run)], work)
+def redact(run: Path, work_folder: Path) -> Draft:
+    (draft,) = redact_drafts([draft_by_hand(run)], work_folder)
     return draft
 
 
 @pytest.mark.full
-def test_what_no_getter_could_load_is_told_before_it_is_sent(on_vllm: tuple[Path, str], tmp_path: Path) -> None:
-    draft = cleaned(on_vllm[0], tmp_path)
+def test_spec_that_would_not_load_after_fetching_is_reported_before_publishing(
+    vllm_run: tuple[Path, str], tmp_path: Path
+) -> None:
+    draft = redact(vllm_run[0], tmp_path)
     assert list(find_spec_problems(write_fetched_folder(draft.release, draft.contents, tmp_path / "honest"))) == []
-    rows = on_vllm[0] / "inputs" / "dataset.jsonl"
+    rows = vllm_run[0] / "inputs" / "dataset.jsonl"
     with open_content(draft.contents["data/spec.yaml"]) as file:
         spec = file.read().replace(b"inputs/dataset.jsonl", str(rows).encode())
     contents = {**draft.contents, "data/spec.yaml": spec}
     assert list(find_spec_problems(write_draft_folder(contents, tmp_path / "as_ones_own"))) == []
-    (said,) = find_spec_problems(write_fetched_folder(draft.release, contents, tmp_path / "as_got"))
-    assert "dataset.path: the path is outside" in said
+    (problem,) = find_spec_problems(write_fetched_folder(draft.release, contents, tmp_path / "as_got"))
+    assert "dataset.path: the path is outside" in problem
 
 
-def test_a_large_file_is_not_written_once_more_to_be_read_as_got(tmp_path: Path) -> None:
+def test_large_file_is_hard_linked_instead_of_copied(tmp_path: Path) -> None:
     rows, small = tmp_path / "rows", tmp_path / "small"
     rows.write_bytes(b"x" * (1 << 20))
     small.write_bytes(b"x")
     release = Release(kind=Kind.RUN, owner="acme", name="x", version="1")
-    got = write_fetched_folder(release, {"data/a.jsonl": rows, "data/b.jsonl": small}, tmp_path / "got")
-    assert [(got / "data" / name).is_symlink() for name in ("a.jsonl", "b.jsonl")] == [False, False]
-    assert (got / "data" / "a.jsonl").samefile(rows)
-    assert not (got / "data" / "b.jsonl").samefile(small)
+    folder = write_fetched_folder(release, {"data/a.jsonl": rows, "data/b.jsonl": small}, tmp_path / "got")
+    assert [(folder / "data" / name).is_symlink() for name in ("a.jsonl", "b.jsonl")] == [False, False]
+    assert (folder / "data" / "a.jsonl").samefile(rows)
+    assert not (folder / "data" / "b.jsonl").samefile(small)
 
 
-def test_the_head_of_debates_is_cleaned_without_holding_what_follows(tmp_path: Path) -> None:
-    said, path = tmp_path / "debates.jsonl", "data/inputs/" + DEBATES
-    said.write_bytes(orjson.dumps({"models": [{"model": MODEL}]}) + b"\n" + b'{"message": "/x/y"}\n' * 9)
-    draft = Draft(Release(kind=Kind.RUN, owner="acme", name="x", version="1", facts={"model": MODEL}), {path: said})
-    (out,) = redact_drafts([draft], tmp_path / "work")
-    file = out.contents[path]
+def test_first_line_of_debates_is_redacted_without_loading_the_rest(tmp_path: Path) -> None:
+    debates, path = tmp_path / "debates.jsonl", "data/inputs/" + DEBATES
+    debates.write_bytes(orjson.dumps({"models": [{"model": MODEL}]}) + b"\n" + b'{"message": "/x/y"}\n' * 9)
+    draft = Draft(Release(kind=Kind.RUN, owner="acme", name="x", version="1", facts={"model": MODEL}), {path: debates})
+    (redacted,) = redact_drafts([draft], tmp_path / "work")
+    file = redacted.contents[path]
     assert isinstance(file, Path), "in a file, and not in memory"
     assert file.read_bytes() == b'{"models":[{"model":"tiny-8b"}]}\n' + b'{"message": "/x/y"}\n' * 9
 
 
 @pytest.mark.full
-def test_no_address_and_no_path_is_left(on_vllm: tuple[Path, str], tmp_path: Path) -> None:
-    run, base_url = on_vllm
-    raw = all_bytes(draft_by_hand(run))
-    told = [b"127.0.0.1", base_url.encode(), MODEL.encode(), HOMES.encode(), b"somebody", str(run.parents[2]).encode()]
-    assert all(one in raw for one in told[:5])
+def test_redacted_release_has_no_address_and_no_path(vllm_run: tuple[Path, str], tmp_path: Path) -> None:
+    run, base_url = vllm_run
+    raw = join_bytes(draft_by_hand(run))
+    private_texts = [
+        b"127.0.0.1",
+        base_url.encode(),
+        MODEL.encode(),
+        HOMES.encode(),
+        b"somebody",
+        str(run.parents[2]).encode(),
+    ]
+    assert all(text in raw for text in private_texts[:5])
     errors = [record["error"] for record in journal_records(run) if record["kind"] == "failure"]
     assert any("127.0.0.1" in error for error in errors)
-    out = all_bytes(cleaned(run, tmp_path))
-    assert [one for one in told if one in out] == []
-    assert base_url.rpartition(":")[2].partition("/")[0].encode() not in out
+    redacted = join_bytes(redact(run, tmp_path))
+    assert [text for text in private_texts if text in redacted] == []
+    assert base_url.rpartition(":")[2].partition("/")[0].encode() not in redacted
 
 
-def test_what_is_published_replays_to_what_was_recorded(on_vllm: tuple[Path, str], tmp_path: Path) -> None:
-    run, _ = on_vllm
-    draft = cleaned(run, tmp_path / "work")
+def test_redacted_release_replays_to_the_recorded_metrics(vllm_run: tuple[Path, str], tmp_path: Path) -> None:
+    run, _ = vllm_run
+    draft = redact(run, tmp_path / "work")
     folder = run_folder(write_draft_folder(draft.contents, tmp_path / "got"))
     assert list(find_run_problems(folder)) == []
     assert folder.metrics.read_bytes() == (run / "metrics.json").read_bytes()
@@ -125,15 +134,15 @@ def test_what_is_published_replays_to_what_was_recorded(on_vllm: tuple[Path, str
     assert {row["model"] for row in after.agents} == {"tiny-8b"}
     assert draft.release.identity["run"] == after.identity
     assert draft.release.facts["models"] == {"prover": "tiny-8b", "verifier": "tiny-8b"}
-    assert {one["rule"] for one in draft.release.facts["cleaned"]} >= {"address", "model path"}
+    assert {entry["rule"] for entry in draft.release.facts["cleaned"]} >= {"address", "model path"}
 
 
-def test_what_a_model_said_and_how_a_call_failed_stay(on_vllm: tuple[Path, str], tmp_path: Path) -> None:
-    run, _ = on_vllm
-    draft = cleaned(run, tmp_path / "work")
+def test_redaction_keeps_answers_and_reasons_of_failures(vllm_run: tuple[Path, str], tmp_path: Path) -> None:
+    run, _ = vllm_run
+    draft = redact(run, tmp_path / "work")
     folder = run_folder(write_draft_folder(draft.contents, tmp_path / "got"))
     before, after = journal_records(run), journal_records(folder.path)
-    assert [one["kind"] for one in before] == [one["kind"] for one in after]
+    assert [record["kind"] for record in before] == [record["kind"] for record in after]
     for old, new in zip(before, after, strict=True):
         if old["kind"] == "call":
             assert new["answer"] == {**old["answer"], "model": "tiny-8b"}
@@ -149,21 +158,19 @@ def test_what_a_model_said_and_how_a_call_failed_stay(on_vllm: tuple[Path, str],
 
 
 @pytest.mark.full
-def test_it_is_the_same_wherever_the_run_lies_and_cleaning_again_changes_nothing(
-    on_vllm: tuple[Path, str], tmp_path: Path
-) -> None:
-    run, _ = on_vllm
+def test_redaction_is_the_same_in_any_folder_and_idempotent(vllm_run: tuple[Path, str], tmp_path: Path) -> None:
+    run, _ = vllm_run
     copied = tmp_path / "elsewhere" / "results" / "runs" / run.name
     shutil.copytree(run, copied)
     shutil.copy(run.parents[2] / "spec.yaml", copied.parents[2])
-    one, other = cleaned(run, tmp_path / "one"), cleaned(copied, tmp_path / "other")
-    assert one.bundle().sha256 == other.bundle().sha256
-    (again,) = redact_drafts([one], tmp_path / "again")
-    assert again.bundle().sha256 == one.bundle().sha256
+    first, second = redact(run, tmp_path / "one"), redact(copied, tmp_path / "other")
+    assert first.bundle().sha256 == second.bundle().sha256
+    (redacted_twice,) = redact_drafts([first], tmp_path / "again")
+    assert redacted_twice.bundle().sha256 == first.bundle().sha256
 
 
 @pytest.mark.full
-def test_a_journal_that_tells_nothing_leaves_byte_for_byte(tmp_path: Path) -> None:
+def test_journal_without_private_text_is_published_unchanged(tmp_path: Path) -> None:
     result = run_spec(spec_file(tmp_path, size=4), tmp_path / "results")
     raw = draft_by_hand(result.folder.path)
     (draft,) = redact_drafts([raw], tmp_path / "work")
@@ -172,11 +179,11 @@ def test_a_journal_that_tells_nothing_leaves_byte_for_byte(tmp_path: Path) -> No
 
 
 @pytest.mark.full
-def test_only_the_lines_with_an_address_change_where_no_name_does(tmp_path: Path) -> None:
+def test_redaction_changes_only_journal_lines_with_an_address(tmp_path: Path) -> None:
     with run_chat_server(faults=FAULTS) as server:
         result = run_spec(spec_file(tmp_path, server.base_url, size=6), tmp_path / "results")
     run = result.folder.path
-    folder = run_folder(write_draft_folder(cleaned(run, tmp_path / "work").contents, tmp_path / "got"))
+    folder = run_folder(write_draft_folder(redact(run, tmp_path / "work").contents, tmp_path / "got"))
     assert list(find_run_problems(folder)) == []
     before, after = run.joinpath("journal.jsonl").read_bytes(), folder.journal.read_bytes()
     changed = [old for old, new in zip(before.split(b"\n"), after.split(b"\n"), strict=True) if old != new]
@@ -186,7 +193,7 @@ def test_only_the_lines_with_an_address_change_where_no_name_does(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("said", "left"),
+    ("message", "redacted"),
     [
         ("no answer from http://10.1.2.3:8000/v1 (m): reset", "no answer from ??? (m): reset"),
         ("Cannot connect to host gpu-box:8000 ssl:default", "Cannot connect to host ??? ssl:default"),
@@ -202,13 +209,13 @@ def test_only_the_lines_with_an_address_change_where_no_name_does(tmp_path: Path
         ("see https://platform.openai.com/docs/errors", "see https://platform.openai.com/docs/errors"),
     ],
 )
-def test_an_error_message_has_no_address_user_or_path_and_otherwise_stays(said: str, left: str) -> None:
+def test_error_message_loses_address_user_and_path_and_nothing_else(message: str, redacted: str) -> None:
     rules = RedactionRules({}, ("http://gpu-box:8000/v1", "http://queen:8000/v1"))
-    assert rules.redact_message(said) == left
-    assert rules.redact_message(left) == left
+    assert rules.redact_message(message) == redacted
+    assert rules.redact_message(redacted) == redacted
 
 
-def test_an_address_under_its_key_goes_whatever_it_is() -> None:
+def test_any_value_of_an_address_key_is_redacted() -> None:
     rules = RedactionRules({}, ())
     assert rules.redact_value({"m": {"base_url": "https://models.example.com/v1"}}) == {"m": {"base_url": "???"}}
     assert list_addresses(("http://localhost/v1", "http://queen/v1")) == ("http://localhost/v1", "http://queen/v1")
@@ -226,20 +233,22 @@ def test_an_address_under_its_key_goes_whatever_it_is() -> None:
     assert rules.redact_value({"see": "https://models.example.com/v1"}) == {"see": "https://models.example.com/v1"}
 
 
-def test_a_run_at_several_servers_leaves_none_of_their_addresses_and_says_so(tmp_path: Path) -> None:
+def test_run_on_several_servers_is_published_without_their_addresses(tmp_path: Path) -> None:
     with run_chat_server() as server:
-        other = server.base_url.replace("127.0.0.1", "localhost")
+        second_url = server.base_url.replace("127.0.0.1", "localhost")
         spec = spec_file(tmp_path, server.base_url, size=2)
-        given = f"models.m.base_url=[{server.base_url},{other}]"
-        run = run_spec(spec, tmp_path / "results", given).path
-    draft = cleaned(run, tmp_path / "work")
-    assert [word for word in (server.base_url, other, f":{server.port}") if word.encode() in all_bytes(draft)] == []
+        override = f"models.m.base_url=[{server.base_url},{second_url}]"
+        run = run_spec(spec, tmp_path / "results", override).path
+    draft = redact(run, tmp_path / "work")
+    assert [
+        address for address in (server.base_url, second_url, f":{server.port}") if address.encode() in join_bytes(draft)
+    ] == []
     with open_content(draft.contents["data/spec.yaml"]) as file:
         assert read_yaml(file)["models"]["m"]["base_url"] == ["???", "???"]
 
 
 @pytest.mark.full
-def test_a_key_with_a_login_and_a_folder_as_remote_leave_no_trace(tmp_path: Path) -> None:
+def test_repository_logins_and_local_remotes_are_redacted(tmp_path: Path) -> None:
     from runner.documents.releases.manifest import FileSource
 
     result = run_spec(spec_file(tmp_path, size=4), tmp_path / "results")
@@ -250,16 +259,16 @@ def test_a_key_with_a_login_and_a_folder_as_remote_leave_no_trace(tmp_path: Path
         "prompts": FileSource(repository="git@github.com:acme/b.git", commit="1" * 40, path="p", clean=True),
     }
     (draft,) = redact_drafts([replace(raw, release=replace(raw.release, sources=sources))], tmp_path / "work")
-    found = draft.release.sources
-    assert found["spec"].repository == "https://git.example.org/a/b"
-    assert (found["dataset"].repository, found["dataset"].clean) == (None, False)
-    assert found["prompts"] == sources["prompts"]
+    redacted = draft.release.sources
+    assert redacted["spec"].repository == "https://git.example.org/a/b"
+    assert (redacted["dataset"].repository, redacted["dataset"].clean) == (None, False)
+    assert redacted["prompts"] == sources["prompts"]
     assert orjson.loads(draft.release.to_bytes())["sources"]["dataset"]["why"]
 
 
-def test_of_an_answer_what_the_wire_format_has_stays_and_the_rest_goes() -> None:
+def test_answer_keeps_fields_of_the_wire_format_and_loses_others() -> None:
     message = {"role": "assistant", "content": "on hostnode17 at /srv/x", "reasoning": "http://hostnode17/"}
-    fine: dict[str, Any] = {
+    plain_answer: dict[str, Any] = {
         "id": "chatcmpl-0123456789abcdef", "object": "chat.completion", "created": 1, "model": "m",
         "system_fingerprint": "fp_44709d6fcb", "kv_transfer_params": None, "service_tier": "default",
         "choices": [{"index": 0, "message": message, "finish_reason": "stop", "stop_reason": None,
@@ -267,20 +276,21 @@ def test_of_an_answer_what_the_wire_format_has_stays_and_the_rest_goes() -> None
         "usage": {"prompt_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0}},
     }  # fmt: skip
     rules = RedactionRules({}, ("http://queen:8000/v1",))
-    assert rules.redact_answer(fine) == fine
+    assert rules.redact_answer(plain_answer) == plain_answer
     text = [{"type": "text", "text": "on queen at /srv/x/y"}]
     usage = {"input_tokens": 1, "service_tier": "standard", "cache_creation": {"ephemeral_5m_input_tokens": 2}}
     messages_api = {"id": "msg_1", "type": "message", "role": "assistant", "content": text, "usage": usage}
     assert rules.redact_answer(messages_api) == messages_api
     assert rules.summary() == []
-    told = {
-        **fine, "id": "chatcmpl-10.1.2.3", "system_fingerprint": "vllm at queen", "served_by": "hostnode17",
-        "kv_transfer_params": {"remote_host": "hostnode17"}, "usage": {**fine["usage"], "node": "hostnode17"},
-        "choices": [{**fine["choices"][0], "served_from": "hostnode17", "message": {**message, "node": "hostnode17"}}],
+    answer = {
+        **plain_answer, "id": "chatcmpl-10.1.2.3", "system_fingerprint": "vllm at queen", "served_by": "hostnode17",
+        "kv_transfer_params": {"remote_host": "hostnode17"}, "usage": {**plain_answer["usage"], "node": "hostnode17"},
+        "choices": [{**plain_answer["choices"][0], "served_from": "hostnode17",
+                     "message": {**message, "node": "hostnode17"}}],
     }  # fmt: skip
-    left = {**fine, "id": "chatcmpl-???", "system_fingerprint": "vllm at ???"}
-    del left["kv_transfer_params"]
-    assert rules.redact_answer(told) == left
+    redacted = {**plain_answer, "id": "chatcmpl-???", "system_fingerprint": "vllm at ???"}
+    del redacted["kv_transfer_params"]
+    assert rules.redact_answer(answer) == redacted
     assert rules.summary() == [{"rule": "address", "count": 2}, {"rule": ANSWER_FIELD, "count": 6}]
 
 
@@ -295,7 +305,7 @@ models:
 """
 
 
-def test_a_spec_as_written_keeps_no_comment_and_its_values_are_read_by_the_rule_of_its_hashes() -> None:
+def test_redacted_spec_text_has_no_comments_and_only_redacted_values() -> None:
     rules = RedactionRules(choose_public_names(["/a/tiny", "/b/tiny/", "/b/tiny"]), ())
     text = redact_yaml(SPEC, rules, comments=False)
     assert read_yaml(text) == rules.redact_value(read_yaml(SPEC))
@@ -303,45 +313,46 @@ def test_a_spec_as_written_keeps_no_comment_and_its_values_are_read_by_the_rule_
     models = read_yaml(text)["models"]
     assert models["n"] == {"extra_body": body, "stop": "no # comment, ???\n"}
     assert models["m"]["model"] != "tiny" != rules.models["/b/tiny"] == rules.models["/b/tiny/"]
-    assert [word for word in ("plan", "10.1", "mine", "/a/", "raid") if word in text] == []
+    assert [private for private in ("plan", "10.1", "mine", "/a/", "raid") if private in text] == []
     assert redact_yaml("a: 1  # free text\n", rules) == "a: 1  # free text\n"
 
 
-B = "/home" + "/bob"
-PLACES = {
-    f"-I{B}/x.y": "-I???", f"a?{B}/x": "a????", f"x{B}": "x???", f"vllm:{B}/m": "vllm:???", "\\x\\Users\\bob": "\\x???",
+BOB_HOME = "/home" + "/bob"
+LOCATIONS = {
+    f"-I{BOB_HOME}/x.y": "-I???", f"a?{BOB_HOME}/x": "a????", f"x{BOB_HOME}": "x???", f"vllm:{BOB_HOME}/m": "vllm:???",
+    "\\x\\Users\\bob": "\\x???",
     "//nas17/share/bob": "???", "$HOME/bob": "???", "${HOME}/bob": "???", "%USERPROFILE%\\bob": "???",
     "C:Users\\bob": "???", "%2Fhome%2Fbob": "???", "a%2fhome%2fbob": "a???", "%252Fhome%252Fbob": "???",
     "C%3A%5CUsers%5Cbob": "???", "unix:///run/bob.sock": "???", "s3://bucket/bob": "???", "gs://a.example.org/b": "???",
     "bobby@gpu18": "???", "mailto:bob@uni.de": "mailto:???", "fe80::17%eth0": "???", "h.cluster.local:80": "???",
     "x.corp": "???", "https://example.org/?at=%2Fhome%2Fbob": "???",
 }  # fmt: skip
-"""What stands in a spec, and what leaves of it."""
-NO_PLACES = (
+"""Texts of a spec, each with its redacted form."""
+NOT_LOCATIONS = (
     "acme/terse@1.0", "terse@1.0", "claude@20240620", "learn@i3", "mine@latest", "git@github.com:acme/b.git",
     "datasets/users/x.jsonl", "data/media/y", "https://example.org/home/x", "//docs.example.org/x", "a // b", "5 % 3",
     "50%/x", "$5/kg", "/no_think", "llama3:70b", "hf://acme/x", "org/name", "message.role", "x.local", "3@4",
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("said", PLACES)
-def test_a_place_leaves_no_value_in_whatever_word_it_stands(said: str) -> None:
-    assert redact_locations(said, lambda _: None) == PLACES[said]
-    assert redact_locations(PLACES[said], lambda _: None) == PLACES[said]
-    assert RedactionRules({}, ()).redact_value({"extra_body": {"x": f"see {said}"}}) == {
-        "extra_body": {"x": f"see {PLACES[said]}"}
+@pytest.mark.parametrize("text", LOCATIONS)
+def test_location_inside_any_text_is_redacted(text: str) -> None:
+    assert redact_locations(text, lambda _: None) == LOCATIONS[text]
+    assert redact_locations(LOCATIONS[text], lambda _: None) == LOCATIONS[text]
+    assert RedactionRules({}, ()).redact_value({"extra_body": {"x": f"see {text}"}}) == {
+        "extra_body": {"x": f"see {LOCATIONS[text]}"}
     }
 
 
-def test_what_is_no_place_stays_in_a_value() -> None:
-    read = {said: redact_locations(said, lambda _: None) for said in NO_PLACES}
-    assert [said for said, left in read.items() if left != said] == []
+def test_text_that_is_not_a_location_is_not_redacted() -> None:
+    redacted = {text: redact_locations(text, lambda _: None) for text in NOT_LOCATIONS}
+    assert [text for text, result in redacted.items() if result != text] == []
 
 
-def test_a_description_is_redacted_like_any_value_and_its_other_words_stay() -> None:
-    said = "by me@gpu18 at http://gpu17:80/v1 in /srv/x/y; see arxiv.org, v1.2 of main.py, node:8000"
-    left = "by ??? at ??? in ???; see arxiv.org, v1.2 of main.py, node:8000"
-    assert RedactionRules({}, ()).redact_string(said, "description") == left
+def test_description_is_redacted_like_any_other_value() -> None:
+    description = "by me@gpu18 at http://gpu17:80/v1 in /srv/x/y; see arxiv.org, v1.2 of main.py, node:8000"
+    redacted = "by ??? at ??? in ???; see arxiv.org, v1.2 of main.py, node:8000"
+    assert RedactionRules({}, ()).redact_string(description, "description") == redacted
 
 
 @pytest.mark.parametrize(
@@ -349,7 +360,7 @@ def test_a_description_is_redacted_like_any_value_and_its_other_words_stay() -> 
     [("http://[fd00::7]:8000/v1", "[fd00::7]"), ("http://h.x.de/v1", "H.X.de"), ("http://bücher.x/", "xn--bcher-kva.x"),
      ("http://xn--bcher-kva.x/", "bücher.x")],
 )  # fmt: skip
-def test_a_server_is_known_however_its_host_is_written(url: str, text: str) -> None:
+def test_server_is_recognized_in_any_spelling_of_its_host(url: str, text: str) -> None:
     rules = RedactionRules({}, (url,))
     assert rules.redact_message(f"at {text}!") == "at ???!"
     assert rules.redact_message("[fd00] is a list") == "[fd00] is a list"
@@ -363,11 +374,11 @@ PLANTED = {
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("cause", PLANTED)
-def test_a_private_text_in_any_file_of_a_release_is_redacted_or_stops_it_with_file_and_line(
-    on_vllm: tuple[Path, str], tmp_path: Path, cause: str
+def test_private_text_in_any_file_is_redacted_or_reported_with_file_and_line(
+    vllm_run: tuple[Path, str], tmp_path: Path, cause: str
 ) -> None:
     names = MachineNames({NAMES_HOME: "the path of your home"}, {NAMES_USER: "your user name"})
-    raw = build_run_draft(RunFolder(on_vllm[0]), Results.of(RunFolder(on_vllm[0])), PublisherChoices("acme"))
+    raw = build_run_draft(RunFolder(vllm_run[0]), Results.of(RunFolder(vllm_run[0])), PublisherChoices("acme"))
     server = Draft(raw.release, {**raw.contents, "x.txt": b"models.m.base_url=http://gpu7.corp.de:80/v1\n"})
     (draft,) = redact_drafts([raw], tmp_path)
     paths = sorted(draft.contents)
@@ -381,8 +392,8 @@ def test_a_private_text_in_any_file_of_a_release_is_redacted_or_stops_it_with_fi
         assert [f": {path}:{line};" in message for message in messages if cause in message] == [True], path
 
 
-def test_the_readme_is_made_of_what_is_left(on_vllm: tuple[Path, str], tmp_path: Path) -> None:
-    folder = RunFolder(on_vllm[0])
+def test_readme_is_written_after_redaction(vllm_run: tuple[Path, str], tmp_path: Path) -> None:
+    folder = RunFolder(vllm_run[0])
     raw = build_run_draft(folder, Results.of(folder), PublisherChoices("acme"))
     (draft,) = redact_drafts([replace(raw, release=replace(raw.release, description="by me@gpu18"))], tmp_path)
     readme = draft.contents["README.md"]
@@ -392,7 +403,7 @@ def test_the_readme_is_made_of_what_is_left(on_vllm: tuple[Path, str], tmp_path:
     assert b"somebody" not in readme
 
 
-def test_how_metrics_are_counted_is_said_in_words_that_no_rule_takes_for_a_place() -> None:
-    """Else no run that has such a metric could be published: what is recorded would not be what is recomputed."""
-    said = [metric.method for metric in METRICS.values()]
-    assert RedactionRules({}, ()).redact_value(said) == said
+def test_metric_descriptions_contain_no_text_that_is_redacted() -> None:
+    """Otherwise a run with such a metric could not be published, because its recomputed metrics would differ."""
+    descriptions = [metric.method for metric in METRICS.values()]
+    assert RedactionRules({}, ()).redact_value(descriptions) == descriptions

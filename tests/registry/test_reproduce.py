@@ -1,4 +1,4 @@
-"""Whether what was published follows from its transcripts; and played anew, whether it is still so."""
+"""`reproduce`: published runs follow from their transcripts, and fresh plays are compared with them."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from tests.support.specs import spec_file
 from tests.support.training import run_training, training_spec
 
 
-def got_of(run: Path, folder: Path) -> FetchedRelease:
-    """A run, published as it is and got again."""
+def publish_and_fetch(run: Path, folder: Path) -> FetchedRelease:
+    """Publish a run without redaction, and fetch it."""
     reference = publish_bundles(folder / "registry", build_run_bundle(run))
     with connect(str(folder / "registry")) as registry:
         return fetch_release(registry, parse_reference(reference), folder / "got")
@@ -55,29 +55,29 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def unedited(run: Path, tmp_path_factory: pytest.TempPathFactory) -> FetchedRelease:
-    """The run, published and got, for tests that write nothing there."""
-    return got_of(run, tmp_path_factory.mktemp("unedited"))
+def fetched_run(run: Path, tmp_path_factory: pytest.TempPathFactory) -> FetchedRelease:
+    """The fetched run, for tests that do not change it."""
+    return publish_and_fetch(run, tmp_path_factory.mktemp("unedited"))
 
 
 @pytest.fixture
-def copy(run: Path, tmp_path: Path) -> Path:
+def run_copy(run: Path, tmp_path: Path) -> Path:
     return shutil.copytree(run, tmp_path / "mine" / run.name)
 
 
 @pytest.mark.full
-def test_what_was_published_follows_from_its_transcripts(run: Path, unedited: FetchedRelease, tmp_path: Path) -> None:
-    done = nip_run_here("reproduce", unedited.folder, cwd=tmp_path)
+def test_published_run_follows_from_its_transcripts(run: Path, fetched_run: FetchedRelease, tmp_path: Path) -> None:
+    done = nip_run_here("reproduce", fetched_run.folder, cwd=tmp_path)
     assert (done.returncode, "follows from the transcripts" in done.stdout) == (0, True), done.stdout + done.stderr
-    found = Results(tmp_path / "results").find(f"{run.name}-reproduced").manifest()
-    assert found.reproduces is not None
-    assert found.reproduces["release"] == f"run/acme/{run.name}@1"
-    assert found.replay_of is not None
-    assert found.replay_of.run_id == run.name
+    manifest = Results(tmp_path / "results").find(f"{run.name}-reproduced").manifest()
+    assert manifest.reproduces is not None
+    assert manifest.reproduces["release"] == f"run/acme/{run.name}@1"
+    assert manifest.replay_of is not None
+    assert manifest.replay_of.run_id == run.name
 
 
 @pytest.mark.full
-def test_by_its_reference_it_is_got_into_the_results_and_once(run: Path, tmp_path: Path) -> None:
+def test_reproduce_fetches_a_reference_once_into_the_results_folder(run: Path, tmp_path: Path) -> None:
     reference = publish_bundles(tmp_path / "registry", build_run_bundle(run))
     for _ in range(2):
         done = nip_run_here("reproduce", reference, "--from", "registry", "--json", cwd=tmp_path)
@@ -85,14 +85,14 @@ def test_by_its_reference_it_is_got_into_the_results_and_once(run: Path, tmp_pat
     assert (tmp_path / "results" / "published" / "acme" / run.name / "1" / "data" / "journal.jsonl").is_file()
 
 
-def test_a_run_of_ones_own_is_said_to_be_one(run: Path, tmp_path: Path) -> None:
+def test_reproduce_of_a_local_run_suggests_verify(run: Path, tmp_path: Path) -> None:
     results = run.parent.parent
     done = nip_run_here("reproduce", run.name, "--results", results, cwd=tmp_path)
     assert (done.returncode, f"nip-run verify {run.name} --results {results}" in done.stderr) == (2, True), done.stderr
 
 
 @pytest.mark.full
-def test_a_folder_that_nip_run_chose_and_that_is_damaged_is_named_to_be_removed(run: Path, tmp_path: Path) -> None:
+def test_error_about_a_damaged_fetched_folder_says_to_remove_it(run: Path, tmp_path: Path) -> None:
     reference = publish_bundles(tmp_path / "registry", build_run_bundle(run))
     results = Results(tmp_path / "my results")
     folder = results.path / "published" / "acme" / run.name / "1"
@@ -107,78 +107,78 @@ def test_a_folder_that_nip_run_chose_and_that_is_damaged_is_named_to_be_removed(
             ):
                 fetch_into_results(registry, entry, results)
             shutil.rmtree(folder)
-        got = fetch_release(registry, parse_reference(reference), tmp_path / "mine")
-    (got.folder / "data" / "metrics.json").write_bytes(b"{}")
+        fetched = fetch_release(registry, parse_reference(reference), tmp_path / "mine")
+    (fetched.folder / "data" / "metrics.json").write_bytes(b"{}")
     with pytest.raises(ReleaseError, match=re.escape(f"nip-run get {reference} NEW --from file:{tmp_path}/registry")):
-        fresh_plan(got, [])
+        fresh_plan(fetched, [])
 
 
-def forged(copy: Path, name: str) -> str:
-    """A record of a run that is changed; what must be said of it."""
+def forge_record(run_copy: Path, name: str) -> str:
+    """Change a record of a run, and return the expected message."""
     if name == "metrics":
-        said = json.loads((copy / "metrics.json").read_text())
-        row = next(row for row in said["metrics"] if row["metric"] == "accuracy")
+        document = json.loads((run_copy / "metrics.json").read_text())
+        row = next(row for row in document["metrics"] if row["metric"] == "accuracy")
         row["ci_low"] += 1e-16 + row["ci_low"] * 1e-15
-        (copy / "metrics.json").write_text(json.dumps(said))
+        (run_copy / "metrics.json").write_text(json.dumps(document))
         return f"metric accuracy, ci_low: recorded {row['ci_low']!r}, recomputed "
-    said = json.loads((copy / "manifest.json").read_text())
-    said["prompt_tokens"] += 1
-    (copy / "manifest.json").write_text(json.dumps(said))
-    return f"prompt_tokens: published {said['prompt_tokens']}"
+    document = json.loads((run_copy / "manifest.json").read_text())
+    document["prompt_tokens"] += 1
+    (run_copy / "manifest.json").write_text(json.dumps(document))
+    return f"prompt_tokens: published {document['prompt_tokens']}"
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["metrics", "manifest"])
-def test_what_does_not_follow_is_named_with_both_values(name: str, copy: Path, tmp_path: Path) -> None:
-    said = forged(copy, name)
-    got_of(copy, tmp_path)
+def test_forged_record_is_reported_with_both_values(name: str, run_copy: Path, tmp_path: Path) -> None:
+    message = forge_record(run_copy, name)
+    publish_and_fetch(run_copy, tmp_path)
     done = nip_run_here("reproduce", "got", cwd=tmp_path)
-    assert (done.returncode, "does not follow" in done.stdout, said in done.stdout) == (1, True, True), done.stdout
+    assert (done.returncode, "does not follow" in done.stdout, message in done.stdout) == (1, True, True), done.stdout
 
 
 @pytest.mark.full
-def test_a_missing_rollout_is_told_by_its_id_in_one_line(run: Path, tmp_path: Path) -> None:
+def test_missing_rollout_is_reported_by_its_id_in_one_line(run: Path, tmp_path: Path) -> None:
     lines = bytes(build_run_bundle(run).contents["data/rollouts.jsonl"]).splitlines()
-    gone, following = json.loads(lines.pop(1))["rollout_id"], json.loads(lines[1])["rollout_id"]
+    missing, following = json.loads(lines.pop(1))["rollout_id"], json.loads(lines[1])["rollout_id"]
     changed = build_run_bundle(run, data__rollouts_DOT_jsonl=b"\n".join(lines) + b"\n")
     reference = publish_bundles(tmp_path / "registry", changed)
     done = nip_run_here("reproduce", reference, "--from", "registry", "--json", cwd=tmp_path)
     (line,) = json.loads(done.stdout)["different"]
-    assert (done.returncode, f"row 2: rollout {following}, but the journal gives rollout {gone} here" in line) == (
+    assert (done.returncode, f"row 2: rollout {following}, but the journal gives rollout {missing} here" in line) == (
         1, True,
     ), line  # fmt: skip
 
 
 @pytest.mark.full
-def test_of_a_journal_that_was_cut_it_is_told_what_does_not_follow(run: Path, tmp_path: Path) -> None:
+def test_truncated_journal_is_reported_with_what_does_not_follow(run: Path, tmp_path: Path) -> None:
     lines = (run / "journal.jsonl").read_bytes().splitlines(keepends=True)
     changed = build_run_bundle(run, data__journal_DOT_jsonl=b"".join(lines[:-1]))
     reference = publish_bundles(tmp_path / "registry", changed)
     with connect(str(tmp_path / "registry")) as registry:
-        got = fetch_release(registry, parse_reference(reference), tmp_path / "got")
-    missing, *different = replay_run(got, Results(tmp_path / "results")).errors
+        fetched = fetch_release(registry, parse_reference(reference), tmp_path / "got")
+    missing, *different = replay_run(fetched, Results(tmp_path / "results")).errors
     assert "has no answer number" in missing
     assert [line for line in different if ": the journal gives only " in line], different
     assert [line for line in different if line.startswith("manifest.json says completions")], different
 
 
 @pytest.mark.full
-def test_a_run_of_another_version_is_recomputed_and_that_is_said(copy: Path, tmp_path: Path) -> None:
-    said = json.loads((copy / "manifest.json").read_text())
-    (copy / "manifest.json").write_text(json.dumps({**said, "version": "0.0.9"}))
-    got_of(copy, tmp_path)
+def test_run_of_another_version_is_recomputed_with_a_notice(run_copy: Path, tmp_path: Path) -> None:
+    manifest = json.loads((run_copy / "manifest.json").read_text())
+    (run_copy / "manifest.json").write_text(json.dumps({**manifest, "version": "0.0.9"}))
+    publish_and_fetch(run_copy, tmp_path)
     done = nip_run_here("reproduce", "got", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "recomputed with" in done.stdout
     assert "played with 0.0.9: nothing differs" in done.stdout
 
 
-def test_a_file_that_is_not_as_published_is_named_and_nothing_is_played(run: Path, tmp_path: Path) -> None:
-    found = got_of(run, tmp_path)
-    path = found.folder / "data" / "inputs" / "dataset.jsonl"
+def test_damaged_file_is_named_and_nothing_is_played(run: Path, tmp_path: Path) -> None:
+    fetched = publish_and_fetch(run, tmp_path)
+    path = fetched.folder / "data" / "inputs" / "dataset.jsonl"
     path.write_text(path.read_text().replace("x + 1", "x + 9"))
-    for fresh in ([], ["--fresh"]):
-        done = nip_run_here("reproduce", "got", *fresh, cwd=tmp_path)
+    for options in ([], ["--fresh"]):
+        done = nip_run_here("reproduce", "got", *options, cwd=tmp_path)
         assert (done.returncode, "data/inputs/dataset.jsonl is damaged" in done.stderr) == (1, True), done.stderr
     assert not (tmp_path / "results").exists()
 
@@ -194,22 +194,22 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.full
 @pytest.mark.parametrize("shape", SHAPES)
-def test_runs_of_every_shape_follow(shape: str, tmp_path: Path) -> None:
+def test_runs_of_every_shape_follow_from_their_transcripts(shape: str, tmp_path: Path) -> None:
     result = run_spec(spec_file(tmp_path, size=8, fine_tune=None, **SHAPES[shape]), tmp_path / "results")
-    found = replay_run(got_of(result.path, tmp_path), Results(tmp_path / "results"))
-    assert not found.errors
+    replay = replay_run(publish_and_fetch(result.path, tmp_path), Results(tmp_path / "results"))
+    assert not replay.errors
 
 
 @pytest.mark.full
-def test_a_rejudged_run_follows(run: Path, tmp_path: Path) -> None:
+def test_rejudged_run_follows_from_its_transcripts(run: Path, tmp_path: Path) -> None:
     done = nip_run_here("rejudge", run, "votes=3", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    (judged,) = (tmp_path / "results" / "runs").iterdir()
-    assert not replay_run(got_of(judged, tmp_path), Results(tmp_path / "results")).errors
+    (rejudged,) = (tmp_path / "results" / "runs").iterdir()
+    assert not replay_run(publish_and_fetch(rejudged, tmp_path), Results(tmp_path / "results")).errors
 
 
 @pytest.mark.full
-def test_failed_calls_and_lost_games_follow_too(tmp_path: Path) -> None:
+def test_run_with_failed_calls_and_lost_games_follows_from_its_transcripts(tmp_path: Path) -> None:
     with run_chat_server(faults={"drop": 0.3}, seed=3) as server:
         spec = spec_file(
             tmp_path, server.base_url, size=6, fine_tune=None, rollouts={"max_transport_failed": 1.0},
@@ -217,15 +217,17 @@ def test_failed_calls_and_lost_games_follow_too(tmp_path: Path) -> None:
         )  # fmt: skip
         result = run_spec(spec, tmp_path / "results")
     assert result.manifest.failed_calls
-    assert not replay_run(got_of(result.path, tmp_path), Results(tmp_path / "results")).errors
+    assert not replay_run(publish_and_fetch(result.path, tmp_path), Results(tmp_path / "results")).errors
 
 
-def training_release(folder: Path, **changes: Any) -> tuple[Path, str]:
-    """A training run with its parts in a registry; `changes` are of the parent's files."""
+def publish_training(folder: Path, **changes: Any) -> tuple[Path, str]:
+    """Publish a training run with its parts and changes of the parent's files."""
     result = run_training(training_spec(folder, training={"iterations": 1}), folder / "results")
     parts = Results(folder / "results").parts_of(result.run_id)
     bundles = [build_run_bundle(part.path) for part in parts]
-    links = tuple(ReleaseLink(role="part", release=str(one.release.reference), sha256=one.sha256) for one in bundles)
+    links = tuple(
+        ReleaseLink(role="part", release=str(bundle.release.reference), sha256=bundle.sha256) for bundle in bundles
+    )
     return folder / "registry", publish_bundles(
         folder / "registry", *bundles, build_run_bundle(result.path, links=links, **changes)
     )
@@ -233,147 +235,141 @@ def training_release(folder: Path, **changes: Any) -> tuple[Path, str]:
 
 @pytest.fixture(scope="module")
 def training(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    return training_release(tmp_path_factory.mktemp("training"))
+    return publish_training(tmp_path_factory.mktemp("training"))
 
 
 @pytest.mark.full
-def test_a_training_run_follows_with_its_parts_and_the_chain_of_its_models(
-    training: tuple[Path, str], tmp_path: Path
-) -> None:
+def test_training_run_follows_with_its_parts_and_model_chain(training: tuple[Path, str], tmp_path: Path) -> None:
     registry, reference = training
     done = nip_run_here("reproduce", reference, "--from", registry, cwd=tmp_path)
     assert (done.returncode, "the chain of its models follow" in done.stdout) == (0, True), done.stdout + done.stderr
     assert done.stdout.count("follows from the transcripts") == len(list((registry / "run" / "acme").iterdir())) - 1
-    brought = nip_run_here("get", reference, "my copy", "--from", registry, cwd=tmp_path)
-    assert f"nip-run reproduce '{tmp_path / 'my copy'}' --from file:{registry}" in brought.stdout, brought
-    assert "--fresh" not in brought.stdout, "it would be refused"
-    got = open_fetched(tmp_path / "my copy")
+    get_process = nip_run_here("get", reference, "my copy", "--from", registry, cwd=tmp_path)
+    assert f"nip-run reproduce '{tmp_path / 'my copy'}' --from file:{registry}" in get_process.stdout, get_process
+    assert "--fresh" not in get_process.stdout, "it would be refused"
+    fetched = open_fetched(tmp_path / "my copy")
     with pytest.raises(UsageError, match=r"run/acme/.* to repeat the training: nip-run '"):
-        fresh_plan(got, [])
-    asked = nip_run_here("reproduce", "my copy", cwd=tmp_path)
-    said = f"nip-run reproduce 'my copy' --from file:{registry}"
-    assert (asked.returncode, said in asked.stderr) == (2, True), asked.stderr
+        fresh_plan(fetched, [])
+    refused = nip_run_here("reproduce", "my copy", cwd=tmp_path)
+    command = f"nip-run reproduce 'my copy' --from file:{registry}"
+    assert (refused.returncode, command in refused.stderr) == (2, True), refused.stderr
 
 
 @pytest.mark.full
-def test_a_signal_ends_the_whole_chain_and_not_one_part_of_it(training: tuple[Path, str], tmp_path: Path) -> None:
-    class Signalled(FolderTransport):
+def test_interrupt_stops_the_replay_of_all_parts(training: tuple[Path, str], tmp_path: Path) -> None:
+    class InterruptedFolder(FolderTransport):
         def list_files(self, prefix: str = "") -> Iterator[StoredFile]:
             raise Interrupted(f"interrupted at {prefix}")
 
-    with connect(str(training[0])) as there:
-        got = fetch_release(there, parse_reference(training[1]), tmp_path / "got")
+    with connect(str(training[0])) as registry:
+        fetched = fetch_release(registry, parse_reference(training[1]), tmp_path / "got")
     with pytest.raises(Interrupted):
-        replay_training(got, Registry(Signalled(str(training[0]))), Results(tmp_path / "results"))
+        replay_training(fetched, Registry(InterruptedFolder(str(training[0]))), Results(tmp_path / "results"))
 
 
 @pytest.mark.full
-def test_a_part_that_is_gone_or_was_played_by_another_model_breaks_the_chain(
-    training: tuple[Path, str], tmp_path: Path
-) -> None:
+def test_missing_part_or_part_played_by_another_model_is_reported(training: tuple[Path, str], tmp_path: Path) -> None:
     registry, reference = tmp_path / "registry", training[1]
     shutil.copytree(training[0], registry)
-    last = max((registry / "run" / "acme").glob("*-i*"))
-    shutil.rmtree(last)
-    with connect(str(registry)) as there:
-        got = fetch_release(there, parse_reference(reference), tmp_path / "got")
-        found = replay_training(got, there, Results(tmp_path / "results"))
-    assert any(last.name in line and "is not published" in line for line in found.errors), found.errors
-    runs = (part.fetched.run for part in found.parts)
-    named = {run.run_id: run.manifest() for run in runs if run is not None}
-    other = {
-        run_id: replace(one, agents=tuple({**row, "model": "another"} for row in one.agents))
-        for run_id, one in named.items()
+    last_part = max((registry / "run" / "acme").glob("*-i*"))
+    shutil.rmtree(last_part)
+    with connect(str(registry)) as opened:
+        fetched = fetch_release(opened, parse_reference(reference), tmp_path / "got")
+        replay = replay_training(fetched, opened, Results(tmp_path / "results"))
+    assert any(last_part.name in line and "is not published" in line for line in replay.errors), replay.errors
+    runs = (part.fetched.run for part in replay.parts)
+    manifests = {run.run_id: run.manifest() for run in runs if run is not None}
+    changed = {
+        run_id: replace(manifest, agents=tuple({**row, "model": "another"} for row in manifest.agents))
+        for run_id, manifest in manifests.items()
     }
-    assert got.run is not None
-    stages = read_stages(got.run.path)
-    assert not [line for line in find_model_differences(got.run, stages, named) if "used the model" in line]
-    assert [line for line in find_model_differences(got.run, stages, other) if "used the model another" in line]
+    assert fetched.run is not None
+    stages = read_stages(fetched.run.path)
+    assert not [line for line in find_model_differences(fetched.run, stages, manifests) if "used the model" in line]
+    assert [line for line in find_model_differences(fetched.run, stages, changed) if "used the model another" in line]
 
 
 LABELS = [number % 2 for number in range(160)]
 
 
-def judged(folder: Path, sensitivity: float, seed: int) -> tuple[Path, float]:
-    """A published run of a planted judge in a got folder below this one; and its accuracy."""
+def publish_judged_run(folder: Path, sensitivity: float, seed: int) -> tuple[Path, float]:
+    """Publish and fetch a run of a judge of known sensitivity; return the fetched folder and the accuracy."""
     with run_judge_server(judges={"seer": {"sensitivity": sensitivity}}, seed=seed) as server:
         spec = judged_spec(folder, server.base_url, "solo_verifier", "seer", labels=LABELS, fine_tune=None)
         result = run_spec(spec, folder / "theirs")
-    got_of(result.path, folder)
+    publish_and_fetch(result.path, folder)
     return folder / "got", metric(result, "accuracy")["value"]
 
 
 @pytest.fixture(scope="module")
 def seer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
-    return judged(tmp_path_factory.mktemp("seer"), 3.0, 1)
+    return publish_judged_run(tmp_path_factory.mktemp("seer"), 3.0, 1)
 
 
-def reproduce_fresh(got: Path, folder: Path, sensitivity: float, seed: int, *options: str) -> Any:
-    """The got run played anew at a server whose judge is as sensitive as this."""
+def reproduce_fresh(fetched: Path, folder: Path, sensitivity: float, seed: int, *options: str) -> Any:
+    """Play the fetched run again at a server whose judge has this sensitivity."""
     with run_judge_server(judges={"seer": {"sensitivity": sensitivity}}, seed=seed) as server:
         return nip_run_here(
-            "reproduce", got, "--fresh", "--set", f"models.seer.base_url={server.base_url}", *options, cwd=folder
+            "reproduce", fetched, "--fresh", "--set", f"models.seer.base_url={server.base_url}", *options, cwd=folder
         )
 
 
 @pytest.mark.full
-def test_a_model_that_drifted_is_told_with_an_interval_that_holds_it(seer: tuple[Path, float], tmp_path: Path) -> None:
-    """Accuracies of d' 3 and of d' 0.6 are about 0.93 and 0.62."""
+def test_drifted_model_is_reported_with_an_interval_of_the_difference(seer: tuple[Path, float], tmp_path: Path) -> None:
+    """A d' of 3 gives an accuracy of about 0.93, a d' of 0.6 one of 0.62."""
     done = reproduce_fresh(seer[0], tmp_path, 0.6, 2, "--json")
-    said = json.loads(done.stdout)
-    assert (done.returncode, said["outcome"]) == (1, "drifted"), done.stderr
-    assert said["compared"]["ci_low"] <= 0.618 - 0.933 <= said["compared"]["ci_high"]
-    assert said["verdict"].startswith("drifted by -")
-    assert "flipped datapoints" in said["verdict"]
-    manifest = Results(tmp_path / "results").find(said["run_id"]).manifest()
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["outcome"]) == (1, "drifted"), done.stderr
+    assert report["compared"]["ci_low"] <= 0.618 - 0.933 <= report["compared"]["ci_high"]
+    assert report["verdict"].startswith("drifted by -")
+    assert "flipped datapoints" in report["verdict"]
+    manifest = Results(tmp_path / "results").find(report["run_id"]).manifest()
     assert manifest.reproduces is not None
     assert manifest.got_from == manifest.reproduces
-    shown = reproduce_fresh(seer[0], tmp_path / "results", 0.6, 2)
-    assert "nip-run show" in shown.stdout
+    text_process = reproduce_fresh(seer[0], tmp_path / "results", 0.6, 2)
+    assert "nip-run show" in text_process.stdout
 
 
 @pytest.mark.full
-def test_a_model_that_is_as_it_was_is_reproduced_if_its_interval_is_within_the_margin(
+def test_unchanged_model_is_reproduced_if_the_interval_is_within_the_margin(
     seer: tuple[Path, float], tmp_path: Path
 ) -> None:
     done = reproduce_fresh(seer[0], tmp_path, 3.0, 5, "--margin", "0.2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "accuracy reproduced within 20 points: " in done.stdout
-    got = open_fetched(seer[0])
+    fetched = open_fetched(seer[0])
     results = Results(tmp_path / "results")
     (folder,) = results.runs()
-    narrower = compare_with_published(got, FinishedRun(folder, folder.manifest(), {}), results, "accuracy", 0.01)
-    assert narrower.outcome == "undecided"
-    assert "undecided: the difference is between " in narrower.verdict
-    assert narrower.verdict.endswith("the result is reproduced if the difference is within 1 point")
+    comparison = compare_with_published(fetched, FinishedRun(folder, folder.manifest(), {}), results, "accuracy", 0.01)
+    assert comparison.outcome == "undecided"
+    assert "undecided: the difference is between " in comparison.verdict
+    assert comparison.verdict.endswith("the result is reproduced if the difference is within 1 point")
 
 
 @pytest.mark.full
-def test_a_got_run_played_unedited_has_the_identity_of_the_published_one_and_edited_another(
-    copy: Path, tmp_path: Path
-) -> None:
-    """Its spec names copies, and its dataset was selected."""
-    folder = got_of(copy, tmp_path).folder
-    manifest = RunFolder(copy).manifest()
+def test_fetched_run_has_the_published_identity_unless_it_is_edited(run_copy: Path, tmp_path: Path) -> None:
+    """The fetched spec names copied files and a selected dataset."""
+    folder = publish_and_fetch(run_copy, tmp_path).folder
+    manifest = RunFolder(run_copy).manifest()
     for spec in (folder / "spec.yaml", folder / "data" / "spec.yaml"):
         assert with_published_identity(plan_of(load_spec(spec))).identity == manifest.identity
-    for words in (["votes=3"], ["dataset.limit=2"], ["seed=9"]):
-        assert with_published_identity(plan_of(load_spec(folder / "spec.yaml", words))).identity != manifest.identity
+    for overrides in (["votes=3"], ["dataset.limit=2"], ["seed=9"]):
+        assert (
+            with_published_identity(plan_of(load_spec(folder / "spec.yaml", overrides))).identity != manifest.identity
+        )
     (folder / "data" / "manifest.json").unlink()
     assert with_published_identity(plan_of(load_spec(folder / "spec.yaml"))).identity != manifest.identity
 
 
 @pytest.mark.full
-def test_where_no_difference_could_have_been_seen_nothing_is_called_reproduced(
-    unedited: FetchedRelease, tmp_path: Path
-) -> None:
-    """Four datapoints, and the very same answers again."""
-    done = nip_run_here("reproduce", unedited.folder, "--fresh", cwd=tmp_path)
+def test_run_with_too_few_datapoints_is_undecided(fetched_run: FetchedRelease, tmp_path: Path) -> None:
+    """The run has four datapoints and gets equal answers."""
+    done = nip_run_here("reproduce", fetched_run.folder, "--fresh", cwd=tmp_path)
     assert (done.returncode, "undecided" in done.stdout, "reproduced" in done.stdout) == (5, True, False), done
 
 
 @pytest.mark.full
-def test_a_model_that_is_gone_is_said(seer: tuple[Path, float], tmp_path: Path) -> None:
+def test_model_that_no_longer_exists_is_reported(seer: tuple[Path, float], tmp_path: Path) -> None:
     with run_judge_server(judges={"other": {}}) as server:
         done = nip_run_here(
             "reproduce", seer[0], "--fresh", "--set", f"models.seer.base_url={server.base_url}", cwd=tmp_path
@@ -383,7 +379,7 @@ def test_a_model_that_is_gone_is_said(seer: tuple[Path, float], tmp_path: Path) 
     )
 
 
-def test_another_refusal_is_no_gone_model(seer: tuple[Path, float], tmp_path: Path) -> None:
+def test_unauthorized_call_is_not_reported_as_a_missing_model(seer: tuple[Path, float], tmp_path: Path) -> None:
     with run_chat_server(kind="unauthorized") as server:
         done = nip_run_here(
             "reproduce", seer[0], "--fresh", "--set", f"models.seer.base_url={server.base_url}", cwd=tmp_path
@@ -393,7 +389,7 @@ def test_another_refusal_is_no_gone_model(seer: tuple[Path, float], tmp_path: Pa
     assert "no longer exists" not in done.stderr
 
 
-def test_an_address_that_was_not_published_is_asked_for_once(seer: tuple[Path, float], tmp_path: Path) -> None:
+def test_unpublished_server_address_is_required(seer: tuple[Path, float], tmp_path: Path) -> None:
     done = nip_run_here("reproduce", seer[0], "--fresh", cwd=tmp_path)
     assert (done.returncode, "addresses are never published" in done.stderr) == (2, True), done.stderr
     assert "Set the address of your own server: --set models.seer.base_url=http://HOST:PORT/v1" in done.stderr
@@ -401,18 +397,20 @@ def test_an_address_that_was_not_published_is_asked_for_once(seer: tuple[Path, f
 
 
 @pytest.mark.parametrize(
-    "word",
+    "override",
     ["seed=8", "models.m.model=other", "votes=3", "protocol.max_message_rounds=3", "prompts=mine", "sweep={seed: [1]}",
      "models={m: {provider: dummy}}", "agents.verifier.max_response_words=3", "dataset.path=mine.jsonl"],
 )  # fmt: skip
-def test_what_would_play_another_game_cannot_be_set(word: str, unedited: FetchedRelease) -> None:
-    with pytest.raises(UsageError, match=rf"--set {word.partition('=')[0]} would change the games"):
-        fresh_plan(unedited, [word])
+def test_set_refuses_overrides_that_change_the_games(override: str, fetched_run: FetchedRelease) -> None:
+    with pytest.raises(UsageError, match=rf"--set {override.partition('=')[0]} would change the games"):
+        fresh_plan(fetched_run, [override])
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("word", ["models.m.base_url=http://127.0.0.1:1/v1", "budget.usd=1", "rollouts.concurrency=2"])
-def test_what_changes_no_game_can_be_set(word: str, unedited: FetchedRelease, tmp_path: Path) -> None:
-    assert fresh_plan(unedited, [word]).games.game_hash == fresh_plan(unedited, []).games.game_hash
-    done = nip_run_here("reproduce", unedited.folder, "--set", word, cwd=tmp_path)
+@pytest.mark.parametrize(
+    "override", ["models.m.base_url=http://127.0.0.1:1/v1", "budget.usd=1", "rollouts.concurrency=2"]
+)
+def test_set_accepts_overrides_that_change_no_game(override: str, fetched_run: FetchedRelease, tmp_path: Path) -> None:
+    assert fresh_plan(fetched_run, [override]).games.game_hash == fresh_plan(fetched_run, []).games.game_hash
+    done = nip_run_here("reproduce", fetched_run.folder, "--set", override, cwd=tmp_path)
     assert (done.returncode, "--set works only with --fresh" in done.stderr) == (2, True)

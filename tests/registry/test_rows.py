@@ -1,4 +1,4 @@
-"""What is wrong with recorded rows is told once, by the rollout that it is of, and of many alike how many."""
+"""Differences of recorded rows are reported once, by rollout, and long lists are cut with a count."""
 
 from __future__ import annotations
 
@@ -29,63 +29,63 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return RunFolder(run_spec(spec_file(folder, size=6, fine_tune=None), folder / "results").path)
 
 
-def difference_in_row(row: int, recorded: object, expected: object) -> str:
+def format_row_difference(row: int, recorded: object, expected: object) -> str:
     return f"{ROLLOUTS_FILE}, row {row}: rollout {recorded}, but the journal gives rollout {expected} here; "
 
 
-def removed(rows: Rows) -> list[str]:
-    gone = rows.pop(1)
-    return [difference_in_row(2, rows[1]["rollout_id"], gone["rollout_id"])]
+def remove_row(rows: Rows) -> list[str]:
+    removed_row = rows.pop(1)
+    return [format_row_difference(2, rows[1]["rollout_id"], removed_row["rollout_id"])]
 
 
-def cut(rows: Rows) -> list[str]:
-    gone = [rows.pop(4), rows.pop(4)]
-    return [f"{ROLLOUTS_FILE} ends before row 5: rollout {gone[0]['rollout_id']} is missing"]
+def remove_last_rows(rows: Rows) -> list[str]:
+    missing = [rows.pop(4), rows.pop(4)]
+    return [f"{ROLLOUTS_FILE} ends before row 5: rollout {missing[0]['rollout_id']} is missing"]
 
 
-def doubled(rows: Rows) -> list[str]:
+def duplicate_row(rows: Rows) -> list[str]:
     rows.insert(3, dict(rows[1]))
-    return [difference_in_row(4, rows[1]["rollout_id"], rows[4]["rollout_id"])]
+    return [format_row_difference(4, rows[1]["rollout_id"], rows[4]["rollout_id"])]
 
 
-def added(rows: Rows) -> list[str]:
+def insert_row(rows: Rows) -> list[str]:
     rows.insert(2, {**rows[0], "rollout_id": "\x1b[31m"})
-    return [difference_in_row(3, r"\x1b[31m", rows[3]["rollout_id"])]
+    return [format_row_difference(3, r"\x1b[31m", rows[3]["rollout_id"])]
 
 
-def added_at_the_end(rows: Rows) -> list[str]:
+def append_row(rows: Rows) -> list[str]:
     rows.append(dict(rows[1]))
     return [f"{ROLLOUTS_FILE}, row 7, rollout {rows[1]['rollout_id']}: the journal gives only 6 rows"]
 
 
-def moved(rows: Rows) -> list[str]:
+def move_row(rows: Rows) -> list[str]:
     row = rows.pop(1)
     rows.append(row)
-    return [difference_in_row(2, rows[1]["rollout_id"], row["rollout_id"])]
+    return [format_row_difference(2, rows[1]["rollout_id"], row["rollout_id"])]
 
 
-def changed(rows: Rows) -> list[str]:
+def change_value(rows: Rows) -> list[str]:
     rows[2]["rounds"] = 77
     return [f"{ROLLOUTS_FILE}, row 3, rollout {rows[2]['rollout_id']}: rounds: recorded 77, recomputed "]
 
 
-def changed_before_a_gap(rows: Rows) -> list[str]:
-    changed_first = changed(rows)
-    gone = rows.pop(3)
-    return [*changed_first, difference_in_row(4, rows[3]["rollout_id"], gone["rollout_id"])]
+def change_value_before_a_gap(rows: Rows) -> list[str]:
+    messages = change_value(rows)
+    removed_row = rows.pop(3)
+    return [*messages, format_row_difference(4, rows[3]["rollout_id"], removed_row["rollout_id"])]
 
 
-def renamed(rows: Rows) -> list[str]:
-    was, rows[0]["rollout_id"] = rows[0]["rollout_id"], [1]
-    return [difference_in_row(1, "[1]", was)]
+def change_id(rows: Rows) -> list[str]:
+    old_id, rows[0]["rollout_id"] = rows[0]["rollout_id"], [1]
+    return [format_row_difference(1, "[1]", old_id)]
 
 
-def many_columns(rows: Rows) -> list[str]:
+def add_many_columns(rows: Rows) -> list[str]:
     rows[0] |= {f"column {number}": 1 for number in range(10_000)}
     return [f"{ROLLOUTS_FILE}, row 1, rollout {rows[0]['rollout_id']}: column 0: recorded 1, recomputed nothing; "]
 
 
-def of_other_types(rows: Rows) -> list[str]:
+def change_types(rows: Rows) -> list[str]:
     rows[0]["y"] = bool(rows[0]["y"])
     rows[1]["repeat"] = float(rows[1]["repeat"])
     rows[2]["correct"] = int(rows[2]["correct"])
@@ -94,34 +94,34 @@ def of_other_types(rows: Rows) -> list[str]:
     recorded = (f"y: recorded {rows[0]['y']}", "repeat: recorded 0.0", f"correct: recorded {rows[2]['correct']}",
                 "rewards: recorded '{", "votes: recorded nothing")  # fmt: skip
     return [
-        f"{ROLLOUTS_FILE}, row {place}, rollout {row['rollout_id']}: {said}"
-        for place, (row, said) in enumerate(zip(rows, recorded, strict=False), 1)
+        f"{ROLLOUTS_FILE}, row {number}, rollout {row['rollout_id']}: {message}"
+        for number, (row, message) in enumerate(zip(rows, recorded, strict=False), 1)
     ]
 
 
-FORGED = (
-    removed, cut, doubled, added, added_at_the_end, moved, changed, changed_before_a_gap, renamed, many_columns,
-    of_other_types,
+FORGERIES = (
+    remove_row, remove_last_rows, duplicate_row, insert_row, append_row, move_row, change_value,
+    change_value_before_a_gap, change_id, add_many_columns, change_types,
 )  # fmt: skip
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("forge", FORGED)
-def test_what_was_done_to_published_rows_is_told_once(
+@pytest.mark.parametrize("forge", FORGERIES)
+def test_each_change_of_published_rows_is_reported_once(
     forge: Callable[[Rows], list[str]], run: RunFolder, tmp_path: Path
 ) -> None:
     lines = bytes(build_run_bundle(run.path).contents[f"data/{ROLLOUTS_FILE}"]).splitlines()
     rows = [json.loads(line) for line in lines]
     expected = forge(rows)
     (tmp_path / ROLLOUTS_FILE).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    told = list(find_published_differences(RunFolder(tmp_path), run))
-    assert len(told) == len(expected), told
+    messages = list(find_published_differences(RunFolder(tmp_path), run))
+    assert len(messages) == len(expected), messages
     for line in expected:
-        assert [one for one in told if one.startswith(line)], (line, told)
-    assert all(len(line) < 1000 for line in told)
+        assert [message for message in messages if message.startswith(line)], (line, messages)
+    assert all(len(line) < 1000 for line in messages)
 
 
-def test_a_key_that_stands_twice_in_a_row_is_no_row(run: RunFolder, tmp_path: Path) -> None:
+def test_row_with_duplicate_keys_is_refused(run: RunFolder, tmp_path: Path) -> None:
     rows = bytes(build_run_bundle(run.path).contents[f"data/{ROLLOUTS_FILE}"])
     (tmp_path / ROLLOUTS_FILE).write_bytes(rows.replace(b'"correct":', b'"correct":true,"correct":', 1))
     with pytest.raises(
@@ -130,36 +130,34 @@ def test_a_key_that_stands_twice_in_a_row_is_no_row(run: RunFolder, tmp_path: Pa
         list(find_published_differences(RunFolder(tmp_path), run))
 
 
-def test_columns_that_another_version_did_not_write_are_left_out_of_every_row_or_of_none(
-    run: RunFolder, tmp_path: Path
-) -> None:
+def test_columns_of_a_newer_version_may_be_missing_in_all_rows_but_not_in_some(run: RunFolder, tmp_path: Path) -> None:
     rows = [
         json.loads(line) for line in bytes(build_run_bundle(run.path).contents[f"data/{ROLLOUTS_FILE}"]).splitlines()
     ]
-    for without in (rows, rows[1:]):
-        written = [row if row not in without else {**row, "votes": ...} for row in rows]
+    for changed_rows in (rows, rows[1:]):
+        written = [row if row not in changed_rows else {**row, "votes": ...} for row in rows]
         plain = [{name: value for name, value in row.items() if value is not ...} for row in written]
         (tmp_path / ROLLOUTS_FILE).write_text("".join(json.dumps(row) + "\n" for row in plain))
         for allow_missing in (True, False):
-            told = list(find_published_differences(RunFolder(tmp_path), run, allow_missing=allow_missing))
-            assert len(told) == (0 if allow_missing and without is rows else len(without)), told
+            messages = list(find_published_differences(RunFolder(tmp_path), run, allow_missing=allow_missing))
+            assert len(messages) == (0 if allow_missing and changed_rows is rows else len(changed_rows)), messages
 
 
-def test_messages_and_calls_that_are_missing_are_told_by_what_they_are_of(run: RunFolder, tmp_path: Path) -> None:
+def test_missing_messages_and_calls_are_reported_by_their_keys(run: RunFolder, tmp_path: Path) -> None:
     for name in ("rollouts", "messages", "completions"):
         with duckdb.connect() as database:
             rows = f"SELECT *, row_number() OVER () AS place FROM '{run.table(name)}'"
-            kept = f"SELECT * EXCLUDE place FROM ({rows}) WHERE place <> 3 ORDER BY place"
-            database.execute(f"COPY ({kept}) TO '{RunFolder(tmp_path).table(name)}' (FORMAT parquet)")
-    told = list(find_row_differences(RunFolder(tmp_path), run))
-    assert len(told) == 3, told
-    for line, what in zip(
-        told, ("", ", round .*, channel .*, agent .*", ", round .*, agent .*, attempt .*"), strict=True
+            remaining = f"SELECT * EXCLUDE place FROM ({rows}) WHERE place <> 3 ORDER BY place"
+            database.execute(f"COPY ({remaining}) TO '{RunFolder(tmp_path).table(name)}' (FORMAT parquet)")
+    messages = list(find_row_differences(RunFolder(tmp_path), run))
+    assert len(messages) == 3, messages
+    for line, parts in zip(
+        messages, ("", ", round .*, channel .*, agent .*", ", round .*, agent .*, attempt .*"), strict=True
     ):
-        row = rf"rollout \w+{what}"
+        row = rf"rollout \w+{parts}"
         assert re.fullmatch(rf"\w+\.parquet, row 3: {row}, but the journal gives {row} here; .*not compared", line)
 
 
-def test_of_many_alike_it_is_told_how_many() -> None:
-    told = list(limit_messages((f"row {number}" for number in range(MAX_LISTED + 1234)), "rows"))
-    assert told[MAX_LISTED - 1 :] == [f"row {MAX_LISTED - 1}", "and 1,234 more rows"]
+def test_long_list_of_messages_is_cut_with_a_count() -> None:
+    messages = list(limit_messages((f"row {number}" for number in range(MAX_LISTED + 1234)), "rows"))
+    assert messages[MAX_LISTED - 1 :] == [f"row {MAX_LISTED - 1}", "and 1,234 more rows"]

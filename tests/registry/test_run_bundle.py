@@ -1,4 +1,4 @@
-"""A run's folder into the draft of its release: all that determines it, and the same bytes wherever it lies."""
+"""Release drafts of runs: they have all inputs and records, and the same bytes for any location of the run."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ from tests.support.runs import run_spec, table
 from tests.support.specs import spec_file
 from tests.support.training import run_training, training_spec
 
-NAMING = PublisherChoices("acme", licence="CC-BY-4.0")
+CHOICES = PublisherChoices("acme", licence="CC-BY-4.0")
 
 
-def draft(run: Path, choices: PublisherChoices = NAMING) -> Draft:
+def build_draft(run: Path, choices: PublisherChoices = CHOICES) -> Draft:
     folder = RunFolder(run)
     return build_run_draft(folder, Results.of(folder), choices)
 
 
-def read(made: Draft, path: str) -> bytes:
-    with open_content(made.contents[path]) as file:
+def read_content(draft: Draft, path: str) -> bytes:
+    with open_content(draft.contents[path]) as file:
         return file.read()
 
 
-def write_draft(made: Draft, target: Path) -> Path:
-    """A folder as `get` leaves it, written by other means."""
-    for path in made.contents:
+def write_draft(draft: Draft, target: Path) -> Path:
+    """Write a draft's files to a folder as `get` does."""
+    for path in draft.contents:
         (target / path).parent.mkdir(parents=True, exist_ok=True)
-        (target / path).write_bytes(read(made, path))
+        (target / path).write_bytes(read_content(draft, path))
     return target
 
 
@@ -66,9 +66,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_spec(spec, folder / "results", "seed=9").folder.path
 
 
-def test_a_release_records_when_its_models_are_shut_down(run: Path, tmp_path: Path) -> None:
-    """The dummy played the run; here its folder says that OpenAI did."""
-    assert "shutdowns" not in draft(run).release.facts
+def test_release_records_shutdown_dates_of_its_models(run: Path, tmp_path: Path) -> None:
+    """The dummy provider played the run; the test changes its folder to OpenAI."""
+    assert "shutdowns" not in build_draft(run).release.facts
     copy = tmp_path / "results" / "runs" / run.name
     shutil.copytree(run, copy)
     spec = yaml.safe_load((copy / "spec.yaml").read_text())
@@ -78,45 +78,45 @@ def test_a_release_records_when_its_models_are_shut_down(run: Path, tmp_path: Pa
     for agent in manifest["agents"]:
         agent |= {"provider": "openai", "model": "gpt-4o"}
     (copy / "manifest.json").write_text(json.dumps(manifest))
-    made = draft(copy)
-    assert made.release.facts["shutdowns"] == {"gpt-4o": "2027-01-14"}
-    assert b"2027" in read(made, "README.md").partition(b"OpenAI shuts")[2]
+    draft = build_draft(copy)
+    assert draft.release.facts["shutdowns"] == {"gpt-4o": "2027-01-14"}
+    assert b"2027" in read_content(draft, "README.md").partition(b"OpenAI shuts")[2]
 
 
 @pytest.mark.full
-def test_notes_are_in_no_release_and_change_none(run: Path) -> None:
-    before = draft(run)
+def test_notes_are_never_published(run: Path) -> None:
+    before = build_draft(run)
     notes = Notes(RunFolder(run))
     notes.write("kept at home", ["odd"], rollout_id="r1")
     try:
-        after = draft(run)
+        after = build_draft(run)
         assert set(after.contents) == set(before.contents)
-        assert not any(b"kept at home" in read(after, path) for path in after.contents)
+        assert not any(b"kept at home" in read_content(after, path) for path in after.contents)
         assert after.release == before.release
     finally:
         for path in run.glob("*notes*"):
             path.unlink()
 
 
-def test_a_release_of_a_run_has_what_determines_it_and_nothing_derived(run: Path) -> None:
-    made = draft(run)
+def test_run_release_has_inputs_and_records_but_no_derived_files(run: Path) -> None:
+    draft = build_draft(run)
     prompts = [f"data/inputs/prompts/{path.name}" for path in (run / "inputs" / "prompts").iterdir()]
-    assert sorted(made.contents) == sorted([
+    assert sorted(draft.contents) == sorted([
         "README.md", "croissant.json", "environment.lock", "parameters.yaml", "run_data.yaml", "spec.yaml",
         "data/inputs/dataset.jsonl", "data/inputs/protocol.yaml", "data/journal.jsonl", "data/manifest.json",
         "data/metrics.json", "data/rollouts.jsonl", "data/spec.yaml", *prompts,
         "written/files.json", "written/overrides.txt", "written/spec.yaml",
     ])  # fmt: skip
     assert (run / "fine_tune").is_dir()
-    for path in made.contents:
+    for path in draft.contents:
         if path.startswith("data/") and path != "data/rollouts.jsonl":
-            assert read(made, path) == (run / path.removeprefix("data/")).read_bytes()
-    assert read(made, "written/overrides.txt") == b"seed=9\n"
-    assert made.notes == ()
+            assert read_content(draft, path) == (run / path.removeprefix("data/")).read_bytes()
+    assert read_content(draft, "written/overrides.txt") == b"seed=9\n"
+    assert draft.notes == ()
 
 
-def test_its_manifest_says_what_the_run_was_and_reads_back(run: Path) -> None:
-    bundle = draft(run).bundle()
+def test_release_manifest_describes_the_run_and_can_be_parsed(run: Path) -> None:
+    bundle = build_draft(run).bundle()
     release = Release.from_bytes(bundle.manifest)
     manifest = json.loads((run / "manifest.json").read_text())
     metrics = json.loads((run / "metrics.json").read_text())["metrics"]
@@ -135,19 +135,19 @@ def test_its_manifest_says_what_the_run_was_and_reads_back(run: Path) -> None:
     }  # fmt: skip
 
 
-def test_its_task_and_datapoints_are_those_of_the_board(run: Path) -> None:
-    facts = draft(run).release.facts
+def test_task_and_datapoint_hashes_equal_those_of_the_leaderboard(run: Path) -> None:
+    facts = build_draft(run).release.facts
     board = duckdb.connect(str(run.parents[1] / "leaderboard.duckdb"), read_only=True)
     (task, content), *_ = board.execute("SELECT task, dataset_content_sha256 FROM runs").fetchall()
     hashes = [row[0] for row in board.execute("SELECT content_sha256 FROM datapoints ORDER BY 1").fetchall()]
     assert (facts["task"], facts["datapoints_sha256"]) == (task, hashes)
-    assert draft(run).release.identity["dataset"] == content
+    assert build_draft(run).release.identity["dataset"] == content
 
 
 @pytest.mark.full
-def test_the_same_folder_gives_the_same_release_on_every_machine(run: Path, tmp_path: Path) -> None:
-    """Other folder, other order of files on disk, other home, time zone and hash seed."""
-    expected = draft(run).bundle().sha256
+def test_same_run_gives_the_same_release_on_every_machine(run: Path, tmp_path: Path) -> None:
+    """The folder, the order of its files, the home, the time zone and the hash seed differ."""
+    expected = build_draft(run).bundle().sha256
     copy = tmp_path / "else where" / "results" / "runs" / run.name
     for path in sorted(run.rglob("*"), reverse=True):
         if path.is_file():
@@ -165,22 +165,22 @@ from runner.results.leaderboard.results_folder import Results
 folder = RunFolder(Path(sys.argv[1]))
 print(build_run_draft(folder, Results.of(folder), PublisherChoices("acme", licence="CC-BY-4.0")).bundle().sha256)
 """
-    found = [
+    hashes = [
         python(code, copy, cwd=tmp_path, HOME=str(tmp_path), TZ=zone, PYTHONHASHSEED=seed, USER=user).stdout.strip()
         for zone, seed, user in (("Asia/Tokyo", "1", "ann"), ("America/Lima", "2", "bob"))
     ]
-    assert found == [expected, expected]
+    assert hashes == [expected, expected]
 
 
 # Records
 
 
-def test_rollouts_are_lines_with_the_columns_of_the_table_in_its_order(run: Path) -> None:
-    lines = read(draft(run), "data/rollouts.jsonl").splitlines()
+def test_rollout_lines_have_the_columns_of_the_table_in_order(run: Path) -> None:
+    lines = read_content(build_draft(run), "data/rollouts.jsonl").splitlines()
     rows = [list(row.values()) for row in table(run, "rollouts")]
-    found = [json.loads(line) for line in lines]
-    assert [list(row) for row in found] == [list(COLUMNS["rollouts"])] * len(rows)
-    for row, values in zip(found, rows, strict=True):
+    records = [json.loads(line) for line in lines]
+    assert [list(row) for row in records] == [list(COLUMNS["rollouts"])] * len(rows)
+    for row, values in zip(records, rows, strict=True):
         for name, value in zip(COLUMNS["rollouts"], values, strict=True):
             nested = COLUMNS["rollouts"][name] == "JSON" and value is not None
             assert row[name] == (json.loads(value) if nested else value)
@@ -188,26 +188,26 @@ def test_rollouts_are_lines_with_the_columns_of_the_table_in_its_order(run: Path
 
 @pytest.mark.full
 @pytest.mark.parametrize("changes", [{}, {"votes": 3, "stances": "both", "seats": None}])
-def test_the_tables_made_again_from_a_release_are_those_of_the_run(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_tables_rebuilt_from_a_release_equal_those_of_the_run(tmp_path: Path, changes: dict[str, Any]) -> None:
     path = run_spec(spec_file(tmp_path, size=4, fine_tune=None, **changes), tmp_path / "results").folder.path
-    made = draft(path)
-    folder = RunFolder.from_release(write_draft(made, tmp_path / "got") / "data")
+    draft = build_draft(path)
+    folder = RunFolder.from_release(write_draft(draft, tmp_path / "got") / "data")
     write_tables(folder)
     for name in COLUMNS:
-        ours, theirs = table(path, name), table(folder.path, name)
-        assert list(ours[0]) == list(theirs[0])
-        assert ours == theirs
+        original, rebuilt = table(path, name), table(folder.path, name)
+        assert list(original[0]) == list(rebuilt[0])
+        assert original == rebuilt
 
 
 # Parameters
 
 
-def test_as_published_the_spec_is_the_one_that_was_played(run: Path, tmp_path: Path) -> None:
-    folder = write_draft(draft(run), tmp_path / "got")
-    ours, theirs = (
+def test_published_spec_equals_the_played_spec(run: Path, tmp_path: Path) -> None:
+    folder = write_draft(build_draft(run), tmp_path / "got")
+    published, played = (
         to_plain(load_spec(path).experiment) for path in (folder / "spec.yaml", folder / "data" / "spec.yaml")
     )
-    assert ours == theirs
+    assert published == played
 
 
 SPECS = [
@@ -220,16 +220,16 @@ SPECS = [
 
 @pytest.mark.full
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
-def test_the_parameters_of_every_shipped_spec_are_those_of_its_resolved_spec(path: Path, tmp_path: Path) -> None:
+def test_parameters_of_every_shipped_spec_give_its_resolved_spec(path: Path, tmp_path: Path) -> None:
     point = load_specs(path)[0]
     folder = RunFolder(tmp_path / "data")
     folder.path.mkdir()
     write_inputs(plan_of(point).games, folder)
     (tmp_path / "parameters.yaml").write_bytes(build_parameters(yaml.safe_load(folder.spec.read_text())))
     (tmp_path / "spec.yaml").write_text(SPEC_TEXT)
-    ours, theirs = load_spec(tmp_path / "spec.yaml"), load_spec(folder.spec)
-    assert to_plain(ours.experiment) == to_plain(theirs.experiment)
-    assert plan_of(ours).identity == plan_of(theirs).identity
+    published, resolved = load_spec(tmp_path / "spec.yaml"), load_spec(folder.spec)
+    assert to_plain(published.experiment) == to_plain(resolved.experiment)
+    assert plan_of(published).identity == plan_of(resolved).identity
 
 
 EDITS: list[tuple[tuple[str, ...], Any]] = [
@@ -252,34 +252,34 @@ EDITS: list[tuple[tuple[str, ...], Any]] = [
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize(("at", "value"), EDITS, ids=[".".join(at) for at, _ in EDITS])
-def test_what_is_edited_in_the_parameters_wins(run: Path, tmp_path: Path, at: tuple[str, ...], value: Any) -> None:
-    folder = write_draft(draft(run), tmp_path / "got")
+@pytest.mark.parametrize(("key_path", "value"), EDITS, ids=[".".join(key_path) for key_path, _ in EDITS])
+def test_edited_parameters_override_the_spec(run: Path, tmp_path: Path, key_path: tuple[str, ...], value: Any) -> None:
+    folder = write_draft(build_draft(run), tmp_path / "got")
     file = folder / "parameters.yaml"
-    said = yaml.safe_load(file.read_text())
-    section = said
-    for name in at[:-1]:
+    parameters = yaml.safe_load(file.read_text())
+    section = parameters
+    for name in key_path[:-1]:
         section = section[name]
-    assert at[-1] in section
-    section[at[-1]] = value
-    file.write_text(yaml.safe_dump(said))
-    found: Any = to_plain(load_spec(folder / "spec.yaml").experiment)
-    for name in at:
-        found = found[name]
-    assert value.items() <= found.items() if isinstance(value, dict) else found == value
+    assert key_path[-1] in section
+    section[key_path[-1]] = value
+    file.write_text(yaml.safe_dump(parameters))
+    loaded: Any = to_plain(load_spec(folder / "spec.yaml").experiment)
+    for name in key_path:
+        loaded = loaded[name]
+    assert value.items() <= loaded.items() if isinstance(value, dict) else loaded == value
 
 
 @pytest.mark.full
-def test_every_trainer_and_how_it_trains_can_be_edited(tmp_path: Path) -> None:
+def test_trainers_and_training_settings_can_be_edited(tmp_path: Path) -> None:
     folder = run_training(training_spec(tmp_path, training={"iterations": 1}), tmp_path / "results").folder
-    made = draft(folder.path)
-    said = yaml.safe_load(read(made, "parameters.yaml"))
-    assert said["training"]["iterations"] == 1
-    assert {"backend", "n_epochs", "beta"} <= next(iter(said["training"]["trainers"].values())).keys()
-    there = write_draft(made, tmp_path / "got")
-    said["training"]["iterations"] = 2
-    (there / "parameters.yaml").write_text(yaml.safe_dump(said))
-    training = load_spec(there / "spec.yaml").experiment.training
+    draft = build_draft(folder.path)
+    parameters = yaml.safe_load(read_content(draft, "parameters.yaml"))
+    assert parameters["training"]["iterations"] == 1
+    assert {"backend", "n_epochs", "beta"} <= next(iter(parameters["training"]["trainers"].values())).keys()
+    fetched = write_draft(draft, tmp_path / "got")
+    parameters["training"]["iterations"] = 2
+    (fetched / "parameters.yaml").write_text(yaml.safe_dump(parameters))
+    training = load_spec(fetched / "spec.yaml").experiment.training
     assert training is not None
     assert training.iterations == 2
 
@@ -287,45 +287,45 @@ def test_every_trainer_and_how_it_trains_can_be_edited(tmp_path: Path) -> None:
 # The dataset
 
 
-def test_rows_whose_licence_forbids_it_stay_out_and_their_hashes_go_in(run: Path) -> None:
-    made = draft(run, PublisherChoices("acme", dataset_licence="none"))
-    assert "data/inputs/dataset.jsonl" not in made.contents
-    assert "croissant.json" not in made.contents
-    pin = orjson.loads(read(made, "data/inputs/dataset.pin.json"))
+def test_unlicensed_dataset_rows_are_left_out_and_their_hashes_published(run: Path) -> None:
+    draft = build_draft(run, PublisherChoices("acme", dataset_licence="none"))
+    assert "data/inputs/dataset.jsonl" not in draft.contents
+    assert "croissant.json" not in draft.contents
+    pin = orjson.loads(read_content(draft, "data/inputs/dataset.pin.json"))
     rows = [json.loads(line) for line in (run / "inputs" / "dataset.jsonl").read_text().splitlines()]
     assert (pin["file"], pin["source"]["clean"]) == ("data.jsonl", True)
     assert [row["id"] for row in pin["rows"]] == [row["id"] for row in rows]
-    assert sorted(row["content_sha256"] for row in pin["rows"]) == made.release.facts["datapoints_sha256"]
+    assert sorted(row["content_sha256"] for row in pin["rows"]) == draft.release.facts["datapoints_sha256"]
     for name in ("README.md", "data/inputs/dataset.pin.json", "run_data.yaml", "parameters.yaml", "data/spec.yaml"):
-        assert not any(row["question"].encode() in read(made, name) for row in rows)
-    assert b"rows of the dataset are not in this release" in read(made, "README.md")
-    assert any("not published" in note for note in made.notes)
+        assert not any(row["question"].encode() in read_content(draft, name) for row in rows)
+    assert b"rows of the dataset are not in this release" in read_content(draft, "README.md")
+    assert any("not published" in note for note in draft.notes)
 
 
-def test_the_rows_are_described_by_hash_and_column(run: Path) -> None:
-    said = orjson.loads(read(draft(run), "croissant.json"))
-    bundle = draft(run).bundle()
+def test_croissant_file_describes_rows_by_hash_and_column(run: Path) -> None:
+    croissant = orjson.loads(read_content(build_draft(run), "croissant.json"))
+    bundle = build_draft(run).bundle()
     entry = bundle.release.file("data/inputs/dataset.jsonl")
     assert entry is not None
-    assert said["conformsTo"] == "http://mlcommons.org/croissant/1.1"
-    assert [(one["contentUrl"], one["sha256"]) for one in said["distribution"]] == [(entry.path, entry.sha256)]
-    assert {field["name"]: field["dataType"] for field in said["recordSet"][0]["field"]} == {
+    assert croissant["conformsTo"] == "http://mlcommons.org/croissant/1.1"
+    assert [(file["contentUrl"], file["sha256"]) for file in croissant["distribution"]] == [(entry.path, entry.sha256)]
+    assert {field["name"]: field["dataType"] for field in croissant["recordSet"][0]["field"]} == {
         "id": "sc:Text", "label": "sc:Integer", "question": "sc:Text", "solution": "sc:Text",
     }  # fmt: skip
 
 
-def test_no_manifest_is_larger_than_is_read_however_many_datapoints_there_are() -> None:
+def test_manifest_with_most_datapoints_stays_below_the_size_limit() -> None:
     assert MAX_DATAPOINTS * 80 < (1 << 20) * 0.7
 
 
 # README
 
 
-def test_the_readme_tells_the_result_and_the_commands(run: Path) -> None:
-    made = draft(run, PublisherChoices("acme", child_of="run/umbra/x@1"))
-    text, name = read(made, "README.md").decode(), made.release.name
+def test_readme_has_the_result_and_the_commands(run: Path) -> None:
+    draft = build_draft(run, PublisherChoices("acme", child_of="run/umbra/x@1"))
+    text, name = read_content(draft, "README.md").decode(), draft.release.name
     assert "It is a child of run/umbra/x\\@1." in text
-    accuracy = made.release.facts["accuracy"]
+    accuracy = draft.release.facts["accuracy"]
     assert f"**{accuracy['value']:.3f}** [{accuracy['ci_low']:.3f}, {accuracy['ci_high']:.3f}]" in text
     for command in (
         f"get run/acme/{name}@1 {name} --from WHERE",
@@ -337,22 +337,22 @@ def test_the_readme_tells_the_result_and_the_commands(run: Path) -> None:
 
 
 @pytest.mark.full
-def test_what_others_wrote_is_no_markup_in_the_readme(tmp_path: Path) -> None:
+def test_readme_escapes_markup_in_user_text(tmp_path: Path) -> None:
     hostile = "x`</code><img src=x onerror=alert(1)>|[a](javascript:b)\n# Title"
     spec = spec_file(tmp_path, size=2, fine_tune=None, benchmark=hostile, models={"m": {"model": hostile}})
-    text = read(
-        draft(run_spec(spec, tmp_path / "results").folder.path, PublisherChoices("acme", description=hostile)),
+    text = read_content(
+        build_draft(run_spec(spec, tmp_path / "results").folder.path, PublisherChoices("acme", description=hostile)),
         "README.md",
     )
-    shown = text.decode()
-    assert "\n# Title" not in shown
-    outside = "".join(part for index, part in enumerate(shown.replace("\\`", "").split("``")) if index % 2 == 0)
+    readme = text.decode()
+    assert "\n# Title" not in readme
+    outside = "".join(part for index, part in enumerate(readme.replace("\\`", "").split("``")) if index % 2 == 0)
     assert "<img" not in outside.replace("\\<img", "")
     assert "](javascript" not in outside
 
 
-def test_no_word_of_a_model_or_of_the_dataset_is_in_the_readme(run: Path) -> None:
-    text = read(draft(run), "README.md").decode()
+def test_readme_quotes_no_message_of_the_run(run: Path) -> None:
+    text = read_content(build_draft(run), "README.md").decode()
     messages = [row["content"] for row in table(run, "messages")]
     assert messages
     assert not any(content in text for content in messages if len(content) > 3)
@@ -362,54 +362,54 @@ def test_no_word_of_a_model_or_of_the_dataset_is_in_the_readme(run: Path) -> Non
 
 
 @pytest.mark.full
-def test_a_training_run_goes_with_its_parts_and_its_models_before_it(tmp_path: Path) -> None:
+def test_training_run_is_published_after_its_parts_and_models(tmp_path: Path) -> None:
     folder = run_training(training_spec(tmp_path, training={"iterations": 1}), tmp_path / "results").folder
-    drafts = build_run_drafts(folder, Results(tmp_path / "results"), NAMING)
-    kinds = [str(one.release.kind) for one in drafts]
-    names = [one.release.name for one in drafts if one.release.kind == "run"]
+    drafts = build_run_drafts(folder, Results(tmp_path / "results"), CHOICES)
+    kinds = [str(draft.release.kind) for draft in drafts]
+    names = [draft.release.name for draft in drafts if draft.release.kind == "run"]
     assert kinds == [*sorted(kinds[:-1], reverse=True), "run"]
     assert names[-1] == folder.run_id.lower()
     assert f"{folder.run_id}-i0".lower() in names
-    whole = drafts[-1]
-    assert "data/stages.jsonl" in whole.contents
-    assert not {"data/journal.jsonl", "data/rollouts.jsonl"} & whole.contents.keys()
-    assert whole.release.facts["task"] is None
-    for one in drafts:
-        Release.from_bytes(one.bundle().manifest)
+    training_draft = drafts[-1]
+    assert "data/stages.jsonl" in training_draft.contents
+    assert not {"data/journal.jsonl", "data/rollouts.jsonl"} & training_draft.contents.keys()
+    assert training_draft.release.facts["task"] is None
+    for draft in drafts:
+        Release.from_bytes(draft.bundle().manifest)
 
 
 @pytest.mark.full
-def test_a_replayed_model_needs_no_other_run_to_be_read(tmp_path: Path) -> None:
+def test_release_with_a_replayed_model_needs_no_other_run(tmp_path: Path) -> None:
     first = run_spec(spec_file(tmp_path, size=3, fine_tune=None), tmp_path / "results").folder
-    again = {"provider": "replay", "run": str(first.path)}
+    replay_model = {"provider": "replay", "run": str(first.path)}
     second = run_spec(
-        spec_file(tmp_path, size=3, fine_tune=None, name="b", models={"m": again}), tmp_path / "results"
+        spec_file(tmp_path, size=3, fine_tune=None, name="b", models={"m": replay_model}), tmp_path / "results"
     ).folder
-    made = draft(second.path)
-    assert str(tmp_path).encode() not in read(made, "data/spec.yaml")
-    assert ".." not in yaml.safe_load(read(made, "data/spec.yaml"))["models"]["m"]["run"]
-    folder = RunFolder.from_release(write_draft(made, tmp_path / "got") / "data")
+    draft = build_draft(second.path)
+    assert str(tmp_path).encode() not in read_content(draft, "data/spec.yaml")
+    assert ".." not in yaml.safe_load(read_content(draft, "data/spec.yaml"))["models"]["m"]["run"]
+    folder = RunFolder.from_release(write_draft(draft, tmp_path / "got") / "data")
     shutil.rmtree(first.path)
     write_tables(folder)
     assert table(folder.path, "messages") == table(second.path, "messages")
 
 
-def test_the_release_that_it_was_made_from_is_linked_as_the_user_says(run: Path) -> None:
-    links = draft(run, PublisherChoices("acme", child_of="run/other/first@2")).release.links
+def test_release_links_the_parent_that_the_user_names(run: Path) -> None:
+    links = build_draft(run, PublisherChoices("acme", child_of="run/other/first@2")).release.links
     assert [(link.role, link.release) for link in links] == [("child_of", "run/other/first@2")]
 
 
 @pytest.fixture(scope="module")
-def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def old_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(shutil.copytree(FIXTURES / "results", tmp_path_factory.mktemp("old") / "results"))
 
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", sorted(path.name for path in (FIXTURES / "results" / "runs").iterdir()))
-def test_a_run_of_0_1_0_makes_a_release_that_says_what_it_lacks(old: Path, name: str) -> None:
-    made = draft(old / "runs" / name)
-    release = Release.from_bytes(made.bundle().manifest)
+def test_release_of_a_0_1_0_run_notes_what_it_lacks(old_results: Path, name: str) -> None:
+    draft = build_draft(old_results / "runs" / name)
+    release = Release.from_bytes(draft.bundle().manifest)
     assert (release.facts["pinned"], release.sources) == (False, {})
-    assert any("not pinned" in note for note in made.notes)
-    assert "environment.lock" not in made.contents
-    assert b"the release is not pinned to a commit" in read(made, "README.md")
+    assert any("not pinned" in note for note in draft.notes)
+    assert "environment.lock" not in draft.contents
+    assert b"the release is not pinned to a commit" in read_content(draft, "README.md")

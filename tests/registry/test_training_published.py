@@ -1,4 +1,4 @@
-"""A training run, published by its command with its parts and its models, comes back whole and follows."""
+"""A training run is published and fetched with its parts and models, and follows from its transcripts."""
 
 from __future__ import annotations
 
@@ -16,51 +16,58 @@ from tests.support.processes import nip_run_here
 
 
 @pytest.mark.full
-def test_a_training_run_is_published_with_its_parts_and_models_and_got_back(
-    trained_results: Path, tmp_path: Path
-) -> None:
-    words = ("--results", trained_results, "--to", "registry", "--as", "acme", "--licence", "MIT", "--force", "--json")
-    done = nip_run_here("publish", "learn", *words, cwd=tmp_path)
+def test_training_run_is_published_and_fetched_with_its_parts_and_models(trained_results: Path, tmp_path: Path) -> None:
+    options = (
+        "--results",
+        trained_results,
+        "--to",
+        "registry",
+        "--as",
+        "acme",
+        "--licence",
+        "MIT",
+        "--force",
+        "--json",
+    )
+    done = nip_run_here("publish", "learn", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    sent = {row["reference"]: row["sha256"] for row in json.loads(done.stdout)["releases"]}
+    published = {row["reference"]: row["sha256"] for row in json.loads(done.stdout)["releases"]}
     runs = [path.name.lower() for path in (trained_results / "runs").glob("learn*")]
     parent = "run/acme/learn@1"
-    assert {name for name in sent if name.startswith("run/")} == {f"run/acme/{run}@1" for run in runs}
-    assert len([name for name in sent if name.startswith("model/")]) == 2  # of the prover and of the verifier
-    assert list(sent)[-1] == parent, "what it links is there before it"
+    assert {name for name in published if name.startswith("run/")} == {f"run/acme/{run}@1" for run in runs}
+    assert len([name for name in published if name.startswith("model/")]) == 2  # those of the prover and the verifier
+    assert list(published)[-1] == parent, "what it links is there before it"
 
     with connect(str(tmp_path / "registry")) as registry:
-        for number, (name, sha256) in enumerate(sent.items()):
-            found = fetch_release(registry, parse_reference(name), tmp_path / f"got{number}")
-            assert (found.sha256, found.notes, list(find_folder_problems(found.folder))) == (sha256, (), []), name
-    linked = {link.release: link.sha256 for link in found.release.links if link.role in ("part", "output")}
-    assert linked == {name: sha256 for name, sha256 in sent.items() if name != parent}
+        for number, (name, sha256) in enumerate(published.items()):
+            fetched = fetch_release(registry, parse_reference(name), tmp_path / f"got{number}")
+            assert (fetched.sha256, fetched.notes, list(find_folder_problems(fetched.folder))) == (sha256, (), []), name
+    linked = {link.release: link.sha256 for link in fetched.release.links if link.role in ("part", "output")}
+    assert linked == {name: sha256 for name, sha256 in published.items() if name != parent}
 
     followed = nip_run_here("reproduce", parent, "--from", "registry", cwd=tmp_path)
     assert (followed.returncode, "the chain of its models follow" in followed.stdout) == (0, True), followed.stdout
 
 
-def linked_in(registry: Path, role: str) -> dict[str, list[str | None]]:
-    """The releases of a registry that link another in this role, each with the names that it links."""
+def read_links(registry: Path, role: str) -> dict[str, list[str | None]]:
+    """Return the releases of a registry that have links of this role, each with the linked names."""
     manifests = [json.loads(path.read_text("utf-8")) for path in sorted(registry.rglob("release.json"))]
     linked = {
-        f"{one['kind']}/{one['owner']}/{one['name']}@{one['version']}": [
-            link["release"] for link in one["links"] if link["role"] == role
+        f"{manifest['kind']}/{manifest['owner']}/{manifest['name']}@{manifest['version']}": [
+            link["release"] for link in manifest["links"] if link["role"] == role
         ]
-        for one in manifests
+        for manifest in manifests
     }
     return {name: links for name, links in linked.items() if links}
 
 
 @pytest.mark.full
-def test_parts_and_models_link_a_training_run_by_the_name_that_it_is_published_under(
-    trained_results: Path, tmp_path: Path
-) -> None:
+def test_parts_and_models_link_the_published_name_of_their_training_run(trained_results: Path, tmp_path: Path) -> None:
     shutil.copytree(trained_results, tmp_path / "results")
-    words = ("--to", "registry", "--license", "MIT", "--force")
-    done = nip_run_here("publish", "learn", *words, "--as", "acme/tr", cwd=tmp_path)
+    options = ("--to", "registry", "--license", "MIT", "--force")
+    done = nip_run_here("publish", "learn", *options, "--as", "acme/tr", cwd=tmp_path)
     assert (done.returncode, "is not in file:" in done.stderr) == (0, False), done.stderr
-    linked = linked_in(tmp_path / "registry", "parent")
+    linked = read_links(tmp_path / "registry", "parent")
     assert sorted(linked) == [
         "model/acme/learn-p@1",
         "model/acme/learn-v@1",
@@ -68,21 +75,19 @@ def test_parts_and_models_link_a_training_run_by_the_name_that_it_is_published_u
         "run/acme/learn-t1@1",
     ]
     assert all(parents == ["run/acme/tr@1"] for parents in linked.values())
-    again = nip_run_here("publish", "learn-t1", *words, "--as", "acme", cwd=tmp_path)
-    assert "already published with the same content" in again.stdout, again.stderr
+    repeated = nip_run_here("publish", "learn-t1", *options, "--as", "acme", cwd=tmp_path)
+    assert "already published with the same content" in repeated.stdout, repeated.stderr
 
 
 @pytest.mark.full
-def test_a_judge_links_the_debates_by_the_name_that_they_were_published_under(
-    trained_results: Path, tmp_path: Path
-) -> None:
+def test_judge_run_links_the_published_name_of_its_debates(trained_results: Path, tmp_path: Path) -> None:
     shutil.copytree(trained_results, tmp_path / "results")
-    words = ("--to", "registry", "--license", "MIT", "--force")
+    options = ("--to", "registry", "--license", "MIT", "--force")
     for command in (
         ("rejudge", "before", "votes=3", "--run-id", "judge", "-q"),
-        ("publish", "before", *words, "--as", "acme/debates@3"),
-        ("publish", "judge", *words, "--as", "acme"),
+        ("publish", "before", *options, "--as", "acme/debates@3"),
+        ("publish", "judge", *options, "--as", "acme"),
     ):
         done = nip_run_here(*command, cwd=tmp_path)
         assert (done.returncode, "is not in file:" in done.stderr) == (0, False), done.stderr
-    assert linked_in(tmp_path / "registry", "judges") == {"run/acme/judge@1": ["run/acme/debates@3"]}
+    assert read_links(tmp_path / "registry", "judges") == {"run/acme/judge@1": ["run/acme/debates@3"]}

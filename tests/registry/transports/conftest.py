@@ -1,4 +1,4 @@
-"""A Hub of one's own, for the tests of registries on it."""
+"""A local Hub for the tests of registries on it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.support.servers.hub_client import WRITE_TOKEN, run_hub
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[tuple[LoopbackServer, LoopbackServer]]:
-    made = {"acme/open": {}, "acme/closed": {"private": True}, "acme/gated": {"gated": True}}
-    with run_hub(repositories=made) as both:
-        yield both
+    repositories = {"acme/open": {}, "acme/closed": {"private": True}, "acme/gated": {"gated": True}}
+    with run_hub(repositories=repositories) as hub_and_storage:
+        yield hub_and_storage
 
 
 @pytest.fixture
@@ -30,11 +30,13 @@ def hub(servers: tuple[LoopbackServer, LoopbackServer], monkeypatch: pytest.Monk
 
 @pytest.fixture(scope="module")
 def published(servers: tuple[LoopbackServer, LoopbackServer]) -> str:
-    """A repository that holds one release, and is only read."""
+    """Return a repository with one release, which tests only read."""
     servers[0].change(**NO_FAULTS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_ENDPOINT", servers[0].root)
         patch.setenv("HF_TOKEN", WRITE_TOKEN)
-        with registry("acme/read-only", timeouts=replace(SHORT_TIMEOUTS, read=30.0)) as writing:  # many tests need it
+        with registry(
+            "acme/read-only", timeouts=replace(SHORT_TIMEOUTS, read=30.0)
+        ) as writing:  # a timeout here would fail many tests
             writing.publish([bundle()], "Publish")
     return "acme/read-only"

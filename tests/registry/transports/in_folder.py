@@ -24,4 +24,4 @@ def registry(folder: Path) -> Registry:
 
 
 def publish(folder: Path, *bundles: Bundle) -> list[bool]:
-    return [one.already_existed for one in registry(folder).publish(bundles, "Publish")[0]]
+    return [release.already_existed for release in registry(folder).publish(bundles, "Publish")[0]]

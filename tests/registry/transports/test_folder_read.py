@@ -1,4 +1,4 @@
-"""A registry in a folder: how it is read, and what is none."""
+"""Reading a registry in a folder, and paths that are not registries."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.support.release_trees import REFERENCE
 
 
 @pytest.mark.parametrize(
-    "what",
+    "create",
     [lambda p: p.symlink_to("/etc/passwd"), os.mkfifo, Path.mkdir, lambda p: (p / "x").mkdir(parents=True)],
 )
-def test_only_a_regular_file_is_opened(tmp_path: Path, what: Callable[[Path], object]) -> None:
-    what(tmp_path / "run")
+def test_only_a_regular_file_is_opened(tmp_path: Path, create: Callable[[Path], object]) -> None:
+    create(tmp_path / "run")
     with pytest.raises(ReleaseError, match="cannot read"):
         FolderTransport(str(tmp_path)).open("run")
     assert list(FolderTransport(str(tmp_path)).list_files()) == []
@@ -34,25 +34,26 @@ def test_the_registry_itself_may_be_a_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["file:", "", "git:", "git:file://"])
-def test_a_place_has_one_name_however_it_is_written(
+def test_location_has_one_address_in_every_spelling(
     scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "elsewhere" / "deep").mkdir(parents=True)
     (tmp_path / "way").symlink_to("elsewhere/deep")
-    written = {
+    paths = {
         "reg": "reg", "./reg/": "reg", "a/../reg": "reg", "a//b/./../../reg/.": "reg", "~/reg": "reg",
         str(tmp_path / "reg"): "reg", f"//{tmp_path}/reg": "reg", "../../" + "../" * 20 + f"{tmp_path}/reg": "reg",
         "way": "way", "way/reg": "way/reg", "way/../reg": "elsewhere/reg",
     }  # fmt: skip
-    for text, meant in written.items():
+    for text, expected in paths.items():
         if scheme == "git:file://" and not text.startswith("/"):
             continue
-        with connect(scheme + text) as found:
-            assert found.address.partition(":")[::2] == (scheme.partition(":")[0] or "file", str(tmp_path / meant)), (
-                text
-            )
+        with connect(scheme + text) as opened:
+            assert opened.address.partition(":")[::2] == (
+                scheme.partition(":")[0] or "file",
+                str(tmp_path / expected),
+            ), text
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "on").symlink_to("loop/deeper")
     for text in ("loop/../reg", "on/..", f"{'n' * 300}/../reg"):
@@ -62,7 +63,7 @@ def test_a_place_has_one_name_however_it_is_written(
         connect(f"{scheme.removesuffix('file://')}~nobody-of-this-name/reg")
 
 
-def test_only_what_begins_with_the_prefix_is_gone_through(tmp_path: Path) -> None:
+def test_list_files_visits_only_paths_with_the_prefix(tmp_path: Path) -> None:
     publish(tmp_path, bundle(), bundle(name="tiny2"), bundle(version="2"))
     (tmp_path / "run/acme/tiny2/1/release.sha256").write_bytes(b"damaged")
     transport = FolderTransport(str(tmp_path))
@@ -76,19 +77,19 @@ def test_only_what_begins_with_the_prefix_is_gone_through(tmp_path: Path) -> Non
     assert list(transport.list_files("run/acme/tiny2/")) == []
 
 
-def test_hidden_files_of_a_copy_that_goes_on_are_no_part_of_a_release(tmp_path: Path) -> None:
+def test_hidden_files_of_a_running_copy_are_ignored(tmp_path: Path) -> None:
     publish(tmp_path, bundle())
     (tmp_path / REFERENCE.folder / ".release.json.a1B2c3").write_bytes(b"half")
     assert list(registry(tmp_path).find_problems(registry(tmp_path).find(REFERENCE))) == []
 
 
-def test_a_registry_that_is_empty_says_so(tmp_path: Path) -> None:
+def test_empty_registry_is_reported_as_empty(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="nothing is published there"):
         connect_to_read(str(tmp_path)).find(REFERENCE)
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("path", "message"),
     [
         ("registri", "there is no such folder; did you mean 'registry'"),
         ("registry/run/acme/tiny/1/README.md", "because it is a file"),
@@ -96,19 +97,19 @@ def test_a_registry_that_is_empty_says_so(tmp_path: Path) -> None:
         ("registry/run/acme/tiny/1", "the folder has other files, but no release; check the path$"),
     ],
 )
-def test_what_is_no_registry_does_not_look_like_an_empty_one(tmp_path: Path, typed: str, said: str) -> None:
+def test_path_that_is_not_a_registry_is_not_reported_as_empty(tmp_path: Path, path: str, message: str) -> None:
     publish(tmp_path / "registry", bundle())
-    with pytest.raises(ReleaseError, match=said):
-        connect_to_read(str(tmp_path / typed))
+    with pytest.raises(ReleaseError, match=message):
+        connect_to_read(str(tmp_path / path))
 
 
-def test_a_file_takes_no_release(tmp_path: Path) -> None:
+def test_publish_to_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ReleaseError, match="because it is a file"):
         publish(tmp_path / "file", bundle())
 
 
-def test_a_name_of_which_all_is_yanked_is_got_by_its_version_alone(tmp_path: Path) -> None:
+def test_yanked_releases_are_found_only_by_version(tmp_path: Path) -> None:
     publish(tmp_path, bundle())
     registry(tmp_path).yank(REFERENCE, "it is wrong")
     with pytest.raises(NotFoundError, match=f"{REFERENCE}, because: it is wrong. To use the newest anyway"):

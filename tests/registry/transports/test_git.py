@@ -1,4 +1,4 @@
-"""A registry in a git repository: which revision is read, what a publish becomes, and what is fetched of it."""
+"""A registry in a git repository: revisions, commits of a publish, and the amount that is fetched."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def repository(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the transport has its own files, and a home with the user's own configuration."""
+def work_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder for the transport's own files, and set a home for the user's configuration."""
     (tmp_path / "own").mkdir()
     (tmp_path / "home").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "own"))
@@ -40,15 +40,15 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "own"
 
 
-def list_references(place: str) -> list[str]:
-    with connect(place) as registry:
+def list_references(location: str) -> list[str]:
+    with connect(location) as registry:
         return [str(entry.reference) for entry in registry.entries()]
 
 
 # Revisions
 
 
-def test_a_commit_or_a_tag_is_read_as_it_was_and_not_added_to(repository: Path) -> None:
+def test_commit_or_tag_is_read_as_it_was_and_cannot_be_published_to(repository: Path) -> None:
     with connect(f"git:{repository}") as registry:
         _, added = registry.publish([bundle()], "one")
         git_repositories.git(repository, "tag", "-m", "a tag", "v1", "main")
@@ -59,12 +59,12 @@ def test_a_commit_or_a_tag_is_read_as_it_was_and_not_added_to(repository: Path) 
             registry.publish([bundle("third")], "three")
     assert len(list_references(f"git:{repository}")) == 2
     with connect(f"git:{repository}@{added.revision}") as registry:
-        assert registry.address == f"git:{repository}"  # pinned to nothing
+        assert registry.address == f"git:{repository}"  # the address has no revision
     with connect(f"git:{repository}@v1") as registry:
         assert registry.address == f"git:{repository}@v1"
 
 
-def test_an_empty_repository_gets_the_branch_that_it_calls_its_own(repository: Path) -> None:
+def test_publish_to_an_empty_repository_creates_its_default_branch(repository: Path) -> None:
     git_repositories.git(repository, "symbolic-ref", "HEAD", "refs/heads/trunk")
     with connect(f"git:{repository}") as registry:
         registry.publish([bundle()], "one")
@@ -72,7 +72,7 @@ def test_an_empty_repository_gets_the_branch_that_it_calls_its_own(repository: P
     assert len(list_references(f"git:{repository}")) == 1
 
 
-def test_a_branch_is_read_and_added_to_by_its_name(repository: Path) -> None:
+def test_named_branch_is_read_and_published_to(repository: Path) -> None:
     with connect(f"git:{repository}") as registry:
         registry.publish([bundle()], "one")
     git_repositories.git(repository, "branch", "review/new", "main")
@@ -82,8 +82,8 @@ def test_a_branch_is_read_and_added_to_by_its_name(repository: Path) -> None:
     assert list_references(f"git:{repository}") == [str(COUNCIL)]
 
 
-def test_a_branch_that_is_not_there_is_said(repository: Path) -> None:
-    with connect(f"git:{repository}@next") as registry:  # of an empty repository it is the one that is to be
+def test_missing_branch_is_reported_unless_the_repository_is_empty(repository: Path) -> None:
+    with connect(f"git:{repository}@next") as registry:  # in an empty repository, publishing creates it
         registry.publish([bundle()], "one")
     assert git_repositories.git(repository, "branch", "--list", "--format=%(refname)") == "refs/heads/next"
     assert list_references(f"git:{repository}") == [str(COUNCIL)]
@@ -91,39 +91,39 @@ def test_a_branch_that_is_not_there_is_said(repository: Path) -> None:
         registry.entries()
 
 
-def test_what_is_read_does_not_change_while_it_is(repository: Path) -> None:
-    with connect(f"git:{repository}") as registry, connect(f"git:{repository}") as other:
+def test_open_registry_reads_one_revision(repository: Path) -> None:
+    with connect(f"git:{repository}") as registry, connect(f"git:{repository}") as second_registry:
         assert registry.entries() == []
-        other.publish([bundle()], "one")
+        second_registry.publish([bundle()], "one")
         registry._listing.clear()
         assert registry.entries() == []
 
 
-@pytest.mark.parametrize("what", ["nothing", "a file", "a folder", "a bundle"])
-def test_a_place_without_a_repository_is_said(tmp_path: Path, repository: Path, what: str) -> None:
-    place = tmp_path / "there"
-    if what == "a file":
-        place.write_text("x")
-    elif what == "a folder":
-        place.mkdir()
-    elif what == "a bundle":
+@pytest.mark.parametrize("content", ["nothing", "a file", "a folder", "a bundle"])
+def test_location_without_a_repository_is_reported(tmp_path: Path, repository: Path, content: str) -> None:
+    path = tmp_path / "there"
+    if content == "a file":
+        path.write_text("x")
+    elif content == "a folder":
+        path.mkdir()
+    elif content == "a bundle":
         git_repositories.commit(repository, git_repositories.write_tree(repository, {b"a": ("100644", b"a")}))
-        git_repositories.git(repository, "bundle", "create", str(place), "--all")
-    with connect(f"git:{place}") as registry, pytest.raises(ReleaseError, match="no repository is there"):
+        git_repositories.git(repository, "bundle", "create", str(path), "--all")
+    with connect(f"git:{path}") as registry, pytest.raises(ReleaseError, match="no repository is there"):
         registry.entries()
 
 
-def test_a_repository_named_by_sha256_is_said(tmp_path: Path) -> None:
-    place = tmp_path / "new.git"
-    place.mkdir()
-    git_repositories.git(place, "init", "-q", "--bare", "--object-format=sha256", "--initial-branch=main", ".")
-    made = git_repositories.git(place, "commit-tree", git_repositories.git(place, "mktree"), "-m", "x")
-    git_repositories.git(place, "update-ref", "refs/heads/main", made)
-    with connect(f"git:{place}") as registry, pytest.raises(ReleaseError, match="SHA-256"):
+def test_repository_with_sha256_objects_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "new.git"
+    path.mkdir()
+    git_repositories.git(path, "init", "-q", "--bare", "--object-format=sha256", "--initial-branch=main", ".")
+    commit = git_repositories.git(path, "commit-tree", git_repositories.git(path, "mktree"), "-m", "x")
+    git_repositories.git(path, "update-ref", "refs/heads/main", commit)
+    with connect(f"git:{path}") as registry, pytest.raises(ReleaseError, match="SHA-256"):
         registry.entries()
 
 
-# What a publish becomes
+# Publishing
 
 
 def test_a_publish_is_one_commit_of_the_user_with_its_message(repository: Path, tmp_path: Path) -> None:
@@ -131,20 +131,20 @@ def test_a_publish_is_one_commit_of_the_user_with_its_message(repository: Path, 
     with connect(f"git:{repository}") as registry:
         registry.publish([bundle(), bundle("other")], "Publish two\n\nfor the board")
         registry.yank(COUNCIL, "leaks the label")
-    said = git_repositories.git(
+    log_lines = git_repositories.git(
         repository, "log", "--format=%an|%ae|%cn|%ce|%ai|%B", "--name-only", "main"
     ).splitlines()
     assert git_repositories.git(repository, "rev-list", "--count", "main") == "2"
-    assert said[0].startswith("Ann b|ann@example.org|Ann b|ann@example.org|")
-    assert "+0000" in said[0]
-    assert said[0].endswith("|Yank prompts/acme/council@1: leaks the label")
-    assert "for the board" in said
+    assert log_lines[0].startswith("Ann b|ann@example.org|Ann b|ann@example.org|")
+    assert "+0000" in log_lines[0]
+    assert log_lines[0].endswith("|Yank prompts/acme/council@1: leaks the label")
+    assert "for the board" in log_lines
     changed = git_repositories.git(repository, "show", "--format=", "--name-status", "main").splitlines()
     assert changed == ["A\tprompts/acme/council/1/yanked/yanked.json"]
     git_repositories.git(repository, "fsck", "--strict")
 
 
-def test_nothing_of_the_machine_is_in_a_commit_of_who_has_not_told_git_a_name(
+def test_commit_without_a_configured_user_has_no_name_of_the_machine(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"):
@@ -157,7 +157,7 @@ def test_nothing_of_the_machine_is_in_a_commit_of_who_has_not_told_git_a_name(
     )
 
 
-def test_what_else_is_in_the_repository_stays_and_is_none_of_the_registry(repository: Path) -> None:
+def test_other_files_of_the_repository_are_kept_and_ignored(repository: Path) -> None:
     tree: git_repositories.Tree = {
         b"README.md": ("100755", b"# Board\r\n"), b"link": ("120000", b"README.md"), b"module": ("160000", "33" * 20),
         b".github": ("40000", {b"ci.yaml": ("100644", b"on: push\n")}),
@@ -179,7 +179,7 @@ def test_what_else_is_in_the_repository_stays_and_is_none_of_the_registry(reposi
 
 
 @pytest.mark.full
-def test_a_pull_request_is_a_branch_of_its_own_that_can_be_merged(repository: Path, tmp_path: Path) -> None:
+def test_pull_request_is_a_new_branch_that_can_be_merged(repository: Path, tmp_path: Path) -> None:
     with connect(f"git:{repository}") as registry:
         registry.publish([bundle()], "one")
     with connect(f"git:{repository}", pull_request=True) as registry:
@@ -195,9 +195,9 @@ def test_a_pull_request_is_a_branch_of_its_own_that_can_be_merged(repository: Pa
     assert git_repositories.git(repository, "rev-parse", branch) == added.revision
     assert added.proposed_at == f"git:{repository}@{branch}"
     assert len(list_references(added.proposed_at)) == 2
-    with connect(f"git:{repository}", pull_request=True) as registry:  # the same again, as after a cut connection
+    with connect(f"git:{repository}", pull_request=True) as registry:  # repeated, as after a lost connection
         assert registry.publish([bundle("new")], "two")[1] == added
-    with connect(f"git:{repository}") as registry:  # others go on meanwhile
+    with connect(f"git:{repository}") as registry:  # another publisher continues
         registry.publish([bundle("third")], "three")
     git_repositories.git(tmp_path, "clone", "-q", str(repository), "copy")
     git_repositories.git(tmp_path / "copy", "merge", "-q", "--no-edit", f"origin/{branch}")
@@ -206,22 +206,22 @@ def test_a_pull_request_is_a_branch_of_its_own_that_can_be_merged(repository: Pa
 
 
 @pytest.mark.full
-def test_a_pull_requests_name_that_somebody_took_is_not_taken_for_it(repository: Path) -> None:
-    def request() -> str:
+def test_pull_request_branch_gets_another_name_if_it_is_taken(repository: Path) -> None:
+    def propose_release() -> str:
         with connect(f"git:{repository}", pull_request=True) as registry:
             return str(registry.publish([bundle("new")], "two")[1].note).split()[5].rstrip(";")
 
     with connect(f"git:{repository}") as registry:
         registry.publish([bundle()], "one")
-    name = request()
+    name = propose_release()
     git_repositories.git(repository, "update-ref", f"refs/heads/{name}", "main")
-    other = request()
-    assert other.startswith(f"{name}-")
+    second_name = propose_release()
+    assert second_name.startswith(f"{name}-")
     assert git_repositories.git(repository, "rev-parse", name) == git_repositories.git(repository, "rev-parse", "main")
-    assert len(list_references(f"git:{repository}@{other}")) == 2
+    assert len(list_references(f"git:{repository}@{second_name}")) == 2
 
 
-def test_what_cannot_be_read_to_be_published_adds_nothing(repository: Path, tmp_path: Path) -> None:
+def test_publish_of_unreadable_files_adds_nothing(repository: Path, tmp_path: Path) -> None:
     (tmp_path / "fifo").mkdir()
     with connect(f"git:{repository}") as registry, pytest.raises(ReleaseError, match="cannot read"):
         registry._transport.add({"prompts/acme/a/1": [("a", b"a"), ("b", tmp_path / "gone")]}, "x")
@@ -231,23 +231,23 @@ def test_what_cannot_be_read_to_be_published_adds_nothing(repository: Path, tmp_
     assert git_repositories.git(repository, "for-each-ref") == ""
 
 
-# What is fetched
+# Fetching
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("size", [3, pytest.param(200, marks=pytest.mark.full)])
-def test_a_large_file_is_never_whole_in_memory(repository: Path, tmp_path: Path, size: int) -> None:
-    """Neither in ours, nor in git's."""
+def test_large_file_is_streamed_in_bounded_memory(repository: Path, tmp_path: Path, size: int) -> None:
+    """This holds for the memory of nip-run and of git."""
     large = tmp_path / "journal.jsonl"
     with large.open("wb") as file:
         for _ in range(size):
             file.write(os.urandom(1 << 20))
-    made = bundle(contents={"journal.jsonl": large})
+    release = bundle(contents={"journal.jsonl": large})
     transport = GitTransport(str(repository), limits=GitLimits(memory_bytes=240 << 20))
     tracemalloc.start()
     try:
         with Registry(transport) as registry:
-            registry.publish([made], "large")
+            registry.publish([release], "large")
             registry.unpack(registry.find(COUNCIL), tmp_path / "got")
         assert tracemalloc.get_traced_memory()[1] < 3 << 20
     finally:
@@ -256,50 +256,48 @@ def test_a_large_file_is_never_whole_in_memory(repository: Path, tmp_path: Path,
 
 
 @pytest.mark.full
-def test_the_large_files_of_a_release_are_fetched_when_it_is_and_those_of_others_are_not(
-    tmp_path: Path, own: Path
-) -> None:
+def test_large_files_are_fetched_only_for_the_unpacked_release(tmp_path: Path, work_folder: Path) -> None:
     repository = git_repositories.init_bare(tmp_path / "served" / "registry.git", "uploadpack.allowFilter=true")
     with connect(f"git:{repository}") as registry:
         for name in ("one", "two", "three"):
             registry.publish([bundle(name, {"a.bin": os.urandom(400_000), "b.bin": os.urandom(200_000)})], name)
 
-    def fetched() -> int:
-        return sum(path.stat().st_size for path in own.rglob("*.pack"))
+    def count_fetched_bytes() -> int:
+        return sum(path.stat().st_size for path in work_folder.rglob("*.pack"))
 
-    asked: list[str] = []
+    requests: list[str] = []
 
-    def ask(handler: BaseHTTPRequestHandler) -> bool:
-        asked.append(handler.path)
+    def record_request(handler: BaseHTTPRequestHandler) -> bool:
+        requests.append(handler.path)
         return False
 
     with (
-        git_repositories.run_git_http(tmp_path / "served", ask) as address,
+        git_repositories.run_git_http(tmp_path / "served", record_request) as address,
         connect(f"git:{address}/registry.git") as registry,
     ):
         entries = registry.entries()
         assert [registry.read_manifest(entry)[0].size for entry in entries] == [600_000] * 3
-        assert fetched() < 100_000
-        before = len(asked)
+        assert count_fetched_bytes() < 100_000
+        before = len(requests)
         registry.unpack(entries[0], tmp_path / "got")
-        assert 600_000 < fetched() < 700_000
-        assert len(asked) - before <= 3  # all of it by one fetch
+        assert 600_000 < count_fetched_bytes() < 700_000
+        assert len(requests) - before <= 3  # one fetch gets all files
     assert (tmp_path / "got" / "a.bin").stat().st_size == 400_000
 
 
 @pytest.mark.full
-def test_nothing_of_the_history_is_fetched_and_nothing_stays(repository: Path, own: Path) -> None:
+def test_only_one_commit_is_fetched_and_its_folder_is_removed_at_the_end(repository: Path, work_folder: Path) -> None:
     with connect(f"git:{repository}") as registry:
         for version in ("1", "2", "3"):
             registry.publish([bundle(version=version)], version)
     registry = connect(f"git:{repository}")
     registry.entries()
-    (work,) = own.iterdir()
+    (work,) = work_folder.iterdir()
     assert git_repositories.git(work / "registry.git", "rev-list", "--all", "--count") == "1"
     assert work.stat().st_mode & 0o777 == 0o700
     del registry
     gc.collect()
-    assert list(own.iterdir()) == []
+    assert list(work_folder.iterdir()) == []
 
 
 def test_two_files_can_be_read_at_once(repository: Path) -> None:
@@ -314,7 +312,7 @@ def test_two_files_can_be_read_at_once(repository: Path) -> None:
             registry._transport.open("prompts/acme/council/1/c")
 
 
-def test_a_folder_that_is_there_is_taken_whatever_is_in_it(repository: Path) -> None:
+def test_publish_refuses_an_existing_folder_of_the_same_name(repository: Path) -> None:
     git_repositories.commit(
         repository,
         git_repositories.write_tree(

@@ -1,4 +1,4 @@
-"""Repositories and servers of git that mean harm: refused in words, or nothing comes of it, and nothing runs."""
+"""Hostile git repositories and servers: refused with a message, or harmless, and none of their code runs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.support.registry_locations import bundle
 
 
 @pytest.fixture(autouse=True)
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the transport has its own files; and a home with no configuration."""
+def work_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder for the transport's own files, and set a home without configuration."""
     for name in ("own", "home"):
         (tmp_path / name).mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "own"))
@@ -30,31 +30,31 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "own"
 
 
-def planted(row: Case, tmp_path: Path) -> Path:
+def create_repository(row: Case, tmp_path: Path) -> Path:
     repository = git_repositories.init_bare(tmp_path / "theirs" / "registry.git")
     tree = release_tree()
     if row.plant(repository, tree) is not True:
         git_repositories.commit(repository, git_repositories.write_tree(repository, tree))
-    marker(repository).unlink(missing_ok=True)  # what was planted may have run while it was
+    marker(repository).unlink(missing_ok=True)  # the planted code may have run during the setup
     return repository
 
 
-def registry_at(place: str, row: Case) -> Registry:
-    return Registry(GitTransport(place + row.revision, limits=GitLimits(seconds=30, **(row.bounds or {}))))
+def open_registry(location: str, row: Case) -> Registry:
+    return Registry(GitTransport(location + row.revision, limits=GitLimits(seconds=30, **(row.bounds or {}))))
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
+def read_files(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("row", CASES, ids=lambda row: row.name)
-def test_a_hostile_repository_is_refused_or_harmless_to_who_gets_from_it(row: Case, tmp_path: Path) -> None:
-    repository = planted(row, tmp_path)
-    before = files_of(tmp_path / "theirs")
+def test_hostile_repository_is_refused_or_harmless_to_a_reader(row: Case, tmp_path: Path) -> None:
+    repository = create_repository(row, tmp_path)
+    before = read_files(tmp_path / "theirs")
 
     def get() -> None:
-        with registry_at(str(repository), row) as registry:
+        with open_registry(str(repository), row) as registry:
             entry = registry.find(parse_reference("prompts/acme/council@1"))
             registry.unpack(entry, tmp_path / "got")
             list(registry.find_problems(entry))
@@ -65,10 +65,10 @@ def test_a_hostile_repository_is_refused_or_harmless_to_who_gets_from_it(row: Ca
         assert not (tmp_path / "got").exists()
     else:
         get()
-        made = dict(bundle().files())
-        assert files_of(tmp_path / "got") == made
+        expected = dict(bundle().files())
+        assert read_files(tmp_path / "got") == expected
     assert not marker(repository).exists()
-    assert files_of(tmp_path / "theirs") == before
+    assert read_files(tmp_path / "theirs") == before
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         ["home", "own", "theirs", *(["got"] if not row.get else [])]
     )
@@ -77,11 +77,11 @@ def test_a_hostile_repository_is_refused_or_harmless_to_who_gets_from_it(row: Ca
 
 @pytest.mark.full
 @pytest.mark.parametrize("row", CASES, ids=lambda row: row.name)
-def test_a_hostile_repository_runs_nothing_of_who_publishes_to_it(row: Case, tmp_path: Path) -> None:
-    repository = planted(row, tmp_path)
+def test_hostile_repository_runs_no_code_of_its_own_on_publish(row: Case, tmp_path: Path) -> None:
+    repository = create_repository(row, tmp_path)
 
     def publish() -> None:
-        with registry_at(str(repository), row) as registry:
+        with open_registry(str(repository), row) as registry:
             registry._transport.add({"prompts/acme/two/1": [("a.txt", b"two")]}, "two")
 
     if row.publish:
@@ -90,7 +90,7 @@ def test_a_hostile_repository_runs_nothing_of_who_publishes_to_it(row: Case, tmp
     else:
         publish()
         with (
-            registry_at(str(repository), row) as registry,
+            open_registry(str(repository), row) as registry,
             registry._transport.open("prompts/acme/two/1/a.txt") as file,
         ):
             assert file.read() == b"two"
@@ -100,9 +100,9 @@ def test_a_hostile_repository_runs_nothing_of_who_publishes_to_it(row: Case, tmp
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["hooks", "commands in its configuration", "a checkout with filters"])
-def test_what_is_planted_runs_for_who_uses_git_as_it_comes(name: str, tmp_path: Path) -> None:
-    """Or the tests above would prove nothing."""
-    repository = planted(next(row for row in CASES if row.name == name), tmp_path)
+def test_planted_code_runs_with_plain_git(name: str, tmp_path: Path) -> None:
+    """Without this, the tests above would prove nothing."""
+    repository = create_repository(next(row for row in CASES if row.name == name), tmp_path)
     git_repositories.git(tmp_path, "clone", "-q", str(repository), "copy")
     (tmp_path / "copy" / "a").write_text("a")
     git_repositories.git(tmp_path / "copy", "add", "a")
@@ -111,9 +111,9 @@ def test_what_is_planted_runs_for_who_uses_git_as_it_comes(name: str, tmp_path: 
     assert marker(repository).exists()
 
 
-def test_a_hundred_million_files_are_not_counted_to_the_end_by_who_lists_them(tmp_path: Path) -> None:
+def test_listing_of_a_hundred_million_files_is_limited(tmp_path: Path) -> None:
     with (
-        registry_at(str(planted(BOMB, tmp_path)), BOMB) as registry,
+        open_registry(str(create_repository(BOMB, tmp_path)), BOMB) as registry,
         pytest.raises(ReleaseError, match="more than 20,000 files"),
     ):
         registry.entries()
@@ -122,15 +122,15 @@ def test_a_hundred_million_files_are_not_counted_to_the_end_by_who_lists_them(tm
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("name", SERVERS)
 def test_a_hostile_server_is_refused_in_bounded_time_and_space(name: str, tmp_path: Path) -> None:
-    answer, words = SERVERS[name]
-    is_slow = "is too slow" in words  # ended by its time and nothing else, so the others have time enough
+    answer, message = SERVERS[name]
+    is_slow = "is too slow" in message  # these end only by the time limit; the others get enough time
     idle_seconds, seconds = (1, 4) if is_slow else (HANG_SECONDS, HANG_SECONDS)
     bounds = GitLimits(
         idle_seconds=idle_seconds, seconds=seconds, pack_bytes=8 << 20, memory_bytes=1 << 30,
         answer_bytes=1 << 20,
     )  # fmt: skip
     with run_git_server(answer) as address, Registry(GitTransport(address, limits=bounds)) as registry:
-        with pytest.raises(ReleaseError, match=words) as raised:
+        with pytest.raises(ReleaseError, match=message) as raised:
             registry.entries()
         size = sum(path.stat().st_size for path in (tmp_path / "own").rglob("*") if path.is_file())
     assert size < 20 << 20
@@ -139,7 +139,7 @@ def test_a_hostile_server_is_refused_in_bounded_time_and_space(name: str, tmp_pa
 
 
 def test_a_command_gets_more_time_for_each_transferred_byte() -> None:
-    repository = GitRepository([], GitLimits(seconds=-1, rate=1 << 10))  # the fixed part is used up
+    repository = GitRepository([], GitLimits(seconds=-1, rate=1 << 10))  # only time for transferred bytes is left
     with pytest.raises(GitError, match=r"too slow: 0 seconds for 0 bytes"):
         repository.run("rev-parse", "--git-dir")
     packs = repository.folder / "objects" / "pack"

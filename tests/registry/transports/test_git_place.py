@@ -1,4 +1,4 @@
-"""What may stand behind `git:`, and what is refused before git sees it."""
+"""Valid locations after `git:`, and locations that are refused before git sees them."""
 
 from __future__ import annotations
 
@@ -31,16 +31,14 @@ from runner.registry.transports.git.location import parse_location
         ("git://localhost/x@HEAD", "git://localhost/x", None),
     ],
 )
-def test_an_address_and_its_revision_are_told_apart(text: str, url: str, revision: str | None) -> None:
-    place = parse_location(text)
-    assert (place.url, place.revision) == (url, revision)
-    again = parse_location(str(place).removeprefix("git:"))
-    assert (again.url, again.revision) == (url, None if place.commit else revision)
+def test_location_is_split_into_url_and_revision(text: str, url: str, revision: str | None) -> None:
+    location = parse_location(text)
+    assert (location.url, location.revision) == (url, revision)
+    reparsed = parse_location(str(location).removeprefix("git:"))
+    assert (reparsed.url, reparsed.revision) == (url, None if location.commit else revision)
 
 
-def test_a_path_is_whole_wherever_it_is_read_and_one_with_a_sign_leads_to_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_local_path_is_absolute_and_may_contain_an_at_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a@b").mkdir()
     assert (parse_location("board").url, parse_location("board").is_local) == (f"{tmp_path}/board", True)
@@ -54,7 +52,7 @@ VALID = "is not a valid address"
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("", "needs a repository"), ("a\nb", "needs a repository"), ("\0", "needs a repository"),
         ("-x", "an option"), ("--upload-pack=evil", "an option"),
@@ -84,8 +82,8 @@ VALID = "is not a valid address"
         ("https://example.org/x@a~1", "is not a valid name"),
     ],
 )  # fmt: skip
-def test_what_git_would_run_or_nobody_can_mean_is_refused(text: str, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
+def test_location_with_a_command_or_an_invalid_address_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         parse_location(text)
 
 

@@ -1,4 +1,4 @@
-"""Several publishers to one repository at once, and publishers that are killed: each release is whole, and once."""
+"""Concurrent and killed publishers to one repository: each release is complete, and added once."""
 
 from __future__ import annotations
 
@@ -29,52 +29,57 @@ def repository(tmp_path: Path) -> Path:
     return git_repositories.init_bare(tmp_path / "served" / "registry.git")
 
 
-def at_once(place: str, publishers: list[list[Bundle]]) -> list[object]:
-    """What became of each: whether its first release was there already, or the error."""
-    became: list[object] = [None] * len(publishers)
+def publish_concurrently(location: str, publishers: list[list[Bundle]]) -> list[object]:
+    """Return for each publisher whether its last release already existed, or its error."""
+    results: list[object] = [None] * len(publishers)
     ready = threading.Barrier(len(publishers))
 
     def publish(number: int) -> None:
-        with connect(place) as registry:
+        with connect(location) as registry:
             registry.entries()
             ready.wait(HANG_SECONDS)
             try:
-                for one in publishers[number]:
-                    published, _ = registry.publish([one], f"Publish {one.release.reference}")
-                    became[number] = published[0].already_existed
+                for release in publishers[number]:
+                    published, _ = registry.publish([release], f"Publish {release.release.reference}")
+                    results[number] = published[0].already_existed
             except NipRunError as error:
-                became[number] = error
+                results[number] = error
 
     threads = [threading.Thread(target=publish, args=(number,)) for number in range(len(publishers))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(HANG_SECONDS)
-    return became
+    return results
 
 
-def list_names(place: str) -> list[str]:
-    with connect(place) as registry:
+def list_names(location: str) -> list[str]:
+    with connect(location) as registry:
         entries = registry.entries()
-        assert not [wrong for entry in entries for wrong in registry.find_problems(entry)]
+        assert not [problem for entry in entries for problem in registry.find_problems(entry)]
         return [entry.reference.name for entry in entries]
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("served", "count", "each"),
+    ("served", "publisher_count", "releases_each"),
     [
         ("path", 3, 1),
         pytest.param("daemon", 3, 1, marks=pytest.mark.full),
         pytest.param("path", 10, 20, marks=pytest.mark.full),
     ],
 )
-def test_all_that_is_published_at_once_is_there_once(repository: Path, served: str, count: int, each: int) -> None:
-    names = [[f"p{number}-{one}" for one in range(each)] for number in range(count)]
+def test_all_concurrently_published_releases_are_listed_once(
+    repository: Path, served: str, publisher_count: int, releases_each: int
+) -> None:
+    names = [[f"p{number}-{release}" for release in range(releases_each)] for number in range(publisher_count)]
 
-    def check(place: str) -> None:
-        assert at_once(place, [[bundle(name) for name in mine] for mine in names]) == [False] * count
-        assert sorted(list_names(place)) == sorted(name for mine in names for name in mine)
+    def check(location: str) -> None:
+        assert (
+            publish_concurrently(location, [[bundle(name) for name in own_names] for own_names in names])
+            == [False] * publisher_count
+        )
+        assert sorted(list_names(location)) == sorted(name for own_names in names for name in own_names)
 
     if served == "path":
         check(f"git:{repository}")
@@ -82,33 +87,36 @@ def test_all_that_is_published_at_once_is_there_once(repository: Path, served: s
         with git_repositories.run_git_daemon(repository.parent) as address:
             check(f"git:{address}/registry.git")
     assert git_repositories.git(repository, "rev-list", "--count", "--no-merges", "main") == str(
-        count * each
-    )  # one line of commits
+        publisher_count * releases_each
+    )  # a linear history
     git_repositories.git(repository, "fsck", "--strict")
 
 
-def test_of_two_with_the_same_name_one_is_told_that_it_is_taken(repository: Path) -> None:
-    became = at_once(f"git:{repository}", [[bundle(contents={"a": text})] for text in (b"one", b"two")])
-    assert sorted(type(one).__name__ for one in became) == ["TakenError", "bool"]
-    assert any("with other content" in str(one) for one in became)
+def test_second_of_two_concurrent_releases_with_one_name_is_refused(repository: Path) -> None:
+    results = publish_concurrently(f"git:{repository}", [[bundle(contents={"a": text})] for text in (b"one", b"two")])
+    assert sorted(type(result).__name__ for result in results) == ["TakenError", "bool"]
+    assert any("with other content" in str(result) for result in results)
     assert list_names(f"git:{repository}") == ["council"]
 
 
-def test_two_with_the_same_release_have_both_published_it(repository: Path) -> None:
-    assert set(at_once(f"git:{repository}", [[bundle()], [bundle()]])) <= {False, True}  # in one second, one commit
+def test_concurrent_publishers_of_the_same_release_both_succeed(repository: Path) -> None:
+    assert set(publish_concurrently(f"git:{repository}", [[bundle()], [bundle()]])) <= {
+        False,
+        True,
+    }  # within one second both make the same commit
     assert list_names(f"git:{repository}") == ["council"]
     assert git_repositories.git(repository, "rev-list", "--count", "main") == "1"
 
 
 @pytest.mark.full
-def test_who_comes_second_builds_on_the_first(repository: Path) -> None:
-    slept: list[float] = []
-    second = GitTransport(str(repository), sleep=slept.append)
+def test_second_publisher_commits_on_top_of_the_first(repository: Path) -> None:
+    waits: list[float] = []
+    second = GitTransport(str(repository), sleep=waits.append)
     assert list(second.list_files()) == []
     with connect(f"git:{repository}") as first:
         first.publish([bundle()], "first")
     second.add({"prompts/acme/two/1": [("a", b"a")]}, "second")
-    assert len(slept) == 1
+    assert len(waits) == 1
     assert {stored.path.split("/")[2] for stored in second.list_files()} == {"council", "two"}
     with connect(f"git:{repository}") as first:
         first.publish([bundle("third")], "third")
@@ -119,7 +127,7 @@ def test_who_comes_second_builds_on_the_first(repository: Path) -> None:
     assert git_repositories.git(repository, "log", "--format=%s", "main").splitlines() == ["third", "second", "first"]
 
 
-def test_a_branch_that_was_set_back_is_not_brought_forward_again(repository: Path) -> None:
+def test_reset_branch_is_not_moved_forward_by_the_next_publish(repository: Path) -> None:
     with connect(f"git:{repository}") as registry:
         registry.publish([bundle()], "first")
         registry.publish([bundle("secret")], "by mistake")
@@ -129,7 +137,7 @@ def test_a_branch_that_was_set_back_is_not_brought_forward_again(repository: Pat
 
 
 @pytest.mark.full
-def test_a_branch_that_moves_for_ever_is_given_up(repository: Path) -> None:
+def test_push_to_a_branch_that_always_moves_is_given_up(repository: Path) -> None:
     git_repositories.git(repository, "config", "http.receivepack", "true")
     tree = git_repositories.write_tree(repository, {b"a": ("100644", b"a")})
     git_repositories.commit(repository, tree)
@@ -141,18 +149,18 @@ def test_a_branch_that_moves_for_ever_is_given_up(repository: Path) -> None:
             git_repositories.git(repository, "update-ref", "refs/heads/main", pushed[-1])
         return False
 
-    slept: list[float] = []
+    waits: list[float] = []
     with git_repositories.run_git_http(repository.parent, move) as address:
-        transport = GitTransport(f"{address}/registry.git", limits=GitLimits(pushes=2), sleep=slept.append)
+        transport = GitTransport(f"{address}/registry.git", limits=GitLimits(pushes=2), sleep=waits.append)
         with pytest.raises(ReleaseError, match="other publishers changed the branch main"):
             transport.add({"prompts/acme/a/1": [("a", b"a")]}, "never")
         transport.close()
-    assert len(pushed) == len(slept) == 2
-    assert all(0 <= seconds <= 2 for seconds in slept)
+    assert len(pushed) == len(waits) == 2
+    assert all(0 <= seconds <= 2 for seconds in waits)
     assert git_repositories.git(repository, "rev-parse", "main") == pushed[-1]
 
 
-def test_what_the_server_refuses_is_told_in_its_words_and_adds_nothing(repository: Path) -> None:
+def test_push_refused_by_a_hook_is_reported_and_adds_nothing(repository: Path) -> None:
     hook = repository / "hooks" / "pre-receive"
     hook.parent.mkdir(exist_ok=True)
     hook.write_text("#!/bin/sh\nexit 1\n")
@@ -165,7 +173,7 @@ def test_what_the_server_refuses_is_told_in_its_words_and_adds_nothing(repositor
             registry.publish([bundle()], "one")
         assert registry.entries() == []
         hook.unlink()
-        registry.publish([bundle()], "one")  # the same again
+        registry.publish([bundle()], "one")  # repeated without the hook
 
 
 _PUBLISH = """
@@ -182,18 +190,18 @@ with connect(sys.argv[1]) as registry:
 
 @pytest.mark.gate
 @pytest.mark.parametrize(
-    ("served", "times"),
+    ("served", "repetitions"),
     [("path", 1), pytest.param("path", 25, marks=pytest.mark.full), pytest.param("daemon", 25, marks=pytest.mark.full)],
 )
-def test_a_publish_that_is_killed_is_not_seen_and_the_same_again_finishes(
-    repository: Path, tmp_path: Path, served: str, times: int
+def test_killed_publish_is_complete_or_absent_and_can_be_repeated(
+    repository: Path, tmp_path: Path, served: str, repetitions: int
 ) -> None:
     big = tmp_path / "big"
     big.write_bytes(os.urandom(2 << 20))
 
-    def kill(place: str, part: float) -> None:
+    def kill(location: str, part: float) -> None:
         process = subprocess.Popen(
-            [sys.executable, "-c", _PUBLISH, place, str(big)], env=environment(TMPDIR=str(tmp_path)),
+            [sys.executable, "-c", _PUBLISH, location, str(big)], env=environment(TMPDIR=str(tmp_path)),
             stdout=subprocess.PIPE,
         )  # fmt: skip
         assert process.stdout is not None
@@ -205,15 +213,15 @@ def test_a_publish_that_is_killed_is_not_seen_and_the_same_again_finishes(
             process.wait()
         process.stdout.close()
 
-    def check(place: str) -> None:
-        for one in range(times):
+    def check(location: str) -> None:
+        for number in range(repetitions):
             git_repositories.git(repository, "update-ref", "-d", "refs/heads/main", check=False)
-            kill(place, (one + 0.5) / times)
-            assert list_names(place) in ([], ["one", "two"])
-            with connect(place) as registry:
+            kill(location, (number + 0.5) / repetitions)
+            assert list_names(location) in ([], ["one", "two"])
+            with connect(location) as registry:
                 registry.publish([bundle("one", {"a": big, "b": b"b"}), bundle("two", {"a": b"a"})], "x")
-            assert list_names(place) == ["one", "two"]
-            time.sleep(0.2)  # what was pushed by the killed one may come as late
+            assert list_names(location) == ["one", "two"]
+            time.sleep(0.2)  # a push of the killed publisher may still arrive
             assert git_repositories.git(repository, "rev-list", "--count", "main") == "1"
             git_repositories.git(repository, "fsck", "--strict")
 

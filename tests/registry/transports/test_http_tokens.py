@@ -1,4 +1,4 @@
-"""A token goes to its own server: to no other origin, along no redirect, and into no message, file or release."""
+"""A token is sent only to its own server: to no other origin or redirect, and it appears in no message."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ SECRET = "nip_0123456789ab_" + "s" * 43
 
 
 @contextmanager
-def listening(answer: tuple[int, dict[str, str], bytes]) -> Iterator[tuple[str, list[dict[str, str]]]]:
-    """A server that answers all with one answer, and what headers it was sent."""
-    came: list[dict[str, str]] = []
+def answer_all_requests(answer: tuple[int, dict[str, str], bytes]) -> Iterator[tuple[str, list[dict[str, str]]]]:
+    """Run a server that gives one answer to all requests; yield its address and the headers of the requests."""
+    requests: list[dict[str, str]] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            came.append({name.lower(): value for name, value in self.headers.items()})
+            requests.append({name.lower(): value for name, value in self.headers.items()})
             status, headers, body = answer
             self.send_response(status)
             for name, value in {"content-length": str(len(body)), **headers}.items():
@@ -50,10 +50,10 @@ def listening(answer: tuple[int, dict[str, str], bytes]) -> Iterator[tuple[str, 
         def log_message(self, *_: Any) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as made:
-        threading.Thread(target=made.serve_forever, args=(0.02,), daemon=True).start()
-        yield f"http://127.0.0.1:{made.server_port}", came
-        made.shutdown()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", requests
+        server.shutdown()
 
 
 @pytest.fixture(autouse=True)
@@ -64,91 +64,106 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "config"
 
 
-GOOD = (200, {"content-type": "application/json"}, b'{"releases": [], "next": null}')
+EMPTY_LIST = (200, {"content-type": "application/json"}, b'{"releases": [], "next": null}')
 
 
-def list_releases(where: str) -> list[Any]:
-    transport = HttpTransport(where, timeouts=Timeouts(tries=1, read=10))
+def list_releases(address: str) -> list[Any]:
+    transport = HttpTransport(address, timeouts=Timeouts(tries=1, read=10))
     try:
         return list(transport.list_releases())
     finally:
         transport.close()
 
 
-def test_a_token_of_the_environment_goes_to_the_registry_of_the_environment_alone(
+def test_token_of_the_environment_is_sent_only_to_the_registry_of_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with listening(GOOD) as (mine, mine_came), listening(GOOD) as (other, other_came):
+    with (
+        answer_all_requests(EMPTY_LIST) as (address, requests),
+        answer_all_requests(EMPTY_LIST) as (other_address, other_requests),
+    ):
         monkeypatch.setenv("NIP_RUN_TOKEN", SECRET)
-        for nowhere in ("", "registry"):
-            monkeypatch.setenv("NIP_RUN_REGISTRY", nowhere)
+        for invalid in ("", "registry"):
+            monkeypatch.setenv("NIP_RUN_REGISTRY", invalid)
             with pytest.raises(UsageError, match="does not name its server"):
-                list_releases(mine)
-        monkeypatch.setenv("NIP_RUN_REGISTRY", f"{mine}/")
+                list_releases(address)
+        monkeypatch.setenv("NIP_RUN_REGISTRY", f"{address}/")
         assert (
-            list_releases(mine) == list_releases(other) == list_releases(mine.replace("127.0.0.1", "localhost")) == []
+            list_releases(address)
+            == list_releases(other_address)
+            == list_releases(address.replace("127.0.0.1", "localhost"))
+            == []
         )
-        assert mine_came[0]["authorization"] == f"Bearer {SECRET}"
-        assert "authorization" not in other_came[0] | mine_came[1]
+        assert requests[0]["authorization"] == f"Bearer {SECRET}"
+        assert "authorization" not in other_requests[0] | requests[1]
 
 
-def test_who_is_refused_is_told_that_the_token_of_the_environment_is_for_another_server(
+def test_refused_user_is_told_that_the_token_belongs_to_another_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with listening((401, {"content-type": "application/json"}, b'{"message": "a token is needed"}')) as (mine, _):
+    with answer_all_requests((401, {"content-type": "application/json"}, b'{"message": "a token is needed"}')) as (
+        address,
+        _,
+    ):
         monkeypatch.setenv("NIP_RUN_TOKEN", SECRET)
         monkeypatch.setenv("NIP_RUN_REGISTRY", "https://registry.example.org")
         with pytest.raises(ReleaseError, match="is for NIP_RUN_REGISTRY, which is not this server"):
-            list_releases(mine)
+            list_releases(address)
 
 
-def test_an_address_that_leads_past_the_registry_is_told_as_that() -> None:
-    words = "no nip-run registry answers at .*/foo. Check the address"
+def test_address_with_a_wrong_path_is_reported() -> None:
+    message = "no nip-run registry answers at .*/foo. Check the address"
     with (
-        listening((404, {"content-type": "application/json"}, b'{"message": "Not Found"}')) as (mine, _),
-        pytest.raises(ReleaseError, match=words),
+        answer_all_requests((404, {"content-type": "application/json"}, b'{"message": "Not Found"}')) as (address, _),
+        pytest.raises(ReleaseError, match=message),
     ):
-        list_releases(f"{mine}/foo")
+        list_releases(f"{address}/foo")
 
 
-def test_a_token_that_is_kept_goes_to_its_address_alone_and_nobody_else_may_read_it(config: Path) -> None:
-    with listening(GOOD) as (mine, came), listening(GOOD) as (other, other_came):
-        assert store_token(mine, SECRET) is False
-        assert list_releases(mine) == list_releases(other) == []
-        assert (came[0]["authorization"], "authorization" in other_came[0]) == (f"Bearer {SECRET}", False)
+def test_stored_token_is_private_and_sent_only_to_its_address(config: Path) -> None:
+    with (
+        answer_all_requests(EMPTY_LIST) as (address, requests),
+        answer_all_requests(EMPTY_LIST) as (other_address, other_requests),
+    ):
+        assert store_token(address, SECRET) is False
+        assert list_releases(address) == list_releases(other_address) == []
+        assert (requests[0]["authorization"], "authorization" in other_requests[0]) == (f"Bearer {SECRET}", False)
     assert tokens_path() == config / "nip-run" / "tokens.json"
     assert stat.S_IMODE(tokens_path().stat().st_mode) == 0o600
     tokens_path().chmod(0o644)
     with pytest.raises(RunError, match="other users can read"):
-        token_for(mine)
+        token_for(address)
     tokens_path().chmod(0o600)
-    assert store_token(mine, None) is True
-    assert token_for(mine) is None
+    assert store_token(address, None) is True
+    assert token_for(address) is None
 
 
-def test_a_redirect_is_not_followed_and_takes_no_token_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    with listening(GOOD) as (other, other_came):
+def test_redirect_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with answer_all_requests(EMPTY_LIST) as (other_address, other_requests):
         for status in (301, 302, 303, 307, 308):
-            with listening((status, {"location": f"{other}/api/v1/tree"}, b"")) as (mine, came):
-                monkeypatch.setenv("NIP_RUN_REGISTRY", mine)
+            with answer_all_requests((status, {"location": f"{other_address}/api/v1/tree"}, b"")) as (
+                address,
+                requests,
+            ):
+                monkeypatch.setenv("NIP_RUN_REGISTRY", address)
                 monkeypatch.setenv("NIP_RUN_TOKEN", SECRET)
                 with pytest.raises(ReleaseError, match="redirects to"):
-                    list_releases(mine)
-                transport = HttpTransport(mine, timeouts=Timeouts(tries=1))
+                    list_releases(address)
+                transport = HttpTransport(address, timeouts=Timeouts(tries=1))
                 with pytest.raises(ReleaseError, match="redirects to"):
                     transport.open("a/b")
                 transport.close()
-                assert len(came) == 2
-        assert other_came == []
+                assert len(requests) == 2
+        assert other_requests == []
 
 
-def test_a_proxy_of_the_environment_is_not_shown_what_goes_to_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    with listening(GOOD) as (mine, _), listening(GOOD) as (proxy, proxy_came):
+def test_local_registry_is_not_reached_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    with answer_all_requests(EMPTY_LIST) as (address, _), answer_all_requests(EMPTY_LIST) as (proxy, proxy_requests):
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
             monkeypatch.setenv(name, proxy)
-        store_token(mine, SECRET)
-        assert list_releases(mine) == []
-        assert proxy_came == []
+        store_token(address, SECRET)
+        assert list_releases(address) == []
+        assert proxy_requests == []
 
 
 @pytest.mark.parametrize(
@@ -159,48 +174,49 @@ def test_a_proxy_of_the_environment_is_not_shown_what_goes_to_this_machine(monke
         "http://[::2]", "https://registry.example.org/#x", "http://localhost.evil.example", "http://0x7f000001",
     ],
 )  # fmt: skip
-def test_no_token_leaves_without_tls_or_by_an_address_that_looks_like_another(address: str) -> None:
+def test_address_without_tls_or_with_a_misleading_host_is_refused(address: str) -> None:
     with pytest.raises(UsageError):
         normalize_address(address)
 
 
-def test_one_server_has_one_address_however_it_is_written() -> None:
+def test_server_address_is_normalized() -> None:
     assert normalize_address("HTTPS://Registry.Example.ORG:443/") == normalize_address("https://registry.example.org")
     assert normalize_address("http://127.0.0.1:8080/") == "http://127.0.0.1:8080"
     assert normalize_address("http://[::1]:8080") == "http://[::1]:8080"
 
 
 @pytest.mark.full
-def test_login_keeps_what_the_server_knows_and_shows_it_nowhere(config: Path, tmp_path: Path) -> None:
+def test_login_stores_an_accepted_token_and_shows_it_nowhere(config: Path, tmp_path: Path) -> None:
     with shared_empty_server() as server:
         token = server.create_token("acme")
 
-        def said(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
+        def run_login(*arguments: str, input_text: str = "") -> subprocess.CompletedProcess[str]:
             return subprocess.run(
-                command("login", server.address, *words), input=given, cwd=tmp_path, capture_output=True, text=True,
-                env=environment(XDG_CONFIG_HOME=str(config)), timeout=HANG_SECONDS, check=False,
+                command("login", server.address, *arguments), input=input_text, cwd=tmp_path,
+                capture_output=True, text=True, env=environment(XDG_CONFIG_HOME=str(config)), timeout=HANG_SECONDS,
+                check=False,
             )  # fmt: skip
 
-        done = said(given=f"{token}\n")
+        done = run_login(input_text=f"{token}\n")
         assert done.returncode == 0, done.stderr
         assert "logged in as acme, who may publish as acme" in done.stdout
         assert json.loads(tokens_path().read_bytes()) == {server.address: token}
-        wrong = said(given=SECRET)
-        assert (wrong.returncode, "does not accept this token" in wrong.stderr) == (2, True)
-        assert token_for(server.address) == token  # which is the one from before
-        assert said("--logout").returncode == 0
+        refused = run_login(input_text=SECRET)
+        assert (refused.returncode, "does not accept this token" in refused.stderr) == (2, True)
+        assert token_for(server.address) == token  # the earlier token
+        assert run_login("--logout").returncode == 0
         assert token_for(server.address) is None
         secrets = (token.rpartition("_")[2], SECRET.rpartition("_")[2])
-        shown = "".join(one.stdout + one.stderr for one in (done, wrong))
-        assert not any(secret in shown + server.log for secret in secrets)
+        output = "".join(process.stdout + process.stderr for process in (done, refused))
+        assert not any(secret in output + server.log for secret in secrets)
 
 
 @pytest.mark.full
-def test_a_server_that_shows_a_token_in_its_fault_has_it_taken_out(tmp_path: Path, config: Path) -> None:
-    with listening((418, {}, json.dumps({"message": f"you said {SECRET}"}).encode())) as (mine, _):
-        store_token(mine, SECRET)
+def test_token_in_a_server_error_is_redacted(tmp_path: Path, config: Path) -> None:
+    with answer_all_requests((418, {}, json.dumps({"message": f"you said {SECRET}"}).encode())) as (address, _):
+        store_token(address, SECRET)
         done = subprocess.run(
-            [sys.executable, "-m", "runner", "search", "--from", mine], cwd=tmp_path, capture_output=True, text=True,
+            [sys.executable, "-m", "runner", "search", "--from", address], cwd=tmp_path, capture_output=True, text=True,
             env=environment(XDG_CONFIG_HOME=str(config)), timeout=HANG_SECONDS, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         assert done.returncode == 1
@@ -209,14 +225,14 @@ def test_a_server_that_shows_a_token_in_its_fault_has_it_taken_out(tmp_path: Pat
 
 
 @pytest.mark.full
-def test_a_token_that_only_reads_publishes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_only_or_expired_token_cannot_publish(monkeypatch: pytest.MonkeyPatch) -> None:
     with shared_empty_server() as server:
         monkeypatch.setenv("NIP_RUN_REGISTRY", server.address)
-        reads, expired = server.create_token("acme", Scope.READ), server.create_token("acme", seconds=0)
-        for token, words in ((reads, "scope is read"), (expired, "expired or revoked")):
+        read_token, expired = server.create_token("acme", Scope.READ), server.create_token("acme", seconds=0)
+        for token, message in ((read_token, "scope is read"), (expired, "expired or revoked")):
             monkeypatch.setenv("NIP_RUN_TOKEN", token)
             transport = HttpTransport(server.address, timeouts=Timeouts(tries=1))
-            with pytest.raises(UsageError, match=words):
+            with pytest.raises(UsageError, match=message):
                 transport.add({"dataset/acme/x/1": [("release.json", b"")]}, "x")
             transport.close()
     assert os.environ["NIP_RUN_REGISTRY"] == server.address

@@ -1,4 +1,4 @@
-"""A registry on the Hub, over the unmodified `huggingface_hub` and a server of our own that speaks its API."""
+"""A registry on the Hub, with the unmodified `huggingface_hub` and a local server with the Hub's API."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from tests.support.servers.hub_client import READ_TOKEN, WRITE_TOKEN
 
 
 @pytest.mark.full
-def test_a_release_comes_back_from_the_hub_as_it_was_published_and_has_the_id_that_it_has_in_a_folder(
+def test_release_on_the_hub_is_fetched_unchanged_with_the_hash_that_it_has_in_a_folder(
     hub: LoopbackServer, servers: tuple[LoopbackServer, LoopbackServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = bundle()
+    expected = bundle()
     with Registry(FolderTransport(str(tmp_path / "folder"))) as folder:
-        (in_folder,), _ = folder.publish([made], "Publish")
+        (in_folder,), _ = folder.publish([expected], "Publish")
     with connect(f"hf:{REPOSITORY}") as writing:
-        (on_hub,), added = writing.publish([made], "Publish the first run")
-        again, nothing = writing.publish([made], "Publish it again")
+        (on_hub,), added = writing.publish([expected], "Publish the first run")
+        repeated, nothing_added = writing.publish([expected], "Publish it again")
     monkeypatch.setenv("HF_TOKEN", READ_TOKEN)
     with connect(f"hf:{REPOSITORY}") as reading:
         (entry,) = reading.entries()
         release = reading.unpack(entry, tmp_path / "got")
         assert list(reading.find_problems(entry)) == []
         assert reading.address == f"hf:{REPOSITORY}"
-    assert on_hub.sha256 == in_folder.sha256 == entry.sha256 == made.sha256
+    assert on_hub.sha256 == in_folder.sha256 == entry.sha256 == expected.sha256
     assert len(added.revision or "") == 40
-    assert [one.already_existed for one in again] == [True]
-    assert nothing.revision is None
+    assert [release.already_existed for release in repeated] == [True]
+    assert nothing_added.revision is None
     for file in release.files:
-        assert (tmp_path / "got" / file.path).read_bytes() == made.contents[file.path]
-    large = [one["path"] for one in servers[1].recorded_requests() if one["method"] == "GET"]
+        assert (tmp_path / "got" / file.path).read_bytes() == expected.contents[file.path]
+    large = [request["path"] for request in servers[1].recorded_requests() if request["method"] == "GET"]
     assert large, "no file went through LFS"
 
 
-def test_once_a_registry_is_closed_other_libraries_have_the_client_of_the_hub_again(hub: LoopbackServer) -> None:
+def test_closed_registry_restores_the_http_client_of_huggingface_hub(hub: LoopbackServer) -> None:
     with connect(f"hf:{REPOSITORY}") as registry:
         list(registry.entries())
         assert isinstance(huggingface_hub.get_session(), HubClient)
@@ -55,92 +55,92 @@ def test_once_a_registry_is_closed_other_libraries_have_the_client_of_the_hub_ag
     huggingface_hub.close_session()
 
 
-def test_what_is_read_is_one_commit_whatever_is_published_meanwhile(hub: LoopbackServer) -> None:
+def test_open_registry_reads_one_commit(hub: LoopbackServer) -> None:
     with registry("acme/moving") as first, registry("acme/moving") as later:
         _, added = first.publish([bundle(version="1")], "1")
-        assert [str(one.reference) for one in later.entries()] == ["run/acme/first@1"]
+        assert [str(entry.reference) for entry in later.entries()] == ["run/acme/first@1"]
         first.publish([bundle(version="2")], "2")
         later._listing.clear()
-        assert [str(one.reference) for one in later.entries()] == ["run/acme/first@1"]
-    with registry("acme/moving") as now, registry(f"acme/moving@{added.revision}") as then:
-        assert [one.reference.version for one in now.entries()] == ["1", "2"]
-        assert [one.reference.version for one in then.entries()] == ["1"]
+        assert [str(entry.reference) for entry in later.entries()] == ["run/acme/first@1"]
+    with registry("acme/moving") as current, registry(f"acme/moving@{added.revision}") as pinned:
+        assert [entry.reference.version for entry in current.entries()] == ["1", "2"]
+        assert [entry.reference.version for entry in pinned.entries()] == ["1"]
         with pytest.raises(UsageError, match=r"is a commit, which never changes. Publish to hf:acme/moving\.$"):
-            then.publish([bundle(version="3")], "3")
+            pinned.publish([bundle(version="3")], "3")
 
 
-def test_a_version_never_changes_and_a_yank_and_a_signature_are_added_once(hub: LoopbackServer) -> None:
-    with registry("acme/fixed") as one:
-        one.publish([bundle()], "Publish")
+def test_version_is_immutable_and_yank_and_signature_are_added_once(hub: LoopbackServer) -> None:
+    with registry("acme/fixed") as opened:
+        opened.publish([bundle()], "Publish")
         with pytest.raises(TakenError, match="a version never changes"):
-            one.publish([bundle(content=b"other\n")], "Publish other content")
-        entry = one.find(bundle().release.reference)
-        one.add_signature(entry, b"s")
+            opened.publish([bundle(content=b"other\n")], "Publish other content")
+        entry = opened.find(bundle().release.reference)
+        opened.add_signature(entry, b"s")
         with pytest.raises(TakenError):
-            one.add_signature(entry, b"t")
-        one.yank(entry.reference, "It was wrong")
-    with registry("acme/fixed") as one:
-        (entry,) = one.entries()
-        assert (entry.yanked, entry.signed, one.read_signature(entry)) == ("It was wrong", True, b"s")
+            opened.add_signature(entry, b"t")
+        opened.yank(entry.reference, "It was wrong")
+    with registry("acme/fixed") as opened:
+        (entry,) = opened.entries()
+        assert (entry.yanked, entry.signed, opened.read_signature(entry)) == ("It was wrong", True, b"s")
 
 
 @pytest.mark.full
-def test_a_registry_of_many_releases_is_listed_page_by_page(hub: LoopbackServer) -> None:
-    with registry("acme/many") as one:
-        one.publish([bundle(f"run-{n}") for n in range(12)], "Publish many")
-    with registry("acme/many") as one:
-        assert len(one.entries()) == 12
+def test_many_releases_are_listed_in_pages(hub: LoopbackServer) -> None:
+    with registry("acme/many") as opened:
+        opened.publish([bundle(f"run-{n}") for n in range(12)], "Publish many")
+    with registry("acme/many") as opened:
+        assert len(opened.entries()) == 12
 
 
-def test_a_pull_request_is_seen_once_it_is_merged(hub: LoopbackServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pull_request_is_listed_only_at_its_own_revision(hub: LoopbackServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", READ_TOKEN)
-    with registry("acme/open", pull_request=True) as one:
-        _, added = one.publish([bundle("asked")], "Publish")
+    with registry("acme/open", pull_request=True) as opened:
+        _, added = opened.publish([bundle("asked")], "Publish")
         assert f"{hub.root}/datasets/acme/open/discussions/" in str(added.note)
-    with registry("acme/open") as main, connect(str(added.proposed_at)) as asked:
+    with registry("acme/open") as main, connect(str(added.proposed_at)) as proposed:
         assert [entry.reference.name for entry in main.entries()] == []
-        assert [entry.reference.name for entry in asked.entries()] == ["asked"]
+        assert [entry.reference.name for entry in proposed.entries()] == ["asked"]
 
 
-def test_a_private_release_goes_to_a_private_repository_only(
+def test_private_release_is_published_only_to_a_private_repository(
     hub: LoopbackServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with registry("acme/secret") as one:
-        one.publish([bundle(visibility="private")], "Publish")
-    with registry("acme/open") as one, pytest.raises(ReleaseError, match="is public, and this release is private"):
-        one.publish([bundle(visibility="private")], "Publish")
+    with registry("acme/secret") as opened:
+        opened.publish([bundle(visibility="private")], "Publish")
+    with registry("acme/open") as opened, pytest.raises(ReleaseError, match="is public, and this release is private"):
+        opened.publish([bundle(visibility="private")], "Publish")
     monkeypatch.delenv("HF_TOKEN")
-    with registry("acme/secret") as one, pytest.raises(ReleaseError, match="or it is private"):
-        one.entries()
+    with registry("acme/secret") as opened, pytest.raises(ReleaseError, match="or it is private"):
+        opened.entries()
 
 
-# At once, and killed
+# Concurrent and killed publishers
 
 
 @pytest.mark.full
-def test_publishers_at_once_all_succeed_each_once(hub: LoopbackServer) -> None:
+def test_concurrent_publishers_all_succeed(hub: LoopbackServer) -> None:
     def publish(n: int) -> None:
-        with registry("acme/busy") as one:
-            one.publish([bundle(f"run-{n}")], f"Publish {n}")
+        with registry("acme/busy") as opened:
+            opened.publish([bundle(f"run-{n}")], f"Publish {n}")
 
-    with registry("acme/busy") as one:
-        one.publish([bundle("before")], "Publish")
+    with registry("acme/busy") as opened:
+        opened.publish([bundle("before")], "Publish")
     with ThreadPoolExecutor(max_workers=4) as pool:
         list(pool.map(publish, range(4)))
-    with registry("acme/busy") as one:
-        assert sorted(entry.reference.name for entry in one.entries()) == ["before", *(f"run-{n}" for n in range(4))]
+    with registry("acme/busy") as opened:
+        assert sorted(entry.reference.name for entry in opened.entries()) == ["before", *(f"run-{n}" for n in range(4))]
 
 
-def test_a_commit_that_came_first_is_looked_at_and_then_the_release_follows_it(hub: LoopbackServer) -> None:
+def test_publish_is_repeated_after_a_conflicting_commit(hub: LoopbackServer) -> None:
     hub.change(conflicts=2)
-    with registry("acme/open") as one:
-        (done,), _ = one.publish([bundle("after-others")], "Publish")
-    assert not done.already_existed
-    with registry("acme/open") as one:
-        assert done.reference in [entry.reference for entry in one.entries()]
+    with registry("acme/open") as opened:
+        (published,), _ = opened.publish([bundle("after-others")], "Publish")
+    assert not published.already_existed
+    with registry("acme/open") as opened:
+        assert published.reference in [entry.reference for entry in opened.entries()]
 
 
-def test_of_two_who_publish_other_content_by_one_name_one_is_told_that_it_is_taken(hub: LoopbackServer) -> None:
+def test_second_of_two_releases_with_one_name_and_other_content_is_refused(hub: LoopbackServer) -> None:
     with registry("acme/open") as first, registry("acme/open") as second:
         assert len(second.entries()) == len(first.entries())
         first.publish([bundle("contested", content=b"mine\n")], "Publish")
@@ -160,44 +160,42 @@ with connect("hf:" + sys.argv[1]) as registry:
 
 @pytest.mark.full
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("at", [pytest.param("hang", id="before-the-commit"), pytest.param("slow", id="after-it")])
-def test_a_publish_that_is_killed_leaves_all_or_nothing_and_the_same_call_finishes(
-    hub: LoopbackServer, at: str
-) -> None:
-    place = "acme/open" if at == "hang" else "acme/killed-late"
+@pytest.mark.parametrize("mode", [pytest.param("hang", id="before-the-commit"), pytest.param("slow", id="after-it")])
+def test_killed_publish_is_complete_or_absent_and_can_be_repeated(hub: LoopbackServer, mode: str) -> None:
+    repository = "acme/open" if mode == "hang" else "acme/killed-late"
     variables = {"HF_ENDPOINT": hub.root, "HF_TOKEN": WRITE_TOKEN}
-    path = f"/api/datasets/{place}/commit/main"
-    with registry(place) as one:
-        one.publish([bundle("earlier")], "Publish")
+    path = f"/api/datasets/{repository}/commit/main"
+    with registry(repository) as opened:
+        opened.publish([bundle("earlier")], "Publish")
     before = hub.stats()["paths"][path]
     hub.change(slow_commit=3600.0)
-    if at == "hang":  # the upload is done, and the commit is refused until the publisher is dead
+    if mode == "hang":  # the commit is refused until the publisher is dead
         hub.change(conflicts=1_000, slow_commit=0.0)
-    with subprocess.Popen([sys.executable, "-c", PUBLISH, place], env=environment(**variables)) as process:
+    with subprocess.Popen([sys.executable, "-c", PUBLISH, repository], env=environment(**variables)) as process:
         try:
             wait_until(lambda: hub.stats()["paths"][path] > before)
         finally:
             process.kill()
     hub.change(**NO_FAULTS)
-    with registry(place) as one:
-        assert ("killed" in {entry.reference.name for entry in one.entries()}) == (at == "slow")
-        (done,), _ = one.publish([bundle("killed")], "Publish")
-        assert list(one.find_problems(one.find(done.reference))) == []
+    with registry(repository) as opened:
+        assert ("killed" in {entry.reference.name for entry in opened.entries()}) == (mode == "slow")
+        (published,), _ = opened.publish([bundle("killed")], "Publish")
+        assert list(opened.find_problems(opened.find(published.reference))) == []
 
 
-def test_where_the_answer_to_a_commit_is_lost_the_same_call_finds_it_done(hub: LoopbackServer) -> None:
+def test_repeated_publish_after_a_lost_answer_finds_the_release(hub: LoopbackServer) -> None:
     hub.change(mode="lost_answer")
-    with registry("acme/open") as one, pytest.raises(ReleaseError, match=r"broke .* run the same command again"):
-        one.publish([bundle("lost")], "Publish")
+    with registry("acme/open") as opened, pytest.raises(ReleaseError, match=r"broke .* run the same command again"):
+        opened.publish([bundle("lost")], "Publish")
     hub.change(**NO_FAULTS)
-    with registry("acme/open") as one:
-        (done,), _ = one.publish([bundle("lost")], "Publish")
-        assert done.already_existed
+    with registry("acme/open") as opened:
+        (published,), _ = opened.publish([bundle("lost")], "Publish")
+        assert published.already_existed
 
 
 @pytest.mark.full
-def test_a_gitignore_of_the_repository_leaves_no_file_out(hub: LoopbackServer) -> None:
+def test_gitignore_of_the_repository_excludes_no_file(hub: LoopbackServer) -> None:
     hub.change(mode="ignore")
-    with registry("acme/open") as one:
-        (done,), _ = one.publish([bundle("not-ignored")], "Publish")
-        assert list(one.find_problems(one.find(done.reference))) == []
+    with registry("acme/open") as opened:
+        (published,), _ = opened.publish([bundle("not-ignored")], "Publish")
+        assert list(opened.find_problems(opened.find(published.reference))) == []

@@ -1,4 +1,4 @@
-"""A Hub that refuses, fails or misbehaves: what is said of it, and who is told of the token."""
+"""A Hub that refuses, fails or misbehaves: the error messages, and the secrecy of the token."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.support.processes import environment
 from tests.support.servers.client import LoopbackServer
 from tests.support.servers.hub_client import READ_TOKEN, WRITE_TOKEN
 
-# What goes wrong, and what is said of it
+# Error messages
 
 
 @pytest.mark.parametrize(
-    ("place", "token", "message"),
+    ("repository", "token", "message"),
     [
         (
             "acme/none",
@@ -38,34 +38,32 @@ from tests.support.servers.hub_client import READ_TOKEN, WRITE_TOKEN
         ("acme/open@" + "a" * 40, WRITE_TOKEN, "the repository has no such branch, tag or commit"),
     ],
 )
-def test_what_may_not_be_read_is_said_with_what_to_do(
-    hub: LoopbackServer, monkeypatch: pytest.MonkeyPatch, place: str, token: str | None, message: str
+def test_unreadable_repository_is_reported_with_what_to_do(
+    hub: LoopbackServer, monkeypatch: pytest.MonkeyPatch, repository: str, token: str | None, message: str
 ) -> None:
     monkeypatch.delenv("HF_TOKEN")
     if token:
         monkeypatch.setenv("HF_TOKEN", token)
-    with registry(place) as one, pytest.raises(ReleaseError, match=f"^hf:acme.*: cannot look up .*{message}"):
-        one.entries()
+    with registry(repository) as opened, pytest.raises(ReleaseError, match=f"^hf:acme.*: cannot look up .*{message}"):
+        opened.entries()
 
 
-def test_who_may_only_read_is_told_so_and_nothing_is_published(
-    hub: LoopbackServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_publish_with_a_read_only_token_is_refused(hub: LoopbackServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", READ_TOKEN)
-    for place in ("acme/open", "acme/not-mine"):
+    for repository in ("acme/open", "acme/not-mine"):
         with (
-            registry(place) as one,
+            registry(repository) as opened,
             pytest.raises(ReleaseError, match=r"does not allow this .HTTP 403.*Check that the token has access"),
         ):
-            one.publish([bundle("forbidden")], "Publish")
+            opened.publish([bundle("forbidden")], "Publish")
 
 
-def test_a_name_that_a_registry_does_not_have_is_no_fault_of_the_hub(hub: LoopbackServer, published: str) -> None:
-    with registry(published) as one:
+def test_unknown_release_name_is_not_reported_as_a_hub_error(hub: LoopbackServer, published: str) -> None:
+    with registry(published) as opened:
         with pytest.raises(NotFoundError, match=r"has no run/acme/frist.*first"):
-            one.find(bundle("frist").release.reference)
+            opened.find(bundle("frist").release.reference)
         with pytest.raises(NotFoundError, match="no such file"):
-            one._transport.open("run/acme/first/1/none")
+            opened._transport.open("run/acme/first/1/none")
 
 
 @pytest.mark.sample(3)
@@ -89,46 +87,44 @@ def test_a_name_that_a_registry_does_not_have_is_no_fault_of_the_hub(hub: Loopba
         ({"mode": "endless_pages"}, "has more than 300 files, too many for a registry"),
     ],
 )  # fmt: skip
-def test_a_hub_that_fails_or_misbehaves_is_given_up_soon_with_what_it_did(
+def test_failing_hub_is_given_up_with_its_error(
     hub: LoopbackServer, published: str, options: dict[str, Any], message: str
 ) -> None:
     hub.change(**options)
-    with registry(published, max_files=300) as one, pytest.raises(ReleaseError, match=message):
-        one.entries()
+    with registry(published, max_files=300) as opened, pytest.raises(ReleaseError, match=message):
+        opened.entries()
 
 
-def test_a_hub_that_is_busy_for_a_moment_is_asked_again(hub: LoopbackServer, published: str) -> None:
+def test_busy_hub_is_retried(hub: LoopbackServer, published: str) -> None:
     hub.change(busy=1, retry_after="0")
-    with registry(published) as one:
-        assert len(one.entries()) == 1
+    with registry(published) as opened:
+        assert len(opened.entries()) == 1
 
 
-def test_a_hub_that_is_not_there_is_said_with_its_host(hub: LoopbackServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_hub_is_reported_with_its_host(hub: LoopbackServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with (
-        registry("acme/open") as one,
+        registry("acme/open") as opened,
         pytest.raises(ReleaseError, match=r"cannot reach 127.0.0.1:9 .*Check the network and the addr"),
     ):
-        one.entries()
+        opened.entries()
     monkeypatch.setenv("HF_ENDPOINT", "http://hub.example")
     with pytest.raises(UsageError, match="that begins with https://"):
         HubTransport("acme/open")
 
 
-def test_who_said_that_nothing_is_to_be_asked_of_the_hub_is_told_so(
-    hub: LoopbackServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_offline_setting_of_the_hub_is_reported(hub: LoopbackServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ReleaseError, match=r"HF_HUB_OFFLINE is set\. Unset it"):
         HubTransport("acme/open")
 
 
-def test_an_upload_that_is_refused_is_said_and_leaves_nothing(hub: LoopbackServer) -> None:
+def test_refused_upload_is_reported_and_adds_nothing(hub: LoopbackServer) -> None:
     hub.change(mode="refuse_upload")
-    with registry("acme/open") as one, pytest.raises(ReleaseError, match=r"cannot publish: .*no room"):
-        one.publish([bundle("refused")], "Publish")
-    with registry("acme/open") as one:
-        assert "refused" not in [entry.reference.name for entry in one.entries()]
+    with registry("acme/open") as opened, pytest.raises(ReleaseError, match=r"cannot publish: .*no room"):
+        opened.publish([bundle("refused")], "Publish")
+    with registry("acme/open") as opened:
+        assert "refused" not in [entry.reference.name for entry in opened.entries()]
 
 
 @pytest.mark.full
@@ -144,7 +140,7 @@ def test_an_upload_that_is_refused_is_said_and_leaves_nothing(hub: LoopbackServe
         ("elsewhere", "cannot read run/acme/first/1/spec.yaml"),
     ],
 )
-def test_a_file_that_is_not_what_was_published_is_found_and_named_and_nothing_is_left(
+def test_file_that_differs_from_its_release_is_named_and_not_unpacked(
     hub: LoopbackServer,
     servers: tuple[LoopbackServer, LoopbackServer],
     published: str,
@@ -152,58 +148,60 @@ def test_a_file_that_is_not_what_was_published_is_found_and_named_and_nothing_is
     mode: str,
     message: str,
 ) -> None:
-    with registry(published) as one:
-        (entry,) = one.entries()
+    with registry(published) as opened:
+        (entry,) = opened.entries()
         hub.change(mode=mode, only="spec.yaml", elsewhere=servers[1].root)
         with pytest.raises(ReleaseError, match=rf"run/acme/first@1 in hf:{published}.*{message}"):
-            one.unpack(entry, tmp_path / "got")
+            opened.unpack(entry, tmp_path / "got")
         assert not list(tmp_path.iterdir())
         hub.change(**NO_FAULTS)
-        one.unpack(entry, tmp_path / "got")  # no wrong byte was kept
+        opened.unpack(entry, tmp_path / "got")  # no wrong byte was cached
 
 
 @pytest.mark.parametrize(
-    "place", ["", "acme", "acme/", "a/b/c", "../x", "acme/x@", "acme/..", "acme/x@../y", "-/x", "acme/x y"]
+    "repository", ["", "acme", "acme/", "a/b/c", "../x", "acme/x@", "acme/..", "acme/x@../y", "-/x", "acme/x y"]
 )
-def test_no_other_shape_names_a_repository(place: str) -> None:
+def test_invalid_repository_name_is_refused(repository: str) -> None:
     with pytest.raises(UsageError, match="is not a repository of the Hub"):
-        HubTransport(place)
+        HubTransport(repository)
 
 
-# The token, and who else is told
+# Secrecy of the token
 
 
-def test_the_token_goes_to_no_other_host_whoever_sends_us_there(
+def test_token_is_not_sent_to_another_host(
     hub: LoopbackServer, servers: tuple[LoopbackServer, LoopbackServer], published: str
 ) -> None:
     storage = servers[1]
-    with registry("acme/private-files") as one:
-        one.publish([bundle("sent", visibility="private")], "Publish")  # uploads to the storage
-        assert list(one.find_problems(one.entries()[0])) == []  # and downloads from it
-        (entry,) = one.entries()
+    with registry("acme/private-files") as opened:
+        opened.publish([bundle("sent", visibility="private")], "Publish")  # uploads to the storage
+        assert list(opened.find_problems(opened.entries()[0])) == []  # and downloads from it
+        (entry,) = opened.entries()
         hub.change(mode="elsewhere", elsewhere=storage.root)
         with pytest.raises(ReleaseError):
-            one.read_manifest(entry)
+            opened.read_manifest(entry)
     hub.change(mode="pages_elsewhere", elsewhere=storage.root)
-    with registry(published) as one, pytest.raises(ReleaseError):
-        one.entries()
-    came = storage.recorded_requests()
-    assert {one["method"] for one in came} >= {"PUT", "GET"}
-    assert any("/tree/" in one["path"] for one in came)
-    assert any("release.json" in one["path"] for one in came)
-    assert not [one for one in came if "authorization" in one["headers"] or WRITE_TOKEN in str(one)]
-    assert [one for one in hub.recorded_requests() if WRITE_TOKEN in one["headers"].get("authorization", "")]
+    with registry(published) as opened, pytest.raises(ReleaseError):
+        opened.entries()
+    requests = storage.recorded_requests()
+    assert {request["method"] for request in requests} >= {"PUT", "GET"}
+    assert any("/tree/" in request["path"] for request in requests)
+    assert any("release.json" in request["path"] for request in requests)
+    assert not [request for request in requests if "authorization" in request["headers"] or WRITE_TOKEN in str(request)]
+    assert [
+        request for request in hub.recorded_requests() if WRITE_TOKEN in request["headers"].get("authorization", "")
+    ]
 
 
-def test_a_token_that_a_hub_writes_into_its_error_is_not_shown(hub: LoopbackServer, published: str) -> None:
+def test_token_in_an_error_of_the_hub_is_redacted(hub: LoopbackServer, published: str) -> None:
     hub.change(mode="echo")
-    with registry(published) as one, pytest.raises(ReleaseError, match="secret removed") as failed:
-        one.entries()
+    with registry(published) as opened, pytest.raises(ReleaseError, match="secret removed") as failed:
+        opened.entries()
     assert WRITE_TOKEN not in str(failed.value)
 
 
 @pytest.mark.full
-def test_the_hub_is_told_nothing_of_this_machine_but_versions_and_nothing_is_kept_on_disk(
+def test_requests_to_the_hub_reveal_only_versions_and_nothing_is_cached_on_disk(
     hub: LoopbackServer, published: str, tmp_path: Path
 ) -> None:
     variables = {
@@ -215,12 +213,12 @@ def test_the_hub_is_told_nothing_of_this_machine_but_versions_and_nothing_is_kep
         f"from runner.registry.transports.locations import connect\n"
         f"r = connect('hf:{published}')\nprint(len(r.entries()), list(r.find_problems(r.entries()[0])))"
     )
-    known = len(hub.recorded_requests())
+    request_count = len(hub.recorded_requests())
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment(**variables), capture_output=True, text=True, check=True
     )
     assert (done.stdout, done.stderr) == ("1 []\n", "")
-    agents = {one["headers"]["user-agent"] for one in hub.recorded_requests()[known:]}
+    agents = {request["headers"]["user-agent"] for request in hub.recorded_requests()[request_count:]}
     assert len(agents) == 1
     assert agents.pop().split("/")[0] == "nip-run"
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]

@@ -1,4 +1,4 @@
-"""A server that sends little by little, or without an end, is given up in bounded time, whatever it sends."""
+"""Slow and endless answers of servers are given up in bounded time."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ DRIPS = {
     "a body of a declared length": (OK + b"content-length: 1000000\r\n\r\n", b" "),
     "a body without a length": (OK + b"connection: close\r\n\r\n", b" "),
 }
-"""What each server sends at once, and then again and again: before any limit on a single read is reached."""
+"""Bytes that each server sends first, and bytes that it repeats before a single read times out."""
 
 
 @contextmanager
-def dripping(start: bytes, piece: bytes) -> Iterator[str]:
-    """A server that answers each request by `start`, and then sends a piece every 20 ms until the client leaves."""
+def run_dripping_server(start: bytes, piece: bytes) -> Iterator[str]:
+    """Run a server that answers requests with `start`, and then sends a piece every 20 ms until the client leaves."""
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
@@ -56,19 +56,19 @@ def dripping(start: bytes, piece: bytes) -> Iterator[str]:
         server.shutdown()
 
 
-def list_releases(where: str) -> None:
-    with closing_transport(where) as transport:
+def list_releases(address: str) -> None:
+    with closing_transport(address) as transport:
         list(transport.list_releases())
 
 
-def opened(where: str) -> None:
-    with closing_transport(where) as transport, transport.open("run/acme/x/1/release.json") as file:
+def read_file(address: str) -> None:
+    with closing_transport(address) as transport, transport.open("run/acme/x/1/release.json") as file:
         file.read()
 
 
 @contextmanager
-def closing_transport(where: str) -> Iterator[HttpTransport]:
-    transport = HttpTransport(where, timeouts=SHORT)
+def closing_transport(address: str) -> Iterator[HttpTransport]:
+    transport = HttpTransport(address, timeouts=SHORT)
     try:
         yield transport
     finally:
@@ -77,20 +77,20 @@ def closing_transport(where: str) -> Iterator[HttpTransport]:
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("drip", DRIPS)
-@pytest.mark.parametrize("read", [list_releases, opened])
-def test_a_registry_that_drips_is_given_up(drip: str, read: Callable[[str], None]) -> None:
+@pytest.mark.parametrize("read", [list_releases, read_file])
+def test_registry_that_sends_little_by_little_is_given_up(drip: str, read: Callable[[str], None]) -> None:
     with (
-        dripping(*DRIPS[drip]) as where,
+        run_dripping_server(*DRIPS[drip]) as address,
         pytest.raises(ReleaseError, match=r"the server is too slow: [0-9,]+ bytes in"),
     ):
-        read(where)
+        read(address)
 
 
 @pytest.mark.parametrize("drip", DRIPS)
-def test_a_hub_that_drips_is_given_up(drip: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_that_sends_little_by_little_is_given_up(drip: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    with dripping(*DRIPS[drip]) as where:
-        monkeypatch.setenv("HF_ENDPOINT", where)
+    with run_dripping_server(*DRIPS[drip]) as address:
+        monkeypatch.setenv("HF_ENDPOINT", address)
         with (
             registry("acme/open", timeouts=replace(SHORT, tries=1)) as hub,
             pytest.raises(ReleaseError, match="the server is too slow"),
@@ -98,18 +98,18 @@ def test_a_hub_that_drips_is_given_up(drip: str, monkeypatch: pytest.MonkeyPatch
             hub.entries()
 
 
-def test_a_listing_of_many_short_pages_is_given_up() -> None:
-    """Each page is well formed, has one new entry, and names a page that follows."""
-    asked = 0
+def test_listing_of_endless_short_pages_is_given_up() -> None:
+    """Every page is valid, has one new entry, and names a next page."""
+    request_count = 0
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            nonlocal asked
-            asked += 1
-            release = {"folder": f"run/acme/x/{asked}", "sha256": "a" * 64, "yanked": None, "signed": False}
-            page = {"releases": [release], "next": f"{asked}"}
+            nonlocal request_count
+            request_count += 1
+            release = {"folder": f"run/acme/x/{request_count}", "sha256": "a" * 64, "yanked": None, "signed": False}
+            page = {"releases": [release], "next": f"{request_count}"}
             body = json.dumps(page).encode()
             self.send_response(200)
             self.send_header("content-length", str(len(body)))
@@ -127,16 +127,16 @@ def test_a_listing_of_many_short_pages_is_given_up() -> None:
         ):
             list(transport.list_releases())
         server.shutdown()
-    assert asked == EXTRA_PAGES + 1
+    assert request_count == EXTRA_PAGES + 1
 
 
-def test_a_listing_of_the_hub_has_at_most_so_many_pages(hub: LoopbackServer, published: str) -> None:
+def test_hub_listing_has_a_limited_number_of_pages(hub: LoopbackServer, published: str) -> None:
     hub.change(mode="endless_pages")
     with (
-        registry(published, timeouts=replace(SHORT_TIMEOUTS, requests=12)) as one,
+        registry(published, timeouts=replace(SHORT_TIMEOUTS, requests=12)) as opened_registry,
         pytest.raises(ReleaseError, match="more than 12 requests are needed"),
     ):
-        one.entries()
+        opened_registry.entries()
 
 
 class Clock:
@@ -149,9 +149,9 @@ class Clock:
         return self.now
 
 
-def test_the_time_that_a_server_may_take_grows_with_its_requests_and_bytes() -> None:
+def test_time_budget_grows_with_requests_and_bytes() -> None:
     clock = Clock()
-    pace = TimeBudget(Timeouts(answer_seconds=10.0, request_seconds=2.0, rate=100), RuntimeError, clock)
+    budget = TimeBudget(Timeouts(answer_seconds=10.0, request_seconds=2.0, rate=100), RuntimeError, clock)
 
     def step(seconds: float, size: int) -> Callable[[float], int]:
         def take(_: float) -> int:
@@ -160,29 +160,29 @@ def test_the_time_that_a_server_may_take_grows_with_its_requests_and_bytes() -> 
 
         return take
 
-    assert pace.seconds_left == 10.0
-    pace.begin_request()
-    pace.run_step(step(5.0, 300), None, int)
-    assert pace.seconds_left == 10.0 + 2.0 + 3.0 - 5.0
-    clock.now += 1_000  # what happens between two requests does not count
-    given: list[float] = []
-    pace.run_step(given.append, 60.0)
-    pace.run_step(given.append, 1.0)
-    assert given == [10.0, 1.0]
-    pace.run_step(step(10.0, 0), None, int)
+    assert budget.seconds_left == 10.0
+    budget.begin_request()
+    budget.run_step(step(5.0, 300), None, int)
+    assert budget.seconds_left == 10.0 + 2.0 + 3.0 - 5.0
+    clock.now += 1_000  # time between two requests does not count
+    timeouts: list[float] = []
+    budget.run_step(timeouts.append, 60.0)
+    budget.run_step(timeouts.append, 1.0)
+    assert timeouts == [10.0, 1.0]
+    budget.run_step(step(10.0, 0), None, int)
     with pytest.raises(RuntimeError, match=r"the server is too slow: 300 bytes in 15 seconds; try again later"):
-        pace.run_step(given.append, 1.0)
+        budget.run_step(timeouts.append, 1.0)
 
 
-def test_a_step_that_fails_when_the_time_is_over_is_too_slow_and_an_earlier_failure_is_itself() -> None:
+def test_step_that_fails_after_the_time_budget_is_reported_as_too_slow() -> None:
     clock = Clock()
-    pace = TimeBudget(Timeouts(answer_seconds=10.0), RuntimeError, clock)
+    budget = TimeBudget(Timeouts(answer_seconds=10.0), RuntimeError, clock)
 
     def fail(_: float) -> None:
         clock.now += 6.0
         raise TimeoutError
 
     with pytest.raises(TimeoutError):
-        pace.run_step(fail, 6.0)
+        budget.run_step(fail, 6.0)
     with pytest.raises(RuntimeError, match="too slow"):
-        pace.run_step(fail, 6.0)
+        budget.run_step(fail, 6.0)

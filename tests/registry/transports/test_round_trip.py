@@ -1,4 +1,4 @@
-"""A registry is the same wherever it lives: what is published comes back byte by byte, once, and with one identity."""
+"""Registries of all transports behave alike: releases are fetched unchanged, and a version is added once."""
 
 from __future__ import annotations
 
@@ -20,55 +20,57 @@ from tests.support.registry_locations import LOCATIONS, SIMILAR_LOCATIONS
 CONTENTS = {
     "README.md": b"# Council\n",
     "empty.txt": b"",
-    "data/journal.jsonl": os.urandom(100_000) * 12,  # larger than what comes with a commit, and than what is held whole
+    "data/journal.jsonl": os.urandom(100_000) * 12,  # larger than a file in a commit, and than a buffer
     "data/inputs/odd.bin": bytes(range(256)) * 400 + b"\r\n\r\n",
 }
 
 
-def bundle(name: str = "council", contents: Mapping[str, Content] | None = None, **said: Any) -> Bundle:
-    """Of a kind whose files may hold anything: a server looks at what is in those of others."""
-    return registry_locations.bundle(name, contents, **{"kind": Kind.DATASET, **said})
+def bundle(name: str = "council", contents: Mapping[str, Content] | None = None, **fields: Any) -> Bundle:
+    """Build a release of a kind whose files a server does not check."""
+    return registry_locations.bundle(name, contents, **{"kind": Kind.DATASET, **fields})
 
 
 @pytest.fixture(
     params=[pytest.param(name, marks=pytest.mark.full if name in SIMILAR_LOCATIONS else ()) for name in LOCATIONS]
 )
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    with LOCATIONS[request.param](tmp_path) as where:
-        yield where
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    with LOCATIONS[request.param](tmp_path) as location:
+        yield location
 
 
 @pytest.mark.full
-def test_a_release_comes_back_byte_by_byte(where: str, tmp_path: Path) -> None:
+def test_release_is_fetched_byte_by_byte_as_published(location: str, tmp_path: Path) -> None:
     journal = tmp_path / "journal.jsonl"
     journal.write_bytes(CONTENTS["data/journal.jsonl"])
-    made = bundle(contents={**CONTENTS, "data/journal.jsonl": journal})
-    with connect(where) as registry:
+    expected = bundle(contents={**CONTENTS, "data/journal.jsonl": journal})
+    with connect(location) as registry:
         assert registry.entries() == []
-        published, _ = registry.publish([made], "Publish the council")
-        assert [(one.sha256, one.already_existed) for one in published] == [(made.sha256, False)]
-        assert [entry.sha256 for entry in registry.entries()] == [made.sha256]  # seen by who published it
-    with connect(where) as registry:  # and by everybody else
+        published, _ = registry.publish([expected], "Publish the council")
+        assert [(result.sha256, result.already_existed) for result in published] == [(expected.sha256, False)]
+        assert [entry.sha256 for entry in registry.entries()] == [
+            expected.sha256
+        ]  # the publisher's own registry object lists it
+    with connect(location) as registry:  # and a new one does
         entry = registry.find(parse_reference("dataset/acme/council@1"))
         release, manifest = registry.read_manifest(entry)
-        assert (manifest, entry.sha256) == (made.manifest, made.sha256)
-        assert registry.find(parse_reference(f"sha256:{made.sha256[:12]}")) == entry
+        assert (manifest, entry.sha256) == (expected.manifest, expected.sha256)
+        assert registry.find(parse_reference(f"sha256:{expected.sha256[:12]}")) == entry
         assert registry.read_file(entry, release, "README.md", 100) == CONTENTS["README.md"]
         registry.unpack(entry, tmp_path / "got")
         assert list(registry.find_problems(entry)) == []
-    got = {path.relative_to(tmp_path / "got").as_posix(): path.read_bytes() for path in _files(tmp_path / "got")}
-    assert got == {**CONTENTS, MANIFEST: made.manifest, CHECKSUM: got[CHECKSUM]}
+    files = {path.relative_to(tmp_path / "got").as_posix(): path.read_bytes() for path in _list_files(tmp_path / "got")}
+    assert files == {**CONTENTS, MANIFEST: expected.manifest, CHECKSUM: files[CHECKSUM]}
 
 
-def _files(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-def test_the_same_again_is_nothing_and_another_is_refused_for_ever(where: str) -> None:
-    with connect(where) as registry:
+def test_repeated_publish_adds_nothing_and_other_content_is_refused(location: str) -> None:
+    with connect(location) as registry:
         registry.publish([bundle()], "one")
         published, added = registry.publish([bundle()], "again")
-        assert [one.already_existed for one in published] == [True]
+        assert [release.already_existed for release in published] == [True]
         assert added.revision is None
         with pytest.raises(TakenError, match="with other content"):
             registry.publish([bundle("new"), bundle(contents={"verifier.jinja": b"Other.\n"})], "other")
@@ -76,11 +78,11 @@ def test_the_same_again_is_nothing_and_another_is_refused_for_ever(where: str) -
 
 
 @pytest.mark.full
-def test_several_releases_are_one_publish_and_are_listed_in_order(where: str) -> None:
+def test_several_releases_are_published_at_once_and_listed_in_order(location: str) -> None:
     several = [bundle("b", version=version) for version in ("1.10", "1.2")] + [bundle("a", kind=Kind.PROTOCOL)]
-    with connect(where) as registry:
+    with connect(location) as registry:
         registry.publish(several, "three")
-    with connect(where) as registry:
+    with connect(location) as registry:
         listed = [str(entry.reference) for entry in registry.entries()]
         assert listed == ["dataset/acme/b@1.2", "dataset/acme/b@1.10", "protocol/acme/a@1"]
         assert registry.find(parse_reference("dataset/acme/b@latest")).reference.version == "1.10"
@@ -89,14 +91,14 @@ def test_several_releases_are_one_publish_and_are_listed_in_order(where: str) ->
 
 
 @pytest.mark.sample(1)
-def test_a_yanked_release_is_passed_over_and_says_why(where: str) -> None:
+def test_yanked_release_is_skipped_and_has_its_reason(location: str) -> None:
     first, second = (Reference(Kind.DATASET, "acme", "council", version) for version in "12")
-    with connect(where) as registry:
+    with connect(location) as registry:
         registry.publish([bundle(), bundle(version="2")], "two")
         registry.yank(second, "leaks the label")
         with pytest.raises(TakenError, match="leaks the label"):
             registry.yank(second, "again")
-    with connect(where) as registry:
+    with connect(location) as registry:
         assert [entry.yanked for entry in registry.entries()] == [None, "leaks the label"]
         assert registry.find(parse_reference("dataset/acme/council")).reference == first
         assert registry.find(second).yanked == "leaks the label"
@@ -104,15 +106,15 @@ def test_a_yanked_release_is_passed_over_and_says_why(where: str) -> None:
 
 
 @pytest.mark.full
-def test_a_signature_stands_beside_the_manifest_and_is_given_once(where: str) -> None:
-    with connect(where) as registry:
+def test_signature_is_stored_next_to_the_manifest_and_only_once(location: str) -> None:
+    with connect(location) as registry:
         registry.publish([bundle()], "one")
         entry = registry.find(parse_reference("dataset/acme/council"))
         assert not entry.signed
         with pytest.raises(ReleaseError, match="ask the publisher to sign"):
             registry.read_signature(entry)
         registry.add_signature(entry, b"signed")
-    with connect(where) as registry:
+    with connect(location) as registry:
         entry = registry.find(parse_reference("dataset/acme/council"))
         assert entry.signed
         assert registry.read_signature(entry) == b"signed"
@@ -120,8 +122,8 @@ def test_a_signature_stands_beside_the_manifest_and_is_given_once(where: str) ->
             registry.add_signature(entry, b"other")
 
 
-def test_what_is_not_there_is_said(where: str) -> None:
-    with connect(where) as registry:
+def test_missing_file_is_reported(location: str) -> None:
+    with connect(location) as registry:
         registry.publish([bundle()], "one")
         with pytest.raises(NotFoundError, match=r"no (?:such )?file"):
             registry._transport.open("dataset/acme/council/1/nothing.txt")
@@ -130,9 +132,9 @@ def test_what_is_not_there_is_said(where: str) -> None:
 
 
 @pytest.mark.sample(1)
-def test_the_place_leads_to_itself_again(where: str) -> None:
-    with connect(where) as registry:
+def test_address_of_a_registry_opens_the_same_registry(location: str) -> None:
+    with connect(location) as registry:
         registry.publish([bundle()], "one")
-    with connect(registry.address) as again:
-        assert again.address == registry.address
-        assert len(again.entries()) == 1
+    with connect(registry.address) as reopened:
+        assert reopened.address == registry.address
+        assert len(reopened.entries()) == 1

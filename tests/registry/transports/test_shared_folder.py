@@ -1,4 +1,4 @@
-"""One folder that many publish to, read, copy and damage: a release is there whole, or it is not, or that is said."""
+"""A shared folder with concurrent publishers and readers, copies and damage: no partial release appears complete."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from tests.support.release_trees import snapshot_folder
 
 
 def wait_for_error(process: subprocess.Popen[bytes]) -> str:
-    _, said = process.communicate(timeout=HANG_SECONDS)
-    return said.decode() if process.returncode else ""
+    _, stderr = process.communicate(timeout=HANG_SECONDS)
+    return stderr.decode() if process.returncode else ""
 
 
-def test_publishers_at_once_lose_nothing_and_a_reader_sees_no_half_release(tmp_path: Path) -> None:
+def test_concurrent_publishers_lose_nothing_and_readers_see_no_partial_release(tmp_path: Path) -> None:
     publishers, runs, shared = 3, 4, 3
     reader = RegistryReader(tmp_path)
     reader.start()
     try:
         processes = [start_publisher(tmp_path, number, runs, shared) for number in range(publishers)]
-        said = [wait_for_error(process) for process in processes]
+        errors = [wait_for_error(process) for process in processes]
     finally:
         reader.stop()
-    assert said == [""] * publishers
+    assert errors == [""] * publishers
     assert reader.problems == []
     assert reader.rounds > 1
     names = [name for number in range(publishers) for name in own_names(number, runs)] + shared_names(shared)
@@ -50,7 +50,7 @@ def test_publishers_at_once_lose_nothing_and_a_reader_sees_no_half_release(tmp_p
 
 
 @pytest.mark.full
-def test_publishers_that_are_killed_leave_nothing_half_and_the_same_command_finishes(tmp_path: Path) -> None:
+def test_killed_publishers_leave_no_partial_release_and_can_be_repeated(tmp_path: Path) -> None:
     rng = random.Random(3)
     for _ in range(6):
         process = start_publisher(tmp_path, 0, 20, 0)
@@ -64,40 +64,40 @@ def test_publishers_that_are_killed_leave_nothing_half_and_the_same_command_fini
         assert sorted(entry.reference.name for entry in registry.entries()) == sorted(own_names(0, 20))
 
 
-def test_a_byte_that_is_flipped_anywhere_is_found_and_its_file_named(tmp_path: Path) -> None:
+def test_flipped_byte_in_any_file_is_reported_with_the_file(tmp_path: Path) -> None:
     with connect(str(tmp_path)) as registry:
         registry.publish([bundle("acme", "one", 3_000)], "Publish")
         registry.yank(registry.entries()[0].reference, "why it was yanked")
     folder = tmp_path / "run" / "acme" / "one" / "1"
-    before, tried = snapshot_folder(tmp_path), 0
+    before, flipped = snapshot_folder(tmp_path), 0
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         data, name = path.read_bytes(), str(path.relative_to(folder))
-        for at in {*range(0, len(data), 64), len(data) - 1} if data else ():
-            path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        for offset in {*range(0, len(data), 64), len(data) - 1} if data else ():
+            path.write_bytes(data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :])
             with connect(str(tmp_path)) as registry:
                 (entry,) = registry.entries()
-                (said,) = registry.find_problems(entry)
-            assert name in said.replace(str(tmp_path), ""), (name, at, said)
-            assert "damaged" in said
-            tried += 1
+                (problem,) = registry.find_problems(entry)
+            assert name in problem.replace(str(tmp_path), ""), (name, offset, problem)
+            assert "damaged" in problem
+            flipped += 1
         path.write_bytes(data)
     assert snapshot_folder(tmp_path) == before
-    assert tried > 80
+    assert flipped > 80
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_registry_that_is_being_copied_is_not_listed_or_said_to_be_half_or_whole(tmp_path: Path, seed: int) -> None:
+def test_partly_copied_registry_is_reported_as_incomplete(tmp_path: Path, seed: int) -> None:
     with connect(str(tmp_path / "from")) as registry:
         registry.publish([bundle("acme", "one", 3_000)], "Publish")
     order = [path.relative_to(tmp_path / "from") for path in (tmp_path / "from").rglob("*") if path.is_file()]
     random.Random(seed).shuffle(order)
-    for number, entry, wrong in copy_by_file(tmp_path / "from", tmp_path / "to", order):
-        if entry is not None and wrong == []:
+    for number, entry, problems in copy_by_file(tmp_path / "from", tmp_path / "to", order):
+        if entry is not None and problems == []:
             assert number == len(order) - 1 or not any((tmp_path / "from" / path).stat().st_size
                                                        for path in order[number + 1 :])  # fmt: skip
-        assert all("is missing" in line or "is damaged" in line for line in wrong)
+        assert all("is missing" in line or "is damaged" in line for line in problems)
     assert entry is not None
-    assert wrong == []
+    assert problems == []
     assert snapshot_folder(tmp_path / "to") == {
-        path: held for path, held in snapshot_folder(tmp_path / "from").items() if path != ".incoming"
+        path: content for path, content in snapshot_folder(tmp_path / "from").items() if path != ".incoming"
     }
