@@ -252,7 +252,7 @@ BILLING: list[Row] = [
 ]  # fmt: skip
 
 OTHER_ERRORS: list[Row] = [
-    # Rate limits, including those that mention tokens
+    # Rate limits, also if they mention tokens
     Row("OpenAI, tokens a minute", 429, error(TPM, "tokens", "rate_limit_exceeded"), TransientError),
     Row("LiteLLM, tokens a minute", 429, litellm(f"litellm.RateLimitError: OpenAIException - {TPM}", "429"),
         TransientError),

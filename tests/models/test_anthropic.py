@@ -50,7 +50,7 @@ PRICE = {"input": 1.0, "output": 5.0, "cached_input": 0.1, "cache_write": 1.25}
 """Dollars for a million tokens."""
 
 
-def model(server: LoopbackServer, **more: Any) -> dict[str, Any]:
+def make_model_spec(server: LoopbackServer, **more: Any) -> dict[str, Any]:
     return {
         "provider": "anthropic", "model": "claude-haiku-4-5", "base_url": server.base_url, "max_tokens": 300,
         "timeout": 2 * HANG_SECONDS, "price": PRICE, **more,
@@ -58,11 +58,11 @@ def model(server: LoopbackServer, **more: Any) -> dict[str, Any]:
 
 
 def write_spec(server: LoopbackServer, folder: Path, *, size: int = 4, **changes: Any) -> Path:
-    settings = {"models": {"m": model(server, **changes.pop("model", {}))}}
+    settings = {"models": {"m": make_model_spec(server, **changes.pop("model", {}))}}
     return spec_file(folder, server.base_url, size=size, **settings, **changes)
 
 
-def settings(server: LoopbackServer | None = None, **more: Any) -> ModelSettings:
+def make_settings(server: LoopbackServer | None = None, **more: Any) -> ModelSettings:
     address = "http://127.0.0.1:9" if server is None else server.base_url
     common = {"provider": "anthropic", "model": "claude-haiku-4-5", "base_url": address, "max_tokens": 300}
     return ModelSettings(**{"timeout": HANG_SECONDS, "system_role": "system", **common, **more})
@@ -94,7 +94,9 @@ def complete(model_settings: ModelSettings, chat: Any = CHAT, on_headers: Any = 
 
 
 def test_request_body_has_a_cached_system_prompt_and_no_names() -> None:
-    model_settings = settings(stop=("</answer>",), reasoning_effort="low", extra_body={"metadata": {"user_id": "u"}})
+    model_settings = make_settings(
+        stop=("</answer>",), reasoning_effort="low", extra_body={"metadata": {"user_id": "u"}}
+    )
     assert orjson.loads(request_body(model_settings, CHAT)) == {
         "model": "claude-haiku-4-5",
         "max_tokens": 300,
@@ -109,7 +111,7 @@ def test_request_body_has_a_cached_system_prompt_and_no_names() -> None:
 
 
 def test_complete_chat_is_cached_from_the_second_turn() -> None:
-    first, second = (orjson.loads(request_body(settings(), chat)) for chat in (CHAT, LONGER_CHAT))
+    first, second = (orjson.loads(request_body(make_settings(), chat)) for chat in (CHAT, LONGER_CHAT))
     assert "cache_control" not in first
     assert second["cache_control"] == {"type": "ephemeral"}
     assert second["messages"][: len(first["messages"])] == first["messages"]
@@ -117,22 +119,22 @@ def test_complete_chat_is_cached_from_the_second_turn() -> None:
 
 def test_call_sends_the_body_that_request_body_returns(tmp_path: Path) -> None:
     with run_messages_server(record=1) as server:
-        complete(settings(server), LONGER_CHAT)
+        complete(make_settings(server), LONGER_CHAT)
         (sent,) = server.recorded_requests()
     assert sent["path"] == "/v1/messages"
-    assert sent["body"].encode() == request_body(settings(), LONGER_CHAT)
+    assert sent["body"].encode() == request_body(make_settings(), LONGER_CHAT)
     assert sent["headers"]["content-type"] == "application/json"
     assert sent["headers"]["authorization"] == "Bearer none"
 
 
 def test_base_url_may_end_with_the_api_version() -> None:
     with run_messages_server() as server:
-        assert complete(settings(server, base_url=f"{server.base_url}/v1/")).choices[0].finish_reason == "stop"
+        assert complete(make_settings(server, base_url=f"{server.base_url}/v1/")).choices[0].finish_reason == "stop"
 
 
 def test_anthropic_key_is_sent_only_to_anthropics_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-0123456789abcdef")
-    official, custom = settings(base_url=None), settings()
+    official, custom = make_settings(base_url=None), make_settings()
     assert (official.key_variable, custom.key_variable) == ("ANTHROPIC_API_KEY", None)
     assert make_client(official, "m", 1).auth_headers == {"Authorization": "Bearer sk-ant-0123456789abcdef"}
     assert make_client(custom, "m", 1).auth_headers == {"Authorization": "Bearer none"}
@@ -145,7 +147,7 @@ def test_environment_does_not_change_the_address_or_headers(monkeypatch: pytest.
     monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:8")
     monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "token-of-somebody")
     monkeypatch.setenv("ANTHROPIC_CUSTOM_HEADERS", "X-Team: somebody")
-    client = make_client(settings(), "m", 1)
+    client = make_client(make_settings(), "m", 1)
     assert str(client.base_url).rstrip("/") == "http://127.0.0.1:9"
     assert client.auth_headers == {"Authorization": "Bearer none"}
     assert "X-Team" not in client.default_headers
@@ -173,11 +175,11 @@ def test_answer_is_read_with_thinking_and_all_token_classes() -> None:
 def test_rate_limits_are_learned_from_the_headers() -> None:
     learned: list[dict[str, str]] = []
     with run_messages_server(rates=(50, 30_000, 8_000)) as server:
-        complete(settings(server), on_headers=learned.append)
+        complete(make_settings(server), on_headers=learned.append)
     assert learned == [{"x-ratelimit-limit-requests": "50", "x-ratelimit-limit-tokens": "38000"}]
 
 
-# Whole runs
+# Complete runs
 
 
 def billed_usd(server: LoopbackServer, model_price: dict[str, float] = PRICE) -> float:
@@ -220,11 +222,11 @@ def test_overloaded_server_is_retried_until_it_answers(tmp_path: Path) -> None:
         retried = run_spec(write_spec(server, tmp_path / "a"), tmp_path / "results")
         kinds = server.stats()["kinds"]
     with run_messages_server() as server:
-        smooth = run_spec(write_spec(server, tmp_path / "b"), tmp_path / "other")
+        uninterrupted = run_spec(write_spec(server, tmp_path / "b"), tmp_path / "other")
     assert kinds["overloaded"] > 3
     # Retries find a filled prompt cache, so only the token counts per class differ.
-    assert derived_files(retried.folder.path).keys() == derived_files(smooth.folder.path).keys()
-    assert table(retried.folder.path, "messages") == table(smooth.folder.path, "messages")
+    assert derived_files(retried.folder.path).keys() == derived_files(uninterrupted.folder.path).keys()
+    assert table(retried.folder.path, "messages") == table(uninterrupted.folder.path, "messages")
 
 
 @pytest.mark.sample(1)
@@ -278,7 +280,7 @@ def test_permanent_error_stops_the_run_with_advice(tmp_path: Path, monkeypatch: 
 
 def test_invalid_request_ends_only_its_game() -> None:
     with run_messages_server(kind="invalid") as server, pytest.raises(ProviderRefusal) as raised_error:
-        complete(settings(server))
+        complete(make_settings(server))
     assert raised_error.value.of_one_call is not None
 
 
@@ -322,14 +324,14 @@ def test_replay_writes_the_same_bytes_without_requests(tmp_path: Path) -> None:
 
 
 def test_benchmark_runs_with_anthropic_and_openai_groups(tmp_path: Path) -> None:
-    with run_messages_server() as claude, run_chat_server() as openai_server:
+    with run_messages_server() as anthropic_server, run_chat_server() as openai_server:
         overrides = [
-            f"models.strong={json.dumps(model(claude))}",
+            f"models.strong={json.dumps(make_model_spec(anthropic_server))}",
             f"models.small={json.dumps({'provider': 'openai', 'model': 'tiny', 'base_url': openai_server.base_url})}",
             "dataset.limit=6",
         ]
         result = run_spec(ROOT / "specs" / "openai.yaml", tmp_path / "results", *overrides)
-        assert claude.requests
+        assert anthropic_server.requests
         assert openai_server.requests
     assert result.manifest.benchmark == "code-validation/v1"
     by_agent = {row["agent"]: row["model"] for row in result.manifest.agents}
@@ -341,7 +343,7 @@ def test_benchmark_runs_with_anthropic_and_openai_groups(tmp_path: Path) -> None
 def test_missing_package_is_reported_with_its_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "runner.models.providers.anthropic", None)
     with pytest.raises(UsageError, match=r"pip install 'nip-run\[anthropic\]'"):
-        connect({"m": settings()}, Retry())
+        connect({"m": make_settings()}, Retry())
 
 
 def test_known_fields_of_an_answer_are_kept_for_publication() -> None:
@@ -455,7 +457,7 @@ def test_every_exported_client_exception_is_mapped() -> None:
     assert {"APITimeoutError", "RateLimitError", "OverloadedError"} <= kinds.keys()
     for name, kind in kinds.items():
         status = STATUSES.get(name, 500)
-        error: NipRunError = map_client_error(make_client_error(kind, status), settings(), "m")
+        error: NipRunError = map_client_error(make_client_error(kind, status), make_settings(), "m")
         if status in REFUSALS:
             assert isinstance(error, ProviderRefusal), name
         elif status == 413:

@@ -39,7 +39,7 @@ from tests.support.specs import spec_file
 BATCH = {"m": {"batch": True, "batch_wait": 0.05, "batch_poll": 0.05, "timeout": 2 * HANG_SECONDS}}
 
 
-def batch_spec(folder: Path, provider: BatchProvider, **changes: Any) -> Path:
+def write_batch_spec(folder: Path, provider: BatchProvider, **changes: Any) -> Path:
     return spec_file(folder, provider.base_url, models=BATCH, **{"rollouts": {"concurrency": 64}, **changes})
 
 
@@ -55,7 +55,7 @@ def read_call_samples(run: Path) -> list[tuple[Any, ...]]:
     return [tuple(record["sample"]) for record in journal_records(run) if record["kind"] == "call"]
 
 
-# Whole runs
+# Complete runs
 
 
 @pytest.mark.full
@@ -66,7 +66,7 @@ def test_run_by_batch_writes_the_same_records_as_a_run_with_single_calls(
     tmp_path: Path, live: Path, options: dict[str, Any]
 ) -> None:
     with run_batch_provider(**options) as provider:
-        result = run_spec(batch_spec(tmp_path, provider), tmp_path / "results")
+        result = run_spec(write_batch_spec(tmp_path, provider), tmp_path / "results")
         stats = provider.stats()
     assert derived_files(result.folder.path) == derived_files(live)
     assert stats["chat"] == 0
@@ -79,7 +79,7 @@ def test_run_by_batch_writes_the_same_records_as_a_run_with_single_calls(
 @pytest.mark.parametrize("concurrency", [4, 64])
 def test_calls_of_one_step_of_all_games_are_sent_in_one_batch(tmp_path: Path, live: Path, concurrency: int) -> None:
     with run_batch_provider() as provider:
-        run_spec(batch_spec(tmp_path, provider, rollouts={"concurrency": concurrency}), tmp_path / "results")
+        run_spec(write_batch_spec(tmp_path, provider, rollouts={"concurrency": concurrency}), tmp_path / "results")
         sizes = provider.stats()["batch_sizes"]
     steps = Counter(sample[2] for sample in read_call_samples(live))
     assert sizes == [steps[step] for step in sorted(steps)]
@@ -88,7 +88,7 @@ def test_calls_of_one_step_of_all_games_are_sent_in_one_batch(tmp_path: Path, li
 @pytest.mark.full
 def test_failed_lines_are_retried_in_another_batch(tmp_path: Path, live: Path) -> None:
     with run_batch_provider(failing_lines=0.3, shuffle=True) as provider:
-        result = run_spec(batch_spec(tmp_path, provider), tmp_path / "results")
+        result = run_spec(write_batch_spec(tmp_path, provider), tmp_path / "results")
         stats = provider.stats()
     assert derived_files(result.folder.path) == derived_files(live)
     assert stats["lines_twice"] > 3
@@ -103,7 +103,7 @@ def test_failed_lines_are_retried_in_another_batch(tmp_path: Path, live: Path) -
 @pytest.mark.parametrize("unlisted", [False, True])
 def test_expired_lines_are_retried_and_answered_lines_kept(tmp_path: Path, live: Path, unlisted: bool) -> None:
     with run_batch_provider(expired_lines=0.3, unlisted=unlisted) as provider:
-        result = run_spec(batch_spec(tmp_path, provider), tmp_path / "results")
+        result = run_spec(write_batch_spec(tmp_path, provider), tmp_path / "results")
         stats = provider.stats()
     assert derived_files(result.folder.path) == derived_files(live)
     assert stats["lines_twice"] > 3
@@ -113,14 +113,14 @@ def test_expired_lines_are_retried_and_answered_lines_kept(tmp_path: Path, live:
 @pytest.mark.full
 def test_duration_of_a_batch_does_not_count_toward_the_retry_time_limit(tmp_path: Path, live: Path) -> None:
     with run_batch_provider(expired_lines=0.3, delay=0.3) as provider:
-        path = batch_spec(tmp_path, provider, retry={"transient": {"total_seconds": 0.2}})
+        path = write_batch_spec(tmp_path, provider, retry={"transient": {"total_seconds": 0.2}})
         result = run_spec(path, tmp_path / "results")
     assert derived_files(result.folder.path) == derived_files(live)
 
 
 def test_batch_that_fails_validation_stops_the_run_with_the_reason(tmp_path: Path) -> None:
     with run_batch_provider(invalid_batches=100) as provider:
-        batch_spec(tmp_path, provider)
+        write_batch_spec(tmp_path, provider)
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
         assert provider.stats()["batches"] == 1
     assert done.returncode == 4, done.stderr
@@ -131,7 +131,7 @@ def test_batch_that_fails_validation_stops_the_run_with_the_reason(tmp_path: Pat
 @pytest.mark.full
 def test_rerun_after_a_failed_batch_sends_its_lines_again(tmp_path: Path, live: Path) -> None:
     with run_batch_provider(invalid_batches=1) as provider:
-        path = batch_spec(tmp_path, provider)
+        path = write_batch_spec(tmp_path, provider)
         with pytest.raises(ProviderRefusal):
             run_spec(path, tmp_path / "results")
         result = run_spec(path, tmp_path / "results")
@@ -140,7 +140,7 @@ def test_rerun_after_a_failed_batch_sends_its_lines_again(tmp_path: Path, live: 
 
 def test_line_with_a_permanent_error_stops_the_run(tmp_path: Path) -> None:
     with run_batch_provider(failing_lines=0.3, failing_status=401) as provider:
-        batch_spec(tmp_path, provider)
+        write_batch_spec(tmp_path, provider)
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
     assert done.returncode == 4, done.stderr
 
@@ -148,7 +148,7 @@ def test_line_with_a_permanent_error_stops_the_run(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_rerun_sends_only_the_refused_lines_again(tmp_path: Path) -> None:
     with run_batch_provider(failing_lines=0.3, failing_status=401) as provider:
-        path = batch_spec(
+        path = write_batch_spec(
             tmp_path, provider, protocol={"use": "solo_verifier", "max_message_rounds": None},
             prompts="prompts/code_validation/solo_verifier", agents={"prover": None},
         )  # fmt: skip
@@ -167,7 +167,7 @@ def test_rerun_sends_only_the_refused_lines_again(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_output_file_with_a_truncated_line_does_not_hang_the_run(tmp_path: Path, live: Path) -> None:
     with run_batch_provider(broken_outputs=1) as provider:
-        batch_spec(tmp_path, provider)
+        write_batch_spec(tmp_path, provider)
         assert wait_or_kill(start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)) == 0
     assert derived_files(only_run(tmp_path / "results")) == derived_files(live)
 
@@ -175,7 +175,7 @@ def test_output_file_with_a_truncated_line_does_not_hang_the_run(tmp_path: Path,
 @pytest.mark.gate
 def test_batch_with_a_lost_create_response_is_not_paid_for_twice(tmp_path: Path, live: Path) -> None:
     with run_batch_provider(batch_creates=["after_drop"]) as provider:
-        result = run_spec(batch_spec(tmp_path, provider), tmp_path / "results")
+        result = run_spec(write_batch_spec(tmp_path, provider), tmp_path / "results")
         stats = provider.stats()
     assert derived_files(result.folder.path) == derived_files(live)
     assert stats["lines"] == len(read_call_samples(live))
@@ -184,7 +184,7 @@ def test_batch_with_a_lost_create_response_is_not_paid_for_twice(tmp_path: Path,
 
 def test_calls_to_an_unreachable_batch_server_become_transport_failures(tmp_path: Path) -> None:
     with run_batch_provider() as provider:
-        path = batch_spec(tmp_path, provider, size=2, retry={"transient": {"attempts": 2}})
+        path = write_batch_spec(tmp_path, provider, size=2, retry={"transient": {"attempts": 2}})
     result = run_spec(path, tmp_path / "results")  # the server is gone
     assert result.metrics["outcomes"]["transport_failed"] == 2
 
@@ -210,7 +210,7 @@ def test_run_can_be_resumed_by_batch_after_single_calls(tmp_path: Path) -> None:
 @pytest.mark.gate
 def test_run_killed_after_sending_its_batch_finds_it_again(tmp_path: Path, live: Path) -> None:
     with run_batch_provider(delay=3600.0) as provider:
-        path = batch_spec(tmp_path, provider)
+        path = write_batch_spec(tmp_path, provider)
         process = start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)
         wait_until(lambda: provider.stats()["looks"] >= 1)
         process.send_signal(signal.SIGKILL)
@@ -227,7 +227,7 @@ def test_run_killed_after_sending_its_batch_finds_it_again(tmp_path: Path, live:
 @pytest.mark.full
 def test_run_killed_at_every_batch_pays_for_no_line_twice(tmp_path: Path, live: Path) -> None:
     with run_batch_provider(delay=0.3) as provider:
-        path = batch_spec(tmp_path, provider)
+        path = write_batch_spec(tmp_path, provider)
         for count in (1, 2, 3):
             process = start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)
             wait_for_requests(provider, "batches", count, process)
@@ -243,7 +243,7 @@ def test_run_killed_at_every_batch_pays_for_no_line_twice(tmp_path: Path, live: 
 @pytest.mark.full
 def test_rerun_after_ctrl_c_finds_the_pending_batch(tmp_path: Path, live: Path) -> None:
     with run_batch_provider(delay=3600.0) as provider:
-        path = batch_spec(tmp_path, provider)
+        path = write_batch_spec(tmp_path, provider)
         process = start_nip_run("spec.yaml", cwd=tmp_path)
         wait_until(lambda: provider.stats()["looks"] >= 1)
         process.send_signal(signal.SIGINT)
@@ -257,7 +257,7 @@ def test_rerun_after_ctrl_c_finds_the_pending_batch(tmp_path: Path, live: Path) 
 @pytest.mark.full
 def test_batch_forgotten_by_the_provider_does_not_hang_the_run(tmp_path: Path) -> None:
     with run_batch_provider(delay=3600.0) as provider:
-        batch_spec(tmp_path, provider)
+        write_batch_spec(tmp_path, provider)
         process = start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)
         wait_until(lambda: provider.stats()["looks"] >= 1)
         process.kill()
@@ -266,16 +266,16 @@ def test_batch_forgotten_by_the_provider_does_not_hang_the_run(tmp_path: Path) -
         assert wait_or_kill(start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)) is not None
 
 
-# The parts
+# Unit tests
 
 
-def settings(provider: BatchProvider) -> ModelSettings:
+def make_settings(provider: BatchProvider) -> ModelSettings:
     return ModelSettings(
         model="tiny", base_url=provider.base_url, batch=True, batch_wait=0.05, batch_poll=0.05, timeout=2 * HANG_SECONDS
     )
 
 
-def request(index: int) -> Request:
+def make_request(index: int) -> Request:
     chat: Sequence[ChatMessage] = ({"role": "system", "content": "s"}, {"role": "user", "content": f"Question {index}"})
     return Request("m", chat, SampleKey(f"p{index}", 0, 0, "prover", 0))
 
@@ -289,14 +289,14 @@ def complete_all(
     async def note(record: BatchRecord) -> None:
         notes.append(record)
 
-    async def go() -> list[Completion | BaseException]:
-        model = BatchModel(settings(provider), "m", note, earlier or (), waits=SHORT_WAITS)
+    async def run_calls() -> list[Completion | BaseException]:
+        model = BatchModel(make_settings(provider), "m", note, earlier or (), waits=SHORT_WAITS)
 
         async def complete(index: int) -> Completion:
             for _ in range(tries - 1):
                 with suppress(TransientError):
-                    return await model.complete(request(index))
-            return await model.complete(request(index))
+                    return await model.complete(make_request(index))
+            return await model.complete(make_request(index))
 
         try:
             outcomes = asyncio.gather(*map(complete, range(count)), return_exceptions=True)
@@ -304,12 +304,15 @@ def complete_all(
         finally:
             await model.close()
 
-    return asyncio.run(go()), notes
+    return asyncio.run(run_calls()), notes
 
 
 def make_custom_ids(provider: BatchProvider, count: int) -> list[str]:
-    batch_settings = settings(provider)
-    return [custom_id(request(i), chat_completions_body(batch_settings, request(i).messages)) for i in range(count)]
+    batch_settings = make_settings(provider)
+    return [
+        custom_id(make_request(i), chat_completions_body(batch_settings, make_request(i).messages))
+        for i in range(count)
+    ]
 
 
 def test_batch_intent_is_noted_before_sending_and_its_id_after(tmp_path: Path) -> None:
@@ -322,7 +325,7 @@ def test_batch_intent_is_noted_before_sending_and_its_id_after(tmp_path: Path) -
     assert notes[0].lines == notes[1].lines == tuple(expected_names)
 
 
-def test_each_call_gets_the_answer_of_its_line_in_any_line_order(tmp_path: Path) -> None:
+def test_each_call_gets_its_own_answer_in_any_line_order(tmp_path: Path) -> None:
     with run_batch_provider() as provider:
         ordered, _ = complete_all(provider, 40)
         provider.change(shuffle=True)
@@ -347,7 +350,7 @@ def test_batch_without_a_noted_id_is_found_by_its_metadata(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "faults",
     [
-        # A lost answer, a clear refusal, a lost answer: the batch appears in a listing only then.
+        # A lost response, a refusal and a lost response; only then a listing contains the batch.
         {"batch_creates": ["after_drop", "busy", "after_error"], "batch_hidden": 6},
         {"batch_creates": ["after_error", "error", "busy"], "batch_hidden": 6},
         {"batch_creates": ["after_html"], "batch_hidden": 3},
@@ -367,7 +370,7 @@ def test_one_batch_is_created_despite_lost_responses(tmp_path: Path, faults: dic
 
 def test_batch_missing_in_listings_at_a_kill_is_found_before_its_lines_are_resent(tmp_path: Path) -> None:
     with run_batch_provider(batch_creates=["after_drop"], batch_hidden=10) as provider:
-        _, notes = complete_all(provider, 3)  # the process ends without having found its batch
+        _, notes = complete_all(provider, 3)  # the process ends before it finds its batch
         outcomes, new_notes = complete_all(provider, 3, earlier=notes)
         stats = provider.stats()
     assert [note.batch for note in (*notes, *new_notes)] == [None]
@@ -393,15 +396,15 @@ def test_call_is_answered_after_its_earlier_batch_was_declared_lost(tmp_path: Pa
         async def note(record: BatchRecord) -> None:
             notes.append(record)
 
-        async def go() -> Completion:
-            model = BatchModel(settings(provider), "m", note, [lost_record])
+        async def run_calls() -> Completion:
+            model = BatchModel(make_settings(provider), "m", note, [lost_record])
             try:
-                await asyncio.wait_for(model.complete(request(0)), HANG_SECONDS)
-                return await asyncio.wait_for(model.complete(request(2)), HANG_SECONDS)
+                await asyncio.wait_for(model.complete(make_request(0)), HANG_SECONDS)
+                return await asyncio.wait_for(model.complete(make_request(2)), HANG_SECONDS)
             finally:
                 await model.close()
 
-        assert isinstance(asyncio.run(go()), Completion)
+        assert isinstance(asyncio.run(run_calls()), Completion)
 
 
 def test_batches_of_another_group_are_ignored(tmp_path: Path) -> None:

@@ -31,22 +31,22 @@ REQUEST = Request("small", CHAT, SAMPLE)
 
 
 @pytest.fixture(autouse=True)
-def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+def _api_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_KEY", KEY)
 
 
-def line(name: str, text: str = "yes", **more: Any) -> bytes:
+def make_line(name: str, text: str = "yes", **more: Any) -> bytes:
     body = {"choices": [{"finish_reason": "stop", "message": {"content": text}}], "model": "tiny"}
     return json.dumps({"custom_id": name, "response": {"status_code": 200, "body": body}, **more}).encode() + b"\n"
 
 
-def results(*lines: bytes) -> BatchResults:
+def make_results(*lines: bytes) -> BatchResults:
     batch_results = BatchResults()
     batch_results.add(io.BytesIO(b"".join(lines)))
     return batch_results
 
 
-def text_of(batch_results: BatchResults, name: str) -> tuple[str, tuple[str, ...]]:
+def find_text(batch_results: BatchResults, name: str) -> tuple[str, tuple[str, ...]]:
     row = batch_results.find_line(name)
     assert row is not None
     text: str = row.body["choices"][0]["message"]["content"]
@@ -54,11 +54,11 @@ def text_of(batch_results: BatchResults, name: str) -> tuple[str, tuple[str, ...
 
 
 def test_every_readable_line_is_found_by_its_custom_id() -> None:
-    batch_results = results(
-        line("a"), b"not json\n", b"[]\n", b"\n", line("b", "no"), b'{"custom_id": 7}\n', b'{"custom_id": "c"}\n',
-        line("d")[:-1],
+    batch_results = make_results(
+        make_line("a"), b"not json\n", b"[]\n", b"\n", make_line("b", "no"), b'{"custom_id": 7}\n',
+        b'{"custom_id": "c"}\n', make_line("d")[:-1],
     )  # fmt: skip
-    assert [text_of(batch_results, name) for name in ("a", "b", "d")] == [("yes", ()), ("no", ()), ("yes", ())]
+    assert [find_text(batch_results, name) for name in ("a", "b", "d")] == [("yes", ()), ("no", ()), ("yes", ())]
     row_without_body = batch_results.find_line("c")
     assert row_without_body is not None
     assert (row_without_body.body, row_without_body.status, row_without_body.error) == (None, 500, None)
@@ -68,26 +68,27 @@ def test_every_readable_line_is_found_by_its_custom_id() -> None:
 
 @pytest.mark.parametrize("response", [None, 7, "text", [], {"status_code": "many"}, {"status_code": None}])
 def test_response_of_an_invalid_type_is_a_failed_line(response: Any) -> None:
-    row = results(line("a", response=response)).find_line("a")
+    row = make_results(make_line("a", response=response)).find_line("a")
     assert row is not None
     assert row.status == 500
 
 
 def test_repaired_bytes_and_removed_secrets_are_noted_for_each_line() -> None:
-    batch_results = results(
-        line("bad", "?").replace(b"?", b"\xff"), b"\xef\xbb\xbf" + line("mark"), line("key", f"a {KEY}"),
-        line("escaped", "?").replace(b"?", "".join(f"\\u{ord(c):04x}" for c in KEY).encode()),
-        line("both", "? !").replace(b"?", "".join(f"\\u{ord(c):04x}" for c in KEY).encode()).replace(b"!", b"\xff"),
+    batch_results = make_results(
+        make_line("bad", "?").replace(b"?", b"\xff"), b"\xef\xbb\xbf" + make_line("mark"), make_line("key", f"a {KEY}"),
+        make_line("escaped", "?").replace(b"?", "".join(f"\\u{ord(c):04x}" for c in KEY).encode()),
+        make_line("both", "? !").replace(b"?", "".join(f"\\u{ord(c):04x}" for c in KEY).encode())
+        .replace(b"!", b"\xff"),
     )  # fmt: skip
     removed = "[secret removed]"
-    assert text_of(batch_results, "bad") == ("\ufffd", ("bytes",))
-    assert text_of(batch_results, "mark") == ("yes", ("bytes",))
-    assert text_of(batch_results, "key") == (f"a {removed}", ("secret",))
-    assert text_of(batch_results, "escaped") == (removed, ("secret",))
-    assert text_of(batch_results, "both") == (f"{removed} \ufffd", ("bytes", "secret"))
+    assert find_text(batch_results, "bad") == ("\ufffd", ("bytes",))
+    assert find_text(batch_results, "mark") == ("yes", ("bytes",))
+    assert find_text(batch_results, "key") == (f"a {removed}", ("secret",))
+    assert find_text(batch_results, "escaped") == (removed, ("secret",))
+    assert find_text(batch_results, "both") == (f"{removed} \ufffd", ("bytes", "secret"))
 
 
-# A whole batch
+# Complete batches
 
 
 class _FinishedBatchServer(Server):
@@ -112,7 +113,7 @@ def complete_all(
     async def write(record: BatchRecord) -> None:
         del record
 
-    async def go() -> list[Completion | BaseException]:
+    async def run_calls() -> list[Completion | BaseException]:
         async with run_in_event_loop(server.connected) as address:
             settings = model_settings(base_url=f"{address}/v1", batch=True, batch_wait=0.0, batch_poll=0.01)
             model = BatchModel(settings, "small", write, earlier, **options)
@@ -122,10 +123,10 @@ def complete_all(
             finally:
                 await model.close()
 
-    return asyncio.run(go())
+    return asyncio.run(run_calls())
 
 
-def batched(content: bytes, **answer: Any) -> Completion:
+def complete_by_batch(content: bytes, **answer: Any) -> Completion:
     (outcome,) = complete_all(_FinishedBatchServer(content, **answer), REQUEST)
     if isinstance(outcome, BaseException):
         raise outcome
@@ -144,9 +145,9 @@ def batched(content: bytes, **answer: Any) -> Completion:
 def test_unreadable_results_end_the_run_and_are_not_paid_for_again(
     response_options: dict[str, Any], message: str, downloads: int | None, already_created: bool
 ) -> None:
-    server = _FinishedBatchServer(request_line("yes"), **response_options)
+    server = _FinishedBatchServer(make_request_line("yes"), **response_options)
     notices: list[str | None] = []
-    earlier_records = [BatchRecord("small", "i", (name_of(REQUEST),), "b")] if already_created else []
+    earlier_records = [BatchRecord("small", "i", (make_custom_id(REQUEST),), "b")] if already_created else []
     waits = TransientPolicy(attempts=3, total_seconds=0.1)
     (error,) = complete_all(server, REQUEST, earlier=earlier_records, waits=waits, notify=notices.append)
     assert isinstance(error, ProviderRefusal if downloads == 1 else RunError if downloads else ServerUnreachable)
@@ -157,42 +158,42 @@ def test_unreadable_results_end_the_run_and_are_not_paid_for_again(
     assert downloads is None or bool(notices) == (downloads > 1)
 
 
-def test_full_or_missing_temporary_folder_ends_the_run_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_temporary_folder_ends_the_run_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
-    server = _FinishedBatchServer(request_line("yes"))
+    server = _FinishedBatchServer(make_request_line("yes"))
     (error,) = complete_all(server, REQUEST)
     assert isinstance(error, RunError)
     assert "cannot store a file of batch results in the temporary folder" in str(error)
     assert server.paths["/v1/files/f/content"] == 1
 
 
-def name_of(request: Request) -> str:
+def make_custom_id(request: Request) -> str:
     return custom_id(request, chat_completions_body(model_settings(), request.messages))
 
 
-def request_line(text: str) -> bytes:
-    return line(name_of(REQUEST), text)
+def make_request_line(text: str) -> bytes:
+    return make_line(make_custom_id(REQUEST), text)
 
 
 DEEP: Any = json.loads("[" * 300 + "]" * 300)
 
 
-@pytest.mark.parametrize("where", ["beside the answer", "in the answer", "in the place of the body"])
-def test_deeply_nested_line_does_not_affect_other_lines(where: str) -> None:
-    line_data = json.loads(request_line("yes"))
+@pytest.mark.parametrize("place", ["beside the answer", "in the answer", "in the place of the body"])
+def test_deeply_nested_line_does_not_affect_other_lines(place: str) -> None:
+    line_data = json.loads(make_request_line("yes"))
     body = line_data["response"]["body"]
-    if where == "beside the answer":
+    if place == "beside the answer":
         body["more"] = DEEP
-    elif where == "in the answer":
+    elif place == "in the answer":
         body["choices"][0]["more"] = DEEP
     else:
         line_data["response"]["body"] = DEEP
     other_request = Request("small", CHAT, SAMPLE._replace(round=1))
-    content = json.dumps(line_data).encode() + b"\n" + line(name_of(other_request), "no")
+    content = json.dumps(line_data).encode() + b"\n" + make_line(make_custom_id(other_request), "no")
     outcome, other_outcome = complete_all(_FinishedBatchServer(content), REQUEST, other_request)
     assert isinstance(other_outcome, Completion)
     assert other_outcome.choices[0].text == "no"
-    if where == "in the place of the body":
+    if place == "in the place of the body":
         assert isinstance(outcome, TransientError)
     else:
         assert isinstance(outcome, Completion)
@@ -202,17 +203,17 @@ def test_deeply_nested_line_does_not_affect_other_lines(where: str) -> None:
 
 
 def test_batch_answer_is_redacted_and_marked_as_altered() -> None:
-    completion = batched(request_line(f"{KEY} and {base64.b64encode(KEY.encode()).decode()}"))
+    completion = complete_by_batch(make_request_line(f"{KEY} and {base64.b64encode(KEY.encode()).decode()}"))
     assert KEY not in str(completion)
     assert base64.b64encode(KEY.encode()).decode() not in str(completion)
     assert completion.altered == ("secret",)
 
 
 def test_batch_answer_with_invalid_utf8_is_repaired_and_stored() -> None:
-    completion = batched(request_line("? x").replace(b"?", b"\xff"))
+    completion = complete_by_batch(make_request_line("? x").replace(b"?", b"\xff"))
     assert (completion.choices[0].text, completion.altered) == ("\ufffd x", ("bytes",))
 
 
 def test_result_file_without_a_requests_line_fails_only_that_request() -> None:
     with pytest.raises(TransientError, match="without this call"):
-        batched(line("another"))
+        complete_by_batch(make_line("another"))

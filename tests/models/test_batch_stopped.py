@@ -66,7 +66,7 @@ def complete_all(
     async def note(record: BatchRecord) -> None:
         notes.append(record)
 
-    async def go() -> list[Completion | BaseException]:
+    async def run_calls() -> list[Completion | BaseException]:
         model = BatchModel(settings, "m", note, earlier, before_sending=before_sending)
         chat: Sequence[ChatMessage] = ({"role": "user", "content": "x"},)
         requests = [Request("m", chat, SampleKey(f"p{i}", 0, 0, "prover", 0)) for i in range(3)]
@@ -76,7 +76,7 @@ def complete_all(
         finally:
             await model.close()
 
-    return asyncio.run(go()), notes
+    return asyncio.run(run_calls()), notes
 
 
 def test_stop_during_the_upload_creates_no_batch(tmp_path: Path) -> None:

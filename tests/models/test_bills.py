@@ -56,22 +56,22 @@ def usage(prompt: Any, answer: Any, tier: str | None = None, **details: int) -> 
     prompt_details = {names[name]: count for name, count in details.items() if name in names}
     names = {"reasoning": "reasoning_tokens", "audio_out": "audio_tokens"}
     completion_details = {names[name]: count for name, count in details.items() if name in names}
-    counts = {
+    usage_counts = {
         "prompt_tokens": prompt, "completion_tokens": answer,
         "prompt_tokens_details": prompt_details, "completion_tokens_details": completion_details,
     }  # fmt: skip
-    return {"usage": counts, **({} if tier is None else {"service_tier": tier})}
+    return {"usage": usage_counts, **({} if tier is None else {"service_tier": tier})}
 
 
-def counts(prompt: Any, answer: Any, **more: Any) -> dict[str, Any]:
+def make_counts(prompt: Any, answer: Any, **more: Any) -> dict[str, Any]:
     """Build the usage of a server that does not follow OpenAI's format."""
     return {"usage": {"prompt_tokens": prompt, "completion_tokens": answer, **more}}
 
 
 def reply(fields: Mapping[str, Any], choices: int = 1) -> dict[str, Any]:
     message = {"role": "assistant", "content": TEXT}
-    each = [{"index": index, "message": message, "finish_reason": "stop"} for index in range(choices)]
-    return {"id": "c", "object": "chat.completion", "model": "m", "choices": each, **fields}
+    choice_list = [{"index": index, "message": message, "finish_reason": "stop"} for index in range(choices)]
+    return {"id": "c", "object": "chat.completion", "model": "m", "choices": choice_list, **fields}
 
 
 @pytest.fixture
@@ -116,35 +116,35 @@ BILLS = {
     ),
     # 10,000 x 4 + (10,000 + 4,000) x 20
     "reasoning, which only the total includes": Bill(
-        counts(10_000, 10_000, total_tokens=24_000, completion_tokens_details={"reasoning_tokens": 4_000}), 0.32,
+        make_counts(10_000, 10_000, total_tokens=24_000, completion_tokens_details={"reasoning_tokens": 4_000}), 0.32,
         {"reasoning_tokens": 4_000},
     ),
     # 10,000 x 4 + (10,000 + 4,000) x 20
-    "thoughts, which only the total includes": Bill(counts(10_000, 10_000, total_tokens=24_000), 0.32),
+    "thoughts, which only the total includes": Bill(make_counts(10_000, 10_000, total_tokens=24_000), 0.32),
     # 10,000 x 4 + 14,000 x 20
-    "a prompt and a total": Bill(counts(10_000, None, total_tokens=24_000), 0.32),
+    "a prompt and a total": Bill(make_counts(10_000, None, total_tokens=24_000), 0.32),
     # 20,000 x 4 + 80,000 x 0.40 + 1,000 x 20
     "cached, as DeepSeek names it": Bill(
-        counts(100_000, 1_000, prompt_cache_hit_tokens=80_000, prompt_cache_miss_tokens=20_000), 0.132
+        make_counts(100_000, 1_000, prompt_cache_hit_tokens=80_000, prompt_cache_miss_tokens=20_000), 0.132
     ),
-    "cached, as Moonshot places it": Bill(counts(100_000, 1_000, cached_tokens=80_000), 0.132),
+    "cached, as Moonshot places it": Bill(make_counts(100_000, 1_000, cached_tokens=80_000), 0.132),
     # 10,000 x 4 + 80,000 x 0.40 + 10,000 x 5 + 1,000 x 20
     "Anthropic's names, which the prompt includes": Bill(
-        counts(
+        make_counts(
             100_000, 1_000, total_tokens=101_000, cache_read_input_tokens=80_000, cache_creation_input_tokens=10_000
         ), 0.142, {"cache_write_tokens": 10_000},
     ),
     # the same
     "Anthropic's names, which only the total includes": Bill(
-        counts(
+        make_counts(
             10_000, 1_000, total_tokens=101_000, cache_read_input_tokens=80_000, cache_creation_input_tokens=10_000
         ), 0.142, {"cache_write_tokens": 10_000},
     ),
     "Anthropic's names, which the prompt leaves out": Bill(
-        counts(10_000, 1_000, cache_read_input_tokens=80_000, cache_creation_input_tokens=10_000), 0.142,
+        make_counts(10_000, 1_000, cache_read_input_tokens=80_000, cache_creation_input_tokens=10_000), 0.142,
         {"cache_write_tokens": 10_000},
     ),
-    # 80,000 x 0.40 + 20,000 x 5 + 1,000 x 20: what was written is cached, too
+    # 80,000 x 0.40 + 20,000 x 5 + 1,000 x 20: the written tokens are also cached ones
     "tokens that are cached and written": Bill(
         usage(100_000, 1_000, cached=80_000, written=80_000), 0.152, {"cache_write_tokens": 80_000}
     ),

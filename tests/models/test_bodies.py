@@ -43,7 +43,7 @@ async def iter_pieces(data: bytes, size: int = 7) -> AsyncIterator[bytes]:
         yield data[start : start + size]
 
 
-def read(data: bytes, encoding: str = "", limit: int = 1 << 20, size: int = 7) -> bytes:
+def read_all(data: bytes, encoding: str = "", limit: int = 1 << 20, size: int = 7) -> bytes:
     async def read() -> bytes:
         with BodySlots().slot() as slot:
             return await read_body(iter_pieces(data, size), encoding, limit, slot)
@@ -60,13 +60,13 @@ def read(data: bytes, encoding: str = "", limit: int = 1 << 20, size: int = 7) -
     ],
 )  # fmt: skip
 def test_body_is_decompressed_from_pieces_of_any_size(encoding: str, pack: Callable[[bytes], bytes], size: int) -> None:
-    assert read(pack(TEXT), encoding, size=size) == TEXT
+    assert read_all(pack(TEXT), encoding, size=size) == TEXT
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-3], lambda data: b"no" + data, lambda data: data[:20] * 2])
 def test_damaged_body_is_rejected(damage: Callable[[bytes], bytes]) -> None:
     with pytest.raises(BodyError):
-        read(damage(gzip.compress(TEXT)), "gzip")
+        read_all(damage(gzip.compress(TEXT)), "gzip")
 
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "deflate", "gzip, gzip", "gzip,deflate", "rot13", "\xff"])
@@ -79,9 +79,9 @@ def test_unrequested_content_encoding_is_rejected(encoding: str) -> None:
 def test_body_at_the_limit_is_accepted_and_one_byte_more_is_rejected(
     encoding: str, pack: Callable[[bytes], bytes]
 ) -> None:
-    assert len(read(pack(bytes(1000)), encoding, limit=1000)) == 1000
+    assert len(read_all(pack(bytes(1000)), encoding, limit=1000)) == 1000
     with pytest.raises(TooLongError):
-        read(pack(bytes(1001)), encoding, limit=1000)
+        read_all(pack(bytes(1001)), encoding, limit=1000)
 
 
 def test_decompression_yields_parts_of_at_most_one_step() -> None:
@@ -93,11 +93,11 @@ def test_decompression_yields_parts_of_at_most_one_step() -> None:
 
 
 def test_only_the_start_of_an_error_body_is_read() -> None:
-    async def endless() -> AsyncIterator[bytes]:
+    async def iter_endless() -> AsyncIterator[bytes]:
         while True:
             yield b"x" * 1000
 
-    assert len(asyncio.run(read_start(endless(), "", 2500))) == 2500
+    assert len(asyncio.run(read_start(iter_endless(), "", 2500))) == 2500
     assert asyncio.run(read_start(iter_pieces(gzip.compress(TEXT)), "gzip", 100)) == TEXT[:100]
     assert asyncio.run(read_start(iter_pieces(b"plain"), "gzip", 100)) == b""
     assert asyncio.run(read_start(iter_pieces(b"plain"), "br", 100)) == b"plain"
@@ -119,7 +119,7 @@ def test_long_bodies_share_a_few_slots_and_short_ones_need_none() -> None:
         slots, release_bodies = BodySlots(), asyncio.Event()
         open_bodies = max_open = 0
 
-        async def long_body() -> AsyncIterator[bytes]:
+        async def iter_long_body() -> AsyncIterator[bytes]:
             nonlocal open_bodies, max_open
             yield bytes(FREE_BYTES)
             yield b"more"
@@ -130,7 +130,7 @@ def test_long_bodies_share_a_few_slots_and_short_ones_need_none() -> None:
 
         async def read_long_body() -> bytes:
             with slots.slot() as slot:
-                return await read_body(long_body(), "", 1 << 20, slot)
+                return await read_body(iter_long_body(), "", 1 << 20, slot)
 
         tasks = [asyncio.create_task(read_long_body()) for _ in range(3 * SLOTS)]
         for _ in range(20):
@@ -149,7 +149,7 @@ def test_slot_is_released_after_failures_and_timeouts() -> None:
     async def fail_and_read() -> None:
         slots = BodySlots()
 
-        async def silent() -> AsyncIterator[bytes]:
+        async def iter_silent() -> AsyncIterator[bytes]:
             yield bytes(FREE_BYTES + 1)
             await asyncio.Event().wait()
 
@@ -160,7 +160,7 @@ def test_slot_is_released_after_failures_and_timeouts() -> None:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.01):
                     with slots.slot() as slot:
-                        await read_body(silent(), "", 1 << 30, slot)
+                        await read_body(iter_silent(), "", 1 << 30, slot)
         async with asyncio.timeout(HANG_SECONDS):
             with slots.slot() as slot:
                 body = await read_body(iter_pieces(bytes(FREE_BYTES * 2), 1 << 16), "", 1 << 20, slot)
@@ -174,7 +174,7 @@ def test_more_connections_reduce_the_bytes_read_without_a_slot(bodies: int, free
     assert BodySlots(bodies).free_bytes == free
 
 
-def long_answer(text: str) -> bytes:
+def make_long_answer(text: str) -> bytes:
     body = json.dumps({"choices": [{"finish_reason": "stop", "message": {"content": text}}]}).encode()
     return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body
 
@@ -183,7 +183,7 @@ def long_answer(text: str) -> bytes:
 async def run_raw_server(data: bytes) -> AsyncIterator[str]:
     """Start a server that sends `data` at once and never closes; yield its base URL."""
 
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"}")
         writer.write(data)
         with suppress(ConnectionError):
@@ -191,7 +191,7 @@ async def run_raw_server(data: bytes) -> AsyncIterator[str]:
             await reader.read()
         writer.close()
 
-    async with run_in_event_loop(connected) as address:
+    async with run_in_event_loop(handle_connection) as address:
         yield f"{address}/v1"
 
 
@@ -204,7 +204,7 @@ def test_slot_is_held_until_the_answer_is_parsed(monkeypatch: pytest.MonkeyPatch
 
     async def complete_long_answer() -> list[bool]:
         monkeypatch.setattr(BodySlot, "__exit__", exit_and_record)
-        async with run_raw_server(long_answer("x" * 2 * FREE_BYTES)) as url:
+        async with run_raw_server(make_long_answer("x" * 2 * FREE_BYTES)) as url:
             model = OpenAiModel(model_settings(base_url=url), "small", 1)
             await model.complete(Request("small", CHAT, SAMPLE))
             await model.close()
@@ -214,7 +214,7 @@ def test_slot_is_held_until_the_answer_is_parsed(monkeypatch: pytest.MonkeyPatch
 
 
 def test_trickling_server_does_not_use_the_slots_of_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = long_answer("x" * 2 * FREE_BYTES)
+    answer = make_long_answer("x" * 2 * FREE_BYTES)
     acquire, acquired, all_acquired = BodySlot.acquire, Counter[str](), asyncio.Event()
 
     async def acquire_and_count(slot: BodySlot) -> None:
@@ -225,10 +225,10 @@ def test_trickling_server_does_not_use_the_slots_of_another_server(monkeypatch: 
 
     async def complete_beside_trickling_calls() -> Completion:
         monkeypatch.setattr(BodySlot, "acquire", acquire_and_count)
-        async with run_raw_server(answer[:-1]) as trickling, run_raw_server(answer) as honest:
+        async with run_raw_server(answer[:-1]) as trickling_url, run_raw_server(answer) as honest_url:
             groups = {
-                "slow": model_settings(base_url=trickling, timeout=2 * HANG_SECONDS),
-                "good": model_settings(base_url=honest),
+                "slow": model_settings(base_url=trickling_url, timeout=2 * HANG_SECONDS),
+                "good": model_settings(base_url=honest_url),
             }
             connection = connect(groups, Retry())
             slow_calls = [

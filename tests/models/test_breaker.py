@@ -17,7 +17,7 @@ from tests.support.hang_guard import HANG_SECONDS
 ANSWER = Completion((Choice("x", "stop"),), "tiny")
 
 
-def request(number: int) -> Request:
+def make_request(number: int) -> Request:
     return Request("m", (), SampleKey(f"p{number}", 0, 0, "verifier", 0))
 
 
@@ -58,7 +58,7 @@ class Server:
 
     async def ask(self, number: int) -> Completion | BaseException:
         try:
-            return await self.breaker.call_in_turn(self.complete, request(number))
+            return await self.breaker.call_in_turn(self.complete, make_request(number))
         except (CallError, ServerUnreachable) as error:
             return error
 
@@ -117,14 +117,14 @@ def test_refusals_and_rate_limits_do_not_open_the_breaker(error: Callable[[], Ca
 
 @pytest.mark.parametrize("status", [None, 500])
 def test_errors_that_a_prompt_may_cause_open_the_breaker_only_across_many_prompts(status: int | None) -> None:
-    few = Server(lambda: TransientError("reset", status=status))
+    few_prompts_server = Server(lambda: TransientError("reset", status=status))
     for _ in range(20):
-        few.ask_all(3)
-    assert (few.calls, few.notices) == (60, [])
-    many = Server(lambda: TransientError("reset", status=status))
-    many.ask_all(4)
-    many.ask_all(50)
-    assert many.calls == 7
+        few_prompts_server.ask_all(3)
+    assert (few_prompts_server.calls, few_prompts_server.notices) == (60, [])
+    many_prompts_server = Server(lambda: TransientError("reset", status=status))
+    many_prompts_server.ask_all(4)
+    many_prompts_server.ask_all(50)
+    assert many_prompts_server.calls == 7
 
 
 def test_error_500_after_an_answer_does_not_open_the_breaker() -> None:

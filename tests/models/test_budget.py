@@ -133,7 +133,7 @@ def test_token_budget_limits_billed_tokens(tmp_path: Path) -> None:
     assert 5_000 < billed["prompt_tokens"] + billed["completion_tokens"] <= 20_000
 
 
-def test_a_completions_budget_counts_every_call(tmp_path: Path) -> None:
+def test_completions_budget_counts_every_call(tmp_path: Path) -> None:
     with run_batch_provider(faults={"server_error": 0.2}) as provider:
         path = spec_file(tmp_path, provider.base_url, budget={"completions": 20})
         with pytest.raises(BudgetExhausted):
@@ -188,7 +188,7 @@ def test_started_games_finish_before_new_ones_when_the_budget_is_short(tmp_path:
 
 
 @pytest.mark.full
-def test_a_sweep_shares_one_budget(tmp_path: Path) -> None:
+def test_sweep_points_share_one_budget(tmp_path: Path) -> None:
     long_timeout = "models.m.timeout=30"  # a timeout on a busy machine would be charged at its worst case
     with run_batch_provider() as provider:
         spec_file(
@@ -270,7 +270,7 @@ def test_completions_budget_needs_no_price_and_no_token_limit(tmp_path: Path) ->
 
 
 @pytest.mark.full
-def test_a_replay_spends_nothing_of_a_budget(tmp_path: Path) -> None:
+def test_replay_spends_nothing_of_a_budget(tmp_path: Path) -> None:
     with run_batch_provider() as provider:
         first = run_spec(spec_file(tmp_path, provider.base_url), tmp_path / "results")
         needed = provider.requests
@@ -280,7 +280,7 @@ def test_a_replay_spends_nothing_of_a_budget(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_an_answer_from_the_cache_spends_nothing_of_a_budget(tmp_path: Path) -> None:
+def test_answer_from_the_cache_spends_nothing_of_a_budget(tmp_path: Path) -> None:
     with run_batch_provider() as provider:
         path = spec_file(tmp_path, provider.base_url, cache="cache.sqlite")
         run_spec(path, tmp_path / "first")
@@ -289,7 +289,7 @@ def test_an_answer_from_the_cache_spends_nothing_of_a_budget(tmp_path: Path) -> 
         assert provider.requests == needed
 
 
-# The parts
+# Unit tests
 
 
 SETTINGS = ModelSettings(
@@ -298,27 +298,30 @@ SETTINGS = ModelSettings(
 REQUEST = Request("m", ({"role": "user", "content": "Ünïcode"},), SampleKey("p", 0, 0, "verifier", 0))
 
 
-def worst_case(request: Request, settings: ModelSettings = SETTINGS) -> UsageTotals:
+def compute_worst_case(request: Request, settings: ModelSettings = SETTINGS) -> UsageTotals:
     return CallCosts({"m": settings}).worst_case(request)
 
 
 def test_worst_case_includes_tools_in_the_request_body() -> None:
     tools = {"tools": [{"type": "function", "function": {"name": "look", "description": "x" * 1000}}]}
-    assert worst_case(REQUEST, replace(SETTINGS, extra_body=tools)).tokens >= worst_case(REQUEST).tokens + 1000
+    assert (
+        compute_worst_case(REQUEST, replace(SETTINGS, extra_body=tools)).tokens
+        >= compute_worst_case(REQUEST).tokens + 1000
+    )
 
 
 def test_worst_case_counts_one_token_per_byte_and_full_length_answers() -> None:
-    assert worst_case(REQUEST).tokens >= len("Ünïcode".encode()) + 50
+    assert compute_worst_case(REQUEST).tokens >= len("Ünïcode".encode()) + 50
     many = Request("m", REQUEST.messages, REQUEST.sample, n=4)
-    assert worst_case(many).tokens - worst_case(REQUEST).tokens == 150
-    assert worst_case(REQUEST).completions == 1
+    assert compute_worst_case(many).tokens - compute_worst_case(REQUEST).tokens == 150
+    assert compute_worst_case(REQUEST).completions == 1
 
 
 def test_listed_prices_apply_only_to_openais_server() -> None:
     assert price_of(ModelSettings(model="gpt-4o-mini-2024-07-18")) == price_of(ModelSettings(model="gpt-4o-mini"))
     assert price_of(ModelSettings(model="gpt-4o-mini", base_url="http://127.0.0.1:9/v1")) is None
-    regional = "https://eu.api.openai.com/v1"  # newer models cost 10 % more here, which the list does not include
-    assert price_of(ModelSettings(model="gpt-4o-mini", base_url=regional)) is None
+    regional_url = "https://eu.api.openai.com/v1"  # newer models cost 10 % more here, which the list does not include
+    assert price_of(ModelSettings(model="gpt-4o-mini", base_url=regional_url)) is None
     assert price_of(ModelSettings(model="unheard-of")) is None
     own_price = Price(input=9.0, output=9.0)
     assert price_of(ModelSettings(model="gpt-4o-mini", price=own_price)) == own_price
@@ -347,14 +350,14 @@ def test_call_is_charged_by_the_usage_the_server_reports() -> None:
 def test_call_without_an_answer_is_charged_at_its_worst_case() -> None:
     budget = Budget(BudgetSettings(usd=1.0))
     charge_call(budget, TransientError("cut off"))
-    assert budget.spent == worst_case(REQUEST)
+    assert budget.spent == compute_worst_case(REQUEST)
 
 
 @pytest.mark.parametrize("status", [408, 500, 502, 503, 504, 524])
 def test_call_with_a_server_error_or_timeout_is_charged_at_its_worst_case(status: int) -> None:
     budget = Budget(BudgetSettings(usd=1.0))
     charge_call(budget, TransientError("timed out", status=status))
-    assert budget.spent == worst_case(REQUEST)
+    assert budget.spent == compute_worst_case(REQUEST)
 
 
 @pytest.mark.parametrize(
@@ -398,15 +401,15 @@ def test_spent_and_reserved_money_never_exceeds_the_budget() -> None:
     import random
 
     async def complete_calls() -> float:
-        rng, budget, highest = random.Random(3), Budget(BudgetSettings(usd=1.0)), 0.0
+        rng, budget, max_total = random.Random(3), Budget(BudgetSettings(usd=1.0)), 0.0
         open_calls: set[int] = set()
 
         async def complete_call(index: int) -> None:
-            nonlocal highest
+            nonlocal max_total
             max_cost = UsageTotals(rng.uniform(0.01, 0.3), 0, 1)
             await budget.reserve(max_cost)
             open_calls.add(index)
-            highest = max(highest, budget.spent.usd + budget._reserved.usd)
+            max_total = max(max_total, budget.spent.usd + budget._reserved.usd)
             await run_loop_turns(rng.randrange(40))
             open_calls.discard(index)
             budget.settle(max_cost, UsageTotals(max_cost.usd * rng.random() * 0.1, 0, 1))
@@ -414,6 +417,6 @@ def test_spent_and_reserved_money_never_exceeds_the_budget() -> None:
         results = await asyncio.gather(*(complete_call(i) for i in range(200)), return_exceptions=True)
         assert all(e is None or isinstance(e, BudgetExhausted) for e in results)
         assert budget._reserved == UsageTotals()
-        return highest
+        return max_total
 
     assert asyncio.run(complete_calls()) <= 1.0 + 1e-9

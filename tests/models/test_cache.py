@@ -30,7 +30,7 @@ SETTINGS = ModelSettings(model="tiny", base_url="http://127.0.0.1:9/v1")
 ANSWER = Completion((Choice("Ünï\n", "stop"),), "tiny", Usage(10, 5, 2), 12.5, other_fields={"id": "x"})
 
 
-def request(repeat: int = 0, attempt: int = 0, text: str = "Why?", **more: Any) -> Request:
+def make_request(repeat: int = 0, attempt: int = 0, text: str = "Why?", **more: Any) -> Request:
     chat: Sequence[ChatMessage] = ({"role": "system", "content": "s"}, {"role": "user", "content": text})
     return Request("m", chat, SampleKey("p", repeat, 0, "verifier", attempt), **more)
 
@@ -150,8 +150,8 @@ def test_concurrent_processes_share_one_cache(tmp_path: Path) -> None:
         ]  # fmt: skip
         try:
             for process in processes:
-                _, err = process.communicate(timeout=HANG_SECONDS)
-                assert process.returncode == 0, err
+                _, stderr = process.communicate(timeout=HANG_SECONDS)
+                assert process.returncode == 0, stderr
         finally:
             for process in processes:
                 process.kill()
@@ -236,13 +236,13 @@ def test_explain_misses_without_the_cache_file_is_a_usage_error(tmp_path: Path, 
     assert not (tmp_path / "nothing.sqlite").exists()
 
 
-# The parts
+# Unit tests
 
 
 def test_cached_answer_is_equal_and_marked_as_from_the_cache(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "c.sqlite", "run")
-    fields = request_fields(request(), SETTINGS)
-    cache.put(request(), fields, ANSWER)
+    fields = request_fields(make_request(), SETTINGS)
+    cache.put(make_request(), fields, ANSWER)
     cached_answer = cache.get(fields)
     cache.close()
     assert cached_answer is not None
@@ -253,11 +253,11 @@ def test_cached_answer_is_equal_and_marked_as_from_the_cache(tmp_path: Path) -> 
 
 
 def test_cache_key_includes_the_repeat_the_attempt_and_every_message() -> None:
-    base = request_fields(request(), SETTINGS)
-    assert differences(base, request_fields(request(), SETTINGS)) == []
+    base = request_fields(make_request(), SETTINGS)
+    assert differences(base, request_fields(make_request(), SETTINGS)) == []
     for changed_request, name in (
-        (request(repeat=1), "sample.repeat"), (request(attempt=1), "sample.attempt"),
-        (request(text="How?"), "messages[1].content"),
+        (make_request(repeat=1), "sample.repeat"), (make_request(attempt=1), "sample.attempt"),
+        (make_request(text="How?"), "messages[1].content"),
     ):  # fmt: skip
         assert [difference[0] for difference in differences(base, request_fields(changed_request, SETTINGS))] == [name]
 
@@ -275,19 +275,19 @@ def test_failed_call_stores_nothing_in_the_cache(tmp_path: Path, error: Exceptio
 
     complete_cached = through_cache(complete, cache, {"m": SETTINGS})
     with pytest.raises(type(error)):
-        asyncio.run(as_coroutine(complete_cached(request())))
-    answer = asyncio.run(as_coroutine(complete_cached(request())))
+        asyncio.run(as_coroutine(complete_cached(make_request())))
+    answer = asyncio.run(as_coroutine(complete_cached(make_request())))
     assert answer == ANSWER
-    cache.store(request(), SETTINGS, answer)
-    assert asyncio.run(as_coroutine(complete_cached(request()))).from_cache
+    cache.store(make_request(), SETTINGS, answer)
+    assert asyncio.run(as_coroutine(complete_cached(make_request()))).from_cache
     cache.close()
 
 
 def test_cache_keeps_the_first_answer_of_a_request(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "c.sqlite", "run")
-    fields = request_fields(request(), SETTINGS)
-    cache.put(request(), fields, ANSWER)
-    cache.put(request(), fields, Completion((Choice("other", "stop"),), "tiny"))
+    fields = request_fields(make_request(), SETTINGS)
+    cache.put(make_request(), fields, ANSWER)
+    cache.put(make_request(), fields, Completion((Choice("other", "stop"),), "tiny"))
     cached_answer = cache.get(fields)
     cache.close()
     assert cached_answer is not None

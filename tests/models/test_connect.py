@@ -44,7 +44,7 @@ class FlakyProvider:
         pass
 
 
-def request(group: str) -> Request:
+def make_request(group: str) -> Request:
     return Request(group, ({"role": "user", "content": "x"},), SampleKey("p", 0, 0, "verifier", 0))
 
 
@@ -71,7 +71,7 @@ def test_only_groups_with_live_calls_have_a_concurrency_limit(group: str, at_onc
     async def waiting() -> int:
         provider = BusyProvider()
         complete = connect(groups, POLICY, concurrency=12, providers=dict.fromkeys(groups, provider)).complete
-        calls = [asyncio.create_task(as_coroutine(complete(request(group)))) for _ in range(20)]
+        calls = [asyncio.create_task(as_coroutine(complete(make_request(group)))) for _ in range(20)]
         for _ in range(10):
             await asyncio.sleep(0)
         for call in calls:
@@ -94,7 +94,7 @@ def test_groups_on_one_server_share_its_concurrency_limit_and_circuit_breaker() 
         ]
         names = ("live", "live", "other")
         calls = [
-            asyncio.create_task(as_coroutine(connection.complete(request(name))))
+            asyncio.create_task(as_coroutine(connection.complete(make_request(name))))
             for connection, name in zip(connections, names, strict=True)
             for _ in range(20)
         ]
@@ -119,10 +119,10 @@ def test_connected_group_respects_its_requests_per_minute() -> None:
         provider.call_count = 1  # skips the failure of the first call
         complete = connect(GROUPS, POLICY, providers=dict.fromkeys(GROUPS, provider), sleep=sleep).complete
         for _ in range(6):
-            await complete(request("live"))
+            await complete(make_request("live"))
 
     asyncio.run(complete_six_calls())
-    assert waits == [pytest.approx(0.5, abs=0.4)]  # 60 a minute, 5.5 of them at once
+    assert waits == [pytest.approx(0.5, abs=0.4)]  # 60 per minute, with a burst of 5.5
 
 
 @pytest.mark.parametrize(("group", "expected_calls"), [("live", 2), ("batch", 2), ("offline", 1)])
@@ -131,9 +131,9 @@ def test_transient_failures_are_retried_only_for_network_providers(group: str, e
     complete = connect({group: GROUPS[group]}, POLICY, providers={group: provider}).complete
     if expected_calls == 1:
         with pytest.raises(TransientError):
-            asyncio.run(as_coroutine(complete(request(group))))
+            asyncio.run(as_coroutine(complete(make_request(group))))
     else:
-        asyncio.run(as_coroutine(complete(request(group))))
+        asyncio.run(as_coroutine(complete(make_request(group))))
     assert provider.call_count == expected_calls
 
 
@@ -148,7 +148,7 @@ def test_budget_counts_each_attempt_of_a_call() -> None:
     connection = connect(
         {"live": GROUPS["live"]}, POLICY, providers={"live": FlakyProvider()}, budget=budget, events=SpendingEvents()
     )  # fmt: skip
-    asyncio.run(as_coroutine(connection.complete(request("live"))))
+    asyncio.run(as_coroutine(connection.complete(make_request("live"))))
     assert [spent.completions for spent in spent_before_calls] == [0, 1]
     assert budget.spent.completions == 2
     assert budget._reserved == UsageTotals()

@@ -16,7 +16,7 @@ from runner.models.journal_records import CallRecord, RequestRecord, parse_recor
 from runner.models.providers.answer_reader import read_completion
 from runner.models.providers.lenient_json import SECRET_ALTERED, read_json
 from runner.models.providers.openai_http import without_secrets
-from tests.models.test_batch_results import results
+from tests.models.test_batch_results import make_results
 from tests.support.openai_calls import CHAT, SAMPLE, model_settings
 
 KEY = "sk-Loop/back+0123456789abcdef"
@@ -32,21 +32,21 @@ KINDS = {
 
 
 @pytest.fixture(autouse=True)
-def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+def _api_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_KEY", KEY)
 
 
-def nested(depth: int) -> Any:
+def make_nested_list(depth: int) -> Any:
     return json.loads("[" * depth + "]" * depth)
 
 
-def body(spelled: str, depth: int) -> bytes:
+def make_body(spelled: str, depth: int) -> bytes:
     more = "[" * depth + "]" * depth
     text = f'{{"more": {more}, "choices": [{{"message": {{"content": "{spelled}"}}, "finish_reason": "stop"}}]}}'
     return text.encode().replace(b"BAD", b"\xff")
 
 
-def read(content: bytes) -> Completion:
+def parse_response(content: bytes) -> Completion:
     """Redact and parse a response as the transport and the model do."""
     cleaned = without_secrets(content, current_redactor())
     altered = () if cleaned is content else (SECRET_ALTERED,)
@@ -60,17 +60,20 @@ def test_deep_answer_is_stored_in_the_journal_without_the_key(kind: str, depth: 
     spelled, text, altered = KINDS[kind]
     if depth > 1000:
         with pytest.raises(TransientError) as raised:
-            read(body(spelled, depth))
+            parse_response(make_body(spelled, depth))
         assert KEY not in str(raised.value)
         return
-    completion = read(body(spelled, depth))
+    completion = parse_response(make_body(spelled, depth))
     line = encode(1, CallRecord(SAMPLE, RequestRecord("model", "messages"), completion).to_json())
     assert decode(line, 1) is not None
     assert KEY.encode() not in line
     assert (completion.choices[0].text, completion.altered) == (text, altered)
     record = json.loads(line[9:])
     stored_body = record["answer"] if depth < 222 else json.loads(record["answer_text"])
-    assert stored_body == {"more": nested(depth), "choices": [{"message": {"content": text}, "finish_reason": "stop"}]}
+    assert stored_body == {
+        "more": make_nested_list(depth),
+        "choices": [{"message": {"content": text}, "finish_reason": "stop"}],
+    }
     decoded = decode(line, 1)
     assert decoded is not None
     assert parse_record(decoded) == CallRecord(SAMPLE, RequestRecord("model", "messages"), completion)
@@ -80,8 +83,8 @@ def test_deep_answer_is_stored_in_the_journal_without_the_key(kind: str, depth: 
 @pytest.mark.parametrize("kind", KINDS)
 def test_deep_batch_line_is_read_without_the_key(kind: str, depth: int) -> None:
     spelled, text, altered = KINDS[kind]
-    answer = body(spelled, depth)
-    batch_results = results(b'{"custom_id": "a", "response": {"status_code": 200, "body": ' + answer + b"}}\n")
+    answer = make_body(spelled, depth)
+    batch_results = make_results(b'{"custom_id": "a", "response": {"status_code": 200, "body": ' + answer + b"}}\n")
     row = batch_results.find_line("a")
     assert row is not None
     assert row.body["choices"][0]["message"]["content"] == text

@@ -23,7 +23,7 @@ ANSWERS = {
 LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
 
-async def _requests(kind: type[HttpModel], **options: Any) -> list[bytes]:
+async def _record_requests(kind: type[HttpModel], **options: Any) -> list[bytes]:
     """Return the bytes of a call by the model and of the same call by its official client."""
     received: list[bytes] = []
 
@@ -61,7 +61,7 @@ def test_direct_call_sends_the_same_bytes_as_the_official_client(
     kind: type[HttpModel], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Team: proofs")
-    direct, official = asyncio.run(_requests(kind, **options))
+    direct, official = asyncio.run(_record_requests(kind, **options))
     assert _split_request(direct) == _split_request(official)
     assert b"user-agent: " in direct.lower()
 

@@ -23,7 +23,7 @@ from tests.support.specs import spec_file
 SECRET = "team-7f3a9c-value-0001"
 
 
-def group(**settings: object) -> ModelSettings:
+def make_group(**settings: object) -> ModelSettings:
     return ModelSettings(model="tiny", **{"base_url": "http://127.0.0.1:9/v1", **settings})  # type: ignore[arg-type]
 
 
@@ -49,16 +49,16 @@ def test_header_value_is_sent_to_the_server_and_written_to_no_file(
 def test_headers_and_servers_are_not_part_of_the_run_identity(tmp_path: Path) -> None:
     spec = spec_file(tmp_path, "http://127.0.0.1:9/v1", size=2)
     plain = load_spec(spec).experiment.models["m"]
-    with_headers = load_spec(
+    other_group = load_spec(
         spec, ["models.m.headers={X-A: $A}", "models.m.base_url=[http://a/v1,http://b/v1]"]
     ).experiment.models["m"]
-    assert model_content(plain, None) == model_content(with_headers, None)
+    assert model_content(plain, None) == model_content(other_group, None)
 
 
 def test_cache_key_depends_on_the_first_server_only() -> None:
     request = Request("m", (), SampleKey("p", 0, 0, "prover", 0))
     fields_of_one_server, fields_of_two_servers, fields_of_another_first_server = (
-        request_fields(request, group(base_url=urls, headers=headers))
+        request_fields(request, make_group(base_url=urls, headers=headers))
         for urls, headers in (
             ("http://a/v1", None), (("http://a/v1", "http://b/v1"), {"X-A": "$A"}), (("http://b/v1", "http://a/v1"), {})
         )
@@ -81,7 +81,7 @@ def test_invalid_header_value_is_rejected_without_quoting_it(
     monkeypatch.setenv("ODD", value)
     monkeypatch.delenv("GONE", raising=False)
     with pytest.raises(ProviderRefusal, match=expected_error) as caught:
-        headers_of(group(headers={"X-Odd": "$ODD", "X-Gone": "$GONE"}), "m")
+        headers_of(make_group(headers={"X-Odd": "$ODD", "X-Gone": "$GONE"}), "m")
     assert "models.m.headers.X-Gone" in str(caught.value), "all at once"
     assert not value or value not in str(caught.value)
 
@@ -107,18 +107,18 @@ def test_reserved_and_malformed_headers_are_all_reported_at_once(tmp_path: Path)
 
 @pytest.mark.full
 def test_literal_header_value_in_a_spec_is_rejected_and_not_repeated(tmp_path: Path) -> None:
-    pasted = "pasted-0b51f2-value"  # not recognized as a secret by its form
-    spec_file(tmp_path, "http://127.0.0.1:9/v1", models={"m": {"headers": {"X-Team": pasted}}})
+    literal_value = "pasted-0b51f2-value"  # not recognized as a secret by its form
+    spec_file(tmp_path, "http://127.0.0.1:9/v1", models={"m": {"headers": {"X-Team": literal_value}}})
     for options in ((), ("--json",)):
         done = nip_run_here("check", "spec.yaml", *options, cwd=tmp_path)
         assert done.returncode == 2
         assert "must not contain a header's value: write $NAME" in " ".join((done.stderr + done.stdout).split())
-        assert pasted not in done.stderr + done.stdout
+        assert literal_value not in done.stderr + done.stdout
 
 
 def test_untrusted_spec_needs_permission_for_each_variable_and_host() -> None:
     servers = ("https://a.example/v1", "https://b.example/v1")
-    groups = [group(base_url=servers, api_key_env="KEY", headers={"X-Team": "$TEAM_ID"})]
+    groups = [make_group(base_url=servers, api_key_env="KEY", headers={"X-Team": "$TEAM_ID"})]
     uses = key_uses(groups)
     assert [str(use) for use in uses] == [
         "KEY -> a.example", "KEY -> b.example", "TEAM_ID -> a.example", "TEAM_ID -> b.example"
@@ -127,7 +127,7 @@ def test_untrusted_spec_needs_permission_for_each_variable_and_host() -> None:
         check_allowed(uses, {use for use in uses if use.host == "a.example"}, "this spec")
     assert "TEAM_ID -> a.example" not in str(caught.value)
     check_allowed(uses, uses, "this spec")
-    groups_without_keys = [group(base_url=servers)]
+    groups_without_keys = [make_group(base_url=servers)]
     assert host_uses(groups_without_keys) == (KeyUse("", "a.example"), KeyUse("", "b.example"))
 
 

@@ -96,7 +96,7 @@ REQUEST = Request(
 
 
 class HumanDesk:
-    """A human model with its question queue; `reason` rejects every answer."""
+    """A human model with its question queue; if `reason` is set, it rejects every answer."""
 
     def __init__(self, reason: str | None = None) -> None:
         self.queue = QuestionQueue()
@@ -141,7 +141,7 @@ async def test_answer_is_confirmed_after_it_is_recorded() -> None:
 async def test_person_gets_an_error_if_the_answer_cannot_be_saved() -> None:
     desk = HumanDesk()
 
-    async def fail(request: Request) -> Completion:
+    async def fail_to_record(request: Request) -> Completion:
         await desk.model.complete(request)
         raise RunError("the disk is full")
 
@@ -149,7 +149,9 @@ async def test_person_gets_an_error_if_the_answer_cannot_be_saved() -> None:
         with pytest.raises(RunError, match="the answer was not saved"):
             await desk.answer(text0="yes")
 
-    results = await asyncio.gather(desk.model.confirm_answers(fail)(REQUEST), submit(), return_exceptions=True)
+    results = await asyncio.gather(
+        desk.model.confirm_answers(fail_to_record)(REQUEST), submit(), return_exceptions=True
+    )
     assert [type(result) for result in results] == [RunError, type(None)]
 
 

@@ -54,7 +54,7 @@ def test_recorded_answer_to_another_request_is_rejected(tmp_path: Path, recorded
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_new_journals_hash_the_sent_messages(tmp_path: Path, version: int) -> None:
+def test_journals_of_format_2_hash_the_sent_messages(tmp_path: Path, version: int) -> None:
     sent: tuple[ChatMessage, ...] = ({"role": "developer", "content": "is it right?"},)
 
     async def model(_: Request) -> Completion:

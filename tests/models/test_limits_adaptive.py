@@ -20,9 +20,9 @@ from tests.support.specs import spec_file
 # The adaptive limit
 
 
-@pytest.mark.parametrize(("most", "first"), [(1, 1), (4, 4), (8, 8), (16, 8), (64, 16), (256, 64)])
-def test_limit_starts_at_a_quarter_of_the_concurrency_or_at_eight(most: int, first: int) -> None:
-    assert int(make_limit(most).limit) == first
+@pytest.mark.parametrize(("concurrency", "expected"), [(1, 1), (4, 4), (8, 8), (16, 8), (64, 16), (256, 64)])
+def test_limit_starts_at_a_quarter_of_the_concurrency_or_at_eight(concurrency: int, expected: int) -> None:
+    assert int(make_limit(concurrency).limit) == expected
 
 
 async def run_rounds_under_load(limit: GroupLimit, count: int, *, together: bool) -> list[int]:
@@ -44,7 +44,7 @@ async def run_rounds_under_load(limit: GroupLimit, count: int, *, together: bool
 
 @pytest.mark.parametrize("together", [False, True])
 def test_limit_doubles_with_each_full_round_trip_up_to_the_concurrency(together: bool) -> None:
-    """With `together`, all answers of a round trip arrive at once, as from a server of constant latency."""
+    """All answers of a round trip arrive at once if `together` is true."""
     counts = asyncio.run(run_rounds_under_load(make_limit(100), 4, together=together))
     assert counts[0] == 25
     assert counts[1] > 40
@@ -52,18 +52,18 @@ def test_limit_doubles_with_each_full_round_trip_up_to_the_concurrency(together:
 
 
 def test_limit_does_not_grow_while_it_is_not_used_up() -> None:
-    async def go() -> float:
+    async def run_calls() -> float:
         limit = make_limit(100)
         for _ in range(200):
             await limit.enter()
             limit.succeeded()
         return limit.limit
 
-    assert asyncio.run(go()) == 25
+    assert asyncio.run(run_calls()) == 25
 
 
 def test_limit_shrinks_once_per_cooldown_despite_many_429s() -> None:
-    async def go() -> tuple[float, float, float]:
+    async def run_calls() -> tuple[float, float, float]:
         time = FakeClock()
         limit = make_limit(100, time)
         await fill_and_empty(limit, RATE_LIMIT_ERROR)
@@ -75,15 +75,15 @@ def test_limit_shrinks_once_per_cooldown_despite_many_429s() -> None:
         await fill_and_empty(limit, RATE_LIMIT_ERROR)
         return first, second, limit.limit
 
-    first, second, third = asyncio.run(go())
+    first, second, third = asyncio.run(run_calls())
     assert first == second == pytest.approx(20)
     assert third == pytest.approx(16)
 
 
 def limit_after_calls(limit: GroupLimit, share: float, calls: int) -> float:
-    """Return the limit after `calls` calls at full load, of which an evenly spread share gets a 429."""
+    """Return the limit after `calls` calls at full load; the server answers this share of them with 429."""
 
-    async def go() -> float:
+    async def run_calls() -> float:
         pending_refusals = 0.0
         while limit._in_flight < int(limit.limit):
             await limit.enter()
@@ -98,7 +98,7 @@ def limit_after_calls(limit: GroupLimit, share: float, calls: int) -> float:
                 await limit.enter()
         return limit.limit
 
-    return asyncio.run(go())
+    return asyncio.run(run_calls())
 
 
 @pytest.mark.parametrize("share", [0.02, 0.1])
@@ -123,7 +123,7 @@ def test_frequent_429s_shrink_the_limit_in_each_cooldown() -> None:
 
 
 def test_limit_never_shrinks_below_one() -> None:
-    async def go() -> float:
+    async def run_calls() -> float:
         time = FakeClock()
         limit = make_limit(4, time)
         for _ in range(50):
@@ -131,26 +131,26 @@ def test_limit_never_shrinks_below_one() -> None:
             time.now += 100
         return limit.limit
 
-    assert asyncio.run(go()) == 1
+    assert asyncio.run(run_calls()) == 1
 
 
 @pytest.mark.parametrize("together", [False, True])
 def test_limit_grows_by_one_per_round_trip_after_a_429(together: bool) -> None:
-    async def go() -> list[int]:
+    async def run_calls() -> list[int]:
         time = FakeClock()
         limit = make_limit(100, time)
         await fill_and_empty(limit, RATE_LIMIT_ERROR)
         time.now += COOLDOWN_SECONDS + 1
         return await run_rounds_under_load(limit, 10, together=together)
 
-    counts = asyncio.run(go())
+    counts = asyncio.run(run_calls())
     assert counts[0] == 20
     assert all(0 <= later - earlier <= 2 for earlier, later in itertools.pairwise(counts))
     assert 26 <= counts[-1] <= 31
 
 
 def test_limit_recovers_from_one() -> None:
-    async def go() -> float:
+    async def run_calls() -> float:
         time = FakeClock()
         limit = make_limit(8, time)
         for _ in range(20):
@@ -160,23 +160,23 @@ def test_limit_recovers_from_one() -> None:
             await fill_and_empty(limit)
         return limit.limit
 
-    assert asyncio.run(go()) > 4
+    assert asyncio.run(run_calls()) > 4
 
 
 @pytest.mark.parametrize(
     "error", [TransientError("500", status=500), TransientError("cut off"), ContextExceededError("x")]
 )
 def test_other_failures_do_not_shrink_the_limit(error: Exception) -> None:
-    async def go() -> float:
+    async def run_calls() -> float:
         limit = make_limit(100)
         await fill_and_empty(limit, error)
         return limit.limit
 
-    assert asyncio.run(go()) == 25
+    assert asyncio.run(run_calls()) == 25
 
 
 def test_retry_after_of_a_429_delays_all_calls_of_the_group() -> None:
-    async def go() -> tuple[float, float]:
+    async def run_calls() -> tuple[float, float]:
         time = FakeClock()
         limit = make_limit(8, time)
         await limit.enter()
@@ -188,7 +188,7 @@ def test_retry_after_of_a_429_delays_all_calls_of_the_group() -> None:
         await limit.enter()
         return waited, time.now - started - waited
 
-    waited, second_wait = asyncio.run(go())
+    waited, second_wait = asyncio.run(run_calls())
     assert waited == pytest.approx(7.5)
     assert second_wait == 0
 
@@ -201,7 +201,7 @@ def test_run_log_reports_the_lowered_limit(tmp_path: Path) -> None:
     assert "m: 429, down to" in text
 
 
-# Over a real server
+# With a local server
 
 
 @pytest.mark.full

@@ -21,9 +21,9 @@ TOO_MANY_REQUESTS = TransientError("429", status=429)
 class LimitedGroup:
     """The limit of one group, with a clock that moves only when it is set."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, max_calls: int) -> None:
         self.now = 0.0
-        self.limit = GroupLimit("m", most, clock=lambda: self.now)
+        self.limit = GroupLimit("m", max_calls, clock=lambda: self.now)
 
     def answer_rounds(self, rounds: int = 1) -> None:
         """Answer `rounds` round trips, each with as many calls as the limit allows."""

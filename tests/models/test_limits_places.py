@@ -29,15 +29,15 @@ def apply_limits(
 
 @pytest.mark.parametrize(("max_in_flight", "gate_size"), [(3, 64), (64, 3), (16, 16)])
 def test_calls_in_flight_never_exceed_the_limit_despite_failures(max_in_flight: int, gate_size: int) -> None:
-    async def go() -> None:
+    async def run_calls() -> None:
         rng, time = random.Random(5), FakeClock()
         limit, semaphore = make_limit(max_in_flight, time), FairSemaphore(gate_size)
-        open_calls = highest = 0
+        open_calls = max_open_calls = 0
 
         async def answer_call(_: Request) -> Completion:
-            nonlocal open_calls, highest
+            nonlocal open_calls, max_open_calls
             open_calls += 1
-            highest = max(highest, open_calls)
+            max_open_calls = max(max_open_calls, open_calls)
             assert open_calls <= min(max(int(limit.limit), limit._in_flight), gate_size)
             try:
                 await run_loop_turns(rng.randrange(40))
@@ -56,18 +56,18 @@ def test_calls_in_flight_never_exceed_the_limit_despite_failures(max_in_flight: 
             task.cancel()
             time.now += rng.uniform(0, 3)
         await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), HANG_SECONDS)
-        assert highest <= min(max_in_flight, gate_size)
+        assert max_open_calls <= min(max_in_flight, gate_size)
         # No slot was lost: as many calls as before can enter.
         assert limit._in_flight == 0
         assert semaphore._free == gate_size
         assert not semaphore._waiting
         assert await fill_and_empty(limit) >= 1
 
-    asyncio.run(go())
+    asyncio.run(run_calls())
 
 
 def test_call_cancelled_while_waiting_takes_no_slot() -> None:
-    async def go() -> None:
+    async def run_calls() -> None:
         limit = make_limit(1)
         await limit.enter()
         waiting = [asyncio.create_task(limit.enter()) for _ in range(3)]
@@ -80,11 +80,11 @@ def test_call_cancelled_while_waiting_takes_no_slot() -> None:
         await waiting[2]
         assert limit._in_flight == 1
 
-    asyncio.run(go())
+    asyncio.run(run_calls())
 
 
 def test_call_cancelled_during_a_requested_wait_frees_its_slot() -> None:
-    async def go() -> None:
+    async def run_calls() -> None:
         limit = GroupLimit("m", 1)
         await limit.enter()
         limit.failed(TransientError("429", status=429, retry_after=30.0))
@@ -95,14 +95,14 @@ def test_call_cancelled_during_a_requested_wait_frees_its_slot() -> None:
         await asyncio.gather(task, return_exceptions=True)
         assert limit._in_flight == 0
 
-    asyncio.run(go())
+    asyncio.run(run_calls())
 
 
 # The semaphore
 
 
 def test_semaphore_alternates_between_groups() -> None:
-    async def go() -> list[str]:
+    async def run_calls() -> list[str]:
         semaphore, order = FairSemaphore(2), []
         await semaphore.enter("slow")
         await semaphore.enter("slow")
@@ -121,13 +121,13 @@ def test_semaphore_alternates_between_groups() -> None:
         await asyncio.gather(*tasks)
         return order
 
-    order = asyncio.run(go())
+    order = asyncio.run(run_calls())
     assert Counter(order) == {"slow": 20, "quick": 5}
     assert order[:10].count("quick") >= 4
 
 
 def test_semaphore_keeps_the_order_within_a_group() -> None:
-    async def go() -> list[int]:
+    async def run_calls() -> list[int]:
         semaphore, order = FairSemaphore(1), []
         await semaphore.enter("m")
 
@@ -142,11 +142,11 @@ def test_semaphore_keeps_the_order_within_a_group() -> None:
         await asyncio.gather(*tasks)
         return order
 
-    assert asyncio.run(go()) == list(range(10))
+    assert asyncio.run(run_calls()) == list(range(10))
 
 
 def test_slot_of_a_cancelled_call_goes_to_the_next_call() -> None:
-    async def go() -> None:
+    async def run_calls() -> None:
         semaphore = FairSemaphore(1)
         await semaphore.enter("m")
         first, second = asyncio.create_task(semaphore.enter("m")), asyncio.create_task(semaphore.enter("m"))
@@ -157,13 +157,13 @@ def test_slot_of_a_cancelled_call_goes_to_the_next_call() -> None:
         semaphore.leave()
         await semaphore.enter("m")
 
-    asyncio.run(go())
+    asyncio.run(run_calls())
 
 
 def test_slow_group_does_not_starve_a_quick_one(tmp_path: Path) -> None:
     """A quick verifier's call never waits for the slow prover of another game."""
 
-    async def go() -> dict[str, int]:
+    async def run_calls() -> dict[str, int]:
         semaphore, done_by_group = FairSemaphore(4), Counter[str]()
         limits = {"slow": make_limit(64), "quick": make_limit(64)}
 
@@ -183,4 +183,4 @@ def test_slow_group_does_not_starve_a_quick_one(tmp_path: Path) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
         return done_calls
 
-    assert asyncio.run(go())["slow"] <= 24
+    assert asyncio.run(run_calls())["slow"] <= 24

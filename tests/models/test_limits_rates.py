@@ -38,15 +38,15 @@ def test_bucket_allows_a_burst_and_then_its_rate() -> None:
 def test_bucket_allows_at_most_its_rate_and_a_burst_per_minute() -> None:
     rng, time = random.Random(4), FakeClock()
     bucket = LeakyBucket(1000.0, time.read)
-    used: list[tuple[float, float]] = []
+    uses: list[tuple[float, float]] = []
     for _ in range(400):
         amount = rng.uniform(1, 80)
         time.now += bucket.wait_for(amount)
-        used.append((time.now, amount))
+        uses.append((time.now, amount))
         time.now += rng.choice([0, 0, 0, 2, 10])
-    for window_start, _ in used:
+    for window_start, _ in uses:
         assert (
-            sum(amount for when, amount in used if window_start <= when < window_start + 60)
+            sum(amount for used_at, amount in uses if window_start <= used_at < window_start + 60)
             <= 1000 + 5.5 / 60 * 1000 + 80
         )
 
@@ -67,7 +67,7 @@ def test_simultaneous_calls_wait_one_after_another() -> None:
 
 
 def test_requests_and_tokens_are_each_limited_to_their_rate() -> None:
-    async def go(count: int, tokens: int, **rates: float) -> float:
+    async def run_calls(count: int, tokens: int, **rates: float) -> float:
         time = FakeClock()
         limit = make_limit(1, time, **rates)
         started = time.now
@@ -76,13 +76,15 @@ def test_requests_and_tokens_are_each_limited_to_their_rate() -> None:
             limit.succeeded()
         return time.now - started
 
-    assert asyncio.run(go(120, 1, requests_per_minute=60)) == pytest.approx(114, abs=1)
-    assert asyncio.run(go(120, 100, tokens_per_minute=6000)) == pytest.approx(114, abs=1)
-    assert asyncio.run(go(120, 100, requests_per_minute=60, tokens_per_minute=12_000)) == pytest.approx(114, abs=1)
+    assert asyncio.run(run_calls(120, 1, requests_per_minute=60)) == pytest.approx(114, abs=1)
+    assert asyncio.run(run_calls(120, 100, tokens_per_minute=6000)) == pytest.approx(114, abs=1)
+    assert asyncio.run(run_calls(120, 100, requests_per_minute=60, tokens_per_minute=12_000)) == pytest.approx(
+        114, abs=1
+    )
 
 
 def test_waiting_calls_respect_a_rate_learned_in_the_meantime() -> None:
-    async def go() -> float:
+    async def run_calls() -> float:
         time = FakeClock()
         limit = make_limit(1, time)
         complete = within_limits(complete_call, FairSemaphore(1), {"m": limit}, lambda _: 100)
@@ -98,11 +100,11 @@ def test_waiting_calls_respect_a_rate_learned_in_the_meantime() -> None:
     async def complete_call(request: Request) -> Completion:
         return Completion((Choice("a", "stop"),), "m", Usage(90, 10))
 
-    assert asyncio.run(go()) == pytest.approx(114, abs=1)
+    assert asyncio.run(run_calls()) == pytest.approx(114, abs=1)
 
 
 def test_rates_are_learned_from_headers_if_the_spec_sets_none() -> None:
-    async def go(headers: dict[str, str], **rates: float) -> float:
+    async def run_calls(headers: dict[str, str], **rates: float) -> float:
         time = FakeClock()
         limit = make_limit(1, time, **rates)
         limit.learn_rates(headers)
@@ -114,10 +116,10 @@ def test_rates_are_learned_from_headers_if_the_spec_sets_none() -> None:
         return time.now - started
 
     allowed = {"x-ratelimit-limit-requests": "60"}
-    assert asyncio.run(go(allowed)) == pytest.approx(60, abs=1)
-    assert asyncio.run(go(allowed, requests_per_minute=6000)) == 0
+    assert asyncio.run(run_calls(allowed)) == pytest.approx(60, abs=1)
+    assert asyncio.run(run_calls(allowed, requests_per_minute=6000)) == 0
     for invalid_value in ("", "0", "-1", "many", "1.5", "²"):
-        assert asyncio.run(go({"x-ratelimit-limit-requests": invalid_value})) == 0
+        assert asyncio.run(run_calls({"x-ratelimit-limit-requests": invalid_value})) == 0
 
 
 def test_rate_follows_changes_by_the_server() -> None:
@@ -130,7 +132,7 @@ def test_rate_follows_changes_by_the_server() -> None:
 def test_unused_reserved_tokens_are_returned() -> None:
     """A call reserves several times what it uses, but the server's rate limits only what it uses."""
 
-    async def go() -> float:
+    async def run_calls() -> float:
         time = FakeClock()
         limit = make_limit(1, time, tokens_per_minute=6000)
 
@@ -143,10 +145,10 @@ def test_unused_reserved_tokens_are_returned() -> None:
             await complete(make_request(index=index))
         return time.now - started
 
-    assert asyncio.run(go()) == pytest.approx(114, rel=0.2)
+    assert asyncio.run(run_calls()) == pytest.approx(114, rel=0.2)
 
 
-# Over a real server
+# With a local server
 
 
 @pytest.mark.full
@@ -159,7 +161,7 @@ def test_requests_per_minute_of_the_spec_are_respected(tmp_path: Path) -> None:
         run_spec(path, tmp_path / "results")
         seconds = time.monotonic() - started
         requests = provider.stats()["chat"]
-    # A burst of 27 at once, then five a second.
+    # A burst of 27 calls, then 5 per second.
     assert seconds > (requests - 27) / 5 - 0.5
 
 

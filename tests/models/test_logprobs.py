@@ -16,7 +16,7 @@ from tests.support.openai_calls import CHAT, SAMPLE, model_settings
 from tests.support.response_bodies import REASONING, make_logprobs, openai_body, vllm_body
 
 
-def read(body: dict[str, Any]) -> Completion:
+def parse_response(body: dict[str, Any]) -> Completion:
     return read_completion(json.dumps(body).encode(), {}, Request("m", CHAT, SAMPLE), model_settings(), latency_ms=1.0)
 
 
@@ -24,12 +24,12 @@ def find_tokens(text: str, tokens: Any, span: tuple[int, int]) -> list[str] | No
     """Return the tokens that overlap a span, if the server sends `tokens` for `text`."""
     body = openai_body(text)
     body["choices"][0]["logprobs"] = tokens
-    completion = read(body)
+    completion = parse_response(body)
     span_logprobs = logprobs_of_span(completion, 0, span)
     return None if span_logprobs is None else [token["token"] for token in json.loads(span_logprobs)]
 
 
-def tokens_without_bytes(*texts: str) -> dict[str, Any]:
+def make_tokens_without_bytes(*texts: str) -> dict[str, Any]:
     """Build tokens without bytes, as some servers send them."""
     return {"content": [{"token": text, "logprob": -1.0, "bytes": None} for text in texts]}
 
@@ -66,17 +66,17 @@ def test_verdict_tokens_are_found_if_tokens_split_characters(size: int) -> None:
     body["choices"][0]["logprobs"] = tokens
     first, last = head // size, (head + 16 - 1) // size
     expected = make_logprobs(text, size)[first : last + 1]
-    span_logprobs = json.loads(logprobs_of_span(read(body), 0, span) or "null")
+    span_logprobs = json.loads(logprobs_of_span(parse_response(body), 0, span) or "null")
     assert [(t["token"], t["logprob"]) for t in span_logprobs] == [(t["token"], t["logprob"]) for t in expected]
 
 
 @pytest.mark.parametrize(
     ("tokens", "expected"),
     [
-        (tokens_without_bytes("Dec", "ision: ", "accept"), ["ision: ", "accept"]),
-        (tokens_without_bytes("<think>", "Decision: accept", "</s>"), ["Decision: accept"]),
-        (tokens_without_bytes("Another", " text"), None),
-        (tokens_without_bytes(), None),
+        (make_tokens_without_bytes("Dec", "ision: ", "accept"), ["ision: ", "accept"]),
+        (make_tokens_without_bytes("<think>", "Decision: accept", "</s>"), ["Decision: accept"]),
+        (make_tokens_without_bytes("Another", " text"), None),
+        (make_tokens_without_bytes(), None),
         (None, None), ({"content": None}, None), ({"tokens": ["Decision"]}, None), ([], None),
         ({"content": [{"logprob": -1.0}]}, None), ({"content": [{"token": 3, "logprob": -1.0}]}, None),
         ({"content": [{"token": "x", "bytes": [300], "logprob": -1.0}]}, None),
@@ -88,5 +88,5 @@ def test_logprobs_are_none_for_tokens_of_another_text_or_format(tokens: Any, exp
 
 
 def test_answers_without_logprobs_are_recognized() -> None:
-    assert has_logprobs(read(vllm_body()))
-    assert not has_logprobs(read(openai_body()))
+    assert has_logprobs(parse_response(vllm_body()))
+    assert not has_logprobs(parse_response(openai_body()))

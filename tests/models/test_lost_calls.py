@@ -53,7 +53,7 @@ def run_and_kill_in_flight(folder: Path, provider: BatchProvider, answered: int 
 
     The provider answers the first `answered` calls, and the others once the run is dead.
     """
-    before = provider.stats()["chat"]
+    chats_before = provider.stats()["chat"]
     provider.change(held_after=provider.requests + answered)
     process = start_nip_run_silently("spec.yaml", "-q", cwd=folder)
     try:
@@ -62,7 +62,7 @@ def run_and_kill_in_flight(folder: Path, provider: BatchProvider, answered: int 
         process.kill()
         process.wait()
     provider.change(held_after=None)
-    wait_until(lambda: provider.stats()["chat"] == before + answered + AT_ONCE)
+    wait_until(lambda: provider.stats()["chat"] == chats_before + answered + AT_ONCE)
     wait_until(lambda: provider.stats()["open"] == 0)
 
 
@@ -75,12 +75,12 @@ def read_records_of_kind(folder: Path, kind: str) -> list[dict[str, Any]]:
     return [record for record in journal_records(only_run(folder / "results")) if record["kind"] == kind]
 
 
-# Whole runs
+# Complete runs
 
 
 @pytest.mark.full
 def test_repeatedly_killed_run_never_exceeds_its_budget(tmp_path: Path) -> None:
-    """The provider bills every call that it received, although nobody read the answer."""
+    """The provider bills every call that it received, even if the run died before the answer."""
     with run_batch_provider() as provider:
         spec_file(
             tmp_path, provider.base_url, size=150, models=PRICED, budget={"usd": 1.0},
@@ -268,21 +268,21 @@ def test_call_is_not_sent_if_it_cannot_be_written_to_the_in_flight_file(tmp_path
         assert "bug in nip-run" not in done.stderr
 
 
-# The parts
+# Unit tests
 
 
 CALL_COST = UsageTotals(0.25, 100, 1)
 
 
-def sample(index: int) -> SampleKey:
+def make_sample(index: int) -> SampleKey:
     return SampleKey(f"p{index}", 0, 0, "verifier", 0)
 
 
 REQUEST_RECORD = RequestRecord("p", "m")
 
 
-def answer(index: int) -> CallRecord:
-    return CallRecord(sample(index), REQUEST_RECORD, Completion((Choice("x", "stop"),), "tiny"))
+def make_answer(index: int) -> CallRecord:
+    return CallRecord(make_sample(index), REQUEST_RECORD, Completion((Choice("x", "stop"),), "tiny"))
 
 
 JournalRecord = CallRecord | EndedRecord | FailureRecord | LostRecord
@@ -313,10 +313,10 @@ def in_flight(tmp_path: Path) -> InFlightFile:
 def test_in_flight_file_is_readable_after_every_change(tmp_path: Path, in_flight: InFlightFile) -> None:
     rng, open_calls = random.Random(1), set[int]()
     for index in range(300):
-        in_flight.add_call(sample(index), CALL_COST, 0)
+        in_flight.add_call(make_sample(index), CALL_COST, 0)
         open_calls.add(index)
         for finished in [number for number in open_calls if rng.random() < 0.1]:
-            in_flight.discard_call(sample(finished))
+            in_flight.discard_call(make_sample(finished))
             open_calls.discard(finished)
         max_cost = AbandonedCalls(tmp_path / "in_flight").max_cost
         assert (max_cost.completions, max_cost.tokens) == (len(open_calls), 100 * len(open_calls))
@@ -327,39 +327,39 @@ def test_call_recorded_in_the_journal_is_not_counted_from_the_in_flight_file(
     tmp_path: Path, in_flight: InFlightFile
 ) -> None:
     for index in range(3):
-        in_flight.add_call(sample(index), CALL_COST, 0)
-    in_flight.settle_call(sample(0))  # sample 2 is recorded but not settled, as after a kill between the two writes
-    assert read_abandoned_calls(tmp_path, [answer(0), answer(2)]).max_cost == CALL_COST
+        in_flight.add_call(make_sample(index), CALL_COST, 0)
+    # Sample 2 is recorded but not settled, as after a kill between the two writes.
+    in_flight.settle_call(make_sample(0))
+    assert read_abandoned_calls(tmp_path, [make_answer(0), make_answer(2)]).max_cost == CALL_COST
 
 
 def test_failure_record_of_an_earlier_attempt_does_not_settle_a_later_one(
     tmp_path: Path, in_flight: InFlightFile
 ) -> None:
-    failed = FailureRecord(sample(0), 1, "cut", 0.1)
-    in_flight.add_call(sample(0), CALL_COST, 1)
+    failed = FailureRecord(make_sample(0), 1, "cut", 0.1)
+    in_flight.add_call(make_sample(0), CALL_COST, 1)
     assert read_abandoned_calls(tmp_path, [failed]).max_cost == CALL_COST
-    assert (
-        read_abandoned_calls(tmp_path, [failed]).max_cost == UsageTotals()
-    )  # the journal now has a second failure, which settles it
+    # The journal now has a second failure, which settles the call.
+    assert read_abandoned_calls(tmp_path, [failed]).max_cost == UsageTotals()
 
 
 @pytest.mark.parametrize("other_first", [True, False])
 def test_second_attempt_is_counted_in_any_slot(tmp_path: Path, in_flight: InFlightFile, other_first: bool) -> None:
     first = [0, 1] if other_first else [1, 0]
     for index in first:
-        in_flight.add_call(sample(index), CALL_COST, 0)
+        in_flight.add_call(make_sample(index), CALL_COST, 0)
     for index in first:
-        in_flight.settle_call(sample(index))
-    in_flight.add_call(sample(0), CALL_COST, 2)
-    failed = [FailureRecord(sample(index), 1, "cut", 0.1) for index in first]
+        in_flight.settle_call(make_sample(index))
+    in_flight.add_call(make_sample(0), CALL_COST, 2)
+    failed = [FailureRecord(make_sample(index), 1, "cut", 0.1) for index in first]
     assert read_abandoned_calls(tmp_path, failed).max_cost == CALL_COST
 
 
 @pytest.mark.parametrize("error", [ContextExceededError("too long", status=400), TransientError("cut")])
 def test_ended_record_settles_its_call(tmp_path: Path, in_flight: InFlightFile, error: CallError) -> None:
-    in_flight.add_call(sample(0), CALL_COST, 0)
+    in_flight.add_call(make_sample(0), CALL_COST, 0)
     assert (
-        read_abandoned_calls(tmp_path, [EndedRecord.from_error(sample(0), REQUEST_RECORD, error)]).max_cost
+        read_abandoned_calls(tmp_path, [EndedRecord.from_error(make_sample(0), REQUEST_RECORD, error)]).max_cost
         == UsageTotals()
     )
 
@@ -369,19 +369,19 @@ def test_kill_between_the_lost_record_and_the_file_removal_counts_calls_once(
 ) -> None:
     """The journal may be shorter than at the time of the calls: its unwritten records are lost, too."""
     for index in range(3):
-        in_flight.add_call(sample(index), CALL_COST, 7)
+        in_flight.add_call(make_sample(index), CALL_COST, 7)
     lost = AbandonedCalls(tmp_path / "in_flight").to_record()
     assert lost.charged == UsageTotals(0.75, 300, 3)
-    assert read_abandoned_calls(tmp_path, [answer(8), lost]).max_cost == UsageTotals()
+    assert read_abandoned_calls(tmp_path, [make_answer(8), lost]).max_cost == UsageTotals()
     other_file = InFlightFile(tmp_path / "other")
-    other_file.add_call(sample(0), CALL_COST, 0)
+    other_file.add_call(make_sample(0), CALL_COST, 0)
     (tmp_path / "other").replace(tmp_path / "in_flight")
     assert read_abandoned_calls(tmp_path, []).max_cost == CALL_COST
 
 
 def test_truncated_in_flight_file_is_read_up_to_its_end(tmp_path: Path, in_flight: InFlightFile) -> None:
     for index in range(3):
-        in_flight.add_call(sample(index), CALL_COST, 0)
+        in_flight.add_call(make_sample(index), CALL_COST, 0)
     data = (tmp_path / "in_flight").read_bytes()
     for length in range(len(data)):
         (tmp_path / "in_flight").write_bytes(data[:length])
@@ -393,21 +393,21 @@ def test_truncated_in_flight_file_is_read_up_to_its_end(tmp_path: Path, in_fligh
 def test_in_flight_file_is_removed_with_its_last_call(tmp_path: Path) -> None:
     for settled in (True, False):
         calls = InFlightFile(tmp_path / "in_flight")
-        calls.add_call(sample(0), CALL_COST, 0)
+        calls.add_call(make_sample(0), CALL_COST, 0)
         if settled:
-            calls.settle_call(sample(0))
-        calls.settle_call(sample(1))  # never sent, like a call answered from the cache
+            calls.settle_call(make_sample(0))
+        calls.settle_call(make_sample(1))  # never sent, like a call answered from the cache
         calls.close()
         assert (tmp_path / "in_flight").exists() is not settled
     with pytest.raises(RunError, match="cannot write"):  # the remaining call must be counted first
-        InFlightFile(tmp_path / "in_flight").add_call(sample(0), CALL_COST, 0)
+        InFlightFile(tmp_path / "in_flight").add_call(make_sample(0), CALL_COST, 0)
 
 
 def test_in_flight_file_of_another_process_is_not_removed(tmp_path: Path) -> None:
     """A results folder was moved, and another process writes to its old place."""
     calls = InFlightFile(tmp_path / "in_flight")
-    calls.add_call(sample(0), CALL_COST, 0)
-    calls.settle_call(sample(0))
+    calls.add_call(make_sample(0), CALL_COST, 0)
+    calls.settle_call(make_sample(0))
     (tmp_path / "in_flight").rename(tmp_path / "moved")
     (tmp_path / "in_flight").write_bytes(b"another process")
     calls.close()

@@ -53,7 +53,7 @@ def parse_body(completion: Completion) -> Any:
     return json.loads(completion.body.json)
 
 
-def choice(**message: Any) -> dict[str, Any]:
+def make_choice(**message: Any) -> dict[str, Any]:
     return {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", **message}}
 
 
@@ -82,7 +82,7 @@ def test_json_that_is_not_a_completion_is_a_transient_error(reply: Any) -> None:
     ],
 )  # fmt: skip
 def test_answer_with_invalid_usage_or_metadata_is_accepted(fields: dict[str, Any]) -> None:
-    completion = complete_with_answer(200, {"choices": [choice(content="yes")], "model": "tiny", **fields})
+    completion = complete_with_answer(200, {"choices": [make_choice(content="yes")], "model": "tiny", **fields})
     assert completion.choices[0].text == "yes"
     assert completion.usage.completion_tokens >= 0
     assert completion.usage.prompt_tokens > 0
@@ -149,12 +149,12 @@ def test_repair_leaves_the_valid_parts_of_a_body_unchanged(body: str, expected: 
 
 
 def test_unchanged_answer_has_no_alteration_note() -> None:
-    completion = complete_with_answer(200, {"choices": [choice(content="a \0 b \u00e9")]})
+    completion = complete_with_answer(200, {"choices": [make_choice(content="a \0 b \u00e9")]})
     assert completion.choices[0].text == "a \0 b \u00e9"
     assert "altered" not in completion_fields(completion)
 
 
 @pytest.mark.parametrize("integer", [2**63, 2**64, 10**30])
 def test_large_integers_keep_every_digit(integer: int) -> None:
-    completion = complete_with_answer(200, {"choices": [choice(content="x")], "more": integer})
+    completion = complete_with_answer(200, {"choices": [make_choice(content="x")], "more": integer})
     assert parse_body(completion)["more"] == integer

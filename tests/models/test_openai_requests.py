@@ -175,7 +175,7 @@ def test_error_for_an_unsendable_key_names_its_variable_and_not_the_key(
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("value", ["a\nb", "a\u200bb"])
 def test_unsendable_request_is_not_retried(value: str) -> None:
-    async def go(settings: ModelSettings) -> None:
+    async def run_calls(settings: ModelSettings) -> None:
         client = make_client(settings, "small", 1)
         try:
             await client.models.list(extra_headers={"x-odd": value})
@@ -184,5 +184,5 @@ def test_unsendable_request_is_not_retried(value: str) -> None:
 
     with run_chat_server() as server, pytest.raises(CLIENT_ERRORS) as caught:
         settings = model_settings(server)
-        asyncio.run(go(settings))
+        asyncio.run(run_calls(settings))
     assert isinstance(map_client_error(caught.value, settings, "small"), ProviderRefusal)

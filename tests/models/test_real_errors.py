@@ -55,7 +55,7 @@ async def _complete_all() -> dict[str, Completion | NipRunError]:
 
 @pytest.fixture(scope="module")
 def outcomes_by_row() -> dict[str, Completion | NipRunError]:
-    """Each row's outcome when a server sends it over a socket."""
+    """Map each row's name to the outcome of a call that gets the row as its response."""
     return asyncio.run(_complete_all())
 
 
@@ -63,12 +63,12 @@ def test_real_error_raises_its_class_with_the_expected_message(
     outcomes_by_row: dict[str, Completion | NipRunError],
 ) -> None:
     for name, row in ROWS.items():
-        error_ = outcomes_by_row[name]
-        of_one_call = error_.of_one_call if isinstance(error_, ProviderRefusal) else None
-        assert type(of_one_call or error_) is row.expected, (name, error_)
-        assert row.expected_message in str(error_), name
-        assert f"answered {row.status} {row.status}" not in str(error_), name
-        assert len(str(error_)) < 1000, name
+        outcome = outcomes_by_row[name]
+        of_one_call = outcome.of_one_call if isinstance(outcome, ProviderRefusal) else None
+        assert type(of_one_call or outcome) is row.expected, (name, outcome)
+        assert row.expected_message in str(outcome), name
+        assert f"answered {row.status} {row.status}" not in str(outcome), name
+        assert len(str(outcome)) < 1000, name
 
 
 NO_N: dict[str, tuple[int, Any]] = {

@@ -59,7 +59,7 @@ def test_replay_writes_the_same_bytes_without_sending_requests(tmp_path: Path, s
 
 
 @pytest.mark.full
-def test_a_replay_of_a_run_with_failed_attempts_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_replay_of_a_run_with_failed_attempts_writes_the_same_bytes(tmp_path: Path) -> None:
     """The rows of failed calls are in the tables too, and come from the replayed journal."""
     with run_chat_server(faults={"server_error": 0.1, "drop": 0.05, "bad_decision": 0.1}) as server:
         path = spec_file(tmp_path, server.base_url)
@@ -102,7 +102,7 @@ def test_replay_from_the_command_line_costs_nothing(tmp_path: Path, server: Loop
 
 
 @pytest.mark.full
-def test_a_replay_needs_no_key_and_no_server(tmp_path: Path, server: LoopbackServer) -> None:
+def test_replay_needs_no_key_and_no_server(tmp_path: Path, server: LoopbackServer) -> None:
     path = spec_file(tmp_path, server.base_url)
     first = run_spec(path, tmp_path / "results")
     overrides = ["models.m.base_url=http://127.0.0.1:9/v1", "models.m.api_key_env=NO_SUCH_KEY"]
@@ -159,7 +159,7 @@ def test_until_round_replays_the_first_rounds_and_plays_the_rest_live(tmp_path: 
     path = spec_file(tmp_path, server.base_url)
     first = run_spec(path, tmp_path / "results")
     requests_before = server.requests
-    # From here on the server gives other answers.
+    # The server gives other answers from here on.
     server.change(seed=99)
     replay = replay_run(path, first.folder.path, tmp_path / "again", until_round=2)
     messages = [
@@ -266,8 +266,8 @@ def test_run_of_the_replay_provider_can_be_shown_and_its_saved_spec_is_valid(
     done = nip_run_here("check", replay.folder.spec, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rollout = table(replay.folder.path, "rollouts")[0]["rollout_id"]
-    shown = nip_run_here("show", replay.folder.path, rollout, "--results", "again", cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
+    show = nip_run_here("show", replay.folder.path, rollout, "--results", "again", cwd=tmp_path)
+    assert show.returncode == 0, show.stderr
 
 
 def create_two_runs(folder: Path, server: LoopbackServer) -> tuple[Path, Path]:
@@ -325,8 +325,8 @@ def test_replay_is_shown_unchanged_after_its_source_run_has_grown(tmp_path: Path
     rollout = table(replay, "rollouts")[0]["rollout_id"]
     spec = spec_file(tmp_path, server.base_url, size=4)
     run_spec(spec, tmp_path / "results", "rollouts.per_datapoint=2", run_id="a")
-    shown = nip_run_here("show", replay, rollout, cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
+    show = nip_run_here("show", replay, rollout, cwd=tmp_path)
+    assert show.returncode == 0, show.stderr
 
 
 def test_check_rejects_a_replay_of_a_run_without_a_journal(tmp_path: Path) -> None:
@@ -338,7 +338,7 @@ def test_check_rejects_a_replay_of_a_run_without_a_journal(tmp_path: Path) -> No
 
 
 @pytest.mark.full
-def test_a_replay_can_be_replayed(tmp_path: Path, server: LoopbackServer) -> None:
+def test_replay_can_be_replayed(tmp_path: Path, server: LoopbackServer) -> None:
     path = spec_file(tmp_path, server.base_url)
     first = run_spec(path, tmp_path / "results")
     second = replay_run(path, first.folder.path, tmp_path / "second")

@@ -21,7 +21,7 @@ ANSWER = Completion((Choice("x", "stop"),), "tiny")
 NAMES = ["http://a", "http://b", "http://c"]
 
 
-def request(number: int, round_: int = 0) -> Request:
+def make_request(number: int, round_: int = 0) -> Request:
     return Request("m", (), SampleKey(f"p{number}", 0, round_, "verifier", 0))
 
 
@@ -34,7 +34,7 @@ def rate_limit_error() -> TransientError:
 
 
 class ThreeServers:
-    """Three servers with a simulated clock, some of which may fail."""
+    """Three servers with a simulated clock; the servers in `failing` fail."""
 
     def __init__(self, *, attempts: int = 8, failures: int = 2, probes: int = 3, first_wait: float = 1.0) -> None:
         self.now = 100.0
@@ -67,14 +67,14 @@ class ThreeServers:
         self.now += seconds
         await asyncio.sleep(0)
 
-    def _provider_at(self, at: int) -> Complete:
+    def _provider_at(self, index: int) -> Complete:
         async def complete(incoming: Request) -> Completion:
-            self.calls.append((at, incoming.sample.datapoint))
+            self.calls.append((index, incoming.sample.datapoint))
             if len(self.calls) == 60:
                 self.enough_calls.set()
             await asyncio.sleep(0)
-            if at in self.failing:
-                error = self.failing[at]()
+            if index in self.failing:
+                error = self.failing[index]()
                 raise error
             return ANSWER
 
@@ -87,14 +87,14 @@ class ThreeServers:
         return run_sync(together)
 
     def homes(self, numbers: range) -> dict[int, int]:
-        return {n: self.placement.home_of(request(n).sample, lambda _: True) for n in numbers}
+        return {n: self.placement.home_of(make_request(n).sample, lambda _: True) for n in numbers}
 
 
 def test_call_to_an_unreachable_server_fails_over_at_once() -> None:
     servers = ThreeServers()
     home = servers.homes(range(1))[0]
     servers.failing[home] = unreachable_error
-    assert servers.ask(request(0)) == [ANSWER]
+    assert servers.ask(make_request(0)) == [ANSWER]
     assert servers.calls[0][0] == home
     assert len(servers.calls) == 2
     assert servers.waits == []
@@ -104,21 +104,21 @@ def test_server_that_is_down_gets_single_probes_and_its_games_after_recovery() -
     servers = ThreeServers()
     homes = servers.homes(range(30))
     servers.failing[0] = unreachable_error
-    assert servers.ask(*map(request, range(30))) == [ANSWER] * 30
+    assert servers.ask(*map(make_request, range(30))) == [ANSWER] * 30
     assert [notice is None for notice in servers.notices] == [False]
     servers.calls.clear()
-    assert servers.ask(*(request(n, 1) for n in range(30))) == [ANSWER] * 30
+    assert servers.ask(*(make_request(n, 1) for n in range(30))) == [ANSWER] * 30
     assert Counter(at for at, _ in servers.calls)[0] == 0, "its wait is not over"
     servers.now += 10
     servers.calls.clear()
-    assert servers.ask(*(request(n, 2) for n in range(30))) == [ANSWER] * 30
+    assert servers.ask(*(make_request(n, 2) for n in range(30))) == [ANSWER] * 30
     assert Counter(at for at, _ in servers.calls)[0] == 1
     servers.failing.clear()
     servers.now += 10
-    servers.ask(request(0, 3))
+    servers.ask(make_request(0, 3))
     assert [notice is None for notice in servers.notices] == [False, True]
     servers.calls.clear()
-    servers.ask(*(request(n, 4) for n in range(30)))
+    servers.ask(*(make_request(n, 4) for n in range(30)))
     assert {int(point[1:]): at for at, point in servers.calls} == homes
 
 
@@ -126,19 +126,19 @@ def test_probing_a_server_that_is_down_is_not_an_attempt_of_the_call() -> None:
     servers = ThreeServers(attempts=1, failures=1)
     servers.failing[0] = unreachable_error
     number_by_home = {at: n for n, at in servers.homes(range(30)).items()}
-    (failed,) = servers.ask(request(number_by_home[0]))
+    (failed,) = servers.ask(make_request(number_by_home[0]))
     assert isinstance(failed, TransientError), "the policy allows one attempt, and this was it"
     servers.now += 10
-    assert servers.ask(request(number_by_home[1])) == [ANSWER]
+    assert servers.ask(make_request(number_by_home[1])) == [ANSWER]
     assert [at for at, _ in servers.calls] == [0, 0, 1]
 
 
 def test_calls_do_not_stay_at_a_down_server_if_retries_do_not_wait() -> None:
     servers = ThreeServers(first_wait=0.0)
     servers.failing[0] = unreachable_error
-    assert servers.ask(*map(request, range(30))) == [ANSWER] * 30
+    assert servers.ask(*map(make_request, range(30))) == [ANSWER] * 30
     servers.calls.clear()
-    assert servers.ask(*(request(n, 1) for n in range(30))) == [ANSWER] * 30
+    assert servers.ask(*(make_request(n, 1) for n in range(30))) == [ANSWER] * 30
     assert max(Counter(call for call in servers.calls if call[0] == 0).values()) == 1
 
 
@@ -146,7 +146,7 @@ def test_rate_limit_is_retried_on_the_same_server() -> None:
     servers = ThreeServers(attempts=3)
     home = servers.homes(range(1))[0]
     servers.failing[home] = rate_limit_error
-    (failed,) = servers.ask(request(0))
+    (failed,) = servers.ask(make_request(0))
     assert isinstance(failed, TransientError)
     assert [at for at, _ in servers.calls] == [home] * 3
     assert servers.waits == [1.0, 2.0]
@@ -155,7 +155,7 @@ def test_rate_limit_is_retried_on_the_same_server() -> None:
 def test_error_names_every_server_if_all_are_down() -> None:
     servers = ThreeServers(attempts=100, failures=2, probes=3)
     servers.failing = dict.fromkeys(range(3), unreachable_error)
-    outcomes = servers.ask(*map(request, range(20)))
+    outcomes = servers.ask(*map(make_request, range(20)))
     assert {type(outcome) for outcome in outcomes} == {ServerUnreachable}
     assert all(name in str(outcomes[0]) for name in NAMES)
     assert len(servers.calls) < 20 * 2 + 3 * 3 * 2, "one call at a time tried each"
@@ -166,7 +166,7 @@ def test_calls_waiting_for_any_server_continue_once_one_recovers() -> None:
     servers.failing = dict.fromkeys(range(3), unreachable_error)
 
     async def recover_while_calls_wait() -> list[Completion]:
-        pending = asyncio.gather(*(servers.group.complete(request(n)) for n in range(20)))
+        pending = asyncio.gather(*(servers.group.complete(make_request(n)) for n in range(20)))
         await servers.enough_calls.wait()
         del servers.failing[2]
         return await pending
@@ -180,7 +180,7 @@ def test_call_with_a_server_error_fails_over_at_once(status: int) -> None:
     servers = ThreeServers(attempts=2)
     home = servers.homes(range(1))[0]
     servers.failing[home] = lambda: TransientError("failed", status=status)
-    assert servers.ask(request(0)) == [ANSWER]
+    assert servers.ask(make_request(0)) == [ANSWER]
     assert servers.calls[0][0] == home
     assert servers.waits == []
 
@@ -195,17 +195,17 @@ def unknown_model_error() -> CallError:
 
 def test_refused_call_is_sent_to_every_server_regardless_of_attempts() -> None:
     servers = ThreeServers(attempts=1)
-    order = servers.placement.preferred_order(request(0).sample)
+    order = servers.placement.preferred_order(make_request(0).sample)
     servers.failing.update(dict.fromkeys(order[:2], context_error))
-    assert servers.ask(request(0)) == [ANSWER]
+    assert servers.ask(make_request(0)) == [ANSWER]
     assert [at for at, _ in servers.calls] == order
 
 
 def test_context_error_is_raised_if_one_of_the_refusing_servers_reports_it() -> None:
     servers = ThreeServers()
-    order = servers.placement.preferred_order(request(0).sample)
+    order = servers.placement.preferred_order(make_request(0).sample)
     servers.failing = {order[0]: unknown_model_error, order[1]: context_error, order[2]: unknown_model_error}
-    (error,) = servers.ask(request(0))
+    (error,) = servers.ask(make_request(0))
     assert isinstance(error, ContextExceededError)
     assert len(servers.calls) == 3
 
@@ -213,7 +213,7 @@ def test_context_error_is_raised_if_one_of_the_refusing_servers_reports_it() -> 
 def test_group_refusal_is_raised_if_every_server_refuses_all_calls() -> None:
     servers = ThreeServers()
     servers.failing = dict.fromkeys(range(3), unknown_model_error)
-    (error,) = servers.ask(request(0))
+    (error,) = servers.ask(make_request(0))
     assert isinstance(error, ProviderRefusal)
     assert str(error) == "no such model\nno such model\nno such model\nCheck the name."
     assert error.changes == {"models.m.model": None}
@@ -223,30 +223,30 @@ def test_server_that_refuses_all_calls_is_avoided_until_it_recovers() -> None:
     servers = ThreeServers(first_wait=1.0)
     homes = servers.homes(range(30))
     servers.failing[0] = unknown_model_error
-    assert servers.ask(*(request(n) for n, at in homes.items() if at == 0)) == [ANSWER] * sum(
+    assert servers.ask(*(make_request(n) for n, at in homes.items() if at == 0)) == [ANSWER] * sum(
         at == 0 for at in homes.values()
     )
     assert [notice is None for notice in servers.health_notices] == [False]
     servers.calls.clear()
-    servers.ask(*(request(n, 1) for n in homes))
+    servers.ask(*(make_request(n, 1) for n in homes))
     assert Counter(at for at, _ in servers.calls)[0] == 0, "its wait is not over"
     servers.now += 10
     servers.calls.clear()
-    assert servers.ask(*(request(n, 2) for n in homes)) == [ANSWER] * 30
+    assert servers.ask(*(make_request(n, 2) for n in homes)) == [ANSWER] * 30
     assert Counter(at for at, _ in servers.calls)[0] == 1
     servers.failing.clear()
     servers.now += 10
-    servers.ask(request(0, 3))
+    servers.ask(make_request(0, 3))
     assert [notice is None for notice in servers.health_notices] == [False, True]
 
 
 def test_server_with_a_shorter_context_is_not_avoided_after_an_answer() -> None:
     servers = ThreeServers(failures=2)
     homes = servers.homes(range(60))
-    at_first = [n for n, at in homes.items() if at == 0]
-    assert servers.ask(request(at_first[0])) == [ANSWER]
+    numbers_at_first = [n for n, at in homes.items() if at == 0]
+    assert servers.ask(make_request(numbers_at_first[0])) == [ANSWER]
     servers.failing[0] = context_error
-    assert servers.ask(*(request(n) for n in at_first[1:])) == [ANSWER] * (len(at_first) - 1)
+    assert servers.ask(*(make_request(n) for n in numbers_at_first[1:])) == [ANSWER] * (len(numbers_at_first) - 1)
     assert servers.health_notices == []
 
 
@@ -254,16 +254,16 @@ def test_last_remaining_server_decides_if_the_others_are_avoided() -> None:
     servers = ThreeServers(failures=1)
     homes = servers.homes(range(60))
     servers.failing.update({0: unknown_model_error, 1: unknown_model_error})
-    assert servers.ask(*map(request, homes)) == [ANSWER] * 60
+    assert servers.ask(*map(make_request, homes)) == [ANSWER] * 60
     servers.failing[2] = context_error
-    (error,) = servers.ask(request(0, 1))
+    (error,) = servers.ask(make_request(0, 1))
     assert isinstance(error, ContextExceededError)
 
 
 def test_refusal_is_not_final_while_other_servers_are_unreachable() -> None:
     servers = ThreeServers(failures=1, probes=3)
-    order = servers.placement.preferred_order(request(0).sample)
+    order = servers.placement.preferred_order(make_request(0).sample)
     servers.failing = {order[0]: context_error, order[1]: unreachable_error, order[2]: unreachable_error}
-    (error,) = servers.ask(request(0))
+    (error,) = servers.ask(make_request(0))
     assert isinstance(error, TransientError), "another process asks again"
     assert "too long" in str(error) or "refused" in str(error)

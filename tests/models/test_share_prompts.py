@@ -216,14 +216,14 @@ def test_killed_run_resumes_without_lost_or_repeated_answers(tmp_path: Path) -> 
             process.wait()
         result = run_spec(path, tmp_path / "results")
         uninterrupted = run_spec(path, tmp_path / "whole")
-        again = run_spec(path, tmp_path / "results")
-    assert again.was_finished
+        rerun = run_spec(path, tmp_path / "results")
+    assert rerun.was_finished
     assert set(count_samples(result.folder.path).values()) == {1}
     assert result.metrics["outcomes"] == uninterrupted.metrics["outcomes"]
 
 
 @pytest.mark.full
-def test_a_budget_holds_with_shared_prompts(tmp_path: Path) -> None:
+def test_budget_limits_runs_with_shared_prompts(tmp_path: Path) -> None:
     priced = {"m": {"share_prompts": True, "price": {"input": 100, "output": 400}, "max_completion_tokens": 60}}
     with run_batch_provider(faults={"drop": 0.1}, latency=0.01) as provider:
         write_shared_spec(tmp_path, provider, models=priced, budget={"usd": 1.5})

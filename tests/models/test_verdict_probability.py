@@ -19,7 +19,7 @@ from tests.support.response_bodies import openai_body
 Tops = dict[str, float]
 
 
-def token(text: str, tops: Tops | None = None, *, spelled: bool = True) -> dict[str, Any]:
+def make_token(text: str, tops: Tops | None = None, *, spelled: bool = True) -> dict[str, Any]:
     """Build a token with `tops` as its alternatives; servers that send no bytes have `spelled=False`."""
 
     def make_entry(name: str, probability: float) -> dict[str, Any]:
@@ -45,31 +45,37 @@ def read_probability(text: str, logprobs_field: Any, format_: DecisionFormat | N
     return result.value
 
 
-HEAD = [token("So.\n\n"), token("Decision"), token(":")]
+HEAD = [make_token("So.\n\n"), make_token("Decision"), make_token(":")]
 ACCEPT, REJECT = "So.\n\nDecision: accept", "So.\n\nDecision: reject"
 
 
 @pytest.mark.parametrize(
     ("text", "tokens", "expected"),
     [
-        (ACCEPT, [*HEAD, token(" accept", {" accept": 0.6, " reject": 0.3})], 0.6 / 0.9),
-        (REJECT, [*HEAD, token(" re", {" accept": 0.6, " re": 0.3}), token("ject")], 0.6 / 0.9),
+        (ACCEPT, [*HEAD, make_token(" accept", {" accept": 0.6, " reject": 0.3})], 0.6 / 0.9),
+        (REJECT, [*HEAD, make_token(" re", {" accept": 0.6, " re": 0.3}), make_token("ject")], 0.6 / 0.9),
         # tokens that differ in case, spacing, marks or length count for their verdict
         (
             ACCEPT,
-            [*HEAD, token(" accept", {" accept": 0.4, "Accept": 0.1, " **acc": 0.1, " r": 0.2, " REJECT.\n": 0.05})],
+            [*HEAD, make_token(
+                " accept", {" accept": 0.4, "Accept": 0.1, " **acc": 0.1, " r": 0.2, " REJECT.\n": 0.05}
+            )],
             0.6 / 0.85,
         ),
         # a word that is neither verdict, and a blank that may begin either, are ignored
-        (ACCEPT, [*HEAD, token(" accept", {" accept": 0.4, " und": 0.3, " ": 0.2, " reject": 0.1})], 0.8),
+        (ACCEPT, [*HEAD, make_token(" accept", {" accept": 0.4, " und": 0.3, " ": 0.2, " reject": 0.1})], 0.8),
         # a separate token for the blank; the colon in the verdict's token; a single token
-        (ACCEPT, [*HEAD, token(" "), token("accept", {"accept": 0.6, "reject": 0.2})], 0.75),
-        (ACCEPT, [*HEAD[:2], token(": accept", {": accept": 0.6, ": rej": 0.2, ":": 0.1})], 0.75),
-        (ACCEPT, [HEAD[0], token("Decision: accept", {"Decision: accept": 0.6, "Decision: reject": 0.2})], 0.75),
+        (ACCEPT, [*HEAD, make_token(" "), make_token("accept", {"accept": 0.6, "reject": 0.2})], 0.75),
+        (ACCEPT, [*HEAD[:2], make_token(": accept", {": accept": 0.6, ": rej": 0.2, ":": 0.1})], 0.75),
+        (ACCEPT, [HEAD[0], make_token("Decision: accept", {"Decision: accept": 0.6, "Decision: reject": 0.2})], 0.75),
         # the generated token is not among the most likely ones, and still counts
-        (ACCEPT, [*HEAD, token(" accept", {" reject": 0.09})], 0.1),
-        # reasoning before the text, and an end after it
-        (ACCEPT, [token("Hm."), *HEAD, token(" accept", {" accept": 0.6, " reject": 0.2}), token("<|e|>")], 0.75),
+        (ACCEPT, [*HEAD, make_token(" accept", {" reject": 0.09})], 0.1),
+        # reasoning tokens before the text, and an end token after it
+        (
+            ACCEPT,
+            [make_token("Hm."), *HEAD, make_token(" accept", {" accept": 0.6, " reject": 0.2}), make_token("<|e|>")],
+            0.75,
+        ),
     ],
 )  # fmt: skip
 def test_p_accept_is_the_share_of_accept_where_the_verdicts_diverge(text: str, tokens: Any, expected: float) -> None:
@@ -78,12 +84,17 @@ def test_p_accept_is_the_share_of_accept_where_the_verdicts_diverge(text: str, t
 
 def test_marks_and_case_of_a_lenient_verdict_are_ignored() -> None:
     text = "**Decision:** Reject"
-    tokens = [token("**Decision"), token(":**"), token(" Re", {" Re": 0.7, " Accept": 0.1}), token("ject")]
+    tokens = [
+        make_token("**Decision"),
+        make_token(":**"),
+        make_token(" Re", {" Re": 0.7, " Accept": 0.1}),
+        make_token("ject"),
+    ]
     assert read_probability(text, tokens, DecisionFormat(lenient=True)) == pytest.approx(0.125)
 
 
 def test_verdicts_in_byte_tokens_diverge_at_their_first_different_byte() -> None:
-    """Two characters of three bytes begin with the same one, which a tokenizer of bytes makes a token of its own."""
+    """Both characters have three bytes, and a byte-level tokenizer makes their common first byte a separate token."""
     decision_format = DecisionFormat(marker="D:", accept="D: \u63a5\u53d7", reject="D: \u62d2\u7edd")
     first, second = "\u63a5".encode(), "\u62d2".encode()
     assert first[0] == second[0]
@@ -93,16 +104,16 @@ def test_verdicts_in_byte_tokens_diverge_at_their_first_different_byte() -> None
         return {**next(t for t in tokens if t["bytes"] == list(data)), "top_logprobs": tokens}
 
     tokens = [
-        token("D:"), token(" "), piece(first[:1], {first[:1]: 0.9}),
-        piece(first[1:], {first[1:]: 0.6, second[1:]: 0.2}), token("\u53d7"),
+        make_token("D:"), make_token(" "), piece(first[:1], {first[:1]: 0.9}),
+        piece(first[1:], {first[1:]: 0.6, second[1:]: 0.2}), make_token("\u53d7"),
     ]  # fmt: skip
     assert read_probability("D: \u63a5\u53d7", tokens, decision_format) == pytest.approx(0.75)
 
 
 def test_byte_pair_tokens_and_the_legacy_logprobs_format_are_read() -> None:
     pieces = [
-        token("So.\u010a\u010aDecision", spelled=False), token(":", spelled=False),
-        token("\u0120accept", {"\u0120accept": 0.6, "\u0120reject": 0.2}, spelled=False),
+        make_token("So.\u010a\u010aDecision", spelled=False), make_token(":", spelled=False),
+        make_token("\u0120accept", {"\u0120accept": 0.6, "\u0120reject": 0.2}, spelled=False),
     ]  # fmt: skip
     assert read_probability(ACCEPT, pieces) == pytest.approx(0.75)
     lists = {
@@ -113,13 +124,13 @@ def test_byte_pair_tokens_and_the_legacy_logprobs_format_are_read() -> None:
 
 
 def test_p_accept_without_an_alternative_is_bounded_by_the_remaining_probability() -> None:
-    result = read_p_accept(ACCEPT, [*HEAD, token(" accept", {" accept": 0.9, " und": 0.06})])
+    result = read_p_accept(ACCEPT, [*HEAD, make_token(" accept", {" accept": 0.9, " und": 0.06})])
     assert result.value == pytest.approx(0.9 / 0.94)
     assert result.note == logprobs.BOUND
-    result = read_p_accept(REJECT, [*HEAD, token(" re", {" re": 0.9, " ": 0.06}), token("ject")])
+    result = read_p_accept(REJECT, [*HEAD, make_token(" re", {" re": 0.9, " ": 0.06}), make_token("ject")])
     assert result.value == pytest.approx(0.1)
     assert result.note == logprobs.BOUND
-    certain_result = read_p_accept(ACCEPT, [*HEAD, token(" accept", {" accept": 1.0, " und": 0.01})])
+    certain_result = read_p_accept(ACCEPT, [*HEAD, make_token(" accept", {" accept": 1.0, " und": 0.01})])
     assert (certain_result.value, certain_result.note) == (1.0, logprobs.BOUND)
 
 
@@ -128,13 +139,13 @@ def test_p_accept_without_an_alternative_is_bounded_by_the_remaining_probability
     [
         (None, logprobs.NO_LOGPROBS),
         ([], logprobs.NO_LOGPROBS),
-        ([token("Another"), token(" text")], logprobs.OTHER_TOKENS),
+        ([make_token("Another"), make_token(" text")], logprobs.OTHER_TOKENS),
         ([*HEAD, {"token": " accept"}], logprobs.OTHER_TOKENS),
-        ([*HEAD, token(" accept", {" accept": 0.4, " und": 0.1})], logprobs.UNBOUNDED),
+        ([*HEAD, make_token(" accept", {" accept": 0.4, " und": 0.1})], logprobs.UNBOUNDED),
         ([*HEAD, {"token": " accept", "logprob": 0.0, "bytes": [0, 300]}], logprobs.OTHER_TOKENS),
         *[
-            ([*HEAD, {"token": " accept", "logprob": wrong, "top_logprobs": []}], logprobs.INVALID_LOGPROB)
-            for wrong in (None, "-1", 0.7, True, float("nan"))
+            ([*HEAD, {"token": " accept", "logprob": invalid, "top_logprobs": []}], logprobs.INVALID_LOGPROB)
+            for invalid in (None, "-1", 0.7, True, float("nan"))
         ],
         ([*HEAD, {"token": " accept", "logprob": -9999.0, "top_logprobs": None}], logprobs.INVALID_LOGPROB),
     ],

@@ -25,7 +25,7 @@ from runner.models.providers.lenient_json import SECRET_ALTERED
 from runner.models.providers.openai_http import without_secrets
 from runner.runs.finished.selection import ReplayOf
 from tests.models.test_batch_results import REQUEST as BATCH_REQUEST
-from tests.models.test_batch_results import batched, name_of
+from tests.models.test_batch_results import complete_by_batch, make_custom_id
 from tests.support.openai_calls import CHAT, SAMPLE, model_settings
 from tests.support.response_bodies import ANSWER_TEXT, REASONING, openai_body, vllm_body
 from tests.support.runs import journal_records, run_spec, table
@@ -42,7 +42,7 @@ SOLO_VERIFIER: dict[str, Any] = {
 """A game of one call."""
 
 
-def read(content: bytes, n: int = 1) -> Completion:
+def parse_response(content: bytes, n: int = 1) -> Completion:
     """Redact and parse a response as the transport and the model do."""
     cleaned = without_secrets(content, current_redactor())
     altered = () if cleaned is content else (SECRET_ALTERED,)
@@ -56,7 +56,7 @@ def parse_body(completion: Completion | None) -> Any:
     return json.loads(completion.body.json)
 
 
-def answers(run: Path) -> list[Any]:
+def read_bodies(run: Path) -> list[Any]:
     """Return the response bodies in a journal, read without the journal reader under test."""
     return [record["answer"] for record in journal_records(run) if "answer" in record]
 
@@ -78,15 +78,15 @@ def test_complete_answer_is_in_the_journal_after_resume_replay_and_from_the_cach
     with run_chat_server(reply=body) as server:
         path = spec_file(tmp_path, server.base_url, cache="cache.sqlite", **SOLO_VERIFIER)
         first = run_spec(path, tmp_path / "results", "dataset.limit=1").folder.path
-        assert answers(first) == [body]
+        assert read_bodies(first) == [body]
         assert run_spec(path, tmp_path / "results", "dataset.limit=2").folder.path == first
-        assert answers(first) == [body] * 2
+        assert read_bodies(first) == [body] * 2
         rows = table(first, "completions")
         replayed = run_spec(path, tmp_path / "replayed", replay=ReplayOf(first)).folder.path
         cached = run_spec(path, tmp_path / "cached").folder.path
         assert server.requests == 2
     for other_run in (replayed, cached):
-        assert answers(other_run) == [body] * 2
+        assert read_bodies(other_run) == [body] * 2
         assert table(other_run, "completions") == rows
     (completion,) = iter_recorded(first, SampleKey("p0", 0, 0, "verifier", 0))
     assert parse_body(completion) == body
@@ -110,7 +110,7 @@ def test_answer_to_several_samples_is_stored_once_and_each_sample_gets_its_choic
         replayed = run_spec(path, tmp_path / "replayed", replay=ReplayOf(first)).folder.path
         cached = run_spec(path, tmp_path / "cached").folder.path
         assert server.requests == 1
-    assert answers(first) == [body]
+    assert read_bodies(first) == [body]
     rows = table(first, "completions")
     assert sorted(row["raw_message"] for row in rows) == texts
     assert sorted(row["prompt_tokens"] for row in rows) == [0, 0, 400]
@@ -123,7 +123,8 @@ def test_answer_to_several_samples_is_stored_once_and_each_sample_gets_its_choic
         assert table(other_run, "completions") == rows
         bodies_with_one_choice = [{**body, "choices": [choice]} for choice in body["choices"]]
         assert (
-            sorted(answers(other_run), key=lambda answer: str(answer["choices"][0]["index"])) == bodies_with_one_choice
+            sorted(read_bodies(other_run), key=lambda answer: str(answer["choices"][0]["index"]))
+            == bodies_with_one_choice
         )
 
 
@@ -136,7 +137,7 @@ def test_each_choice_is_split_off_with_the_unchanged_rest_of_the_body(tmp_path: 
     content = body_template.format(", ".join(["null", *map(choice_template.format, "xyz"), '{"message": 1}']))
     cache = Cache(tmp_path / "cache.sqlite", "run")
     for number, (text, choice_completion) in enumerate(
-        zip("xyz", split_choices(read(content.encode(), 3)), strict=True)
+        zip("xyz", split_choices(parse_response(content.encode(), 3)), strict=True)
     ):
         request = replace(REQUEST, sample=SAMPLE._replace(repeat=number))
         fields = request_fields(request, model_settings())
@@ -152,15 +153,15 @@ def test_each_choice_is_split_off_with_the_unchanged_rest_of_the_body(tmp_path: 
 
 def test_batch_line_is_stored_completely() -> None:
     response = {"status_code": 200, "body": vllm_body()}
-    content = json.dumps({"custom_id": name_of(BATCH_REQUEST), "response": response}).encode() + b"\n"
-    assert parse_body(batched(content)) == vllm_body()
+    content = json.dumps({"custom_id": make_custom_id(BATCH_REQUEST), "response": response}).encode() + b"\n"
+    assert parse_body(complete_by_batch(content)) == vllm_body()
 
 
 def test_batch_line_keeps_number_spelling_and_repeated_keys() -> None:
     body = json.dumps(vllm_body())[:-1] + ', "seen": 1.10, "large": 123456789012345678901234567890, "seen": 2}'
     response = f'{{"body": {body}, "status_code": 200}}'
-    line = f'{{"response": {{"body": 0}}, "custom_id": "{name_of(BATCH_REQUEST)}", "response": {response}}}'
-    completion = batched(line.encode() + b"\n")
+    line = f'{{"response": {{"body": 0}}, "custom_id": "{make_custom_id(BATCH_REQUEST)}", "response": {response}}}'
+    completion = complete_by_batch(line.encode() + b"\n")
     assert completion.body is not None
     assert completion.body.json.decode() == body
     assert completion.altered == ()
@@ -190,8 +191,10 @@ def test_key_is_removed_from_every_place_of_an_answer(spelled: str, monkeypatch:
     monkeypatch.setenv("SOME_API_KEY", KEY)
     content = json.dumps(body_with_text("KEY")).replace("KEY", spelled).encode()
     for completion in (
-        read(content),
-        read_completion(content, {}, REQUEST, model_settings(), latency_ms=1.0) if spelled != KEY else read(content),
+        parse_response(content),
+        read_completion(content, {}, REQUEST, model_settings(), latency_ms=1.0)
+        if spelled != KEY
+        else parse_response(content),
     ):
         assert parse_body(completion) == body_with_text(REMOVED)
         assert completion.altered == (SECRET_ALTERED,)
@@ -201,7 +204,7 @@ def test_key_is_removed_from_every_place_of_an_answer(spelled: str, monkeypatch:
 @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
 def test_multi_line_body_is_stored_as_one_line(line_end: str) -> None:
     text = json.dumps(vllm_body(), indent=2, ensure_ascii=False).replace("\n", line_end)
-    completion = read(f"{line_end}{text}{line_end}".encode())
+    completion = parse_response(f"{line_end}{text}{line_end}".encode())
     line = encode(3, CallRecord(SAMPLE, RequestRecord("0" * 64, "m"), completion).to_json())
     assert line.count(b"\n") == 1
     assert len(line) < len(text)
@@ -210,7 +213,7 @@ def test_multi_line_body_is_stored_as_one_line(line_end: str) -> None:
 
 def test_call_record_holds_the_values_that_the_body_lacks() -> None:
     body = {"choices": [{"message": {"content": "yes"}, "finish_reason": "stop"}], "more": {"model": "x"}}
-    completion = read(json.dumps(body).encode())
+    completion = parse_response(json.dumps(body).encode())
     record = CallRecord(SAMPLE, RequestRecord("p", "m"), completion)
     decoded = decode(encode(3, record.to_json()), 3)
     assert decoded is not None
@@ -223,12 +226,12 @@ def test_call_record_holds_the_values_that_the_body_lacks() -> None:
 @pytest.mark.full
 def test_large_answer_is_read_back_from_journal_and_cache(tmp_path: Path) -> None:
     body = openai_body(', "answer": {"kind": "call"}} \\" \u2028 ' * 150_000)
-    completion = read(json.dumps(body, ensure_ascii=False).encode())
+    completion = parse_response(json.dumps(body, ensure_ascii=False).encode())
 
     async def write() -> None:
         journal = Journal(tmp_path / JOURNAL, durable=False)
         for text in ("short", "long"):
-            stored_completion = completion if text == "long" else read(json.dumps(openai_body()).encode())
+            stored_completion = completion if text == "long" else parse_response(json.dumps(openai_body()).encode())
             await journal.append(
                 CallRecord(SAMPLE._replace(agent=text), RequestRecord("p", "m"), stored_completion).to_json()
             )

@@ -19,7 +19,7 @@ from runner.training.backends.registry import BACKENDS, backend_for
 from tests.support.fine_tuning_jobs import fail_on_record, make_job
 
 
-def status_of(job: FineTuneJob, backend: Any, chosen: str | None = None) -> JobStatus:
+def submit_and_poll(job: FineTuneJob, backend: Any, chosen: str | None = None) -> JobStatus:
     job_backend = backend_for("m", TrainerSettings(backend=backend), ModelSettings(model="tiny"), chosen)
     return job_backend.poll(job, job_backend.submit(job, [], fail_on_record))
 
@@ -36,10 +36,10 @@ def test_every_backend_of_the_schema_has_a_class_and_traits() -> None:
 
 
 def test_dummy_job_succeeds_at_once_with_a_name_derived_from_its_inputs(tmp_path: Path) -> None:
-    status = status_of(make_job(tmp_path), "dummy")
+    status = submit_and_poll(make_job(tmp_path), "dummy")
     assert status.state is JobState.SUCCEEDED
     assert re.fullmatch(r"tiny:dummy-12-[0-9a-f]{8}", status.model or "")
-    assert status == status_of(make_job(tmp_path), "dummy")
+    assert status == submit_and_poll(make_job(tmp_path), "dummy")
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,8 @@ def test_dummy_job_succeeds_at_once_with_a_name_derived_from_its_inputs(tmp_path
 )
 def test_dummy_model_name_depends_on_all_inputs_of_the_training(tmp_path: Path, change: dict[str, Any]) -> None:
     base_status, changed_status = (
-        status_of(make_job(tmp_path), "dummy"),
-        status_of(make_job(tmp_path, **change), "dummy"),
+        submit_and_poll(make_job(tmp_path), "dummy"),
+        submit_and_poll(make_job(tmp_path, **change), "dummy"),
     )
     assert (base_status.model or "").partition(":")[2] != (changed_status.model or "").partition(":")[2]
 
@@ -56,13 +56,13 @@ def test_dummy_model_name_depends_on_all_inputs_of_the_training(tmp_path: Path, 
 def test_repeated_dummy_training_keeps_a_short_model_name(tmp_path: Path) -> None:
     names = ["tiny"]
     for _ in range(5):
-        names.append(status_of(make_job(tmp_path, base_model=names[-1]), "dummy").model or "")
+        names.append(submit_and_poll(make_job(tmp_path, base_model=names[-1]), "dummy").model or "")
     assert len(set(names)) == 6
     assert [name.rpartition("-")[0] for name in names[1:]] == [f"tiny:dummy-{12 * n}" for n in range(1, 6)]
 
 
 def test_dummy_model_of_0_1_0_can_be_trained_further(tmp_path: Path) -> None:
-    status = status_of(make_job(tmp_path, base_model="tiny:dummy-01234567"), "dummy")
+    status = submit_and_poll(make_job(tmp_path, base_model="tiny:dummy-01234567"), "dummy")
     assert re.fullmatch(r"tiny:dummy-12-[0-9a-f]{8}", status.model or "")
 
 
@@ -71,7 +71,7 @@ def test_dummy_model_of_0_1_0_can_be_trained_further(tmp_path: Path) -> None:
 
 def test_files_backend_waits_and_writes_instructions(tmp_path: Path) -> None:
     job = make_job(tmp_path, base_model="org/tiny", method="dpo")
-    status = status_of(job, "files")
+    status = submit_and_poll(job, "files")
     assert (status.state, status.model) == (JobState.WAITING, None)
     readme = (job.folder / "README.txt").read_text("utf-8")
     for text in (status.message, readme):
@@ -80,7 +80,7 @@ def test_files_backend_waits_and_writes_instructions(tmp_path: Path) -> None:
 
 
 def test_files_backend_resumes_with_the_model_named_by_the_user(tmp_path: Path) -> None:
-    status = status_of(make_job(tmp_path), "files", "org/tiny-better")
+    status = submit_and_poll(make_job(tmp_path), "files", "org/tiny-better")
     assert (status.state, status.model) == (JobState.SUCCEEDED, "org/tiny-better")
 
 
@@ -91,13 +91,13 @@ def test_model_name_applies_to_one_job_and_not_to_the_next_iteration(tmp_path: P
 
 
 def test_repeated_command_of_the_previous_iteration_names_no_new_model(tmp_path: Path) -> None:
-    status = status_of(make_job(tmp_path, base_model="better"), "files", "better")
+    status = submit_and_poll(make_job(tmp_path, base_model="better"), "files", "better")
     assert status.state is JobState.WAITING
     assert "not the trained model" in status.message
 
 
 def test_earlier_model_of_the_group_is_not_accepted_as_the_result(tmp_path: Path) -> None:
-    status = status_of(make_job(tmp_path, earlier_models=frozenset({"first", "second"})), "files", "first")
+    status = submit_and_poll(make_job(tmp_path, earlier_models=frozenset({"first", "second"})), "files", "first")
     assert status.state is JobState.WAITING
     assert "first is an earlier model of m" in status.message
 
@@ -106,7 +106,7 @@ def test_earlier_model_of_the_group_is_not_accepted_as_the_result(tmp_path: Path
 def test_invalid_model_name_is_rejected(tmp_path: Path, name: str) -> None:
     assert name_problem(name, "tiny")
     with pytest.raises(RunError, match="--set-model m=NAME"):
-        status_of(make_job(tmp_path), "files", name)
+        submit_and_poll(make_job(tmp_path), "files", name)
 
 
 @pytest.mark.parametrize("name", ["gpt-4o-mini-2024-07-18", "ft:tiny:org:a b:1", "/models/a/é", "x" * MAX_LENGTH])

@@ -38,7 +38,7 @@ while not os.path.exists('go'):
 """
 
 
-def trainer(code: str, *more: str) -> tuple[str, ...]:
+def make_trainer_command(code: str, *more: str) -> tuple[str, ...]:
     """Build a trainer command whose code can use its first arguments by name."""
     names = "import os, pathlib, signal, sys, time\ndataset, model_file, output = sys.argv[1:4]\n"
     return (sys.executable, "-c", names + code, "{dataset}", "{model_file}", "{output}", *more)
@@ -79,7 +79,9 @@ def _working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_trainer_names_the_new_model_in_a_file(tmp_path: Path) -> None:
-    status = run_trainer(tmp_path, trainer(f"print('3 epochs')\nsys.stderr.write('loss 0.1')\n{WRITE_MODEL_NAME}"))
+    status = run_trainer(
+        tmp_path, make_trainer_command(f"print('3 epochs')\nsys.stderr.write('loss 0.1')\n{WRITE_MODEL_NAME}")
+    )
     assert (status.state, status.model) == (JobState.SUCCEEDED, "org/better")
     assert sorted((tmp_path / "job" / "trainer.log").read_text().split()) == ["0.1", "3", "epochs", "loss"]
 
@@ -89,7 +91,7 @@ def test_every_placeholder_is_replaced_once_and_other_text_is_unchanged(tmp_path
     arguments = (*(f"--{name}={{{name}}}" for name in PLACEHOLDERS), "{dataset}:{seed}", '{"lr": 1e-4}', "$HOME *", "")
     job = make_job_in(tmp_path)
     odd_job = FineTuneJob(**{**vars(job), "base_model": "{seed}", "group": "a b"})
-    backend = make_command_backend(trainer(code, *arguments))
+    backend = make_command_backend(make_trainer_command(code, *arguments))
     poll_to_end(backend, odd_job, backend.submit(odd_job, [], lambda record: None))
     folder = tmp_path / "job"
     assert (folder / "trainer.log").read_text().split("\n")[:-1] == [
@@ -111,20 +113,22 @@ def test_trainer_with_only_an_output_folder_saves_the_model_there(tmp_path: Path
 def test_trainer_gets_absolute_paths_if_the_results_path_is_relative(tmp_path: Path) -> None:
     job = make_job_in(tmp_path)
     job = FineTuneJob(**{**vars(job), "dataset": Path("m.sft.jsonl"), "folder": Path("job")})
-    backend = make_command_backend(trainer(f"os.chdir('/')\nopen(dataset)\nos.listdir(output)\n{WRITE_MODEL_NAME}"))
+    backend = make_command_backend(
+        make_trainer_command(f"os.chdir('/')\nopen(dataset)\nos.listdir(output)\n{WRITE_MODEL_NAME}")
+    )
     assert poll_to_end(backend, job, backend.submit(job, [], lambda record: None)).model == "org/better"
 
 
 def test_trainer_inherits_the_environment_and_gets_no_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     code = "assert sys.stdin.read() == ''\npathlib.Path(model_file).write_text(os.environ['CUDA_VISIBLE_DEVICES'])"
-    assert run_trainer(tmp_path, trainer(code)).model == "3"
+    assert run_trainer(tmp_path, make_trainer_command(code)).model == "3"
 
 
 def test_python_files_in_the_working_directory_do_not_shadow_modules(tmp_path: Path) -> None:
     for name in ("json.py", "subprocess.py", "runner.py"):
         (tmp_path / name).write_text("raise SystemExit('not me')")
-    command = (sys.executable, "-I", *trainer(WRITE_MODEL_NAME)[1:])
+    command = (sys.executable, "-I", *make_trainer_command(WRITE_MODEL_NAME)[1:])
     assert run_trainer(tmp_path, command).state is JobState.SUCCEEDED
 
 
@@ -149,7 +153,7 @@ def test_python_files_in_the_working_directory_do_not_shadow_modules(tmp_path: P
 def test_failed_trainer_is_reported_with_its_reason_and_the_end_of_its_log(
     tmp_path: Path, code: str, expected_message: str
 ) -> None:
-    status = run_trainer(tmp_path, trainer(code))
+    status = run_trainer(tmp_path, make_trainer_command(code))
     assert (status.state, status.model) == (JobState.FAILED, None)
     assert expected_message in status.message
     assert str(tmp_path / "job" / "trainer.log") in status.message
@@ -160,7 +164,9 @@ def test_failed_trainer_is_reported_with_its_reason_and_the_end_of_its_log(
 
 @pytest.mark.full
 def test_error_shows_the_last_lines_of_a_long_log(tmp_path: Path) -> None:
-    status = run_trainer(tmp_path, trainer("for i in range(99999): print('step', i, end='\\r')\nsys.exit(1)"))
+    status = run_trainer(
+        tmp_path, make_trainer_command("for i in range(99999): print('step', i, end='\\r')\nsys.exit(1)")
+    )
     assert status.message.split("\n")[1:] == [f"  step {i}" for i in range(99989, 99999)]
 
 
@@ -183,20 +189,23 @@ def test_unexecutable_program_is_a_failed_job(tmp_path: Path) -> None:
 
 def test_repeated_submits_start_a_trainer_once(tmp_path: Path) -> None:
     job, notes = make_job_in(tmp_path), list[Mapping[str, Any]]()
-    handle = make_command_backend(trainer(WAIT_FOR_GO)).submit(job, notes, notes.append)
+    handle = make_command_backend(make_trainer_command(WAIT_FOR_GO)).submit(job, notes, notes.append)
     for known_notes in (notes, []):
         for _ in range(3):
-            assert make_command_backend(trainer(WAIT_FOR_GO)).submit(job, known_notes, fail_on_record) == handle
-    assert make_command_backend(trainer(WAIT_FOR_GO)).poll(job, handle).state is JobState.RUNNING
+            assert (
+                make_command_backend(make_trainer_command(WAIT_FOR_GO)).submit(job, known_notes, fail_on_record)
+                == handle
+            )
+    assert make_command_backend(make_trainer_command(WAIT_FOR_GO)).poll(job, handle).state is JobState.RUNNING
     (tmp_path / "go").touch()
-    assert poll_to_end(make_command_backend(trainer(WAIT_FOR_GO)), job, handle).model == "org/better"
-    assert make_command_backend(trainer(WAIT_FOR_GO)).submit(job, notes, fail_on_record) == handle
+    assert poll_to_end(make_command_backend(make_trainer_command(WAIT_FOR_GO)), job, handle).model == "org/better"
+    assert make_command_backend(make_trainer_command(WAIT_FOR_GO)).submit(job, notes, fail_on_record) == handle
     assert (tmp_path / "starts").read_text() == "x"
 
 
 def test_running_trainer_is_reported_with_its_process_id(tmp_path: Path) -> None:
     job = make_job_in(tmp_path)
-    backend = make_command_backend(trainer("print(os.getpid(), flush=True)\n" + WAIT_FOR_GO))
+    backend = make_command_backend(make_trainer_command("print(os.getpid(), flush=True)\n" + WAIT_FOR_GO))
     handle = backend.submit(job, [], lambda record: None)
     wait_until((tmp_path / "starts").exists)
     pid = (tmp_path / "job" / "trainer.log").read_text().strip()
@@ -204,7 +213,7 @@ def test_running_trainer_is_reported_with_its_process_id(tmp_path: Path) -> None
 
 
 def test_failed_trainer_is_not_restarted_for_the_same_job(tmp_path: Path) -> None:
-    job, notes, command = make_job_in(tmp_path), list[Mapping[str, Any]](), trainer("sys.exit(5)")
+    job, notes, command = make_job_in(tmp_path), list[Mapping[str, Any]](), make_trainer_command("sys.exit(5)")
     handle = make_command_backend(command).submit(job, notes, notes.append)
     assert poll_to_end(make_command_backend(command), job, handle).state is JobState.FAILED
     assert make_command_backend(command).submit(job, notes, fail_on_record) == handle
@@ -212,7 +221,7 @@ def test_failed_trainer_is_not_restarted_for_the_same_job(tmp_path: Path) -> Non
 
 
 def test_job_after_a_failure_is_a_new_attempt_with_its_own_log(tmp_path: Path) -> None:
-    command = trainer(f"print('here')\nif not os.path.exists('go'): sys.exit(5)\n{WRITE_MODEL_NAME}")
+    command = make_trainer_command(f"print('here')\nif not os.path.exists('go'): sys.exit(5)\n{WRITE_MODEL_NAME}")
     job, backend = make_job_in(tmp_path), make_command_backend(command)
     for attempt in (1, 2):
         handle = backend.submit(job, [], lambda record: None)
@@ -227,7 +236,7 @@ def test_job_after_a_failure_is_a_new_attempt_with_its_own_log(tmp_path: Path) -
 
 
 def test_restarted_job_continues_the_attempt_count(tmp_path: Path) -> None:
-    job, backend = make_job_in(tmp_path), make_command_backend(trainer("sys.exit(5)"))
+    job, backend = make_job_in(tmp_path), make_command_backend(make_trainer_command("sys.exit(5)"))
     for attempt in (1, 2, 3):
         status = poll_to_end(backend, job, backend.submit(job, [], lambda record: None))
         log = tmp_path / "job" / "trainer.log"
@@ -235,7 +244,7 @@ def test_restarted_job_continues_the_attempt_count(tmp_path: Path) -> None:
 
 
 def test_model_name_of_a_failed_attempt_is_not_used_by_the_next(tmp_path: Path) -> None:
-    command = trainer(f"if not os.path.exists('go'):\n    {WRITE_MODEL_NAME}\n    sys.exit(5)")
+    command = make_trainer_command(f"if not os.path.exists('go'):\n    {WRITE_MODEL_NAME}\n    sys.exit(5)")
     job, backend = make_job_in(tmp_path), make_command_backend(command)
     poll_to_end(backend, job, backend.submit(job, [], lambda record: None))
     (tmp_path / "go").touch()
@@ -275,7 +284,7 @@ def kill_holder(process: subprocess.Popen[str]) -> None:
 
 
 def test_trainer_survives_a_killed_run_and_is_found_by_the_next(tmp_path: Path) -> None:
-    job, command = make_job_in(tmp_path), trainer(WAIT_FOR_GO)
+    job, command = make_job_in(tmp_path), make_trainer_command(WAIT_FOR_GO)
     process = start_holder(tmp_path, command)
     assert process.stdout is not None
     assert "attempt" in process.stdout.readline()
@@ -290,7 +299,7 @@ def test_trainer_survives_a_killed_run_and_is_found_by_the_next(tmp_path: Path) 
 
 
 def test_trainer_that_ended_without_a_run_is_not_restarted(tmp_path: Path) -> None:
-    job, command = make_job_in(tmp_path), trainer(WAIT_FOR_GO)
+    job, command = make_job_in(tmp_path), make_trainer_command(WAIT_FOR_GO)
     process = start_holder(tmp_path, command)
     assert process.stdout is not None
     process.stdout.readline()
@@ -306,7 +315,7 @@ def test_trainer_that_ended_without_a_run_is_not_restarted(tmp_path: Path) -> No
 @pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(3, 8))])
 def test_kills_during_the_start_never_run_two_trainers_at_once(tmp_path: Path, seed: int) -> None:
     code = f"os.close(os.open('alone', os.O_CREAT | os.O_EXCL))\n{WAIT_FOR_GO}os.remove('alone')"
-    job, command = make_job_in(tmp_path), trainer(code)
+    job, command = make_job_in(tmp_path), make_trainer_command(code)
     rng = random.Random(f"start/{seed}")
     for _ in range(3):
         process = start_holder(tmp_path, command)
@@ -322,7 +331,11 @@ def test_kills_during_the_start_never_run_two_trainers_at_once(tmp_path: Path, s
 
 
 def test_trainer_killed_with_the_machine_is_restarted_with_a_message(tmp_path: Path) -> None:
-    job, notes, backend = make_job_in(tmp_path), list[Mapping[str, Any]](), make_command_backend(trainer(WAIT_FOR_GO))
+    job, notes, backend = (
+        make_job_in(tmp_path),
+        list[Mapping[str, Any]](),
+        make_command_backend(make_trainer_command(WAIT_FOR_GO)),
+    )
     handle = backend.submit(job, notes, notes.append)
     wait_until(lambda: (tmp_path / "starts").exists() and (tmp_path / "starts").read_text() == "x")
     pid = json.loads((tmp_path / "job" / "trainer.lock").read_bytes())["pid"]

@@ -98,7 +98,7 @@ def test_job_of_an_unprintable_run_name_has_no_suffix(server: FineTuningProvider
 def test_job_passes_through_its_states_and_returns_the_new_model(server: FineTuningProvider, tmp_path: Path) -> None:
     server.change(script={"looks": 3})
     job = make_job(tmp_path)
-    statuses = poll_to_end(*_with_job(submit_job(server, job), job))
+    statuses = poll_to_end(*_insert_job(submit_job(server, job), job))
     assert [status.facts["status"] for status in statuses] == ["validating_files", "queued", "running", "succeeded"]
     assert [status.state for status in statuses] == [JobState.RUNNING] * 3 + [JobState.SUCCEEDED]
     assert (statuses[-1].model or "").startswith("ft:tiny:my-run:1x")
@@ -107,7 +107,7 @@ def test_job_passes_through_its_states_and_returns_the_new_model(server: FineTun
     assert "validating the files" in statuses[0].message
 
 
-def _with_job(
+def _insert_job(
     submitted: tuple[OpenAiBackend, Mapping[str, Any]], job: FineTuneJob
 ) -> tuple[OpenAiBackend, FineTuneJob, Mapping[str, Any]]:
     return submitted[0], job, submitted[1]
@@ -116,7 +116,7 @@ def _with_job(
 def test_paused_job_is_reported_as_paused_and_running(server: FineTuningProvider, tmp_path: Path) -> None:
     server.change(script={"through": ["paused", "paused", "running"], "looks": 3})
     job = make_job(tmp_path)
-    statuses = poll_to_end(*_with_job(submit_job(server, job), job))
+    statuses = poll_to_end(*_insert_job(submit_job(server, job), job))
     assert ["paused" in status.message for status in statuses] == [True, True, False, False]
     assert statuses[0].state is JobState.RUNNING
     assert statuses[-1].state is JobState.SUCCEEDED
@@ -125,7 +125,7 @@ def test_paused_job_is_reported_as_paused_and_running(server: FineTuningProvider
 def test_unknown_job_state_is_shown_and_treated_as_running(server: FineTuningProvider, tmp_path: Path) -> None:
     server.change(script={"through": ["pondering\x1b[2J"]})
     job = make_job(tmp_path)
-    statuses = poll_to_end(*_with_job(submit_job(server, job), job))
+    statuses = poll_to_end(*_insert_job(submit_job(server, job), job))
     assert statuses[0].message == "ftjob-0: pondering\\x1b[2J"
     assert statuses[-1].state is JobState.SUCCEEDED
 
@@ -134,7 +134,7 @@ def test_failed_job_reports_the_providers_reason(server: FineTuningProvider, tmp
     error = {"code": "exceeded_quota", "message": "Too \x1b[31mmuch", "param": "training_file"}
     server.change(script={"end": "failed", "error": error})
     job = make_job(tmp_path)
-    status = poll_to_end(*_with_job(submit_job(server, job), job))[-1]
+    status = poll_to_end(*_insert_job(submit_job(server, job), job))[-1]
     assert status.state is JobState.FAILED
     for part in ("ftjob-0", "exceeded_quota", "Too \\x1b[31mmuch", "training_file"):
         assert part in status.message
@@ -143,7 +143,7 @@ def test_failed_job_reports_the_providers_reason(server: FineTuningProvider, tmp
 def test_invalid_training_file_fails_its_job(server: FineTuningProvider, tmp_path: Path) -> None:
     job = make_job(tmp_path)
     job.dataset.write_text(json.dumps(EXAMPLE) + "\n")
-    status = poll_to_end(*_with_job(submit_job(server, job), job))[-1]
+    status = poll_to_end(*_insert_job(submit_job(server, job), job))[-1]
     assert status.state is JobState.FAILED
     assert "1 examples are fewer than 10" in status.message
 
@@ -151,7 +151,7 @@ def test_invalid_training_file_fails_its_job(server: FineTuningProvider, tmp_pat
 def test_failed_job_without_a_reason_says_so(server: FineTuningProvider, tmp_path: Path) -> None:
     server.change(script={"end": "failed"})
     job = make_job(tmp_path)
-    assert "no reason" in poll_to_end(*_with_job(submit_job(server, job), job))[-1].message
+    assert "no reason" in poll_to_end(*_insert_job(submit_job(server, job), job))[-1].message
 
 
 def test_cancelled_job_is_reported_as_cancelled(server: FineTuningProvider, tmp_path: Path) -> None:
@@ -378,7 +378,7 @@ def test_kill_at_any_point_of_the_submission_leaves_one_job(
 
     if moment == "create":
         server.change(creates=["after_drop"])
-    backend = make_backend(server) if moment != "create" else _with_sleep(server, kill)
+    backend = make_backend(server) if moment != "create" else _make_backend_with_sleep(server, kill)
     with pytest.raises(SimulatedKill):
         backend.submit(job, known_notes, note)
     handle = make_backend(server).submit(job, known_notes, known_notes.append)
@@ -386,7 +386,7 @@ def test_kill_at_any_point_of_the_submission_leaves_one_job(
     assert [job_record["id"] for job_record in server.jobs()][5:] == [handle["job"]]
 
 
-def _with_sleep(server: FineTuningProvider, sleep: Any) -> Any:
+def _make_backend_with_sleep(server: FineTuningProvider, sleep: Any) -> Any:
     model = ModelSettings(model="tiny", base_url=server.base_url, timeout=HANG_SECONDS)
     return backend_for("m", TrainerSettings(backend="openai"), model, policy=SHORT_WAITS, sleep=sleep)
 

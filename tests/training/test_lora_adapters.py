@@ -56,7 +56,7 @@ def write_lora_spec(folder: Path, base_urls: list[str], **changes: Any) -> Path:
     return path
 
 
-def happened(servers: ServerFleet, kind: str) -> list[list[str]]:
+def list_events(servers: ServerFleet, kind: str) -> list[list[str]]:
     return [[name for event, name in status["events"] if event == kind] for status in servers.request_json("/adapters")]
 
 
@@ -66,19 +66,19 @@ def test_each_adapter_is_loaded_on_every_server_for_its_games_and_unloaded_at_th
         write_lora_spec(tmp_path, servers.base_urls)
         done = nip_run("spec.yaml", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        loaded = happened(servers, "loaded")
+        loaded = list_events(servers, "loaded")
         assert [len(set(names)) for names in loaded] == [3, 3]
-        assert loaded == happened(servers, "unloaded"), (
+        assert loaded == list_events(servers, "unloaded"), (
             "adapters are unloaded in order, each when the next one is needed"
         )
         assert loaded[0] == loaded[1]
-        assert happened(servers, "missing") == [[], []]
+        assert list_events(servers, "missing") == [[], []]
         assert [status["loaded"] for status in servers.request_json("/adapters")] == [{}, {}]
         (run,) = (path.parent.name for path in (tmp_path / "results" / "runs").glob("*/stages.jsonl"))
         overrides = ("training.rerun_tests.run=" + run, "training.test.limit=2", "training.test.scheme=all")
         done = nip_run("spec.yaml", *overrides, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        assert happened(servers, "loaded") == [[*names, *names] for names in loaded], (
+        assert list_events(servers, "loaded") == [[*names, *names] for names in loaded], (
             "the tests of another run load the adapters, too"
         )
         assert [status["loaded"] for status in servers.request_json("/adapters")] == [{}, {}]
@@ -90,12 +90,12 @@ def test_restarted_server_gets_its_adapter_again(tmp_path: Path) -> None:
         write_lora_spec(tmp_path, servers.base_urls)
         servers.change(latency=0.4)
         process = start_nip_run("spec.yaml", cwd=tmp_path)
-        wait_until(lambda: happened(servers, "loaded")[0] != [])
+        wait_until(lambda: list_events(servers, "loaded")[0] != [])
         servers.stop(0)
         servers.start(0)
         code, _, stderr = wait_for_exit(process)
         assert code == 0, stderr
-        assert happened(servers, "missing")[0] != [], "the restarted server has no adapter"
+        assert list_events(servers, "missing")[0] != [], "the restarted server has no adapter"
         assert [status["loaded"] for status in servers.request_json("/adapters")] == [{}, {}]
 
 
@@ -104,14 +104,14 @@ def test_adapters_left_by_a_killed_process_are_unloaded_by_the_next(tmp_path: Pa
     with run_fleet(2, "vllm", latency=(0.05, 0.1)) as servers:
         write_lora_spec(tmp_path, servers.base_urls)
         process = start_nip_run_silently("spec.yaml", cwd=tmp_path)
-        wait_until(lambda: happened(servers, "loaded")[1] != [])
+        wait_until(lambda: list_events(servers, "loaded")[1] != [])
         process.kill()
         process.wait()
         assert all(status["loaded"] for status in servers.request_json("/adapters"))
         done = nip_run("spec.yaml", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert [status["loaded"] for status in servers.request_json("/adapters")] == [{}, {}]
-        assert [len(set(names)) for names in happened(servers, "loaded")] == [3, 3]
+        assert [len(set(names)) for names in list_events(servers, "loaded")] == [3, 3]
 
 
 @pytest.mark.full
@@ -156,9 +156,7 @@ def load_adapter(server: LoopbackServer, name: str, path: Path, *, reload: bool 
     run_sync(connect_and_load)
 
 
-def test_adapter_is_loaded_once_and_name_conflicts_and_missing_paths_are_errors(
-    tmp_path: Path,
-) -> None:
+def test_adapter_is_loaded_once_and_name_conflicts_and_missing_paths_are_errors(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "adapter_config.json").write_text("{}")

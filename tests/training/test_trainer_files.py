@@ -20,13 +20,13 @@ from runner.training.trainer_files import collect_files, restore_files, shown_fi
 from tests.support.training import run_training, training_spec
 
 
-def trainer(*command: str, files: tuple[str, ...] | None = None) -> TrainerSettings:
+def make_trainer(*command: str, files: tuple[str, ...] | None = None) -> TrainerSettings:
     return TrainerSettings(backend="command", command=(*command, "{dataset}", "{model_file}"), files=files)
 
 
 def missing_files(*command: str, files: tuple[str, ...] | None = None) -> list[str]:
     """List the missing files of a trainer, except its program."""
-    collected = collect_files("p", trainer(*command, files=files), None)
+    collected = collect_files("p", make_trainer(*command, files=files), None)
     return [line for line in collected.missing if not line.startswith("the program")]
 
 
@@ -43,7 +43,7 @@ def test_script_and_listed_folders_are_stored_without_hidden_and_compiled_files(
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text("x")
     Path("train.py").chmod(0o755)
-    collected = collect_files("p", trainer("python", "./train.py", files=("pack",)), None)
+    collected = collect_files("p", make_trainer("python", "./train.py", files=("pack",)), None)
     assert {path: mode for path, (_, mode) in collected.contents.items()} == {
         "train.py": True, "pack/a.py": False, "pack/data/b.json": False
     }  # fmt: skip
@@ -52,7 +52,7 @@ def test_script_and_listed_folders_are_stored_without_hidden_and_compiled_files(
 
 def test_program_in_the_current_folder_is_stored() -> None:
     Path("train.sh").write_text("#!/bin/sh\n")
-    collected = collect_files("p", trainer("./train.sh"), None)
+    collected = collect_files("p", make_trainer("./train.sh"), None)
     assert (list(collected.contents), collected.missing) == (["train.sh"], [])
 
 
@@ -93,7 +93,7 @@ def test_files_beyond_the_limits_are_reported(monkeypatch: pytest.MonkeyPatch) -
 
 def store_files(folder: Path) -> TrainerFiles:
     """Store the files of a trainer in a folder, as a release does."""
-    collected = collect_files("p", trainer("python", "train.py", files=("pack",)), None)
+    collected = collect_files("p", make_trainer("python", "train.py", files=("pack",)), None)
     for name, data in stored_contents({"p": collected}).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
@@ -156,9 +156,7 @@ def test_groups_with_one_command_show_the_files_of_both() -> None:
 
 
 @pytest.mark.full
-def test_file_changed_between_iterations_is_stored_again_and_reported(
-    tmp_path: Path,
-) -> None:
+def test_file_changed_between_iterations_is_stored_again_and_reported(tmp_path: Path) -> None:
     Path("train.py").write_text("import sys\nopen(sys.argv[2], 'w').write('dummy:' + str(len(sys.argv[0])))\n")
     command = [sys.executable, "train.py", "{dataset}", "{model_file}"]
     own_trainer = {"backend": "command", "command": command, "poll_seconds": 0.02}

@@ -1,4 +1,4 @@
-"""Offline training runs: their results and which agents are trained on which rollouts."""
+"""Offline training runs: results, lineage, and the rollouts that each agent is trained on."""
 
 from __future__ import annotations
 

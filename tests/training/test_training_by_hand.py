@@ -177,10 +177,8 @@ def test_model_name_is_used_only_for_the_model_the_run_waits_for(tmp_path: Path,
     trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
     changes = {"iterations": 2, "trainers": trainers, "from_scratch": from_scratch}
     path = training_spec(tmp_path, training=changes)
-    for name in (
-        "early",
-        "first",
-    ):  # the run does not wait for a model yet when the first name is given; it uses the second
+    # The run does not wait for a model yet when it gets the first name; it uses the second.
+    for name in ("early", "first"):
         with pytest.raises(Waiting):
             run_training(path, tmp_path / "results", set_model={"p": name})
     for _ in range(2):  # repeats the command of the previous iteration

@@ -115,7 +115,7 @@ def test_training_datapoint_in_the_test_split_is_rejected_despite_a_different_un
         load_spec(path)
 
 
-def warnings_with(folder: Path, *overrides: str, **test_columns: Any) -> list[str]:
+def collect_warnings(folder: Path, *overrides: str, **test_columns: Any) -> list[str]:
     """Return the warnings of `check` for 12 datapoints per split; `test_columns` replace columns of the test split."""
     path = training_spec(folder)
     rows = [json.loads(line) for line in (folder / "data.jsonl").read_text().splitlines()]
@@ -127,16 +127,16 @@ def warnings_with(folder: Path, *overrides: str, **test_columns: Any) -> list[st
 
 
 def test_check_warns_about_a_test_split_too_small_or_uniform_to_measure_accuracy(tmp_path: Path) -> None:
-    assert warnings_with(tmp_path) == []
-    (line,) = warnings_with(tmp_path, "training.test.limit=4")
+    assert collect_warnings(tmp_path) == []
+    (line,) = collect_warnings(tmp_path, "training.test.limit=4")
     assert line.startswith("the test split has only 4 datapoints: intervals need at least 10 independent datapoints; ")
     assert line.endswith("add some, or raise training.test.limit")
-    (line,) = warnings_with(tmp_path, label=1)
+    (line,) = collect_warnings(tmp_path, label=1)
     assert line.startswith("all 12 datapoints of the test split have label 1: a verifier that always accepts is always")
-    assert warnings_with(tmp_path, "training.test.scheme=none", label=1) == []
+    assert collect_warnings(tmp_path, "training.test.scheme=none", label=1) == []
 
 
 def test_warning_reports_questions_shared_within_the_test_split(tmp_path: Path) -> None:
-    (line,) = warnings_with(tmp_path, question="Write f(x) that returns x, and nothing else than x.")
+    (line,) = collect_warnings(tmp_path, question="Write f(x) that returns x, and nothing else than x.")
     assert line.startswith("in the test split, 12 of 12 datapoints ")
     assert "set dataset.group_by" in line

@@ -97,7 +97,7 @@ def test_changed_hyperparameter_is_named_if_the_run_id_is_taken(tmp_path: Path) 
 # Provenance
 
 
-def provenance(folder: RunFolder) -> dict[str, bytes]:
+def read_provenance(folder: RunFolder) -> dict[str, bytes]:
     files = [folder.spec, folder.manifest_path, *sorted((folder.path / "inputs").rglob("*.*"))]
     return {str(path): path.read_bytes() for path in files}
 
@@ -106,10 +106,10 @@ def provenance(folder: RunFolder) -> dict[str, bytes]:
 def test_finished_run_is_unchanged_by_other_trainers_and_reports_it(tmp_path: Path) -> None:
     path = training_spec(tmp_path, training={"iterations": 1})
     done = run_training(path, tmp_path / "results")
-    before = provenance(done.folder)
+    before = read_provenance(done.folder)
     rerun = run_training(path, tmp_path / "results", "training.trainers.p={backend: files}", "models.v.timeout=9")
     assert rerun.was_finished
-    assert provenance(done.folder) == before
+    assert read_provenance(done.folder) == before
     (note,) = rerun.notes
     assert "these changed keys have no effect: models.v.timeout, training.trainers.p.backend;" in note
 

@@ -54,7 +54,7 @@ def run_and_kill(folder: Path, seconds: float) -> bool:
     return process.wait() != 0
 
 
-def final_state(folder: Path) -> tuple[dict[str, bytes], bytes]:
+def read_final_state(folder: Path) -> tuple[dict[str, bytes], bytes]:
     """Return the fine-tune datasets, their sidecars and the final state."""
     (run,) = (path.parent for path in folder.glob("results/runs/*/stages.jsonl"))
     return read_datasets(RunFolder(run)), (run / "state.json").read_bytes()
@@ -73,7 +73,7 @@ def test_killed_run_has_the_same_result_and_creates_no_duplicate_job(tmp_path: P
         write_spec(tmp_path / "whole", provider, kind)
         finish_run(tmp_path / "whole")
         duration = time.monotonic() - started
-        expected, jobs, calls = final_state(tmp_path / "whole"), list_jobs(provider), provider.stats()["chat"]
+        expected, jobs, calls = read_final_state(tmp_path / "whole"), list_jobs(provider), provider.stats()["chat"]
         models = provider.stats()["models"]
     assert {job[1] for job in jobs} == {"dpo" if kind == "malt" else "supervised"}
     assert len(jobs) >= 4
@@ -86,7 +86,7 @@ def test_killed_run_has_the_same_result_and_creates_no_duplicate_job(tmp_path: P
             if not run_and_kill(folder, rng.uniform(0.3, duration)):
                 continue
             finish_run(folder)
-            assert final_state(folder) == expected
+            assert read_final_state(folder) == expected
             assert list_jobs(provider) == jobs
             # Up to twice the calls in flight may have been answered but not stored.
             assert provider.stats()["chat"] - calls <= 2 * AT_ONCE
@@ -102,11 +102,11 @@ def test_repeatedly_killed_run_has_the_same_result(tmp_path: Path, kind: str) ->
     with run_fine_tuning_provider(**PROVIDER) as provider:
         write_spec(tmp_path / "whole", provider, kind)
         finish_run(tmp_path / "whole")
-        expected, jobs = final_state(tmp_path / "whole"), list_jobs(provider)
+        expected, jobs = read_final_state(tmp_path / "whole"), list_jobs(provider)
     with run_fine_tuning_provider(**PROVIDER) as provider:
         write_spec(tmp_path / "killed", provider, kind)
         for _ in range(KILLS):
             run_and_kill(tmp_path / "killed", rng.uniform(0.6, 2.0))
         finish_run(tmp_path / "killed")
-        assert final_state(tmp_path / "killed") == expected
+        assert read_final_state(tmp_path / "killed") == expected
         assert list_jobs(provider) == jobs

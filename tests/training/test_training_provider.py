@@ -17,7 +17,7 @@ from tests.support.training import provider_changes, read_datasets, training_spe
 SHARED = {"models": {"p": {"share_prompts": True}, "v": {"share_prompts": True}}}
 
 
-def final_state(folder: Path) -> tuple[dict[str, bytes], bytes]:
+def read_final_state(folder: Path) -> tuple[dict[str, bytes], bytes]:
     (run,) = (path.parent for path in folder.glob("results/runs/*/stages.jsonl"))
     return read_datasets(RunFolder(run)), (run / "state.json").read_bytes()
 
@@ -35,7 +35,7 @@ def test_job_created_just_before_a_kill_is_found_by_the_next_process(tmp_path: P
         del spec["training"]["trainers"]["v"]
         path.write_text(yaml.safe_dump(spec))
         assert nip_run("spec.yaml", cwd=tmp_path).returncode == 0
-        state = final_state(tmp_path)
+        state = read_final_state(tmp_path)
         (log,) = tmp_path.glob("results/runs/*/stages.jsonl")
         lines = log.read_bytes().splitlines(keepends=True)
         note_index = next(index for index, line in enumerate(lines) if b'"job":"ftjob' in line)
@@ -44,7 +44,7 @@ def test_job_created_just_before_a_kill_is_found_by_the_next_process(tmp_path: P
         (log.parent / "manifest.json").write_text(json.dumps({**manifest, "status": "running"}))
         done = nip_run("spec.yaml", cwd=tmp_path)
         assert (done.returncode, len(provider.jobs())) == (0, 1), done.stderr
-    assert final_state(tmp_path) == state
+    assert read_final_state(tmp_path) == state
 
 
 @pytest.mark.gate
@@ -104,9 +104,9 @@ def test_job_stuck_in_validation_is_an_error_and_awaited_again(tmp_path: Path) -
         for trainer in spec["training"]["trainers"].values():
             trainer["validating_minutes"] = 0.005
         training_spec(tmp_path, **spec)
-        stuck = nip_run_here("spec.yaml", cwd=tmp_path)
-        assert stuck.returncode == 1
-        assert "still validating its files" in stuck.stderr
+        stuck_run = nip_run_here("spec.yaml", cwd=tmp_path)
+        assert stuck_run.returncode == 1
+        assert "still validating its files" in stuck_run.stderr
         names = [job["id"] for job in provider.jobs()]
         for number, name in enumerate(names):
             provider.set_job(name, status="succeeded", model=f"ft:tiny:by-hand:1x{number:06x}")
@@ -129,5 +129,5 @@ def test_running_job_keeps_the_dataset_that_it_was_created_with(tmp_path: Path) 
         done = nip_run_here("spec.yaml", "training.trainers.p.format=trl", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         uploaded = {job["id"]: job["sha256"] for job in provider.jobs()}
-    steps = [model["lineage"][0] for model in json.loads(final_state(tmp_path)[1]).values()]
+    steps = [model["lineage"][0] for model in json.loads(read_final_state(tmp_path)[1]).values()]
     assert {step["job"]: step["dataset_sha256"] for step in steps} == uploaded
