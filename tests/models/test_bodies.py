@@ -225,10 +225,10 @@ def test_trickling_server_does_not_use_the_slots_of_another_server(monkeypatch: 
 
     async def complete_beside_trickling_calls() -> Completion:
         monkeypatch.setattr(BodySlot, "acquire", acquire_and_count)
-        async with run_raw_server(answer[:-1]) as trickling_url, run_raw_server(answer) as honest_url:
+        async with run_raw_server(answer[:-1]) as trickling_url, run_raw_server(answer) as normal_url:
             groups = {
                 "slow": model_settings(base_url=trickling_url, timeout=2 * HANG_SECONDS),
-                "good": model_settings(base_url=honest_url),
+                "good": model_settings(base_url=normal_url),
             }
             connection = connect(groups, Retry())
             slow_calls = [

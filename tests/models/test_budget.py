@@ -43,7 +43,7 @@ FAULTS = {
 }  # fmt: skip
 
 
-def priced_budget(**most: float) -> Any:
+def make_priced_budget(**most: float) -> Any:
     return {"models": PRICED, "budget": most}
 
 
@@ -52,7 +52,9 @@ def priced_budget(**most: float) -> Any:
 def test_run_never_exceeds_its_budget_despite_faults_and_retries(tmp_path: Path, concurrency: int) -> None:
     """The provider's bill includes answers that never arrived."""
     with run_batch_provider(faults=FAULTS, latency=0.005) as provider:
-        spec_file(tmp_path, provider.base_url, size=40, rollouts={"concurrency": concurrency}, **priced_budget(usd=1.0))
+        spec_file(
+            tmp_path, provider.base_url, size=40, rollouts={"concurrency": concurrency}, **make_priced_budget(usd=1.0)
+        )
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
         spent = provider.billed_usd(IN, OUT)
         assert len(provider.stats()["kinds"]) > 1
@@ -62,7 +64,7 @@ def test_run_never_exceeds_its_budget_despite_faults_and_retries(tmp_path: Path,
 
 def test_exhausted_budget_exits_3_and_prints_the_command_to_resume(tmp_path: Path) -> None:
     with run_batch_provider() as provider:
-        spec_file(tmp_path, provider.base_url, **priced_budget(usd=0.5))
+        spec_file(tmp_path, provider.base_url, **make_priced_budget(usd=0.5))
         done = nip_run_here("spec.yaml", "seed=8", cwd=tmp_path)
     assert done.returncode == 3
     assert "budget.usd is used up" in done.stderr
@@ -117,7 +119,7 @@ def test_show_and_leaderboard_name_the_budget_stop_and_the_resume_command(tmp_pa
 @pytest.mark.full
 def test_rerun_with_the_same_budget_spends_only_the_remainder(tmp_path: Path) -> None:
     with run_batch_provider(faults=FAULTS) as provider:
-        path = spec_file(tmp_path, provider.base_url, size=30, **priced_budget(usd=1.0))
+        path = spec_file(tmp_path, provider.base_url, size=30, **make_priced_budget(usd=1.0))
         for _ in range(4):
             with pytest.raises(BudgetExhausted):
                 run_spec(path, tmp_path / "results")
@@ -126,7 +128,7 @@ def test_rerun_with_the_same_budget_spends_only_the_remainder(tmp_path: Path) ->
 
 def test_token_budget_limits_billed_tokens(tmp_path: Path) -> None:
     with run_batch_provider(faults=FAULTS) as provider:
-        path = spec_file(tmp_path, provider.base_url, size=30, **priced_budget(tokens=20_000))
+        path = spec_file(tmp_path, provider.base_url, size=30, **make_priced_budget(tokens=20_000))
         with pytest.raises(BudgetExhausted):
             run_spec(path, tmp_path / "results")
         billed = provider.stats()["billed"]
@@ -167,7 +169,7 @@ def test_unfinished_run_records_its_cost_and_its_worst_case_separately(tmp_path:
 def test_sufficient_budget_changes_no_results(tmp_path: Path) -> None:
     with run_batch_provider() as provider:
         unlimited = run_spec(spec_file(tmp_path, provider.base_url, models=PRICED), tmp_path / "free")
-        limited = run_spec(spec_file(tmp_path, provider.base_url, **priced_budget(usd=100.0)), tmp_path / "bound")
+        limited = run_spec(spec_file(tmp_path, provider.base_url, **make_priced_budget(usd=100.0)), tmp_path / "bound")
         usd = provider.billed_usd(IN, OUT) / 2
     assert derived_files(unlimited.folder.path) == derived_files(limited.folder.path)
     assert limited.manifest.cost_usd == pytest.approx(usd)
@@ -197,13 +199,13 @@ def test_sweep_points_share_one_budget(tmp_path: Path) -> None:
             size=4,
             sweep={"seed": [1, 2, 3, 4]},
             rollouts={"concurrency": 4},
-            **priced_budget(usd=0.9),
+            **make_priced_budget(usd=0.9),
         )
         done = nip_run_here("spec.yaml", "-q", long_timeout, cwd=tmp_path)
         first = provider.billed_usd(IN, OUT)
-        second_done = nip_run_here("spec.yaml", "-q", "budget.usd=1.4", long_timeout, cwd=tmp_path)
+        second_result = nip_run_here("spec.yaml", "-q", "budget.usd=1.4", long_timeout, cwd=tmp_path)
         second = provider.billed_usd(IN, OUT)
-    assert (done.returncode, second_done.returncode) == (3, 3), done.stderr + second_done.stderr
+    assert (done.returncode, second_result.returncode) == (3, 3), done.stderr + second_result.stderr
     assert 0.4 < first <= 0.9 < second <= 1.4
 
 

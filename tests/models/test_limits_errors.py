@@ -16,7 +16,7 @@ from tests.support.specs import spec_file
 LONG_RETRY = {"transient": {"attempts": 30, "first_wait": 0.05, "max_wait": 0.2}}
 
 
-def answer_after(provider: BatchProvider, after: int) -> threading.Thread:
+def start_answering_after(provider: BatchProvider, after: int) -> threading.Thread:
     """Let the provider refuse its first `after` calls, and then answer without rate headers."""
 
     def change() -> None:
@@ -32,7 +32,7 @@ def answer_after(provider: BatchProvider, after: int) -> threading.Thread:
 def test_rate_in_429_headers_is_respected(tmp_path: Path) -> None:
     with run_batch_provider(most_at_once=0, headers={"x-ratelimit-limit-requests": "300"}) as provider:
         path = spec_file(tmp_path, provider.base_url, size=12, retry=LONG_RETRY)
-        change_thread = answer_after(provider, after=8)
+        change_thread = start_answering_after(provider, after=8)
         started = time.monotonic()
         result = run_spec(path, tmp_path / "results")
         seconds = time.monotonic() - started
@@ -60,7 +60,7 @@ def test_reset_time_in_a_429_delays_all_calls_of_the_group(tmp_path: Path, kind:
     headers = {f"x-ratelimit-remaining-{kind}": "0", f"x-ratelimit-reset-{kind}": "1500ms"}
     with run_batch_provider(most_at_once=0, headers=headers, clock=True) as provider:
         path = spec_file(tmp_path, provider.base_url, size=24, retry=LONG_RETRY, rollouts={"concurrency": 24})
-        change_thread = answer_after(provider, after=9)
+        change_thread = start_answering_after(provider, after=9)
         result = run_spec(path, tmp_path / "results")
         change_thread.join()
         arrivals = provider.stats()["arrivals"]

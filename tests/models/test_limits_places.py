@@ -27,18 +27,18 @@ def apply_limits(
     return within_limits(answer_call, semaphore, {"m": limit}, lambda _: 10)
 
 
-@pytest.mark.parametrize(("max_in_flight", "gate_size"), [(3, 64), (64, 3), (16, 16)])
-def test_calls_in_flight_never_exceed_the_limit_despite_failures(max_in_flight: int, gate_size: int) -> None:
+@pytest.mark.parametrize(("max_in_flight", "semaphore_size"), [(3, 64), (64, 3), (16, 16)])
+def test_calls_in_flight_never_exceed_the_limit_despite_failures(max_in_flight: int, semaphore_size: int) -> None:
     async def run_calls() -> None:
         rng, time = random.Random(5), FakeClock()
-        limit, semaphore = make_limit(max_in_flight, time), FairSemaphore(gate_size)
+        limit, semaphore = make_limit(max_in_flight, time), FairSemaphore(semaphore_size)
         open_calls = max_open_calls = 0
 
         async def answer_call(_: Request) -> Completion:
             nonlocal open_calls, max_open_calls
             open_calls += 1
             max_open_calls = max(max_open_calls, open_calls)
-            assert open_calls <= min(max(int(limit.limit), limit._in_flight), gate_size)
+            assert open_calls <= min(max(int(limit.limit), limit._in_flight), semaphore_size)
             try:
                 await run_loop_turns(rng.randrange(40))
                 if rng.random() < 0.1:
@@ -56,10 +56,10 @@ def test_calls_in_flight_never_exceed_the_limit_despite_failures(max_in_flight: 
             task.cancel()
             time.now += rng.uniform(0, 3)
         await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), HANG_SECONDS)
-        assert max_open_calls <= min(max_in_flight, gate_size)
+        assert max_open_calls <= min(max_in_flight, semaphore_size)
         # No slot was lost: as many calls as before can enter.
         assert limit._in_flight == 0
-        assert semaphore._free == gate_size
+        assert semaphore._free == semaphore_size
         assert not semaphore._waiting
         assert await fill_and_empty(limit) >= 1
 
@@ -131,12 +131,12 @@ def test_semaphore_keeps_the_order_within_a_group() -> None:
         semaphore, order = FairSemaphore(1), []
         await semaphore.enter("m")
 
-        async def pass_gate(index: int) -> None:
+        async def enter_and_leave(index: int) -> None:
             await semaphore.enter("m")
             order.append(index)
             semaphore.leave()
 
-        tasks = [asyncio.create_task(pass_gate(index)) for index in range(10)]
+        tasks = [asyncio.create_task(enter_and_leave(index)) for index in range(10)]
         await settle()
         semaphore.leave()
         await asyncio.gather(*tasks)

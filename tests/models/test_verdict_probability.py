@@ -130,8 +130,8 @@ def test_p_accept_without_an_alternative_is_bounded_by_the_remaining_probability
     result = read_p_accept(REJECT, [*HEAD, make_token(" re", {" re": 0.9, " ": 0.06}), make_token("ject")])
     assert result.value == pytest.approx(0.1)
     assert result.note == logprobs.BOUND
-    certain_result = read_p_accept(ACCEPT, [*HEAD, make_token(" accept", {" accept": 1.0, " und": 0.01})])
-    assert (certain_result.value, certain_result.note) == (1.0, logprobs.BOUND)
+    certain = read_p_accept(ACCEPT, [*HEAD, make_token(" accept", {" accept": 1.0, " und": 0.01})])
+    assert (certain.value, certain.note) == (1.0, logprobs.BOUND)
 
 
 @pytest.mark.parametrize(

@@ -90,9 +90,9 @@ def test_every_placeholder_is_replaced_once_and_other_text_is_unchanged(tmp_path
     code = "print(*sys.argv[4:], sep='\\n')\n" + WRITE_MODEL_NAME
     arguments = (*(f"--{name}={{{name}}}" for name in PLACEHOLDERS), "{dataset}:{seed}", '{"lr": 1e-4}', "$HOME *", "")
     job = make_job_in(tmp_path)
-    odd_job = FineTuneJob(**{**vars(job), "base_model": "{seed}", "group": "a b"})
+    job_with_braces = FineTuneJob(**{**vars(job), "base_model": "{seed}", "group": "a b"})
     backend = make_command_backend(make_trainer_command(code, *arguments))
-    poll_to_end(backend, odd_job, backend.submit(odd_job, [], lambda record: None))
+    poll_to_end(backend, job_with_braces, backend.submit(job_with_braces, [], lambda record: None))
     folder = tmp_path / "job"
     assert (folder / "trainer.log").read_text().split("\n")[:-1] == [
         f"--dataset={job.dataset}", "--base_model={seed}", f"--output={folder / 'output'}",
