@@ -1,4 +1,4 @@
-"""What servers and proxies really send when they refuse, each with the class that it is of."""
+"""Real error responses of servers and proxies, each with the exception class that it must raise."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from runner.base.errors import (
 
 
 class Row(NamedTuple):
-    who: str
+    source: str
     status: int
     body: Any
     expected: type[NipRunError]
-    told: str = ""
-    """A part of what the user is told."""
+    expected_message: str = ""
+    """Text that the error message must contain."""
 
 
 def error(message: str, kind: Any = "invalid_request_error", code: Any = None, param: Any = None, **more: Any) -> Any:
@@ -51,9 +51,9 @@ def _choice(text: str, **more: Any) -> Any:
     }
 
 
-RECEIVED = ". Received Model Group=small\nAvailable Model Group Fallbacks=None"
+SUFFIX = ". Received Model Group=small\nAvailable Model Group Fallbacks=None"
 NO_FALLBACK = "\n\nLiteLLM: model group 'small' failed with the error above. No fallback was attempted."
-MONEY = "Add credit"
+BILLING_HINT = "Add credit"
 AZURE_POLICY = (
     "The response was filtered due to the prompt triggering Azure OpenAI's content management policy. Please modify "
     "your prompt and retry. To learn more about our content filtering policies please read our documentation: "
@@ -73,8 +73,8 @@ TPM = (
     "https://platform.openai.com/account/rate-limits to learn more."
 )
 CONTEXT: list[Row] = [
-    Row(who, status, body, ContextExceededError)
-    for who, status, body in (
+    Row(source, status, body, ContextExceededError)
+    for source, status, body in (
         ("OpenAI", 400, error(
             "This model's maximum context length is 4097 tokens. However, your messages resulted in 4111 tokens. "
             "Please reduce the length of the messages.", code="context_length_exceeded", param="messages")),
@@ -169,13 +169,13 @@ CONTEXT: list[Row] = [
                 'messages resulted in 262897 tokens.","type":"Bad Request","code":400}}', "provider_name": "Nvidia"}}}),
         ("LiteLLM", 400, litellm(
             "litellm.ContextWindowExceededError: litellm.BadRequestError: ContextWindowExceededError: "
-            f"Hosted_vllmException - too long\nmodel=small. context_window_fallbacks=None. fallbacks=None.{RECEIVED}")),
+            f"Hosted_vllmException - too long\nmodel=small. context_window_fallbacks=None. fallbacks=None.{SUFFIX}")),
         ("LiteLLM, after a fallback", 400, litellm(
             "litellm.BadRequestError: litellm.ContextWindowExceededError: AnthropicError - "
             '{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 200480 tokens > '
             '200000 maximum"}}\nReceived Model Group=small\nError doing the fallback: litellm.BadRequestError')),
         ("LiteLLM, as 500", 500, litellm(
-            f"litellm.APIConnectionError: litellm.ContextWindowExceededError: too long{RECEIVED}", "500")),
+            f"litellm.APIConnectionError: litellm.ContextWindowExceededError: too long{SUFFIX}", "500")),
         ("LiteLLM, as 503", 503, litellm(
             "litellm.APIConnectionError: OpenAIException - Requested token count exceeds the model's maximum context "
             "length of 131072 tokens.", "503")),
@@ -183,8 +183,8 @@ CONTEXT: list[Row] = [
 ]  # fmt: skip
 
 POLICY: list[Row] = [
-    Row(who, status, body, RefusedError)
-    for who, status, body in (
+    Row(source, status, body, RefusedError)
+    for source, status, body in (
         ("OpenAI", 400, error(
             "Invalid prompt: your prompt was flagged as potentially violating our usage policy. Please try again with "
             "a different prompt", code="invalid_prompt")),
@@ -201,7 +201,7 @@ POLICY: list[Row] = [
         ("LiteLLM", 400, litellm(
             "litellm.BadRequestError: litellm.ContentPolicyViolationError: litellm.ContentPolicyViolationError: "
             f"AzureException - {AZURE_POLICY}\nmodel=azure/gpt-4o. content_policy_fallback=None. fallbacks=None.\n\n"
-            f"Set 'content_policy_fallback' - https://docs.litellm.ai/docs/routing#fallbacks{RECEIVED}",
+            f"Set 'content_policy_fallback' - https://docs.litellm.ai/docs/routing#fallbacks{SUFFIX}",
             provider_specific_fields={"innererror": {"code": "ResponsibleAIPolicyViolation"}})),
         ("LiteLLM, its fields alone", 400, litellm(
             "litellm.BadRequestError: no",
@@ -219,8 +219,8 @@ POLICY: list[Row] = [
 ]  # fmt: skip
 
 BILLING: list[Row] = [
-    Row(who, status, body, ProviderRefusal, MONEY)
-    for who, status, body in (
+    Row(source, status, body, ProviderRefusal, BILLING_HINT)
+    for source, status, body in (
         ("OpenAI", 429, error(QUOTA, "insufficient_quota", "insufficient_quota")),
         ("OpenAI, hard limit", 400, error(
             "Billing hard limit has been reached", "invalid_request_error", "billing_hard_limit_reached")),
@@ -228,9 +228,9 @@ BILLING: list[Row] = [
             "Your account is not active, please check your billing details on our website.", "billing_not_active",
             "billing_not_active")),
         ("LiteLLM", 429, litellm(
-            f"litellm.RateLimitError: RateLimitError: OpenAIException - {QUOTA}{RECEIVED}", "429", "throttling_error")),
+            f"litellm.RateLimitError: RateLimitError: OpenAIException - {QUOTA}{SUFFIX}", "429", "throttling_error")),
         ("LiteLLM, hard limit", 400, litellm(
-            f"litellm.BadRequestError: OpenAIException - Billing hard limit has been reached{RECEIVED}")),
+            f"litellm.BadRequestError: OpenAIException - Billing hard limit has been reached{SUFFIX}")),
         ("LiteLLM, its own budget", 400, litellm(
             "Budget has been exceeded! Current cost: 0.0010747, Max budget: 0.0", "400", "budget_exceeded")),
         ("LiteLLM, its own budget, 2026", 429, litellm("no", "429", "budget_exceeded")),
@@ -251,8 +251,8 @@ BILLING: list[Row] = [
     )
 ]  # fmt: skip
 
-OTHERS: list[Row] = [
-    # Rates, whatever they say of tokens
+OTHER_ERRORS: list[Row] = [
+    # Rate limits, also if they mention tokens
     Row("OpenAI, tokens a minute", 429, error(TPM, "tokens", "rate_limit_exceeded"), TransientError),
     Row("LiteLLM, tokens a minute", 429, litellm(f"litellm.RateLimitError: OpenAIException - {TPM}", "429"),
         TransientError),
@@ -279,13 +279,13 @@ OTHERS: list[Row] = [
         "No deployments available for selected model, Try again in 5 seconds. All deployments for selected model are "
         "in cooldown. Passed model=small. pre-call-checks=False, cooldown_list=['9669aa']", "429",
         "all_deployments_in_cooldown"), TransientError),
-    # A server's own trouble
+    # Server errors
     Row("OpenRouter, in a choice", 200, _choice("", error={"code": 502, "message": "Provider disconnected"}),
         TransientError, "answered 502: Provider disconnected"),
     Row("OpenRouter, in a choice, of its words", 200, _choice("It i"), TransientError, "ended in an error"),
     Row("vLLM", 500, bare("Internal server error", 500, "InternalServerError"), TransientError),
     Row("Cloudflare", 502, "<html><title>502 Bad Gateway</title></html>", TransientError),
-    # What is wrong with every request
+    # Problems of every request
     Row("OpenAI, a parameter", 400, error(
         "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
         code="unsupported_parameter", param="max_tokens"), ProviderRefusal, "models.small.max_tokens"),
@@ -325,7 +325,7 @@ OTHERS: list[Row] = [
         kind="invalid_request_error"), ProviderRefusal, "models.small.temperature"),
     Row("LiteLLM, a truncated error of vLLM", 400, litellm(
         'litellm.BadRequestError: Hosted_vllmException - {"error":{"message":"Unsupported: '), MalformedError),
-    # What may be wrong with one request alone
+    # Problems that may affect one request only
     Row("vLLM, a chat template", 400, bare("Conversation roles must alternate user/assistant/user/assistant/..."),
         ProviderRefusal, "set models.small.chat_format to alternating."),
     Row("vLLM, Gemma 2's template", 400, bare("System role not supported"), ProviderRefusal,
@@ -338,10 +338,12 @@ OTHERS: list[Row] = [
     Row("OpenAI, a message", 400, error(
         "Invalid value for 'content': expected a string, got null.", param="messages.[1].content"), MalformedError,
         "settings in models.small"),
-    Row("LiteLLM", 400, litellm(f"litellm.BadRequestError: OpenAIException - no{RECEIVED}"), MalformedError),
+    Row("LiteLLM", 400, litellm(f"litellm.BadRequestError: OpenAIException - no{SUFFIX}"), MalformedError),
     Row("vLLM, quoting a prompt with our words in it", 400, bare(
         "[{'type': 'string_type', 'loc': ('body', 'messages', 0, 'content'), 'msg': 'Input should be a valid string', "
         "'input': 'is the context window exceeded? prompt is too long; insufficient_quota'}]"), MalformedError),
 ]  # fmt: skip
 
-ROWS = {f"{row.who} {row.status} {row.expected.__name__}": row for row in (*CONTEXT, *POLICY, *BILLING, *OTHERS)}
+ROWS = {
+    f"{row.source} {row.status} {row.expected.__name__}": row for row in (*CONTEXT, *POLICY, *BILLING, *OTHER_ERRORS)
+}

@@ -1,4 +1,4 @@
-"""One server is one, however its address is written."""
+"""Server addresses: different spellings of one address are one server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner.models.settings import ModelSettings
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first_url", "second_url"),
     [
         ("http://localhost:7101/v1", "HTTP://LocalHost:7101/v1/"),
         ("http://gpu1/v1", "http://gpu1:80/v1"),
@@ -21,12 +21,12 @@ from runner.models.settings import ModelSettings
         ("http://[FE80::1]:80/v1", "http://[fe80::1]/v1"),
     ],
 )
-def test_two_ways_to_write_an_address_are_one_server(one: str, other: str) -> None:
-    assert normalize_url(one) == normalize_url(other)
+def test_equivalent_spellings_of_an_address_are_normalized_to_one_url(first_url: str, second_url: str) -> None:
+    assert normalize_url(first_url) == normalize_url(second_url)
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first_url", "second_url"),
     [
         ("http://gpu1/v1", "https://gpu1/v1"),
         ("http://gpu1:443/v1", "https://gpu1:443/v1"),
@@ -35,15 +35,15 @@ def test_two_ways_to_write_an_address_are_one_server(one: str, other: str) -> No
         ("http://gpu1/v1", "http://gpu1"),
     ],
 )
-def test_two_servers_are_two(one: str, other: str) -> None:
-    assert normalize_url(one) != normalize_url(other)
+def test_different_addresses_stay_different(first_url: str, second_url: str) -> None:
+    assert normalize_url(first_url) != normalize_url(second_url)
 
 
-def test_two_groups_that_write_a_server_in_two_ways_share_its_limit_and_its_breaker() -> None:
+def test_groups_with_equivalent_addresses_share_one_limit() -> None:
     servers, retry = Servers(8), Retry()
-    two = [
+    groups = [
         ModelSettings(model="tiny", base_url=url, requests_per_minute=60)
         for url in ("http://localhost:7101/v1", "http://LOCALHOST:7101/v1/")
     ]
-    first, second = (servers.limit("m", settings, retry) for settings in two)
+    first, second = (servers.limit("m", settings, retry) for settings in groups)
     assert first is second

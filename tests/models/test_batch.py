@@ -1,4 +1,4 @@
-"""Runs through a Batch API: the same records at half the price, and no batch paid for twice."""
+"""Runs through a batch API: the same records at half the price, and no batch is paid for twice."""
 
 from __future__ import annotations
 
@@ -39,60 +39,60 @@ from tests.support.specs import spec_file
 BATCH = {"m": {"batch": True, "batch_wait": 0.05, "batch_poll": 0.05, "timeout": 2 * HANG_SECONDS}}
 
 
-def batch_spec(folder: Path, provider: BatchProvider, **changes: Any) -> Path:
+def write_batch_spec(folder: Path, provider: BatchProvider, **changes: Any) -> Path:
     return spec_file(folder, provider.base_url, models=BATCH, **{"rollouts": {"concurrency": 64}, **changes})
 
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run by single calls."""
+    """A run with single calls."""
     folder = tmp_path_factory.mktemp("live")
     with run_batch_provider() as provider:
         return run_spec(spec_file(folder, provider.base_url), folder / "results").folder.path
 
 
-def calls(run: Path) -> list[tuple[Any, ...]]:
+def read_call_samples(run: Path) -> list[tuple[Any, ...]]:
     return [tuple(record["sample"]) for record in journal_records(run) if record["kind"] == "call"]
 
 
-# Whole runs
+# Complete runs
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(
     "options", [{"shuffle": True}, *(pytest.param(more, marks=pytest.mark.full) for more in ({}, {"delay": 0.0}))]
 )
-def test_a_run_by_batch_leaves_the_records_of_one_by_single_calls(
+def test_run_by_batch_writes_the_same_records_as_a_run_with_single_calls(
     tmp_path: Path, live: Path, options: dict[str, Any]
 ) -> None:
     with run_batch_provider(**options) as provider:
-        result = run_spec(batch_spec(tmp_path, provider), tmp_path / "results")
+        result = run_spec(write_batch_spec(tmp_path, provider), tmp_path / "results")
         stats = provider.stats()
     assert derived_files(result.folder.path) == derived_files(live)
     assert stats["chat"] == 0
-    assert stats["lines"] == len(calls(live))
+    assert stats["lines"] == len(read_call_samples(live))
     assert stats["lines_twice"] == 0
 
 
 @pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("concurrency", [4, 64])
-def test_the_calls_of_one_step_of_all_games_go_in_one_batch(tmp_path: Path, live: Path, concurrency: int) -> None:
+def test_calls_of_one_step_of_all_games_are_sent_in_one_batch(tmp_path: Path, live: Path, concurrency: int) -> None:
     with run_batch_provider() as provider:
-        run_spec(batch_spec(tmp_path, provider, rollouts={"concurrency": concurrency}), tmp_path / "results")
+        run_spec(write_batch_spec(tmp_path, provider, rollouts={"concurrency": concurrency}), tmp_path / "results")
         sizes = provider.stats()["batch_sizes"]
-    steps = Counter(sample[2] for sample in calls(live))
+    steps = Counter(sample[2] for sample in read_call_samples(live))
     assert sizes == [steps[step] for step in sorted(steps)]
 
 
 @pytest.mark.full
-def test_lines_that_failed_are_asked_again_in_another_batch(tmp_path: Path, live: Path) -> None:
+def test_failed_lines_are_retried_in_another_batch(tmp_path: Path, live: Path) -> None:
     with run_batch_provider(failing_lines=0.3, shuffle=True) as provider:
-        result = run_spec(batch_spec(tmp_path, provider), tmp_path / "results")
+        result = run_spec(write_batch_spec(tmp_path, provider), tmp_path / "results")
         stats = provider.stats()
     assert derived_files(result.folder.path) == derived_files(live)
     assert stats["lines_twice"] > 3
-    assert stats["billed"]["answers"] == len(calls(live))
+    assert stats["billed"]["answers"] == len(read_call_samples(live))
     errors = [row["error"] for row in table(result.folder.path, "completions") if row["error"]]
     assert len(errors) == stats["lines_twice"]
     assert all("429" in error for error in errors)
@@ -101,26 +101,26 @@ def test_lines_that_failed_are_asked_again_in_another_batch(tmp_path: Path, live
 @pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("unlisted", [False, True])
-def test_lines_that_expired_are_asked_again_and_the_others_are_kept(tmp_path: Path, live: Path, unlisted: bool) -> None:
+def test_expired_lines_are_retried_and_answered_lines_kept(tmp_path: Path, live: Path, unlisted: bool) -> None:
     with run_batch_provider(expired_lines=0.3, unlisted=unlisted) as provider:
-        result = run_spec(batch_spec(tmp_path, provider), tmp_path / "results")
+        result = run_spec(write_batch_spec(tmp_path, provider), tmp_path / "results")
         stats = provider.stats()
     assert derived_files(result.folder.path) == derived_files(live)
     assert stats["lines_twice"] > 3
-    assert stats["billed"]["answers"] == len(calls(live))
+    assert stats["billed"]["answers"] == len(read_call_samples(live))
 
 
 @pytest.mark.full
-def test_the_hours_of_a_batch_do_not_count_as_time_for_retries(tmp_path: Path, live: Path) -> None:
+def test_duration_of_a_batch_does_not_count_toward_the_retry_time_limit(tmp_path: Path, live: Path) -> None:
     with run_batch_provider(expired_lines=0.3, delay=0.3) as provider:
-        path = batch_spec(tmp_path, provider, retry={"transient": {"total_seconds": 0.2}})
+        path = write_batch_spec(tmp_path, provider, retry={"transient": {"total_seconds": 0.2}})
         result = run_spec(path, tmp_path / "results")
     assert derived_files(result.folder.path) == derived_files(live)
 
 
-def test_a_batch_that_fails_validation_stops_the_run_with_the_reason(tmp_path: Path) -> None:
+def test_batch_that_fails_validation_stops_the_run_with_the_reason(tmp_path: Path) -> None:
     with run_batch_provider(invalid_batches=100) as provider:
-        batch_spec(tmp_path, provider)
+        write_batch_spec(tmp_path, provider)
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
         assert provider.stats()["batches"] == 1
     assert done.returncode == 4, done.stderr
@@ -129,26 +129,26 @@ def test_a_batch_that_fails_validation_stops_the_run_with_the_reason(tmp_path: P
 
 
 @pytest.mark.full
-def test_after_a_failed_batch_the_same_command_sends_its_lines_again(tmp_path: Path, live: Path) -> None:
+def test_rerun_after_a_failed_batch_sends_its_lines_again(tmp_path: Path, live: Path) -> None:
     with run_batch_provider(invalid_batches=1) as provider:
-        path = batch_spec(tmp_path, provider)
+        path = write_batch_spec(tmp_path, provider)
         with pytest.raises(ProviderRefusal):
             run_spec(path, tmp_path / "results")
         result = run_spec(path, tmp_path / "results")
     assert derived_files(result.folder.path) == derived_files(live)
 
 
-def test_a_line_that_is_refused_for_good_stops_the_run(tmp_path: Path) -> None:
+def test_line_with_a_permanent_error_stops_the_run(tmp_path: Path) -> None:
     with run_batch_provider(failing_lines=0.3, failing_status=401) as provider:
-        batch_spec(tmp_path, provider)
+        write_batch_spec(tmp_path, provider)
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
     assert done.returncode == 4, done.stderr
 
 
 @pytest.mark.full
-def test_the_same_command_sends_refused_lines_again_and_no_others(tmp_path: Path) -> None:
+def test_rerun_sends_only_the_refused_lines_again(tmp_path: Path) -> None:
     with run_batch_provider(failing_lines=0.3, failing_status=401) as provider:
-        path = batch_spec(
+        path = write_batch_spec(
             tmp_path, provider, protocol={"use": "solo_verifier", "max_message_rounds": None},
             prompts="prompts/code_validation/solo_verifier", agents={"prover": None},
         )  # fmt: skip
@@ -165,33 +165,33 @@ def test_the_same_command_sends_refused_lines_again_and_no_others(tmp_path: Path
 
 
 @pytest.mark.full
-def test_an_output_file_with_a_torn_line_does_not_hang_the_run(tmp_path: Path, live: Path) -> None:
+def test_output_file_with_a_truncated_line_does_not_hang_the_run(tmp_path: Path, live: Path) -> None:
     with run_batch_provider(broken_outputs=1) as provider:
-        batch_spec(tmp_path, provider)
+        write_batch_spec(tmp_path, provider)
         assert wait_or_kill(start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)) == 0
     assert derived_files(only_run(tmp_path / "results")) == derived_files(live)
 
 
 @pytest.mark.gate
-def test_a_batch_whose_creation_was_not_answered_is_not_paid_for_twice(tmp_path: Path, live: Path) -> None:
+def test_batch_with_a_lost_create_response_is_not_paid_for_twice(tmp_path: Path, live: Path) -> None:
     with run_batch_provider(batch_creates=["after_drop"]) as provider:
-        result = run_spec(batch_spec(tmp_path, provider), tmp_path / "results")
+        result = run_spec(write_batch_spec(tmp_path, provider), tmp_path / "results")
         stats = provider.stats()
     assert derived_files(result.folder.path) == derived_files(live)
-    assert stats["lines"] == len(calls(live))
+    assert stats["lines"] == len(read_call_samples(live))
     assert stats["lines_twice"] == 0
 
 
-def test_calls_that_cannot_be_sent_are_transport_failures_in_the_end(tmp_path: Path) -> None:
+def test_calls_to_an_unreachable_batch_server_become_transport_failures(tmp_path: Path) -> None:
     with run_batch_provider() as provider:
-        path = batch_spec(tmp_path, provider, size=2, retry={"transient": {"attempts": 2}})
+        path = write_batch_spec(tmp_path, provider, size=2, retry={"transient": {"attempts": 2}})
     result = run_spec(path, tmp_path / "results")  # the server is gone
     assert result.metrics["outcomes"]["transport_failed"] == 2
 
 
 @pytest.mark.full
-def test_a_run_by_batch_and_one_by_single_calls_are_the_same_run(tmp_path: Path) -> None:
-    """How a model is asked is no part of what a rollout is: the run goes on by the other way."""
+def test_run_can_be_resumed_by_batch_after_single_calls(tmp_path: Path) -> None:
+    """Batch settings are not part of a rollout's identity, so the run resumes with or without them."""
     with run_batch_provider() as provider:
         path = spec_file(tmp_path, provider.base_url)
         with pytest.raises(Exception, match="budget"):
@@ -201,16 +201,16 @@ def test_a_run_by_batch_and_one_by_single_calls_are_the_same_run(tmp_path: Path)
         )
         stats = provider.stats()
     assert stats["chat"] == 20
-    assert stats["billed"]["answers"] == len(calls(only_run(tmp_path / "results")))
+    assert stats["billed"]["answers"] == len(read_call_samples(only_run(tmp_path / "results")))
 
 
-# Killed and gone on with
+# Killed and resumed runs
 
 
 @pytest.mark.gate
-def test_a_run_killed_after_its_batch_was_sent_finds_it_again(tmp_path: Path, live: Path) -> None:
+def test_run_killed_after_sending_its_batch_finds_it_again(tmp_path: Path, live: Path) -> None:
     with run_batch_provider(delay=3600.0) as provider:
-        path = batch_spec(tmp_path, provider)
+        path = write_batch_spec(tmp_path, provider)
         process = start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)
         wait_until(lambda: provider.stats()["looks"] >= 1)
         process.send_signal(signal.SIGKILL)
@@ -221,13 +221,13 @@ def test_a_run_killed_after_its_batch_was_sent_finds_it_again(tmp_path: Path, li
         stats = provider.stats()
     assert derived_files(result.folder.path) == derived_files(live)
     assert stats["lines_twice"] == 0
-    assert stats["lines"] == len(calls(live))
+    assert stats["lines"] == len(read_call_samples(live))
 
 
 @pytest.mark.full
-def test_a_run_killed_at_every_batch_pays_for_no_line_twice(tmp_path: Path, live: Path) -> None:
+def test_run_killed_at_every_batch_pays_for_no_line_twice(tmp_path: Path, live: Path) -> None:
     with run_batch_provider(delay=0.3) as provider:
-        path = batch_spec(tmp_path, provider)
+        path = write_batch_spec(tmp_path, provider)
         for count in (1, 2, 3):
             process = start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)
             wait_for_requests(provider, "batches", count, process)
@@ -237,13 +237,13 @@ def test_a_run_killed_at_every_batch_pays_for_no_line_twice(tmp_path: Path, live
         stats = provider.stats()
     assert derived_files(result.folder.path) == derived_files(live)
     assert stats["lines_twice"] == 0
-    assert stats["billed"]["answers"] == len(calls(live))
+    assert stats["billed"]["answers"] == len(read_call_samples(live))
 
 
 @pytest.mark.full
-def test_ctrl_c_leaves_the_batch_and_the_same_command_finds_it(tmp_path: Path, live: Path) -> None:
+def test_rerun_after_ctrl_c_finds_the_pending_batch(tmp_path: Path, live: Path) -> None:
     with run_batch_provider(delay=3600.0) as provider:
-        path = batch_spec(tmp_path, provider)
+        path = write_batch_spec(tmp_path, provider)
         process = start_nip_run("spec.yaml", cwd=tmp_path)
         wait_until(lambda: provider.stats()["looks"] >= 1)
         process.send_signal(signal.SIGINT)
@@ -255,9 +255,9 @@ def test_ctrl_c_leaves_the_batch_and_the_same_command_finds_it(tmp_path: Path, l
 
 
 @pytest.mark.full
-def test_a_batch_that_the_provider_has_forgotten_does_not_hang_the_run(tmp_path: Path) -> None:
+def test_batch_forgotten_by_the_provider_does_not_hang_the_run(tmp_path: Path) -> None:
     with run_batch_provider(delay=3600.0) as provider:
-        batch_spec(tmp_path, provider)
+        write_batch_spec(tmp_path, provider)
         process = start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)
         wait_until(lambda: provider.stats()["looks"] >= 1)
         process.kill()
@@ -266,16 +266,16 @@ def test_a_batch_that_the_provider_has_forgotten_does_not_hang_the_run(tmp_path:
         assert wait_or_kill(start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)) is not None
 
 
-# The parts
+# Unit tests
 
 
-def settings(provider: BatchProvider) -> ModelSettings:
+def make_settings(provider: BatchProvider) -> ModelSettings:
     return ModelSettings(
         model="tiny", base_url=provider.base_url, batch=True, batch_wait=0.05, batch_poll=0.05, timeout=2 * HANG_SECONDS
     )
 
 
-def request(index: int) -> Request:
+def make_request(index: int) -> Request:
     chat: Sequence[ChatMessage] = ({"role": "system", "content": "s"}, {"role": "user", "content": f"Question {index}"})
     return Request("m", chat, SampleKey(f"p{index}", 0, 0, "prover", 0))
 
@@ -283,63 +283,66 @@ def request(index: int) -> Request:
 def complete_all(
     provider: BatchProvider, count: int, earlier: list[BatchRecord] | None = None, tries: int = 1
 ) -> tuple[list[Completion | BaseException], list[BatchRecord]]:
-    """`count` requests at once through one model, each up to `tries` times, and the records that it noted."""
+    """Send `count` concurrent requests, each up to `tries` times; return the outcomes and the records noted."""
     notes: list[BatchRecord] = []
 
     async def note(record: BatchRecord) -> None:
         notes.append(record)
 
-    async def go() -> list[Completion | BaseException]:
-        model = BatchModel(settings(provider), "m", note, earlier or (), waits=SHORT_WAITS)
+    async def run_calls() -> list[Completion | BaseException]:
+        model = BatchModel(make_settings(provider), "m", note, earlier or (), waits=SHORT_WAITS)
 
         async def complete(index: int) -> Completion:
             for _ in range(tries - 1):
                 with suppress(TransientError):
-                    return await model.complete(request(index))
-            return await model.complete(request(index))
+                    return await model.complete(make_request(index))
+            return await model.complete(make_request(index))
 
         try:
-            found = asyncio.gather(*map(complete, range(count)), return_exceptions=True)
-            return await asyncio.wait_for(found, HANG_SECONDS)
+            outcomes = asyncio.gather(*map(complete, range(count)), return_exceptions=True)
+            return await asyncio.wait_for(outcomes, HANG_SECONDS)
         finally:
             await model.close()
 
-    return asyncio.run(go()), notes
+    return asyncio.run(run_calls()), notes
 
 
-def names(provider: BatchProvider, count: int) -> list[str]:
-    chosen = settings(provider)
-    return [custom_id(request(i), chat_completions_body(chosen, request(i).messages)) for i in range(count)]
+def make_custom_ids(provider: BatchProvider, count: int) -> list[str]:
+    batch_settings = make_settings(provider)
+    return [
+        custom_id(make_request(i), chat_completions_body(batch_settings, make_request(i).messages))
+        for i in range(count)
+    ]
 
 
-def test_what_will_be_sent_is_noted_before_it_is_and_the_id_after(tmp_path: Path) -> None:
+def test_batch_intent_is_noted_before_sending_and_its_id_after(tmp_path: Path) -> None:
     with run_batch_provider() as provider:
-        found, notes = complete_all(provider, 5)
-        wanted = names(provider, 5)
-    assert all(isinstance(completion, Completion) for completion in found)
+        outcomes, notes = complete_all(provider, 5)
+        expected_names = make_custom_ids(provider, 5)
+    assert all(isinstance(completion, Completion) for completion in outcomes)
     assert [note.batch for note in notes] == [None, "batch_0"]
     assert notes[0].intent == notes[1].intent
-    assert notes[0].lines == notes[1].lines == tuple(wanted)
+    assert notes[0].lines == notes[1].lines == tuple(expected_names)
 
 
-def test_each_call_gets_the_answer_of_its_own_line_in_whatever_order(tmp_path: Path) -> None:
+def test_each_call_gets_its_own_answer_in_any_line_order(tmp_path: Path) -> None:
     with run_batch_provider() as provider:
-        straight, _ = complete_all(provider, 40)
+        ordered, _ = complete_all(provider, 40)
         provider.change(shuffle=True)
         shuffled, _ = complete_all(provider, 40)
-    texts = [[c.choices[0].text for c in found if isinstance(c, Completion)] for found in (straight, shuffled)]
+    texts = [[c.choices[0].text for c in outcomes if isinstance(c, Completion)] for outcomes in (ordered, shuffled)]
     assert texts[0] == texts[1]
     assert len(set(texts[0])) > 30
 
 
-def test_a_batch_whose_id_was_never_noted_is_found_by_its_metadata(tmp_path: Path) -> None:
-    """As after a kill between the creation and the note: the journal has the intent alone."""
+def test_batch_without_a_noted_id_is_found_by_its_metadata(tmp_path: Path) -> None:
+    """After a kill between the creation and the note, the journal has only the intent."""
     with run_batch_provider() as provider:
         _, notes = complete_all(provider, 6)
-        found, more = complete_all(provider, 6, earlier=notes[:1])
+        outcomes, new_notes = complete_all(provider, 6, earlier=notes[:1])
         stats = provider.stats()
-    assert all(isinstance(completion, Completion) for completion in found)
-    assert more == []
+    assert all(isinstance(completion, Completion) for completion in outcomes)
+    assert new_notes == []
     assert stats["batches"] == 1
     assert stats["lists"] == 1
 
@@ -347,7 +350,7 @@ def test_a_batch_whose_id_was_never_noted_is_found_by_its_metadata(tmp_path: Pat
 @pytest.mark.parametrize(
     "faults",
     [
-        # A lost answer, a clear refusal, a lost answer: the batch appears in a listing only then.
+        # A lost response, a refusal and a lost response; only then a listing contains the batch.
         {"batch_creates": ["after_drop", "busy", "after_error"], "batch_hidden": 6},
         {"batch_creates": ["after_error", "error", "busy"], "batch_hidden": 6},
         {"batch_creates": ["after_html"], "batch_hidden": 3},
@@ -356,71 +359,71 @@ def test_a_batch_whose_id_was_never_noted_is_found_by_its_metadata(tmp_path: Pat
         {"batch_creates": ["error", "after_drop"], "batch_lists": ["error"] * 5},
     ],
 )
-def test_one_batch_is_created_whatever_is_lost_in_a_sequence(tmp_path: Path, faults: dict[str, Any]) -> None:
+def test_one_batch_is_created_despite_lost_responses(tmp_path: Path, faults: dict[str, Any]) -> None:
     with run_batch_provider(**faults) as provider:
-        found, notes = complete_all(provider, 4, tries=6)
+        outcomes, notes = complete_all(provider, 4, tries=6)
         stats = provider.stats()
-    assert all(isinstance(completion, Completion) for completion in found)
+    assert all(isinstance(completion, Completion) for completion in outcomes)
     assert stats["batch_sizes"] == [4]
     assert [note.batch for note in notes if note.batch is not None] == ["batch_0"]
 
 
-def test_a_batch_that_no_listing_had_after_a_kill_is_found_before_its_lines_are_sent_again(tmp_path: Path) -> None:
+def test_batch_missing_in_listings_at_a_kill_is_found_before_its_lines_are_resent(tmp_path: Path) -> None:
     with run_batch_provider(batch_creates=["after_drop"], batch_hidden=10) as provider:
-        _, notes = complete_all(provider, 3)  # the process ends without having found its batch
-        found, more = complete_all(provider, 3, earlier=notes)
+        _, notes = complete_all(provider, 3)  # the process ends before it finds its batch
+        outcomes, new_notes = complete_all(provider, 3, earlier=notes)
         stats = provider.stats()
-    assert [note.batch for note in (*notes, *more)] == [None]
-    assert all(isinstance(completion, Completion) for completion in found)
+    assert [note.batch for note in (*notes, *new_notes)] == [None]
+    assert all(isinstance(completion, Completion) for completion in outcomes)
     assert stats["batch_sizes"] == [3]
 
 
-def test_an_intent_that_was_never_sent_is_sent_anew(tmp_path: Path) -> None:
+def test_unsent_intent_is_sent_again(tmp_path: Path) -> None:
     with run_batch_provider() as provider:
-        intent = BatchRecord("m", "never-sent", tuple(names(provider, 3)))
-        found, notes = complete_all(provider, 3, earlier=[intent])
+        intent = BatchRecord("m", "never-sent", tuple(make_custom_ids(provider, 3)))
+        outcomes, notes = complete_all(provider, 3, earlier=[intent])
         assert provider.stats()["batches"] == 1
-    assert all(isinstance(completion, Completion) for completion in found)
+    assert all(isinstance(completion, Completion) for completion in outcomes)
     assert len(notes) == 2
 
 
-def test_a_call_after_its_earlier_batch_was_found_lost_is_answered(tmp_path: Path) -> None:
-    """A later step asks for a line of a batch that has been looked for in vain by then."""
+def test_call_is_answered_after_its_earlier_batch_was_declared_lost(tmp_path: Path) -> None:
+    """A later step requests a line of a batch that an earlier search did not find."""
     with run_batch_provider() as provider:
-        lost = BatchRecord("m", "i", tuple(names(provider, 3)[2:]), "batch_gone")
+        lost_record = BatchRecord("m", "i", tuple(make_custom_ids(provider, 3)[2:]), "batch_gone")
         notes: list[BatchRecord] = []
 
         async def note(record: BatchRecord) -> None:
             notes.append(record)
 
-        async def go() -> Completion:
-            model = BatchModel(settings(provider), "m", note, [lost])
+        async def run_calls() -> Completion:
+            model = BatchModel(make_settings(provider), "m", note, [lost_record])
             try:
-                await asyncio.wait_for(model.complete(request(0)), HANG_SECONDS)
-                return await asyncio.wait_for(model.complete(request(2)), HANG_SECONDS)
+                await asyncio.wait_for(model.complete(make_request(0)), HANG_SECONDS)
+                return await asyncio.wait_for(model.complete(make_request(2)), HANG_SECONDS)
             finally:
                 await model.close()
 
-        assert isinstance(asyncio.run(go()), Completion)
+        assert isinstance(asyncio.run(run_calls()), Completion)
 
 
-def test_batches_of_another_group_are_left_alone(tmp_path: Path) -> None:
+def test_batches_of_another_group_are_ignored(tmp_path: Path) -> None:
     with run_batch_provider() as provider:
-        other = BatchRecord("other", "i", tuple(names(provider, 3)), "batch_9")
-        found, _ = complete_all(provider, 3, earlier=[other])
+        foreign_record = BatchRecord("other", "i", tuple(make_custom_ids(provider, 3)), "batch_9")
+        outcomes, _ = complete_all(provider, 3, earlier=[foreign_record])
         assert provider.stats()["lists"] == 0
-    assert all(isinstance(completion, Completion) for completion in found)
+    assert all(isinstance(completion, Completion) for completion in outcomes)
 
 
-def test_a_line_without_an_answer_is_a_transient_failure_of_its_call(tmp_path: Path) -> None:
+def test_line_without_an_answer_is_a_transient_failure_of_its_call(tmp_path: Path) -> None:
     with run_batch_provider(failing_lines=0.4, failing_status=500) as provider:
-        found, _ = complete_all(provider, 30)
-    failed = [error for error in found if isinstance(error, BaseException)]
+        outcomes, _ = complete_all(provider, 30)
+    failed = [error for error in outcomes if isinstance(error, BaseException)]
     assert 3 < len(failed) < 27
     assert {type(error) for error in failed} == {TransientError}
 
 
-def test_the_metadata_of_a_batch_names_the_intent(tmp_path: Path) -> None:
+def test_metadata_of_a_batch_contains_the_intent(tmp_path: Path) -> None:
     with run_batch_provider() as provider:
         _, notes = complete_all(provider, 2)
         import urllib.request
@@ -431,7 +434,7 @@ def test_the_metadata_of_a_batch_names_the_intent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", ["gpt-4o-mini", "gpt-4o-2024-08-06"])
-def test_a_listed_price_is_halved_for_a_batch(model: str) -> None:
+def test_listed_price_is_halved_for_a_batch(model: str) -> None:
     single, batch = price_of(ModelSettings(model=model)), price_of(ModelSettings(model=model, batch=True))
     assert single is not None
     assert batch is not None

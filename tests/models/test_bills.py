@@ -1,4 +1,4 @@
-"""What a call costs, by the list prices of 2026-11-01: each bill below was worked out by hand from these rates.
+"""The cost of a call at the list prices of 2026-11-01: each bill below was calculated by hand from these rates.
 
 Dollars for a million tokens:
 
@@ -51,32 +51,32 @@ SOLO: Mapping[str, Any] = {
 
 
 def usage(prompt: Any, answer: Any, tier: str | None = None, **details: int) -> dict[str, Any]:
-    """An answer's fields besides its choices; `cached`, `written`, `audio_in`, `reasoning`, `audio_out` are details."""
+    """Build the usage and tier of an OpenAI answer; `details` are counts such as `cached`, `written` or `audio_in`."""
     names = {"cached": "cached_tokens", "written": "cache_write_tokens", "audio_in": "audio_tokens"}
-    into = {names[name]: count for name, count in details.items() if name in names}
+    prompt_details = {names[name]: count for name, count in details.items() if name in names}
     names = {"reasoning": "reasoning_tokens", "audio_out": "audio_tokens"}
-    out = {names[name]: count for name, count in details.items() if name in names}
-    counts = {
+    completion_details = {names[name]: count for name, count in details.items() if name in names}
+    usage_counts = {
         "prompt_tokens": prompt, "completion_tokens": answer,
-        "prompt_tokens_details": into, "completion_tokens_details": out,
+        "prompt_tokens_details": prompt_details, "completion_tokens_details": completion_details,
     }  # fmt: skip
-    return {"usage": counts, **({} if tier is None else {"service_tier": tier})}
+    return {"usage": usage_counts, **({} if tier is None else {"service_tier": tier})}
 
 
-def counts(prompt: Any, answer: Any, **more: Any) -> dict[str, Any]:
-    """An answer's usage as a server sends it that is not OpenAI's."""
+def make_counts(prompt: Any, answer: Any, **more: Any) -> dict[str, Any]:
+    """Build the usage of a server that does not follow OpenAI's format."""
     return {"usage": {"prompt_tokens": prompt, "completion_tokens": answer, **more}}
 
 
 def reply(fields: Mapping[str, Any], choices: int = 1) -> dict[str, Any]:
     message = {"role": "assistant", "content": TEXT}
-    each = [{"index": index, "message": message, "finish_reason": "stop"} for index in range(choices)]
-    return {"id": "c", "object": "chat.completion", "model": "m", "choices": each, **fields}
+    choice_list = [{"index": index, "message": message, "finish_reason": "stop"} for index in range(choices)]
+    return {"id": "c", "object": "chat.completion", "model": "m", "choices": choice_list, **fields}
 
 
 @pytest.fixture
 def listed_day(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The day of the list whose prices the bills are worked out by."""
+    """Set the day of the price list to the one that the bills were calculated for."""
     monkeypatch.setattr(prices, "today", lambda: DAY)
 
 
@@ -116,35 +116,35 @@ BILLS = {
     ),
     # 10,000 x 4 + (10,000 + 4,000) x 20
     "reasoning, which only the total includes": Bill(
-        counts(10_000, 10_000, total_tokens=24_000, completion_tokens_details={"reasoning_tokens": 4_000}), 0.32,
+        make_counts(10_000, 10_000, total_tokens=24_000, completion_tokens_details={"reasoning_tokens": 4_000}), 0.32,
         {"reasoning_tokens": 4_000},
     ),
     # 10,000 x 4 + (10,000 + 4,000) x 20
-    "thoughts, which only the total includes": Bill(counts(10_000, 10_000, total_tokens=24_000), 0.32),
+    "thoughts, which only the total includes": Bill(make_counts(10_000, 10_000, total_tokens=24_000), 0.32),
     # 10,000 x 4 + 14,000 x 20
-    "a prompt and a total": Bill(counts(10_000, None, total_tokens=24_000), 0.32),
+    "a prompt and a total": Bill(make_counts(10_000, None, total_tokens=24_000), 0.32),
     # 20,000 x 4 + 80,000 x 0.40 + 1,000 x 20
     "cached, as DeepSeek names it": Bill(
-        counts(100_000, 1_000, prompt_cache_hit_tokens=80_000, prompt_cache_miss_tokens=20_000), 0.132
+        make_counts(100_000, 1_000, prompt_cache_hit_tokens=80_000, prompt_cache_miss_tokens=20_000), 0.132
     ),
-    "cached, as Moonshot places it": Bill(counts(100_000, 1_000, cached_tokens=80_000), 0.132),
+    "cached, as Moonshot places it": Bill(make_counts(100_000, 1_000, cached_tokens=80_000), 0.132),
     # 10,000 x 4 + 80,000 x 0.40 + 10,000 x 5 + 1,000 x 20
     "Anthropic's names, which the prompt includes": Bill(
-        counts(
+        make_counts(
             100_000, 1_000, total_tokens=101_000, cache_read_input_tokens=80_000, cache_creation_input_tokens=10_000
         ), 0.142, {"cache_write_tokens": 10_000},
     ),
     # the same
     "Anthropic's names, which only the total includes": Bill(
-        counts(
+        make_counts(
             10_000, 1_000, total_tokens=101_000, cache_read_input_tokens=80_000, cache_creation_input_tokens=10_000
         ), 0.142, {"cache_write_tokens": 10_000},
     ),
     "Anthropic's names, which the prompt leaves out": Bill(
-        counts(10_000, 1_000, cache_read_input_tokens=80_000, cache_creation_input_tokens=10_000), 0.142,
+        make_counts(10_000, 1_000, cache_read_input_tokens=80_000, cache_creation_input_tokens=10_000), 0.142,
         {"cache_write_tokens": 10_000},
     ),
-    # 80,000 x 0.40 + 20,000 x 5 + 1,000 x 20: what was written is cached, too
+    # 80,000 x 0.40 + 20,000 x 5 + 1,000 x 20: the written tokens are also cached ones
     "tokens that are cached and written": Bill(
         usage(100_000, 1_000, cached=80_000, written=80_000), 0.152, {"cache_write_tokens": 80_000}
     ),
@@ -177,7 +177,7 @@ BILLS = {
 
 
 @pytest.mark.parametrize("name", BILLS)
-def test_a_call_is_charged_its_bill_by_the_price_list(at_openai: pytest.MonkeyPatch, name: str) -> None:
+def test_call_is_charged_its_bill_by_the_price_list(at_openai: pytest.MonkeyPatch, name: str) -> None:
     bill = BILLS[name]
     settings = ModelSettings(model=bill.model, max_completion_tokens=100_000)
     request = Request("m", ({"role": "user", "content": "q"},), SampleKey("d", 0, 0, "verifier", 0))
@@ -188,7 +188,7 @@ def test_a_call_is_charged_its_bill_by_the_price_list(at_openai: pytest.MonkeyPa
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", BILLS)
-def test_a_run_costs_its_bill_by_the_price_list(tmp_path: Path, at_openai: pytest.MonkeyPatch, name: str) -> None:
+def test_run_costs_its_bill_by_the_price_list(tmp_path: Path, at_openai: pytest.MonkeyPatch, name: str) -> None:
     bill = BILLS[name]
     model = {"model": bill.model, "base_url": None, "max_completion_tokens": 100_000}
     with run_chat_server(reply=reply(bill.fields, bill.choices)) as server:
@@ -199,8 +199,14 @@ def test_a_run_costs_its_bill_by_the_price_list(tmp_path: Path, at_openai: pytes
     assert result.manifest.cost_usd == pytest.approx(bill.usd, abs=1e-9)
     assert result.manifest.completions == 1
     assert result.manifest.prices == price_list_version()
-    new = ("cache_write_tokens", "reasoning_tokens", "audio_input_tokens", "audio_output_tokens", "service_tier")
-    assert {key: row[key] for key in new if row[key] is not None} == bill.columns
+    optional_columns = (
+        "cache_write_tokens",
+        "reasoning_tokens",
+        "audio_input_tokens",
+        "audio_output_tokens",
+        "service_tier",
+    )
+    assert {key: row[key] for key in optional_columns if row[key] is not None} == bill.columns
     for key, count in bill.columns.items():
         assert key == "service_tier" or getattr(result.manifest, key) == count
     assert load_problems(result.folder) == []
@@ -221,7 +227,7 @@ IMPOSSIBLE: Mapping[str, Mapping[str, Any]] = {
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", IMPOSSIBLE)
-def test_usage_that_cannot_be_true_is_replaced_by_an_estimate_that_is_marked(
+def test_impossible_usage_is_replaced_by_a_marked_estimate(
     tmp_path: Path, at_openai: pytest.MonkeyPatch, name: str
 ) -> None:
     model = {"model": "gpt-5.6-sol", "base_url": None, "max_completion_tokens": 1_000}
@@ -229,20 +235,20 @@ def test_usage_that_cannot_be_true_is_replaced_by_an_estimate_that_is_marked(
         serve_openai_at(at_openai, server.base_url)
         spec = spec_file(tmp_path, server.base_url, size=2, models={"m": model}, **SOLO)
         result = run_spec(spec, tmp_path / "results")
-        (asked,) = server.recorded_requests()
-    texts = [message["content"].encode() for message in json.loads(asked["body"])["messages"]]
+        (request,) = server.recorded_requests()
+    texts = [message["content"].encode() for message in json.loads(request["body"])["messages"]]
     prompt = sum(len(text) // 4 + 5 for text in texts)
     answer = 14 if name != "one token" else 1  # 54 bytes are 14 tokens; one token for 54 bytes is possible
     (row,) = table(result.folder.path, "completions")
     assert (row["prompt_tokens"], row["completion_tokens"]) == (prompt, answer)
     assert row["usage_estimated"] is True
     assert result.manifest.cost_usd == pytest.approx((prompt * 4 + answer * 20) / 1e6)
-    worst = (sum(len(text) + 16 for text in texts) * 5 + 1_000 * 20) / 1e6
-    assert result.manifest.cost_usd_at_most == pytest.approx(worst)
-    (trouble,) = (one for one in load_problems(result.folder) if one.kind == "estimated_usage")
-    assert (trouble.count, trouble.of) == (1, 1)
-    (record,) = (one for one in journal_records(result.folder.path) if one["kind"] == "call")
-    assert record["usage"][:4] == [prompt, answer, 0, True]
+    max_cost = (sum(len(text) + 16 for text in texts) * 5 + 1_000 * 20) / 1e6
+    assert result.manifest.cost_usd_at_most == pytest.approx(max_cost)
+    (estimate_problem,) = (problem for problem in load_problems(result.folder) if problem.kind == "estimated_usage")
+    assert (estimate_problem.count, estimate_problem.of) == (1, 1)
+    (call_record,) = (record for record in journal_records(result.folder.path) if record["kind"] == "call")
+    assert call_record["usage"][:4] == [prompt, answer, 0, True]
 
 
 @pytest.mark.sample(1)
@@ -258,10 +264,10 @@ def test_usage_that_cannot_be_true_is_replaced_by_an_estimate_that_is_marked(
     ],
     ids=lambda reported: json.dumps(list(reported.values())),
 )
-def test_a_budget_holds_at_the_true_price_whatever_usage_is_reported(
+def test_budget_holds_at_the_true_price_despite_wrong_reported_usage(
     tmp_path: Path, reported: dict[str, Any], batch: bool
 ) -> None:
-    """300 calls went through a budget that allowed 11, because the server said that they took no tokens."""
+    """Regression: a budget for 11 calls allowed 300, because the server reported zero tokens."""
     model = {
         "price": {"input": 100.0, "output": 400.0}, "max_completion_tokens": 60, "batch": batch,
         "batch_wait": 0.05, "batch_poll": 0.05,
@@ -277,20 +283,20 @@ def test_a_budget_holds_at_the_true_price_whatever_usage_is_reported(
         assert 0 < provider.billed_usd(100.0, 400.0) <= 1.0
 
 
-def test_a_count_of_fewer_tokens_than_any_tokenizer_makes_is_replaced() -> None:
-    """The shortest English texts have 5 bytes a token; 40 tokens cannot be 1,200 bytes, and 100 can."""
+def test_implausibly_low_token_count_is_replaced_by_an_estimate() -> None:
+    """English text has about 5 bytes per token: 1,200 bytes cannot be 40 tokens, but can be 100."""
     text = "Look at the loop bound: " * 50
     request = Request("m", ({"role": "user", "content": text},), SampleKey("d", 0, 0, "prover", 0))
     for count, is_estimated in ((40, True), (96, False)):
-        found = checked_usage(Usage(count, count), request, [Choice(text, "stop")])
-        assert found.estimated is is_estimated
-        assert (found.prompt_tokens > count, found.completion_tokens > count) == (is_estimated, is_estimated)
-    word = "internationalization"
-    assert not checked_usage(Usage(1, 1), replace(request, messages=()), [Choice(word, "stop")]).estimated
+        checked = checked_usage(Usage(count, count), request, [Choice(text, "stop")])
+        assert checked.estimated is is_estimated
+        assert (checked.prompt_tokens > count, checked.completion_tokens > count) == (is_estimated, is_estimated)
+    long_word = "internationalization"
+    assert not checked_usage(Usage(1, 1), replace(request, messages=()), [Choice(long_word, "stop")]).estimated
 
 
 @pytest.mark.parametrize(("text", "tokens"), [("Это неверно. " * 100, 1_000), ("答案是错误的。" * 100, 700)])
-def test_a_budget_counts_a_token_for_two_bytes_of_other_scripts(text: str, tokens: int) -> None:
+def test_budget_counts_a_token_per_two_bytes_of_non_latin_scripts(text: str, tokens: int) -> None:
     """The server counts half as many tokens as the text has characters of its script."""
     settings = ModelSettings(model="m", base_url="http://127.0.0.1:9/v1", price=Price(input=1.0, output=1.0))
     request = Request("m", ({"role": "user", "content": text},), SampleKey("d", 0, 0, "prover", 0))
@@ -298,19 +304,19 @@ def test_a_budget_counts_a_token_for_two_bytes_of_other_scripts(text: str, token
     assert CallCosts({"m": settings}).charge(request, completion).tokens >= 2 * tokens
 
 
-def test_the_most_that_tokens_can_cost_bounds_every_share_of_the_classes() -> None:
-    rates = random.Random(5)
+def test_max_cost_bounds_the_cost_of_every_mix_of_token_classes() -> None:
+    rng = random.Random(5)
     for _ in range(200):
         classes = ("cached_input", "cache_write", "reasoning", "audio_input", "audio_output")
-        given = {name: rates.choice((None, 0.0, rates.uniform(0, 9))) for name in classes}
-        price = Price(input=rates.uniform(0, 9), output=rates.uniform(0, 9), **given)
-        cached, written, reasoning, audio_in, audio_out = (rates.choice((0, 300, 1_000)) for _ in range(5))
-        used = Usage(1_000, 1_000, cached, False, written, reasoning, audio_in, audio_out)
-        assert price.cost_of(used) <= price.max_cost(1_000, 1_000) * (1 + 1e-12)
+        class_rates = {name: rng.choice((None, 0.0, rng.uniform(0, 9))) for name in classes}
+        price = Price(input=rng.uniform(0, 9), output=rng.uniform(0, 9), **class_rates)
+        cached, written, reasoning, audio_in, audio_out = (rng.choice((0, 300, 1_000)) for _ in range(5))
+        token_usage = Usage(1_000, 1_000, cached, False, written, reasoning, audio_in, audio_out)
+        assert price.cost_of(token_usage) <= price.max_cost(1_000, 1_000) * (1 + 1e-12)
 
 
-def test_the_list_has_the_prices_of_models_that_have_been_retired() -> None:
-    """The paper's specs name them, and still get an estimate."""
+def test_price_list_contains_retired_models() -> None:
+    """The specs of the paper use these models and still need a cost estimate."""
     expected = {
         "gpt-4o": (2.50, 1.25, 10.00), "gpt-4o-mini": (0.15, 0.075, 0.60), "gpt-4.1": (2.00, 0.50, 8.00),
         "gpt-4.1-mini": (0.40, 0.10, 1.60), "gpt-4.1-nano": (0.10, 0.025, 0.40), "o3": (2.00, 0.50, 8.00),
@@ -320,11 +326,11 @@ def test_the_list_has_the_prices_of_models_that_have_been_retired() -> None:
     for model, rates in expected.items():
         price = price_of(ModelSettings(model=model), DAY)
         assert isinstance(price, ListedPrice)
-        own = price.standard[0].price
-        assert (own.input, own.cached_input, own.output) == rates
+        listed_price = price.standard[0].price
+        assert (listed_price.input, listed_price.cached_input, listed_price.output) == rates
 
 
-def test_a_price_is_looked_up_without_a_network() -> None:
+def test_price_lookup_needs_no_network() -> None:
     code = (
         "import socket\n"
         "def refuse(*args, **kwargs): raise AssertionError('a socket was opened')\n"
@@ -337,7 +343,7 @@ def test_a_price_is_looked_up_without_a_network() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_commands_that_need_no_listed_price_do_not_load_the_list(tmp_path: Path) -> None:
+def test_check_does_not_load_the_price_list_if_the_spec_sets_prices(tmp_path: Path) -> None:
     spec_file(tmp_path, "http://127.0.0.1:9/v1", models={"m": {"price": {"input": 1.0, "output": 2.0}}})
     code = (
         "import sys\nfrom runner.cli.main import main\n"
@@ -347,26 +353,26 @@ def test_commands_that_need_no_listed_price_do_not_load_the_list(tmp_path: Path)
     assert done.returncode == 0, done.stderr
 
 
-def test_an_error_inside_an_answer_that_counts_tokens_costs_its_worst_case() -> None:
-    """A router that fails halfway answers with status 200, and bills what was generated until then."""
+def test_error_inside_an_answer_is_charged_at_its_worst_case() -> None:
+    """A router that fails halfway answers with status 200 and bills the tokens generated until then."""
     settings = ModelSettings(model="m", price=Price(input=10.0, output=400.0))
     error = {"message": "upstream failed", "code": 502}
-    most = UsageTotals(completions=1, tokens=5_000, usd=1.5)
+    worst_case = UsageTotals(completions=1, tokens=5_000, usd=1.5)
     request = Request("m", (), SampleKey("d", 0, 0, "prover", 0))
     for body in ({"choices": [{"error": error}]}, {"error": error}):
         for fields in (usage(300, 900), {}):
             content = json.dumps({**body, **fields}).encode()
-            with pytest.raises(CallError) as failed:
+            with pytest.raises(CallError) as raised:
                 read_completion(content, {}, request, settings, latency_ms=1.0)
-            assert cost_of_failure(most, failed.value).usd == 1.5
+            assert cost_of_failure(worst_case, raised.value).usd == 1.5
 
 
-def test_the_usage_of_an_error_is_recorded_and_charged_at_its_worst_case(tmp_path: Path) -> None:
+def test_usage_of_an_error_is_recorded_and_charged_at_its_worst_case(tmp_path: Path) -> None:
     """3 calls fail after 300 and 900 tokens each: 3 x (300 x 10 + 900 x 400) / 1e6 dollars."""
     model = {"price": {"input": 10.0, "output": 400.0}, "max_completion_tokens": 1_000}
-    failed = {"error": {"message": "upstream failed", "code": 502}, **usage(300, 900)}
+    error_reply = {"error": {"message": "upstream failed", "code": 502}, **usage(300, 900)}
     retry = {"transient": {"first_wait": 0.01, "max_wait": 0.01, "attempts": 3}}
-    with run_chat_server(reply=failed) as server:
+    with run_chat_server(reply=error_reply) as server:
         rollouts = {"max_transport_failed": 1.0}
         spec = spec_file(
             tmp_path, server.base_url, size=2, models={"m": model}, retry=retry, rollouts=rollouts, **SOLO

@@ -1,4 +1,4 @@
-"""Bodies in pieces against their limits: what is unpacked, what is dropped, and who waits for whom."""
+"""Reading response bodies: decompression, size limits and slots for long bodies."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from tests.support.servers.in_loop import run_in_event_loop
 TEXT = b'{"answer": "yes"}' * 50
 
 
-async def pieces(data: bytes, size: int = 7) -> AsyncIterator[bytes]:
+async def iter_pieces(data: bytes, size: int = 7) -> AsyncIterator[bytes]:
     for start in range(0, len(data), size):
         yield data[start : start + size]
 
 
-def read(data: bytes, encoding: str = "", limit: int = 1 << 20, size: int = 7) -> bytes:
+def read_all(data: bytes, encoding: str = "", limit: int = 1 << 20, size: int = 7) -> bytes:
     async def read() -> bytes:
         with BodySlots().slot() as slot:
-            return await read_body(pieces(data, size), encoding, limit, slot)
+            return await read_body(iter_pieces(data, size), encoding, limit, slot)
 
     return asyncio.run(read())
 
@@ -59,30 +59,32 @@ def read(data: bytes, encoding: str = "", limit: int = 1 << 20, size: int = 7) -
         ("x-gzip", lambda data: gzip.compress(data[:9]) + gzip.compress(data[9:])),
     ],
 )  # fmt: skip
-def test_a_body_is_unpacked_whatever_its_pieces(encoding: str, pack: Callable[[bytes], bytes], size: int) -> None:
-    assert read(pack(TEXT), encoding, size=size) == TEXT
+def test_body_is_decompressed_from_pieces_of_any_size(encoding: str, pack: Callable[[bytes], bytes], size: int) -> None:
+    assert read_all(pack(TEXT), encoding, size=size) == TEXT
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-3], lambda data: b"no" + data, lambda data: data[:20] * 2])
-def test_a_damaged_body_is_refused(damage: Callable[[bytes], bytes]) -> None:
+def test_damaged_body_is_rejected(damage: Callable[[bytes], bytes]) -> None:
     with pytest.raises(BodyError):
-        read(damage(gzip.compress(TEXT)), "gzip")
+        read_all(damage(gzip.compress(TEXT)), "gzip")
 
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "deflate", "gzip, gzip", "gzip,deflate", "rot13", "\xff"])
-def test_a_packing_that_nobody_asked_for_is_refused(encoding: str) -> None:
+def test_unrequested_content_encoding_is_rejected(encoding: str) -> None:
     with pytest.raises(BodyError, match="accepts only uncompressed answers"):
         unpacker_for(encoding)
 
 
 @pytest.mark.parametrize(("encoding", "pack"), [("", bytes), ("gzip", gzip.compress)])
-def test_a_body_of_the_limit_is_taken_and_one_byte_more_is_not(encoding: str, pack: Callable[[bytes], bytes]) -> None:
-    assert len(read(pack(bytes(1000)), encoding, limit=1000)) == 1000
+def test_body_at_the_limit_is_accepted_and_one_byte_more_is_rejected(
+    encoding: str, pack: Callable[[bytes], bytes]
+) -> None:
+    assert len(read_all(pack(bytes(1000)), encoding, limit=1000)) == 1000
     with pytest.raises(TooLongError):
-        read(pack(bytes(1001)), encoding, limit=1000)
+        read_all(pack(bytes(1001)), encoding, limit=1000)
 
 
-def test_no_step_of_unpacking_is_larger_than_a_step() -> None:
+def test_decompression_yields_parts_of_at_most_one_step() -> None:
     unpacker = unpacker_for("gzip")
     assert isinstance(unpacker, Unpacker)
     sizes = [len(part) for part in unpacker.parts(gzip.compress(bytes(8 * STEP)))]
@@ -90,98 +92,98 @@ def test_no_step_of_unpacking_is_larger_than_a_step() -> None:
     assert max(sizes) <= STEP
 
 
-def test_of_an_error_the_start_is_kept() -> None:
-    async def endless() -> AsyncIterator[bytes]:
+def test_only_the_start_of_an_error_body_is_read() -> None:
+    async def iter_endless() -> AsyncIterator[bytes]:
         while True:
             yield b"x" * 1000
 
-    assert len(asyncio.run(read_start(endless(), "", 2500))) == 2500
-    assert asyncio.run(read_start(pieces(gzip.compress(TEXT)), "gzip", 100)) == TEXT[:100]
-    assert asyncio.run(read_start(pieces(b"plain"), "gzip", 100)) == b""
-    assert asyncio.run(read_start(pieces(b"plain"), "br", 100)) == b"plain"
+    assert len(asyncio.run(read_start(iter_endless(), "", 2500))) == 2500
+    assert asyncio.run(read_start(iter_pieces(gzip.compress(TEXT)), "gzip", 100)) == TEXT[:100]
+    assert asyncio.run(read_start(iter_pieces(b"plain"), "gzip", 100)) == b""
+    assert asyncio.run(read_start(iter_pieces(b"plain"), "br", 100)) == b"plain"
 
 
-def test_a_file_goes_to_its_sink_up_to_its_limit() -> None:
+def test_file_is_written_to_the_sink_up_to_its_limit() -> None:
     sink = io.BytesIO()
-    asyncio.run(read_to_file(pieces(gzip.compress(TEXT)), "gzip", len(TEXT), sink.write))
+    asyncio.run(read_to_file(iter_pieces(gzip.compress(TEXT)), "gzip", len(TEXT), sink.write))
     assert sink.getvalue() == TEXT
     with pytest.raises(TooLongError):
-        asyncio.run(read_to_file(pieces(TEXT), "", len(TEXT) - 1, io.BytesIO().write))
+        asyncio.run(read_to_file(iter_pieces(TEXT), "", len(TEXT) - 1, io.BytesIO().write))
 
 
-# Places
+# Slots
 
 
 def test_long_bodies_share_a_few_slots_and_short_ones_need_none() -> None:
-    async def play() -> tuple[int, int]:
-        slots, go_on = BodySlots(), asyncio.Event()
-        held = most = 0
+    async def read_bodies() -> tuple[int, int]:
+        slots, release_bodies = BodySlots(), asyncio.Event()
+        open_bodies = max_open = 0
 
-        async def long_body() -> AsyncIterator[bytes]:
-            nonlocal held, most
+        async def iter_long_body() -> AsyncIterator[bytes]:
+            nonlocal open_bodies, max_open
             yield bytes(FREE_BYTES)
             yield b"more"
-            held += 1
-            most = max(most, held)
-            await go_on.wait()
-            held -= 1
+            open_bodies += 1
+            max_open = max(max_open, open_bodies)
+            await release_bodies.wait()
+            open_bodies -= 1
 
-        async def ask() -> bytes:
+        async def read_long_body() -> bytes:
             with slots.slot() as slot:
-                return await read_body(long_body(), "", 1 << 20, slot)
+                return await read_body(iter_long_body(), "", 1 << 20, slot)
 
-        asked = [asyncio.create_task(ask()) for _ in range(3 * SLOTS)]
+        tasks = [asyncio.create_task(read_long_body()) for _ in range(3 * SLOTS)]
         for _ in range(20):
             await asyncio.sleep(0)
-        waiting = held
+        open_before_release = open_bodies
         with slots.slot() as slot:
-            assert await read_body(pieces(bytes(1000)), "", 1 << 20, slot) == bytes(1000)
-        go_on.set()
-        assert {len(body) for body in await asyncio.gather(*asked)} == {FREE_BYTES + 4}
-        return waiting, most
+            assert await read_body(iter_pieces(bytes(1000)), "", 1 << 20, slot) == bytes(1000)
+        release_bodies.set()
+        assert {len(body) for body in await asyncio.gather(*tasks)} == {FREE_BYTES + 4}
+        return open_before_release, max_open
 
-    assert asyncio.run(play()) == (SLOTS, SLOTS)
+    assert asyncio.run(read_bodies()) == (SLOTS, SLOTS)
 
 
-def test_a_slot_is_free_again_after_a_failure_and_a_time_out() -> None:
-    async def play() -> None:
+def test_slot_is_released_after_failures_and_timeouts() -> None:
+    async def fail_and_read() -> None:
         slots = BodySlots()
 
-        async def silent() -> AsyncIterator[bytes]:
+        async def iter_silent() -> AsyncIterator[bytes]:
             yield bytes(FREE_BYTES + 1)
             await asyncio.Event().wait()
 
         for _ in range(SLOTS + 1):
             with pytest.raises(TooLongError), slots.slot() as slot:
-                await read_body(pieces(bytes(FREE_BYTES + 9), 1 << 16), "", FREE_BYTES + 5, slot)
+                await read_body(iter_pieces(bytes(FREE_BYTES + 9), 1 << 16), "", FREE_BYTES + 5, slot)
         for _ in range(SLOTS + 1):
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.01):
                     with slots.slot() as slot:
-                        await read_body(silent(), "", 1 << 30, slot)
+                        await read_body(iter_silent(), "", 1 << 30, slot)
         async with asyncio.timeout(HANG_SECONDS):
             with slots.slot() as slot:
-                whole = await read_body(pieces(bytes(FREE_BYTES * 2), 1 << 16), "", 1 << 20, slot)
-        assert len(whole) == FREE_BYTES * 2
+                body = await read_body(iter_pieces(bytes(FREE_BYTES * 2), 1 << 16), "", 1 << 20, slot)
+        assert len(body) == FREE_BYTES * 2
 
-    asyncio.run(play())
+    asyncio.run(fail_and_read())
 
 
 @pytest.mark.parametrize(("bodies", "free"), [(1, FREE_BYTES), (128, FREE_BYTES), (1024, 32 << 10), (10**6, 16 << 10)])
-def test_the_more_bodies_the_less_each_has_without_a_slot(bodies: int, free: int) -> None:
+def test_more_connections_reduce_the_bytes_read_without_a_slot(bodies: int, free: int) -> None:
     assert BodySlots(bodies).free_bytes == free
 
 
-def long_answer(text: str) -> bytes:
+def make_long_answer(text: str) -> bytes:
     body = json.dumps({"choices": [{"finish_reason": "stop", "message": {"content": text}}]}).encode()
     return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body
 
 
 @asynccontextmanager
-async def server_of(data: bytes) -> AsyncIterator[str]:
-    """A server that sends this at once and never closes; its base URL."""
+async def run_raw_server(data: bytes) -> AsyncIterator[str]:
+    """Start a server that sends `data` at once and never closes; yield its base URL."""
 
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"}")
         writer.write(data)
         with suppress(ConnectionError):
@@ -189,47 +191,47 @@ async def server_of(data: bytes) -> AsyncIterator[str]:
             await reader.read()
         writer.close()
 
-    async with run_in_event_loop(connected) as address:
+    async with run_in_event_loop(handle_connection) as address:
         yield f"{address}/v1"
 
 
-def test_a_slot_is_held_until_its_answer_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slot_is_held_until_the_answer_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     release, was_acquired = BodySlot.__exit__, list[bool]()
 
-    def watched(slot: BodySlot, *error: object) -> None:
+    def exit_and_record(slot: BodySlot, *error: object) -> None:
         was_acquired.append(slot.is_acquired)
         release(slot, *error)
 
-    async def play() -> list[bool]:
-        monkeypatch.setattr(BodySlot, "__exit__", watched)
-        async with server_of(long_answer("x" * 2 * FREE_BYTES)) as url:
+    async def complete_long_answer() -> list[bool]:
+        monkeypatch.setattr(BodySlot, "__exit__", exit_and_record)
+        async with run_raw_server(make_long_answer("x" * 2 * FREE_BYTES)) as url:
             model = OpenAiModel(model_settings(base_url=url), "small", 1)
             await model.complete(Request("small", CHAT, SAMPLE))
             await model.close()
         return was_acquired
 
-    assert asyncio.run(play()) == [True]
+    assert asyncio.run(complete_long_answer()) == [True]
 
 
-def test_a_server_that_trickles_takes_no_slots_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = long_answer("x" * 2 * FREE_BYTES)
+def test_trickling_server_does_not_use_the_slots_of_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = make_long_answer("x" * 2 * FREE_BYTES)
     acquire, acquired, all_acquired = BodySlot.acquire, Counter[str](), asyncio.Event()
 
-    async def counted(slot: BodySlot) -> None:
+    async def acquire_and_count(slot: BodySlot) -> None:
         await acquire(slot)
         acquired["slots"] += 1
         if acquired["slots"] >= SLOTS:
             all_acquired.set()
 
-    async def play() -> Completion:
-        monkeypatch.setattr(BodySlot, "acquire", counted)
-        async with server_of(answer[:-1]) as trickling, server_of(answer) as honest:
+    async def complete_beside_trickling_calls() -> Completion:
+        monkeypatch.setattr(BodySlot, "acquire", acquire_and_count)
+        async with run_raw_server(answer[:-1]) as trickling_url, run_raw_server(answer) as normal_url:
             groups = {
-                "slow": model_settings(base_url=trickling, timeout=2 * HANG_SECONDS),
-                "good": model_settings(base_url=honest),
+                "slow": model_settings(base_url=trickling_url, timeout=2 * HANG_SECONDS),
+                "good": model_settings(base_url=normal_url),
             }
             connection = connect(groups, Retry())
-            slow = [
+            slow_calls = [
                 asyncio.ensure_future(connection.complete(Request("slow", CHAT, SAMPLE._replace(round=i))))
                 for i in range(SLOTS)
             ]
@@ -238,7 +240,7 @@ def test_a_server_that_trickles_takes_no_slots_of_another(monkeypatch: pytest.Mo
                     await all_acquired.wait()
                     return await connection.complete(Request("good", CHAT, SAMPLE))
             finally:
-                await cancel_all(slow)
+                await cancel_all(slow_calls)
                 await connection.close()
 
-    assert len(asyncio.run(play()).choices[0].text or "") == 2 * FREE_BYTES
+    assert len(asyncio.run(complete_beside_trickling_calls()).choices[0].text or "") == 2 * FREE_BYTES

@@ -1,4 +1,4 @@
-"""A server that is down is asked by one call at a time, and then by none; one that is up again is asked as before."""
+"""The circuit breaker: it probes a server that is down, gives up after some probes, and closes after an answer."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from tests.support.hang_guard import HANG_SECONDS
 ANSWER = Completion((Choice("x", "stop"),), "tiny")
 
 
-def request(number: int) -> Request:
+def make_request(number: int) -> Request:
     return Request("m", (), SampleKey(f"p{number}", 0, 0, "verifier", 0))
 
 
-def unreachable() -> TransientError:
+def unreachable_error() -> TransientError:
     return TransientError("connection refused", unreachable=True)
 
 
 class Server:
-    """What a breaker guards: fails with what `failure` gives, and counts how many calls are with it at once."""
+    """A server behind a breaker: `failure` makes its errors, and it counts concurrent calls."""
 
     def __init__(self, failure: Callable[[], CallError | None]) -> None:
         self.failure = failure
-        self.calls = self.at_once = self.most = 0
+        self.calls = self.concurrent = self.max_concurrent = 0
         self.waits: list[float] = []
         self.now = 100.0
-        self.told: list[str | None] = []
+        self.notices: list[str | None] = []
         self.breaker = Breaker(
             "http://somewhere", BreakerPolicy(failures=4, probes=3), TransientPolicy(jitter=0.0),
             sleep=self._sleep, clock=lambda: self.now,
         )  # fmt: skip
-        self.breaker.add_listener(self.told.append)
+        self.breaker.add_listener(self.notices.append)
 
     async def _sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
@@ -47,10 +47,10 @@ class Server:
 
     async def complete(self, _: Request) -> Completion:
         self.calls += 1
-        self.at_once += 1
-        self.most = max(self.most, self.at_once)
+        self.concurrent += 1
+        self.max_concurrent = max(self.max_concurrent, self.concurrent)
         await asyncio.sleep(0)
-        self.at_once -= 1
+        self.concurrent -= 1
         failure = self.failure()
         if failure is not None:
             raise failure
@@ -58,7 +58,7 @@ class Server:
 
     async def ask(self, number: int) -> Completion | BaseException:
         try:
-            return await self.breaker.call_in_turn(self.complete, request(number))
+            return await self.breaker.call_in_turn(self.complete, make_request(number))
         except (CallError, ServerUnreachable) as error:
             return error
 
@@ -69,81 +69,81 @@ class Server:
         return run_sync(all_at_once)
 
 
-def test_a_server_that_is_down_is_given_up_after_the_probes() -> None:
-    server = Server(unreachable)
-    assert all(isinstance(end, TransientError) for end in server.ask_all(4))
-    server.most = 0
-    ends = server.ask_all(100)
+def test_unreachable_server_is_given_up_after_the_probes() -> None:
+    server = Server(unreachable_error)
+    assert all(isinstance(outcome, TransientError) for outcome in server.ask_all(4))
+    server.max_concurrent = 0
+    outcomes = server.ask_all(100)
     assert server.calls == 4 + 3
-    assert server.most == 1
-    assert sum(isinstance(end, ServerUnreachable) for end in ends) == 97
+    assert server.max_concurrent == 1
+    assert sum(isinstance(outcome, ServerUnreachable) for outcome in outcomes) == 97
     assert server.waits == [0.5, 1.0, 2.0]
 
 
-def test_the_error_names_the_server_and_the_last_failure() -> None:
-    server = Server(unreachable)
+def test_breaker_error_names_the_server_and_the_last_failure() -> None:
+    server = Server(unreachable_error)
     server.ask_all(4)
     *_, last = server.ask_all(4)
     assert str(last).startswith("cannot reach http://somewhere: 7 calls in a row failed")
     assert "connection refused" in str(last)
 
 
-def test_a_server_that_comes_back_is_asked_by_all_again() -> None:
-    failures = iter([unreachable()] * 5)
+def test_recovered_server_is_called_concurrently_again() -> None:
+    failures = iter([unreachable_error()] * 5)
     server = Server(lambda: next(failures, None))
     server.ask_all(4)
-    server.most = 0
-    ends = server.ask_all(20)
-    assert sum(end is ANSWER for end in ends) == 19
-    assert server.most > 1
-    assert [told is None for told in server.told] == [False, True]
+    server.max_concurrent = 0
+    outcomes = server.ask_all(20)
+    assert sum(outcome is ANSWER for outcome in outcomes) == 19
+    assert server.max_concurrent > 1
+    assert [notice is None for notice in server.notices] == [False, True]
 
 
-def test_an_answer_between_the_failures_keeps_the_breaker_closed() -> None:
-    failures = iter([unreachable(), unreachable(), unreachable(), None] * 5)
+def test_answer_between_failures_keeps_the_breaker_closed() -> None:
+    failures = iter([unreachable_error(), unreachable_error(), unreachable_error(), None] * 5)
     server = Server(lambda: next(failures))
     for number in range(20):
         server.ask_all(1 + 0 * number)
-    assert server.told == []
+    assert server.notices == []
 
 
 @pytest.mark.parametrize("error", [lambda: TransientError("full", status=429), lambda: RefusedError("no")])
-def test_a_server_that_says_no_is_up(error: Callable[[], CallError]) -> None:
+def test_refusals_and_rate_limits_do_not_open_the_breaker(error: Callable[[], CallError]) -> None:
     server = Server(error)
     server.ask_all(50)
     assert server.calls == 50
-    assert server.told == []
+    assert server.notices == []
 
 
 @pytest.mark.parametrize("status", [None, 500])
-def test_what_a_prompt_may_cause_says_so_only_of_many_different_ones(status: int | None) -> None:
-    few = Server(lambda: TransientError("reset", status=status))
+def test_errors_that_a_prompt_may_cause_open_the_breaker_only_across_many_prompts(status: int | None) -> None:
+    few_prompts_server = Server(lambda: TransientError("reset", status=status))
     for _ in range(20):
-        few.ask_all(3)
-    assert (few.calls, few.told) == (60, [])
-    many = Server(lambda: TransientError("reset", status=status))
-    many.ask_all(4)
-    many.ask_all(50)
-    assert many.calls == 7
+        few_prompts_server.ask_all(3)
+    assert (few_prompts_server.calls, few_prompts_server.notices) == (60, [])
+    many_prompts_server = Server(lambda: TransientError("reset", status=status))
+    many_prompts_server.ask_all(4)
+    many_prompts_server.ask_all(50)
+    assert many_prompts_server.calls == 7
 
 
-def test_a_500_of_a_server_that_has_answered_is_of_one_that_is_up() -> None:
+def test_error_500_after_an_answer_does_not_open_the_breaker() -> None:
     failures = iter([None])
     server = Server(lambda: next(failures, TransientError("fault", status=500)))
     server.ask_all(1)
     server.ask_all(50)
-    assert (server.calls, server.told) == (51, [])
+    assert (server.calls, server.notices) == (51, [])
 
 
-def test_a_server_that_resets_after_it_refused_is_given_up_too() -> None:
-    refused = iter([unreachable()] * 4)
-    server = Server(lambda: next(refused, TransientError("reset")))
+def test_connection_resets_after_refused_connections_count_as_failed_probes() -> None:
+    refusals = iter([unreachable_error()] * 4)
+    server = Server(lambda: next(refusals, TransientError("reset")))
     server.ask_all(4)
     server.ask_all(50)
     assert server.calls == 7
 
 
-def test_a_probe_waits_as_long_as_the_server_asks() -> None:
+def test_probe_waits_as_long_as_the_server_asks() -> None:
     server = Server(lambda: TransientError("back soon", status=503, retry_after=60.0))
     server.ask_all(4)
     server.ask_all(50)
@@ -151,7 +151,7 @@ def test_a_probe_waits_as_long_as_the_server_asks() -> None:
 
 
 @pytest.mark.parametrize("status", [502, 503, 504])
-def test_a_gateway_that_reaches_no_server_counts_always(status: int) -> None:
+def test_gateway_errors_always_count_as_failures(status: int) -> None:
     server = Server(lambda: TransientError("bad gateway", status=status))
     for _ in range(4):
         server.ask_all(1)
@@ -159,11 +159,11 @@ def test_a_gateway_that_reaches_no_server_counts_always(status: int) -> None:
     assert server.calls == 7
 
 
-def test_a_call_that_is_cancelled_in_its_turn_gives_it_on() -> None:
-    server = Server(unreachable)
+def test_cancelled_call_passes_its_turn_to_the_next() -> None:
+    server = Server(unreachable_error)
     server.ask_all(4)
 
-    async def cancelled_then_asked() -> None:
+    async def cancel_two_of_three() -> None:
         first = asyncio.create_task(server.ask(0))
         second = asyncio.create_task(server.ask(1))
         third = asyncio.create_task(server.ask(2))
@@ -172,5 +172,5 @@ def test_a_call_that_is_cancelled_in_its_turn_gives_it_on() -> None:
         first.cancel()
         await asyncio.wait_for(third, HANG_SECONDS)
 
-    run_sync(cancelled_then_asked)
+    run_sync(cancel_two_of_three)
     assert server.calls == 5

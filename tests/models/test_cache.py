@@ -1,4 +1,4 @@
-"""A cache shares answers between runs, and never between two requests that differ in anything."""
+"""The cache shares answers between runs, but only for identical requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SETTINGS = ModelSettings(model="tiny", base_url="http://127.0.0.1:9/v1")
 ANSWER = Completion((Choice("Ünï\n", "stop"),), "tiny", Usage(10, 5, 2), 12.5, other_fields={"id": "x"})
 
 
-def request(repeat: int = 0, attempt: int = 0, text: str = "Why?", **more: Any) -> Request:
+def make_request(repeat: int = 0, attempt: int = 0, text: str = "Why?", **more: Any) -> Request:
     chat: Sequence[ChatMessage] = ({"role": "system", "content": "s"}, {"role": "user", "content": text})
     return Request("m", chat, SampleKey("p", repeat, 0, "verifier", attempt), **more)
 
@@ -44,12 +44,12 @@ def server() -> Any:
 # Runs
 
 
-def test_a_second_run_asks_for_nothing(tmp_path: Path, server: LoopbackServer) -> None:
+def test_second_run_with_the_same_cache_sends_no_requests(tmp_path: Path, server: LoopbackServer) -> None:
     path = spec_file(tmp_path, server.base_url, cache="shared/cache.sqlite")
     first = run_spec(path, tmp_path / "first")
-    asked = server.requests
+    requests_before = server.requests
     second = run_spec(path, tmp_path / "second")
-    assert server.requests == asked
+    assert server.requests == requests_before
     assert derived_files(second.folder.path) == derived_files(first.folder.path)
     assert second.manifest.prompt_tokens == first.manifest.prompt_tokens
 
@@ -63,14 +63,12 @@ def test_answers_from_the_cache_cost_nothing(tmp_path: Path, server: LoopbackSer
 
 
 @pytest.mark.full
-def test_a_run_of_another_protocol_shares_the_requests_that_are_the_same(
-    tmp_path: Path, server: LoopbackServer
-) -> None:
+def test_run_with_other_rewards_shares_cached_answers(tmp_path: Path, server: LoopbackServer) -> None:
     path = spec_file(tmp_path, server.base_url, cache="cache.sqlite")
     run_spec(path, tmp_path / "results")
-    asked = server.requests
+    requests_before = server.requests
     run_spec(path, tmp_path / "results", "protocol.verifier_reward=3.5")
-    assert server.requests == asked
+    assert server.requests == requests_before
 
 
 @pytest.mark.full
@@ -84,9 +82,9 @@ def test_repeats_never_share_an_answer(tmp_path: Path, server: LoopbackServer) -
     assert not any(record.get("cache") for record in first_round)
     bodies = Counter(server.stats()["bodies"])
     assert sum(count >= 3 for count in bodies.values()) >= 12
-    asked = server.requests
+    requests_before = server.requests
     run_spec(path, tmp_path / "second")
-    assert server.requests == asked
+    assert server.requests == requests_before
 
 
 @pytest.mark.sample(1)
@@ -98,38 +96,38 @@ def test_repeats_never_share_an_answer(tmp_path: Path, server: LoopbackServer) -
          "models.m.send_name=false",
      ))],
 )  # fmt: skip
-def test_whatever_changes_on_the_wire_misses(tmp_path: Path, server: LoopbackServer, change: str) -> None:
+def test_changed_request_body_misses_the_cache(tmp_path: Path, server: LoopbackServer, change: str) -> None:
     models = {"m": {"chat_format": "openai"}}
     path = spec_file(tmp_path, server.base_url, size=2, cache="cache.sqlite", models=models)
     run_spec(path, tmp_path / "first")
-    asked = server.requests
+    requests_before = server.requests
     second = run_spec(path, tmp_path / "second", change)
-    assert server.requests - asked >= (2 if "send_name" in change else second.manifest.completions or 0)
+    assert server.requests - requests_before >= (2 if "send_name" in change else second.manifest.completions or 0)
 
 
 @pytest.mark.full
-def test_another_server_misses(tmp_path: Path, server: LoopbackServer) -> None:
+def test_requests_to_another_server_miss_the_cache(tmp_path: Path, server: LoopbackServer) -> None:
     path = spec_file(tmp_path, server.base_url, size=2, cache="cache.sqlite")
     run_spec(path, tmp_path / "first")
-    with run_chat_server() as other:
-        second = run_spec(path, tmp_path / "second", f"models.m.base_url={other.base_url}")
-        assert other.requests == second.manifest.completions
+    with run_chat_server() as other_server:
+        second = run_spec(path, tmp_path / "second", f"models.m.base_url={other_server.base_url}")
+        assert other_server.requests == second.manifest.completions
 
 
 @pytest.mark.full
-def test_an_answer_that_was_invalid_is_not_given_for_the_next_attempt(tmp_path: Path) -> None:
+def test_cached_invalid_answer_is_not_reused_for_the_next_attempt(tmp_path: Path) -> None:
     with run_chat_server(faults={"bad_decision": 0.4}) as server:
         path = spec_file(tmp_path, server.base_url, cache="cache.sqlite")
         first = run_spec(path, tmp_path / "first")
-        asked = server.requests
+        requests_before = server.requests
         second = run_spec(path, tmp_path / "second")
-        assert server.requests == asked
+        assert server.requests == requests_before
     assert {r["sample"][4] for r in journal_records(first.folder.path) if r["kind"] == "call"} > {0, 1}
     assert derived_files(second.folder.path) == derived_files(first.folder.path)
 
 
 @pytest.mark.full
-def test_errors_are_never_kept(tmp_path: Path) -> None:
+def test_errors_are_not_cached(tmp_path: Path) -> None:
     with run_chat_server(kind="server_error") as server:
         path = spec_file(tmp_path, server.base_url, size=3, cache="cache.sqlite", retry={"transient": {"attempts": 1}})
         assert run_spec(path, tmp_path / "first").metrics["outcomes"]["transport_failed"] == 3
@@ -140,7 +138,7 @@ def test_errors_are_never_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_two_processes_use_one_cache_at_once(tmp_path: Path) -> None:
+def test_concurrent_processes_share_one_cache(tmp_path: Path) -> None:
     with run_chat_server(latency=[0.0, 0.02]) as server:
         spec_file(tmp_path, server.base_url, cache="cache.sqlite")
         processes = [
@@ -152,8 +150,8 @@ def test_two_processes_use_one_cache_at_once(tmp_path: Path) -> None:
         ]  # fmt: skip
         try:
             for process in processes:
-                _, err = process.communicate(timeout=HANG_SECONDS)
-                assert process.returncode == 0, err
+                _, stderr = process.communicate(timeout=HANG_SECONDS)
+                assert process.returncode == 0, stderr
         finally:
             for process in processes:
                 process.kill()
@@ -164,7 +162,7 @@ def test_two_processes_use_one_cache_at_once(tmp_path: Path) -> None:
     assert files[0] == files[1] == files[2]
 
 
-def test_a_file_that_is_no_cache_is_a_clear_error_before_any_call(tmp_path: Path, server: LoopbackServer) -> None:
+def test_invalid_cache_file_fails_before_any_call(tmp_path: Path, server: LoopbackServer) -> None:
     (tmp_path / "cache.sqlite").write_text("not a database, but long enough to be taken for the header of one\n" * 20)
     spec_file(tmp_path, server.base_url, cache="cache.sqlite")
     done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
@@ -175,13 +173,13 @@ def test_a_file_that_is_no_cache_is_a_clear_error_before_any_call(tmp_path: Path
 
 
 @pytest.mark.full
-def test_shared_prompts_are_answered_from_the_cache_too(tmp_path: Path, server: LoopbackServer) -> None:
+def test_shared_prompts_are_answered_from_the_cache(tmp_path: Path, server: LoopbackServer) -> None:
     shared = {"m": {"share_prompts": True}}
     path = spec_file(tmp_path, server.base_url, cache="cache.sqlite", models=shared, rollouts={"per_datapoint": 3})
     run_spec(path, tmp_path / "first")
-    asked = server.requests
+    requests_before = server.requests
     run_spec(path, tmp_path / "second")
-    assert server.requests == asked
+    assert server.requests == requests_before
 
 
 # explain-misses
@@ -192,20 +190,20 @@ def test_explain_misses_names_the_fields_that_differ(tmp_path: Path, server: Loo
     path = spec_file(tmp_path, server.base_url, cache="cache.sqlite")
     run_spec(path, tmp_path / "results")
     second = run_spec(path, tmp_path / "results", "models.m.temperature=0.5")
-    words = ("explain-misses", second.folder.run_id, "--cache", "cache.sqlite")
-    done = nip_run_here(*words, cwd=tmp_path)
+    arguments = ("explain-misses", second.folder.run_id, "--cache", "cache.sqlite")
+    done = nip_run_here(*arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "temperature" in done.stdout
     assert f"{second.manifest.completions} of {second.manifest.completions} requests" in done.stdout
-    found = json.loads(nip_run_here(*words, "--json", "--max", "2", cwd=tmp_path).stdout)
-    assert found["misses"] == found["requests"] == second.manifest.completions
-    assert len(found["explained"]) == 2
-    (difference,) = [d for d in found["explained"][0]["differences"] if not d["field"].startswith("messages")]
+    report = json.loads(nip_run_here(*arguments, "--json", "--max", "2", cwd=tmp_path).stdout)
+    assert report["misses"] == report["requests"] == second.manifest.completions
+    assert len(report["explained"]) == 2
+    (difference,) = [d for d in report["explained"][0]["differences"] if not d["field"].startswith("messages")]
     assert difference == {"field": "temperature", "asked": 0.5, "nearest": None}
 
 
 @pytest.mark.full
-def test_explain_misses_says_that_nothing_was_missed(tmp_path: Path, server: LoopbackServer) -> None:
+def test_explain_misses_reports_zero_misses(tmp_path: Path, server: LoopbackServer) -> None:
     path = spec_file(tmp_path, server.base_url, cache="cache.sqlite")
     run_spec(path, tmp_path / "results")
     second = run_spec(path, tmp_path / "results", "protocol.verifier_reward=3.5")
@@ -214,9 +212,7 @@ def test_explain_misses_says_that_nothing_was_missed(tmp_path: Path, server: Loo
 
 
 @pytest.mark.full
-def test_explain_misses_counts_what_the_same_spec_asked_in_another_folder(
-    tmp_path: Path, server: LoopbackServer
-) -> None:
+def test_explain_misses_finds_hits_for_a_run_in_another_results_folder(tmp_path: Path, server: LoopbackServer) -> None:
     path = spec_file(tmp_path, server.base_url, size=2, cache="cache.sqlite")
     run_spec(path, tmp_path / "results")
     second = run_spec(path, tmp_path / "elsewhere")
@@ -224,12 +220,12 @@ def test_explain_misses_counts_what_the_same_spec_asked_in_another_folder(
     assert done.stdout.startswith("0 of "), done.stdout + done.stderr
 
 
-def test_explain_misses_looks_at_unfinished_games_too(tmp_path: Path, server: LoopbackServer) -> None:
+def test_explain_misses_includes_unfinished_games(tmp_path: Path, server: LoopbackServer) -> None:
     path = spec_file(tmp_path, server.base_url, size=4, cache="cache.sqlite")
     with pytest.raises(BudgetExhausted):
         run_spec(path, tmp_path / "results", "+budget.completions=2", "rollouts.concurrency=2")
-    found = json.loads(nip_run_here("explain-misses", "tiny", "--json", cwd=tmp_path).stdout)
-    assert found["misses"] == found["requests"] == 2
+    report = json.loads(nip_run_here("explain-misses", "tiny", "--json", cwd=tmp_path).stdout)
+    assert report["misses"] == report["requests"] == 2
 
 
 def test_explain_misses_without_the_cache_file_is_a_usage_error(tmp_path: Path, server: LoopbackServer) -> None:
@@ -240,71 +236,73 @@ def test_explain_misses_without_the_cache_file_is_a_usage_error(tmp_path: Path, 
     assert not (tmp_path / "nothing.sqlite").exists()
 
 
-# The parts
+# Unit tests
 
 
-def test_an_answer_comes_back_as_it_went_in_marked_as_from_the_cache(tmp_path: Path) -> None:
+def test_cached_answer_is_equal_and_marked_as_from_the_cache(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "c.sqlite", "run")
-    asked = request_fields(request(), SETTINGS)
-    cache.put(request(), asked, ANSWER)
-    found = cache.get(asked)
+    fields = request_fields(make_request(), SETTINGS)
+    cache.put(make_request(), fields, ANSWER)
+    cached_answer = cache.get(fields)
     cache.close()
-    assert found is not None
-    assert found.from_cache
-    assert (found.choices, found.model, found.usage, found.other_fields) == (
+    assert cached_answer is not None
+    assert cached_answer.from_cache
+    assert (cached_answer.choices, cached_answer.model, cached_answer.usage, cached_answer.other_fields) == (
         ANSWER.choices, ANSWER.model, ANSWER.usage, ANSWER.other_fields,
     )  # fmt: skip
 
 
-def test_the_key_holds_the_repeat_the_attempt_and_every_message() -> None:
-    base = request_fields(request(), SETTINGS)
-    assert differences(base, request_fields(request(), SETTINGS)) == []
-    for other, name in (
-        (request(repeat=1), "sample.repeat"), (request(attempt=1), "sample.attempt"),
-        (request(text="How?"), "messages[1].content"),
+def test_cache_key_includes_the_repeat_the_attempt_and_every_message() -> None:
+    base = request_fields(make_request(), SETTINGS)
+    assert differences(base, request_fields(make_request(), SETTINGS)) == []
+    for changed_request, name in (
+        (make_request(repeat=1), "sample.repeat"), (make_request(attempt=1), "sample.attempt"),
+        (make_request(text="How?"), "messages[1].content"),
     ):  # fmt: skip
-        assert [found[0] for found in differences(base, request_fields(other, SETTINGS))] == [name]
+        assert [difference[0] for difference in differences(base, request_fields(changed_request, SETTINGS))] == [name]
 
 
 @pytest.mark.parametrize("error", [TransientError("x"), ContextExceededError("x", status=400)])
-def test_an_error_leaves_nothing_behind(tmp_path: Path, error: Exception) -> None:
+def test_failed_call_stores_nothing_in_the_cache(tmp_path: Path, error: Exception) -> None:
     cache = Cache(tmp_path / "c.sqlite", "run")
     outcomes: list[Exception | Completion] = [error, ANSWER]
 
     async def complete(_: Request) -> Completion:
-        found = outcomes.pop(0)
-        if isinstance(found, Exception):
-            raise found
-        return found
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
-    asked = through_cache(complete, cache, {"m": SETTINGS})
+    complete_cached = through_cache(complete, cache, {"m": SETTINGS})
     with pytest.raises(type(error)):
-        asyncio.run(as_coroutine(asked(request())))
-    answer = asyncio.run(as_coroutine(asked(request())))
+        asyncio.run(as_coroutine(complete_cached(make_request())))
+    answer = asyncio.run(as_coroutine(complete_cached(make_request())))
     assert answer == ANSWER
-    cache.store(request(), SETTINGS, answer)
-    assert asyncio.run(as_coroutine(asked(request()))).from_cache
+    cache.store(make_request(), SETTINGS, answer)
+    assert asyncio.run(as_coroutine(complete_cached(make_request()))).from_cache
     cache.close()
 
 
-def test_the_first_answer_stays(tmp_path: Path) -> None:
+def test_cache_keeps_the_first_answer_of_a_request(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "c.sqlite", "run")
-    asked = request_fields(request(), SETTINGS)
-    cache.put(request(), asked, ANSWER)
-    cache.put(request(), asked, Completion((Choice("other", "stop"),), "tiny"))
-    found = cache.get(asked)
+    fields = request_fields(make_request(), SETTINGS)
+    cache.put(make_request(), fields, ANSWER)
+    cache.put(make_request(), fields, Completion((Choice("other", "stop"),), "tiny"))
+    cached_answer = cache.get(fields)
     cache.close()
-    assert found is not None
-    assert found.choices == ANSWER.choices
+    assert cached_answer is not None
+    assert cached_answer.choices == ANSWER.choices
 
 
-def test_a_folder_that_cannot_be_made_is_a_run_error(tmp_path: Path) -> None:
+def test_cache_folder_that_cannot_be_created_is_a_run_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="cache"):
         Cache(tmp_path / "file" / "cache.sqlite", "run")
 
 
-def test_a_file_that_is_no_cache_is_a_run_error_and_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_cache_file_raises_a_run_error_and_closes_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "c.sqlite").write_text("not a database " * 100)
     opened: list[sqlite3.Connection] = []
     connect = sqlite3.connect

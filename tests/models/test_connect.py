@@ -1,4 +1,4 @@
-"""How the layers between a game and a provider are put together, group by group."""
+"""The layers between a game and a provider, assembled for each group."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ GROUPS = {
 POLICY = Retry(transient=TransientPolicy(attempts=3, first_wait=0.0))
 
 
-class Flaky:
+class FlakyProvider:
     """A provider that fails once, and then answers."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.call_count = 0
 
     async def complete(self, request: Request) -> Completion:
         del request
-        self.asked += 1
-        if self.asked == 1:
+        self.call_count += 1
+        if self.call_count == 1:
             raise TransientError("busy", status=503)
         return Completion((Choice("x", "stop"),), "tiny")
 
@@ -44,11 +44,11 @@ class Flaky:
         pass
 
 
-def request(group: str) -> Request:
+def make_request(group: str) -> Request:
     return Request(group, ({"role": "user", "content": "x"},), SampleKey("p", 0, 0, "verifier", 0))
 
 
-class Busy:
+class BusyProvider:
     """A provider that never answers."""
 
     def __init__(self) -> None:
@@ -65,13 +65,13 @@ class Busy:
 
 
 @pytest.mark.parametrize(("group", "at_once"), [("live", 8), ("batch", 20), ("offline", 20)])
-def test_only_groups_that_are_asked_call_by_call_have_a_limit(group: str, at_once: int) -> None:
+def test_only_groups_with_live_calls_have_a_concurrency_limit(group: str, at_once: int) -> None:
     groups = {**GROUPS, "live": replace(GROUPS["live"], requests_per_minute=None)}
 
     async def waiting() -> int:
-        provider = Busy()
+        provider = BusyProvider()
         complete = connect(groups, POLICY, concurrency=12, providers=dict.fromkeys(groups, provider)).complete
-        calls = [asyncio.create_task(as_coroutine(complete(request(group)))) for _ in range(20)]
+        calls = [asyncio.create_task(as_coroutine(complete(make_request(group)))) for _ in range(20)]
         for _ in range(10):
             await asyncio.sleep(0)
         for call in calls:
@@ -82,19 +82,19 @@ def test_only_groups_that_are_asked_call_by_call_have_a_limit(group: str, at_onc
     assert asyncio.run(waiting()) == at_once
 
 
-def test_those_who_share_servers_share_their_calls_at_once_and_their_breaker() -> None:
-    group = {"live": replace(GROUPS["live"], requests_per_minute=None)}
-    renamed = {"other": group["live"]}
+def test_groups_on_one_server_share_its_concurrency_limit_and_circuit_breaker() -> None:
+    groups = {"live": replace(GROUPS["live"], requests_per_minute=None)}
+    renamed_groups = {"other": groups["live"]}
 
     async def waiting() -> tuple[int, int]:
-        provider, servers = Busy(), Servers(12)
+        provider, servers = BusyProvider(), Servers(12)
         connections = [
-            connect(groups, POLICY, providers=dict.fromkeys(groups, provider), servers=servers)
-            for groups in (group, group, renamed)
+            connect(connection_groups, POLICY, providers=dict.fromkeys(connection_groups, provider), servers=servers)
+            for connection_groups in (groups, groups, renamed_groups)
         ]
         names = ("live", "live", "other")
         calls = [
-            asyncio.create_task(as_coroutine(connection.complete(request(name))))
+            asyncio.create_task(as_coroutine(connection.complete(make_request(name))))
             for connection, name in zip(connections, names, strict=True)
             for _ in range(20)
         ]
@@ -108,47 +108,47 @@ def test_those_who_share_servers_share_their_calls_at_once_and_their_breaker() -
     assert asyncio.run(waiting()) == (8, 1)
 
 
-def test_a_limit_keeps_to_the_rate_of_its_group() -> None:
+def test_connected_group_respects_its_requests_per_minute() -> None:
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
 
-    async def six() -> None:
-        provider = Flaky()
-        provider.asked = 1  # and so it answers
+    async def complete_six_calls() -> None:
+        provider = FlakyProvider()
+        provider.call_count = 1  # skips the failure of the first call
         complete = connect(GROUPS, POLICY, providers=dict.fromkeys(GROUPS, provider), sleep=sleep).complete
         for _ in range(6):
-            await complete(request("live"))
+            await complete(make_request("live"))
 
-    asyncio.run(six())
-    assert waits == [pytest.approx(0.5, abs=0.4)]  # 60 a minute, 5.5 of them at once
+    asyncio.run(complete_six_calls())
+    assert waits == [pytest.approx(0.5, abs=0.4)]  # 60 per minute, with a burst of 5.5
 
 
-@pytest.mark.parametrize(("group", "asked"), [("live", 2), ("batch", 2), ("offline", 1)])
-def test_failures_of_transport_are_asked_again_only_over_a_network(group: str, asked: int) -> None:
-    provider = Flaky()
+@pytest.mark.parametrize(("group", "expected_calls"), [("live", 2), ("batch", 2), ("offline", 1)])
+def test_transient_failures_are_retried_only_for_network_providers(group: str, expected_calls: int) -> None:
+    provider = FlakyProvider()
     complete = connect({group: GROUPS[group]}, POLICY, providers={group: provider}).complete
-    if asked == 1:
+    if expected_calls == 1:
         with pytest.raises(TransientError):
-            asyncio.run(as_coroutine(complete(request(group))))
+            asyncio.run(as_coroutine(complete(make_request(group))))
     else:
-        asyncio.run(as_coroutine(complete(request(group))))
-    assert provider.asked == asked
+        asyncio.run(as_coroutine(complete(make_request(group))))
+    assert provider.call_count == expected_calls
 
 
-def test_each_attempt_of_a_call_is_counted_and_allowed_by_the_budget() -> None:
-    budget, before = Budget(BudgetSettings(completions=10)), []
+def test_budget_counts_each_attempt_of_a_call() -> None:
+    budget, spent_before_calls = Budget(BudgetSettings(completions=10)), []
 
-    class Beforehand(CallEvents):
+    class SpendingEvents(CallEvents):
         def before_call(self, request: Request) -> None:
             assert request.group == "live"
-            before.append(budget.spent)
+            spent_before_calls.append(budget.spent)
 
     connection = connect(
-        {"live": GROUPS["live"]}, POLICY, providers={"live": Flaky()}, budget=budget, events=Beforehand()
+        {"live": GROUPS["live"]}, POLICY, providers={"live": FlakyProvider()}, budget=budget, events=SpendingEvents()
     )  # fmt: skip
-    asyncio.run(as_coroutine(connection.complete(request("live"))))
-    assert [spent.completions for spent in before] == [0, 1]
+    asyncio.run(as_coroutine(connection.complete(make_request("live"))))
+    assert [spent.completions for spent in spent_before_calls] == [0, 1]
     assert budget.spent.completions == 2
     assert budget._reserved == UsageTotals()

@@ -1,4 +1,4 @@
-"""The key `constrain_decisions`: the JSON schema of an answer that may decide, and the text that the answer becomes."""
+"""The key `constrain_decisions`: the JSON schema of a deciding answer and the text made from the answer."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ from tests.support.specs import spec_file
 VERDICTS: dict[str, Any] = {"accept": "Decision: accept", "reject": "Decision: reject"}
 JUDGE = ResponseHint(**VERDICTS, must_decide=True)
 ASKER = ResponseHint(**VERDICTS)
-TWO = ResponseHint(("Ann:", "Ben:"), **VERDICTS, scratchpad="Speech:")
+TWO_SPEAKERS = ResponseHint(("Ann:", "Ben:"), **VERDICTS, scratchpad="Speech:")
 CHOOSER = ResponseHint(answer_order=(0, 1, 2), answer_marker="Decision:", must_decide=True)
-SURE = ResponseHint(**VERDICTS, must_decide=True, confidence="Confidence:")
+CONFIDENT_JUDGE = ResponseHint(**VERDICTS, must_decide=True, confidence="Confidence:")
 FORMAT = DecisionFormat()
 CONSTRAINED = ModelSettings(model="m", constrain_decisions=True)
 
 
-def enums(hint: ResponseHint) -> dict[str, list[str] | None]:
+def schema_enums(hint: ResponseHint) -> dict[str, list[str] | None]:
     schema = answer_schema(hint)
     assert schema is not None
     assert schema["required"] == list(schema["properties"])
     return {name: value.get("enum") for name, value in schema["properties"].items()}
 
 
-def rendered(hint: ResponseHint, format_: DecisionFormat = FORMAT, /, **answer: str) -> tuple[str, int]:
+def render_answer(hint: ResponseHint, format_: DecisionFormat = FORMAT, /, **answer: str) -> tuple[str, int]:
     return render_json_answer(hint, json.dumps(answer), format_)
 
 
-def test_the_text_comes_before_a_decision_that_can_only_be_one_of_the_verdicts() -> None:
-    assert list(enums(JUDGE).items()) == [("reasoning", None), ("decision", list(VERDICTS.values()))]
-    assert list(enums(ASKER).items()) == [("message", None), ("decision", [*VERDICTS.values(), NO_VERDICT])]
-    assert list(enums(TWO)) == ["notes", "message0", "message1", "decision"]
-    assert enums(CHOOSER)["decision"] == ["A", "B", "C"]
-    assert list(enums(SURE)) == ["reasoning", "decision", "confidence"]
-    limited = answer_schema(SURE, 400)
+def test_reasoning_precedes_the_decision_which_allows_only_verdicts() -> None:
+    assert list(schema_enums(JUDGE).items()) == [("reasoning", None), ("decision", list(VERDICTS.values()))]
+    assert list(schema_enums(ASKER).items()) == [("message", None), ("decision", [*VERDICTS.values(), NO_VERDICT])]
+    assert list(schema_enums(TWO_SPEAKERS)) == ["notes", "message0", "message1", "decision"]
+    assert schema_enums(CHOOSER)["decision"] == ["A", "B", "C"]
+    assert list(schema_enums(CONFIDENT_JUDGE)) == ["reasoning", "decision", "confidence"]
+    limited = answer_schema(CONFIDENT_JUDGE, 400)
     assert limited is not None
     assert [value.get("maxLength") for value in limited["properties"].values()] == [400, None, None]
 
@@ -69,7 +69,7 @@ def test_the_text_comes_before_a_decision_that_can_only_be_one_of_the_verdicts()
         ResponseHint(answer_order=(0, 1), answer_marker="Decision:", form="scores"),
     ],
 )  # fmt: skip
-def test_an_answer_without_a_choice_of_a_verdict_has_no_schema(hint: ResponseHint) -> None:
+def test_answer_without_a_choice_of_verdict_has_no_schema(hint: ResponseHint) -> None:
     assert answer_schema(hint) is None
 
 
@@ -80,31 +80,31 @@ def test_an_answer_without_a_choice_of_a_verdict_has_no_schema(hint: ResponseHin
         (JUDGE, {"reasoning": "", "decision": "Decision: accept"}, "Decision: accept", 1),
         (ASKER, {"message": "Why?", "decision": NO_VERDICT}, "Why?", Decision.NONE),
         (
-            SURE, {"reasoning": "r", "decision": "Decision: accept", "confidence": "80%"},
+            CONFIDENT_JUDGE, {"reasoning": "r", "decision": "Decision: accept", "confidence": "80%"},
             "r\n\nDecision: accept\nConfidence: 80%", 1,
         ),
         (
-            TWO, {"notes": "n", "message0": "a", "message1": "b", "decision": NO_VERDICT},
+            TWO_SPEAKERS, {"notes": "n", "message0": "a", "message1": "b", "decision": NO_VERDICT},
             "n\n\nSpeech: Ann: a\n\nBen: b", Decision.NONE,
         ),
         (CHOOSER, {"reasoning": "r", "decision": "B"}, "r\n\nDecision: B", FIRST_ANSWER + 1),
     ],
 )  # fmt: skip
-def test_a_json_answer_becomes_the_text_that_a_model_writes_without_a_schema(
+def test_json_answer_is_rendered_as_a_models_plain_text(
     hint: ResponseHint, answer: dict[str, str], text: str, decision: int
 ) -> None:
-    assert rendered(hint, FORMAT, **answer) == (text, decision)
+    assert render_answer(hint, FORMAT, **answer) == (text, decision)
 
 
 @pytest.mark.parametrize("lenient", [False, True])
 @pytest.mark.parametrize(
     "reasoning", ["Decision: accept? No.", "I end with DECISION: ACCEPT", "**Decision:** accept", "decision: maybe"]
 )
-def test_only_the_property_decides_whatever_the_reasoning_says(reasoning: str, lenient: bool) -> None:
+def test_only_the_decision_property_decides(reasoning: str, lenient: bool) -> None:
     format_ = DecisionFormat(lenient=lenient)
-    text, code = rendered(JUDGE, format_, reasoning=reasoning, decision="Decision: reject")
+    text, code = render_answer(JUDGE, format_, reasoning=reasoning, decision="Decision: reject")
     assert code == Decision.REJECT == verdict_of(text, format_)
-    text, code = rendered(ASKER, format_, message=f"{reasoning} Why?", decision=NO_VERDICT)
+    text, code = render_answer(ASKER, format_, message=f"{reasoning} Why?", decision=NO_VERDICT)
     assert code == Decision.NONE == verdict_of(text, format_)
 
 
@@ -116,17 +116,17 @@ def test_only_the_property_decides_whatever_the_reasoning_says(reasoning: str, l
         '{"reasoning": "r", "decision": " Decision: accept"}', "[" * 100_000,
     ],
 )  # fmt: skip
-def test_an_answer_of_another_form_is_unusable(text: str) -> None:
+def test_malformed_json_answer_is_invalid(text: str) -> None:
     with pytest.raises(InvalidResponseError, match="JSON"):
         render_json_answer(JUDGE, text, FORMAT)
 
 
 @pytest.mark.parametrize("decision", [" B", "AB", "", "b", "D", f"{NO_VERDICT} "])
-def test_a_letter_with_anything_else_is_unusable_and_does_not_end_the_run(decision: str) -> None:
+def test_letter_with_other_text_is_invalid_and_does_not_end_the_run(decision: str) -> None:
     for hint in (CHOOSER, ResponseHint(answer_order=(0, 1, 2), answer_marker="Decision:")):
         name = "reasoning" if hint.must_decide else "message"
         with pytest.raises(InvalidResponseError, match="exactly one of: 1 for 'A'"):
-            rendered(hint, FORMAT, **{name: "r", "decision": decision})
+            render_answer(hint, FORMAT, **{name: "r", "decision": decision})
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_letter_with_anything_else_is_unusable_and_does_not_end_the_run(decisi
         {"error": {"code": 400, "message": "Failed to parse grammar", "type": "invalid_request_error"}},
     ],
 )
-def test_a_server_that_refuses_the_schema_leads_to_the_key(body: Any) -> None:
+def test_error_for_an_unsupported_schema_names_the_key(body: Any) -> None:
     refusal = classify_error(400, body, {}, CONSTRAINED, "judge")
     assert isinstance(refusal, ProviderRefusal)
     assert "models.judge.constrain_decisions; remove the key, or use another server" in str(refusal)
@@ -149,7 +149,7 @@ def test_a_server_that_refuses_the_schema_leads_to_the_key(body: Any) -> None:
     assert refusal.of_one_call is None
 
 
-def test_the_schema_is_part_of_the_request_and_of_its_cache_key() -> None:
+def test_schema_is_part_of_the_request_and_the_cache_key() -> None:
     chat = (ChatMessage(role="user", content="q"),)
     request = Request("m", chat, SampleKey("d", 0, 0, "verifier", 0), schema=answer_schema(JUDGE))
     fields = request_fields(request, CONSTRAINED)
@@ -162,7 +162,7 @@ def test_the_schema_is_part_of_the_request_and_of_its_cache_key() -> None:
     assert config["effort"] == "low"
 
 
-def test_two_constraints_of_one_group_are_refused(tmp_path: Path) -> None:
+def test_conflicting_constraints_are_rejected(tmp_path: Path) -> None:
     model = {"constrain_decisions": True, "extra_body": {"grammar": "root ::= [a-z]"}}
     with pytest.raises(SpecError, match="constrain_decisions sets the form of answers, too; remove one of the two"):
         load_spec(spec_file(tmp_path, "http://127.0.0.1:1/v1", models={"m": model}))
@@ -174,7 +174,7 @@ def test_two_constraints_of_one_group_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.gate
-def test_a_run_with_constrained_answers_shows_text_and_can_be_resumed_and_replayed(tmp_path: Path) -> None:
+def test_run_with_constrained_answers_shows_text_and_can_be_resumed_and_replayed(tmp_path: Path) -> None:
     answer = {"reasoning": 'One may say "Decision: accept".', "decision": "Decision: reject"}
     message = {"role": "assistant", "content": json.dumps(answer)}
     reply = {"id": "c", "model": "tiny", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
@@ -191,17 +191,17 @@ def test_a_run_with_constrained_answers_shows_text_and_can_be_resumed_and_replay
     assert {row["decision"] for row in table(run.folder.path, "rollouts")} == {Decision.REJECT}
     assert {row["raw_message"] for row in table(run.folder.path, "completions")} == {json.dumps(answer)}
     rollout_id = table(run.folder.path, "rollouts")[0]["rollout_id"]
-    shown = nip_run_here("show", run.run_id, rollout_id, cwd=tmp_path).stdout
-    assert 'One may say "".' in shown
-    assert "Decision: reject" in shown
-    assert '"decision"' not in shown
+    output = nip_run_here("show", run.run_id, rollout_id, cwd=tmp_path).stdout
+    assert 'One may say "".' in output
+    assert "Decision: reject" in output
+    assert '"decision"' not in output
     prompt = nip_run_here("show", run.run_id, rollout_id, "--prompt", "verifier", "--json", cwd=tmp_path)
     assert "response_format" in prompt.stdout
 
 
 @pytest.mark.gate
 @pytest.mark.parametrize("protocol", ["nip", "mnip", "answer_debate"])
-def test_games_of_the_dummy_are_decided_without_json_in_their_messages(tmp_path: Path, protocol: str) -> None:
+def test_dummy_games_are_decided_without_json_in_their_messages(tmp_path: Path, protocol: str) -> None:
     done = nip_run_here(
         f"specs/{protocol}.yaml", "models.offline.constrain_decisions=true", "verdict.form=answer", "dataset.limit=8",
         cwd=tmp_path,
@@ -215,7 +215,7 @@ def test_games_of_the_dummy_are_decided_without_json_in_their_messages(tmp_path:
 
 
 @pytest.mark.parametrize("form", ["distribution", "scores"])
-def test_a_verdict_with_numbers_cannot_be_constrained(tmp_path: Path, form: str) -> None:
+def test_verdict_with_numbers_cannot_be_constrained(tmp_path: Path, form: str) -> None:
     done = nip_run_here(
         "check", "specs/answer_debate.yaml", "models.offline.constrain_decisions=true", f"verdict.form={form}",
         cwd=tmp_path,
@@ -226,15 +226,17 @@ def test_a_verdict_with_numbers_cannot_be_constrained(tmp_path: Path, form: str)
 
 
 def reply_with_tokens(text: str, p_accept: float) -> dict[str, Any]:
-    """An answer whose last token of a verdict has the probability `p_accept` of ` accept`."""
+    """Build an answer whose last verdict token has the probability `p_accept` of ` accept`."""
     pieces = re.findall(r"\s*(?:\w+|[^\w\s])", text)
-    at = max(index for index, piece in enumerate(pieces) if piece in (" accept", " reject"))
-    shares = {" accept": p_accept, " reject": 1 - p_accept}
+    verdict_index = max(index for index, piece in enumerate(pieces) if piece in (" accept", " reject"))
+    probabilities = {" accept": p_accept, " reject": 1 - p_accept}
     tokens = [
         {
             "token": piece, "logprob": -0.1, "bytes": None,
-            "top_logprobs": [{"token": name, "logprob": math.log(p), "bytes": None} for name, p in shares.items()]
-            if index == at else [],
+            "top_logprobs": [
+                {"token": name, "logprob": math.log(p), "bytes": None} for name, p in probabilities.items()
+            ]
+            if index == verdict_index else [],
         }
         for index, piece in enumerate(pieces)
     ]  # fmt: skip
@@ -245,7 +247,7 @@ def reply_with_tokens(text: str, p_accept: float) -> dict[str, Any]:
 
 @pytest.mark.gate
 @pytest.mark.parametrize("votes", [1, 3])
-def test_the_confidence_of_a_constrained_verdict_is_that_of_its_properties(tmp_path: Path, votes: int) -> None:
+def test_confidence_of_a_constrained_verdict_comes_from_its_properties(tmp_path: Path, votes: int) -> None:
     answer = {"reasoning": 'Not "Decision: accept".', "decision": "Decision: reject", "confidence": "80%"}
     model = {"constrain_decisions": True, "logprobs": True, "top_logprobs": 5}
     changes = {**SOLO, "verdict": {"confidence": "both"}, "votes": votes}
@@ -262,7 +264,7 @@ def test_the_confidence_of_a_constrained_verdict_is_that_of_its_properties(tmp_p
 
 
 @pytest.mark.gate
-def test_a_replay_without_the_schema_does_not_read_the_json_as_text(tmp_path: Path) -> None:
+def test_replay_without_the_schema_is_rejected(tmp_path: Path) -> None:
     answer = {"reasoning": 'One may say "Decision: accept".', "decision": "Decision: reject"}
     message = {"role": "assistant", "content": json.dumps(answer)}
     reply = {"id": "c", "model": "tiny", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
@@ -281,7 +283,7 @@ def test_a_replay_without_the_schema_does_not_read_the_json_as_text(tmp_path: Pa
 
 
 @pytest.mark.gate
-def test_a_run_at_a_server_without_schemas_ends_with_the_key(tmp_path: Path) -> None:
+def test_run_fails_with_the_key_name_if_the_server_supports_no_schemas(tmp_path: Path) -> None:
     with run_chat_server(refused=["response_format"]) as server:
         spec = spec_file(tmp_path, server.base_url, size=2, models={"m": {"constrain_decisions": True}}, **SOLO)
         failed = nip_run_here(spec, cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""What is quoted of a server in a message is searched for keys before it is cut: no half of one gets out."""
+"""Quoted server responses are searched for keys before truncation, so no part of a key is shown."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from tests.support.servers.in_loop import run_in_event_loop
 
 KEY = "sk-Half/of+it-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 PIECE = 8
-K = KEY.encode()
-OK = b"HTTP/1.1 200 OK\r\n"
-CLOSED = OK + b"connection: close\r\n\r\n"
+KEY_BYTES = KEY.encode()
+OK_LINE = b"HTTP/1.1 200 OK\r\n"
+CLOSED_HEAD = OK_LINE + b"connection: close\r\n\r\n"
 
 
-def tells(text: str) -> bool:
-    """Whether a text has a piece of the key."""
+def has_key_piece(text: str) -> bool:
+    """Return whether a text contains a piece of the key."""
     return any(KEY[i : i + PIECE] in text for i in range(len(KEY) - PIECE + 1))
 
 
-def failure(sent: bytes) -> str:
-    """All there is to see of a call that was answered with these bytes."""
+def format_failure(response: bytes) -> str:
+    """Return the traceback and message of a call that was answered with these bytes."""
 
     async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if (await reader.read(1 << 16)).startswith(b"POST "):  # and not the handshake that asks whether this is TLS
-            writer.write(sent)
+        if (await reader.read(1 << 16)).startswith(b"POST "):  # not the handshake that probes for TLS
+            writer.write(response)
             await writer.drain()
         writer.close()
 
-    async def once() -> str:
+    async def complete_once() -> str:
         async with run_in_event_loop(reply) as address:
             model = OpenAiModel(model_settings(base_url=f"{address}/v1", api_key_env="ROW_VARIABLE"), "small", 1)
             try:
@@ -46,39 +46,40 @@ def failure(sent: bytes) -> str:
             finally:
                 await model.close()
 
-    return asyncio.run(once())
+    return asyncio.run(complete_once())
 
 
 @pytest.mark.parametrize(
-    "sent",
+    "response",
     [
-        OK + b"content-encoding: " + K + b"\r\ncontent-length: 2\r\n\r\n{}",
-        OK + b"x: " + b"p" * 60 + K + b"a" * 20_000 + b"\r\n\r\n",
-        OK + b"x: " + b"p" * 60 + K + b"\0\r\n\r\n",
-        b"HTTP/1.1 " + K[1:] + b" OK\r\n\r\n",
-        OK + b"transfer-encoding: chunked\r\n\r\n" + b"0" * 80 + K + b"\r\n\r\n",
-        OK + b"x: y\r\n" + K[:40],
-        CLOSED + b"{" * 10 + K[:-1] + b"\\u005a",
-        CLOSED + b"{" * 10 + K[:20] + b"\n" + K[20:],
+        OK_LINE + b"content-encoding: " + KEY_BYTES + b"\r\ncontent-length: 2\r\n\r\n{}",
+        OK_LINE + b"x: " + b"p" * 60 + KEY_BYTES + b"a" * 20_000 + b"\r\n\r\n",
+        OK_LINE + b"x: " + b"p" * 60 + KEY_BYTES + b"\0\r\n\r\n",
+        b"HTTP/1.1 " + KEY_BYTES[1:] + b" OK\r\n\r\n",
+        OK_LINE + b"transfer-encoding: chunked\r\n\r\n" + b"0" * 80 + KEY_BYTES + b"\r\n\r\n",
+        OK_LINE + b"x: y\r\n" + KEY_BYTES[:40],
+        CLOSED_HEAD + b"{" * 10 + KEY_BYTES[:-1] + b"\\u005a",
+        CLOSED_HEAD + b"{" * 10 + KEY_BYTES[:20] + b"\n" + KEY_BYTES[20:],
     ],
     ids=["encoding", "long line", "bad header", "status", "chunk", "cut head", "no JSON, escaped", "no JSON, in lines"],
 )
-def test_no_piece_of_the_key_is_quoted(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_piece_of_the_key_is_quoted_in_an_error(response: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROW_VARIABLE", KEY)
-    monkeypatch.setattr("runner.models.providers.wrong_server.PROBE_SECONDS", 0.05)  # nothing greets the probe
-    assert not tells(failure(sent))
+    # The server sends nothing to the probe.
+    monkeypatch.setattr("runner.models.providers.wrong_server.PROBE_SECONDS", 0.05)
+    assert not has_key_piece(format_failure(response))
 
 
 @pytest.mark.parametrize("spelled", [KEY, "".join(f"\\u{ord(c):04x}" for c in KEY), "Bearer " + "b" * 1200 + " " + KEY])
-def test_a_start_has_no_piece_of_a_value_at_its_cut(spelled: str) -> None:
+def test_redacted_start_has_no_piece_of_a_secret_at_its_cut(spelled: str) -> None:
     redactor = Redactor([KEY])
-    for before in range(0, 2400, 7):
-        start = redactor.redact_start(b"x" * before + spelled.encode() + b"y" * 2400, 100)
-        assert not tells(start)
+    for padding in range(0, 2400, 7):
+        start = redactor.redact_start(b"x" * padding + spelled.encode() + b"y" * 2400, 100)
+        assert not has_key_piece(start)
         assert "\\u" not in start
 
 
-def test_a_start_and_an_end_of_honest_text_are_whole() -> None:
+def test_start_and_end_without_secrets_are_unchanged() -> None:
     redactor = Redactor([KEY])
     data = b"".join(b"%06d" % i for i in range(2000))
     assert redactor.redact_start(data, 60) == data[:60].decode()
@@ -86,16 +87,16 @@ def test_a_start_and_an_end_of_honest_text_are_whole() -> None:
     assert redactor.redact_start(b"short", 60) == redactor.redact_end(b"short", 60) == "short"
 
 
-def test_an_end_has_no_piece_of_a_value_at_its_cut() -> None:
+def test_redacted_end_has_no_piece_of_a_secret_at_its_cut() -> None:
     redactor = Redactor([KEY])
     for after in range(1000, 1400):
-        assert not tells(redactor.redact_end(b"x" * 2000 + K + b" Bearer " + b"b" * after, 100))
+        assert not has_key_piece(redactor.redact_end(b"x" * 2000 + KEY_BYTES + b" Bearer " + b"b" * after, 100))
 
 
-def test_an_error_of_a_library_is_told_without_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_error_is_reported_without_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_KEY", KEY)
     error = ValueError("no number:")
     error.__cause__ = OSError(f"x {KEY}")
-    assert not tells(str(map_client_error(error, model_settings(), "small")))
+    assert not has_key_piece(str(map_client_error(error, model_settings(), "small")))
     assert without_secret_cause(error) is None
     assert without_secret_cause(ValueError("honest")) is not None

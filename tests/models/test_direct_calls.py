@@ -23,7 +23,7 @@ ANSWERS = {
 LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
 
-async def _requests(kind: type[HttpModel], **options: Any) -> list[bytes]:
+async def _record_requests(kind: type[HttpModel], **options: Any) -> list[bytes]:
     """Return the bytes of a call by the model and of the same call by its official client."""
     received: list[bytes] = []
 
@@ -57,16 +57,16 @@ async def _requests(kind: type[HttpModel], **options: Any) -> list[bytes]:
 
 @pytest.mark.parametrize("kind", [OpenAiModel, AnthropicModel])
 @pytest.mark.parametrize("options", [{}, {"max_completion_tokens": 9, "timeout": 7.0}])
-def test_a_call_sends_the_bytes_that_the_official_client_sends(
+def test_direct_call_sends_the_same_bytes_as_the_official_client(
     kind: type[HttpModel], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Team: proofs")
-    ours, official = asyncio.run(_requests(kind, **options))
-    assert _parts(ours) == _parts(official)
-    assert b"user-agent: " in ours.lower()
+    direct, official = asyncio.run(_record_requests(kind, **options))
+    assert _split_request(direct) == _split_request(official)
+    assert b"user-agent: " in direct.lower()
 
 
-def _parts(request: bytes) -> tuple[bytes, list[bytes], bytes]:
+def _split_request(request: bytes) -> tuple[bytes, list[bytes], bytes]:
     """Return the request line, the sorted header lines, and the body. HTTP/1.1 implies `connection: keep-alive`."""
     head, _, body = request.partition(b"\r\n\r\n")
     line, *headers = head.split(b"\r\n")

@@ -1,4 +1,4 @@
-"""The provider without a network: the same answers as ever, and a toy that was trained is right more often."""
+"""The dummy provider: deterministic answers, which are right more often after training."""
 
 from __future__ import annotations
 
@@ -26,52 +26,54 @@ CHAT: tuple[ChatMessage, ...] = ({"role": "user", "content": "x"},)
 DECIDE = ResponseHint((), "accept", "reject", must_decide=True)
 
 
-def verdicts(model: DummyModel) -> list[str]:
-    """The verdict on each datapoint."""
+def collect_verdicts(model: DummyModel) -> list[str]:
+    """Return the model's verdict on each datapoint."""
 
-    async def asked() -> list[str]:
+    async def complete_all() -> list[str]:
         samples = [SampleKey(name, 0, 0, "verifier", 0) for name in LABELS]
-        requests = [Request("m", CHAT, one, seed, DECIDE) for seed, one in enumerate(samples)]
+        requests = [Request("m", CHAT, sample, seed, DECIDE) for seed, sample in enumerate(samples)]
         return [(await model.complete(request)).choices[0].text or "" for request in requests]
 
-    return asyncio.run(asked())
+    return asyncio.run(complete_all())
 
 
-def right(found: list[str]) -> set[int]:
-    return {n for n, text in enumerate(found) if text.endswith("accept" if n % 2 else "reject")}
+def correct_indices(verdict_texts: list[str]) -> set[int]:
+    return {n for n, text in enumerate(verdict_texts) if text.endswith("accept" if n % 2 else "reject")}
 
 
-def test_the_more_examples_the_more_verdicts_are_right_and_none_is_unlearnt() -> None:
-    curve = [right(verdicts(DummyModel(examples, LABELS))) for examples in (0, 30, 60, 240)]
+def test_more_examples_make_more_verdicts_right_and_none_wrong() -> None:
+    curve = [correct_indices(collect_verdicts(DummyModel(examples, LABELS))) for examples in (0, 30, 60, 240)]
     assert all(before < after for before, after in pairwise(curve))
     assert 80 <= len(curve[0]) <= 120
     assert len(curve[-1]) >= 170
 
 
-def test_a_model_without_examples_knows_no_label_and_one_without_labels_knows_nothing() -> None:
-    assert verdicts(DummyModel()) == verdicts(DummyModel(0, LABELS)) == verdicts(DummyModel(500))
+def test_verdicts_depend_on_examples_and_labels_only_if_both_are_given() -> None:
+    assert (
+        collect_verdicts(DummyModel()) == collect_verdicts(DummyModel(0, LABELS)) == collect_verdicts(DummyModel(500))
+    )
 
 
-def test_what_a_trained_name_says_is_read_and_no_other_name() -> None:
+def test_example_count_is_parsed_from_names_of_trained_models_only() -> None:
     name = trained_name(trained_name("tiny", 12, "0" * 8), 30, "1" * 8)
     assert (name, training_examples(name)) == ("tiny:dummy-42-11111111", 42)
-    for other in (None, "tiny", "dummy:dummy-12345678", "tiny:dummy-12-x"):
-        assert training_examples(other) == 0
+    for name_without_examples in (None, "tiny", "dummy:dummy-12345678", "tiny:dummy-12-x"):
+        assert training_examples(name_without_examples) == 0
 
 
-def test_a_group_of_a_trained_name_is_connected_with_the_labels() -> None:
+def test_group_with_a_trained_model_is_connected_with_the_labels() -> None:
     model = ModelSettings(provider="dummy", model=trained_name("dummy", 10**8, "0" * 8))
     connection = connect({"m": model}, Retry(), labels=LABELS)
 
-    async def asked() -> list[str]:
+    async def complete_all() -> list[str]:
         requests = [Request("m", CHAT, SampleKey(name, 0, 0, "verifier", 0), 0, DECIDE) for name in LABELS]
-        return [(await as_coroutine(connection.complete(one))).choices[0].text or "" for one in requests]
+        return [(await as_coroutine(connection.complete(request))).choices[0].text or "" for request in requests]
 
-    assert right(asyncio.run(asked())) == set(range(len(LABELS)))
+    assert correct_indices(asyncio.run(complete_all())) == set(range(len(LABELS)))
 
 
 @pytest.mark.full
-def test_in_a_run_a_trained_verifier_is_right_and_an_untrained_one_guesses(tmp_path: Path) -> None:
+def test_trained_verifier_is_right_in_a_run_and_an_untrained_one_guesses(tmp_path: Path) -> None:
     accuracy = []
     for model in (trained_name("dummy", 10**8, "0" * 8), "dummy"):
         path = spec_file(tmp_path, protocol={"max_message_rounds": 5}, models={"m": {"model": model}}, fine_tune=None)
@@ -81,7 +83,7 @@ def test_in_a_run_a_trained_verifier_is_right_and_an_untrained_one_guesses(tmp_p
 
 @pytest.mark.full
 @pytest.mark.parametrize("spec", ["malt", "expert_iteration"])
-def test_the_shipped_training_examples_have_a_learning_curve_that_rises(tmp_path: Path, spec: str) -> None:
+def test_accuracy_rises_over_the_iterations_of_the_shipped_training_specs(tmp_path: Path, spec: str) -> None:
     result = run_training(ROOT / "specs" / f"{spec}.yaml", tmp_path / "results")
     curve = [row["accuracy"]["value"] for row in result.metrics["tests"]]
     assert len(curve) >= 3
@@ -89,10 +91,10 @@ def test_the_shipped_training_examples_have_a_learning_curve_that_rises(tmp_path
     assert curve[-1] > curve[0] + 0.2
 
 
-def test_answers_are_as_long_as_is_asked_for_and_decide_as_short_ones_do() -> None:
-    short, long = verdicts(DummyModel()), verdicts(DummyModel(answer_words=500))
-    assert [one.split()[-1] for one in long] == [one.split()[-1] for one in short]
-    assert {len(one.split()) for one in long} == {501}
+def test_answers_have_the_requested_length_and_the_verdicts_of_short_ones() -> None:
+    short, long = collect_verdicts(DummyModel()), collect_verdicts(DummyModel(answer_words=500))
+    assert [answer.split()[-1] for answer in long] == [answer.split()[-1] for answer in short]
+    assert {len(answer.split()) for answer in long} == {501}
     assert len(set(long)) == len(long)
-    assert verdicts(DummyModel(answer_words=500)) == long
-    assert verdicts(DummyModel(answer_words=3)) == short
+    assert collect_verdicts(DummyModel(answer_words=500)) == long
+    assert collect_verdicts(DummyModel(answer_words=3)) == short

@@ -1,4 +1,4 @@
-"""The provider `human`: the form of each kind of answer, the text that it becomes, and when an answer is confirmed."""
+"""The provider `human`: forms, the answer texts made from them, and confirmation of answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VERDICT: dict[str, Any] = {"accept": "Decision: accept", "reject": "Decision: re
 JUDGE = ResponseHint(**VERDICT, must_decide=True)
 ASKER = ResponseHint(**VERDICT)
 CHOOSER = ResponseHint(answer_order=(2, 0, 1), answer_marker="Decision:", must_decide=True)
-OPEN = ResponseHint(answer_order=(0, 1), answer_marker="Answer:")
+OPEN_CHOOSER = ResponseHint(answer_order=(0, 1), answer_marker="Answer:")
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ OPEN = ResponseHint(answer_order=(0, 1), answer_marker="Answer:")
             1,
         ),
         (CHOOSER, {"verdict": "C"}, "Decision: C", 5),
-        (OPEN, {"text0": "a", "verdict": "B"}, "Answer: B\n\na", None),
+        (OPEN_CHOOSER, {"text0": "a", "verdict": "B"}, "Answer: B\n\na", None),
         (
             ResponseHint(answer_order=(0, 1), answer_marker="Decision:", form="scores", must_decide=True),
             {"verdict": "A 20, B 80"},
@@ -54,7 +54,7 @@ OPEN = ResponseHint(answer_order=(0, 1), answer_marker="Answer:")
         (ResponseHint(number=("Score:", 100)), {"verdict": "40"}, "Score: 40", None),
     ],
 )
-def test_a_form_becomes_the_text_that_a_model_would_write(
+def test_form_is_rendered_as_the_text_a_model_would_write(
     hint: ResponseHint, values: Mapping[str, str], text: str, decision: int | None
 ) -> None:
     assert values.keys() <= {field.name for field in form_fields(hint)}
@@ -71,11 +71,11 @@ def test_a_form_becomes_the_text_that_a_model_would_write(
         (JUDGE, {"verdict": NO_VERDICT + "!"}, "choose one"),
         (ASKER, {"verdict": NO_VERDICT}, "write a text"),
         (CHOOSER, {"verdict": "D"}, "choose one"),
-        (OPEN, {"verdict": "A"}, "write a text"),
+        (OPEN_CHOOSER, {"verdict": "A"}, "write a text"),
         (ResponseHint(number=("Score:", 100)), {}, "fill in: Score:"),
     ],
 )
-def test_an_incomplete_form_is_refused_with_the_reason(
+def test_incomplete_form_is_rejected_with_the_reason(
     hint: ResponseHint, values: Mapping[str, str], reason: str
 ) -> None:
     with pytest.raises(UsageError, match=reason):
@@ -95,8 +95,8 @@ REQUEST = Request(
 )
 
 
-class Desk:
-    """A model of people, with the reason to refuse answers, if any."""
+class HumanDesk:
+    """A human model with its question queue; if `reason` is set, it rejects every answer."""
 
     def __init__(self, reason: str | None = None) -> None:
         self.queue = QuestionQueue()
@@ -114,12 +114,12 @@ class Desk:
 
 
 @in_event_loop
-async def test_an_answer_is_confirmed_after_it_is_in_the_journal() -> None:
-    desk, steps = Desk(), []
+async def test_answer_is_confirmed_after_it_is_recorded() -> None:
+    desk, steps = HumanDesk(), []
 
     async def record(request: Request) -> Completion:
         completion = await desk.model.complete(request)
-        for _ in range(100):  # a confirmation that does not wait for the record would come now
+        for _ in range(100):  # a confirmation that does not wait for the record would arrive now
             await asyncio.sleep(0)
         steps.append("recorded")
         return completion
@@ -138,10 +138,10 @@ async def test_an_answer_is_confirmed_after_it_is_in_the_journal() -> None:
 
 
 @in_event_loop
-async def test_a_person_is_told_if_the_answer_cannot_be_saved() -> None:
-    desk = Desk()
+async def test_person_gets_an_error_if_the_answer_cannot_be_saved() -> None:
+    desk = HumanDesk()
 
-    async def fail(request: Request) -> Completion:
+    async def fail_to_record(request: Request) -> Completion:
         await desk.model.complete(request)
         raise RunError("the disk is full")
 
@@ -149,13 +149,15 @@ async def test_a_person_is_told_if_the_answer_cannot_be_saved() -> None:
         with pytest.raises(RunError, match="the answer was not saved"):
             await desk.answer(text0="yes")
 
-    results = await asyncio.gather(desk.model.confirm_answers(fail)(REQUEST), submit(), return_exceptions=True)
+    results = await asyncio.gather(
+        desk.model.confirm_answers(fail_to_record)(REQUEST), submit(), return_exceptions=True
+    )
     assert [type(result) for result in results] == [RunError, type(None)]
 
 
 @in_event_loop
-async def test_an_unusable_answer_reaches_no_game_and_the_question_waits_on() -> None:
-    desk = Desk("the answer has no verdict")
+async def test_unusable_answer_is_rejected_and_its_question_stays_open() -> None:
+    desk = HumanDesk("the answer has no verdict")
     call = asyncio.create_task(desk.model.complete(REQUEST))
     with pytest.raises(UsageError, match="no verdict"):
         await desk.answer(text0="yes")
@@ -167,8 +169,8 @@ async def test_an_unusable_answer_reaches_no_game_and_the_question_waits_on() ->
 
 
 @in_event_loop
-async def test_a_stop_withdraws_all_questions() -> None:
-    desk = Desk()
+async def test_stop_withdraws_all_questions() -> None:
+    desk = HumanDesk()
     calls = [asyncio.create_task(desk.model.complete(REQUEST)) for _ in range(3)]
     await desk.take()
     desk.model.stop(Stopped())
@@ -177,21 +179,21 @@ async def test_a_stop_withdraws_all_questions() -> None:
 
 
 @in_event_loop
-async def test_a_recorded_answer_reserves_its_role_for_its_person() -> None:
-    desk = Desk()
+async def test_recorded_answer_reserves_its_role_for_its_person() -> None:
+    desk = HumanDesk()
 
     async def from_journal(_: Request) -> Completion:
         return Completion((Choice("a", "stop"),), "human", other_fields={"person": "Ann"})
 
     await desk.model.confirm_answers(from_journal)(REQUEST)
-    other = Request("people", REQUEST.messages, REQUEST.sample._replace(agent="prover"))
-    call = asyncio.create_task(desk.model.complete(other))
+    other_request = Request("people", REQUEST.messages, REQUEST.sample._replace(agent="prover"))
+    call = asyncio.create_task(desk.model.complete(other_request))
     assert (await desk.take("Ben")).role == ("prover", 0)
     desk.queue.leave("Ben")
     assert desk.queue.take("Ann") is None
     call.cancel()
 
 
-def test_people_cost_nothing_and_have_no_server() -> None:
+def test_human_provider_costs_nothing_and_has_no_server() -> None:
     traits = PROVIDERS["human"]
     assert not any((traits.remote, traits.metered, traits.takes_batches, traits.gives_many))

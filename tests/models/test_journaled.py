@@ -1,4 +1,4 @@
-"""What the journal holds is asked for by nobody, and is given to nobody who asks for something else."""
+"""Journaled calls: a recorded answer is reused for the same request, and never for another one."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ REQUEST = Request("m", ({"role": "user", "content": "is it right?"},), SAMPLE)
 ANSWER = Completion((Choice("yes", "stop"),), "tiny")
 
 
-def asked_again(folder: Path, recorded: RequestRecord) -> Completion:
-    """The answer to `REQUEST` where the journal holds one to what `recorded` says."""
+def complete_with_journal(folder: Path, recorded: RequestRecord) -> Completion:
+    """Complete `REQUEST` with a journal that holds an answer to the request `recorded`."""
 
-    async def nobody(_: Request) -> Completion:
+    async def fail_if_called(_: Request) -> Completion:
         raise AssertionError("the model was asked")
 
-    async def ask() -> Completion:
+    async def complete() -> Completion:
         record = CallRecord(SAMPLE, recorded, ANSWER)
         journal = Journal(folder / JOURNAL)
         index = JournalIndex(lambda _: record.to_json(), [IndexedRecord(0, 0, record)])
         try:
-            return await JournaledCompleter(nobody, journal, index, {"m": "parameters"}).complete(REQUEST)
+            return await JournaledCompleter(fail_if_called, journal, index, {"m": "parameters"}).complete(REQUEST)
         finally:
             await journal.close()
 
-    return run_sync(ask)
+    return run_sync(complete)
 
 
-def test_a_recorded_answer_is_given_without_a_call(tmp_path: Path) -> None:
-    recorded = asked_again(tmp_path, RequestRecord("parameters", messages_hash(REQUEST.messages)))
+def test_recorded_answer_is_returned_without_a_call(tmp_path: Path) -> None:
+    recorded = complete_with_journal(tmp_path, RequestRecord("parameters", messages_hash(REQUEST.messages)))
     assert recorded.choices == ANSWER.choices
 
 
@@ -48,28 +48,30 @@ def test_a_recorded_answer_is_given_without_a_call(tmp_path: Path) -> None:
     "recorded",
     [RequestRecord("others", messages_hash(REQUEST.messages)), RequestRecord("parameters", messages_hash(()))],
 )
-def test_an_answer_to_another_request_is_never_given(tmp_path: Path, recorded: RequestRecord) -> None:
+def test_recorded_answer_to_another_request_is_rejected(tmp_path: Path, recorded: RequestRecord) -> None:
     with pytest.raises(JournalError, match="but to another request"):
-        asked_again(tmp_path, recorded)
+        complete_with_journal(tmp_path, recorded)
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_the_hash_is_of_the_messages_that_are_sent_in_journals_that_were_begun_so(tmp_path: Path, version: int) -> None:
+def test_journals_of_format_2_hash_the_sent_messages(tmp_path: Path, version: int) -> None:
     sent: tuple[ChatMessage, ...] = ({"role": "developer", "content": "is it right?"},)
 
     async def model(_: Request) -> Completion:
         return ANSWER
 
-    async def ask() -> None:
+    async def complete() -> None:
         journal = Journal(tmp_path / JOURNAL, first={"kind": "begun", "format": version})
         await journal.append({"kind": "note"})
         index = JournalIndex(journal.record, ())
-        through = JournaledCompleter(model, journal, index, {"m": "parameters"}, sent_messages=lambda _: sent)
+        completer = JournaledCompleter(model, journal, index, {"m": "parameters"}, sent_messages=lambda _: sent)
         try:
-            await through.complete(REQUEST)
+            await completer.complete(REQUEST)
         finally:
             await journal.close()
 
-    run_sync(ask)
-    (hashed,) = [record["asked"][1] for _, record in read_journal(tmp_path / JOURNAL) if record["kind"] == "call"]
-    assert hashed == messages_hash(REQUEST.messages if version == 1 else sent)
+    run_sync(complete)
+    (recorded_hash,) = [
+        record["asked"][1] for _, record in read_journal(tmp_path / JOURNAL) if record["kind"] == "call"
+    ]
+    assert recorded_hash == messages_hash(REQUEST.messages if version == 1 else sent)

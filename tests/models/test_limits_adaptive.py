@@ -1,4 +1,4 @@
-"""How many calls a group makes at once: more while all goes well, fewer when the server says so."""
+"""The adaptive concurrency limit: it grows while calls succeed and shrinks when the server sends 429."""
 
 from __future__ import annotations
 
@@ -20,50 +20,50 @@ from tests.support.specs import spec_file
 # The adaptive limit
 
 
-@pytest.mark.parametrize(("most", "first"), [(1, 1), (4, 4), (8, 8), (16, 8), (64, 16), (256, 64)])
-def test_it_starts_with_a_quarter_or_a_handful(most: int, first: int) -> None:
-    assert int(make_limit(most).limit) == first
+@pytest.mark.parametrize(("concurrency", "expected"), [(1, 1), (4, 4), (8, 8), (16, 8), (64, 16), (256, 64)])
+def test_limit_starts_at_a_quarter_of_the_concurrency_or_at_eight(concurrency: int, expected: int) -> None:
+    assert int(make_limit(concurrency).limit) == expected
 
 
-async def rounds_under_load(limit: GroupLimit, count: int, *, together: bool) -> list[int]:
-    """How many were in flight in each of `count` round trips, with many more calls waiting all the time."""
+async def run_rounds_under_load(limit: GroupLimit, count: int, *, together: bool) -> list[int]:
+    """Return the calls in flight in each of `count` round trips, while many more calls wait."""
     waiting = [asyncio.create_task(limit.enter()) for _ in range(2000)]
-    found = []
+    in_flight = []
     for _ in range(count):
         await settle()
-        found.append(limit._in_flight)
-        for _ in range(found[-1]):
+        in_flight.append(limit._in_flight)
+        for _ in range(in_flight[-1]):
             limit.succeeded()
             if not together:
                 await settle()
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
-    return found
+    return in_flight
 
 
 @pytest.mark.parametrize("together", [False, True])
-def test_it_doubles_with_each_full_round_trip_up_to_the_concurrency(together: bool) -> None:
-    """Also where the answers of a round trip come in one moment, as from a server of constant latency."""
-    counts = asyncio.run(rounds_under_load(make_limit(100), 4, together=together))
+def test_limit_doubles_with_each_full_round_trip_up_to_the_concurrency(together: bool) -> None:
+    """All answers of a round trip arrive at once if `together` is true."""
+    counts = asyncio.run(run_rounds_under_load(make_limit(100), 4, together=together))
     assert counts[0] == 25
     assert counts[1] > 40
     assert counts[-1] == 100
 
 
-def test_it_does_not_grow_while_it_is_not_full() -> None:
-    async def go() -> float:
+def test_limit_does_not_grow_while_it_is_not_used_up() -> None:
+    async def run_calls() -> float:
         limit = make_limit(100)
         for _ in range(200):
             await limit.enter()
             limit.succeeded()
         return limit.limit
 
-    assert asyncio.run(go()) == 25
+    assert asyncio.run(run_calls()) == 25
 
 
-def test_it_shrinks_once_in_a_cool_down_however_many_429_come() -> None:
-    async def go() -> tuple[float, float, float]:
+def test_limit_shrinks_once_per_cooldown_despite_many_429s() -> None:
+    async def run_calls() -> tuple[float, float, float]:
         time = FakeClock()
         limit = make_limit(100, time)
         await fill_and_empty(limit, RATE_LIMIT_ERROR)
@@ -75,22 +75,22 @@ def test_it_shrinks_once_in_a_cool_down_however_many_429_come() -> None:
         await fill_and_empty(limit, RATE_LIMIT_ERROR)
         return first, second, limit.limit
 
-    first, second, third = asyncio.run(go())
+    first, second, third = asyncio.run(run_calls())
     assert first == second == pytest.approx(20)
     assert third == pytest.approx(16)
 
 
-def after(limit: GroupLimit, share: float, calls: int) -> float:
-    """The limit after so many calls while it was full, of which the server refused a share, evenly spread."""
+def limit_after_calls(limit: GroupLimit, share: float, calls: int) -> float:
+    """Return the limit after `calls` calls at full load; the server answers this share of them with 429."""
 
-    async def go() -> float:
-        refused = 0.0
+    async def run_calls() -> float:
+        pending_refusals = 0.0
         while limit._in_flight < int(limit.limit):
             await limit.enter()
         for _ in range(calls):
-            refused += share
-            if refused >= 1:
-                refused -= 1
+            pending_refusals += share
+            if pending_refusals >= 1:
+                pending_refusals -= 1
                 limit.failed(RATE_LIMIT_ERROR)
             else:
                 limit.succeeded()
@@ -98,32 +98,32 @@ def after(limit: GroupLimit, share: float, calls: int) -> float:
                 await limit.enter()
         return limit.limit
 
-    return asyncio.run(go())
+    return asyncio.run(run_calls())
 
 
 @pytest.mark.parametrize("share", [0.02, 0.1])
-def test_single_refusals_do_not_lower_the_limit_again_and_again(share: float) -> None:
+def test_rare_429s_do_not_shrink_the_limit_repeatedly(share: float) -> None:
     time = FakeClock()
     limit = make_limit(64, time)
-    assert after(limit, share, 300) == 64
+    assert limit_after_calls(limit, share, 300) == 64
     for _ in range(20):
         time.now += COOLDOWN_SECONDS
-        assert after(limit, share, 100) >= 64 * SHRINK
+        assert limit_after_calls(limit, share, 100) >= 64 * SHRINK
 
 
-def test_every_third_call_refused_lowers_the_limit_in_each_cooldown() -> None:
+def test_frequent_429s_shrink_the_limit_in_each_cooldown() -> None:
     time = FakeClock()
     limit = make_limit(64, time)
-    found = [after(limit, 1 / 3, 100)]
+    limits = [limit_after_calls(limit, 1 / 3, 100)]
     for _ in range(5):
         time.now += COOLDOWN_SECONDS
-        found.append(after(limit, 1 / 3, 100))
-    assert found == sorted(found, reverse=True)
-    assert found[-1] < found[0] / 2
+        limits.append(limit_after_calls(limit, 1 / 3, 100))
+    assert limits == sorted(limits, reverse=True)
+    assert limits[-1] < limits[0] / 2
 
 
-def test_it_never_shrinks_below_one() -> None:
-    async def go() -> float:
+def test_limit_never_shrinks_below_one() -> None:
+    async def run_calls() -> float:
         time = FakeClock()
         limit = make_limit(4, time)
         for _ in range(50):
@@ -131,26 +131,26 @@ def test_it_never_shrinks_below_one() -> None:
             time.now += 100
         return limit.limit
 
-    assert asyncio.run(go()) == 1
+    assert asyncio.run(run_calls()) == 1
 
 
 @pytest.mark.parametrize("together", [False, True])
-def test_after_a_429_it_grows_by_one_a_round_trip(together: bool) -> None:
-    async def go() -> list[int]:
+def test_limit_grows_by_one_per_round_trip_after_a_429(together: bool) -> None:
+    async def run_calls() -> list[int]:
         time = FakeClock()
         limit = make_limit(100, time)
         await fill_and_empty(limit, RATE_LIMIT_ERROR)
         time.now += COOLDOWN_SECONDS + 1
-        return await rounds_under_load(limit, 10, together=together)
+        return await run_rounds_under_load(limit, 10, together=together)
 
-    counts = asyncio.run(go())
+    counts = asyncio.run(run_calls())
     assert counts[0] == 20
     assert all(0 <= later - earlier <= 2 for earlier, later in itertools.pairwise(counts))
     assert 26 <= counts[-1] <= 31
 
 
-def test_it_recovers_from_one() -> None:
-    async def go() -> float:
+def test_limit_recovers_from_one() -> None:
+    async def run_calls() -> float:
         time = FakeClock()
         limit = make_limit(8, time)
         for _ in range(20):
@@ -160,52 +160,52 @@ def test_it_recovers_from_one() -> None:
             await fill_and_empty(limit)
         return limit.limit
 
-    assert asyncio.run(go()) > 4
+    assert asyncio.run(run_calls()) > 4
 
 
 @pytest.mark.parametrize(
     "error", [TransientError("500", status=500), TransientError("cut off"), ContextExceededError("x")]
 )
-def test_other_failures_do_not_shrink_it(error: Exception) -> None:
-    async def go() -> float:
+def test_other_failures_do_not_shrink_the_limit(error: Exception) -> None:
+    async def run_calls() -> float:
         limit = make_limit(100)
         await fill_and_empty(limit, error)
         return limit.limit
 
-    assert asyncio.run(go()) == 25
+    assert asyncio.run(run_calls()) == 25
 
 
-def test_a_429_holds_the_whole_group_back_for_as_long_as_the_server_asks() -> None:
-    async def go() -> tuple[float, float]:
+def test_retry_after_of_a_429_delays_all_calls_of_the_group() -> None:
+    async def run_calls() -> tuple[float, float]:
         time = FakeClock()
         limit = make_limit(8, time)
         await limit.enter()
-        begun = time.now
+        started = time.now
         limit.failed(TransientError("429", status=429, retry_after=7.5))
         await limit.enter()
-        held = time.now - begun
+        waited = time.now - started
         limit.succeeded()
         await limit.enter()
-        return held, time.now - begun - held
+        return waited, time.now - started - waited
 
-    held, again = asyncio.run(go())
-    assert held == pytest.approx(7.5)
-    assert again == 0
+    waited, second_wait = asyncio.run(run_calls())
+    assert waited == pytest.approx(7.5)
+    assert second_wait == 0
 
 
 @pytest.mark.full
-def test_what_it_did_is_in_the_log_of_the_run(tmp_path: Path) -> None:
+def test_run_log_reports_the_lowered_limit(tmp_path: Path) -> None:
     with run_chat_server(faults={"rate_limit": 0.3}, max_faults=1, latency=0.01) as server:
         result = run_spec(spec_file(tmp_path, server.base_url, rollouts={"concurrency": 12}), tmp_path / "results")
     text = result.folder.log.read_text()
     assert "m: 429, down to" in text
 
 
-# Over a real server
+# With a local server
 
 
 @pytest.mark.full
-def test_a_server_that_takes_few_calls_at_once_is_learnt_and_answers_all(tmp_path: Path) -> None:
+def test_limit_adapts_to_a_server_with_few_concurrent_calls_and_all_calls_are_answered(tmp_path: Path) -> None:
     with run_batch_provider(most_at_once=5, latency=0.01) as provider:
         path = spec_file(
             tmp_path, provider.base_url, size=24, rollouts={"concurrency": 24},
@@ -214,8 +214,8 @@ def test_a_server_that_takes_few_calls_at_once_is_learnt_and_answers_all(tmp_pat
         result = run_spec(path, tmp_path / "results")
         stats = provider.stats()
         provider.change(most_at_once=None)
-        calm = run_spec(path, tmp_path / "calm")
+        unlimited = run_spec(path, tmp_path / "calm")
     assert stats["kinds"]["too_many"] > 0
     assert result.metrics["outcomes"]["decided"] == 24
-    assert stats["billed"]["answers"] == calm.manifest.completions
-    assert derived_files(result.folder.path) == derived_files(calm.folder.path)
+    assert stats["billed"]["answers"] == unlimited.manifest.completions
+    assert derived_files(result.folder.path) == derived_files(unlimited.folder.path)

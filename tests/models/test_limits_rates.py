@@ -1,4 +1,4 @@
-"""Requests and tokens a minute: the spec's, or those that the server's headers name."""
+"""Requests and tokens per minute, from the spec or from the server's headers."""
 
 from __future__ import annotations
 
@@ -20,42 +20,45 @@ from tests.support.specs import spec_file
 # Rates
 
 
-def spent(bucket: LeakyBucket, time: FakeClock, amounts: Iterator[float] | list[float]) -> float:
-    """Seconds until all amounts were used, each after its wait."""
-    begun = time.now
+def use_amounts(bucket: LeakyBucket, time: FakeClock, amounts: Iterator[float] | list[float]) -> float:
+    """Use all amounts, each after its wait, and return the seconds it took."""
+    started = time.now
     for amount in amounts:
         time.now += bucket.wait_for(amount)
-    return time.now - begun
+    return time.now - started
 
 
-def test_a_bucket_lets_a_burst_pass_and_then_its_rate() -> None:
+def test_bucket_allows_a_burst_and_then_its_rate() -> None:
     time = FakeClock()
     bucket = LeakyBucket(600.0, time.read)
-    assert spent(bucket, time, [1] * 55) == 0
-    assert spent(bucket, time, [1] * 600) == pytest.approx(60, abs=0.5)
+    assert use_amounts(bucket, time, [1] * 55) == 0
+    assert use_amounts(bucket, time, [1] * 600) == pytest.approx(60, abs=0.5)
 
 
-def test_a_bucket_passes_no_more_in_a_minute_than_its_rate_and_a_burst() -> None:
+def test_bucket_allows_at_most_its_rate_and_a_burst_per_minute() -> None:
     rng, time = random.Random(4), FakeClock()
     bucket = LeakyBucket(1000.0, time.read)
-    used: list[tuple[float, float]] = []
+    uses: list[tuple[float, float]] = []
     for _ in range(400):
         amount = rng.uniform(1, 80)
         time.now += bucket.wait_for(amount)
-        used.append((time.now, amount))
+        uses.append((time.now, amount))
         time.now += rng.choice([0, 0, 0, 2, 10])
-    for at, _ in used:
-        assert sum(amount for when, amount in used if at <= when < at + 60) <= 1000 + 5.5 / 60 * 1000 + 80
+    for window_start, _ in uses:
+        assert (
+            sum(amount for used_at, amount in uses if window_start <= used_at < window_start + 60)
+            <= 1000 + 5.5 / 60 * 1000 + 80
+        )
 
 
-def test_more_than_a_burst_passes_alone_and_is_paid_off_afterwards() -> None:
+def test_amount_larger_than_a_burst_passes_at_once_and_delays_later_ones() -> None:
     time = FakeClock()
     bucket = LeakyBucket(60.0, time.read)
     assert bucket.wait_for(30) == 0
     assert bucket.wait_for(1) == pytest.approx(25, abs=1.1)
 
 
-def test_calls_that_wait_together_wait_one_after_another() -> None:
+def test_simultaneous_calls_wait_one_after_another() -> None:
     time = FakeClock()
     bucket = LeakyBucket(60.0, time.read)
     waits = [bucket.wait_for(1) for _ in range(20)]
@@ -63,112 +66,114 @@ def test_calls_that_wait_together_wait_one_after_another() -> None:
     assert waits[-1] == pytest.approx(14.5)
 
 
-def test_requests_and_tokens_are_each_held_to_their_rate() -> None:
-    async def go(count: int, tokens: int, **rates: float) -> float:
+def test_requests_and_tokens_are_each_limited_to_their_rate() -> None:
+    async def run_calls(count: int, tokens: int, **rates: float) -> float:
         time = FakeClock()
         limit = make_limit(1, time, **rates)
-        begun = time.now
+        started = time.now
         for _ in range(count):
             await limit.enter(lambda: tokens)
             limit.succeeded()
-        return time.now - begun
+        return time.now - started
 
-    assert asyncio.run(go(120, 1, requests_per_minute=60)) == pytest.approx(114, abs=1)
-    assert asyncio.run(go(120, 100, tokens_per_minute=6000)) == pytest.approx(114, abs=1)
-    assert asyncio.run(go(120, 100, requests_per_minute=60, tokens_per_minute=12_000)) == pytest.approx(114, abs=1)
+    assert asyncio.run(run_calls(120, 1, requests_per_minute=60)) == pytest.approx(114, abs=1)
+    assert asyncio.run(run_calls(120, 100, tokens_per_minute=6000)) == pytest.approx(114, abs=1)
+    assert asyncio.run(run_calls(120, 100, requests_per_minute=60, tokens_per_minute=12_000)) == pytest.approx(
+        114, abs=1
+    )
 
 
-def test_calls_that_waited_when_a_rate_was_learnt_are_held_to_it() -> None:
-    async def go() -> float:
+def test_waiting_calls_respect_a_rate_learned_in_the_meantime() -> None:
+    async def run_calls() -> float:
         time = FakeClock()
         limit = make_limit(1, time)
-        complete = within_limits(answered, FairSemaphore(1), {"m": limit}, lambda _: 100)
+        complete = within_limits(complete_call, FairSemaphore(1), {"m": limit}, lambda _: 100)
         await limit.enter()
         waiting = [asyncio.create_task(as_coroutine(complete(make_request(index=i)))) for i in range(120)]
         await asyncio.sleep(0)
         limit.learn_rates({"x-ratelimit-limit-tokens": "6000"})
-        begun = time.now
+        started = time.now
         limit.succeeded()
         await asyncio.gather(*waiting)
-        return time.now - begun
+        return time.now - started
 
-    async def answered(request: Request) -> Completion:
+    async def complete_call(request: Request) -> Completion:
         return Completion((Choice("a", "stop"),), "m", Usage(90, 10))
 
-    assert asyncio.run(go()) == pytest.approx(114, abs=1)
+    assert asyncio.run(run_calls()) == pytest.approx(114, abs=1)
 
 
-def test_rates_are_learnt_from_the_headers_where_the_spec_gives_none() -> None:
-    async def go(headers: dict[str, str], **rates: float) -> float:
+def test_rates_are_learned_from_headers_if_the_spec_sets_none() -> None:
+    async def run_calls(headers: dict[str, str], **rates: float) -> float:
         time = FakeClock()
         limit = make_limit(1, time, **rates)
         limit.learn_rates(headers)
-        begun = time.now
+        started = time.now
         for _ in range(66):
             limit.learn_rates(headers)
             await limit.enter(lambda: 1)
             limit.succeeded()
-        return time.now - begun
+        return time.now - started
 
     allowed = {"x-ratelimit-limit-requests": "60"}
-    assert asyncio.run(go(allowed)) == pytest.approx(60, abs=1)
-    assert asyncio.run(go(allowed, requests_per_minute=6000)) == 0
-    for odd in ("", "0", "-1", "many", "1.5", "²"):
-        assert asyncio.run(go({"x-ratelimit-limit-requests": odd})) == 0
+    assert asyncio.run(run_calls(allowed)) == pytest.approx(60, abs=1)
+    assert asyncio.run(run_calls(allowed, requests_per_minute=6000)) == 0
+    for invalid_value in ("", "0", "-1", "many", "1.5", "²"):
+        assert asyncio.run(run_calls({"x-ratelimit-limit-requests": invalid_value})) == 0
 
 
-def test_a_rate_that_the_server_changes_is_taken_over() -> None:
+def test_rate_follows_changes_by_the_server() -> None:
     limit = make_limit(1)
     for allowed in ("60", "120"):
         limit.learn_rates({"x-ratelimit-limit-requests": allowed})
         assert limit._buckets["requests"].per_minute == float(allowed)
 
 
-def test_tokens_that_a_call_did_not_use_are_given_back() -> None:
-    """What a call may use is several times what it does use; the rate is the server's, for what is used."""
+def test_unused_reserved_tokens_are_returned() -> None:
+    """A call reserves several times what it uses, but the server's rate limits only what it uses."""
 
-    async def go() -> float:
+    async def run_calls() -> float:
         time = FakeClock()
         limit = make_limit(1, time, tokens_per_minute=6000)
 
-        async def ask(_: Request) -> Completion:
+        async def complete_call(_: Request) -> Completion:
             return Completion((Choice("x", "stop"),), "tiny", Usage(90, 10))
 
-        complete = within_limits(ask, FairSemaphore(1), {"m": limit}, lambda _: 400)
-        begun = time.now
+        complete = within_limits(complete_call, FairSemaphore(1), {"m": limit}, lambda _: 400)
+        started = time.now
         for index in range(120):
             await complete(make_request(index=index))
-        return time.now - begun
+        return time.now - started
 
-    assert asyncio.run(go()) == pytest.approx(114, rel=0.2)
+    assert asyncio.run(run_calls()) == pytest.approx(114, rel=0.2)
 
 
-# Over a real server
+# With a local server
 
 
 @pytest.mark.full
-def test_the_requests_a_minute_of_the_spec_are_kept(tmp_path: Path) -> None:
+def test_requests_per_minute_of_the_spec_are_respected(tmp_path: Path) -> None:
     import time
 
     with run_batch_provider() as provider:
         path = spec_file(tmp_path, provider.base_url, size=12, models={"m": {"requests_per_minute": 300}})
-        begun = time.monotonic()
+        started = time.monotonic()
         run_spec(path, tmp_path / "results")
-        seconds = time.monotonic() - begun
-        asked = provider.stats()["chat"]
-    # A burst of 27 at once, then five a second.
-    assert seconds > (asked - 27) / 5 - 0.5
+        seconds = time.monotonic() - started
+        requests = provider.stats()["chat"]
+    # A burst of 27 calls, then 5 per second.
+    assert seconds > (requests - 27) / 5 - 0.5
 
 
 @pytest.mark.full
-def test_the_requests_a_minute_of_the_headers_are_kept(tmp_path: Path) -> None:
+def test_requests_per_minute_of_the_headers_are_respected(tmp_path: Path) -> None:
     import time
 
     with run_batch_provider(headers={"x-ratelimit-limit-requests": "300"}) as provider:
         path = spec_file(tmp_path, provider.base_url, size=12)
-        begun = time.monotonic()
+        started = time.monotonic()
         result = run_spec(path, tmp_path / "results")
-        seconds = time.monotonic() - begun
-        asked = provider.stats()["chat"]
-    assert seconds > (asked - 30 - 8) / 5 - 0.5
+        seconds = time.monotonic() - started
+        requests = provider.stats()["chat"]
+    assert seconds > (requests - 30 - 8) / 5 - 0.5
     assert "allows 300 requests per minute" in result.folder.log.read_text()

@@ -1,4 +1,4 @@
-"""What becomes of every answer that can come back from an OpenAI-compatible server."""
+"""Answers of OpenAI-compatible servers: texts, usage and unusual bodies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.openai_calls import complete_chat, complete_with_answer, mode
 from tests.support.servers.chat_client import run_chat_server
 
 
-def test_usage_is_what_the_server_says_with_the_cached_tokens() -> None:
+def test_usage_includes_the_servers_cached_tokens() -> None:
     with run_chat_server(cached_tokens=5) as server:
         usage = complete_chat(model_settings(server)).usage
     assert (usage.cached_tokens, usage.estimated) == (5, False)
@@ -32,14 +32,14 @@ def test_missing_usage_is_estimated_and_marked() -> None:
     assert usage.prompt_tokens > 10
 
 
-def test_every_choice_of_n_is_kept() -> None:
+def test_every_choice_of_n_is_returned() -> None:
     with run_chat_server() as server:
         completion = complete_chat(model_settings(server, n=3))
     assert len(completion.choices) == 3
     assert len({choice.text for choice in completion.choices}) > 1
 
 
-def test_the_model_that_the_server_names_and_unknown_fields_are_kept() -> None:
+def test_reported_model_and_unknown_fields_are_kept() -> None:
     with run_chat_server(model="tiny-2026-01-01") as server:
         completion = complete_chat(model_settings(server))
     assert completion.model == "tiny-2026-01-01"
@@ -48,12 +48,12 @@ def test_the_model_that_the_server_names_and_unknown_fields_are_kept() -> None:
 
 
 def parse_body(completion: Completion) -> Any:
-    """The server's answer, as it is kept."""
+    """Return the stored response body."""
     assert completion.body is not None
     return json.loads(completion.body.json)
 
 
-def choice(**message: Any) -> dict[str, Any]:
+def make_choice(**message: Any) -> dict[str, Any]:
     return {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", **message}}
 
 
@@ -64,13 +64,13 @@ def choice(**message: Any) -> dict[str, Any]:
         {"choices": [{"index": 0}]}, {"choices": [{"message": "text"}]},
     ],
 )  # fmt: skip
-def test_json_that_is_no_completion_is_a_failure_of_transport(reply: Any) -> None:
+def test_json_that_is_not_a_completion_is_a_transient_error(reply: Any) -> None:
     with pytest.raises(TransientError):
         complete_with_answer(200, reply if not isinstance(reply, str) else json.dumps(reply))
 
 
 @pytest.mark.parametrize(
-    "more",
+    "fields",
     [
         {"usage": None}, {"usage": []}, {"usage": {}}, {"usage": {"prompt_tokens": "many"}},
         {"usage": {"prompt_tokens": 3, "completion_tokens": None}},
@@ -81,8 +81,8 @@ def test_json_that_is_no_completion_is_a_failure_of_transport(reply: Any) -> Non
         {"model": None}, {"model": 3}, {"id": None, "created": None},
     ],
 )  # fmt: skip
-def test_a_good_answer_with_odd_surroundings_is_a_good_answer(more: dict[str, Any]) -> None:
-    completion = complete_with_answer(200, {"choices": [choice(content="yes")], "model": "tiny", **more})
+def test_answer_with_invalid_usage_or_metadata_is_accepted(fields: dict[str, Any]) -> None:
+    completion = complete_with_answer(200, {"choices": [make_choice(content="yes")], "model": "tiny", **fields})
     assert completion.choices[0].text == "yes"
     assert completion.usage.completion_tokens >= 0
     assert completion.usage.prompt_tokens > 0
@@ -100,15 +100,17 @@ def test_a_good_answer_with_odd_surroundings_is_a_good_answer(more: dict[str, An
         ({"content": "", "reasoning_content": "secret"}, "", None),
     ],
 )
-def test_contents_are_text_or_missing(message: dict[str, Any], text: str | None, refusal: str | None) -> None:
-    (found,) = complete_with_answer(200, {"choices": [{"finish_reason": "stop", "message": message}]}).choices
-    assert (found.text, found.refusal) == (text, refusal)
+def test_content_is_text_or_none(message: dict[str, Any], text: str | None, refusal: str | None) -> None:
+    (parsed_choice,) = complete_with_answer(200, {"choices": [{"finish_reason": "stop", "message": message}]}).choices
+    assert (parsed_choice.text, parsed_choice.refusal) == (text, refusal)
 
 
 @pytest.mark.parametrize("reason", [None, 3, ["stop"], {"a": 1}])
-def test_an_odd_finish_reason_is_no_crash(reason: Any) -> None:
-    (found,) = complete_with_answer(200, {"choices": [{"finish_reason": reason, "message": {"content": "x"}}]}).choices
-    assert found.finish_reason is None or isinstance(found.finish_reason, str)
+def test_invalid_finish_reason_does_not_raise(reason: Any) -> None:
+    (parsed_choice,) = complete_with_answer(
+        200, {"choices": [{"finish_reason": reason, "message": {"content": "x"}}]}
+    ).choices
+    assert parsed_choice.finish_reason is None or isinstance(parsed_choice.finish_reason, str)
 
 
 @pytest.mark.parametrize(
@@ -122,14 +124,14 @@ def test_an_odd_finish_reason_is_no_crash(reason: Any) -> None:
         ('{"choices": [{"message": {"content": "x"}}]}{"choices": []}', "x"),
     ],
 )
-def test_a_paid_answer_is_kept_whatever_its_bytes(body: str, text: str) -> None:
+def test_answer_with_invalid_bytes_or_json_is_repaired_and_kept(body: str, text: str) -> None:
     completion = complete_with_answer(200, body)
     assert (completion.choices[0].text, completion.altered) == (text, ("bytes",))
     assert completion_from_fields(from_json(to_json(completion_fields(completion)))) == completion
 
 
 @pytest.mark.parametrize(
-    ("sent", "kept"),
+    ("body", "expected"),
     [
         ("\ufeff{EXACT}", "{EXACT}"),
         ('{EXACT, "a": "\\ud800 \\ud83d\\ude00 \\\\udc00"}', '{EXACT, "a": "\\ufffd \\ud83d\\ude00 \\\\udc00"}'),
@@ -139,20 +141,20 @@ def test_a_paid_answer_is_kept_whatever_its_bytes(body: str, text: str) -> None:
         ("{EXACT}\n{EXACT}", "{EXACT}"),
     ],
 )  # fmt: skip
-def test_what_need_not_be_mended_stays_to_the_byte(sent: str, kept: str) -> None:
+def test_repair_leaves_the_valid_parts_of_a_body_unchanged(body: str, expected: str) -> None:
     exact = f'"x": [1.00, 1E5, -0, 1e-400, -0.{"1" * 310}, 123456789012345678901234567890], "x" : "\\u00e9\\/"'
-    _, found, altered = read_json(sent.replace("EXACT", exact).encode(), current_redactor())
-    assert found.decode() == kept.replace("EXACT", exact)
+    _, repaired, altered = read_json(body.replace("EXACT", exact).encode(), current_redactor())
+    assert repaired.decode() == expected.replace("EXACT", exact)
     assert altered == (BYTES_ALTERED,)
 
 
-def test_an_answer_that_was_not_changed_has_no_note_of_it_in_its_record() -> None:
-    completion = complete_with_answer(200, {"choices": [choice(content="a \0 b \u00e9")]})
+def test_unchanged_answer_has_no_alteration_note() -> None:
+    completion = complete_with_answer(200, {"choices": [make_choice(content="a \0 b \u00e9")]})
     assert completion.choices[0].text == "a \0 b \u00e9"
     assert "altered" not in completion_fields(completion)
 
 
 @pytest.mark.parametrize("integer", [2**63, 2**64, 10**30])
-def test_large_integers_are_kept_to_the_digit(integer: int) -> None:
-    completion = complete_with_answer(200, {"choices": [choice(content="x")], "more": integer})
+def test_large_integers_keep_every_digit(integer: int) -> None:
+    completion = complete_with_answer(200, {"choices": [make_choice(content="x")], "more": integer})
     assert parse_body(completion)["more"] == integer

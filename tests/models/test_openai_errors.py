@@ -1,4 +1,4 @@
-"""What becomes of every failure that can come back from an OpenAI-compatible server."""
+"""Errors of OpenAI-compatible servers: the exception that each of them raises."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.support.openai_calls import complete_chat, complete_with_answer, mode
 from tests.support.servers.chat_client import run_chat_server
 
 
-def failure(**options: Any) -> NipRunError:
-    """What a call to a server with these options raises."""
+def raise_from_server(**options: Any) -> NipRunError:
+    """Return the error that a call to a server with these options raises."""
     with run_chat_server(**options) as server, pytest.raises(NipRunError) as raised:
         complete_chat(model_settings(server, timeout=0.5 if options.get("kind") == "hang" else HANG_SECONDS))
     return raised.value
@@ -61,8 +61,8 @@ def failure(**options: Any) -> NipRunError:
         ("redirect", ProviderRefusal, None),
     ],
 )
-def test_everything_that_comes_back_has_its_class(kind: str, expected: type[NipRunError], status: int | None) -> None:
-    error = failure(kind=kind)
+def test_failure_raises_its_class_with_its_status(kind: str, expected: type[NipRunError], status: int | None) -> None:
+    error = raise_from_server(kind=kind)
     assert type(error) is expected, error
     assert "127.0.0.1" in str(error)
     assert "small" in str(error)
@@ -101,46 +101,42 @@ ROWS: list[tuple[int, dict[str, Any], type[NipRunError]]] = [
 
 
 @pytest.mark.parametrize(("status", "detail", "expected"), ROWS)
-def test_every_row_of_the_error_table_has_its_class(
-    status: int, detail: dict[str, Any], expected: type[NipRunError]
-) -> None:
+def test_error_code_raises_its_class(status: int, detail: dict[str, Any], expected: type[NipRunError]) -> None:
     with pytest.raises(NipRunError) as raised:
         complete_with_answer(status, {"error": {"message": "no", "type": None, "param": None, "code": None, **detail}})
     assert type(raised.value) is expected
 
 
 @pytest.mark.parametrize(
-    "said",
+    "body",
     ["", "plain text", "[]", "null", '{"detail": "x"}', '{"error": "x"}', '{"error": {"message": {}, "code": 7}}'],
 )
 @pytest.mark.parametrize(("status", "expected"), [(400, ProviderRefusal), (500, TransientError)])
-def test_an_error_in_another_form_is_classified_by_its_status(
-    said: str, status: int, expected: type[NipRunError]
+def test_error_in_another_format_is_classified_by_its_status(
+    body: str, status: int, expected: type[NipRunError]
 ) -> None:
     with pytest.raises(NipRunError) as raised:
-        complete_with_answer(status, said)
+        complete_with_answer(status, body)
     assert type(raised.value) is expected
 
 
-def test_an_error_of_vllm_without_an_envelope_is_read() -> None:
-    said = {"object": "error", "message": "This model's maximum context length is 8 tokens.", "code": 400}
+def test_vllm_error_without_an_envelope_is_read() -> None:
+    body = {"object": "error", "message": "This model's maximum context length is 8 tokens.", "code": 400}
     with pytest.raises(ContextExceededError):
-        complete_with_answer(400, said)
+        complete_with_answer(400, body)
 
 
 @pytest.mark.parametrize(
     ("headers", "expected"),
     [({"retry-after": "7"}, 7.0), ({"retry-after-ms": "250", "retry-after": "9"}, 0.25), ({}, None)],
 )
-def test_a_rate_limit_carries_the_wait_that_the_server_asks_for(
-    headers: dict[str, str], expected: float | None
-) -> None:
+def test_rate_limit_error_carries_the_requested_wait(headers: dict[str, str], expected: float | None) -> None:
     with pytest.raises(TransientError) as raised:
         complete_with_answer(429, {"error": {"message": "slow"}}, headers)
     assert raised.value.retry_after == expected
 
 
-def test_what_a_server_says_cannot_drive_the_terminal() -> None:
+def test_terminal_escapes_in_server_errors_are_removed() -> None:
     with pytest.raises(NipRunError) as raised:
         complete_with_answer(500, {"error": {"message": "\x1b]0;owned\x07\x1b[2J"}})
     assert "\x1b" not in str(raised.value)
@@ -149,16 +145,16 @@ def test_what_a_server_says_cannot_drive_the_terminal() -> None:
     assert "\x1b" not in str(raised.value)
 
 
-def test_a_server_that_is_not_there_is_transient() -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
+def test_unreachable_server_is_a_transient_error() -> None:
+    with socket.socket() as reserved_socket:
+        reserved_socket.bind(("127.0.0.1", 0))
+        port = reserved_socket.getsockname()[1]
         with pytest.raises(TransientError, match=f"127.0.0.1:{port}"):
             complete_chat(model_settings(base_url=f"http://127.0.0.1:{port}/v1"))
 
 
-def _raised(kind: type[openai.OpenAIError], status: int) -> openai.OpenAIError:
-    """An exception of the client, as the client would make it."""
+def _make_client_error(kind: type[openai.OpenAIError], status: int) -> openai.OpenAIError:
+    """Build an exception as the client does."""
     request = httpx2.Request("POST", "http://127.0.0.1/v1/chat/completions")
     response = httpx2.Response(status, request=request, json={"error": {"message": "no"}})
     if issubclass(kind, openai.APIStatusError):
@@ -175,18 +171,18 @@ def _raised(kind: type[openai.OpenAIError], status: int) -> openai.OpenAIError:
 
 
 NOT_FROM_A_CALL = {
-    "LengthFinishReasonError", "ContentFilterFinishReasonError",  # of the parsing helpers
+    "LengthFinishReasonError", "ContentFilterFinishReasonError",  # raised by the parsing helpers
     "InvalidWebhookSignatureError", "WebSocketConnectionClosedError", "WebSocketQueueFullError",
     "SubjectTokenProviderError", "OAuthError",
 }  # fmt: skip
 
 
-def test_every_exception_that_the_client_exports_is_mapped() -> None:
-    """A new class in the client's next version fails here until somebody decides what it means."""
-    named = {name: getattr(openai, name) for name in openai.__all__ if name.endswith("Error")}
+def test_every_exported_client_exception_is_mapped() -> None:
+    """A new exception class of the client fails here until it is mapped."""
+    errors_by_name = {name: getattr(openai, name) for name in openai.__all__ if name.endswith("Error")}
     exported = {
         name: kind
-        for name, kind in named.items()
+        for name, kind in errors_by_name.items()
         if inspect.isclass(kind) and issubclass(kind, openai.OpenAIError) and name not in NOT_FROM_A_CALL
     }
     assert {"APITimeoutError", "RateLimitError", "InternalServerError"} <= exported.keys()
@@ -194,14 +190,14 @@ def test_every_exception_that_the_client_exports_is_mapped() -> None:
         "BadRequestError": 400, "AuthenticationError": 401, "PermissionDeniedError": 403, "NotFoundError": 404,
         "ConflictError": 409, "UnprocessableEntityError": 422, "RateLimitError": 429,
     }  # fmt: skip
-    refused = {
+    refusal_names = {
         "BadRequestError", "AuthenticationError", "PermissionDeniedError", "NotFoundError", "UnprocessableEntityError",
     }  # fmt: skip
     for name, kind in exported.items():
         mapped = map_client_error(
-            _raised(kind, statuses.get(name, 500)), model_settings(base_url="http://127.0.0.1/v1"), "small"
+            _make_client_error(kind, statuses.get(name, 500)), model_settings(base_url="http://127.0.0.1/v1"), "small"
         )
-        assert type(mapped) is (ProviderRefusal if name in refused else TransientError), name
+        assert type(mapped) is (ProviderRefusal if name in refusal_names else TransientError), name
 
 
 # Headers
@@ -238,7 +234,7 @@ def test_every_exception_that_the_client_exports_is_mapped() -> None:
         ),
     ],
 )  # fmt: skip
-def test_the_wait_is_what_the_server_wishes_in_seconds(headers: dict[str, str], seconds: float | None) -> None:
+def test_retry_after_returns_the_servers_wait_in_seconds(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after(httpx2.Headers(headers), now=10.0) == (None if seconds is None else pytest.approx(seconds))
 
 
@@ -249,5 +245,5 @@ def test_the_wait_is_what_the_server_wishes_in_seconds(headers: dict[str, str], 
         ("", None), ("soon", None), ("-1", None),
     ],
 )  # fmt: skip
-def test_durations_are_read_in_all_their_forms(text: str, seconds: float | None) -> None:
+def test_durations_are_parsed_in_all_formats(text: str, seconds: float | None) -> None:
     assert parse_duration(text) == (None if seconds is None else pytest.approx(seconds))

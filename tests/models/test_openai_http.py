@@ -1,4 +1,4 @@
-"""The edge by itself: what the client of OpenAI gets to see of an answer."""
+"""The HTTP layer below OpenAI's client: redaction and limits of responses."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def server() -> Iterator[LoopbackServer]:
         yield started
 
 
-def refusal(server: LoopbackServer, row: str) -> openai.APIStatusError:
-    """What the client raises."""
-    chosen = ModelSettings(model="tiny", base_url=f"{server.root}/{quote(row)}/v1", api_key_env="ROW_VARIABLE")
+def raise_from_row(server: LoopbackServer, row: str) -> openai.APIStatusError:
+    """Return the error that the client raises."""
+    settings = ModelSettings(model="tiny", base_url=f"{server.root}/{quote(row)}/v1", api_key_env="ROW_VARIABLE")
 
-    async def once() -> openai.APIStatusError:
-        client = make_client(chosen, "small", 1)
+    async def list_models() -> openai.APIStatusError:
+        client = make_client(settings, "small", 1)
         try:
             with pytest.raises(openai.APIStatusError) as raised:
                 await client.models.list()
@@ -42,32 +42,32 @@ def refusal(server: LoopbackServer, row: str) -> openai.APIStatusError:
         finally:
             await close_client(client)
 
-    return asyncio.run(once())
+    return asyncio.run(list_models())
 
 
 @pytest.mark.parametrize("row", ["key in an error", "key in an error, escaped", "key in an error that is a text"])
-def test_an_error_comes_in_without_the_key(row: str, server: LoopbackServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_response_is_redacted(row: str, server: LoopbackServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROW_VARIABLE", KEY)
-    error = refusal(server, row)
+    error = raise_from_row(server, row)
     assert "[secret removed]" in str(error.body)
     assert KEY not in error.response.text
     assert "\\u0073" not in error.response.text
 
 
-def test_headers_come_in_without_the_key(server: LoopbackServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_response_headers_are_redacted(server: LoopbackServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROW_VARIABLE", KEY)
-    headers = refusal(server, "key in headers").response.headers
+    headers = raise_from_row(server, "key in headers").response.headers
     assert headers["x-echo"] == "Bearer [secret removed]"
     assert KEY not in str(headers.raw)
     assert "set-cookie" not in headers
 
 
-def test_the_start_of_an_error_is_read(server: LoopbackServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_start_of_an_endless_error_is_read(server: LoopbackServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROW_VARIABLE", KEY)
-    assert len(refusal(server, "endless error").response.content) == 64 << 10
+    assert len(raise_from_row(server, "endless error").response.content) == 64 << 10
 
 
-def test_bodies_are_asked_for_as_they_are_and_cookies_are_not_kept() -> None:
+def test_bodies_are_requested_uncompressed_and_cookies_not_kept() -> None:
     with run_chat_server(record=2) as chat:
         complete_chat(model_settings(chat))
         headers = chat.recorded_requests()[0]["headers"]
@@ -75,7 +75,7 @@ def test_bodies_are_asked_for_as_they_are_and_cookies_are_not_kept() -> None:
     assert "cookie" not in headers
 
 
-def test_what_follows_bearer_in_an_error_of_200_is_removed() -> None:
+def test_bearer_tokens_in_errors_are_removed() -> None:
     with pytest.raises(NipRunError) as raised:
         complete_with_answer(200, {"error": {"message": "not with Bearer abc-def", "code": 500}})
     assert "abc-def" not in str(raised.value)
@@ -84,7 +84,7 @@ def test_what_follows_bearer_in_an_error_of_200_is_removed() -> None:
     assert "abc-def" not in str(raised.value)
 
 
-def test_a_log_has_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_file_is_redacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_KEY", KEY)
     with log_to(tmp_path / "log"):
         logging.getLogger("nip_run.test").info("the server says %s", KEY)

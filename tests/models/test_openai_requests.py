@@ -1,4 +1,4 @@
-"""What goes to an OpenAI-compatible server: the body, the key, the connections."""
+"""Requests to OpenAI-compatible servers: body, key and connections."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def server() -> Any:
         yield running
 
 
-def sent(server: LoopbackServer, chosen: ModelSettings) -> dict[str, Any]:
-    """The last request as the server got it."""
-    complete_chat(chosen)
+def record_request(server: LoopbackServer, settings: ModelSettings) -> dict[str, Any]:
+    """Complete a chat and return the request that the server received."""
+    complete_chat(settings)
     recorded: dict[str, Any] = server.recorded_requests()[-1]
     return recorded
 
 
-def body(server: LoopbackServer, **more: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(sent(server, model_settings(server, **more))["body"])
-    return found
+def record_body(server: LoopbackServer, **more: Any) -> dict[str, Any]:
+    body_data: dict[str, Any] = json.loads(record_request(server, model_settings(server, **more))["body"])
+    return body_data
 
 
-def test_where_the_spec_sets_nothing_only_model_and_messages_are_sent(server: LoopbackServer) -> None:
-    assert body(server) == {"model": "tiny", "messages": list(CHAT)}
+def test_request_has_only_model_and_messages_by_default(server: LoopbackServer) -> None:
+    assert record_body(server) == {"model": "tiny", "messages": list(CHAT)}
 
 
 @pytest.mark.parametrize(
@@ -48,49 +48,52 @@ def test_where_the_spec_sets_nothing_only_model_and_messages_are_sent(server: Lo
         ("n", 2), ("seed", 0), ("reasoning_effort", "low"), ("logprobs", True), ("top_logprobs", 0),
     ],
 )  # fmt: skip
-def test_a_parameter_that_the_spec_sets_is_sent_and_no_other(server: LoopbackServer, name: str, value: Any) -> None:
-    assert body(server, **{name: value}) == {"model": "tiny", "messages": list(CHAT), name: value}
+def test_only_parameters_set_in_the_spec_are_sent(server: LoopbackServer, name: str, value: Any) -> None:
+    assert record_body(server, **{name: value}) == {"model": "tiny", "messages": list(CHAT), name: value}
 
 
 def test_stop_is_sent_as_a_list(server: LoopbackServer) -> None:
-    assert body(server, stop=("END", "</a>"))["stop"] == ["END", "</a>"]
+    assert record_body(server, stop=("END", "</a>"))["stop"] == ["END", "</a>"]
 
 
-def test_the_token_limit_goes_by_the_one_name_that_the_spec_chose(server: LoopbackServer) -> None:
-    assert "max_tokens" not in body(server, max_completion_tokens=9)
-    assert "max_completion_tokens" not in body(server, max_tokens=9)
+def test_token_limit_is_sent_under_the_name_set_in_the_spec(server: LoopbackServer) -> None:
+    assert "max_tokens" not in record_body(server, max_completion_tokens=9)
+    assert "max_completion_tokens" not in record_body(server, max_tokens=9)
 
 
-def test_extra_body_goes_along_as_it_is(server: LoopbackServer) -> None:
+def test_extra_body_is_sent_unchanged(server: LoopbackServer) -> None:
     extra = {"chat_template_kwargs": {"enable_thinking": False}, "min_p": 0.1}
-    assert body(server, extra_body=extra) == {"model": "tiny", "messages": list(CHAT), **extra}
+    assert record_body(server, extra_body=extra) == {"model": "tiny", "messages": list(CHAT), **extra}
 
 
-def test_system_messages_are_developer_messages_where_the_spec_says_so(server: LoopbackServer) -> None:
-    assert [m["role"] for m in body(server)["messages"]] == ["system", "user", "assistant"]
-    roles = [m["role"] for m in body(server, system_role="developer")["messages"]]
+def test_system_role_of_the_spec_is_used_for_system_messages(server: LoopbackServer) -> None:
+    assert [m["role"] for m in record_body(server)["messages"]] == ["system", "user", "assistant"]
+    roles = [m["role"] for m in record_body(server, system_role="developer")["messages"]]
     assert roles == ["developer", "user", "assistant"]
 
 
-def test_names_are_sent_unless_the_spec_says_no(server: LoopbackServer) -> None:
-    assert body(server)["messages"][1]["name"] == "Expert_1"
-    without = body(server, send_name=False)["messages"]
-    assert all("name" not in message for message in without)
-    assert [m["content"] for m in without] == [m["content"] for m in CHAT]
+def test_names_are_sent_unless_send_name_is_false(server: LoopbackServer) -> None:
+    assert record_body(server)["messages"][1]["name"] == "Expert_1"
+    messages_without_names = record_body(server, send_name=False)["messages"]
+    assert all("name" not in message for message in messages_without_names)
+    assert [m["content"] for m in messages_without_names] == [m["content"] for m in CHAT]
 
 
-def test_a_completion_is_a_post_to_chat_completions_below_the_base_url(server: LoopbackServer) -> None:
-    recorded = sent(server, model_settings(server))
+def test_completion_is_posted_to_chat_completions_below_the_base_url(server: LoopbackServer) -> None:
+    recorded = record_request(server, model_settings(server))
     assert (recorded["method"], recorded["path"]) == ("POST", "/v1/chat/completions")
     assert recorded["headers"]["content-type"] == "application/json"
 
 
-def test_the_key_comes_from_the_variable_that_the_spec_names(
+def test_api_key_comes_from_the_variable_named_in_the_spec(
     server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_KEY", "sk-some")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-openai")
-    assert sent(server, model_settings(server, api_key_env="SOME_KEY"))["headers"]["authorization"] == "Bearer sk-some"
+    assert (
+        record_request(server, model_settings(server, api_key_env="SOME_KEY"))["headers"]["authorization"]
+        == "Bearer sk-some"
+    )
 
 
 def test_the_openai_key_is_never_sent_to_another_server(
@@ -98,11 +101,11 @@ def test_the_openai_key_is_never_sent_to_another_server(
 ) -> None:
     for name in ("OPENAI_API_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY", "OPENAI_WEBHOOK_SECRET"):
         monkeypatch.setenv(name, "sk-secret")
-    recorded = sent(server, model_settings(server))
+    recorded = record_request(server, model_settings(server))
     assert "sk-secret" not in json.dumps(recorded)
 
 
-def test_base_url_and_headers_from_the_environment_are_not_obeyed(
+def test_base_url_and_headers_from_the_environment_are_ignored(
     server: LoopbackServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
@@ -110,23 +113,23 @@ def test_base_url_and_headers_from_the_environment_are_not_obeyed(
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Mine: sk-secret")
     monkeypatch.setenv("OPENAI_LOG", "debug")
-    assert "sk-secret" not in json.dumps(sent(server, model_settings(server)))
+    assert "sk-secret" not in json.dumps(record_request(server, model_settings(server)))
 
 
 @pytest.mark.parametrize("value", ["", "  "])
-def test_a_missing_key_is_refused_by_the_name_of_its_variable(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_missing_key_error_names_its_variable(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("SOME_KEY", value)
     with pytest.raises(ProviderRefusal, match=r"models\.small.*SOME_KEY"):
         complete_chat(model_settings(base_url="http://127.0.0.1:9/v1", api_key_env="SOME_KEY"))
 
 
-def test_openai_itself_needs_the_openai_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openai_server_requires_the_openai_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(ProviderRefusal, match="OPENAI_API_KEY"):
         complete_chat(model_settings())
 
 
-def test_no_redirect_is_followed() -> None:
+def test_redirects_are_not_followed() -> None:
     with run_chat_server(kind="redirect", location="/v1/elsewhere") as server:
         with pytest.raises(ProviderRefusal, match="307: a redirect to /v1/elsewhere"):
             complete_chat(model_settings(server))
@@ -134,7 +137,7 @@ def test_no_redirect_is_followed() -> None:
 
 
 @pytest.mark.full
-def test_each_call_is_made_once_whatever_comes_back() -> None:
+def test_client_does_not_retry_failed_calls() -> None:
     """The client's own retries are off: the spec's policy is the only one."""
     for kind in ("server_error", "rate_limit", "drop"):
         with run_chat_server(kind=kind) as server:
@@ -143,8 +146,8 @@ def test_each_call_is_made_once_whatever_comes_back() -> None:
             assert server.requests == 1, kind
 
 
-def test_connections_are_kept_and_reused(server: LoopbackServer) -> None:
-    async def many() -> None:
+def test_connections_are_reused(server: LoopbackServer) -> None:
+    async def complete_many() -> None:
         model = OpenAiModel(model_settings(server), "small", 4)
         try:
             for _ in range(10):
@@ -153,15 +156,15 @@ def test_connections_are_kept_and_reused(server: LoopbackServer) -> None:
             await model.close()
 
     before = server.stats()["connections"]
-    asyncio.run(many())
+    asyncio.run(complete_many())
     assert server.stats()["connections"] - before <= 3
 
 
-@pytest.mark.parametrize("odd", ["sk-0123456789abcdef\u200b", "sk-012345678\n9abcdef", "sk-0123456789abcdéf"])
-def test_a_key_that_cannot_be_sent_is_refused_by_the_name_of_its_variable(
-    monkeypatch: pytest.MonkeyPatch, odd: str
+@pytest.mark.parametrize("key", ["sk-0123456789abcdef\u200b", "sk-012345678\n9abcdef", "sk-0123456789abcdéf"])
+def test_error_for_an_unsendable_key_names_its_variable_and_not_the_key(
+    monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
-    monkeypatch.setenv("SOME_API_KEY", odd)
+    monkeypatch.setenv("SOME_API_KEY", key)
     with pytest.raises(
         ProviderRefusal, match="variable SOME_API_KEY has a character that headers cannot contain"
     ) as caught:
@@ -170,16 +173,16 @@ def test_a_key_that_cannot_be_sent_is_refused_by_the_name_of_its_variable(
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("odd", ["a\nb", "a\u200bb"])
-def test_a_call_that_cannot_be_sent_is_not_tried_again(odd: str) -> None:
-    async def go(chosen: ModelSettings) -> None:
-        client = make_client(chosen, "small", 1)
+@pytest.mark.parametrize("value", ["a\nb", "a\u200bb"])
+def test_unsendable_request_is_not_retried(value: str) -> None:
+    async def run_calls(settings: ModelSettings) -> None:
+        client = make_client(settings, "small", 1)
         try:
-            await client.models.list(extra_headers={"x-odd": odd})
+            await client.models.list(extra_headers={"x-odd": value})
         finally:
             await close_client(client)
 
     with run_chat_server() as server, pytest.raises(CLIENT_ERRORS) as caught:
-        chosen = model_settings(server)
-        asyncio.run(go(chosen))
-    assert isinstance(map_client_error(caught.value, chosen, "small"), ProviderRefusal)
+        settings = model_settings(server)
+        asyncio.run(run_calls(settings))
+    assert isinstance(map_client_error(caught.value, settings, "small"), ProviderRefusal)

@@ -1,4 +1,4 @@
-"""Games stick to one of several servers, whose load is even, and most stay where they are when a server is added."""
+"""Placement of games on servers: games stay on one server, load is even, and a new server moves few games."""
 
 from __future__ import annotations
 
@@ -10,74 +10,83 @@ from runner.models.layers.server_pool import MAX_LOAD, Placement
 SERVERS = [f"http://gpu{number}/v1" for number in range(4)]
 
 
-def sample(datapoint: int, repeat: int = 0, agent: str = "prover", round_: int = 0) -> SampleKey:
+def make_sample(datapoint: int, repeat: int = 0, agent: str = "prover", round_: int = 0) -> SampleKey:
     return SampleKey(f"p{datapoint}", repeat, round_, agent, 0)
 
 
-def everyone_is_up(_: int) -> bool:
+def is_up(_: int) -> bool:
     return True
 
 
-def test_all_calls_of_an_agent_in_a_game_go_to_one_server_until_the_game_ends() -> None:
+def test_calls_of_an_agent_stay_on_one_server_during_a_game() -> None:
     placement = Placement(SERVERS)
-    homes = {number: placement.home_of(sample(number), everyone_is_up) for number in range(200)}
+    homes = {number: placement.home_of(make_sample(number), is_up) for number in range(200)}
     for round_ in range(1, 5):
-        assert homes == {n: placement.home_of(sample(n, round_=round_), everyone_is_up) for n in homes}
+        assert homes == {n: placement.home_of(make_sample(n, round_=round_), is_up) for n in homes}
 
 
 @pytest.mark.parametrize("agent", ["prover", "verifier"])
-def test_no_server_has_more_than_its_share_of_the_games_in_play_of_any_agent(agent: str) -> None:
+def test_no_server_exceeds_its_share_of_each_agents_games(agent: str) -> None:
     placement = Placement(SERVERS)
     counts = [0] * len(SERVERS)
     for number in range(400):
-        for other in ("prover", "verifier"):
-            home = placement.home_of(sample(number // 8, number % 8, other), everyone_is_up)
-            counts[home] += other == agent
+        for player in ("prover", "verifier"):
+            home = placement.home_of(make_sample(number // 8, number % 8, player), is_up)
+            counts[home] += player == agent
         assert max(counts) < MAX_LOAD * (number + 1) / len(SERVERS) + 1
 
 
-def test_a_server_that_is_added_moves_its_own_share_of_the_preferences_alone() -> None:
+def test_added_server_takes_over_only_its_share_of_the_games() -> None:
     before, after = Placement(SERVERS), Placement([*SERVERS, "http://new/v1"])
-    firsts = [(before.preferred_order(sample(n))[0], after.preferred_order(sample(n))[0]) for n in range(2000)]
-    moved = [new for old, new in firsts if old != new]
+    first_choices = [
+        (before.preferred_order(make_sample(n))[0], after.preferred_order(make_sample(n))[0]) for n in range(2000)
+    ]
+    moved = [new_home for old_home, new_home in first_choices if old_home != new_home]
     assert set(moved) == {len(SERVERS)}
-    assert 0.15 < len(moved) / len(firsts) < 0.25
+    assert 0.15 < len(moved) / len(first_choices) < 0.25
 
 
 def test_repeats_of_a_datapoint_prefer_one_server() -> None:
     placement = Placement(SERVERS)
-    assert len({tuple(placement.preferred_order(sample(7, repeat))) for repeat in range(20)}) == 1
-    assert len({tuple(placement.preferred_order(sample(number))) for number in range(50)}) > 10
+    assert len({tuple(placement.preferred_order(make_sample(7, repeat))) for repeat in range(20)}) == 1
+    assert len({tuple(placement.preferred_order(make_sample(number))) for number in range(50)}) > 10
 
 
-def test_a_new_game_goes_to_a_server_that_is_up_and_stays_there_when_the_other_is_back() -> None:
+def test_new_game_starts_on_a_server_that_is_up_and_stays_there() -> None:
     placement = Placement(SERVERS)
-    down = placement.preferred_order(sample(1))[0]
-    home = placement.home_of(sample(1), lambda at: at != down)
-    assert home == placement.preferred_order(sample(1))[1]
-    assert placement.home_of(sample(1, round_=1), everyone_is_up) == home
+    down_server = placement.preferred_order(make_sample(1))[0]
+    home = placement.home_of(make_sample(1), lambda index: index != down_server)
+    assert home == placement.preferred_order(make_sample(1))[1]
+    assert placement.home_of(make_sample(1, round_=1), is_up) == home
 
 
-def test_games_that_ended_leave_room_so_that_a_server_that_was_away_gets_its_share_and_no_more() -> None:
+def test_released_games_let_a_recovered_server_reach_its_share() -> None:
     placement = Placement(SERVERS[:2])
     for number in range(40):
-        placement.home_of(sample(number), lambda at: at == 0)
-    assert placement.home_of(sample(40), everyone_is_up) == 1
+        placement.home_of(make_sample(number), lambda index: index == 0)
+    assert placement.home_of(make_sample(40), is_up) == 1
     for number in range(40):
         placement.release((f"p{number}", 0))
     counts = [0, 1]
     for number in range(100, 139):
-        counts[placement.home_of(sample(number), everyone_is_up)] += 1
+        counts[placement.home_of(make_sample(number), is_up)] += 1
     assert max(counts) <= 21
     placement.release(("never asked", 0))
 
 
-def test_a_session_is_one_of_a_game_and_an_agent_and_tells_neither() -> None:
-    one = session_id_of(sample(1))
-    assert one == session_id_of(sample(1, round_=3))
+def test_session_id_is_unique_per_game_and_agent_and_reveals_neither() -> None:
+    session_id = session_id_of(make_sample(1))
+    assert session_id == session_id_of(make_sample(1, round_=3))
     assert (
-        len({one, session_id_of(sample(2)), session_id_of(sample(1, 1)), session_id_of(sample(1, agent="verifier"))})
+        len(
+            {
+                session_id,
+                session_id_of(make_sample(2)),
+                session_id_of(make_sample(1, 1)),
+                session_id_of(make_sample(1, agent="verifier")),
+            }
+        )
         == 4
     )
-    assert len(one) == 32
+    assert len(session_id) == 32
     assert session_id_of(SampleKey("\ud800", 0, 0, "a", 0)), "half a pair of UTF-16 is a name, too"

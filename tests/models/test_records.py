@@ -1,4 +1,4 @@
-"""Records of the journal: the bytes of version 0.1.0, read into types and written as they were."""
+"""Journal records: each kind is parsed from the bytes of version 0.1.0 and written unchanged."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from runner.models.journal_records import (
 from runner.models.usage_totals import UsageTotals
 
 SAMPLE = SampleKey("p0", 2, 1, "prover", 0)
-ASKED = RequestRecord("p", "m")
-TWO = Completion(
+REQUEST_RECORD = RequestRecord("p", "m")
+TWO_CHOICES = Completion(
     (Choice('Ünï \n"x"', "stop"), Choice(None, "length", "no")),
     "tiny", Usage(10, 5, 4), 12.346, other_fields={"id": "c-1", "created": 3},
 )  # fmt: skip
@@ -37,7 +37,7 @@ UNCOUNTED = Completion((Choice("x", "stop"),), "tiny", Usage(3, 1, 0, estimated=
 
 LINES: list[tuple[Record, str]] = [
     (
-        CallRecord(SAMPLE, ASKED, TWO),
+        CallRecord(SAMPLE, REQUEST_RECORD, TWO_CHOICES),
         (
             r'{"asked":["p","m"],"cache":false,"choices":[["Ünï \n\"x\"","stop",null],[null,"length","no"]],"kind":'
             r'"call","model":"tiny","ms":12.346,"other":{"created":3,"id":"c-1"},"sample":["p0",2,1,"prover",0],"seq":7,'
@@ -45,21 +45,21 @@ LINES: list[tuple[Record, str]] = [
         ),
     ),
     (
-        CallRecord(SAMPLE, ASKED, CACHED),
+        CallRecord(SAMPLE, REQUEST_RECORD, CACHED),
         (
             '{"asked":["p","m"],"cache":true,"choices":[["x","stop",null]],"kind":"call","model":"tiny","ms":0.0,'
             '"other":{},"sample":["p0",2,1,"prover",0],"seq":7,"usage":[3,1,0,true]}'
         ),
     ),
     (
-        CallRecord(SAMPLE, ASKED, UNCOUNTED, UsageTotals(0.25, 100, 1)),
+        CallRecord(SAMPLE, REQUEST_RECORD, UNCOUNTED, UsageTotals(0.25, 100, 1)),
         (
             '{"asked":["p","m"],"cache":false,"charged":[0.25,100,1],"choices":[["x","stop",null]],"kind":"call",'
             '"model":"tiny","ms":0.0,"other":{},"sample":["p0",2,1,"prover",0],"seq":7,"usage":[3,1,0,true]}'
         ),
     ),
     (
-        EndedRecord(SAMPLE, ASKED, "ContextExceededError", 'too "long"'),
+        EndedRecord(SAMPLE, REQUEST_RECORD, "ContextExceededError", 'too "long"'),
         (
             r'{"asked":["p","m"],"error":"ContextExceededError","kind":"ended","message":"too \"long\"",'
             r'"sample":["p0",2,1,"prover",0],"seq":7}'
@@ -92,44 +92,51 @@ LINES: list[tuple[Record, str]] = [
 
 
 @pytest.mark.parametrize(("record", "line"), LINES)
-def test_each_kind_is_read_and_written_to_the_byte(record: Record, line: str) -> None:
+def test_each_record_kind_is_parsed_and_written_byte_for_byte(record: Record, line: str) -> None:
     assert not isinstance(record, OtherRecord)
     assert parse_record(orjson.loads(line)) == record
     assert encode(7, record.to_json())[9:-1] == line.encode()
 
 
 @pytest.mark.parametrize("error", [TransientError("cut"), ContextExceededError("long"), RefusedError("no")])
-def test_what_ended_a_game_is_raised_again_as_it_was(error: Any) -> None:
-    record = EndedRecord.from_error(SAMPLE, ASKED, error)
+def test_recorded_error_is_rebuilt_with_its_type_and_message(error: Any) -> None:
+    record = EndedRecord.from_error(SAMPLE, REQUEST_RECORD, error)
     assert record.is_transient is isinstance(error, TransientError)
-    again = record.as_error()
-    assert (type(again), str(again)) == (type(error), str(error))
+    rebuilt = record.as_error()
+    assert (type(rebuilt), str(rebuilt)) == (type(error), str(error))
 
 
 def write_records(path: Path, *records: dict[str, Any]) -> None:
     path.write_bytes(b"".join(encode(number, record) for number, record in enumerate(records)))
 
 
-def test_an_index_gives_answers_ends_failures_and_batches(tmp_path: Path) -> None:
-    path, other = tmp_path / "journal.jsonl", SAMPLE._replace(repeat=3)
-    call, ended = CallRecord(SAMPLE, ASKED, TWO), EndedRecord(other, ASKED, "RefusedError", "no")
+def test_index_returns_answers_errors_failures_and_batches(tmp_path: Path) -> None:
+    path, other_sample = tmp_path / "journal.jsonl", SAMPLE._replace(repeat=3)
+    call, ended = (
+        CallRecord(SAMPLE, REQUEST_RECORD, TWO_CHOICES),
+        EndedRecord(other_sample, REQUEST_RECORD, "RefusedError", "no"),
+    )
     failure, batch = FailureRecord(SAMPLE, 1, "cut", 0.5), BatchRecord("g", "i", ("a",))
     write_records(path, *(record.to_json() for record in (failure, call, batch, ended)))
     reader = JournalReader(path)
     index = JournalIndex(reader.record, read_records(path))
-    assert (index.get(SAMPLE), index.get(other), index.get(other._replace(round=9))) == (call, ended, None)
+    assert (index.get(SAMPLE), index.get(other_sample), index.get(other_sample._replace(round=9))) == (
+        call,
+        ended,
+        None,
+    )
     assert (list(index.failures("p0", 2)), list(index.failures("p0", 3)), index.batches) == ([failure], [], [batch])
     assert len(index) == 2
     reader.close()
 
 
-def test_records_of_kinds_to_come_are_passed_over(tmp_path: Path) -> None:
+def test_unknown_record_kinds_are_ignored(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     write_records(
         path,
         {"kind": "vote", "sample": list(SAMPLE), "n": 1},
         {"kind": "mark"},
-        CallRecord(SAMPLE, ASKED, TWO).to_json(),
+        CallRecord(SAMPLE, REQUEST_RECORD, TWO_CHOICES).to_json(),
     )
     records = [record for _, _, record in read_records(path)]
     assert records[:2] == [OtherRecord("vote", SAMPLE), OtherRecord("mark", None)]

@@ -1,4 +1,4 @@
-"""Models that OpenAI shuts down: the table, who follows it, when `check` warns, and what nip-run itself recommends."""
+"""Model shutdowns by OpenAI: the table of dates, the warnings of `check`, and the models that nip-run recommends."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tests.support.processes import nip_run_here
 from tests.support.specs import spec_file
 
 LAST_DAY = date(2027, 1, 14)
-HISTORICAL = {
+EXEMPT_FILES = {
     "specs/base/paper/base.yaml": "the models of the paper, whose results these specs reproduce",
     "specs/paper/sizes_nip.yaml": "the models of the paper, whose results these specs reproduce",
     "docs/reference/from-the-original.md": "says what the original project's default was",
 }
-"""Files that name retired models, each with the reason."""
-RECOMMENDING = sorted(
+"""Files that may name retired models, each with the reason."""
+RECOMMENDING_FILES = sorted(
     path
     for pattern in (
         "README.md", "docs/**/*.md", "specs/**/*.yaml", "specs/**/*.json", "specs/**/*.py", "runner/starter/**/*",
@@ -44,19 +44,19 @@ RECOMMENDING = sorted(
 MODEL_NAME = re.compile(r"\b(?:ft:)?((?:chat)?gpt-[a-z0-9.-]*[a-z0-9]|o\d(?:-[a-z0-9-]*[a-z0-9])?)\b")
 
 
-def warned(today: date, **settings: object) -> list[str]:
+def list_warnings(today: date, **settings: object) -> list[str]:
     return list(retirement_warnings({"m": ModelSettings(**settings)}, today))  # type: ignore[arg-type]
 
 
 # The table
 
 
-@pytest.mark.full  # a later client announces later dates, and then the table is to be updated
-def test_the_table_has_every_date_that_the_installed_client_announces() -> None:
-    said = re.sub(r"\s+", " ", inspect.getsource(chat_model).partition("Deprecated values:")[2])
+@pytest.mark.full  # a later client may announce more dates; then update the table
+def test_table_contains_every_date_announced_by_the_installed_client() -> None:
+    docstring = re.sub(r"\s+", " ", inspect.getsource(chat_model).partition("Deprecated values:")[2])
     announced = {
         name: date.fromisoformat(day)
-        for names, day in re.findall(r'- ((?:"[^"]+",? ?)+): Announced shutdown date: (\S+)\.', said)
+        for names, day in re.findall(r'- ((?:"[^"]+",? ?)+): Announced shutdown date: (\S+)\.', docstring)
         for name in re.findall(r'"([^"]+)"', names)
     }
     assert len(announced) > 60
@@ -81,7 +81,7 @@ def test_the_table_has_every_date_that_the_installed_client_announces() -> None:
         ("ft:", None),
     ],
 )
-def test_snapshots_and_fine_tunes_have_the_date_of_their_base_model(model: str, day: date | None) -> None:
+def test_snapshots_and_fine_tunes_use_the_date_of_their_base_model(model: str, day: date | None) -> None:
     assert shutdown_of(model) == day
 
 
@@ -89,7 +89,7 @@ def test_snapshots_and_fine_tunes_have_the_date_of_their_base_model(model: str, 
 
 
 @pytest.mark.parametrize(
-    ("today", "words"),
+    ("today", "expected_text"),
     [
         (date(2026, 11, 14), None),
         (date(2026, 11, 15), "shuts gpt-4o-mini down on 2027-01-14 (in 60 days)"),
@@ -98,9 +98,11 @@ def test_snapshots_and_fine_tunes_have_the_date_of_their_base_model(model: str, 
         (date(2031, 1, 1), "has shut gpt-4o-mini down (on 2027-01-14, so calls to it fail)"),
     ],
 )
-def test_warnings_begin_60_days_before_and_then_say_that_the_model_is_gone(today: date, words: str | None) -> None:
-    lines = warned(today, model="gpt-4o-mini")
-    assert [words is not None and words in line for line in lines] == [True] * (words is not None)
+def test_warnings_begin_60_days_before_a_shutdown_and_continue_after_it(today: date, expected_text: str | None) -> None:
+    lines = list_warnings(today, model="gpt-4o-mini")
+    assert [expected_text is not None and expected_text in line for line in lines] == [True] * (
+        expected_text is not None
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,59 +117,59 @@ def test_warnings_begin_60_days_before_and_then_say_that_the_model_is_gone(today
         (("http://gpu1:8000/v1", "http://gpu2:8000/v1"), False),
     ],
 )
-def test_only_models_of_openai_itself_are_warned_about(address: str | tuple[str, ...] | None, is_warned: bool) -> None:
+def test_only_models_at_openai_are_warned_about(address: str | tuple[str, ...] | None, is_warned: bool) -> None:
     settings = ModelSettings(model="gpt-4o", base_url=address)
     assert bool(list(retirement_warnings({"m": settings}, LAST_DAY))) is is_warned
     assert bool(model_shutdown_facts([settings])) is is_warned
 
 
-def test_the_dummy_provider_may_be_called_what_it_likes() -> None:
-    assert warned(LAST_DAY, provider="dummy", model="gpt-4o") == []
+def test_dummy_model_may_have_the_name_of_a_retired_model() -> None:
+    assert list_warnings(LAST_DAY, provider="dummy", model="gpt-4o") == []
 
 
-def test_a_release_records_dates_that_do_not_depend_on_the_clock() -> None:
+def test_release_records_shutdown_dates_independent_of_the_clock() -> None:
     facts = model_shutdown_facts([ModelSettings(model="gpt-4o"), ModelSettings(model="gpt-6-luna")])
     assert facts == {"shutdowns": {"gpt-4o": "2027-01-14"}}
     assert list(shutdown_notes(facts)) == ["OpenAI shuts gpt-4o down on 2027-01-14; after that, calls to it fail"]
     assert model_shutdown_facts([ModelSettings(model="gpt-6-luna")]) == {}
 
 
-def test_check_and_run_warn_of_a_model_that_is_shut_down(tmp_path: Path) -> None:
-    asked = ["models.m.base_url=null", "models.m.model=ft:gpt-3.5-turbo-0613:acme::abc"]
+def test_check_and_run_warn_about_a_retired_model(tmp_path: Path) -> None:
+    overrides = ["models.m.base_url=null", "models.m.model=ft:gpt-3.5-turbo-0613:acme::abc"]
     spec_file(tmp_path, "http://127.0.0.1:9/v1")
-    done = nip_run_here("check", "spec.yaml", *asked, cwd=tmp_path)
+    done = nip_run_here("check", "spec.yaml", *overrides, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "warning: models.m: OpenAI has shut ft:gpt-3.5-turbo-0613:acme::abc down" in " ".join(done.stderr.split())
-    (listed,) = json.loads(nip_run_here("check", "spec.yaml", *asked, "--json", cwd=tmp_path).stdout)
-    assert any("has shut" in line for line in listed["warnings"])
-    began = nip_run_here("spec.yaml", *asked, cwd=tmp_path)  # without a key, so that nobody is asked
-    assert "has shut" in began.stderr
+    (report,) = json.loads(nip_run_here("check", "spec.yaml", *overrides, "--json", cwd=tmp_path).stdout)
+    assert any("has shut" in line for line in report["warnings"])
+    run = nip_run_here("spec.yaml", *overrides, cwd=tmp_path)  # without a key, so no request is sent
+    assert "has shut" in run.stderr
 
 
 # What nip-run recommends
 
 
-def test_nothing_recommends_a_model_that_has_a_shutdown_date() -> None:
-    for path in RECOMMENDING:
-        if str(path.relative_to(ROOT)) in HISTORICAL:
+def test_no_shipped_file_recommends_a_model_with_a_shutdown_date() -> None:
+    for path in RECOMMENDING_FILES:
+        if str(path.relative_to(ROOT)) in EXEMPT_FILES:
             continue
-        named = {name for name in MODEL_NAME.findall(path.read_text("utf-8")) if shutdown_of(name) is not None}
-        assert not named, f"{path}: recommend a current model, or list the file in HISTORICAL with the reason"
+        retired_names = {name for name in MODEL_NAME.findall(path.read_text("utf-8")) if shutdown_of(name) is not None}
+        assert not retired_names, f"{path}: recommend a current model, or list the file in EXEMPT_FILES with the reason"
 
 
-def test_every_historical_exception_still_names_a_retired_model() -> None:
-    for name in HISTORICAL:
+def test_every_exempt_file_still_names_a_retired_model() -> None:
+    for name in EXEMPT_FILES:
         assert any(shutdown_of(model) for model in MODEL_NAME.findall((ROOT / name).read_text("utf-8"))), name
 
 
-def test_shipped_examples_name_models_that_the_client_lists_as_current() -> None:
+def test_shipped_examples_use_current_models_of_the_client() -> None:
     spec = load_spec(ROOT / "specs" / "openai.yaml")
     for settings in spec.experiment.models.values():
         assert f'"{settings.model}"' in inspect.getsource(chat_model).partition("Deprecated values:")[0]
     assert warnings_of(spec, today=date(2027, 12, 31)) == []
 
 
-def test_check_says_of_the_papers_specs_that_their_models_are_retired() -> None:
+def test_check_warns_that_the_models_of_the_paper_are_retired() -> None:
     path = next(path for path in sorted((ROOT / "specs" / "paper").glob("*.yaml")) if "nip" in path.stem)
     lines = [line for line in warnings_of(load_spec(path, ["sweep={}"]), today=LAST_DAY) if "has shut" in line]
     assert any("models.verifier" in line for line in lines)

@@ -1,4 +1,4 @@
-"""One retry layer: bounded in attempts and in time, the server's wish first, every failed attempt told."""
+"""Retries: bounded in attempts and time, waits requested by the server first, every failed attempt reported."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ ANSWER = Completion((Choice("x", "stop"),), "tiny")
 
 
 class RetriedCall(CallEvents):
-    """`with_retries` over a list of outcomes, on a clock that only waiting and calling move."""
+    """A call with retries over a list of outcomes, with a clock that only waits and calls advance."""
 
     def __init__(self, outcomes: Sequence[NipRunError | None], seconds_a_call: float = 0.0, **policy: Any) -> None:
         self.now = 100.0
         self.calls = 0
         self.waits: list[float] = []
-        self.told: list[tuple[int, str, float]] = []
+        self.reported: list[tuple[int, str, float]] = []
         self._outcomes = list(outcomes)
         self._seconds = seconds_a_call
         self.policy = TransientPolicy(**policy)
@@ -59,103 +59,103 @@ class RetriedCall(CallEvents):
 
     async def on_failure(self, request: Request, attempt: int, error: CallError, wait: float) -> None:
         assert request is REQUEST
-        self.told.append((attempt, str(error), wait))
+        self.reported.append((attempt, str(error), wait))
 
     def ask(self) -> Completion:
-        asked = with_retries(
+        complete = with_retries(
             self._complete, self.policy, self, sleep=self._sleep, clock=lambda: self.now, rng=random.Random(1)
         )
-        return asyncio.run(as_coroutine(asked(REQUEST)))
+        return asyncio.run(as_coroutine(complete(REQUEST)))
 
 
-def failures(count: int, **more: Any) -> list[NipRunError | None]:
+def make_failures(count: int, **more: Any) -> list[NipRunError | None]:
     return [TransientError(f"failure {index}", **more) for index in range(1, count + 1)]
 
 
-def test_an_answer_at_once_is_neither_waited_for_nor_told() -> None:
-    played_ = RetriedCall([None])
-    assert played_.ask() == ANSWER
-    assert (played_.calls, played_.waits, played_.told) == (1, [], [])
+def test_immediate_answer_is_returned_without_waits_or_reports() -> None:
+    retried = RetriedCall([None])
+    assert retried.ask() == ANSWER
+    assert (retried.calls, retried.waits, retried.reported) == (1, [], [])
 
 
-def test_a_transient_failure_is_asked_again_and_told() -> None:
-    played_ = RetriedCall([*failures(2), None])
-    assert played_.ask() == ANSWER
-    assert [(attempt, error) for attempt, error, _ in played_.told] == [(1, "failure 1"), (2, "failure 2")]
-    assert [wait for _, _, wait in played_.told] == played_.waits
+def test_transient_failure_is_retried_and_reported() -> None:
+    retried = RetriedCall([*make_failures(2), None])
+    assert retried.ask() == ANSWER
+    assert [(attempt, error) for attempt, error, _ in retried.reported] == [(1, "failure 1"), (2, "failure 2")]
+    assert [wait for _, _, wait in retried.reported] == retried.waits
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 8])
 def test_attempts_are_bounded_and_the_last_failure_is_raised(attempts: int) -> None:
-    played_ = RetriedCall(failures(20), attempts=attempts, total_seconds=1e9)
+    retried = RetriedCall(make_failures(20), attempts=attempts, total_seconds=1e9)
     with pytest.raises(TransientError, match=f"failure {attempts}$"):
-        played_.ask()
-    assert played_.calls == len(played_.told) == attempts
-    assert len(played_.waits) == attempts - 1
-    assert played_.told[-1][2] < 0
+        retried.ask()
+    assert retried.calls == len(retried.reported) == attempts
+    assert len(retried.waits) == attempts - 1
+    assert retried.reported[-1][2] < 0
 
 
-def test_total_time_is_bounded_calls_and_waits_together() -> None:
-    played_ = RetriedCall(
-        failures(50), seconds_a_call=10.0, attempts=50, total_seconds=60.0, first_wait=5.0, factor=1.0
+def test_total_time_of_calls_and_waits_is_bounded() -> None:
+    retried = RetriedCall(
+        make_failures(50), seconds_a_call=10.0, attempts=50, total_seconds=60.0, first_wait=5.0, factor=1.0
     )
     with pytest.raises(TransientError):
-        played_.ask()
-    assert 3 <= played_.calls <= 6
-    assert played_.now - 100.0 <= 60.0 + 2 * 10.0  # the first and the last call are no waits
+        retried.ask()
+    assert 3 <= retried.calls <= 6
+    assert retried.now - 100.0 <= 60.0 + 2 * 10.0  # the first and the last call are not waits
 
 
 @pytest.mark.parametrize("wait", [0.25, 7.0, 120.0])
-def test_the_wait_that_a_server_asks_for_is_honoured_above_the_own_cap(wait: float) -> None:
-    played_ = RetriedCall([*failures(1, retry_after=wait), None], max_wait=1.0)
-    played_.ask()
-    assert played_.waits == [wait]
+def test_requested_wait_is_respected_beyond_max_wait(wait: float) -> None:
+    retried = RetriedCall([*make_failures(1, retry_after=wait), None], max_wait=1.0)
+    retried.ask()
+    assert retried.waits == [wait]
 
 
-def test_a_server_that_says_nought_is_waited_for_by_our_own_rule() -> None:
-    played_ = RetriedCall([*failures(1, retry_after=0.0), None], first_wait=1.0, jitter=0.0)
-    played_.ask()
-    assert played_.waits == [1.0]
+def test_retry_after_of_zero_uses_the_policys_wait() -> None:
+    retried = RetriedCall([*make_failures(1, retry_after=0.0), None], first_wait=1.0, jitter=0.0)
+    retried.ask()
+    assert retried.waits == [1.0]
 
 
-def test_a_wait_beyond_the_total_time_is_not_begun() -> None:
-    played_ = RetriedCall(failures(5, retry_after=3600.0), total_seconds=900.0)
+def test_wait_beyond_the_total_time_is_not_started() -> None:
+    retried = RetriedCall(make_failures(5, retry_after=3600.0), total_seconds=900.0)
     with pytest.raises(TransientError):
-        played_.ask()
-    assert (played_.calls, played_.waits) == (1, [])
+        retried.ask()
+    assert (retried.calls, retried.waits) == (1, [])
 
 
 @pytest.mark.parametrize("error", [ProviderRefusal("x"), ContextExceededError("x"), RefusedError("x")])
-def test_what_no_second_call_can_change_is_not_asked_again(error: NipRunError) -> None:
-    played_ = RetriedCall([error, None])
+def test_permanent_error_is_not_retried(error: NipRunError) -> None:
+    retried = RetriedCall([error, None])
     with pytest.raises(type(error)):
-        played_.ask()
-    assert (played_.calls, played_.told) == (1, [])
+        retried.ask()
+    assert (retried.calls, retried.reported) == (1, [])
 
 
-def test_own_waits_grow_by_the_factor_up_to_the_cap() -> None:
+def test_waits_of_the_policy_grow_by_the_factor_up_to_max_wait() -> None:
     policy = TransientPolicy(first_wait=0.5, factor=2.0, max_wait=6.0, jitter=0.0)
     rng = random.Random(0)
     assert [policy.wait(attempt, rng) for attempt in range(1, 8)] == [0.5, 1.0, 2.0, 4.0, 6.0, 6.0, 6.0]
 
 
 @pytest.mark.parametrize("jitter", [0.0, 0.3, 1.0])
-def test_jitter_takes_off_at_most_its_share_and_adds_nothing(jitter: float) -> None:
+def test_jitter_shortens_a_wait_by_at_most_its_share(jitter: float) -> None:
     rng = random.Random(0)
     for attempt in range(1, 12):
         policy = TransientPolicy(first_wait=0.1, factor=3.0, max_wait=20.0, jitter=jitter)
-        full = TransientPolicy(first_wait=0.1, factor=3.0, max_wait=20.0, jitter=0.0).wait(attempt, rng)
+        full_wait = TransientPolicy(first_wait=0.1, factor=3.0, max_wait=20.0, jitter=0.0).wait(attempt, rng)
         for _ in range(200):
-            assert full * (1 - jitter) - 1e-12 <= policy.wait(attempt, rng) <= full
+            assert full_wait * (1 - jitter) - 1e-12 <= policy.wait(attempt, rng) <= full_wait
 
 
-def test_jitter_spreads_calls_that_failed_together() -> None:
+def test_jitter_spreads_the_retries_of_calls_that_failed_together() -> None:
     policy = TransientPolicy()
     rng = random.Random(0)
     assert len({policy.wait(1, rng) for _ in range(100)}) == 100
 
 
-def test_a_great_many_attempts_do_not_overflow() -> None:
+def test_wait_after_many_attempts_does_not_overflow() -> None:
     assert TransientPolicy(jitter=0.0).wait(100_000, random.Random(0)) == 30.0
 
 
@@ -175,32 +175,30 @@ def test_a_great_many_attempts_do_not_overflow() -> None:
         ({"x-ratelimit-remaining-tokens": "5", "x-ratelimit-reset-tokens": "6s"}, None),
     ],
 )  # fmt: skip
-def test_the_wait_of_a_server_is_read_from_its_headers_or_not_at_all(
-    headers: dict[str, str], seconds: float | None
-) -> None:
+def test_retry_after_is_read_from_valid_headers_only(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after(headers, now=10.0) == seconds
 
 
 @pytest.mark.gate
-def test_a_run_waits_as_long_as_the_server_says_and_records_it(tmp_path: Path) -> None:
+def test_run_waits_as_long_as_the_server_asks_and_records_the_wait(tmp_path: Path) -> None:
     with run_chat_server(faults={"rate_limit_seconds": 0.2}, retry_after=0.3) as server:
         path = spec_file(tmp_path, server.base_url, size=4)
         result = run_spec(path, tmp_path / "results")
-        failed = server.stats()["kinds"]["rate_limit_seconds"]
+        failed_calls = server.stats()["kinds"]["rate_limit_seconds"]
     records = [r for r in journal_records(result.folder.path) if r["kind"] == "failure"]
-    assert len(records) == failed > 0
+    assert len(records) == failed_calls > 0
     assert {record["wait"] for record in records} == {0.3}
     assert all("429" in record["error"] for record in records)
     assert result.metrics["outcomes"]["decided"] == 4
 
 
 @pytest.mark.full
-def test_a_server_that_asks_for_an_hour_does_not_outlast_the_total_time(tmp_path: Path) -> None:
-    """Also the calls that wait behind the first are given up: none of them could be made in time."""
+def test_requested_hour_of_waiting_does_not_exceed_the_total_time(tmp_path: Path) -> None:
+    """Calls that wait behind the first one are abandoned, too: none of them could be made in time."""
 
     with run_chat_server(kind="rate_limit_seconds", retry_after=3600.0) as server:
         path = spec_file(
             tmp_path, server.base_url, size=4, rollouts={"concurrency": 1}, retry={"transient": {"total_seconds": 1.0}},
         )  # fmt: skip
-        code = wait_or_kill(start_nip_run_silently(path, "-q", cwd=tmp_path))  # far below the hour
+        code = wait_or_kill(start_nip_run_silently(path, "-q", cwd=tmp_path))  # long before the hour is over
     assert code is not None

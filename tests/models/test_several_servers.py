@@ -1,4 +1,4 @@
-"""A call whose server is down goes to the next; a server that is back gets its games back; none up is as one down."""
+"""Server pools: failover to other servers, return to recovered ones, and errors if all are down."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ ANSWER = Completion((Choice("x", "stop"),), "tiny")
 NAMES = ["http://a", "http://b", "http://c"]
 
 
-def request(number: int, round_: int = 0) -> Request:
+def make_request(number: int, round_: int = 0) -> Request:
     return Request("m", (), SampleKey(f"p{number}", 0, round_, "verifier", 0))
 
 
-def refused() -> TransientError:
+def unreachable_error() -> TransientError:
     return TransientError("connection refused", unreachable=True)
 
 
-def limited() -> TransientError:
+def rate_limit_error() -> TransientError:
     return TransientError("slow down", status=429)
 
 
-class Three:
-    """Three servers in a time of their own, of which some fail."""
+class ThreeServers:
+    """Three servers with a simulated clock; the servers in `failing` fail."""
 
     def __init__(self, *, attempts: int = 8, failures: int = 2, probes: int = 3, first_wait: float = 1.0) -> None:
         self.now = 100.0
-        self.asked: list[tuple[int, str]] = []
+        self.calls: list[tuple[int, str]] = []
         self.failing: dict[int, Callable[[], CallError]] = {}
-        self.told: list[str | None] = []
-        self.left: list[str | None] = []
+        self.notices: list[str | None] = []
+        self.health_notices: list[str | None] = []
         self.waits: list[float] = []
-        self.enough = asyncio.Event()
+        self.enough_calls = asyncio.Event()
         """Set at the 60th call."""
-        # Sleeps at the same time add up here.
+        # The simulated clock adds up concurrent sleeps.
         waits = TransientPolicy(jitter=0.0, attempts=attempts, first_wait=first_wait, max_wait=4.0, total_seconds=1e6)
         policy = BreakerPolicy(failures=failures, probes=probes)
         self.breakers = [Breaker(name, policy, waits, sleep=self._sleep, clock=lambda: self.now) for name in NAMES]
         for breaker in self.breakers:
-            breaker.add_listener(self.told.append)
+            breaker.add_listener(self.notices.append)
         self.healths = [
-            ServerHealth(name, "m", failures, waits, on_change=self.left.append, clock=lambda: self.now)
+            ServerHealth(name, "m", failures, waits, on_change=self.health_notices.append, clock=lambda: self.now)
             for name in NAMES
         ]
         servers = [
-            PooledServer(breaker, health, self._of(at))
+            PooledServer(breaker, health, self._provider_at(at))
             for at, (breaker, health) in enumerate(zip(self.breakers, self.healths, strict=True))
         ]
         self.placement = Placement(NAMES)
@@ -67,14 +67,14 @@ class Three:
         self.now += seconds
         await asyncio.sleep(0)
 
-    def _of(self, at: int) -> Complete:
-        async def complete(asked: Request) -> Completion:
-            self.asked.append((at, asked.sample.datapoint))
-            if len(self.asked) == 60:
-                self.enough.set()
+    def _provider_at(self, index: int) -> Complete:
+        async def complete(incoming: Request) -> Completion:
+            self.calls.append((index, incoming.sample.datapoint))
+            if len(self.calls) == 60:
+                self.enough_calls.set()
             await asyncio.sleep(0)
-            if at in self.failing:
-                error = self.failing[at]()
+            if index in self.failing:
+                error = self.failing[index]()
                 raise error
             return ANSWER
 
@@ -87,183 +87,183 @@ class Three:
         return run_sync(together)
 
     def homes(self, numbers: range) -> dict[int, int]:
-        return {n: self.placement.home_of(request(n).sample, lambda _: True) for n in numbers}
+        return {n: self.placement.home_of(make_request(n).sample, lambda _: True) for n in numbers}
 
 
-def test_a_call_whose_server_is_away_is_asked_elsewhere_at_once() -> None:
-    three = Three()
-    home = three.homes(range(1))[0]
-    three.failing[home] = refused
-    assert three.ask(request(0)) == [ANSWER]
-    assert three.asked[0][0] == home
-    assert len(three.asked) == 2
-    assert three.waits == []
+def test_call_to_an_unreachable_server_fails_over_at_once() -> None:
+    servers = ThreeServers()
+    home = servers.homes(range(1))[0]
+    servers.failing[home] = unreachable_error
+    assert servers.ask(make_request(0)) == [ANSWER]
+    assert servers.calls[0][0] == home
+    assert len(servers.calls) == 2
+    assert servers.waits == []
 
 
-def test_a_server_that_is_down_is_left_but_for_one_call_at_a_time_and_its_games_come_back() -> None:
-    three = Three()
-    homes = three.homes(range(30))
-    three.failing[0] = refused
-    assert three.ask(*map(request, range(30))) == [ANSWER] * 30
-    assert [said is None for said in three.told] == [False]
-    three.asked.clear()
-    assert three.ask(*(request(n, 1) for n in range(30))) == [ANSWER] * 30
-    assert Counter(at for at, _ in three.asked)[0] == 0, "its wait is not over"
-    three.now += 10
-    three.asked.clear()
-    assert three.ask(*(request(n, 2) for n in range(30))) == [ANSWER] * 30
-    assert Counter(at for at, _ in three.asked)[0] == 1
-    three.failing.clear()
-    three.now += 10
-    three.ask(request(0, 3))
-    assert [said is None for said in three.told] == [False, True]
-    three.asked.clear()
-    three.ask(*(request(n, 4) for n in range(30)))
-    assert {int(point[1:]): at for at, point in three.asked} == homes
+def test_server_that_is_down_gets_single_probes_and_its_games_after_recovery() -> None:
+    servers = ThreeServers()
+    homes = servers.homes(range(30))
+    servers.failing[0] = unreachable_error
+    assert servers.ask(*map(make_request, range(30))) == [ANSWER] * 30
+    assert [notice is None for notice in servers.notices] == [False]
+    servers.calls.clear()
+    assert servers.ask(*(make_request(n, 1) for n in range(30))) == [ANSWER] * 30
+    assert Counter(at for at, _ in servers.calls)[0] == 0, "its wait is not over"
+    servers.now += 10
+    servers.calls.clear()
+    assert servers.ask(*(make_request(n, 2) for n in range(30))) == [ANSWER] * 30
+    assert Counter(at for at, _ in servers.calls)[0] == 1
+    servers.failing.clear()
+    servers.now += 10
+    servers.ask(make_request(0, 3))
+    assert [notice is None for notice in servers.notices] == [False, True]
+    servers.calls.clear()
+    servers.ask(*(make_request(n, 4) for n in range(30)))
+    assert {int(point[1:]): at for at, point in servers.calls} == homes
 
 
-def test_trying_a_server_that_is_down_is_no_attempt_of_the_call() -> None:
-    three = Three(attempts=1, failures=1)
-    three.failing[0] = refused
-    home = {at: n for n, at in three.homes(range(30)).items()}
-    (failed,) = three.ask(request(home[0]))
+def test_probing_a_server_that_is_down_is_not_an_attempt_of_the_call() -> None:
+    servers = ThreeServers(attempts=1, failures=1)
+    servers.failing[0] = unreachable_error
+    number_by_home = {at: n for n, at in servers.homes(range(30)).items()}
+    (failed,) = servers.ask(make_request(number_by_home[0]))
     assert isinstance(failed, TransientError), "the policy allows one attempt, and this was it"
-    three.now += 10
-    assert three.ask(request(home[1])) == [ANSWER]
-    assert [at for at, _ in three.asked] == [0, 0, 1]
+    servers.now += 10
+    assert servers.ask(make_request(number_by_home[1])) == [ANSWER]
+    assert [at for at, _ in servers.calls] == [0, 0, 1]
 
 
-def test_no_call_is_kept_at_a_server_that_is_down_where_tries_do_not_wait() -> None:
-    three = Three(first_wait=0.0)
-    three.failing[0] = refused
-    assert three.ask(*map(request, range(30))) == [ANSWER] * 30
-    three.asked.clear()
-    assert three.ask(*(request(n, 1) for n in range(30))) == [ANSWER] * 30
-    assert max(Counter(asked for asked in three.asked if asked[0] == 0).values()) == 1
+def test_calls_do_not_stay_at_a_down_server_if_retries_do_not_wait() -> None:
+    servers = ThreeServers(first_wait=0.0)
+    servers.failing[0] = unreachable_error
+    assert servers.ask(*map(make_request, range(30))) == [ANSWER] * 30
+    servers.calls.clear()
+    assert servers.ask(*(make_request(n, 1) for n in range(30))) == [ANSWER] * 30
+    assert max(Counter(call for call in servers.calls if call[0] == 0).values()) == 1
 
 
-def test_a_rate_limit_is_no_reason_to_leave() -> None:
-    three = Three(attempts=3)
-    home = three.homes(range(1))[0]
-    three.failing[home] = limited
-    (failed,) = three.ask(request(0))
+def test_rate_limit_is_retried_on_the_same_server() -> None:
+    servers = ThreeServers(attempts=3)
+    home = servers.homes(range(1))[0]
+    servers.failing[home] = rate_limit_error
+    (failed,) = servers.ask(make_request(0))
     assert isinstance(failed, TransientError)
-    assert [at for at, _ in three.asked] == [home] * 3
-    assert three.waits == [1.0, 2.0]
+    assert [at for at, _ in servers.calls] == [home] * 3
+    assert servers.waits == [1.0, 2.0]
 
 
-def test_all_down_is_as_one_that_is_down_and_each_is_named_in_the_end() -> None:
-    three = Three(attempts=100, failures=2, probes=3)
-    three.failing = dict.fromkeys(range(3), refused)
-    found = three.ask(*map(request, range(20)))
-    assert {type(one) for one in found} == {ServerUnreachable}
-    assert all(name in str(found[0]) for name in NAMES)
-    assert len(three.asked) < 20 * 2 + 3 * 3 * 2, "one call at a time tried each"
+def test_error_names_every_server_if_all_are_down() -> None:
+    servers = ThreeServers(attempts=100, failures=2, probes=3)
+    servers.failing = dict.fromkeys(range(3), unreachable_error)
+    outcomes = servers.ask(*map(make_request, range(20)))
+    assert {type(outcome) for outcome in outcomes} == {ServerUnreachable}
+    assert all(name in str(outcomes[0]) for name in NAMES)
+    assert len(servers.calls) < 20 * 2 + 3 * 3 * 2, "one call at a time tried each"
 
 
-def test_calls_that_wait_for_any_of_them_go_on_once_one_is_there() -> None:
-    three = Three(attempts=100, failures=2, probes=50)
-    three.failing = dict.fromkeys(range(3), refused)
+def test_calls_waiting_for_any_server_continue_once_one_recovers() -> None:
+    servers = ThreeServers(attempts=100, failures=2, probes=50)
+    servers.failing = dict.fromkeys(range(3), unreachable_error)
 
-    async def meanwhile() -> list[Completion]:
-        calls = asyncio.gather(*(three.group.complete(request(n)) for n in range(20)))
-        await three.enough.wait()
-        del three.failing[2]
-        return await calls
+    async def recover_while_calls_wait() -> list[Completion]:
+        pending = asyncio.gather(*(servers.group.complete(make_request(n)) for n in range(20)))
+        await servers.enough_calls.wait()
+        del servers.failing[2]
+        return await pending
 
-    assert run_sync(meanwhile) == [ANSWER] * 20
-    assert three.told[-1] is None
+    assert run_sync(recover_while_calls_wait) == [ANSWER] * 20
+    assert servers.notices[-1] is None
 
 
 @pytest.mark.parametrize("status", [500, 200, 404])
-def test_a_call_that_a_server_fails_in_is_asked_elsewhere_at_once(status: int) -> None:
-    three = Three(attempts=2)
-    home = three.homes(range(1))[0]
-    three.failing[home] = lambda: TransientError("failed", status=status)
-    assert three.ask(request(0)) == [ANSWER]
-    assert three.asked[0][0] == home
-    assert three.waits == []
+def test_call_with_a_server_error_fails_over_at_once(status: int) -> None:
+    servers = ThreeServers(attempts=2)
+    home = servers.homes(range(1))[0]
+    servers.failing[home] = lambda: TransientError("failed", status=status)
+    assert servers.ask(make_request(0)) == [ANSWER]
+    assert servers.calls[0][0] == home
+    assert servers.waits == []
 
 
-def too_long() -> CallError:
+def context_error() -> CallError:
     return ContextExceededError("too long", status=400)
 
 
-def unknown() -> CallError:
+def unknown_model_error() -> CallError:
     return ServerRefusal(ProviderRefusal("no such model\nCheck the name.", changes={"models.m.model": None}))
 
 
-def test_a_refusal_is_asked_at_each_of_the_others_whatever_the_attempts() -> None:
-    three = Three(attempts=1)
-    order = three.placement.preferred_order(request(0).sample)
-    three.failing.update(dict.fromkeys(order[:2], too_long))
-    assert three.ask(request(0)) == [ANSWER]
-    assert [at for at, _ in three.asked] == order
+def test_refused_call_is_sent_to_every_server_regardless_of_attempts() -> None:
+    servers = ThreeServers(attempts=1)
+    order = servers.placement.preferred_order(make_request(0).sample)
+    servers.failing.update(dict.fromkeys(order[:2], context_error))
+    assert servers.ask(make_request(0)) == [ANSWER]
+    assert [at for at, _ in servers.calls] == order
 
 
-def test_what_all_refuse_is_raised_as_the_prompts_fault_where_one_says_so() -> None:
-    three = Three()
-    order = three.placement.preferred_order(request(0).sample)
-    three.failing = {order[0]: unknown, order[1]: too_long, order[2]: unknown}
-    (error,) = three.ask(request(0))
+def test_context_error_is_raised_if_one_of_the_refusing_servers_reports_it() -> None:
+    servers = ThreeServers()
+    order = servers.placement.preferred_order(make_request(0).sample)
+    servers.failing = {order[0]: unknown_model_error, order[1]: context_error, order[2]: unknown_model_error}
+    (error,) = servers.ask(make_request(0))
     assert isinstance(error, ContextExceededError)
-    assert len(three.asked) == 3
+    assert len(servers.calls) == 3
 
 
-def test_what_all_refuse_of_everybody_is_the_groups_refusal() -> None:
-    three = Three()
-    three.failing = dict.fromkeys(range(3), unknown)
-    (error,) = three.ask(request(0))
+def test_group_refusal_is_raised_if_every_server_refuses_all_calls() -> None:
+    servers = ThreeServers()
+    servers.failing = dict.fromkeys(range(3), unknown_model_error)
+    (error,) = servers.ask(make_request(0))
     assert isinstance(error, ProviderRefusal)
     assert str(error) == "no such model\nno such model\nno such model\nCheck the name."
     assert error.changes == {"models.m.model": None}
 
 
-def test_one_that_serves_nobody_is_left_at_the_first_call_and_comes_back_once_it_does() -> None:
-    three = Three(first_wait=1.0)
-    homes = three.homes(range(30))
-    three.failing[0] = unknown
-    assert three.ask(*(request(n) for n, at in homes.items() if at == 0)) == [ANSWER] * sum(
+def test_server_that_refuses_all_calls_is_avoided_until_it_recovers() -> None:
+    servers = ThreeServers(first_wait=1.0)
+    homes = servers.homes(range(30))
+    servers.failing[0] = unknown_model_error
+    assert servers.ask(*(make_request(n) for n, at in homes.items() if at == 0)) == [ANSWER] * sum(
         at == 0 for at in homes.values()
     )
-    assert [said is None for said in three.left] == [False]
-    three.asked.clear()
-    three.ask(*(request(n, 1) for n in homes))
-    assert Counter(at for at, _ in three.asked)[0] == 0, "its wait is not over"
-    three.now += 10
-    three.asked.clear()
-    assert three.ask(*(request(n, 2) for n in homes)) == [ANSWER] * 30
-    assert Counter(at for at, _ in three.asked)[0] == 1
-    three.failing.clear()
-    three.now += 10
-    three.ask(request(0, 3))
-    assert [said is None for said in three.left] == [False, True]
+    assert [notice is None for notice in servers.health_notices] == [False]
+    servers.calls.clear()
+    servers.ask(*(make_request(n, 1) for n in homes))
+    assert Counter(at for at, _ in servers.calls)[0] == 0, "its wait is not over"
+    servers.now += 10
+    servers.calls.clear()
+    assert servers.ask(*(make_request(n, 2) for n in homes)) == [ANSWER] * 30
+    assert Counter(at for at, _ in servers.calls)[0] == 1
+    servers.failing.clear()
+    servers.now += 10
+    servers.ask(make_request(0, 3))
+    assert [notice is None for notice in servers.health_notices] == [False, True]
 
 
-def test_one_with_a_shorter_context_is_not_left_once_it_has_answered() -> None:
-    three = Three(failures=2)
-    homes = three.homes(range(60))
-    at_first = [n for n, at in homes.items() if at == 0]
-    assert three.ask(request(at_first[0])) == [ANSWER]
-    three.failing[0] = too_long
-    assert three.ask(*(request(n) for n in at_first[1:])) == [ANSWER] * (len(at_first) - 1)
-    assert three.left == []
+def test_server_with_a_shorter_context_is_not_avoided_after_an_answer() -> None:
+    servers = ThreeServers(failures=2)
+    homes = servers.homes(range(60))
+    numbers_at_first = [n for n, at in homes.items() if at == 0]
+    assert servers.ask(make_request(numbers_at_first[0])) == [ANSWER]
+    servers.failing[0] = context_error
+    assert servers.ask(*(make_request(n) for n in numbers_at_first[1:])) == [ANSWER] * (len(numbers_at_first) - 1)
+    assert servers.health_notices == []
 
 
-def test_where_all_others_are_left_the_last_one_is_asked_and_judges() -> None:
-    three = Three(failures=1)
-    homes = three.homes(range(60))
-    three.failing.update({0: unknown, 1: unknown})
-    assert three.ask(*map(request, homes)) == [ANSWER] * 60
-    three.failing[2] = too_long
-    (error,) = three.ask(request(0, 1))
+def test_last_remaining_server_decides_if_the_others_are_avoided() -> None:
+    servers = ThreeServers(failures=1)
+    homes = servers.homes(range(60))
+    servers.failing.update({0: unknown_model_error, 1: unknown_model_error})
+    assert servers.ask(*map(make_request, homes)) == [ANSWER] * 60
+    servers.failing[2] = context_error
+    (error,) = servers.ask(make_request(0, 1))
     assert isinstance(error, ContextExceededError)
 
 
-def test_a_refusal_is_not_judged_while_the_others_are_only_away() -> None:
-    three = Three(failures=1, probes=3)
-    order = three.placement.preferred_order(request(0).sample)
-    three.failing = {order[0]: too_long, order[1]: refused, order[2]: refused}
-    (error,) = three.ask(request(0))
+def test_refusal_is_not_final_while_other_servers_are_unreachable() -> None:
+    servers = ThreeServers(failures=1, probes=3)
+    order = servers.placement.preferred_order(make_request(0).sample)
+    servers.failing = {order[0]: context_error, order[1]: unreachable_error, order[2]: unreachable_error}
+    (error,) = servers.ask(make_request(0))
     assert isinstance(error, TransientError), "another process asks again"
     assert "too long" in str(error) or "refused" in str(error)

@@ -1,4 +1,4 @@
-"""A `base_url` with no model API behind it stops a run at once, with a message of its own for each mistake."""
+"""Wrong `base_url`: a server without a model API stops the run at once, with a specific message."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ USUAL_RETRIES = {"transient": {"attempts": 8, "first_wait": 0.5, "max_wait": 30.
 
 
 @contextmanager
-def serving(kind: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The port of a server of this kind, and its process."""
-    words = [sys.executable, "-m", "tests.support.servers.not_an_api", kind]
-    with subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+def run_wrong_server(kind: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Start a server of this kind; yield its port and its process."""
+    arguments = [sys.executable, "-m", "tests.support.servers.not_an_api", kind]
+    with subprocess.Popen(arguments, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -55,25 +55,25 @@ def serving(kind: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         ("tls", "https", r"the server's TLS certificate is not trusted \(self.signed certificate"),
     ],
 )
-def test_a_wrong_server_stops_the_run_at_once_and_says_what_it_is(
+def test_wrong_server_stops_the_run_at_once_with_a_specific_message(
     tmp_path: Path, kind: str, scheme: str, message: str
 ) -> None:
-    with serving(kind) as (port, process):
+    with run_wrong_server(kind) as (port, process):
         spec = spec_file(tmp_path, f"{scheme}://127.0.0.1:{port}/v1", size=2, retry=USUAL_RETRIES, fine_tune=None)
         started = time.monotonic()
         done = nip_run_here("run", spec, "-q", "--results", tmp_path / "results", cwd=tmp_path)
         elapsed = time.monotonic() - started
         process.communicate("")
-    said = re.sub(r"\s+", " ", done.stderr)
-    assert done.returncode == ExitCode.REFUSED, said
-    assert re.search(message, said), said
-    assert "models.m.base_url" in said
+    output = re.sub(r"\s+", " ", done.stderr)
+    assert done.returncode == ExitCode.REFUSED, output
+    assert re.search(message, output), output
+    assert "models.m.base_url" in output
     assert elapsed < 15
 
 
-def test_a_server_that_has_answered_may_send_other_json_between_its_answers(tmp_path: Path) -> None:
+def test_server_that_has_answered_may_send_other_json(tmp_path: Path) -> None:
     retry = {"transient": {"attempts": 8, "first_wait": 0.01, "max_wait": 0.01}}
-    with serving("flaky") as (port, process):
+    with run_wrong_server("flaky") as (port, process):
         base_url = f"http://127.0.0.1:{port}/v1"
         spec = spec_file(tmp_path, base_url, size=2, retry=retry, fine_tune=None, rollouts={"concurrency": 1})
         done = nip_run_here("run", spec, "-q", "--results", tmp_path / "results", cwd=tmp_path)
@@ -81,16 +81,22 @@ def test_a_server_that_has_answered_may_send_other_json_between_its_answers(tmp_
     assert done.returncode == 0, done.stderr
 
 
-def test_json_with_a_field_of_a_completion_or_an_error_may_come_from_a_model_api() -> None:
-    damaged = (b'{"id": "c"}', b'{"error": {}}', b'{"choices": "many"}', b'{"type": "message"}', b'{"status": "o')
-    assert [describe_content(content) for content in damaged] == [None] * len(damaged)
+def test_json_with_completion_or_error_fields_may_come_from_a_model_api() -> None:
+    possible_api_bodies = (
+        b'{"id": "c"}',
+        b'{"error": {}}',
+        b'{"choices": "many"}',
+        b'{"type": "message"}',
+        b'{"status": "o',
+    )
+    assert [describe_content(content) for content in possible_api_bodies] == [None] * len(possible_api_bodies)
     assert [describe_content(content) for content in (b"{}", b'{"message": "pong"}')] == [
         "JSON that is not a completion"
     ] * 2
     assert describe_content(b'{"message": "starting"}', 503) is None
 
 
-def test_the_page_of_a_proxy_whose_server_fails_is_no_reason_to_stop() -> None:
+def test_error_page_of_a_proxy_with_a_failing_server_does_not_stop_the_run() -> None:
     page = b"<html>\r\n<head><title>502 Bad Gateway</title></head>"
     assert [status for status in (200, 404, 405, 429, 500, 501, 502, 503) if describe_content(page, status)] == [
         200, 404, 405, 501,

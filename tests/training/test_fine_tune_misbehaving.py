@@ -1,4 +1,4 @@
-"""Servers that misbehave where a fine-tuning job is asked about: bounded, of a class, and without the key."""
+"""Misbehaving fine-tuning servers: bounded requests, the right error class, and no leaked key."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def server() -> Iterator[LoopbackServer]:
         ("key in an answer", RunError, 3),
     ],
 )
-def test_a_job_is_asked_about_in_bounds(
+def test_status_request_to_a_misbehaving_server_is_bounded(
     row: str,
     kind: type[NipRunError],
     calls: int,
@@ -70,11 +70,11 @@ def test_a_job_is_asked_about_in_bounds(
         timeout=1.0 if row.startswith("slow") else 2 * HANG_SECONDS,
     )  # fmt: skip
     backend = backend_for("m", TrainerSettings(backend="openai"), model, policy=QUICK, sleep=lambda _: None)
-    before, at = server.stats().get(row, 0), time.monotonic()
+    before, started = server.stats().get(row, 0), time.monotonic()
     with pytest.raises(kind) as raised:
         backend.poll(make_job(tmp_path), {"job": "ftjob-1"})
     assert server.stats()[row] - before == calls
-    assert time.monotonic() - at < HANG_SECONDS  # not ended by its time-out
+    assert time.monotonic() - started < HANG_SECONDS  # the model's timeout did not end the call
     assert KEY not in "".join(traceback.format_exception(raised.value))
 
 
@@ -100,10 +100,10 @@ except Interrupted:
 
 
 @pytest.mark.parametrize("row", ["slow body", "slow head"])
-def test_sigterm_ends_a_wait_for_a_job(row: str, server: LoopbackServer, tmp_path: Path) -> None:
+def test_sigterm_ends_the_wait_for_a_job(row: str, server: LoopbackServer, tmp_path: Path) -> None:
     before = server.stats().get(row, 0)
-    words = [sys.executable, "-c", POLL, f"{server.root}/{quote(row)}/v1", str(tmp_path)]
-    process = subprocess.Popen(words, env=environment(), stdin=subprocess.DEVNULL)
+    arguments = [sys.executable, "-c", POLL, f"{server.root}/{quote(row)}/v1", str(tmp_path)]
+    process = subprocess.Popen(arguments, env=environment(), stdin=subprocess.DEVNULL)
     wait_until(lambda: server.stats().get(row, 0) > before)
     process.send_signal(signal.SIGTERM)
     assert wait_or_kill(process) == 130

@@ -1,4 +1,4 @@
-"""What a provider that fine-tunes refuses, how long it is waited for, and which key it gets."""
+"""Fine-tuning providers: refusals, rate limits, and API keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def server() -> Iterator[FineTuningProvider]:
         yield running
 
 
-def refused(server: FineTuningProvider, folder: Path, waits: list[float] | None = None, **options: Any) -> NipRunError:
+def submit_error(
+    server: FineTuningProvider, folder: Path, waits: list[float] | None = None, **options: Any
+) -> NipRunError:
     with pytest.raises(NipRunError) as raised:
         make_backend(server, waits=waits, **options).submit(make_job(folder), [], lambda record: None)
     assert server.jobs() == []
@@ -31,7 +33,7 @@ def refused(server: FineTuningProvider, folder: Path, waits: list[float] | None 
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["daily", "busy"])
-def test_a_limit_is_waited_for_as_long_as_the_server_asks(
+def test_rate_limit_is_waited_for_as_long_as_the_server_asks(
     server: FineTuningProvider, tmp_path: Path, kind: str
 ) -> None:
     server.change(creates=[kind, kind], asks_to_wait="400")
@@ -43,53 +45,53 @@ def test_a_limit_is_waited_for_as_long_as_the_server_asks(
 
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("kind", ["daily", "busy"])
-@pytest.mark.parametrize("asked", ["1000", "7200", "1e300", None])
-def test_a_longer_limit_is_an_error_that_says_when_to_come_back(
-    server: FineTuningProvider, tmp_path: Path, kind: str, asked: str | None
+@pytest.mark.parametrize("wait_seconds", ["1000", "7200", "1e300", None])
+def test_longer_rate_limit_is_an_error_that_names_the_time_to_retry(
+    server: FineTuningProvider, tmp_path: Path, kind: str, wait_seconds: str | None
 ) -> None:
-    wait = asked or email.utils.formatdate(time.time() + 7200, usegmt=True)
+    wait = wait_seconds or email.utils.formatdate(time.time() + 7200, usegmt=True)
     server.change(creates=[kind], asks_to_wait=wait)
     waits: list[float] = []
-    failure = refused(server, tmp_path, waits)
+    failure = submit_error(server, tmp_path, waits)
     assert isinstance(failure, RunError)
     assert waits == []
     assert ("limit per day" in str(failure)) is (kind == "daily")
-    if asked != "1e300":
-        at = time.strftime("%Y-%m-%d %H:", time.localtime(time.time() + float(asked or 7200)))
-        assert f"Run the same command again after {at}" in str(failure)
+    if wait_seconds != "1e300":
+        local_hour = time.strftime("%Y-%m-%d %H:", time.localtime(time.time() + float(wait_seconds or 7200)))
+        assert f"Run the same command again after {local_hour}" in str(failure)
 
 
-def test_waits_that_are_short_one_by_one_are_not_endless_together(server: FineTuningProvider, tmp_path: Path) -> None:
+def test_short_waits_are_bounded_in_total(server: FineTuningProvider, tmp_path: Path) -> None:
     server.change(creates=["busy"] * 20, asks_to_wait="400")
     waits: list[float] = []
-    refused(server, tmp_path, waits)
+    submit_error(server, tmp_path, waits)
     assert waits == [400, 400]
 
 
-def test_a_limit_per_day_without_an_end_is_not_waited_for(server: FineTuningProvider, tmp_path: Path) -> None:
+def test_daily_limit_without_a_wait_is_an_error(server: FineTuningProvider, tmp_path: Path) -> None:
     server.change(creates=["daily"])
     waits: list[float] = []
-    failure = refused(server, tmp_path, waits)
+    failure = submit_error(server, tmp_path, waits)
     assert waits == []
     assert "in a few hours" in str(failure)
 
 
-def test_after_a_limit_per_day_the_same_command_creates_the_job(server: FineTuningProvider, tmp_path: Path) -> None:
+def test_rerun_after_a_daily_limit_creates_the_job(server: FineTuningProvider, tmp_path: Path) -> None:
     server.change(creates=["daily"])
-    known: list[Mapping[str, Any]] = []
+    notes: list[Mapping[str, Any]] = []
     with pytest.raises(RunError):
-        make_backend(server).submit(make_job(tmp_path), known, known.append)
-    make_backend(server).submit(make_job(tmp_path), known, known.append)
+        make_backend(server).submit(make_job(tmp_path), notes, notes.append)
+    make_backend(server).submit(make_job(tmp_path), notes, notes.append)
     assert len(server.jobs()) == len(server.files()) == 1
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["forbidden", "unknown_model", "no_route"])
-def test_a_provider_that_takes_no_jobs_names_the_other_ways(
+def test_error_for_a_provider_without_fine_tuning_names_other_backends(
     server: FineTuningProvider, tmp_path: Path, kind: str
 ) -> None:
     server.change(creates=[kind] * 9)
-    failure = refused(server, tmp_path)
+    failure = submit_error(server, tmp_path)
     assert isinstance(failure, ProviderRefusal)
     assert "training.trainers.m.backend" in str(failure)
     assert "`command`" in str(failure)
@@ -97,24 +99,24 @@ def test_a_provider_that_takes_no_jobs_names_the_other_ways(
     assert "tiny" in str(failure)
 
 
-@pytest.mark.parametrize("where", ["uploads", "creates"])
+@pytest.mark.parametrize("stage", ["uploads", "creates"])
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [("broke", ProviderRefusal), ("unauthorized", ProviderRefusal), ("policy", RunError), ("too_large", RunError)],
 )
-def test_what_asking_again_does_not_mend_is_asked_once(
-    server: FineTuningProvider, tmp_path: Path, where: str, kind: str, expected: type[NipRunError]
+def test_permanent_errors_are_not_retried(
+    server: FineTuningProvider, tmp_path: Path, stage: str, kind: str, expected: type[NipRunError]
 ) -> None:
-    server.change(**{where: [kind] * 9})
-    assert isinstance(refused(server, tmp_path), expected)
-    asked = [entry for entry in server.recorded_requests() if entry["method"] == "POST"]
-    assert len(asked) == (1 if where == "uploads" else 2)
+    server.change(**{stage: [kind] * 9})
+    assert isinstance(submit_error(server, tmp_path), expected)
+    posts = [entry for entry in server.recorded_requests() if entry["method"] == "POST"]
+    assert len(posts) == (1 if stage == "uploads" else 2)
 
 
 @pytest.mark.full
-def test_attempts_are_bounded(server: FineTuningProvider, tmp_path: Path) -> None:
+def test_attempts_to_create_a_job_are_bounded(server: FineTuningProvider, tmp_path: Path) -> None:
     server.change(creates=["error"] * 20)
-    failure = refused(server, tmp_path)
+    failure = submit_error(server, tmp_path)
     assert "after 6 attempts" in str(failure)
     assert (
         len([e for e in server.recorded_requests() if (e["method"], e["path"]) == ("POST", "/v1/fine_tuning/jobs")])
@@ -122,7 +124,7 @@ def test_attempts_are_bounded(server: FineTuningProvider, tmp_path: Path) -> Non
     )
 
 
-def test_a_dataset_that_is_not_there_is_an_error_before_any_call(server: FineTuningProvider, tmp_path: Path) -> None:
+def test_missing_dataset_is_an_error_before_any_call(server: FineTuningProvider, tmp_path: Path) -> None:
     job = make_job(tmp_path, dataset=tmp_path / "gone.jsonl")
     with pytest.raises(RunError, match=r"gone\.jsonl"):
         make_backend(server).submit(job, [], fail_on_record)
@@ -132,7 +134,7 @@ def test_a_dataset_that_is_not_there_is_an_error_before_any_call(server: FineTun
 # Keys
 
 
-def test_no_other_server_gets_a_key_unless_the_spec_names_it(
+def test_keys_are_sent_to_no_server_unless_the_spec_names_them(
     server: FineTuningProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-of-mine")
@@ -148,7 +150,7 @@ def test_no_other_server_gets_a_key_unless_the_spec_names_it(
     assert "secret" not in json.dumps(server.recorded_requests())
 
 
-def test_the_key_that_the_spec_names_is_sent(
+def test_key_named_in_the_spec_is_sent(
     server: FineTuningProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("THEIR_KEY", "sk-theirs")
@@ -156,7 +158,7 @@ def test_the_key_that_the_spec_names_is_sent(
     assert {request["headers"]["authorization"] for request in server.recorded_requests()} == {"Bearer sk-theirs"}
 
 
-def test_without_the_key_nothing_is_sent(server: FineTuningProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_sent_without_the_key(server: FineTuningProvider, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("THEIR_KEY", raising=False)
     with pytest.raises(ProviderRefusal, match="THEIR_KEY"):
         make_backend(server, model={"api_key_env": "THEIR_KEY"})

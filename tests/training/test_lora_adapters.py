@@ -1,4 +1,4 @@
-"""Adapters that a trainer leaves are at every server of their group while they are played with, and then no more."""
+"""LoRA adapters: loaded on every server of their group for its games, and unloaded afterwards."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ name.write_text("lora-" + hashlib.sha256(data.read_bytes()).hexdigest()[:12])
 """
 
 
-def spec(folder: Path, base_urls: list[str], **changes: Any) -> Path:
-    """A training of the provers' group at servers that load adapters; the verifiers' stays as it is."""
+def write_lora_spec(folder: Path, base_urls: list[str], **changes: Any) -> Path:
+    """Write a spec that trains the provers' group on servers that load adapters, and freezes the verifier."""
     command = [sys.executable, "-c", TRAINER, "{dataset}", "{output}", "{model_file}"]
     model = {"provider": "openai", "model": "tiny", "base_url": base_urls, "timeout": HANG_SECONDS}
     path = training_spec(
@@ -50,111 +50,113 @@ def spec(folder: Path, base_urls: list[str], **changes: Any) -> Path:
         },
         **changes,
     )  # fmt: skip
-    said = yaml.safe_load(path.read_text())
-    del said["training"]["trainers"]["v"]
-    path.write_text(yaml.safe_dump(said))
+    content = yaml.safe_load(path.read_text())
+    del content["training"]["trainers"]["v"]
+    path.write_text(yaml.safe_dump(content))
     return path
 
 
-def happened(servers: ServerFleet, what: str) -> list[list[str]]:
-    return [[name for event, name in one["events"] if event == what] for one in servers.request_json("/adapters")]
+def list_events(servers: ServerFleet, kind: str) -> list[list[str]]:
+    return [[name for event, name in status["events"] if event == kind] for status in servers.request_json("/adapters")]
 
 
 @pytest.mark.full
-def test_each_adapter_is_at_every_server_while_it_is_played_with_and_at_none_in_the_end(tmp_path: Path) -> None:
+def test_each_adapter_is_loaded_on_every_server_for_its_games_and_unloaded_at_the_end(tmp_path: Path) -> None:
     with run_fleet(2, "vllm") as servers:
-        spec(tmp_path, servers.base_urls)
+        write_lora_spec(tmp_path, servers.base_urls)
         done = nip_run("spec.yaml", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        loaded = happened(servers, "loaded")
-        assert [len(set(one)) for one in loaded] == [3, 3]
-        assert loaded == happened(servers, "unloaded"), "in their order, the one before as the next is needed"
+        loaded = list_events(servers, "loaded")
+        assert [len(set(names)) for names in loaded] == [3, 3]
+        assert loaded == list_events(servers, "unloaded"), (
+            "adapters are unloaded in order, each when the next one is needed"
+        )
         assert loaded[0] == loaded[1]
-        assert happened(servers, "missing") == [[], []]
-        assert [one["loaded"] for one in servers.request_json("/adapters")] == [{}, {}]
+        assert list_events(servers, "missing") == [[], []]
+        assert [status["loaded"] for status in servers.request_json("/adapters")] == [{}, {}]
         (run,) = (path.parent.name for path in (tmp_path / "results" / "runs").glob("*/stages.jsonl"))
-        again = ("training.rerun_tests.run=" + run, "training.test.limit=2", "training.test.scheme=all")
-        done = nip_run("spec.yaml", *again, cwd=tmp_path)
+        overrides = ("training.rerun_tests.run=" + run, "training.test.limit=2", "training.test.scheme=all")
+        done = nip_run("spec.yaml", *overrides, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        assert happened(servers, "loaded") == [[*one, *one] for one in loaded], "for the tests of another run, too"
-        assert [one["loaded"] for one in servers.request_json("/adapters")] == [{}, {}]
+        assert list_events(servers, "loaded") == [[*names, *names] for names in loaded], (
+            "the tests of another run load the adapters, too"
+        )
+        assert [status["loaded"] for status in servers.request_json("/adapters")] == [{}, {}]
 
 
 @pytest.mark.full
-def test_a_server_that_was_started_again_gets_its_adapter_again(tmp_path: Path) -> None:
+def test_restarted_server_gets_its_adapter_again(tmp_path: Path) -> None:
     with run_fleet(2, "vllm") as servers:
-        spec(tmp_path, servers.base_urls)
+        write_lora_spec(tmp_path, servers.base_urls)
         servers.change(latency=0.4)
         process = start_nip_run("spec.yaml", cwd=tmp_path)
-        wait_until(lambda: happened(servers, "loaded")[0] != [])
+        wait_until(lambda: list_events(servers, "loaded")[0] != [])
         servers.stop(0)
         servers.start(0)
-        code, _, said = wait_for_exit(process)
-        assert code == 0, said
-        assert happened(servers, "missing")[0] != [], "it had lost it"
-        assert [one["loaded"] for one in servers.request_json("/adapters")] == [{}, {}]
+        code, _, stderr = wait_for_exit(process)
+        assert code == 0, stderr
+        assert list_events(servers, "missing")[0] != [], "the restarted server has no adapter"
+        assert [status["loaded"] for status in servers.request_json("/adapters")] == [{}, {}]
 
 
 @pytest.mark.full
-def test_what_a_killed_process_left_loaded_is_unloaded_by_the_next(tmp_path: Path) -> None:
+def test_adapters_left_by_a_killed_process_are_unloaded_by_the_next(tmp_path: Path) -> None:
     with run_fleet(2, "vllm", latency=(0.05, 0.1)) as servers:
-        spec(tmp_path, servers.base_urls)
+        write_lora_spec(tmp_path, servers.base_urls)
         process = start_nip_run_silently("spec.yaml", cwd=tmp_path)
-        wait_until(lambda: happened(servers, "loaded")[1] != [])
+        wait_until(lambda: list_events(servers, "loaded")[1] != [])
         process.kill()
         process.wait()
-        assert all(one["loaded"] for one in servers.request_json("/adapters"))
+        assert all(status["loaded"] for status in servers.request_json("/adapters"))
         done = nip_run("spec.yaml", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        assert [one["loaded"] for one in servers.request_json("/adapters")] == [{}, {}]
-        assert [len(set(one)) for one in happened(servers, "loaded")] == [3, 3]
+        assert [status["loaded"] for status in servers.request_json("/adapters")] == [{}, {}]
+        assert [len(set(names)) for names in list_events(servers, "loaded")] == [3, 3]
 
 
 @pytest.mark.full
-def test_a_server_that_loads_no_adapters_is_told_of_with_what_to_do(tmp_path: Path) -> None:
+def test_error_for_a_server_without_lora_loading_names_the_required_setting(tmp_path: Path) -> None:
     with run_fleet(1, "vllm", runtime_lora=False) as servers:
-        spec(tmp_path, servers.base_urls)
+        write_lora_spec(tmp_path, servers.base_urls)
         done = nip_run("spec.yaml", cwd=tmp_path)
         assert done.returncode == 1
-        told = " ".join(done.stderr.split())
-        assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True" in told
-        assert servers.base_urls[0] in told
+        message = " ".join(done.stderr.split())
+        assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True" in message
+        assert servers.base_urls[0] in message
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected_error"),
     [
         ({"models.p": "{provider: dummy}"}, "only your own server can load adapters"),
         ({"training.trainers.p.command": "[train, '{dataset}', '{model_file}']"}, "read from {output}"),
         ({"training.trainers.p": "{backend: files, load_lora: true}"}, "works only with `command`"),
     ],
 )
-def test_a_trainer_that_leaves_no_adapter_for_a_server_is_told_before(
-    tmp_path: Path, change: dict[str, str], said: str
+def test_check_rejects_load_lora_without_a_loadable_adapter(
+    tmp_path: Path, change: dict[str, str], expected_error: str
 ) -> None:
-    spec(tmp_path, ["http://127.0.0.1:9/v1"])
+    write_lora_spec(tmp_path, ["http://127.0.0.1:9/v1"])
     done = nip_run_here("check", "spec.yaml", *(f"{key}={value}" for key, value in change.items()), cwd=tmp_path)
     assert done.returncode == 2
-    assert said in " ".join(done.stderr.split())
+    assert expected_error in " ".join(done.stderr.split())
 
 
 def load_adapter(server: LoopbackServer, name: str, path: Path, *, reload: bool = False) -> None:
-    """Have one server load an adapter."""
+    """Load an adapter on a server."""
     settings = ModelSettings(model=name, base_url=server.base_url, timeout=HANG_SECONDS)
 
-    async def loads() -> None:
+    async def connect_and_load() -> None:
         client = make_client(settings, "p", 1)
         try:
             await ServerAdapter(settings, "p", str(path)).load(client, reload=reload)
         finally:
             await close_client(client)
 
-    run_sync(loads)
+    run_sync(connect_and_load)
 
 
-def test_a_name_that_is_taken_and_a_path_that_is_none_are_errors_and_what_is_there_is_not_loaded_twice(
-    tmp_path: Path,
-) -> None:
+def test_adapter_is_loaded_once_and_name_conflicts_and_missing_paths_are_errors(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "adapter_config.json").write_text("{}")

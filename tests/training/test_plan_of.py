@@ -1,4 +1,4 @@
-"""Plans of both kinds, asked the same questions."""
+"""Plans of benchmarks and training runs behind one interface."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.support.specs import spec_file
 from tests.support.training import TEST, TRAIN, training_spec
 
 
-def test_a_benchmark_is_planned_as_its_games(tmp_path: Path) -> None:
+def test_benchmark_plan_is_its_own_game_plan(tmp_path: Path) -> None:
     plan = plan_of(load_spec(spec_file(tmp_path, size=3)))
     assert isinstance(plan, Plan)
     assert plan.games is plan
     assert [games.size for games in plan.list_game_plans()] == [3]
 
 
-def test_training_is_planned_as_its_iterations_and_tests(tmp_path: Path) -> None:
+def test_training_plan_lists_its_iterations_and_tests(tmp_path: Path) -> None:
     changes = {"iterations": 2, "datapoints_per_iteration": 5, "test": {"scheme": "first_and_last"}}
     plan = plan_of(load_spec(training_spec(tmp_path, training=changes)))
     assert isinstance(plan, TrainingPlan)
@@ -28,7 +28,7 @@ def test_training_is_planned_as_its_iterations_and_tests(tmp_path: Path) -> None
     assert plan.games.identity != plan.identity
 
 
-def test_whatever_the_kind_an_id_is_the_name_and_the_identity(tmp_path: Path) -> None:
+def test_run_id_is_the_name_and_the_identity_for_both_kinds(tmp_path: Path) -> None:
     plans: list[RunPlan] = [
         plan_of(load_spec(spec_file(tmp_path, size=3))),
         plan_of(load_spec(training_spec(tmp_path / "t"))),

@@ -1,4 +1,4 @@
-"""The records of a training run's log: written as 0.1.0 wrote them, read whatever a later version adds."""
+"""Records of a training run's log: written as in 0.1.0, and readable if a later version adds keys."""
 
 from __future__ import annotations
 
@@ -43,38 +43,38 @@ LINES = {
     "switched": f'{{"iteration":0,"models":{{"p":{MODEL}}},"outcomes":{{"p":{OUTCOME}}},"stage":"switched"}}',
     "adapter": '{"base_url":"http://h:1/v1","group":"p","is_loaded":true,"iteration":0,"name":"x","stage":"adapter"}',
 }
-"""A record of each stage as 0.1.0 wrote it, or the first version that had it, without what the journal adds."""
+"""A record of each stage, in the format of the first version that had it."""
 
 
-def log_of(folder: Path, *records: dict[str, Any]) -> Path:
+def write_stage_log(folder: Path, *records: dict[str, Any]) -> Path:
     (folder / "stages.jsonl").write_bytes(b"".join(encode(i, record) for i, record in enumerate(records)))
     return folder
 
 
 @pytest.mark.parametrize("stage", list(StageKind))
-def test_a_record_is_written_as_0_1_0_wrote_it(stage: StageKind) -> None:
+def test_record_is_written_in_the_format_of_0_1_0(stage: StageKind) -> None:
     record = RECORDS[stage].parse(json.loads(LINES[stage]))
     assert canonical(record.to_plain()).decode() == LINES[stage]
 
 
-def test_what_a_later_version_adds_is_passed_over(tmp_path: Path) -> None:
-    begun, waited = json.loads(LINES["begun"]), json.loads(LINES["waited"])
+def test_keys_and_stages_of_later_versions_are_ignored(tmp_path: Path) -> None:
+    started, waited = json.loads(LINES["begun"]), json.loads(LINES["waited"])
     later = {"stage": "evaluated", "iteration": 0, "group": "p"}
-    stages = read_stages(log_of(tmp_path, begun, {**waited, "since": 3}, later))
+    stages = read_stages(write_stage_log(tmp_path, started, {**waited, "since": 3}, later))
     assert stages.records == [RunStarted(token="205fcc75966fe138"), JobWaited(iteration=0, group="p")]
     report = json.loads(REPORT)
-    built = json.loads(LINES["datasets"]) | {"groups": {"p": {**report, "tokens": 12}}}
-    assert RECORDS["datasets"].parse(built) == RECORDS["datasets"].parse(json.loads(LINES["datasets"]))
+    datasets_record = json.loads(LINES["datasets"]) | {"groups": {"p": {**report, "tokens": 12}}}
+    assert RECORDS["datasets"].parse(datasets_record) == RECORDS["datasets"].parse(json.loads(LINES["datasets"]))
 
 
-def test_a_record_that_lacks_a_key_is_named(tmp_path: Path) -> None:
-    begun, trained = json.loads(LINES["begun"]), json.loads(LINES["trained"])
+def test_error_names_the_record_with_a_missing_key(tmp_path: Path) -> None:
+    started, trained = json.loads(LINES["begun"]), json.loads(LINES["trained"])
     del trained["model"]
     with pytest.raises(JournalError, match=r"stages\.jsonl: record 1 of stage 'trained' lacks a key: .*'model'"):
-        read_stages(log_of(tmp_path, begun, trained))
+        read_stages(write_stage_log(tmp_path, started, trained))
 
 
-def begun_log(folder: Path, *records: StageRecord) -> bytes:
+def start_stage_log(folder: Path, *records: StageRecord) -> bytes:
     folder.mkdir()
     with stage_log(RunFolder(folder), "the identity") as stages:
         for record in records:
@@ -82,30 +82,30 @@ def begun_log(folder: Path, *records: StageRecord) -> bytes:
     return (folder / "stages.jsonl").read_bytes()
 
 
-def test_a_stage_of_another_log_is_refused(tmp_path: Path) -> None:
-    """Two runs of one spec have the same stages; what one has trained is not what the other has."""
+def test_stage_copied_from_another_log_is_rejected(tmp_path: Path) -> None:
+    """Two runs of one spec have the same stages, but different models."""
     waited = [JobWaited(iteration=index, group="p") for index in range(3)]
-    mine = begun_log(tmp_path / "one", *waited).splitlines(keepends=True)
-    theirs = begun_log(tmp_path / "two", *waited).splitlines(keepends=True)
+    own_lines = start_stage_log(tmp_path / "one", *waited).splitlines(keepends=True)
+    other_lines = start_stage_log(tmp_path / "two", *waited).splitlines(keepends=True)
     assert read_stages(tmp_path / "one").records[1:] == waited
     log = tmp_path / "one" / "stages.jsonl"
-    log.write_bytes(b"".join([*mine[:-1], theirs[-1]]))
+    log.write_bytes(b"".join([*own_lines[:-1], other_lines[-1]]))
     with (
         pytest.raises(JournalError, match=r"stages\.jsonl is damaged at byte \d+: a line there was changed"),
         stage_log(RunFolder(tmp_path / "one"), "the identity"),
     ):
         pass
-    log.write_bytes(b"".join(mine))
+    log.write_bytes(b"".join(own_lines))
     with (
         pytest.raises(JournalError, match="belongs to another run, 'one'"),
         stage_log(RunFolder(tmp_path / "one"), "other"),
     ):
         pass
-    assert log.read_bytes() == b"".join(mine)
+    assert log.read_bytes() == b"".join(own_lines)
 
 
-def test_the_stages_of_another_run_are_not_told_as_this_ones(tmp_path: Path) -> None:
-    begun_log(tmp_path / "one", JobWaited(iteration=0, group="p"))
+def test_stages_of_another_run_are_rejected(tmp_path: Path) -> None:
+    start_stage_log(tmp_path / "one", JobWaited(iteration=0, group="p"))
     with pytest.raises(JournalError, match="belongs to another run, 'one'"):
         read_stages(tmp_path / "one", "other")
     folder = run_spec(spec_file(tmp_path, size=2), tmp_path / "results").folder
@@ -116,10 +116,10 @@ def test_the_stages_of_another_run_are_not_told_as_this_ones(tmp_path: Path) -> 
 
 def test_stages_are_found_by_group_and_iteration(tmp_path: Path) -> None:
     waited, ended, trained = (json.loads(LINES[stage]) for stage in ("waited", "ended", "trained"))
-    stages = read_stages(log_of(tmp_path, json.loads(LINES["begun"]), waited, ended, trained))
+    stages = read_stages(write_stage_log(tmp_path, json.loads(LINES["begun"]), waited, ended, trained))
     assert [record.kind for record in stages.group_records(GroupRecord, 0, "v")] == ["ended", "trained"]
     assert (stages.attempt_number(0, "v"), stages.attempt_number(0, "p"), stages.attempt_number(1, "v")) == (1, 0, 0)
-    found = stages.training_record(0, "v")
-    assert isinstance(found, TrainingEnded)
-    assert (found.model, found.attempt) == ("better", 1)
+    training_record = stages.training_record(0, "v")
+    assert isinstance(training_record, TrainingEnded)
+    assert (training_record.model, training_record.attempt) == ("better", 1)
     assert stages.training_record(0, "p") is stages.find_last(TrainingEnded, 1) is None

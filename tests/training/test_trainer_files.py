@@ -1,4 +1,4 @@
-"""The files of a trainer: which are stored with a run, what is said of the others, and how they are restored."""
+"""Trainer files: which are stored with a run, which are reported as missing, and how they are restored."""
 
 from __future__ import annotations
 
@@ -20,87 +20,89 @@ from runner.training.trainer_files import collect_files, restore_files, shown_fi
 from tests.support.training import run_training, training_spec
 
 
-def trainer(*command: str, files: tuple[str, ...] | None = None) -> TrainerSettings:
+def make_trainer(*command: str, files: tuple[str, ...] | None = None) -> TrainerSettings:
     return TrainerSettings(backend="command", command=(*command, "{dataset}", "{model_file}"), files=files)
 
 
-def missing(*command: str, files: tuple[str, ...] | None = None) -> list[str]:
-    """What is missing of a trainer besides its program."""
-    found = collect_files("p", trainer(*command, files=files), None)
-    return [line for line in found.missing if not line.startswith("the program")]
+def missing_files(*command: str, files: tuple[str, ...] | None = None) -> list[str]:
+    """List the missing files of a trainer, except its program."""
+    collected = collect_files("p", make_trainer(*command, files=files), None)
+    return [line for line in collected.missing if not line.startswith("the program")]
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here" / "pack").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "here")
     Path("train.py").write_text("print(1)\n")
     Path("pack/a.py").write_text("")
 
 
-def test_the_script_and_the_files_of_a_folder_are_stored_without_hidden_and_compiled_ones() -> None:
+def test_script_and_listed_folders_are_stored_without_hidden_and_compiled_files() -> None:
     for name in ("pack/.env", "pack/__pycache__/a.pyc", "pack/data/b.json"):
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text("x")
     Path("train.py").chmod(0o755)
-    found = collect_files("p", trainer("python", "./train.py", files=("pack",)), None)
-    assert {path: mode for path, (_, mode) in found.contents.items()} == {
+    collected = collect_files("p", make_trainer("python", "./train.py", files=("pack",)), None)
+    assert {path: mode for path, (_, mode) in collected.contents.items()} == {
         "train.py": True, "pack/a.py": False, "pack/data/b.json": False
     }  # fmt: skip
-    assert found.missing == ["the program python: install python in a folder on the PATH"]
+    assert collected.missing == ["the program python: install python in a folder on the PATH"]
 
 
-def test_a_program_beside_the_run_is_stored_with_it() -> None:
+def test_program_in_the_current_folder_is_stored() -> None:
     Path("train.sh").write_text("#!/bin/sh\n")
-    found = collect_files("p", trainer("./train.sh"), None)
-    assert (list(found.contents), found.missing) == (["train.sh"], [])
+    collected = collect_files("p", make_trainer("./train.sh"), None)
+    assert (list(collected.contents), collected.missing) == (["train.sh"], [])
 
 
-def test_what_is_not_in_the_current_folder_is_named_and_not_stored(tmp_path: Path) -> None:
+def test_files_outside_the_current_folder_are_reported_and_not_stored(tmp_path: Path) -> None:
     (tmp_path / "secret.py").write_text("")
     Path("link.py").symlink_to(tmp_path / "secret.py")
-    why = "not stored; only files in the current folder of nip-run, named by a relative path, are stored"
-    assert missing("python", str(tmp_path / "secret.py")) == [f"secret.py: {why}"]
-    assert missing("python", "../secret.py") == [f"../secret.py: {why}"]
-    assert missing("python", "link.py") == ["link.py: this is a link, which nip-run does not follow here; remove it"]
-    assert missing("python", "train.py", files=("gone.json",)) == ["gone.json: No such file or directory"]
-    assert missing("python", "train.py", files=(".env",)) == [
+    reason = "not stored; only files in the current folder of nip-run, named by a relative path, are stored"
+    assert missing_files("python", str(tmp_path / "secret.py")) == [f"secret.py: {reason}"]
+    assert missing_files("python", "../secret.py") == [f"../secret.py: {reason}"]
+    assert missing_files("python", "link.py") == [
+        "link.py: this is a link, which nip-run does not follow here; remove it"
+    ]
+    assert missing_files("python", "train.py", files=("gone.json",)) == ["gone.json: No such file or directory"]
+    assert missing_files("python", "train.py", files=(".env",)) == [
         ".env: not stored, because releases do not allow this file name; rename the file"
     ]  # fmt: skip
 
 
-def test_what_a_trainer_uses_and_does_not_list_is_named() -> None:
+def test_used_but_unlisted_files_are_reported() -> None:
     Path("train.py").write_text("import json, helper\nfrom pack.a import x\n")
     Path("helper.py").write_text("import train\n")
     Path("settings.json").write_text("{}")
-    said = "not stored, although the trainer uses this file; add it to `files`"
-    assert missing("python", "train.py", "--settings=settings.json") == [
-        f"settings.json: {said}", f"helper.py: {said}", f"pack: {said}"
+    reason = "not stored, although the trainer uses this file; add it to `files`"
+    assert missing_files("python", "train.py", "--settings=settings.json") == [
+        f"settings.json: {reason}", f"helper.py: {reason}", f"pack: {reason}"
     ]  # fmt: skip
-    assert missing("python", "-m", "helper") == [f"helper.py: {said}"]
-    assert missing("python", "train.py", "settings.json", files=("helper.py", "pack", "settings.json")) == []
+    assert missing_files("python", "-m", "helper") == [f"helper.py: {reason}"]
+    assert missing_files("python", "train.py", "settings.json", files=("helper.py", "pack", "settings.json")) == []
 
 
-def test_files_beyond_the_limits_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_beyond_the_limits_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer_files, "MAX_TRAINER_FILES", 1)
     Path("pack/b.py").write_text("")
-    assert missing("python", "train.py", files=("pack",)) == [
+    assert missing_files("python", "train.py", files=("pack",)) == [
         "pack/a.py: at most 200 files of 16 MiB in total can be stored; list fewer in `files`"
     ]  # fmt: skip
 
 
-def stored(folder: Path) -> TrainerFiles:
-    """The files of a trainer, stored in a folder as a release has them."""
-    found = collect_files("p", trainer("python", "train.py", files=("pack",)), None)
-    for name, data in stored_contents({"p": found}).items():
+def store_files(folder: Path) -> TrainerFiles:
+    """Store the files of a trainer in a folder, as a release does."""
+    collected = collect_files("p", make_trainer("python", "train.py", files=("pack",)), None)
+    for name, data in stored_contents({"p": collected}).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
     return read_index(folder)["p"]
 
 
-def test_stored_files_are_restored_under_their_names_with_their_mode(tmp_path: Path) -> None:
+def test_stored_files_are_restored_with_their_names_and_modes(tmp_path: Path) -> None:
     Path("train.py").chmod(0o755)
-    files = stored(tmp_path / "stored")
+    files = store_files(tmp_path / "stored")
     assert not list((tmp_path / "stored").rglob("*.py"))
     folder = restore_files(files, RunFolder(tmp_path / "run"), "mine")
     assert folder == tmp_path / "run" / "trainers" / "mine"
@@ -108,69 +110,68 @@ def test_stored_files_are_restored_under_their_names_with_their_mode(tmp_path: P
     assert modes == {"train.py": 0o755, "pack/a.py": 0o644}
 
 
-def test_a_stored_file_that_was_changed_is_refused_by_name(tmp_path: Path) -> None:
-    files = stored(tmp_path / "stored")
+def test_changed_stored_file_is_rejected_by_name(tmp_path: Path) -> None:
+    files = store_files(tmp_path / "stored")
     (tmp_path / "stored" / "p" / "train.py.txt").write_text("print(2)\n")
     with pytest.raises(ReleaseError, match=r"train\.py\.txt was changed after it was stored"):
         restore_files(files, RunFolder(tmp_path / "run"), "mine")
 
 
 @pytest.mark.parametrize("path", ["../evil.py", "/evil.py", "a/../../evil.py", ".bashrc", ""])
-def test_an_index_that_leads_out_of_its_folder_is_refused(tmp_path: Path, path: str) -> None:
+def test_index_with_a_path_outside_its_folder_is_rejected(tmp_path: Path, path: str) -> None:
     entry = {"files": {path: {"sha256": "0" * 64, "size": 1, "executable": True}}, "missing": []}
     (tmp_path / INDEX).write_text(json.dumps({"format": 1, "trainers": {"p": entry}}))
     with pytest.raises(ReleaseError, match="is not a path that a trainer's file may have"):
         read_index(tmp_path)
 
 
-@pytest.mark.parametrize("said", [[], {}, {"format": 1, "trainers": []}, {"format": 1, "trainers": {"p": {}}}, "x"])
-def test_a_damaged_index_is_an_error_that_names_it(tmp_path: Path, said: Any) -> None:
-    (tmp_path / INDEX).write_text(json.dumps(said))
+@pytest.mark.parametrize("content", [[], {}, {"format": 1, "trainers": []}, {"format": 1, "trainers": {"p": {}}}, "x"])
+def test_damaged_index_is_rejected_by_name(tmp_path: Path, content: Any) -> None:
+    (tmp_path / INDEX).write_text(json.dumps(content))
     with pytest.raises(ReleaseError, match=r"trainers\.json is damaged"):
         read_index(tmp_path)
 
 
-def test_the_start_of_a_script_is_shown_without_control_characters(tmp_path: Path) -> None:
+def test_start_of_a_script_is_shown_without_control_characters(tmp_path: Path) -> None:
     Path("train.py").write_text("\x1b[2Jevil\n" + "more\n" * 50)
-    lines = list(shown_files(stored(tmp_path / "stored"), ["python", "./train.py"]))
+    lines = list(shown_files(store_files(tmp_path / "stored"), ["python", "./train.py"]))
     assert lines[0].startswith("trainer p: train.py: 259 bytes, sha256:")
     assert lines[1] == "  | \\x1b[2Jevil"
     assert f"  | ... and {51 - trainer_files.SHOWN_LINES} more lines" in lines
     assert any(line.startswith("trainer p: pack/a.py: ") for line in lines)
 
 
-def test_the_script_that_runs_is_shown_whatever_its_place_in_the_index(tmp_path: Path) -> None:
+def test_executed_script_is_shown_regardless_of_its_position_in_the_index(tmp_path: Path) -> None:
     Path("train.py").write_text("evil = 1\n")
-    files = stored(tmp_path / "stored")
-    turned = replace(files, files=dict(reversed(list(files.files.items()))))
-    assert "  | evil = 1" in list(shown_files(turned, ["python", "train.py"]))
-    assert "the script is not among these files" in next(shown_files(turned, ["python", "-m", "train"]))
+    files = store_files(tmp_path / "stored")
+    reordered = replace(files, files=dict(reversed(list(files.files.items()))))
+    assert "  | evil = 1" in list(shown_files(reordered, ["python", "train.py"]))
+    assert "the script is not among these files" in next(shown_files(reordered, ["python", "-m", "train"]))
 
 
-def test_two_groups_with_one_command_show_the_files_of_both() -> None:
+def test_groups_with_one_command_show_the_files_of_both() -> None:
     command = ["python", "train.py"]
     (use,) = key_uses((), [(command, ["trainer p: train.py: 1"]), (command, ["trainer v: train.py: 2"])])
     assert use.files == ("trainer p: train.py: 1", "trainer v: train.py: 2")
 
 
 @pytest.mark.full
-def test_a_file_that_is_changed_between_two_iterations_is_stored_as_it_is_now_and_the_change_is_named(
-    tmp_path: Path,
-) -> None:
+def test_file_changed_between_iterations_is_stored_again_and_reported(tmp_path: Path) -> None:
     Path("train.py").write_text("import sys\nopen(sys.argv[2], 'w').write('dummy:' + str(len(sys.argv[0])))\n")
     command = [sys.executable, "train.py", "{dataset}", "{model_file}"]
-    own = {"backend": "command", "command": command, "poll_seconds": 0.02}
+    own_trainer = {"backend": "command", "command": command, "poll_seconds": 0.02}
     path = training_spec(Path(), training={
-        "iterations": 1, "trainers": {"p": own}, "selection": {"reward_threshold": -9.0}, "test": {"scheme": "none"},
+        "iterations": 1, "trainers": {"p": own_trainer}, "selection": {"reward_threshold": -9.0},
+        "test": {"scheme": "none"},
     })  # fmt: skip
     results = tmp_path / "results"
     run_training(path, results, run_id="learn")
-    place = results / "runs" / "learn" / "inputs" / "trainers"
-    before = read_index(place)["p"]
+    trainers_folder = results / "runs" / "learn" / "inputs" / "trainers"
+    before = read_index(trainers_folder)["p"]
     Path("train.py").write_text("import sys\nopen(sys.argv[2], 'w').write('dummy:other')\n")
     run_training(path, results, "training.iterations=2", run_id="learn")
-    now = read_index(place)["p"]
-    assert now.files["train.py"]["sha256"] != before.files["train.py"]["sha256"]
-    assert now.read("train.py") == Path("train.py").read_bytes()
+    after = read_index(trainers_folder)["p"]
+    assert after.files["train.py"]["sha256"] != before.files["train.py"]["sha256"]
+    assert after.read("train.py") == Path("train.py").read_bytes()
     change = "an earlier version of train.py: this file was changed after an iteration had used it"
-    assert (change in before.missing, now.missing.count(change)) == (False, 1)
+    assert (change in before.missing, after.missing.count(change)) == (False, 1)

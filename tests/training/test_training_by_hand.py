@@ -1,4 +1,4 @@
-"""Models that are trained by hand, and what is said while a run waits for them."""
+"""Models trained by hand: messages and state of a run that waits for them."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from tests.support.training import TRAIN, run_training, training_spec
 
 
 @pytest.mark.full
-def test_the_files_backend_waits_for_the_model_and_goes_on_with_it(tmp_path: Path) -> None:
+def test_files_backend_waits_for_the_model_and_resumes_with_it(tmp_path: Path) -> None:
     trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
     training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
-    waits = nip_run_here("spec.yaml", cwd=tmp_path)
-    assert waits.returncode == 1
-    assert waits.stderr.splitlines()[-1] == "Resume with: nip-run run spec.yaml --set-model p=NAME"
-    assert "Traceback" not in waits.stderr
-    wrong = nip_run_here("spec.yaml", "--set-model", "q=mine", cwd=tmp_path)
-    assert wrong.returncode == 2
-    assert "trains no model group 'q'" in wrong.stderr
+    waiting_run = nip_run_here("spec.yaml", cwd=tmp_path)
+    assert waiting_run.returncode == 1
+    assert waiting_run.stderr.splitlines()[-1] == "Resume with: nip-run run spec.yaml --set-model p=NAME"
+    assert "Traceback" not in waiting_run.stderr
+    wrong_group = nip_run_here("spec.yaml", "--set-model", "q=mine", cwd=tmp_path)
+    assert wrong_group.returncode == 2
+    assert "trains no model group 'q'" in wrong_group.stderr
     done = nip_run_here("spec.yaml", "--set-model", "p=mine-1", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)[0]["iterations"][0]["models"]["p"]["model"] == "mine-1"
 
 
-def three_groups(folder: Path, p: dict[str, Any], q: dict[str, Any], **training: Any) -> Path:
-    """Two provers and a verifier, each a model of its own; the verifier's is a dummy that has trained at once."""
+def write_three_group_spec(folder: Path, p: dict[str, Any], q: dict[str, Any], **training: Any) -> Path:
+    """Write a spec with two provers and a verifier in separate groups; the dummy verifier trains at once."""
     return training_spec(
         folder,
         protocol={"use": "mnip"},
@@ -53,28 +53,28 @@ def three_groups(folder: Path, p: dict[str, Any], q: dict[str, Any], **training:
 
 
 @pytest.mark.full
-def test_a_failed_job_is_said_beside_one_that_trained_and_one_that_waits(tmp_path: Path) -> None:
-    fails = {"backend": "command", "command": ["false", "{dataset}", "{model_file}"], "poll_seconds": 0.05}
-    path = three_groups(tmp_path, fails, {"backend": "files"})
+def test_failed_job_is_reported_next_to_a_trained_and_a_waiting_one(tmp_path: Path) -> None:
+    failing_trainer = {"backend": "command", "command": ["false", "{dataset}", "{model_file}"], "poll_seconds": 0.05}
+    path = write_three_group_spec(tmp_path, failing_trainer, {"backend": "files"})
     with pytest.raises(RunError, match="training p failed"):
         run_training(path, tmp_path / "results", run_id="mine")
     with pytest.raises(Waiting):
         run_training(path, tmp_path / "results", "training.trainers.p={backend: dummy}", run_id="mine")
 
 
-def test_a_trainer_that_cannot_start_is_an_error_before_any_game(tmp_path: Path) -> None:
-    lost = {"backend": "command", "command": ["no-such-trainer", "{dataset}", "{model_file}"]}
-    path = training_spec(tmp_path, training={"trainers": {"p": lost}})
+def test_unstartable_trainer_is_an_error_before_any_game(tmp_path: Path) -> None:
+    missing_trainer = {"backend": "command", "command": ["no-such-trainer", "{dataset}", "{model_file}"]}
+    path = training_spec(tmp_path, training={"trainers": {"p": missing_trainer}})
     with pytest.raises(RunError, match=r"training\.trainers\.p\.command: no program 'no-such-trainer'"):
         run_training(path, tmp_path / "results", run_id="mine")
     assert [run.name for run in (tmp_path / "results" / "runs").iterdir()] == ["mine"]
 
 
 @pytest.mark.full
-def test_only_jobs_that_go_on_say_how_soon_to_look_again(tmp_path: Path) -> None:
-    go = tmp_path / "go"
+def test_only_running_jobs_set_the_poll_interval(tmp_path: Path) -> None:
+    go_file = tmp_path / "go"
     code = (
-        f"import os, sys, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
+        f"import os, sys, time\nwhile not os.path.exists({str(go_file)!r}): time.sleep(0.01)\n"
         "open(sys.argv[2], 'w').write('better')"
     )
     command = [sys.executable, "-c", code, "{dataset}", "{model_file}"]
@@ -87,14 +87,14 @@ def test_only_jobs_that_go_on_say_how_soon_to_look_again(tmp_path: Path) -> None
 
     def sleep(seconds: float) -> None:
         waits.append(seconds)
-        go.touch()
+        go_file.touch()
 
     train(TrainingPlan(load_spec(path)), Results(tmp_path / "results"), "waits", RunOptions(), sleep=sleep)
     assert set(waits) == {0.05}
 
 
 @pytest.mark.full
-def test_waiting_is_an_interrupted_run_and_costs_no_second_game(tmp_path: Path) -> None:
+def test_waiting_run_is_interrupted_and_repeats_no_games(tmp_path: Path) -> None:
     trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
     path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
     for _ in range(2):
@@ -106,15 +106,15 @@ def test_waiting_is_an_interrupted_run_and_costs_no_second_game(tmp_path: Path) 
 
 
 @pytest.mark.full
-def test_show_tells_how_far_a_run_has_come_and_what_it_waits_for(tmp_path: Path) -> None:
+def test_show_reports_the_progress_of_a_run_and_its_missing_model(tmp_path: Path) -> None:
     trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
     path = training_spec(tmp_path, training={"trainers": trainers, "test": {"scheme": "all", "limit": 2}})
     for names in ({}, {"p": "first"}):
         with pytest.raises(Waiting):
             run_training(path, tmp_path / "results", run_id="mine", set_model=names)
-    shown = nip_run_here("show", "mine", cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
-    text = " ".join(shown.stdout.split())
+    show = nip_run_here("show", "mine", cwd=tmp_path)
+    assert show.returncode == 0, show.stderr
+    text = " ".join(show.stdout.split())
     assert f"rollouts {2 * TRAIN + 2 * 2} completions" in text
     assert "before iteration 1" in text
     assert "first" in text
@@ -123,38 +123,38 @@ def test_show_tells_how_far_a_run_has_come_and_what_it_waits_for(tmp_path: Path)
     assert "next: iteration 1: v: trained: dummy:dummy-" in text
     for part in ("i1", "t1"):
         (tmp_path / "results" / "runs" / f"mine-{part}" / "manifest.json").unlink()
-    shown = nip_run_here("show", "mine", cwd=tmp_path)
-    assert shown.returncode == 1
-    assert "has the test of iteration 1 of training run mine. Restore" in shown.stderr
+    show = nip_run_here("show", "mine", cwd=tmp_path)
+    assert show.returncode == 1
+    assert "has the test of iteration 1 of training run mine. Restore" in show.stderr
 
 
 @pytest.mark.full
-def test_a_point_of_a_sweep_that_waits_lets_the_others_go_on(tmp_path: Path) -> None:
+def test_waiting_point_of_a_sweep_does_not_block_the_others(tmp_path: Path) -> None:
     trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
     test = {"scheme": "none"}
     training_spec(tmp_path, training={"iterations": 1, "trainers": trainers, "test": test}, sweep={"seed": [0, 1]})
-    waits = nip_run_here("spec.yaml", "training.min_examples=1", cwd=tmp_path)
-    assert waits.returncode == 1
-    commands = [shlex.split(line)[4:] for line in waits.stderr.splitlines() if line.startswith("Resume with: ")]
-    assert [words[2] for words in commands] == ["seed=0", "seed=1"]
-    first = [word.replace("NAME", "mine") for word in commands[0]]
-    done = nip_run_here(*first, cwd=tmp_path)
+    waiting_run = nip_run_here("spec.yaml", "training.min_examples=1", cwd=tmp_path)
+    assert waiting_run.returncode == 1
+    commands = [shlex.split(line)[4:] for line in waiting_run.stderr.splitlines() if line.startswith("Resume with: ")]
+    assert [arguments[2] for arguments in commands] == ["seed=0", "seed=1"]
+    first_command = [argument.replace("NAME", "mine") for argument in commands[0]]
+    done = nip_run_here(*first_command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    again = nip_run_here("spec.yaml", "training.min_examples=1", "--json", cwd=tmp_path)
-    assert again.returncode == 1
-    finished, waiting = json.loads(again.stdout)
+    rerun = nip_run_here("spec.yaml", "training.min_examples=1", "--json", cwd=tmp_path)
+    assert rerun.returncode == 1
+    finished, waiting = json.loads(rerun.stdout)
     assert (finished["was_finished"], waiting["status"]) == (True, "interrupted")
     assert (waiting["point"], waiting["waiting_for"]) == ({"seed": 1}, ["p"])
 
 
-def test_what_is_for_the_other_kind_of_run_is_refused(tmp_path: Path) -> None:
+def test_set_model_is_rejected_for_benchmarks(tmp_path: Path) -> None:
     path = training_spec(tmp_path)
     with pytest.raises(UsageError, match="is only for training runs"):
         run_training(path, tmp_path / "results", "kind=benchmark", "training=null", set_model={"p": "x"})
 
 
 @pytest.mark.full
-def test_a_dataset_edited_by_hand_is_kept_and_the_run_says_so(tmp_path: Path) -> None:
+def test_dataset_edited_by_hand_is_kept_and_reported(tmp_path: Path) -> None:
     trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
     path = training_spec(tmp_path, training={"iterations": 1, "trainers": trainers})
     with pytest.raises(Waiting):
@@ -173,27 +173,28 @@ def test_a_dataset_edited_by_hand_is_kept_and_the_run_says_so(tmp_path: Path) ->
 
 @pytest.mark.full
 @pytest.mark.parametrize("from_scratch", [False, pytest.param(True, marks=pytest.mark.full)])
-def test_a_name_is_for_the_model_that_was_waited_for_and_for_no_other(tmp_path: Path, from_scratch: bool) -> None:
+def test_model_name_is_used_only_for_the_model_the_run_waits_for(tmp_path: Path, from_scratch: bool) -> None:
     trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
     changes = {"iterations": 2, "trainers": trainers, "from_scratch": from_scratch}
     path = training_spec(tmp_path, training=changes)
-    for name in ("early", "first"):  # the first is given before anybody was asked, the second is taken
+    # The run does not wait for a model yet when it gets the first name; it uses the second.
+    for name in ("early", "first"):
         with pytest.raises(Waiting):
             run_training(path, tmp_path / "results", set_model={"p": name})
-    for _ in range(2):  # the command of the iteration before, run again as it was
+    for _ in range(2):  # repeats the command of the previous iteration
         with pytest.raises(Waiting, match=r"not the (newly )?trained model"):
             run_training(path, tmp_path / "results", set_model={"p": "first"})
     done = run_training(path, tmp_path / "results", set_model={"p": "second"})
     assert [row["models"]["p"]["model"] for row in done.metrics["iterations"]] == ["first", "second"]
 
 
-def test_a_name_for_a_model_that_its_backend_names_itself_is_refused(tmp_path: Path) -> None:
+def test_set_model_is_rejected_for_backends_that_name_their_models(tmp_path: Path) -> None:
     training_spec(tmp_path)
-    for words, message in (
+    for options, message in (
         (["--set-model", "p=x"], "the backend dummy sets"),
         (["--set-model", "p=x", "--set-model", "p=y"], "more than one model for group 'p'"),
         (["--set-model", "p=x", "+sweep.seed=[0,1]"], "works with one training run"),
     ):
-        refused = nip_run_here("spec.yaml", *words, cwd=tmp_path)
-        assert refused.returncode == 2
-        assert message in refused.stderr
+        result = nip_run_here("spec.yaml", *options, cwd=tmp_path)
+        assert result.returncode == 2
+        assert message in result.stderr

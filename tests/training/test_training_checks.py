@@ -1,4 +1,4 @@
-"""What is found wrong with a training spec before a game is played."""
+"""Checks of training specs before any game is played."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runner.spec.warnings.catalog import check_warnings_of
 from tests.support.processes import nip_run_here
 from tests.support.training import TEST, TRAIN, malt_changes, provider_changes, training_spec
 
-NOWHERE = "http://127.0.0.1:9/v1"
+UNUSED_URL = "http://127.0.0.1:9/v1"
 
 
 @pytest.mark.sample(13)
@@ -28,7 +28,7 @@ NOWHERE = "http://127.0.0.1:9/v1"
             {"training": {"trainers": {"p": None}}},
             "'p' (used by prover); add training.trainers.p or set agents.prover.freeze: true",
         ),
-        (provider_changes(NOWHERE, training={"min_examples": 9}), "openai` needs at least 10 examples"),
+        (provider_changes(UNUSED_URL, training={"min_examples": 9}), "openai` needs at least 10 examples"),
         ({"training": {"trainers": {"q": {"backend": "dummy"}}}}, "no model group 'q'"),
         ({"training": {"trainers": {"p": {"backend": "openai"}}}}, "the group's provider dummy has no fine-tuning"),
         ({"training": {"trainers": {"p": {"backend": "command"}}}}, "required by `backend: command`"),
@@ -56,32 +56,30 @@ NOWHERE = "http://127.0.0.1:9/v1"
         ({"training": {"guess_replacement": {"annealing": "cosine"}}}, "cosine"),
     ],
 )  # fmt: skip
-def test_a_training_spec_that_cannot_be_played_is_refused(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_training_spec_that_cannot_be_played_is_rejected(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as caught:
         load_spec(training_spec(tmp_path, **changes))
     assert message in str(caught.value)
 
 
-def test_check_says_how_many_calls_the_trees_may_take(tmp_path: Path) -> None:
+def test_check_reports_the_maximum_number_of_calls_of_trees(tmp_path: Path) -> None:
     training_spec(tmp_path, **malt_changes())
-    said = nip_run_here("check", "spec.yaml", cwd=tmp_path)
-    assert said.returncode == 0, said.stderr
-    assert "exponential in their 4 rounds, at most 360 calls" in said.stdout  # 12 x (2 + 4 + 8 + 16)
+    check = nip_run_here("check", "spec.yaml", cwd=tmp_path)
+    assert check.returncode == 0, check.stderr
+    assert "exponential in their 4 rounds, at most 360 calls" in check.stdout  # 12 x (2 + 4 + 8 + 16)
     assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("scheme", ["none", "all", "last", "first_and_last"])
-def test_check_knows_every_scheme_of_tests(tmp_path: Path, scheme: str) -> None:
+def test_check_counts_the_rollouts_of_every_test_scheme(tmp_path: Path, scheme: str) -> None:
     training_spec(tmp_path)
-    said = nip_run_here("check", "spec.yaml", f"training.test.scheme={scheme}", "--json", cwd=tmp_path)
+    check = nip_run_here("check", "spec.yaml", f"training.test.scheme={scheme}", "--json", cwd=tmp_path)
     tests = {"none": 0, "all": 3, "last": 1, "first_and_last": 2}[scheme]
-    assert json.loads(said.stdout)[0]["rollouts"] == 2 * TRAIN + tests * TEST
+    assert json.loads(check.stdout)[0]["rollouts"] == 2 * TRAIN + tests * TEST
 
 
-def test_of_speakers_of_whom_one_is_drawn_one_is_counted(tmp_path: Path) -> None:
+def test_tree_calls_count_one_of_several_sampled_speakers(tmp_path: Path) -> None:
     protocol = {"use": "merlin_arthur", "max_message_rounds": None}
     path = training_spec(
         tmp_path,
@@ -95,30 +93,30 @@ def test_of_speakers_of_whom_one_is_drawn_one_is_counted(tmp_path: Path) -> None
     assert tree_calls(spec.protocol, 2) == sum(2 ** (r + 1) for r in range(spec.protocol.max_message_rounds))
 
 
-def test_a_column_that_no_template_uses_hides_no_datapoint_that_is_trained_on(tmp_path: Path) -> None:
+def test_training_datapoint_in_the_test_split_is_rejected_despite_a_different_unused_column(tmp_path: Path) -> None:
     path = training_spec(tmp_path)
     data = tmp_path / "data.jsonl"
     rows = [json.loads(line) for line in data.read_text().splitlines()]
-    tested = next(row for row in rows if row["split"] == "test")
-    trained = next(row for row in rows if row["split"] == "train")
-    again = {**trained, "id": "again", "split": "test"}
+    test_row = next(row for row in rows if row["split"] == "test")
+    train_row = next(row for row in rows if row["split"] == "train")
+    copied_row = {**train_row, "id": "again", "split": "test"}
 
-    def write(*more: dict[str, Any]) -> None:
+    def write_rows(*more: dict[str, Any]) -> None:
         numbered = [{**row, "row": number} for number, row in enumerate([*rows, *more])]
         data.write_text("".join(json.dumps(row) + "\n" for row in numbered))
 
-    write()
+    write_rows()
     load_spec(path)
-    write(again)
+    write_rows(copied_row)
     with pytest.raises(SpecError, match="these datapoints are also trained on: again"):
         load_spec(path)
-    write({**tested, "id": trained["id"], "question": "another"})
-    with pytest.raises(SpecError, match=f"these datapoints are also trained on: {trained['id']}"):
+    write_rows({**test_row, "id": train_row["id"], "question": "another"})
+    with pytest.raises(SpecError, match=f"these datapoints are also trained on: {train_row['id']}"):
         load_spec(path)
 
 
-def warnings_with(folder: Path, *overrides: str, **test_columns: Any) -> list[str]:
-    """The warnings of `check` on the small spec with 12 datapoints in each split; `test_columns` change the test's."""
+def collect_warnings(folder: Path, *overrides: str, **test_columns: Any) -> list[str]:
+    """Return the warnings of `check` for 12 datapoints per split; `test_columns` replace columns of the test split."""
     path = training_spec(folder)
     rows = [json.loads(line) for line in (folder / "data.jsonl").read_text().splitlines()]
     rows = [row for row in rows if row["split"] == "train"]
@@ -128,17 +126,17 @@ def warnings_with(folder: Path, *overrides: str, **test_columns: Any) -> list[st
     return [line for line in check_warnings_of(load_spec(path, overrides)) if "wasted" not in line]
 
 
-def test_check_warns_about_a_test_split_that_cannot_measure_an_accuracy(tmp_path: Path) -> None:
-    assert warnings_with(tmp_path) == []
-    (line,) = warnings_with(tmp_path, "training.test.limit=4")
+def test_check_warns_about_a_test_split_too_small_or_uniform_to_measure_accuracy(tmp_path: Path) -> None:
+    assert collect_warnings(tmp_path) == []
+    (line,) = collect_warnings(tmp_path, "training.test.limit=4")
     assert line.startswith("the test split has only 4 datapoints: intervals need at least 10 independent datapoints; ")
     assert line.endswith("add some, or raise training.test.limit")
-    (line,) = warnings_with(tmp_path, label=1)
+    (line,) = collect_warnings(tmp_path, label=1)
     assert line.startswith("all 12 datapoints of the test split have label 1: a verifier that always accepts is always")
-    assert warnings_with(tmp_path, "training.test.scheme=none", label=1) == []
+    assert collect_warnings(tmp_path, "training.test.scheme=none", label=1) == []
 
 
-def test_questions_that_only_the_test_split_shares_are_reported(tmp_path: Path) -> None:
-    (line,) = warnings_with(tmp_path, question="Write f(x) that returns x, and nothing else than x.")
+def test_warning_reports_questions_shared_within_the_test_split(tmp_path: Path) -> None:
+    (line,) = collect_warnings(tmp_path, question="Write f(x) that returns x, and nothing else than x.")
     assert line.startswith("in the test split, 12 of 12 datapoints ")
     assert "set dataset.group_by" in line

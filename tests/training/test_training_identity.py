@@ -1,4 +1,4 @@
-"""What a training run is: which settings make another one, which may change, and which are used at all."""
+"""Identity of training runs: settings that make a new run, mutable settings, and unused settings."""
 
 from __future__ import annotations
 
@@ -19,44 +19,46 @@ from runner.training.plan import TrainingPlan
 from tests.support.processes import nip_run_here
 from tests.support.training import malt_changes, provider_changes, run_training, training_spec
 
-NOWHERE = "http://127.0.0.1:9/v1"
+UNUSED_URL = "http://127.0.0.1:9/v1"
 
 
-def trained_at_provider(folder: Path, **changes: Any) -> Path:
-    """A spec whose groups a server trains, which nobody will ask."""
-    return training_spec(folder, **provider_changes(NOWHERE, **changes))
+def write_provider_spec(folder: Path, **changes: Any) -> Path:
+    """Write a spec whose groups are trained by a provider that is never called."""
+    return training_spec(folder, **provider_changes(UNUSED_URL, **changes))
 
 
-def ids(path: Path, *overrides: str) -> set[str]:
+def run_ids(path: Path, *overrides: str) -> set[str]:
     return {TrainingPlan(load_spec(path, [override])).run_id for override in overrides}
 
 
-# Which run it is
+# Identity
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["n_epochs=3", "batch_size=4", "learning_rate_multiplier=0.5"])
-def test_a_hyperparameter_makes_another_run(tmp_path: Path, name: str) -> None:
-    path = trained_at_provider(tmp_path)
-    assert len(ids(path, "training.iterations=2", f"training.trainers.p.{name}", f"training.trainers.v.{name}")) == 3
+def test_hyperparameter_changes_the_run_id(tmp_path: Path, name: str) -> None:
+    path = write_provider_spec(tmp_path)
+    assert (
+        len(run_ids(path, "training.iterations=2", f"training.trainers.p.{name}", f"training.trainers.v.{name}")) == 3
+    )
 
 
 @pytest.mark.full
-def test_where_the_jobs_of_one_group_start_makes_another_run_unless_all_start_there(tmp_path: Path) -> None:
-    path, key = trained_at_provider(tmp_path), "training.trainers.p.from_scratch"
-    assert len(ids(path, "training.iterations=2", f"{key}=false")) == 1
-    assert len(ids(path, "training.from_scratch=true", f"{key}=true", f"{key}=false")) == 3
+def test_from_scratch_of_a_group_changes_the_run_id_only_if_it_differs_from_the_default(tmp_path: Path) -> None:
+    path, key = write_provider_spec(tmp_path), "training.trainers.p.from_scratch"
+    assert len(run_ids(path, "training.iterations=2", f"{key}=false")) == 1
+    assert len(run_ids(path, "training.from_scratch=true", f"{key}=true", f"{key}=false")) == 3
 
 
 @pytest.mark.parametrize(
     "name", ["suffix=x", "poll_seconds=3", "validating_minutes=3", "format=openai", "load_lora=false"]
 )
-def test_by_whom_a_model_is_trained_makes_no_other_run(tmp_path: Path, name: str) -> None:
-    assert len(ids(trained_at_provider(tmp_path), "training.iterations=2", f"training.trainers.p.{name}")) == 1
+def test_trainer_settings_without_effect_on_the_model_keep_the_run_id(tmp_path: Path, name: str) -> None:
+    assert len(run_ids(write_provider_spec(tmp_path), "training.iterations=2", f"training.trainers.p.{name}")) == 1
 
 
-def test_a_sweep_over_a_hyperparameter_is_one_run_for_each_value(tmp_path: Path) -> None:
-    trained_at_provider(tmp_path, sweep={"training.trainers.p.n_epochs": [1, 3]})
+def test_sweep_over_a_hyperparameter_has_one_run_per_value(tmp_path: Path) -> None:
+    write_provider_spec(tmp_path, sweep={"training.trainers.p.n_epochs": [1, 3]})
     checked = nip_run_here("check", "spec.yaml", cwd=tmp_path)
     assert checked.returncode == 0, checked.stderr
 
@@ -69,20 +71,18 @@ def test_a_sweep_over_a_hyperparameter_is_one_run_for_each_value(tmp_path: Path)
         ({"seed": [1, 1]}, "sweep.seed"),
     ],
 )
-def test_points_of_a_sweep_that_are_one_run_are_refused_at_once(
-    tmp_path: Path, sweep: dict[str, Any], key: str
-) -> None:
-    trained_at_provider(tmp_path, sweep=sweep)
+def test_sweep_points_with_the_same_run_id_are_rejected(tmp_path: Path, sweep: dict[str, Any], key: str) -> None:
+    write_provider_spec(tmp_path, sweep=sweep)
     for command in ("check", "run"):
-        refused = nip_run_here(command, "spec.yaml", cwd=tmp_path)
-        assert refused.returncode == 2
-        assert re.search(rf"^spec\.yaml:\d+:\d+: {re.escape(key)}: ", refused.stderr, re.MULTILINE)
+        result = nip_run_here(command, "spec.yaml", cwd=tmp_path)
+        assert result.returncode == 2
+        assert re.search(rf"^spec\.yaml:\d+:\d+: {re.escape(key)}: ", result.stderr, re.MULTILINE)
         assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.full
-def test_a_changed_hyperparameter_is_named_where_the_run_id_is_taken(tmp_path: Path) -> None:
-    path = trained_at_provider(tmp_path)
+def test_changed_hyperparameter_is_named_if_the_run_id_is_taken(tmp_path: Path) -> None:
+    path = write_provider_spec(tmp_path)
     plan = TrainingPlan(load_spec(path))
     folder, manifest = Results(tmp_path / "results").open(plan, "mine")
     write_inputs(plan.games, folder)
@@ -94,28 +94,28 @@ def test_a_changed_hyperparameter_is_named_where_the_run_id_is_taken(tmp_path: P
         )  # fmt: skip
 
 
-# What a run says of itself
+# Provenance
 
 
-def provenance(folder: RunFolder) -> dict[str, bytes]:
+def read_provenance(folder: RunFolder) -> dict[str, bytes]:
     files = [folder.spec, folder.manifest_path, *sorted((folder.path / "inputs").rglob("*.*"))]
     return {str(path): path.read_bytes() for path in files}
 
 
 @pytest.mark.full
-def test_a_finished_run_stays_under_other_trainers_and_says_so(tmp_path: Path) -> None:
+def test_finished_run_is_unchanged_by_other_trainers_and_reports_it(tmp_path: Path) -> None:
     path = training_spec(tmp_path, training={"iterations": 1})
     done = run_training(path, tmp_path / "results")
-    before = provenance(done.folder)
-    again = run_training(path, tmp_path / "results", "training.trainers.p={backend: files}", "models.v.timeout=9")
-    assert again.was_finished
-    assert provenance(done.folder) == before
-    (said,) = again.notes
-    assert "these changed keys have no effect: models.v.timeout, training.trainers.p.backend;" in said
+    before = read_provenance(done.folder)
+    rerun = run_training(path, tmp_path / "results", "training.trainers.p={backend: files}", "models.v.timeout=9")
+    assert rerun.was_finished
+    assert read_provenance(done.folder) == before
+    (note,) = rerun.notes
+    assert "these changed keys have no effect: models.v.timeout, training.trainers.p.backend;" in note
 
 
 @pytest.mark.full
-def test_other_trainers_are_not_recorded_where_only_a_test_is_left(tmp_path: Path) -> None:
+def test_other_trainers_are_not_recorded_if_only_a_test_is_left(tmp_path: Path) -> None:
     path = training_spec(tmp_path, training={"iterations": 1})
     folder = run_training(path, tmp_path / "results").folder
     log = folder.path / "stages.jsonl"
@@ -128,7 +128,7 @@ def test_other_trainers_are_not_recorded_where_only_a_test_is_left(tmp_path: Pat
 
 
 @pytest.mark.full
-def test_more_iterations_may_have_other_trainers_and_the_run_says_which(tmp_path: Path) -> None:
+def test_additional_iterations_can_use_and_record_other_trainers(tmp_path: Path) -> None:
     path = training_spec(tmp_path, training={"iterations": 1})
     first = run_training(path, tmp_path / "results")
     with pytest.raises(Waiting):
@@ -136,7 +136,7 @@ def test_more_iterations_may_have_other_trainers_and_the_run_says_which(tmp_path
     assert "backend: files" in first.folder.spec.read_text("utf-8")
 
 
-# What reaches nobody
+# Settings without an effect
 
 
 COMMAND = {"backend": "command", "command": ["true", "{dataset}", "{model_file}"]}
@@ -162,7 +162,7 @@ COMMAND = {"backend": "command", "command": ["true", "{dataset}", "{model_file}"
         ({"backend": "dummy", "validating_minutes": 2.0}, "validating_minutes", "works only with `openai`"),
     ],
 )
-def test_a_key_of_a_trainer_that_nobody_reads_is_refused(
+def test_trainer_key_without_an_effect_is_rejected(
     tmp_path: Path, trainer: dict[str, Any], key: str, message: str
 ) -> None:
     path = training_spec(tmp_path, training={"trainers": {"p": trainer}})
@@ -174,21 +174,21 @@ def test_a_key_of_a_trainer_that_nobody_reads_is_refused(
     assert message in problem.message
 
 
-def test_beta_is_for_malt(tmp_path: Path) -> None:
-    changes = provider_changes(NOWHERE, **malt_changes(training={"trainers": {"p": {"beta": 0.2}}}))
+def test_beta_is_accepted_only_for_malt(tmp_path: Path) -> None:
+    changes = provider_changes(UNUSED_URL, **malt_changes(training={"trainers": {"p": {"beta": 0.2}}}))
     load_spec(training_spec(tmp_path / "malt", **changes))
     with pytest.raises(SpecError, match=r"expert_iteration trains supervised"):
-        load_spec(trained_at_provider(tmp_path, training={"trainers": {"p": {"beta": 0.2}}}))
+        load_spec(write_provider_spec(tmp_path, training={"trainers": {"p": {"beta": 0.2}}}))
 
 
-def test_malt_selects_nothing(tmp_path: Path) -> None:
+def test_selection_is_rejected_for_malt(tmp_path: Path) -> None:
     path = training_spec(tmp_path, **malt_changes(training={"selection": {"reward_threshold": 0.5}}))
     with pytest.raises(SpecError, match=r"training\.selection\.reward_threshold: malt selects no rollouts"):
         load_spec(path)
 
 
 @pytest.mark.full
-def test_a_saved_spec_with_every_default_written_out_is_not_refused(tmp_path: Path) -> None:
+def test_saved_spec_with_all_defaults_is_accepted(tmp_path: Path) -> None:
     folder = run_training(
         training_spec(tmp_path, **malt_changes(training={"iterations": 1})), tmp_path / "results"
     ).folder

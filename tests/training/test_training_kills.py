@@ -1,4 +1,4 @@
-"""A training run that is killed at random moments ends like an undisturbed one, and creates no job twice."""
+"""Training runs killed at random times: the same result as an undisturbed run, and no duplicate jobs."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def write_spec(folder: Path, provider: FineTuningProvider, kind: str) -> None:
     training_spec(folder, **provider_changes(provider.base_url, **KINDS[kind]))
 
 
-def play(folder: Path) -> None:
+def finish_run(folder: Path) -> None:
     assert wait_or_kill(start_nip_run_silently("spec.yaml", "-q", cwd=folder)) == 0
 
 
-def play_and_kill(folder: Path, seconds: float) -> bool:
+def run_and_kill(folder: Path, seconds: float) -> bool:
     """Kill the run after this time; return False if it had ended before."""
     process = start_nip_run_silently("spec.yaml", "-q", cwd=folder)
     with suppress(subprocess.TimeoutExpired):
@@ -54,26 +54,26 @@ def play_and_kill(folder: Path, seconds: float) -> bool:
     return process.wait() != 0
 
 
-def final_state(folder: Path) -> tuple[dict[str, bytes], bytes]:
+def read_final_state(folder: Path) -> tuple[dict[str, bytes], bytes]:
     """Return the fine-tune datasets, their sidecars and the final state."""
     (run,) = (path.parent for path in folder.glob("results/runs/*/stages.jsonl"))
     return read_datasets(RunFolder(run)), (run / "state.json").read_bytes()
 
 
-def jobs_of(provider: FineTuningProvider) -> list[tuple[Any, ...]]:
+def list_jobs(provider: FineTuningProvider) -> list[tuple[Any, ...]]:
     """Return the provider's jobs by base model, method and content of the file."""
     return sorted((job["model"], job["method"]["type"], job["sha256"], job["status"]) for job in provider.jobs())
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_killed_run_has_the_same_end_and_creates_no_job_twice(tmp_path: Path, kind: str) -> None:
+def test_killed_run_has_the_same_result_and_creates_no_duplicate_job(tmp_path: Path, kind: str) -> None:
     rng = random.Random(1)
     with run_fine_tuning_provider(**PROVIDER) as provider:
         started = time.monotonic()
         write_spec(tmp_path / "whole", provider, kind)
-        play(tmp_path / "whole")
+        finish_run(tmp_path / "whole")
         duration = time.monotonic() - started
-        expected, jobs, calls = final_state(tmp_path / "whole"), jobs_of(provider), provider.stats()["chat"]
+        expected, jobs, calls = read_final_state(tmp_path / "whole"), list_jobs(provider), provider.stats()["chat"]
         models = provider.stats()["models"]
     assert {job[1] for job in jobs} == {"dpo" if kind == "malt" else "supervised"}
     assert len(jobs) >= 4
@@ -83,12 +83,12 @@ def test_a_killed_run_has_the_same_end_and_creates_no_job_twice(tmp_path: Path, 
         with run_fine_tuning_provider(**PROVIDER) as provider:
             folder = tmp_path / str(number)
             write_spec(folder, provider, kind)
-            if not play_and_kill(folder, rng.uniform(0.3, duration)):
+            if not run_and_kill(folder, rng.uniform(0.3, duration)):
                 continue
-            play(folder)
-            assert final_state(folder) == expected
-            assert jobs_of(provider) == jobs
-            # As many answers as were in flight, twice, may have been on their way to the disk.
+            finish_run(folder)
+            assert read_final_state(folder) == expected
+            assert list_jobs(provider) == jobs
+            # Up to twice the calls in flight may have been answered but not stored.
             assert provider.stats()["chat"] - calls <= 2 * AT_ONCE
         kills += 1
         if kills == KILLS:
@@ -97,16 +97,16 @@ def test_a_killed_run_has_the_same_end_and_creates_no_job_twice(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_that_is_killed_again_and_again_has_the_same_end(tmp_path: Path, kind: str) -> None:
+def test_repeatedly_killed_run_has_the_same_result(tmp_path: Path, kind: str) -> None:
     rng = random.Random(2)
     with run_fine_tuning_provider(**PROVIDER) as provider:
         write_spec(tmp_path / "whole", provider, kind)
-        play(tmp_path / "whole")
-        expected, jobs = final_state(tmp_path / "whole"), jobs_of(provider)
+        finish_run(tmp_path / "whole")
+        expected, jobs = read_final_state(tmp_path / "whole"), list_jobs(provider)
     with run_fine_tuning_provider(**PROVIDER) as provider:
         write_spec(tmp_path / "killed", provider, kind)
         for _ in range(KILLS):
-            play_and_kill(tmp_path / "killed", rng.uniform(0.6, 2.0))
-        play(tmp_path / "killed")
-        assert final_state(tmp_path / "killed") == expected
-        assert jobs_of(provider) == jobs
+            run_and_kill(tmp_path / "killed", rng.uniform(0.6, 2.0))
+        finish_run(tmp_path / "killed")
+        assert read_final_state(tmp_path / "killed") == expected
+        assert list_jobs(provider) == jobs

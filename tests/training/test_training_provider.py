@@ -1,4 +1,4 @@
-"""Training runs at a provider that fine-tunes, over a real server, by the command line."""
+"""Training runs from the command line, with a simulated fine-tuning provider."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.support.training import provider_changes, read_datasets, training_spe
 SHARED = {"models": {"p": {"share_prompts": True}, "v": {"share_prompts": True}}}
 
 
-def end_of(folder: Path) -> tuple[dict[str, bytes], bytes]:
+def read_final_state(folder: Path) -> tuple[dict[str, bytes], bytes]:
     (run,) = (path.parent for path in folder.glob("results/runs/*/stages.jsonl"))
     return read_datasets(RunFolder(run)), (run / "state.json").read_bytes()
 
 
 @pytest.mark.full
-def test_a_job_created_just_before_a_kill_is_found_by_the_next_process(tmp_path: Path) -> None:
-    """Created, and not yet in the log: the first process and the next must call the job the same."""
+def test_job_created_just_before_a_kill_is_found_by_the_next_process(tmp_path: Path) -> None:
+    """The log does not have the created job yet: both processes must use the same key for it."""
     training = {"iterations": 1, "test": {"scheme": "none"}}
     with run_fine_tuning_provider() as provider:
         frozen = {"verifier": {"freeze": True}}
@@ -35,16 +35,16 @@ def test_a_job_created_just_before_a_kill_is_found_by_the_next_process(tmp_path:
         del spec["training"]["trainers"]["v"]
         path.write_text(yaml.safe_dump(spec))
         assert nip_run("spec.yaml", cwd=tmp_path).returncode == 0
-        state = end_of(tmp_path)
+        state = read_final_state(tmp_path)
         (log,) = tmp_path.glob("results/runs/*/stages.jsonl")
         lines = log.read_bytes().splitlines(keepends=True)
-        noted = next(index for index, line in enumerate(lines) if b'"job":"ftjob' in line)
-        log.write_bytes(b"".join(lines[:noted]))
+        note_index = next(index for index, line in enumerate(lines) if b'"job":"ftjob' in line)
+        log.write_bytes(b"".join(lines[:note_index]))
         manifest = json.loads((log.parent / "manifest.json").read_bytes())
         (log.parent / "manifest.json").write_text(json.dumps({**manifest, "status": "running"}))
         done = nip_run("spec.yaml", cwd=tmp_path)
         assert (done.returncode, len(provider.jobs())) == (0, 1), done.stderr
-    assert end_of(tmp_path) == state
+    assert read_final_state(tmp_path) == state
 
 
 @pytest.mark.gate
@@ -56,7 +56,7 @@ def test_a_job_created_just_before_a_kill_is_found_by_the_next_process(tmp_path:
         ({"end": "cancelled"}, "cancelled"),
     ],
 )
-def test_a_failed_job_ends_the_run_and_the_next_command_begins_another(
+def test_failed_job_ends_the_run_and_the_next_command_starts_a_new_job(
     tmp_path: Path, script: dict[str, Any], message: str
 ) -> None:
     with run_fine_tuning_provider(script=script) as provider:
@@ -76,7 +76,7 @@ def test_a_failed_job_ends_the_run_and_the_next_command_begins_another(
 
 
 @pytest.mark.full
-def test_a_job_that_failed_unwatched_is_said_before_another_is_paid_for(tmp_path: Path) -> None:
+def test_unobserved_job_failure_is_reported_before_a_new_job_is_created(tmp_path: Path) -> None:
     with run_fine_tuning_provider(script={"through": ["validating_files"], "end": None}) as provider:
         training = {"iterations": 1, "test": {"scheme": "none"}}
         spec = provider_changes(provider.base_url, training=training, **SHARED)
@@ -98,15 +98,15 @@ def test_a_job_that_failed_unwatched_is_said_before_another_is_paid_for(tmp_path
 
 
 @pytest.mark.full
-def test_a_job_stuck_in_validation_is_an_error_and_awaited_again(tmp_path: Path) -> None:
+def test_job_stuck_in_validation_is_an_error_and_awaited_again(tmp_path: Path) -> None:
     with run_fine_tuning_provider(script={"through": ["validating_files"], "end": None}) as provider:
         spec = provider_changes(provider.base_url, training={"iterations": 1}, **SHARED)
         for trainer in spec["training"]["trainers"].values():
             trainer["validating_minutes"] = 0.005
         training_spec(tmp_path, **spec)
-        stuck = nip_run_here("spec.yaml", cwd=tmp_path)
-        assert stuck.returncode == 1
-        assert "still validating its files" in stuck.stderr
+        stuck_run = nip_run_here("spec.yaml", cwd=tmp_path)
+        assert stuck_run.returncode == 1
+        assert "still validating its files" in stuck_run.stderr
         names = [job["id"] for job in provider.jobs()]
         for number, name in enumerate(names):
             provider.set_job(name, status="succeeded", model=f"ft:tiny:by-hand:1x{number:06x}")
@@ -117,7 +117,7 @@ def test_a_job_stuck_in_validation_is_an_error_and_awaited_again(tmp_path: Path)
 
 
 @pytest.mark.full
-def test_a_job_that_goes_on_names_the_dataset_that_it_was_begun_with(tmp_path: Path) -> None:
+def test_running_job_keeps_the_dataset_that_it_was_created_with(tmp_path: Path) -> None:
     with run_fine_tuning_provider(script={"through": ["validating_files"], "end": None}) as provider:
         training = {"iterations": 1, "test": {"scheme": "none"}}
         spec = provider_changes(provider.base_url, training=training, **SHARED)
@@ -129,5 +129,5 @@ def test_a_job_that_goes_on_names_the_dataset_that_it_was_begun_with(tmp_path: P
         done = nip_run_here("spec.yaml", "training.trainers.p.format=trl", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         uploaded = {job["id"]: job["sha256"] for job in provider.jobs()}
-    steps = [model["lineage"][0] for model in json.loads(end_of(tmp_path)[1]).values()]
+    steps = [model["lineage"][0] for model in json.loads(read_final_state(tmp_path)[1]).values()]
     assert {step["job"]: step["dataset_sha256"] for step in steps} == uploaded
