@@ -70,7 +70,7 @@ def test_bash_completes_commands_options_choices_files_and_runs(project: Path) -
     assert completions == CASES
 
 
-def test_bash_takes_run_ids_from_the_results_folder_of_the_environment(project: Path) -> None:
+def test_bash_completes_run_ids_from_the_results_folder_of_the_environment(project: Path) -> None:
     (project / "script").write_text(nip_run_here("completion", "bash", cwd=project).stdout)
     commands = (
         'source ./script; COMP_WORDS=(nip-run show g); COMP_CWORD=2; _shtab_nip_run nip-run g show; echo "$COMPREPLY"'

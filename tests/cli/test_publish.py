@@ -87,9 +87,9 @@ def read_all_files(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.full
 def test_publish_prints_the_release_and_the_commands_to_use_it(player: Player, published: tuple[int, str, str]) -> None:
-    code, out, err = published
-    assert code == 0, err
-    first, *commands = out.splitlines()
+    code, stdout, stderr = published
+    assert code == 0, stderr
+    first, *commands = stdout.splitlines()
     reference = f"run/acme/{player.run.name}@1"
     assert first.startswith(f"{reference}  sha256:")
     assert first.endswith("published")
@@ -97,7 +97,7 @@ def test_publish_prints_the_release_and_the_commands_to_use_it(player: Player, p
         f"nip-run {verb} {reference} --from file:{player.registry_folder}" for verb in ("get", "reproduce")
     ]
     for message in ("redacted: address (", "model path (", "not pinned: spec"):
-        assert message in err
+        assert message in stderr
 
 
 @pytest.mark.full
@@ -141,14 +141,14 @@ def test_local_run_and_its_release_are_one_session(player: Player, published: tu
 def test_publishing_the_same_run_again_changes_nothing(player: Player, published: tuple[int, str, str]) -> None:
     assert published[0] == 0
     before = read_all_files(player.registry_folder)
-    code, out, _ = publish(player, *PUBLISH_OPTIONS, "--json")
-    report = json.loads(out)
+    code, stdout, _ = publish(player, *PUBLISH_OPTIONS, "--json")
+    report = json.loads(stdout)
     assert (code, report["ok"], report["releases"][0]["was_there"]) == (0, True, True)
-    _, out, err = publish(player, *PUBLISH_OPTIONS)
-    assert (out.count("with the same content"), "same content" in err) == (1, False), out + err
+    _, stdout, stderr = publish(player, *PUBLISH_OPTIONS)
+    assert (stdout.count("with the same content"), "same content" in stderr) == (1, False), stdout + stderr
     assert read_all_files(player.registry_folder) == before
-    code, _, err = publish(player, *(option.replace("MIT", "ISC") for option in PUBLISH_OPTIONS))
-    assert (code, "in its licence (published MIT, here ISC)" in err) == (1, True), err
+    code, _, stderr = publish(player, *(option.replace("MIT", "ISC") for option in PUBLISH_OPTIONS))
+    assert (code, "in its licence (published MIT, here ISC)" in stderr) == (1, True), stderr
     assert read_all_files(player.registry_folder) == before
 
 
@@ -178,8 +178,8 @@ def test_dry_run_lists_all_files_and_checks_and_sends_nothing(
 ) -> None:
     assert published[0] == 0
     arguments = ("--as", "acme", "--dry-run", "--json", "--to", tmp_path / "nowhere")
-    code, out, _ = publish(player, *arguments)
-    (release,) = json.loads(out)["releases"]
+    code, stdout, _ = publish(player, *arguments)
+    (release,) = json.loads(stdout)["releases"]
     failed = [check["check"] for check in release["checks"] if not check["passed"]]
     assert (code, failed) == (1, ["terms"])
     assert not (tmp_path / "nowhere").exists()
@@ -230,9 +230,9 @@ def test_a_run_that_is_being_played_is_not_published(offline_run: Path) -> None:
 @pytest.mark.full
 def test_publish_to_an_unwritable_registry_fails(player: Player, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    code, _, err = publish(player, *PUBLISH_OPTIONS, "--to", tmp_path / "file" / "registry")
+    code, _, stderr = publish(player, *PUBLISH_OPTIONS, "--to", tmp_path / "file" / "registry")
     assert code == 1
-    assert "cannot" in err
+    assert "cannot" in stderr
 
 
 @pytest.mark.parametrize(

@@ -83,9 +83,9 @@ def test_shard_is_resumed_by_its_folder_but_not_under_another_number(tmp_path: P
         assert server.requests == 4, "its share of the calls"
         assert "budget.completions=N --shard 1/2" in stopped.stderr, "the command that resumes it"
         part = only_run(tmp_path / "results") / "shards" / "1-of-2"
-        wrong = run_command(tmp_path, str(part), "--shard", "2/2", "budget.completions=2000")
-        assert wrong.returncode == 2
-        assert "is the saved spec of shard 1/2" in wrong.stderr
+        refused = run_command(tmp_path, str(part), "--shard", "2/2", "budget.completions=2000")
+        assert refused.returncode == 2
+        assert "is the saved spec of shard 1/2" in refused.stderr
         assert run_command(tmp_path, str(part), "budget.completions=20").returncode == 3
         resumed = run_command(tmp_path, part.parents[1].name, "--shard", "1/2", "budget.completions=2000")
         assert resumed.returncode == 0, resumed.stderr
@@ -159,9 +159,9 @@ def test_shards_from_other_disks_are_merged_by_folder(tmp_path: Path) -> None:
     assert damaged.returncode == 1
     assert "copy1 cannot be read as a shard" in damaged.stderr
     assert "missing: 1/2" in damaged.stderr
-    wrong = run_command(tmp_path, "merge", "nobody", "copy9")
-    assert wrong.returncode == 2
-    assert wrong.stderr.count("no run of this name in results was played in shards") == 2
+    refused = run_command(tmp_path, "merge", "nobody", "copy9")
+    assert refused.returncode == 2
+    assert refused.stderr.count("no run of this name in results was played in shards") == 2
 
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "\udc80", "..", "nobody"])

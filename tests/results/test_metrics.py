@@ -343,10 +343,15 @@ def test_metric_missing_in_some_clusters_does_not_depend_on_shared_positions() -
     common = ClusterSums()
     for cluster in "abcd":
         common.add(cluster, (1.0,))
-    rare, alone = ClusterSums(common.positions), ClusterSums()
-    for tally in (rare, alone):
+    rare, separate = ClusterSums(common.positions), ClusterSums()
+    for tally in (rare, separate):
         tally.add("c", (1.0, 0.0))
         tally.add("b", (0.5,))
     assert len(rare.clusters) == 2
-    assert (rare.n, rare.mean, rare.deviation, rare.stderr) == (alone.n, alone.mean, alone.deviation, alone.stderr)
-    assert sorted(rare.by_cluster) == sorted(alone.by_cluster) == [0.5, 0.5]
+    assert (rare.n, rare.mean, rare.deviation, rare.stderr) == (
+        separate.n,
+        separate.mean,
+        separate.deviation,
+        separate.stderr,
+    )
+    assert sorted(rare.by_cluster) == sorted(separate.by_cluster) == [0.5, 0.5]

@@ -222,7 +222,7 @@ def test_prompt_must_neither_begin_nor_end_with_the_assistant(key: tuple[str, st
 
 
 @pytest.mark.parametrize("format_", DPO, ids=format_id)
-def test_equal_answers_are_no_preference(format_: Format) -> None:
+def test_equal_answers_are_not_a_preference(format_: Format) -> None:
     assert format_.problem(Preference(PROMPT, "a", "a")) == "preferred equals non-preferred"
     assert format_.problem(Preference(PROMPT, "a", "")) == "empty content"
     assert format_.problem(Preference(PROMPT, "<|x|>", "b")) == "special token <|...|>"

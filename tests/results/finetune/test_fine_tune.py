@@ -185,7 +185,7 @@ def test_empty_answer_is_omitted(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_an_agent_that_said_nothing_has_no_example(tmp_path: Path) -> None:
+def test_silent_agent_has_no_example(tmp_path: Path) -> None:
     with run_chat_server(text="I am sure.\n\nDecision: accept") as server:
         result = run_spec(spec_file(tmp_path, server.base_url, size=3), tmp_path / "results")
     report_rows = read_report(result.folder.path)
