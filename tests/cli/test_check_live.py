@@ -1,4 +1,4 @@
-"""`check --live`: its price, what it finds out about each server, and what it advises."""
+"""`check --live`: its price, the features it detects on each server, and its advice."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.support.servers.client import LoopbackServer
 from tests.support.servers.messages_client import run_messages_server
 from tests.support.specs import spec_file
 
-WORDS = '{"first_word": "Harbor", "second_word": "lantern"}'
+ANSWER = '{"first_word": "Harbor", "second_word": "lantern"}'
 PRICE = {"price": {"input": 1.0, "output": 2.0}, "max_tokens": 100}
 
 
-def live_report(folder: Path, base_url: str, *, code: int = 0, key: str = "", **changes: Any) -> dict[str, Any]:
-    """The only report of `check --live --json`."""
+def run_live_check(folder: Path, base_url: str, *, code: int = 0, key: str = "", **changes: Any) -> dict[str, Any]:
+    """Run `check --live --json` and return its only report."""
     spec = spec_file(folder, base_url, models={"m": changes})
     process = nip_run_here("check", spec, "--live", "--json", cwd=folder, **({"MY_KEY": key} if key else {}))
     assert process.returncode == code, process.stdout + process.stderr
@@ -31,19 +31,19 @@ def live_report(folder: Path, base_url: str, *, code: int = 0, key: str = "", **
     return report
 
 
-def supported(report: dict[str, Any]) -> dict[str, bool | None]:
+def read_feature_support(report: dict[str, Any]) -> dict[str, bool | None]:
     return {name: finding["supported"] for name, finding in report["features"].items()}
 
 
-def bodies(server: LoopbackServer) -> list[dict[str, Any]]:
+def read_request_bodies(server: LoopbackServer) -> list[dict[str, Any]]:
     return [json.loads(request["body"]) for request in server.recorded_requests()]
 
 
-def test_the_price_comes_first_and_one_request_shows_what_a_server_supports(tmp_path: Path) -> None:
-    with run_chat_server(text=WORDS, logprobs=True, cached_tokens=7, model="tiny-2026", record=9) as server:
+def test_live_check_prints_the_price_before_one_request_probes_all_features(tmp_path: Path) -> None:
+    with run_chat_server(text=ANSWER, logprobs=True, cached_tokens=7, model="tiny-2026", record=9) as server:
         spec = spec_file(tmp_path, server.base_url, models={"m": PRICE})
         process = nip_run("check", spec, "--live", cwd=tmp_path)
-        (body,) = bodies(server)
+        (body,) = read_request_bodies(server)
     assert process.returncode == 0, process.stderr
     price, report = process.stdout.split("live check of m: at most 1 request, ")[1].split("m: tiny at 127.0.0.1:")
     tokens, usd = price.split(" tokens, $")[0], float(price.split(" tokens, $")[1].split()[0])
@@ -58,31 +58,31 @@ def test_the_price_comes_first_and_one_request_shows_what_a_server_supports(tmp_
     assert [message["role"] for message in body["messages"]] == ["system", "user", "user"]
 
 
-def test_a_request_for_each_feature_follows_if_the_server_refuses_all_at_once(tmp_path: Path) -> None:
+def test_refused_combined_probe_is_followed_by_one_request_per_feature(tmp_path: Path) -> None:
     with run_chat_server(text="harbor", refused=["response_format"], max_n=1, record=9) as server:
-        report = live_report(tmp_path, server.base_url)
-        sent = bodies(server)
-    assert supported(report) == {SYSTEM: True, CONSECUTIVE: None, LOGPROBS: False, N: False, SCHEMA: False}
+        report = run_live_check(tmp_path, server.base_url)
+        sent = read_request_bodies(server)
+    assert read_feature_support(report) == {SYSTEM: True, CONSECUTIVE: None, LOGPROBS: False, N: False, SCHEMA: False}
     assert "Unsupported parameter: 'response_format'" in report["features"][SCHEMA]["reason"]
     assert report["requests"] == len(sent) == 7
     assert not {"response_format", "logprobs", "n"} & sent[1].keys(), "the second request is as in games"
 
 
 def test_the_report_has_the_highest_possible_cost_if_the_price_is_known(tmp_path: Path) -> None:
-    with run_chat_server(text=WORDS) as server:
-        report = live_report(tmp_path, server.base_url, price=PRICE["price"], max_tokens=100)
+    with run_chat_server(text=ANSWER) as server:
+        report = run_live_check(tmp_path, server.base_url, price=PRICE["price"], max_tokens=100)
         assert 1e-6 * report["tokens"] <= report["cost_usd"] <= 2e-6 * report["tokens"]
-        assert live_report(tmp_path, server.base_url)["cost_usd"] is None
+        assert run_live_check(tmp_path, server.base_url)["cost_usd"] is None
 
 
-def test_a_strict_chat_template_is_found_out(tmp_path: Path) -> None:
-    with run_chat_server(text=WORDS, alternates=True, takes_system=False) as server:
-        report = live_report(tmp_path, server.base_url)
-    assert supported(report)[SYSTEM] is False
-    assert supported(report)[CONSECUTIVE] is False
+def test_live_check_detects_a_strict_chat_template(tmp_path: Path) -> None:
+    with run_chat_server(text=ANSWER, alternates=True, takes_system=False) as server:
+        report = run_live_check(tmp_path, server.base_url)
+    assert read_feature_support(report)[SYSTEM] is False
+    assert read_feature_support(report)[CONSECUTIVE] is False
     assert report["error"] is None, "the spec's own chats work"
-    with run_chat_server(text=WORDS, alternates=True) as server:
-        report = live_report(tmp_path, server.base_url, code=4, chat_format="openai")
+    with run_chat_server(text=ANSWER, alternates=True) as server:
+        report = run_live_check(tmp_path, server.base_url, code=4, chat_format="openai")
     assert "models.m.chat_format to alternating" in report["error"]["next"]
 
 
@@ -99,32 +99,32 @@ def test_a_strict_chat_template_is_found_out(tmp_path: Path) -> None:
 )
 def test_an_error_has_a_kind_and_a_next_step(tmp_path: Path, kind: str, code: int, name: str, advice: str) -> None:
     with run_chat_server(kind=kind) as server:
-        report = live_report(tmp_path, server.base_url, code=code, key="sk-0123456789", api_key_env="MY_KEY")
+        report = run_live_check(tmp_path, server.base_url, code=code, key="sk-0123456789", api_key_env="MY_KEY")
     assert report["error"]["kind"] == name
     assert advice in report["error"]["next"]
     assert "sk-0123456789" not in json.dumps(report)
 
 
-def test_a_missing_key_and_a_missing_server_are_reported_without_an_answer(tmp_path: Path) -> None:
+def test_missing_key_and_unreachable_server_are_reported(tmp_path: Path) -> None:
     with run_chat_server() as server:
-        report = live_report(tmp_path, server.base_url, code=4, api_key_env="MY_KEY")
+        report = run_live_check(tmp_path, server.base_url, code=4, api_key_env="MY_KEY")
         assert server.stats()["requests"] == 0
     assert "set MY_KEY to the API key" in report["error"]["next"]
-    report = live_report(tmp_path, server.base_url, code=1)
+    report = run_live_check(tmp_path, server.base_url, code=1)
     assert report["error"]["kind"] == "no server"
     assert "start the server, or correct models.m.base_url" in report["error"]["next"]
     assert report["requests"] == 3
 
 
-def test_a_rate_limit_that_passes_is_listed_as_retried(tmp_path: Path) -> None:
-    with run_chat_server(text=WORDS, faults={"rate_limit": 1.0}, max_faults=1) as server:
-        report = live_report(tmp_path, server.base_url)
+def test_temporary_rate_limit_is_listed_as_retried(tmp_path: Path) -> None:
+    with run_chat_server(text=ANSWER, faults={"rate_limit": 1.0}, max_faults=1) as server:
+        report = run_live_check(tmp_path, server.base_url)
     assert report["error"] is None
     assert "answered 429" in report["retried"][0]
 
 
 def test_the_budget_limits_the_check_and_includes_what_the_run_has_spent(tmp_path: Path) -> None:
-    with run_chat_server(text=WORDS, seed=3) as server:
+    with run_chat_server(text=ANSWER, seed=3) as server:
         spec = spec_file(tmp_path, server.base_url, models={"m": PRICE}, budget={"completions": 2})
         process = nip_run_here(spec, "dataset.limit=1", "protocol.max_message_rounds=1", cwd=tmp_path)
         played = server.stats()["requests"]
@@ -138,11 +138,11 @@ def test_the_budget_limits_the_check_and_includes_what_the_run_has_spent(tmp_pat
 
 
 def test_anthropic_is_checked_through_its_own_api(tmp_path: Path) -> None:
-    with run_messages_server(text=WORDS, record=9) as server:
+    with run_messages_server(text=ANSWER, record=9) as server:
         settings: dict[str, Any] = {"provider": "anthropic", "api_key_env": "MY_KEY", "max_tokens": 50}
-        report = live_report(tmp_path, server.base_url, key="sk-0123456789", **settings)
-        (body,) = bodies(server)
-    assert supported(report) == {SYSTEM: True, CONSECUTIVE: True, LOGPROBS: False, N: False, SCHEMA: True}
+        report = run_live_check(tmp_path, server.base_url, key="sk-0123456789", **settings)
+        (body,) = read_request_bodies(server)
+    assert read_feature_support(report) == {SYSTEM: True, CONSECUTIVE: True, LOGPROBS: False, N: False, SCHEMA: True}
     assert body["output_config"]["format"]["type"] == "json_schema"
     assert body["max_tokens"] == 50
 
@@ -153,7 +153,7 @@ def test_offline_providers_get_no_request(tmp_path: Path) -> None:
     assert "no model group calls a server" in process.stdout
 
 
-def test_a_request_without_features_has_the_form_of_a_game() -> None:
+def test_probe_without_features_has_the_messages_of_a_game_request() -> None:
     alternating = make_probe(ModelSettings(model="a", chat_format="alternating", system_role="user"), ())
     assert [message["role"] for message in alternating.messages] == ["user"]
     with_system = make_probe(ModelSettings(model="a", chat_format="alternating"), ())

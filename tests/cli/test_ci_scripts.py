@@ -54,8 +54,8 @@ def test_the_action_refuses_inputs_that_do_nothing(tmp_path: Path) -> None:
         ({"specs": "-h"}, "./-h"),
         ({"runs": "-h new", "assert": "accuracy >= 0"}, "./-h"),
     ):
-        done = run_action(tmp_path, **inputs)
-        assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+        process = run_action(tmp_path, **inputs)
+        assert (process.returncode, message in process.stderr) == (2, True), process.stderr
 
 
 @pytest.mark.full
@@ -75,8 +75,8 @@ def test_the_action_checks_specs_and_compares_runs(tmp_path: Path) -> None:
         ("accuracy >= base - 0.01\n\n", "fail", 5),
         ("accuracy >= base - 1\naccuracy >= 0.999", "pass", 1),
     ):
-        done = run_action(tmp_path, runs="old new", undecided=undecided, **{"assert": assertion})
-        assert done.returncode == code, done.stdout + done.stderr
+        process = run_action(tmp_path, runs="old new", undecided=undecided, **{"assert": assertion})
+        assert process.returncode == code, process.stdout + process.stderr
     both = run_action(tmp_path, specs="bad*.yaml", runs="old new", **{"assert": "accuracy >= base - 1"})
     assert both.returncode == 2
 

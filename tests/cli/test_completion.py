@@ -20,7 +20,7 @@ from tests.support.processes import environment, nip_run_here
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with specs and two runs, which is the current one."""
+    """Create a folder with specs and two runs, and make it the current folder."""
     for name in ("runs/alpha-1", "runs/beta-2"):
         (tmp_path / "results" / name).mkdir(parents=True)
     (tmp_path / "other" / "runs" / "gamma-3").mkdir(parents=True)
@@ -56,27 +56,31 @@ CASES = {
 
 def test_bash_completes_commands_options_choices_files_and_runs(project: Path) -> None:
     (project / "script").write_text(nip_run_here("completion", "bash", cwd=project).stdout)
-    ask = """source ./script; while read -r line; do
+    commands = """source ./script; while read -r line; do
         eval "COMP_WORDS=(nip-run $line)"; COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMPREPLY=()
         _shtab_nip_run nip-run "${COMP_WORDS[-1]}" "${COMP_WORDS[-2]}"; (IFS='|'; echo "${COMPREPLY[*]}")
     done"""
-    done = subprocess.run(
-        ["bash", "-c", ask], env=environment(PATH="/usr/bin:/bin"), cwd=project, input="\n".join(CASES) + "\n",
+    process = subprocess.run(
+        ["bash", "-c", commands], env=environment(PATH="/usr/bin:/bin"), cwd=project, input="\n".join(CASES) + "\n",
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    found = {line: set(words.split("|")) for line, words in zip(CASES, done.stdout.splitlines(), strict=True)}
-    assert found == CASES
+    completions = {
+        line: set(suggestions.split("|")) for line, suggestions in zip(CASES, process.stdout.splitlines(), strict=True)
+    }
+    assert completions == CASES
 
 
-def test_bash_takes_run_ids_from_the_results_folder_of_the_environment(project: Path) -> None:
+def test_bash_completes_run_ids_from_the_results_folder_of_the_environment(project: Path) -> None:
     (project / "script").write_text(nip_run_here("completion", "bash", cwd=project).stdout)
-    ask = 'source ./script; COMP_WORDS=(nip-run show g); COMP_CWORD=2; _shtab_nip_run nip-run g show; echo "$COMPREPLY"'
+    commands = (
+        'source ./script; COMP_WORDS=(nip-run show g); COMP_CWORD=2; _shtab_nip_run nip-run g show; echo "$COMPREPLY"'
+    )
     for variables, expected in (({}, ""), ({"NIP_RUN_RESULTS": "other"}, "gamma-3")):
-        done = subprocess.run(
-            ["bash", "-c", ask], env=environment(PATH="/usr/bin:/bin", **variables), cwd=project, capture_output=True,
-            text=True, check=True,
+        process = subprocess.run(
+            ["bash", "-c", commands], env=environment(PATH="/usr/bin:/bin", **variables), cwd=project,
+            capture_output=True, text=True, check=True,
         )  # fmt: skip
-        assert done.stdout.strip() == expected
+        assert process.stdout.strip() == expected
 
 
 @pytest.mark.full
@@ -84,12 +88,12 @@ def test_fish_completes(project: Path) -> None:
     if shutil.which("fish") is None:
         pytest.skip("no fish here")
     (project / "script").write_text(nip_run_here("completion", "fish", cwd=project).stdout)
-    ask = "source ./script; for line in 'show al' 'check mi' 'schema p'; complete -C \"nip-run $line\"; end"
-    done = subprocess.run(
-        ["fish", "-c", ask], env=environment(), cwd=project, capture_output=True, text=True, check=True
+    commands = "source ./script; for line in 'show al' 'check mi' 'schema p'; complete -C \"nip-run $line\"; end"
+    process = subprocess.run(
+        ["fish", "-c", commands], env=environment(), cwd=project, capture_output=True, text=True, check=True
     )
-    words = [line.partition("\t")[0] for line in done.stdout.splitlines()]
-    assert [word for word in words if word] == ["alpha-1", "mine.yaml", "protocol"]
+    suggestions = [line.partition("\t")[0] for line in process.stdout.splitlines()]
+    assert [suggestion for suggestion in suggestions if suggestion] == ["alpha-1", "mine.yaml", "protocol"]
 
 
 @pytest.mark.full
@@ -97,25 +101,25 @@ def test_zsh_loads_the_script(project: Path) -> None:
     if shutil.which("zsh") is None:
         pytest.skip("no zsh here")
     (project / "script").write_text(nip_run_here("completion", "zsh", cwd=project).stdout)
-    ask = 'autoload -Uz compinit; compinit -u -D; eval "$(cat script)"; print ${_comps[nip-run]}'
-    done = subprocess.run(
-        ["zsh", "-fc", ask], env=environment(), cwd=project, capture_output=True, text=True, check=True
+    commands = 'autoload -Uz compinit; compinit -u -D; eval "$(cat script)"; print ${_comps[nip-run]}'
+    process = subprocess.run(
+        ["zsh", "-fc", commands], env=environment(), cwd=project, capture_output=True, text=True, check=True
     )
-    assert (done.stdout.strip(), done.stderr) == ("_shtab_nip_run", "")
+    assert (process.stdout.strip(), process.stderr) == ("_shtab_nip_run", "")
 
 
-@pytest.mark.parametrize("shell", ["bash", *(pytest.param(one, marks=pytest.mark.full) for one in ("zsh", "fish"))])
-def test_the_script_is_one_of_its_shell(project: Path, shell: str) -> None:
+@pytest.mark.parametrize("shell", ["bash", *(pytest.param(name, marks=pytest.mark.full) for name in ("zsh", "fish"))])
+def test_completion_script_passes_the_syntax_check_of_its_shell(project: Path, shell: str) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} here")
     script = project / "script"
     script.write_text(nip_run_here("completion", shell, cwd=project).stdout)
-    done = subprocess.run([shell, "-n", script], env=environment(), capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    process = subprocess.run([shell, "-n", script], env=environment(), capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stderr) == (0, "")
 
 
-def test_bash_quotes_what_it_completes(project: Path) -> None:
-    """What bash hands to the command, as typed with Tab at a terminal: the names of the files, and none is run."""
+def test_bash_escapes_special_characters_in_completed_file_names(project: Path) -> None:
+    """Type commands with Tab in an interactive bash: the command gets the file names, and no name is executed."""
     names = ["x$(touch pwned).yaml", "a b.yaml", "q'u\"o`t`e;&.yaml", "dir/in it.yaml"]
     for name in names:
         (project / name).parent.mkdir(exist_ok=True)
@@ -123,8 +127,8 @@ def test_bash_quotes_what_it_completes(project: Path) -> None:
     (project / "line\nbreak.yaml").touch()
     (project / "bin").mkdir()
     program = project / "bin" / "nip-run"
-    ask = f'exec {sys.executable} -m runner "$@"'
-    program.write_text(f'#!/bin/sh\nif [ "$1" = completion ]; then {ask}; fi\nprintf "%s\\n" "$2" >> got\n')
+    runner_command = f'exec {sys.executable} -m runner "$@"'
+    program.write_text(f'#!/bin/sh\nif [ "$1" = completion ]; then {runner_command}; fi\nprintf "%s\\n" "$2" >> got\n')
     program.chmod(0o755)
     typed = ["x\t", "a\t", "q\t", "dir\tin\t", "a\\ \t", '"a \t', "line\t"]
     (project / "script").write_text(nip_run_here("completion", "bash", cwd=project).stdout)
@@ -134,9 +138,9 @@ def test_bash_quotes_what_it_completes(project: Path) -> None:
         env=environment(PATH=f"{program.parent}:/usr/bin:/bin", TERM="dumb"), cwd=project, start_new_session=True,
     )  # fmt: skip
     os.close(shells_end)
-    for line in ("source ./script", *(f"nip-run check {word}" for word in typed), "exit"):
+    for line in ("source ./script", *(f"nip-run check {argument}" for argument in typed), "exit"):
         os.write(terminal, f"{line}\n".encode())
-    with suppress(OSError):  # as a terminal ends whose shell has gone
+    with suppress(OSError):  # reading fails once the shell has exited
         while os.read(terminal, 4096):
             pass
     assert shell.wait(HANG_SECONDS) == 0
@@ -148,9 +152,9 @@ def test_bash_quotes_what_it_completes(project: Path) -> None:
 # The results folder
 
 
-def test_the_results_folder_is_the_options_else_the_variables_else_results(project: Path) -> None:
+def test_results_folder_comes_from_the_option_then_the_variable_then_the_default(project: Path) -> None:
     assert json.loads(nip_run_here("runs", "--json", cwd=project, NIP_RUN_RESULTS="other").stdout) == []
-    for variables, words, said in (
+    for variables, arguments, message in (
         ({}, (), "no run 'x' in results;"),
         ({"NIP_RUN_RESULTS": ""}, (), "no run 'x' in results;"),
         ({"NIP_RUN_RESULTS": "other"}, (), "no run 'x' in other;"),
@@ -163,11 +167,11 @@ def test_the_results_folder_is_the_options_else_the_variables_else_results(proje
             "cannot use 'mine.yaml' (from NIP_RUN_RESULTS) as a folder: not a folder",
         ),
     ):
-        assert said in nip_run_here("show", "x", *words, cwd=project, **variables).stderr
+        assert message in nip_run_here("show", "x", *arguments, cwd=project, **variables).stderr
 
 
-def test_every_help_names_the_variable_and_shows_examples(project: Path) -> None:
+def test_every_help_text_names_the_results_variable_and_has_examples(project: Path) -> None:
     for name in COMMANDS:
-        said = nip_run_here(name, "--help", cwd=project).stdout
-        assert "$NIP_RUN_RESULTS" in said
-        assert said.count("\n  nip-run ") >= 2, name
+        help_text = nip_run_here(name, "--help", cwd=project).stdout
+        assert "$NIP_RUN_RESULTS" in help_text
+        assert help_text.count("\n  nip-run ") >= 2, name

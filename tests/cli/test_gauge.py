@@ -1,4 +1,4 @@
-"""`nip-run gauge`: planted noise, order effects and drift of a judge; conditions; and what cannot be gauged."""
+"""`nip-run gauge`: planted noise, order effects and drift of a judge; conditions; and usage errors."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from tests.support.servers.noisy_judge import NoisyJudge, noisy_spec, run_noisy_
 from tests.support.specs import SOLO_OVERRIDES, spec_file
 
 CLAIMS, REPEATS = 30, 3
-Played = tuple[Path, NoisyJudge, dict[str, Any]]
+GaugedJudge = tuple[Path, NoisyJudge, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
-    """A folder with a gauge of a judge that flips 15 % of verdicts, and often takes `reject` if it is named first."""
+def gauged_judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GaugedJudge]:
+    """Gauge a judge that flips 15 % of its verdicts and often chooses `reject` if that option comes first."""
     folder = tmp_path_factory.mktemp("gauge")
     with run_noisy_judge(noise=0.15, first_option=0.6) as judge:
         noisy_spec(folder, judge.base_url, CLAIMS, REPEATS)
-        yield folder, judge, gauge_json(folder, "spec.yaml")
+        yield folder, judge, run_gauge(folder, "spec.yaml")
 
 
-def gauge_json(folder: Path, *words: str, code: int = 0) -> dict[str, Any]:
-    done = nip_run_here("gauge", *words, "--json", cwd=folder)
-    assert done.returncode == code, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)
+def run_gauge(folder: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
+    process = nip_run_here("gauge", *arguments, "--json", cwd=folder)
+    assert process.returncode == code, process.stderr
+    result: dict[str, Any] = json.loads(process.stdout)
     return result
 
 
-def flips_by_hand(run: Path) -> float:
-    """The share of pairs of repeats with different verdicts, from the table of a run."""
+def compute_flip_rate(run: Path) -> float:
+    """Return the share of pairs of repeats with different verdicts, from the table of a run."""
     by_point: dict[str, list[int]] = {}
     for row in table(run, "rollouts"):
         by_point.setdefault(row["datapoint_id"], []).append(row["decision"])
@@ -45,10 +45,10 @@ def flips_by_hand(run: Path) -> float:
 
 
 @pytest.mark.gate
-def test_a_gauge_finds_planted_noise_and_the_order_of_options_that_matters(played: Played) -> None:
-    folder, _, result = played
+def test_gauge_measures_planted_noise_and_detects_the_option_order_effect(gauged_judge: GaugedJudge) -> None:
+    folder, _, result = gauged_judge
     runs = [folder / "results" / "runs" / run_id for run_id in result["run_ids"]]
-    assert result["flips"]["value"] == pytest.approx(sum(map(flips_by_hand, runs)) / len(runs))
+    assert result["flips"]["value"] == pytest.approx(sum(map(compute_flip_rate, runs)) / len(runs))
     assert (result["units"], result["readings"], result["score"]) == (CLAIMS, 3 * CLAIMS * REPEATS, "verdict")
     facets = {facet["name"]: facet["matters"] for facet in result["facets"]}
     assert facets == {"prompts": True, "decision_format": False}
@@ -60,8 +60,10 @@ def test_a_gauge_finds_planted_noise_and_the_order_of_options_that_matters(playe
 
 
 @pytest.mark.gate
-def test_a_level_is_named_by_the_keys_of_its_facet_or_else_by_its_run(played: Played, tmp_path: Path) -> None:
-    _, _, result = played
+def test_facet_level_is_labeled_by_its_changed_keys_or_else_by_its_run(
+    gauged_judge: GaugedJudge, tmp_path: Path
+) -> None:
+    _, _, result = gauged_judge
     labels = {facet["name"]: [level["label"] for level in facet["levels"]] for facet in result["facets"]}
     assert labels == {
         "prompts": ['prompts="plain"', 'prompts="reject_first"'],
@@ -75,18 +77,18 @@ def test_a_level_is_named_by_the_keys_of_its_facet_or_else_by_its_run(played: Pl
         changes = (f"prompts={tmp_path / 'reject_first'}", "models.judge.temperature=0.5")
         for run_id, overrides in (("a", ()), ("b", changes)):
             run_spec(path, tmp_path / "results", "sweep=null", *overrides, run_id=run_id)
-    facets = gauge_json(tmp_path, "a", "b")["facets"]
+    facets = run_gauge(tmp_path, "a", "b")["facets"]
     assert {facet["name"]: [level["label"] for level in facet["levels"]] for facet in facets} == {
         "prompts": ["a", "b"], "models": ["models.judge.temperature=null", "models.judge.temperature=0.5"],
     }  # fmt: skip
 
 
 @pytest.mark.gate
-def test_a_gauge_plays_nothing_twice_and_gives_the_same_result_again(played: Played) -> None:
-    folder, judge, result = played
+def test_repeated_gauge_sends_no_request_and_gives_the_same_result(gauged_judge: GaugedJudge) -> None:
+    folder, judge, result = gauged_judge
     requests = judge.requests.total()
-    assert gauge_json(folder, "spec.yaml") == result
-    assert gauge_json(folder, *result["run_ids"]) == result
+    assert run_gauge(folder, "spec.yaml") == result
+    assert run_gauge(folder, *result["run_ids"]) == result
     assert judge.requests.total() == requests == 3 * CLAIMS * REPEATS
     assert json.loads((folder / result["file"]).read_text())["icc"] == result["icc"]
 
@@ -101,27 +103,29 @@ def test_a_gauge_plays_nothing_twice_and_gives_the_same_result_again(played: Pla
         ("icc >= 0.3", 5, "cannot be decided"),
     ],
 )
-def test_a_condition_sets_the_exit_code(played: Played, condition: str, code: int, text: str) -> None:
-    folder, _, result = played
-    done = nip_run_here("gauge", *result["run_ids"], "--expect", condition, cwd=folder)
-    assert (done.returncode, f"{text}: {condition}   (" in done.stdout) == (code, True), done.stdout + done.stderr
+def test_a_condition_sets_the_exit_code(gauged_judge: GaugedJudge, condition: str, code: int, text: str) -> None:
+    folder, _, result = gauged_judge
+    process = nip_run_here("gauge", *result["run_ids"], "--expect", condition, cwd=folder)
+    assert (process.returncode, f"{text}: {condition}   (" in process.stdout) == (code, True), (
+        process.stdout + process.stderr
+    )
 
 
 @pytest.mark.gate
-def test_a_condition_on_a_facet_that_was_not_varied_cannot_be_decided(played: Played) -> None:
-    folder, _, result = played
-    words = (*result["run_ids"], "--expect", "time.p >= 0.05", "--expect", "seed.flips <= 10 %")
-    done = nip_run_here("gauge", *words, cwd=folder)
-    assert done.returncode == 5, done.stderr
+def test_a_condition_on_a_facet_that_was_not_varied_cannot_be_decided(gauged_judge: GaugedJudge) -> None:
+    folder, _, result = gauged_judge
+    arguments = (*result["run_ids"], "--expect", "time.p >= 0.05", "--expect", "seed.flips <= 10 %")
+    process = nip_run_here("gauge", *arguments, cwd=folder)
+    assert process.returncode == 5, process.stderr
     for condition in ("time.p >= 0.05", "seed.flips <= 10 %"):
-        assert f"cannot be decided: {condition}   (the runs do not vary it)" in done.stdout
-    expected = gauge_json(folder, *words, code=5)["expected"]
+        assert f"cannot be decided: {condition}   (the runs do not vary it)" in process.stdout
+    expected = run_gauge(folder, *arguments, code=5)["expected"]
     assert [row["reason"] for row in expected] == ["the runs do not vary it"] * 2
 
 
 @pytest.mark.gate
-def test_compare_mentions_the_noise_floor_of_a_gauged_judge(played: Played) -> None:
-    folder, _, result = played
+def test_compare_mentions_the_noise_floor_of_a_gauged_judge(gauged_judge: GaugedJudge) -> None:
+    folder, _, result = gauged_judge
     first, *_, last = result["run_ids"]
     (pair,) = json.loads(nip_run_here("compare", first, last, "--json", cwd=folder).stdout)["pairs"]
     assert any(note.startswith("noise floor of the judge: ") and f"for {CLAIMS} datapoints" in note
@@ -129,12 +133,12 @@ def test_compare_mentions_the_noise_floor_of_a_gauged_judge(played: Played) -> N
 
 
 @pytest.mark.gate
-def test_drift_is_found_when_the_same_requests_are_sent_again(played: Played, tmp_path: Path) -> None:
-    folder, judge, _ = played
+def test_drift_is_found_when_the_same_requests_are_sent_again(gauged_judge: GaugedJudge, tmp_path: Path) -> None:
+    folder, judge, _ = gauged_judge
     shutil.copytree(folder, tmp_path / "later")
     judge.leniency, judge.fingerprint = 0.5, "fp_new"
     try:
-        later = gauge_json(tmp_path / "later", "spec.yaml", "--again")
+        later = run_gauge(tmp_path / "later", "spec.yaml", "--again")
     finally:
         judge.leniency, judge.fingerprint = 0.0, "fp_old"
     (time,) = [facet for facet in later["facets"] if facet["name"] == "time"]
@@ -149,14 +153,14 @@ def test_drift_is_found_when_the_same_requests_are_sent_again(played: Played, tm
 def test_debates_are_judged_again_with_votes_as_repeats(tmp_path: Path) -> None:
     run = run_spec(spec_file(tmp_path, size=6), tmp_path / "results")
     points = 'sweep=[{decision_format.lenient: false}, {decision_format.accept: "Decision: yes"}]'
-    result = gauge_json(tmp_path, run.run_id, "votes=3", points)
+    result = run_gauge(tmp_path, run.run_id, "votes=3", points)
     assert (result["units"], result["readings"], len(result["run_ids"])) == (6, 36, 2)
     assert {facet["name"] for facet in result["facets"]} == {"decision_format"}
-    done = nip_run_here("gauge", *result["run_ids"], run.run_id, cwd=tmp_path)
-    assert "has provers, whose messages differ from run to run" in done.stderr
+    process = nip_run_here("gauge", *result["run_ids"], run.run_id, cwd=tmp_path)
+    assert "has provers, whose messages differ from run to run" in process.stderr
 
 
-LISTED = """\
+PROTOCOL = """\
 name: asked
 answers: listed
 agents:
@@ -168,7 +172,7 @@ cycle:
   - speak: {}
 parameters: {max_message_rounds: 2, verifier_first: true}
 """
-QUESTION = """\
+PROMPT = """\
 {{ question }}
 {% for letter, text in answers %}{{ letter }}) {{ text }}
 {% endfor %}{{ decision_line }}
@@ -177,9 +181,9 @@ QUESTION = """\
 
 @pytest.mark.gate
 def test_the_position_of_the_right_answer_is_a_facet_of_a_judge_of_listed_answers(tmp_path: Path) -> None:
-    (tmp_path / "asked.yaml").write_text(LISTED)
+    (tmp_path / "asked.yaml").write_text(PROTOCOL)
     (tmp_path / "prompts").mkdir()
-    (tmp_path / "prompts" / "verifier.jinja").write_text(QUESTION)
+    (tmp_path / "prompts" / "verifier.jinja").write_text(PROMPT)
     rows = ({"id": f"q{i}", "question": f"{i}?", "answers": ["yes", "no"], "label": "no"} for i in range(6))
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     spec = {
@@ -188,7 +192,7 @@ def test_the_position_of_the_right_answer_is_a_facet_of_a_judge_of_listed_answer
         "agents": {"verifier": {"model": "m"}}, "rollouts": {"per_datapoint": 6},
     }  # fmt: skip
     (tmp_path / "spec.yaml").write_text(json.dumps(spec))
-    result = gauge_json(tmp_path, "spec.yaml")
+    result = run_gauge(tmp_path, "spec.yaml")
     assert [facet["name"] for facet in result["facets"]] == ["answer_position"]
     assert [level["label"][-1] for level in result["facets"][0]["levels"]] == ["1", "2"]
     (run,) = (tmp_path / "results" / "runs").iterdir()
@@ -207,7 +211,7 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.gate
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["once"], "each unit has a single verdict"),
         (["once", "spec.yaml"], "give either specs or finished runs, not both"),
@@ -219,37 +223,39 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["once", "--datapoints", "0"], "the number must be 1 or more"),
     ],
 )
-def test_what_cannot_be_gauged_is_an_error_with_a_reason(single: Path, words: list[str], message: str) -> None:
-    done = nip_run_here("gauge", *words, cwd=single)
-    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+def test_gauge_usage_errors_exit_2_with_the_reason(single: Path, arguments: list[str], message: str) -> None:
+    process = nip_run_here("gauge", *arguments, cwd=single)
+    assert (process.returncode, message in process.stderr) == (2, True), process.stderr
 
 
 @pytest.mark.gate
-def test_conditions_and_json_use_the_noise_floor_of_the_given_datapoints(played: Played) -> None:
-    folder, _, result = played
-    words = (*result["run_ids"], "--datapoints", str(100 * CLAIMS), "--expect", "noise_floor <= 0.5")
-    floors = gauge_json(folder, *words)
+def test_conditions_and_json_use_the_noise_floor_for_the_given_datapoint_count(gauged_judge: GaugedJudge) -> None:
+    folder, _, result = gauged_judge
+    arguments = (*result["run_ids"], "--datapoints", str(100 * CLAIMS), "--expect", "noise_floor <= 0.5")
+    floors = run_gauge(folder, *arguments)
     assert floors["noise_floor"]["value"] == pytest.approx(result["noise_floor"]["value"] / 10)
     assert floors["expected"][0]["value"] == floors["noise_floor"]["value"]
 
 
 @pytest.mark.gate
-def test_runs_with_other_datapoints_of_the_same_ids_cannot_be_gauged_together(tmp_path: Path) -> None:
+def test_runs_with_different_datapoints_under_the_same_ids_cannot_be_gauged(tmp_path: Path) -> None:
     for name in ("a", "b"):
         rows = [{"id": str(i), "input": f"{name} {i}", "transcript": f"{name} {i}", "label": i % 2} for i in range(4)]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        done = nip_run_here(
+        process = nip_run_here(
             "specs/monitors/direct.yaml", "dataset.transcripts=null", "dataset.group_by=null", "benchmark=test/v1",
             f"dataset.path={tmp_path / name}.jsonl", "--run-id", name, cwd=tmp_path,
         )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-    done = nip_run_here("gauge", "a", "b", cwd=tmp_path)
-    assert (done.returncode, "have different datapoints with the id '0'" in done.stderr) == (2, True), done.stderr
+        assert process.returncode == 0, process.stderr
+    process = nip_run_here("gauge", "a", "b", cwd=tmp_path)
+    assert (process.returncode, "have different datapoints with the id '0'" in process.stderr) == (2, True), (
+        process.stderr
+    )
 
 
 @pytest.mark.gate
-def test_a_condition_on_an_unknown_measure_lists_the_measures(played: Played) -> None:
-    folder, _, result = played
-    done = nip_run_here("gauge", *result["run_ids"], "--expect", "agreement >= 1", cwd=folder)
-    assert done.returncode == 2
-    assert "a gauge has icc, retest_icc, identical, flips, noise_floor, prompts.flips" in done.stderr
+def test_a_condition_on_an_unknown_measure_lists_the_measures(gauged_judge: GaugedJudge) -> None:
+    folder, _, result = gauged_judge
+    process = nip_run_here("gauge", *result["run_ids"], "--expect", "agreement >= 1", cwd=folder)
+    assert process.returncode == 2
+    assert "a gauge has icc, retest_icc, identical, flips, noise_floor, prompts.flips" in process.stderr

@@ -1,4 +1,4 @@
-"""`nip-run history`: sessions in order, from here and from a registry, for people and for machines."""
+"""`nip-run history`: sessions in order, from the results folder and from a registry, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -18,53 +18,64 @@ from tests.support.training import training_spec
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A training run, and a test of what it came to."""
+    """Return a results folder with a training run and the test of its final model."""
     folder = tmp_path_factory.mktemp("history")
     run(load_spec(training_spec(folder, training={"iterations": 1})), folder / "results", run_id="learn")
     return folder / "results"
 
 
 @pytest.mark.full
-def test_the_sessions_of_an_agent_are_told_in_order_from_here_and_from_a_registry(
-    results: Path, tmp_path: Path
-) -> None:
-    shown = nip_run_here("history", "verifier", "--results", results, "--json", cwd=tmp_path)
-    here = json.loads(shown.stdout)["sessions"]
-    assert [(row["run_id"], row["kind"]) for row in here] == [("learn", "training"), ("learn-t1", "benchmark")]
-    learnt, tested = here
-    assert (learnt["from"], learnt["groups"]) == (["dummy"], ["v"])
-    assert learnt["to"] == tested["from"]
-    assert learnt["effort"]["rollouts"] == learnt["cumulative"]["rollouts"] == tested["cumulative"]["rollouts"] == 12
-    assert learnt["datapoints"] == 12  # of the 18 in its inputs it is tested on six
-    assert tested["effort"]["rollouts"] == 0
-    assert tested["accuracy"]["ci_low"] <= tested["accuracy"]["value"] <= tested["accuracy"]["ci_high"]
-    assert tested["lineage"][0]["proof"] == "declared"
-
-    where = str(tmp_path / "registry")
-    published_runs(Registry(FolderTransport(where)), results, "acme")
-    words = ("history", learnt["to"][0], "--results", tmp_path / "none", "--from", where)
-    there = json.loads(nip_run_here(*words, "--json", cwd=tmp_path).stdout)["sessions"]
-    assert [row["published"] for row in there] == [["run/acme/learn@1"], ["run/acme/learn-t1@1"]]
-    assert [row["effort"] for row in there] == [row["effort"] for row in here]
-    both = json.loads(
-        nip_run_here("history", "learn", "--results", results, "--from", where, "--json", cwd=tmp_path).stdout
+def test_history_lists_sessions_in_order_locally_and_from_a_registry(results: Path, tmp_path: Path) -> None:
+    process = nip_run_here("history", "verifier", "--results", results, "--json", cwd=tmp_path)
+    local_sessions = json.loads(process.stdout)["sessions"]
+    assert [(row["run_id"], row["kind"]) for row in local_sessions] == [
+        ("learn", "training"),
+        ("learn-t1", "benchmark"),
+    ]
+    training, benchmark = local_sessions
+    assert (training["from"], training["groups"]) == (["dummy"], ["v"])
+    assert training["to"] == benchmark["from"]
+    assert (
+        training["effort"]["rollouts"]
+        == training["cumulative"]["rollouts"]
+        == benchmark["cumulative"]["rollouts"]
+        == 12
     )
-    assert [row["run_id"] for row in both["sessions"]] == ["learn", "learn-t1"]  # one run, wherever it is
-    assert [row["published_in"][0]["where"] for row in both["sessions"]] == [f"file:{where}"] * 2
-    text = nip_run_here(*words, cwd=tmp_path)
-    assert "12 rollouts" in text.stdout
-    assert "declared: run/acme/learn@1 (iteration 0)" in text.stdout
-    assert "how the maker of a model is known: declared: by its name" in text.stderr
+    assert training["datapoints"] == 12  # of 18 datapoints, 6 are held out for the test
+    assert benchmark["effort"]["rollouts"] == 0
+    assert benchmark["accuracy"]["ci_low"] <= benchmark["accuracy"]["value"] <= benchmark["accuracy"]["ci_high"]
+    assert benchmark["lineage"][0]["proof"] == "declared"
+
+    registry_folder = str(tmp_path / "registry")
+    published_runs(Registry(FolderTransport(registry_folder)), results, "acme")
+    arguments = ("history", training["to"][0], "--results", tmp_path / "none", "--from", registry_folder)
+    registry_sessions = json.loads(nip_run_here(*arguments, "--json", cwd=tmp_path).stdout)["sessions"]
+    assert [row["published"] for row in registry_sessions] == [["run/acme/learn@1"], ["run/acme/learn-t1@1"]]
+    assert [row["effort"] for row in registry_sessions] == [row["effort"] for row in local_sessions]
+    merged = json.loads(
+        nip_run_here("history", "learn", "--results", results, "--from", registry_folder, "--json", cwd=tmp_path).stdout
+    )
+    assert [row["run_id"] for row in merged["sessions"]] == [
+        "learn",
+        "learn-t1",
+    ]  # local and published copies are merged
+    assert [row["published_in"][0]["where"] for row in merged["sessions"]] == [f"file:{registry_folder}"] * 2
+    text_process = nip_run_here(*arguments, cwd=tmp_path)
+    assert "12 rollouts" in text_process.stdout
+    assert "declared: run/acme/learn@1 (iteration 0)" in text_process.stdout
+    assert "how the maker of a model is known: declared: by its name" in text_process.stderr
 
 
-def test_an_unknown_name_gets_the_nearest_and_damage_is_named(results: Path, tmp_path: Path) -> None:
-    wrong = nip_run_here("history", "verifierr", "--results", results, cwd=tmp_path)
-    assert (wrong.returncode, "did you mean 'verifier'" in wrong.stderr) == (2, True)
-    where = tmp_path / "registry"
-    published_runs(Registry(FolderTransport(str(where))), results, "acme")
-    (where / "run/acme/learn/1/release.json").write_bytes(b"{}")
-    done = nip_run_here("history", "verifier", "--results", tmp_path / "none", "--from", where, cwd=tmp_path)
-    assert done.returncode == 0
-    assert "run/acme/learn@1" in done.stderr
-    assert "learn-t1" in done.stdout
-    assert "ancestor learn is not here: the effort of its training is not known" in done.stdout
+def test_history_suggests_the_nearest_name_and_reports_damaged_releases(results: Path, tmp_path: Path) -> None:
+    misspelled = nip_run_here("history", "verifierr", "--results", results, cwd=tmp_path)
+    assert (misspelled.returncode, "did you mean 'verifier'" in misspelled.stderr) == (2, True)
+    registry_folder = tmp_path / "registry"
+    published_runs(Registry(FolderTransport(str(registry_folder))), results, "acme")
+    (registry_folder / "run/acme/learn/1/release.json").write_bytes(b"{}")
+    process = nip_run_here(
+        "history", "verifier", "--results", tmp_path / "none", "--from", registry_folder, cwd=tmp_path
+    )
+    assert process.returncode == 0
+    assert "run/acme/learn@1" in process.stderr
+    assert "learn-t1" in process.stdout
+    assert "ancestor learn is not here: the effort of its training is not known" in process.stdout

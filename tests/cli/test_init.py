@@ -1,4 +1,4 @@
-"""`nip-run init`: what it writes plays at once, passes the check, and takes nothing's place."""
+"""`nip-run init`: its files run at once, pass `check`, and overwrite nothing."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tests.support.processes import nip_run_here
 NAMES = ["adp", "debate", "merlin_arthur", "mnip", "nip", "solo_verifier"]
 
 
-def run_without_warnings(folder: Path, *words: str) -> str:
-    done = nip_run_here(*words, cwd=folder)
-    assert (done.returncode, "warning" in done.stderr) == (0, False), done.stderr
-    return done.stdout
+def run_without_warnings(folder: Path, *arguments: str) -> str:
+    process = nip_run_here(*arguments, cwd=folder)
+    assert (process.returncode, "warning" in process.stderr) == (0, False), process.stderr
+    return process.stdout
 
 
 @pytest.mark.parametrize(
     "name", [name if name == "debate" else pytest.param(name, marks=pytest.mark.full) for name in NAMES]
 )
-def test_a_copied_protocol_is_the_built_in_one_and_plays_at_once(tmp_path: Path, name: str) -> None:
+def test_init_copies_the_built_in_protocol_with_a_spec_that_runs_at_once(tmp_path: Path, name: str) -> None:
     run_without_warnings(tmp_path, "init", "--protocol", name, "mine")
     mine = tmp_path / "mine"
     copied = (mine / f"{name}.yaml").read_text()
@@ -42,9 +42,9 @@ def test_a_copied_protocol_is_the_built_in_one_and_plays_at_once(tmp_path: Path,
     assert (manifest["status"], manifest["protocol"], manifest["rollouts"]) == ("done", name, 20)
 
 
-def test_check_warns_about_no_starter(tmp_path: Path) -> None:
-    for folder, words in (("claims", ()), ("own", ("--protocol", "nip"))):
-        run_without_warnings(tmp_path, "init", *words, folder)
+def test_check_gives_no_warning_about_a_new_project(tmp_path: Path) -> None:
+    for folder, arguments in (("claims", ()), ("own", ("--protocol", "nip"))):
+        run_without_warnings(tmp_path, "init", *arguments, folder)
         (checked,) = json.loads(run_without_warnings(tmp_path, "check", f"{folder}/spec.yaml", "--json"))
         assert checked["warnings"] == []
 
@@ -58,7 +58,7 @@ def test_every_protocol_about_programs_can_be_copied() -> None:
     assert sorted(name for name in protocol.choices or () if not load_protocol(name).lists_answers) == NAMES
 
 
-def test_the_schemas_for_editors_stand_beside_the_spec_that_names_them(tmp_path: Path) -> None:
+def test_editor_schemas_are_written_next_to_the_spec_that_refers_to_them(tmp_path: Path) -> None:
     run_without_warnings(tmp_path, "init", "--protocol", "nip")
     for name, schema in (("experiment", editor_schema()), ("protocol", protocol_editor_schema())):
         assert json.loads((tmp_path / f"{name}.schema.json").read_text()) == json.loads(json.dumps(schema))
@@ -67,7 +67,7 @@ def test_the_schemas_for_editors_stand_beside_the_spec_that_names_them(tmp_path:
         assert (tmp_path / line.partition("$schema=")[2]).is_file()
 
 
-def test_the_lines_for_a_real_model_are_ones_that_a_spec_may_have(tmp_path: Path) -> None:
+def test_commented_lines_for_a_real_model_pass_check(tmp_path: Path) -> None:
     run_without_warnings(tmp_path, "init")
     spec = tmp_path / "spec.yaml"
     text = spec.read_text()
@@ -81,30 +81,30 @@ def test_the_lines_for_a_real_model_are_ones_that_a_spec_may_have(tmp_path: Path
 
 
 @pytest.mark.parametrize("folder", ["mine", "a folder with quite a long name, deep/below another", "."])
-def test_comments_stand_below_each_other_and_quiet_says_nothing(tmp_path: Path, folder: str) -> None:
+def test_comments_are_aligned_and_quiet_prints_nothing(tmp_path: Path, folder: str) -> None:
     steps = run_without_warnings(tmp_path, "init", folder).partition("Next:\n")[2].splitlines()[:3]
     assert len({line.index("  # ") for line in steps}) == 1
-    other = tmp_path / folder / "other"
-    assert run_without_warnings(tmp_path, "init", "--protocol", "merlin_arthur", "-q", str(other)) == ""
-    lines = [line for line in (other / "spec.yaml").read_text().splitlines() if "  # CHANGE: " in line]
+    quiet_folder = tmp_path / folder / "other"
+    assert run_without_warnings(tmp_path, "init", "--protocol", "merlin_arthur", "-q", str(quiet_folder)) == ""
+    lines = [line for line in (quiet_folder / "spec.yaml").read_text().splitlines() if "  # CHANGE: " in line]
     assert len(lines) >= 4
     assert {line.index("# CHANGE") for line in lines} == {COMMENT_COLUMN}
 
 
-def test_an_empty_name_is_no_folder(tmp_path: Path) -> None:
-    done = nip_run_here("init", "", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "the folder name is empty; write `.` for the current folder" in done.stderr
+def test_empty_folder_name_is_refused(tmp_path: Path) -> None:
+    process = nip_run_here("init", "", cwd=tmp_path)
+    assert process.returncode == 2
+    assert "the folder name is empty; write `.` for the current folder" in process.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_is_overwritten_and_all_that_is_in_the_way_is_named(tmp_path: Path) -> None:
+def test_init_overwrites_nothing_and_lists_all_existing_files(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("mine")
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "prover.jinja").symlink_to("nowhere")
-    done = nip_run_here("init", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "these files exist: data.csv, prompts/prover.jinja" in done.stderr
+    process = nip_run_here("init", cwd=tmp_path)
+    assert (process.returncode, process.stdout) == (2, "")
+    assert "these files exist: data.csv, prompts/prover.jinja" in process.stderr
     assert (tmp_path / "data.csv").read_text() == "mine"
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["data.csv", "prompts", "prover.jinja"]
     assert json.loads(nip_run_here("init", "other", "--json", cwd=tmp_path).stdout)["files"][0] == "other/spec.yaml"

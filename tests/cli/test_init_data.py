@@ -19,7 +19,7 @@ from tests.support.servers.chat_client import run_chat_server
 HEADER = ("Claim ID", "Claim (checked)", "Our Verdict?", "Topic", "Notes, misc")
 
 
-def messy_csv(folder: Path) -> Path:
+def write_messy_csv(folder: Path) -> Path:
     """Write 60 claims with odd column names, a byte order mark, quotes, line ends, gaps and duplicates."""
     path = folder / "my claims.csv"
     rows: list[list[str]] = []
@@ -34,9 +34,9 @@ def messy_csv(folder: Path) -> Path:
     return path
 
 
-def initialized(folder: Path, data: Path, *words: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What `init --data --json` printed, and the spec that it wrote."""
-    process = nip_run_here("init", "--data", data, *words, "--json", cwd=folder)
+def run_init(folder: Path, data: Path, *arguments: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run `init --data --json`; return its output and the spec that it wrote."""
+    process = nip_run_here("init", "--data", data, *arguments, "--json", cwd=folder)
     assert process.returncode == 0, process.stdout + process.stderr
     printed: dict[str, Any] = json.loads(process.stdout)
     spec: dict[str, Any] = yaml.safe_load((folder / printed["files"][0]).read_text())
@@ -49,8 +49,8 @@ def write_csv(folder: Path, text: str) -> Path:
     return path
 
 
-def test_a_messy_file_of_claims_is_played_at_once(tmp_path: Path) -> None:
-    messy_csv(tmp_path)
+def test_spec_for_a_messy_claims_file_runs_at_once(tmp_path: Path) -> None:
+    write_messy_csv(tmp_path)
     process = nip_run_here("init", "--data", "my claims.csv", "--protocol", "debate", cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     checked = nip_run_here("check", "spec.yaml", cwd=tmp_path)
@@ -65,7 +65,7 @@ def test_a_messy_file_of_claims_is_played_at_once(tmp_path: Path) -> None:
 
 
 def test_the_commands_that_init_prints_lead_to_a_comparison_with_the_verifier_alone(tmp_path: Path) -> None:
-    printed, _ = initialized(tmp_path, messy_csv(tmp_path), "--protocol", "debate")
+    printed, _ = run_init(tmp_path, write_messy_csv(tmp_path), "--protocol", "debate")
     tutorial = Path("docs/tutorials/debate-on-your-claims.md").read_text()
     assert printed["next"][3] == "nip-run spec.yaml stances=both --run-id debate"
     assert printed["next"][3].replace("spec.yaml", "claims.yaml") in tutorial
@@ -83,7 +83,7 @@ def test_the_commands_that_init_prints_lead_to_a_comparison_with_the_verifier_al
 
 @pytest.mark.parametrize("protocol", ["debate", pytest.param("nip", marks=pytest.mark.full), "mnip"])
 def test_no_verdict_counts_before_a_prover_has_spoken(tmp_path: Path, protocol: str) -> None:
-    initialized(tmp_path, messy_csv(tmp_path), "--protocol", protocol)
+    run_init(tmp_path, write_messy_csv(tmp_path), "--protocol", protocol)
     with run_chat_server(text="I know this.\n\nDecision: accept") as server:
         model = f"models.model={{base_url: '{server.base_url}', model: tiny, max_tokens: 99}}"
         process = nip_run_here("spec.yaml", "dataset.limit=4", model, cwd=tmp_path)
@@ -97,7 +97,7 @@ def test_no_verdict_counts_before_a_prover_has_spoken(tmp_path: Path, protocol: 
 
 
 def test_rows_that_need_attention_are_named_by_line_with_the_key_that_handles_them(tmp_path: Path) -> None:
-    printed, spec = initialized(tmp_path, messy_csv(tmp_path))
+    printed, spec = run_init(tmp_path, write_messy_csv(tmp_path))
     assert printed["columns"] == {"label": HEADER[2], "group": HEADER[3], "claim": HEADER[1]}
     assert printed["rows"] == {
         "used": 54, "with no label": 2, "with the label 'unsure'": 1, "repeated": 1, "with conflicting labels": 2,
@@ -138,9 +138,9 @@ def test_the_counts_of_rows_add_up_to_all_rows_and_the_odd_label_is_named(tmp_pa
     assert [point.columns["claim"] for point in points] == [sky, "Snow is black."]
 
 
-def test_only_the_keys_of_the_spec_have_comments(tmp_path: Path) -> None:
+def test_spec_for_clean_data_has_no_keys_for_irregular_rows(tmp_path: Path) -> None:
     rows = "1,yes,Grass grows in spring.\n2,no,Grass grows in winter.\n"
-    initialized(tmp_path, write_csv(tmp_path, "id,label,claim\n" + rows))
+    run_init(tmp_path, write_csv(tmp_path, "id,label,claim\n" + rows))
     spec = (tmp_path / "spec.yaml").read_text()
     assert not [key for key in ("labels", "group_by", "filter", "unique_by", "ids") if f"{key}:" in spec]
 
@@ -157,7 +157,7 @@ def test_only_the_keys_of_the_spec_have_comments(tmp_path: Path) -> None:
 )
 def test_the_prompts_fit_each_protocol_without_a_warning(tmp_path: Path, name: str) -> None:
     rows = "".join(f"{n},{'yes' if n % 2 else 'no'},Claim number {n} is true.\n" for n in range(24))
-    initialized(tmp_path, write_csv(tmp_path, "id,label,claim\n" + rows), "--protocol", name)
+    run_init(tmp_path, write_csv(tmp_path, "id,label,claim\n" + rows), "--protocol", name)
     (checked,) = json.loads(nip_run_here("check", "spec.yaml", "--json", cwd=tmp_path).stdout)
     assert (checked["protocol"], checked["warnings"], checked["datapoints"]) == (name, [], 24)
     assert nip_run_here("spec.yaml", "-q", cwd=tmp_path).returncode == 0
@@ -168,7 +168,7 @@ def test_programs_get_the_prompts_about_code(tmp_path: Path) -> None:
     data = tmp_path / "data.csv"
     with data.open("w", newline="") as file:
         csv.writer(file).writerows([("problem", "code", "correct"), *rows])
-    _, spec = initialized(tmp_path, data)
+    _, spec = run_init(tmp_path, data)
     assert spec["dataset"]["columns"] == {"label": "correct", "question": "problem", "solution": "code"}
     assert spec["dataset"]["group_by"] == "question"
     assert "Python" in (tmp_path / "prompts" / "verifier.jinja").read_text()
@@ -177,7 +177,7 @@ def test_programs_get_the_prompts_about_code(tmp_path: Path) -> None:
 
 def test_answers_to_questions_are_judged_as_solutions(tmp_path: Path) -> None:
     data = write_csv(tmp_path, "id,question,answer,label\n1,How many legs has an ant?,Six.,t\n2,And a spider?,Six.,f\n")
-    _, spec = initialized(tmp_path, data)
+    _, spec = run_init(tmp_path, data)
     assert spec["dataset"]["labels"] == {"t": 1, "f": 0}
     verifier = (tmp_path / "prompts" / "verifier.jinja").read_text()
     assert "Decide whether the solution is right" in verifier
@@ -193,7 +193,7 @@ def test_questions_with_choices_and_an_answer_need_no_renamed_columns(
     answers = [int(name) if right else name for name in names]
     rows = [{"question": f"Which one is {i}?", "choices": ["x", "y", "z"], "answer": answers[i % 3]} for i in range(6)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    _, spec = initialized(tmp_path, data)
+    _, spec = run_init(tmp_path, data)
     assert spec["dataset"]["answers"] == "choices"
     assert spec["dataset"]["columns"]["label"] == "answer"
     assert spec["dataset"].get("right_answers") == right
@@ -222,7 +222,7 @@ def test_a_missing_label_among_numbers_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     rows = [{"claim": f"Number {n} is odd.", "label": None if n == 3 else n % 2} for n in range(6)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    printed, spec = initialized(tmp_path, path)
+    printed, spec = run_init(tmp_path, path)
     assert printed["notices"] == ["line 4: no label; skipped by dataset.labels: {'': skip}"]
     assert spec["dataset"]["labels"] == {"": "skip"}
     assert "on 5 datapoints" in nip_run_here("check", "spec.yaml", cwd=tmp_path).stdout
@@ -232,18 +232,18 @@ def test_a_missing_label_among_numbers_is_skipped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("blank", ["", "  ", "\t", "\u00a0 "])
 def test_a_row_without_a_claim_is_filtered(tmp_path: Path, blank: str) -> None:
     rows = f"1,yes,Grass grows in spring.\n2,no,{blank}\n3,no,Grass grows in winter.\n"
-    printed, spec = initialized(tmp_path, write_csv(tmp_path, "id,label,claim\n" + rows))
+    printed, spec = run_init(tmp_path, write_csv(tmp_path, "id,label,claim\n" + rows))
     assert printed["notices"] == ["line 3: no claim; skipped by dataset.filter"]
     assert list(spec["dataset"]) == ["path", "filter"]
-    played = load_spec(tmp_path / "spec.yaml").dataset.datapoints
-    assert [point.id for point in played] == ["1", "3"]
+    points = load_spec(tmp_path / "spec.yaml").dataset.datapoints
+    assert [point.id for point in points] == ["1", "3"]
 
 
-def test_lines_of_jsonl_are_named_too(tmp_path: Path) -> None:
+def test_notices_name_the_lines_of_a_jsonl_file(tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     rows = [{"statement": f"Number {n} is odd.", "truth": bool(n % 2)} for n in range(4)]
     path.write_text("\n".join(json.dumps(row) for row in [*rows, rows[1]]) + "\n")
-    printed, spec = initialized(tmp_path, path)
+    printed, spec = run_init(tmp_path, path)
     assert printed["notices"][0].startswith("lines 2, 5: the same claim")
     assert spec["dataset"]["columns"] == {"label": "truth", "claim": "statement"}
 

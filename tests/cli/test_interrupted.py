@@ -1,4 +1,4 @@
-"""Ctrl-C while something is published or got: nothing of it is seen, and the same command does it after all."""
+"""Ctrl-C during publish or get: nothing becomes visible, and repeating the command completes it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.support.run_bundles import build_run_bundle, publish_bundles
 from tests.support.runs import run_spec
 from tests.support.specs import spec_file
 
-AT = """
+INTERRUPTING_SCRIPT = """
 import os, signal, sys
 from runner.cli.main import main
 event, name, *words = sys.argv[1:]
 left = [True]
-def hook(said, arguments):
-    if left and said == event and arguments and name in str(arguments[0]):
+def hook(audit_event, arguments):
+    if left and audit_event == event and arguments and name in str(arguments[0]):
         left.clear()
         os.kill(os.getpid(), signal.SIGINT)
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -31,7 +31,7 @@ code = main(words)
 assert not left, f"nobody did {event} on {name}"
 sys.exit(code)
 """
-"""The command line, with a Ctrl-C as it is about to open or move a file of this name."""
+"""A script that runs the command line and sends Ctrl-C when it is about to open or move the named file."""
 
 
 @pytest.fixture(scope="module")
@@ -40,23 +40,25 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_spec(spec_file(folder, size=2, fine_tune=None), folder / "results").path
 
 
-def interrupted(event: str, name: str, words: Sequence[str | Path], cwd: Path) -> subprocess.CompletedProcess[str]:
-    return python(AT, event, name, *words, cwd=cwd)
+def run_interrupted(
+    event: str, name: str, arguments: Sequence[str | Path], cwd: Path
+) -> subprocess.CompletedProcess[str]:
+    return python(INTERRUPTING_SCRIPT, event, name, *arguments, cwd=cwd)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(("event", "name"), [("open", "run_data.yaml"), ("os.rename", ".incoming")])
-def test_an_interrupted_publish_is_seen_by_nobody_and_done_again(
+def test_interrupted_publish_stays_invisible_and_can_be_repeated(
     event: str, name: str, run: Path, tmp_path: Path
 ) -> None:
-    words = ("publish", run, "--to", tmp_path / "registry", "--as", "acme", "--licence", "MIT", "--force")
-    done = interrupted(event, name, words, tmp_path)
-    assert done.returncode == 128 + signal.SIGINT, done.stderr
-    assert "not published completely stays invisible" in done.stderr
+    arguments = ("publish", run, "--to", tmp_path / "registry", "--as", "acme", "--licence", "MIT", "--force")
+    process = run_interrupted(event, name, arguments, tmp_path)
+    assert process.returncode == 128 + signal.SIGINT, process.stderr
+    assert "not published completely stays invisible" in process.stderr
     with connect(str(tmp_path / "registry")) as registry:
         assert registry.entries() == []
-    again = nip_run_here(*words, cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
+    repeated = nip_run_here(*arguments, cwd=tmp_path)
+    assert repeated.returncode == 0, repeated.stderr
     with connect(str(tmp_path / "registry")) as registry:
         (entry,) = registry.entries()
         assert list(registry.find_problems(entry)) == []
@@ -65,14 +67,14 @@ def test_an_interrupted_publish_is_seen_by_nobody_and_done_again(
 @pytest.mark.gate
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("event", "name"), [("open", "journal.jsonl"), ("os.rename", ".got")])
-def test_an_interrupted_get_leaves_nothing(event: str, name: str, run: Path, tmp_path: Path) -> None:
+def test_interrupted_get_leaves_no_files_and_can_be_repeated(event: str, name: str, run: Path, tmp_path: Path) -> None:
     reference = publish_bundles(tmp_path / "registry", build_run_bundle(run))
-    here = tmp_path / "here"
-    here.mkdir()
-    words = ("get", reference, "got", "--from", tmp_path / "registry")
-    done = interrupted(event, name, words, here)
-    assert done.returncode == 128 + signal.SIGINT, done.stderr
-    assert list(here.iterdir()) == []
-    again = nip_run_here(*words, cwd=here)
-    assert again.returncode == 0, again.stderr
-    assert open_fetched(here / "got").run is not None
+    target = tmp_path / "here"
+    target.mkdir()
+    arguments = ("get", reference, "got", "--from", tmp_path / "registry")
+    process = run_interrupted(event, name, arguments, target)
+    assert process.returncode == 128 + signal.SIGINT, process.stderr
+    assert list(target.iterdir()) == []
+    repeated = nip_run_here(*arguments, cwd=target)
+    assert repeated.returncode == 0, repeated.stderr
+    assert open_fetched(target / "got").run is not None

@@ -1,4 +1,4 @@
-"""Which variable goes where: shown by `check` and `run`, and asked about where a spec came from elsewhere."""
+"""The hosts that API keys are sent to: shown by `check` and `run`, and confirmed for fetched specs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.specs import spec_file
 KEY = "sk-0123456789abcdef"
 
 
-def spec_with_key(folder: Path, base_url: str, *, fetched: bool, **changes: Any) -> Path:
+def write_spec_with_key(folder: Path, base_url: str, *, fetched: bool, **changes: Any) -> Path:
     folder.mkdir(exist_ok=True)
     if fetched:
         (folder / MARKER).touch()
@@ -40,11 +40,11 @@ def spec_with_key(folder: Path, base_url: str, *, fetched: bool, **changes: Any)
         ("https://api.openai.com@evil.example/v1", "evil.example"),
     ],
 )  # fmt: skip
-def test_a_host_is_what_a_connection_is_made_to(base_url: str, host: str) -> None:
+def test_host_of_returns_the_host_that_a_connection_goes_to(base_url: str, host: str) -> None:
     assert host_of(base_url) == host
 
 
-def test_keys_go_where_the_settings_say_and_openai_gets_its_own_alone() -> None:
+def test_keys_are_sent_to_configured_hosts_and_the_openai_key_only_to_openai() -> None:
     models = [
         ModelSettings(model="a"),
         ModelSettings(model="b"),
@@ -60,58 +60,60 @@ def test_keys_go_where_the_settings_say_and_openai_gets_its_own_alone() -> None:
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("word", ["", "A", "A=", "=b", "A B=c", "A=b c", "1A=b", "A-B=c"])
-def test_a_pair_that_is_none_is_a_usage_error(word: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("pair", ["", "A", "A=", "=b", "A B=c", "A=b c", "1A=b", "A-B=c"])
+def test_malformed_allow_key_pair_is_a_usage_error(pair: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="VAR=HOST"):
-        parse_allowed([word])
-    done = nip_run_here(spec_file(tmp_path), "--allow-key", word, cwd=tmp_path)
-    assert done.returncode == 2
+        parse_allowed([pair])
+    process = nip_run_here(spec_file(tmp_path), "--allow-key", pair, cwd=tmp_path)
+    assert process.returncode == 2
     assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.full
-def test_check_and_run_show_which_variable_goes_where(tmp_path: Path) -> None:
+def test_check_and_run_show_which_variable_is_sent_to_which_host(tmp_path: Path) -> None:
     with run_chat_server() as server:
-        path = spec_with_key(tmp_path, server.base_url, fetched=False)
-        sent = f"sends ROW_VARIABLE -> 127.0.0.1:{server.port}"
+        path = write_spec_with_key(tmp_path, server.base_url, fetched=False)
+        notice = f"sends ROW_VARIABLE -> 127.0.0.1:{server.port}"
         checked = nip_run_here("check", path, cwd=tmp_path)
-        assert sent in checked.stdout.splitlines()
+        assert notice in checked.stdout.splitlines()
         as_json = json.loads(nip_run_here("check", path, "--json", cwd=tmp_path).stdout)
         assert as_json[0]["keys"] == [{"variable": "ROW_VARIABLE", "host": f"127.0.0.1:{server.port}"}]
-        done = nip_run_here(path, cwd=tmp_path, ROW_VARIABLE=KEY)
-        assert (done.returncode, sent in done.stderr.splitlines()) == (0, True)
+        process = nip_run_here(path, cwd=tmp_path, ROW_VARIABLE=KEY)
+        assert (process.returncode, notice in process.stderr.splitlines()) == (0, True)
         replayed = nip_run_here(path, "--replay", "tiny", cwd=tmp_path)
         assert (replayed.returncode, "sends" in replayed.stderr) == (0, False)
 
 
-def test_a_spec_from_elsewhere_sends_nothing_that_is_not_allowed(tmp_path: Path) -> None:
+def test_fetched_spec_sends_only_allowed_keys(tmp_path: Path) -> None:
     with run_chat_server(record=1) as server:
         host = f"127.0.0.1:{server.port}"
-        path = spec_with_key(tmp_path / "fetched", server.base_url, fetched=True)
+        path = write_spec_with_key(tmp_path / "fetched", server.base_url, fetched=True)
         checked = nip_run_here("check", path, cwd=tmp_path).stdout
         assert (host in checked, "--allow-key VAR=HOST" in checked, f"={host}" in checked) == (True, True, False)
-        others: tuple[list[str], ...] = (
+        refused_options: tuple[list[str], ...] = (
             [],
             ["--allow-key", f"OTHER={host}"],
             ["--allow-key", "ROW_VARIABLE=127.0.0.1:1"],
         )
-        for allowed in others:
-            refused = nip_run_here(path, *allowed, cwd=tmp_path, ROW_VARIABLE=KEY)
+        for options in refused_options:
+            refused = nip_run_here(path, *options, cwd=tmp_path, ROW_VARIABLE=KEY)
             assert refused.returncode == 2
             assert f"ROW_VARIABLE -> {host}" in refused.stderr
             assert "--allow-key VAR=HOST (in Python: allow_keys=['VAR=HOST'])" in refused.stderr
             assert f"={host}" not in refused.stderr, "to allow it is to type what a stranger asks for"
         assert server.requests == 0
         assert not (tmp_path / "results").exists()
-        done = nip_run_here(path, "--allow-key", f"ROW_VARIABLE={host}", cwd=tmp_path, ROW_VARIABLE=KEY)
-        assert done.returncode == 0, done.stderr
+        process = nip_run_here(path, "--allow-key", f"ROW_VARIABLE={host}", cwd=tmp_path, ROW_VARIABLE=KEY)
+        assert process.returncode == 0, process.stderr
         assert server.recorded_requests()[0]["headers"]["authorization"] == f"Bearer {KEY}"
 
 
-def test_from_python_a_spec_from_elsewhere_is_asked_about_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_api_also_requires_allow_keys_for_a_fetched_spec(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ROW_VARIABLE", KEY)
     with run_chat_server() as server:
-        spec = load_spec(spec_with_key(tmp_path / "fetched", server.base_url, fetched=True))
+        spec = load_spec(write_spec_with_key(tmp_path / "fetched", server.base_url, fetched=True))
         with pytest.raises(UsageError, match="--allow-key"):
             run(spec, tmp_path / "results")
         assert server.requests == 0
@@ -120,19 +122,23 @@ def test_from_python_a_spec_from_elsewhere_is_asked_about_too(tmp_path: Path, mo
 
 
 @pytest.mark.full
-def test_a_spec_from_elsewhere_asks_no_server_that_is_not_allowed_even_without_a_key(tmp_path: Path) -> None:
+def test_fetched_spec_calls_only_allowed_hosts_even_without_a_key(tmp_path: Path) -> None:
     with run_chat_server() as server:
         (tmp_path / "fetched").mkdir()
         (tmp_path / "fetched" / MARKER).touch()
         path = spec_file(tmp_path / "fetched", server.base_url, size=2)
         host = f"127.0.0.1:{server.port}"
         spec = load_spec(path)
-        rows: tuple[dict[str, Any], ...] = ({}, {"allow_hosts": "127.0.0.1:1"}, {"allow_keys": "A_KEY=127.0.0.1:1"})
-        for allowed in rows:
+        refused_arguments: tuple[dict[str, Any], ...] = (
+            {},
+            {"allow_hosts": "127.0.0.1:1"},
+            {"allow_keys": "A_KEY=127.0.0.1:1"},
+        )
+        for arguments in refused_arguments:
             with pytest.raises(
                 UsageError, match=rf"(?s)without a key, -> {host}.*--allow-host HOST.*allow_hosts=\['HOST'\]"
             ) as caught:
-                run(spec, tmp_path / "results", **allowed)
+                run(spec, tmp_path / "results", **arguments)
             assert "allow_keys" not in str(caught.value)
         swept = load_specs(
             path, ["models.m.base_url=http://127.0.0.1:1/v1", f"sweep={{models.m.base_url: [{server.base_url}]}}"]
@@ -143,25 +149,25 @@ def test_a_spec_from_elsewhere_asks_no_server_that_is_not_allowed_even_without_a
         checked = nip_run_here("check", path, cwd=tmp_path).stdout
         assert (f"-> {host}" in checked, "--allow-host HOST" in checked) == (True, True)
         assert run(spec, tmp_path / "results", allow_hosts=host).manifest.status == "done"
-        given = load_spec(path, {"models.m.base_url": server.base_url})
-        assert run(given, tmp_path / "given").manifest.status == "done", "who gives an address allows it"
+        overridden = load_spec(path, {"models.m.base_url": server.base_url})
+        assert run(overridden, tmp_path / "given").manifest.status == "done", "who gives an address allows it"
 
 
 @pytest.mark.parametrize("host", ["", "a b", "http://a/v1", "https://a"])
-def test_a_host_that_is_none_is_a_usage_error(host: str) -> None:
+def test_malformed_allow_host_is_a_usage_error(host: str) -> None:
     with pytest.raises(UsageError, match="write HOST or HOST:PORT"):
         allowed_hosts([host])
 
 
-def test_a_spec_of_ours_that_extends_one_from_elsewhere_is_from_elsewhere(tmp_path: Path) -> None:
-    path = spec_with_key(tmp_path / "fetched", "http://127.0.0.1:1/v1", fetched=True)
-    ours = tmp_path / "ours.yaml"
-    ours.write_text(json.dumps({"extends": str(path)}))
-    done = nip_run_here(ours, cwd=tmp_path, ROW_VARIABLE=KEY)
-    assert (done.returncode, "--allow-key" in done.stderr) == (2, True)
+def test_local_spec_that_extends_a_fetched_spec_counts_as_fetched(tmp_path: Path) -> None:
+    path = write_spec_with_key(tmp_path / "fetched", "http://127.0.0.1:1/v1", fetched=True)
+    local_spec = tmp_path / "ours.yaml"
+    local_spec.write_text(json.dumps({"extends": str(path)}))
+    process = nip_run_here(local_spec, cwd=tmp_path, ROW_VARIABLE=KEY)
+    assert (process.returncode, "--allow-key" in process.stderr) == (2, True)
 
 
-def test_a_trainer_of_a_spec_from_elsewhere_gets_nothing_that_is_not_allowed(tmp_path: Path) -> None:
+def test_trainer_of_a_fetched_spec_gets_only_allowed_variables(tmp_path: Path) -> None:
     command = ["touch", str(tmp_path / "here"), "{dataset}", "{output}"]
     training = {
         "iterations": 1,
@@ -179,12 +185,12 @@ def test_a_trainer_of_a_spec_from_elsewhere_gets_nothing_that_is_not_allowed(tmp
         agents={"verifier": {"model": "v", "freeze": True}},
     )
     (tmp_path / MARKER).touch()
-    done = nip_run_here(path, cwd=tmp_path)
-    assert (done.returncode, "* -> command:touch" in done.stderr) == (2, True), done.stderr
+    process = nip_run_here(path, cwd=tmp_path)
+    assert (process.returncode, "* -> command:touch" in process.stderr) == (2, True), process.stderr
     assert not (tmp_path / "here").exists()
 
 
-def test_the_mark_is_found_above_a_file_and_beyond_links(tmp_path: Path) -> None:
+def test_fetched_marker_is_found_in_parent_folders_and_through_symlinks(tmp_path: Path) -> None:
     deep = tmp_path / "fetched" / "a" / "b"
     deep.mkdir(parents=True)
     (tmp_path / "link").symlink_to(deep)
@@ -195,8 +201,8 @@ def test_the_mark_is_found_above_a_file_and_beyond_links(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("options", [(), ("--json",), ("-v", "-v")])
-def test_nothing_that_is_printed_holds_a_secret(options: tuple[str, ...], tmp_path: Path) -> None:
-    done = nip_run_here(f"{KEY}.yaml", *options, cwd=tmp_path, SOME_TOKEN=KEY)
-    assert done.returncode == 2
-    assert KEY not in done.stdout + done.stderr
-    assert "[secret removed]" in done.stdout + done.stderr
+def test_printed_output_contains_no_secret(options: tuple[str, ...], tmp_path: Path) -> None:
+    process = nip_run_here(f"{KEY}.yaml", *options, cwd=tmp_path, SOME_TOKEN=KEY)
+    assert process.returncode == 2
+    assert KEY not in process.stdout + process.stderr
+    assert "[secret removed]" in process.stdout + process.stderr

@@ -1,7 +1,7 @@
-"""Mistakes of a first user, as a table: what is wrong in the files, and what is said, where, with which next step.
+"""Mistakes of new users, as a table: the error message, its location, and the suggested next step.
 
-Each row is a file that `check` is given. It ends with exit code 2, one problem at the place, the source line with a
-caret below the column, and a next step; `--json` says the same as an object.
+Each row is a file for `check`, which exits with code 2 and prints one problem with its location, the source line with
+a caret below the column, and a next step. `--json` prints the same as an object.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ training:
 
 @dataclass(frozen=True)
 class Mistake:
-    """What is changed in the files, and what is to be said of it."""
+    """A change to the valid files, and the error that it must cause."""
 
     change: tuple[str, str] | str | None
-    """Of the spec: what stands there and what does then, or lines at its end."""
+    """The text to replace in the spec and its replacement, or lines to append."""
     place: str
-    """FILE:LINE:COLUMN, or the beginning of an override's."""
-    says: str
-    step: str
+    """FILE:LINE:COLUMN, or the start of the location of an override."""
+    message: str
+    next_step: str
     """A part of the next step."""
-    words: Sequence[str] = ()
-    """Words of the command line after the file."""
+    arguments: Sequence[str] = ()
+    """Arguments after the file."""
     files: Mapping[str, str | bytes] = field(default_factory=dict)
     spec: str = "spec.yaml"
     quotes: bool = True
-    """Whether the line stands below the message."""
+    """True if the source line is printed below the message."""
     problems: int = 1
 
 
@@ -111,7 +111,7 @@ MISTAKES: dict[str, Mistake] = {
     "a key given twice": Mistake(
         "seed: 1\nname: other\n", "spec.yaml:14:1", "a duplicate key, which is already set in line 1",
         "remove one of the two"),
-    "a key that YAML takes for a truth value": Mistake(
+    "a key that YAML reads as a boolean": Mistake(
         ("  strong: {provider: dummy}", "  on: {provider: dummy}"), "spec.yaml:8:3", "YAML reads this one as bool",
         "quotes"),
     "a Jinja variable in a spec": Mistake(
@@ -144,10 +144,10 @@ MISTAKES: dict[str, Mistake] = {
     "a folder for a spec": Mistake(
         None, "more:1:1", "a folder, not a spec", "give a file of it: one.yaml", spec="more", quotes=False,
         files={"more/one.yaml": SPEC}),
-    "a misspelt file": Mistake(
+    "a misspelled file": Mistake(
         None, "spce.yaml:1:1", "no such spec file", "'spec.yaml'", spec="spce.yaml", quotes=False),
     # Keys and values
-    "a misspelt key": Mistake("rolouts: {concurrency: 3}\n", "spec.yaml:13:1", "unknown key", "'rollouts'"),
+    "a misspelled key": Mistake("rolouts: {concurrency: 3}\n", "spec.yaml:13:1", "unknown key", "'rollouts'"),
     "a key that is missing": Mistake(
         ("name: mine\n", ""), "spec.yaml:1:1", "missing key: name", "add name: ", quotes=False),
     "a text for a number": Mistake(
@@ -162,11 +162,11 @@ MISTAKES: dict[str, Mistake] = {
         "fine_tune: {validation_share: 1.5}\n", "spec.yaml:13:13", "1.5 is too large", "less than 1"),
     "a budget as text": Mistake(
         "budget: {usd: 5 dollars}\n", "spec.yaml:13:10", "a number belongs here, not '5 dollars'", "usd: "),
-    "a kind that is none": Mistake(
+    "an unknown kind": Mistake(
         "kind: benchmrk\n", "spec.yaml:13:1", "'benchmrk' is not one of benchmark, training", "'benchmark'"),
-    "a misspelt fine-tune format": Mistake(
+    "a misspelled fine-tune format": Mistake(
         "fine_tune: {formats: [opnai]}\n", "spec.yaml:13:23", "'opnai' is not one of openai, trl, verl", "'openai'"),
-    "a misspelt chat format": Mistake(
+    "a misspelled chat format": Mistake(
         ("strong: {provider: dummy}", "strong: {provider: dummy, chat_format: alternatng}"), "spec.yaml:8:29",
         "'alternatng' is not one of", "'alternating'"),
     "a wrong provider": Mistake(
@@ -177,10 +177,10 @@ MISTAKES: dict[str, Mistake] = {
     "an address without a scheme": Mistake(
         ("strong: {provider: dummy}", "strong: {model: x, base_url: localhost:8000}"), "spec.yaml:8:22",
         "'localhost:8000' does not have the form", "http://"),
-    "a key in the place of its variable": Mistake(
+    "a key instead of its variable name": Mistake(
         ("strong: {provider: dummy}", "strong: {model: x, api_key_env: my-key}"), "spec.yaml:8:22",
         "'my-key' does not have the form", "for example api_key_env: "),
-    "null that takes away nothing": Mistake(
+    "null that removes nothing": Mistake(
         ("prover: {model: strong}", "prover: {model: strong}\n  provers: null"), "spec.yaml:12:3",
         "this file has no `extends`",
         "leave the line out"),
@@ -226,18 +226,18 @@ MISTAKES: dict[str, Mistake] = {
         None, "prompts/prover.jinja:1:4", "the label must not reach a prompt", "remove the variable",
         files={"prompts/prover.jinja": "{{ label }}"}),
     # Data
-    "labels that are other words": Mistake(
+    "unknown label words": Mistake(
         None, "spec.yaml:2:11", "maybe", "", files={"data.csv": DATA.replace("a,1", "a,maybe")}),
-    "ids that stand twice": Mistake(
+    "duplicate ids": Mistake(
         None, "spec.yaml:2:11", "duplicate ids: a", "ids must be unique", files={"data.csv": DATA.replace("b,0",
         "a,0")}),
     "no column of labels": Mistake(
         None, "spec.yaml:2:1", "no column 'label'", "dataset.columns.label=", files={"data.csv": DATA.replace("label",
         "lab")}),
-    "a column that is not there": Mistake(
+    "a missing column": Mistake(
         ("path: data.csv", "path: data.csv, columns: {solution: answr}"), "spec.yaml:2:37", "no column 'answr'",
         "choose one of id, label, question, solution"),
-    "a split that is not there": Mistake(
+    "a missing split": Mistake(
         ("path: data.csv", "path: data.csv, split: test"), "spec.yaml:2:27", "no column 'split'",
         "remove the split"),
     # Sweeps, bases and interpolations
@@ -247,14 +247,14 @@ MISTAKES: dict[str, Mistake] = {
     "zipped lists of two lengths": Mistake(
         "sweep: {zip: {seed: [1, 2], description: [a]}}\n", "spec.yaml:13:29", "1 values, but another list",
         "make them equally long"),
-    "a base that is not there": Mistake(
+    "a missing base": Mistake(
         "extends: bse.yaml\n", "spec.yaml:13:1", "no file 'bse.yaml'", "'base.yaml'", files={"base.yaml": "seed: 1\n"}),
     "files that extend each other": Mistake(
         "extends: base.yaml\n", "base.yaml:1:1", "'spec.yaml' extends itself", "remove one of the",
         files={"base.yaml": "extends: spec.yaml\n"}),
-    "an interpolation to nothing": Mistake(
+    "an interpolation of a missing key": Mistake(
         "description: by ${nme}\n", "spec.yaml:13:1", "no such key", "'name'"),
-    "interpolations in a circle": Mistake(
+    "circular interpolations": Mistake(
         "description: ${benchmark}\nbenchmark: ${description}\n", "spec.yaml:13:1", "refers to itself",
         "by a value", problems=2),
     "an environment variable in a spec": Mistake(
@@ -263,44 +263,45 @@ MISTAKES: dict[str, Mistake] = {
     "no trainer for a group": Mistake(
         TRAINING.replace("    weak: {backend: dummy}\n", ""), "spec.yaml:17:3", "no trainer for model group 'weak'",
         "add"),
-    "a trainer of no group": Mistake(
+    "a trainer for an unknown group": Mistake(
         TRAINING + "    wek: {backend: dummy}\n", "spec.yaml:20:5", "", "'weak'"),
     # The command line
-    "an override of an unknown key": Mistake(None, "override 'sed=3'", "unknown key", "'seed'", words=["sed=3"]),
+    "an override of an unknown key": Mistake(None, "override 'sed=3'", "unknown key", "'seed'", arguments=["sed=3"]),
     "an override of the wrong type": Mistake(
         None, "override 'rollouts.concurrency=many'", "a whole number belongs here", "concurrency: 64",
-        words=["rollouts.concurrency=many"]),
-    "a key to delete that is not there": Mistake(
-        None, "override '~agents.provr'", "no such key to delete", "'prover'", words=["~agents.provr"]),
+        arguments=["rollouts.concurrency=many"]),
+    "a missing key to delete": Mistake(
+        None, "override '~agents.provr'", "no such key to delete", "'prover'", arguments=["~agents.provr"]),
     "an override into a value": Mistake(
-        None, "override 'name.x=1'", "'mine' is not a mapping", "cannot be set", words=["name.x=1"]),
+        None, "override 'name.x=1'", "'mine' is not a mapping", "cannot be set", arguments=["name.x=1"]),
     "a colon in an override": Mistake(
-        None, "override 'description=a: b'", "a second colon", """'description="..."'""", words=["description=a: b"]),
+        None, "override 'description=a: b'", "a second colon", """'description="..."'""",
+        arguments=["description=a: b"]),
 }  # fmt: skip
 
-MORE = (
+FULL_TIER_ONLY = (
     "a text that begins with @", "a number for a text", "a value for a mapping", "a share above one",
-    "a kind that is none",
-    "a name that no folder can have", "a key in the place of its variable", "a parameter that the protocol fixes",
-    "no column of labels", "a column that is not there", "a split that is not there", "a trainer of no group",
+    "an unknown kind",
+    "a name that no folder can have", "a key instead of its variable name", "a parameter that the protocol fixes",
+    "no column of labels", "a missing column", "a missing split", "a trainer for an unknown group",
     "an override of the wrong type",
 )  # fmt: skip
-"""Rows that are much like others: with `-m full`."""
+"""Rows that are similar to others and run only with `-m full`."""
 
 USAGE = {
     "spaces around the =": (["seed", "=", "3"], "spaces around the = of an override", "write seed=3"),
     "a space after the =": (["seed=", "3"], "spaces around the = of an override", "write seed=3"),
     "an override with dashes": (["--rollouts.concurrency=3"], "unrecognized arguments", "rollouts.concurrency=3"),
     "a key with dashes": (["--seed", "3"], "unrecognized arguments", "seed=3"),
-    "a misspelt option": (["--resutls", "x"], "unrecognized arguments", "'--results'"),
+    "a misspelled option": (["--resutls", "x"], "unrecognized arguments", "'--results'"),
 }
-"""Command lines that cannot be understood: the words after the spec, what is said, and the next step."""
+"""Invalid command lines: the arguments after the spec, the message, and the next step."""
 
 
-def test_a_misspelt_option_is_named_where_the_spec_is_missing_too(tmp_path: Path) -> None:
-    said = checked(tmp_path, "--hlep")
-    assert (said.code, said.errors[0]["message"]) == (2, "unrecognized arguments: --hlep")
-    assert said.errors[0]["hint"] == "did you mean '--help'?"
+def test_misspelled_option_is_reported_even_without_a_spec(tmp_path: Path) -> None:
+    output = run_check(tmp_path, "--hlep")
+    assert (output.code, output.errors[0]["message"]) == (2, "unrecognized arguments: --hlep")
+    assert output.errors[0]["hint"] == "did you mean '--help'?"
 
 
 @dataclass(frozen=True)
@@ -310,8 +311,8 @@ class CommandOutput:
     errors: list[dict[str, Any]]
 
 
-def said_of(folder: Path, mistake: Mistake) -> CommandOutput:
-    """What `check --json` says, for people and for programs."""
+def check_mistake(folder: Path, mistake: Mistake) -> CommandOutput:
+    """Write the files with the mistake and run `check --json` on them."""
     text = SPEC
     if isinstance(mistake.change, tuple):
         assert mistake.change[0] in SPEC
@@ -323,63 +324,63 @@ def said_of(folder: Path, mistake: Mistake) -> CommandOutput:
         path = folder / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return checked(folder, mistake.spec, *mistake.words)
+    return run_check(folder, mistake.spec, *mistake.arguments)
 
 
-def checked(folder: Path, *words: str) -> CommandOutput:
-    out, err = io.StringIO(), io.StringIO()
-    with chdir(folder), redirect_stdout(out), redirect_stderr(err):
-        code = main(["check", *words, "--json"])
-    assert "bug in nip-run" not in err.getvalue()
-    said = json.loads(out.getvalue())
+def run_check(folder: Path, *arguments: str) -> CommandOutput:
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with chdir(folder), redirect_stdout(stdout), redirect_stderr(stderr):
+        code = main(["check", *arguments, "--json"])
+    assert "bug in nip-run" not in stderr.getvalue()
+    report = json.loads(stdout.getvalue())
     if code == 0:
-        return CommandOutput(code, err.getvalue().splitlines(), [])
-    assert (said["ok"], said["exit_code"]) == (False, code), said
-    return CommandOutput(code, err.getvalue().splitlines(), said["errors"])
+        return CommandOutput(code, stderr.getvalue().splitlines(), [])
+    assert (report["ok"], report["exit_code"]) == (False, code), report
+    return CommandOutput(code, stderr.getvalue().splitlines(), report["errors"])
 
 
 @pytest.mark.sample(44)
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.full] if name in MORE else [], id=name.replace(" ", "-"))
+        pytest.param(name, marks=[pytest.mark.full] if name in FULL_TIER_ONLY else [], id=name.replace(" ", "-"))
         for name in MISTAKES
     ],
 )
-def test_a_mistake_is_said_at_its_place_with_its_line_and_the_next_step(tmp_path: Path, name: str) -> None:
+def test_mistake_is_reported_with_location_source_line_and_next_step(tmp_path: Path, name: str) -> None:
     mistake = MISTAKES[name]
-    said = said_of(tmp_path, mistake)
-    assert (said.code, len(said.errors)) == (2, mistake.problems), said.lines
-    first = said.errors[0]
+    output = check_mistake(tmp_path, mistake)
+    assert (output.code, len(output.errors)) == (2, mistake.problems), output.lines
+    error = output.errors[0]
     is_file = not mistake.place.startswith("override")
-    place = f"{first['file']}:{first['line']}:{first['column']}" if is_file else first["file"]
-    assert place == mistake.place, said.lines
-    assert mistake.says in first["message"], said.lines
-    assert mistake.step in (first["hint"] or "no next step"), said.lines
-    at = next(index for index, line in enumerate(said.lines) if line.startswith(f"{mistake.place}:"))
-    assert first["message"] in said.lines[at]
-    quoted = said.lines[at + 1 : at + 3]
+    place = f"{error['file']}:{error['line']}:{error['column']}" if is_file else error["file"]
+    assert place == mistake.place, output.lines
+    assert mistake.message in error["message"], output.lines
+    assert mistake.next_step in (error["hint"] or "no next step"), output.lines
+    line_number = next(i for i, line in enumerate(output.lines) if line.startswith(f"{mistake.place}:"))
+    assert error["message"] in output.lines[line_number]
+    quoted = output.lines[line_number + 1 : line_number + 3]
     if is_file and mistake.quotes:
-        source = (tmp_path / first["file"]).read_text("utf-8", "replace").splitlines()[first["line"] - 1]
-        begin = f"  {first['line']} | "
+        source = (tmp_path / error["file"]).read_text("utf-8", "replace").splitlines()[error["line"] - 1]
+        begin = f"  {error['line']} | "
         assert quoted[0] == begin + source.replace("\t", "\\t")
-        assert quoted[1].index("^") - len(begin) == first["column"] - 1
+        assert quoted[1].index("^") - len(begin) == error["column"] - 1
     else:
         assert not any(line.endswith("^") for line in quoted)
 
 
 @pytest.mark.parametrize("name", USAGE)
-def test_a_command_line_that_cannot_be_understood_says_what_to_write(tmp_path: Path, name: str) -> None:
-    words, says, step = USAGE[name]
+def test_invalid_command_line_gets_a_hint_with_the_correct_form(tmp_path: Path, name: str) -> None:
+    arguments, message, next_step = USAGE[name]
     (tmp_path / "spec.yaml").write_text(SPEC)
-    said = checked(tmp_path, "spec.yaml", *words)
-    assert said.code == 2
-    (error,) = said.errors
-    assert says in error["message"]
-    assert step in error["hint"]
+    output = run_check(tmp_path, "spec.yaml", *arguments)
+    assert output.code == 2
+    (error,) = output.errors
+    assert message in error["message"]
+    assert next_step in error["hint"]
     assert error["file"] is error["line"] is error["column"] is error["key"] is None
-    assert step in "\n".join(said.lines)
+    assert next_step in "\n".join(output.lines)
 
 
-def test_the_files_of_the_table_are_right_without_the_mistake(tmp_path: Path) -> None:
-    assert said_of(tmp_path, Mistake(None, "", "", "")).code == 0
+def test_base_files_of_the_mistakes_table_pass_check(tmp_path: Path) -> None:
+    assert check_mistake(tmp_path, Mistake(None, "", "", "")).code == 0

@@ -1,4 +1,4 @@
-"""`nip-run notes`: what it writes for others."""
+"""`nip-run notes --export`: cells that spreadsheets would read as formulas are escaped."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ FORMULAS = ("=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "  =1", "=cmd|' /C calc'!A0"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("noted")
-    run_spec(spec_file(made, size=2), made / "results")
-    return made
+    root = tmp_path_factory.mktemp("noted")
+    run_spec(spec_file(root, size=2), root / "results")
+    return root
 
 
-def test_no_cell_of_an_exported_note_is_a_formula(folder: Path) -> None:
+def test_exported_note_has_no_formula_cells(folder: Path) -> None:
     for text in (*FORMULAS, "plain"):
-        words = ("--add", text, "--tag", "=tag", "--by", "@me")
-        assert nip_run_here("notes", "last", *words, cwd=folder).returncode == 0
+        arguments = ("--add", text, "--tag", "=tag", "--by", "@me")
+        assert nip_run_here("notes", "last", *arguments, cwd=folder).returncode == 0
     assert nip_run_here("notes", "last", "--export", "notes.csv", cwd=folder).returncode == 0
     with (folder / "notes.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))

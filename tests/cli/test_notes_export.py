@@ -1,4 +1,4 @@
-"""`nip-run notes --export`: the notes of a reader as files that other programs open."""
+"""`nip-run notes --export`: notes as CSV and as JSON Lines."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.support.paths import ROOT
 RUN = "sweep-3942dc58ea"
 
 
-def test_a_note_that_looks_like_a_formula_is_a_text_in_csv_and_itself_in_json(tmp_path: Path) -> None:
+def test_formula_like_note_is_escaped_in_csv_and_unchanged_in_json(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "tests/fixtures/v0_1_0/results/runs" / RUN, tmp_path / "results" / "runs" / RUN)
-    words = ("notes", RUN, "--results", str(tmp_path / "results"))
+    arguments = ("notes", RUN, "--results", str(tmp_path / "results"))
     formula = '=HYPERLINK("//example.org","see")'
-    assert main([*words, "--add", formula, "--tag", "@tag", "--by", "+me", "-q"]) == 0
+    assert main([*arguments, "--add", formula, "--tag", "@tag", "--by", "+me", "-q"]) == 0
     for name in ("x.csv", "x.jsonl"):
-        assert main([*words, "--export", str(tmp_path / name), "-q"]) == 0
+        assert main([*arguments, "--export", str(tmp_path / name), "-q"]) == 0
     with (tmp_path / "x.csv").open(encoding="utf-8", newline="") as lines:
         (row,) = csv.DictReader(lines)
     assert (row["run_id"], row["text"], row["tags"], row["by"]) == (RUN, f"'{formula}", "'@tag", "'+me")

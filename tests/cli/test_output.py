@@ -1,4 +1,4 @@
-"""Tables that break no id, at any width; times that are short."""
+"""Tables that keep ids unbroken at any width, and short times."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ TEXT, ID, NUMBER = Column(16, 60), Column(40, 40), Column(4, 4)
         (63, (), {0: 40, 1: 16, 2: 4}),
     ],
 )
-def test_texts_fold_then_columns_are_left_out_and_no_id_is_broken(
+def test_narrow_tables_fold_text_then_drop_columns_and_never_break_ids(
     width: int, drop: tuple[int, ...], expected: dict[int, int]
 ) -> None:
-    found = fit_columns((ID, TEXT, NUMBER), width, drop)
-    assert found == expected
-    narrowest = sum(column.min_width for index, column in enumerate((ID, TEXT, NUMBER)) if index in found)
-    assert sum(found.values()) + GAP * (len(found) - 1) <= max(width, narrowest + GAP * (len(found) - 1))
+    widths = fit_columns((ID, TEXT, NUMBER), width, drop)
+    assert widths == expected
+    narrowest = sum(column.min_width for index, column in enumerate((ID, TEXT, NUMBER)) if index in widths)
+    assert sum(widths.values()) + GAP * (len(widths) - 1) <= max(width, narrowest + GAP * (len(widths) - 1))
 
 
 @pytest.mark.parametrize(
-    ("ago", "shown"),
+    ("ago", "expected"),
     [
         (timedelta(seconds=20), "just now"),
         (timedelta(minutes=2, seconds=10), "2 min ago"),
@@ -47,10 +47,10 @@ def test_texts_fold_then_columns_are_left_out_and_no_id_is_broken(
         (timedelta(minutes=-2), "15:33"),
     ],
 )
-def test_a_time_is_short(ago: timedelta, shown: str) -> None:
+def test_times_are_formatted_briefly(ago: timedelta, expected: str) -> None:
     now = datetime(2026, 11, 22, 15, 31, tzinfo=UTC)
-    assert format_time((now - ago).isoformat(), now) == shown
+    assert format_time((now - ago).isoformat(), now) == expected
 
 
-def test_what_is_no_time_is_shown_as_it_is() -> None:
+def test_values_that_are_not_times_are_shown_unchanged() -> None:
     assert (format_time(None), format_time("soon")) == ("-", "soon")

@@ -1,4 +1,4 @@
-"""`nip-run plan`: what it takes to see a difference, by the power formula, priced as `check` prices it."""
+"""`nip-run plan`: sample sizes by the power formula, with the costs that `check` estimates."""
 
 from __future__ import annotations
 
@@ -24,85 +24,87 @@ PRICED: dict[str, Any] = {"models": {"m": {"price": {"input": 1.0, "output": 2.0
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A spec, and two runs of it with two repeats, one with another seed."""
-    here = tmp_path_factory.mktemp("plan")
-    path = spec_file(here, **PRICED)
+    """Return a folder with a spec and two runs of it, with two repeats each and different seeds."""
+    root = tmp_path_factory.mktemp("plan")
+    path = spec_file(root, **PRICED)
     for seed in (1, 2):
-        run_spec(path, here / "results", f"seed={seed}", "rollouts.per_datapoint=2", run_id=f"s{seed}")
-    return here
+        run_spec(path, root / "results", f"seed={seed}", "rollouts.per_datapoint=2", run_id=f"s{seed}")
+    return root
 
 
-def planned(folder: Path, *words: str) -> dict[str, Any]:
-    done = nip_run_here("plan", "spec.yaml", *words, "--json", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    (found,) = json.loads(done.stdout)
-    assert isinstance(found, dict)
-    return found
+def run_plan(folder: Path, *arguments: str) -> dict[str, Any]:
+    process = nip_run_here("plan", "spec.yaml", *arguments, "--json", cwd=folder)
+    assert process.returncode == 0, process.stderr
+    (plan,) = json.loads(process.stdout)
+    assert isinstance(plan, dict)
+    return plan
 
 
 @pytest.mark.full
-def test_without_a_run_the_variance_is_the_most_there_may_be(folder: Path) -> None:
-    found = planned(folder, "--detect", "0.15")
-    (row,) = found["rows"]
+def test_plan_without_a_run_assumes_the_maximum_variance(folder: Path) -> None:
+    plan = run_plan(folder, "--detect", "0.15")
+    (row,) = plan["rows"]
     assert (row["datapoints"], row["games"], row["fits"]) == (180, 180, False)
     assert row["smallest_difference"] == pytest.approx(smallest_difference(12, lambda _: 0.5))
-    whole = estimate(load_spec(folder / "spec.yaml"))
-    assert row["calls"] == [round(sum(one.calls[end] for one in whole) * 180 / 12) for end in (0, 1)]
-    costs = [one.cost_usd for one in whole if one.cost_usd is not None]
+    estimates = estimate(load_spec(folder / "spec.yaml"))
+    assert row["calls"] == [
+        round(sum(model_estimate.calls[end] for model_estimate in estimates) * 180 / 12) for end in (0, 1)
+    ]
+    costs = [model_estimate.cost_usd for model_estimate in estimates if model_estimate.cost_usd is not None]
     assert row["cost_usd"] == pytest.approx([sum(cost[end] for cost in costs) * 180 / 12 for end in (0, 1)])
 
 
-def test_the_variance_of_a_run_says_what_repeats_are_good_for(folder: Path) -> None:
+def test_plan_from_a_run_shows_how_repeats_reduce_the_sample_size(folder: Path) -> None:
     run = run_spec(folder / "spec.yaml", folder / "results", "seed=1", "rollouts.per_datapoint=2", run_id="s1")
     split = run.metrics["variance"]
-    found = planned(folder, "--detect", "0.3", "--from", "s1")
-    needed = {row["repeats"]: row["groups"] for row in found["rows"]}
+    plan = run_plan(folder, "--detect", "0.3", "--from", "s1")
+    needed = {row["repeats"]: row["groups"] for row in plan["rows"]}
     assert needed == {
         r: groups_needed(0.3, 2 * split["between"] + 2 * split["within"] / r, 1 / r) for r in (1, 2, 3, 5, 10)
     }
     assert needed[10] < needed[1]
 
 
-def test_two_runs_give_the_variance_of_their_differences(folder: Path) -> None:
-    found = planned(folder, "--detect", "0.3", "--from", "s1", "s2")
-    assert "the variance of the difference between s1 and s2: " in found["variance"]["source"]
+def test_plan_from_two_runs_uses_the_variance_of_their_difference(folder: Path) -> None:
+    plan = run_plan(folder, "--detect", "0.3", "--from", "s1", "s2")
+    assert "the variance of the difference between s1 and s2: " in plan["variance"]["source"]
 
 
-WRONG = {"a": (2, 0, 1, 0, 2, 0, 1, 0, 2, 0), "b": (0, 1, 0, 2, 0, 1, 0, 2, 0, 1)}
+WRONG_VERDICTS = {"a": (2, 0, 1, 0, 2, 0, 1, 0, 2, 0), "b": (0, 1, 0, 2, 0, 1, 0, 2, 0, 1)}
 """The number of wrong verdicts in each group of four datapoints, by run."""
 
 
-def _grouped_runs(folder: Path) -> Path:
+def _write_grouped_runs(folder: Path) -> Path:
     """Return the folder of a spec with 10 groups of 4 datapoints, and of two runs with planted verdicts."""
     path = solo_spec(folder, size=40, dataset={"group_by": "family"})
     data = folder / "data.jsonl"
     rows = [json.loads(line) | {"family": f"f{i // 4}"} for i, line in enumerate(data.read_text().splitlines())]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    planted(path, folder / "results", "a", lambda i, _: i % 4 >= WRONG["a"][i // 4])
-    planted(path, folder / "results", "b", lambda i, _: i % 4 >= WRONG["b"][i // 4], other_system(1))
+    planted(path, folder / "results", "a", lambda i, _: i % 4 >= WRONG_VERDICTS["a"][i // 4])
+    planted(path, folder / "results", "b", lambda i, _: i % 4 >= WRONG_VERDICTS["b"][i // 4], other_system(1))
     return folder
 
 
 @pytest.mark.full
-def test_two_runs_with_groups_of_datapoints_are_planned_as_compare_tests_them(tmp_path: Path) -> None:
+def test_plan_from_runs_with_grouped_datapoints_agrees_with_compare(tmp_path: Path) -> None:
     """One game changes a group of four by a quarter, not by 1."""
-    folder = _grouped_runs(tmp_path)
+    folder = _write_grouped_runs(tmp_path)
     pair = compare("a", "b", results=folder / "results").pairs[0]
     assert pair.detectable is not None
-    (row,) = planned(folder, "--detect", str(pair.detectable + 1e-6), "--from", "a", "b")["rows"]
+    (row,) = run_plan(folder, "--detect", str(pair.detectable + 1e-6), "--from", "a", "b")["rows"]
     assert row["smallest_difference"] == pytest.approx(pair.detectable)
     assert (row["groups"], row["fits"]) == (10, True)
-    (row,) = planned(folder, "--detect", "0.3", "--from", "a")["rows"]
-    of_groups = [1 - wrong / 4 for wrong in WRONG["a"]]
-    assert row["groups"] == groups_needed(0.3, 2 * variance(of_groups), 1 / 4)
-    (row,) = planned(folder, "--detect", "0.3")["rows"]  # each group is assumed to be right or wrong as a whole
+    (row,) = run_plan(folder, "--detect", "0.3", "--from", "a")["rows"]
+    group_scores = [1 - wrong / 4 for wrong in WRONG_VERDICTS["a"]]
+    assert row["groups"] == groups_needed(0.3, 2 * variance(group_scores), 1 / 4)
+    (row,) = run_plan(folder, "--detect", "0.3")["rows"]  # each group is assumed to be right or wrong as a whole
     assert row["groups"] == groups_needed(0.3, UNKNOWN)
 
 
 @pytest.mark.full
-def test_two_runs_are_planned_from_the_datapoints_that_both_verifiers_saw(tmp_path: Path) -> None:
-    """Groups of the same name are not enough."""
-    folder = _grouped_runs(tmp_path)
+def test_plan_from_two_runs_uses_only_the_datapoints_they_share(tmp_path: Path) -> None:
+    """Groups with the same name but different datapoints do not count as shared."""
+    folder = _write_grouped_runs(tmp_path)
     lines = (folder / "data.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     for name, changed in (("half", rows[20:]), ("all", rows)):
@@ -116,23 +118,23 @@ def test_two_runs_are_planned_from_the_datapoints_that_both_verifiers_saw(tmp_pa
             other_system(2),
             run_id=name,
         )
-    variance = planned(folder, "--detect", "0.3", "--from", "a", "half")["variance"]
+    variance = run_plan(folder, "--detect", "0.3", "--from", "a", "half")["variance"]
     assert variance["groups"] == 5
     assert (
         "on 20 shared datapoints; half against a: datapoints differ: 20 with another solution (such as 'p20')"
         in variance["source"]
     )
-    done = nip_run_here("plan", "spec.yaml", "--detect", "0.3", "--from", "a", "all", cwd=folder)
-    assert done.returncode == 2
+    process = nip_run_here("plan", "spec.yaml", "--detect", "0.3", "--from", "a", "all", cwd=folder)
+    assert process.returncode == 2
     assert (
         "runs a and all share fewer than two groups of datapoints; all against a: datapoints differ: "
         "40 with another solution (such as 'p0'); name two runs on the same dataset"
-    ) in " ".join(done.stderr.split())
+    ) in " ".join(process.stderr.split())
 
 
 @pytest.mark.full
-def test_the_plays_of_a_block_are_no_repeats(folder: Path, tmp_path: Path) -> None:
-    """As metrics.json has it: each was played once, and what is measured is the mean over a datapoint's plays."""
+def test_games_of_a_block_do_not_count_as_repeats(folder: Path, tmp_path: Path) -> None:
+    """A datapoint counts once, with the mean over the games of its block, as in metrics.json."""
     path = spec_file(
         tmp_path, fine_tune=None, protocol={"use": "debate", "max_message_rounds": 3}, seats="swap",
         prompts="prompts/code_validation/debate", models={"other": {"provider": "dummy"}},
@@ -143,17 +145,17 @@ def test_the_plays_of_a_block_are_no_repeats(folder: Path, tmp_path: Path) -> No
     scores: dict[str, list[float]] = {}
     for row in table(run.path, "rollouts"):
         scores.setdefault(row["datapoint_id"], []).append(float(row["correct"]))
-    assert {len(plays) for plays in scores.values()} == {2}
-    found = planned(tmp_path, "--detect", "0.3", "--from", "blocks")["variance"]
-    assert (found["by_chance"], found["split"]) == (0, False)
-    assert "the run has only one repeat" in found["source"]
-    means = [fmean(plays) for plays in scores.values()]
-    assert found["fixed"] == pytest.approx(2 * variance(means))
+    assert {len(block_scores) for block_scores in scores.values()} == {2}
+    plan_variance = run_plan(tmp_path, "--detect", "0.3", "--from", "blocks")["variance"]
+    assert (plan_variance["by_chance"], plan_variance["split"]) == (0, False)
+    assert "the run has only one repeat" in plan_variance["source"]
+    means = [fmean(block_scores) for block_scores in scores.values()]
+    assert plan_variance["fixed"] == pytest.approx(2 * variance(means))
 
 
 @pytest.mark.full
-def test_a_run_that_is_right_everywhere_has_some_variance(folder: Path, tmp_path: Path) -> None:
-    """One datapoint in so many may be wrong all the same, and no plan is for fewer groups than the test needs."""
+def test_run_without_wrong_verdicts_still_has_some_variance(folder: Path, tmp_path: Path) -> None:
+    """The plan assumes one wrong datapoint, and never fewer groups than the test needs."""
     data = dataset_file(tmp_path, 12)
     run = run_spec(folder / "spec.yaml", folder / "results", "seed=1", "rollouts.per_datapoint=2", run_id="s1")
     right = {row["datapoint_id"] for row in table(run.path, "rollouts") if row["correct"]}
@@ -167,24 +169,24 @@ def test_a_run_that_is_right_everywhere_has_some_variance(folder: Path, tmp_path
     assert (same.metrics["variance"]["between"], same.metrics["variance"]["within"]) == (0, 0)
     sizes = {}
     for detect in ("0.05", "0.9"):
-        done = nip_run_here("plan", spec, "--detect", detect, "--from", same.path, "--json", cwd=folder)
-        (found,) = json.loads(done.stdout)
-        sizes[detect] = {row["groups"] for row in found["rows"]}
-    assert found["variance"]["fixed"] == pytest.approx(2 / (len(right) + 1))
+        process = nip_run_here("plan", spec, "--detect", detect, "--from", same.path, "--json", cwd=folder)
+        (plan,) = json.loads(process.stdout)
+        sizes[detect] = {row["groups"] for row in plan["rows"]}
+    assert plan["variance"]["fixed"] == pytest.approx(2 / (len(right) + 1))
     assert min(sizes["0.05"]) > 500
     assert min(sizes["0.9"]) >= FEWEST_GROUPS
 
 
-def test_a_run_that_is_not_played_again_keeps_its_repeats(folder: Path) -> None:
-    alone = planned(folder, "--detect", "0.3", "--from", "s1")["variance"]
-    found = planned(folder, "--detect", "0.3", "--against", "s1")["variance"]
-    assert found["by_chance"] == pytest.approx(alone["by_chance"] / 2)
-    assert found["fixed"] == pytest.approx(alone["fixed"] + alone["by_chance"] / 4)
+def test_fixed_baseline_run_keeps_its_repeats(folder: Path) -> None:
+    replayed_baseline = run_plan(folder, "--detect", "0.3", "--from", "s1")["variance"]
+    fixed_baseline = run_plan(folder, "--detect", "0.3", "--against", "s1")["variance"]
+    assert fixed_baseline["by_chance"] == pytest.approx(replayed_baseline["by_chance"] / 2)
+    assert fixed_baseline["fixed"] == pytest.approx(replayed_baseline["fixed"] + replayed_baseline["by_chance"] / 4)
 
 
-def test_people_are_told_what_the_dataset_could_show(folder: Path) -> None:
-    done = nip_run_here("plan", "spec.yaml", "--detect", "0.15", cwd=folder)
-    text = " ".join(done.stdout.split())
+def test_plan_prints_the_difference_that_the_dataset_can_detect(folder: Path) -> None:
+    process = nip_run_here("plan", "spec.yaml", "--detect", "0.15", cwd=folder)
+    text = " ".join(process.stdout.split())
     assert "The dataset is too small: it has 12 datapoints. With 1 repeat you could detect 83.1 points." in text
     large = nip_run_here("plan", "spec.yaml", "--detect", "0.9", "--from", "s1", cwd=folder)
     assert "The dataset is large enough: it has 12 datapoints. Fewest games: 1 repeat," in (large.stdout)
@@ -200,7 +202,7 @@ def test_people_are_told_what_the_dataset_could_show(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         ((), "nothing to plan: add --detect D"),
         (("--detect", "5"), "must be between 0 and 1, such as 0.05, not 5"),
@@ -209,9 +211,9 @@ def test_people_are_told_what_the_dataset_could_show(folder: Path) -> None:
         (("--detect", "0.1", "--from", "s1", "--against", "s2"), "not allowed with argument"),
     ],
 )
-def test_what_cannot_be_planned_is_told(folder: Path, words: tuple[str, ...], message: str) -> None:
-    done = nip_run_here("plan", "spec.yaml", *words, cwd=folder)
-    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+def test_plan_usage_errors_exit_2_with_the_reason(folder: Path, arguments: tuple[str, ...], message: str) -> None:
+    process = nip_run_here("plan", "spec.yaml", *arguments, cwd=folder)
+    assert (process.returncode, message in process.stderr) == (2, True), process.stderr
 
 
 def test_a_training_spec_has_no_sample_size() -> None:

@@ -1,4 +1,4 @@
-"""`nip-run plan --workers`: how long a run takes and what bounds it, from games that are played here to be measured."""
+"""`nip-run plan --workers`: the predicted duration and bottleneck of a run, measured with sample games."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ QUICK = ("--measure", "0.02")
 FIXED = {"min_message_rounds": 5, "max_message_rounds": 5, "verifier_first": True}
 
 
-def timed(folder: Path, *words: str, run: Callable[..., CompletedProcess[str]] = nip_run_here) -> dict[str, Any]:
-    """Return a forecast. In the process of the test, the time of the start includes the CPU time of earlier tests."""
-    done = run("plan", "spec.yaml", *QUICK, *words, "--json", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    (found,) = json.loads(done.stdout)
-    time = found["time"]
+def run_forecast(
+    folder: Path, *arguments: str, run: Callable[..., CompletedProcess[str]] = nip_run_here
+) -> dict[str, Any]:
+    """Return a forecast. If it runs in the process of the test, its startup time includes earlier tests."""
+    process = run("plan", "spec.yaml", *QUICK, *arguments, "--json", cwd=folder)
+    assert process.returncode == 0, process.stderr
+    (plan,) = json.loads(process.stdout)
+    time = plan["time"]
     assert isinstance(time, dict)
     return time
 
 
-def test_a_run_without_servers_is_bound_by_the_core_and_nothing_of_what_was_played_is_left(tmp_path: Path) -> None:
+def test_run_without_servers_is_bound_by_the_core_and_leaves_no_files(tmp_path: Path) -> None:
     spec_file(tmp_path, size=4, protocol=FIXED, fine_tune=None, budget={"completions": 100})
     before = sorted(path.name for path in tmp_path.iterdir())
-    found = timed(tmp_path, "--workers", "1")
-    assert (found["games"], found["calls"], found["servers_known"]) == (4, [20, 20], True)
-    assert [one["name"] for one in found["bounds"]] == ["core"]
-    assert found["bottleneck"] in {"core", "start and end"}
-    assert found["seconds"][0] == found["seconds"][1] > 20 / found["calls_per_second"]
-    assert found["journal_bytes"] > 20 * 200
-    assert found["breaks"][0]["games"] == 20
-    day = next(one["games"] for one in found["breaks"] if "day" in one["what"])
-    assert 0.05 < day * 5 / found["calls_per_second"] / 86400 < 1.01  # start and end are there once, and not for each
+    forecast = run_forecast(tmp_path, "--workers", "1")
+    assert (forecast["games"], forecast["calls"], forecast["servers_known"]) == (4, [20, 20], True)
+    assert [row["name"] for row in forecast["bounds"]] == ["core"]
+    assert forecast["bottleneck"] in {"core", "start and end"}
+    assert forecast["seconds"][0] == forecast["seconds"][1] > 20 / forecast["calls_per_second"]
+    assert forecast["journal_bytes"] > 20 * 200
+    assert forecast["breaks"][0]["games"] == 20
+    day = next(row["games"] for row in forecast["breaks"] if "day" in row["what"])
+    assert 0.05 < day * 5 / forecast["calls_per_second"] / 86400 < 1.01  # startup and finish count once
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
 @pytest.mark.full
-def test_a_pilot_says_how_long_servers_take_and_what_they_allow(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_pilot_run_supplies_server_latency_and_rate_limits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with run_chat_server(latency=0.2, decide=0.0) as server:
         path = spec_file(tmp_path, server.base_url, size=2000, protocol=FIXED, fine_tune=None)
         pilot = run_spec(path, tmp_path / "results", "dataset.limit=16", run_id="pilot")
@@ -56,48 +56,48 @@ def test_a_pilot_says_how_long_servers_take_and_what_they_allow(
         GroupLimit("m", 8).learn_rates({"x-ratelimit-limit-requests": "60000"})
     with (pilot.path / "run.log").open("a") as log:
         log.write(f"{caplog.messages[-1]}\n")
-    found = timed(tmp_path, "--workers", "1", run=nip_run)
+    forecast = run_forecast(tmp_path, "--workers", "1", run=nip_run)
     calls = table(pilot.path, "completions")
-    latency = sum(one["latency_ms"] for one in calls) / len(calls) / 1000
-    servers = next(one for one in found["bounds"] if one["name"] == "servers")
+    latency = sum(row["latency_ms"] for row in calls) / len(calls) / 1000
+    servers = next(row for row in forecast["bounds"] if row["name"] == "servers")
     assert servers["calls_per_second"] == pytest.approx(8 / latency)
-    assert found["bottleneck"] == "servers"
-    assert found["seconds"][0] >= 10000 * latency / 8
-    assert found["calls"] == [10000, 10000]
-    tokens = sum(one["prompt_tokens"] for one in calls) / len(calls)
-    assert found["prompt_tokens"][0] == pytest.approx(10000 * tokens)
-    limit = next(one for one in found["bounds"] if one["name"] == "provider's limit")
+    assert forecast["bottleneck"] == "servers"
+    assert forecast["seconds"][0] >= 10000 * latency / 8
+    assert forecast["calls"] == [10000, 10000]
+    tokens = sum(row["prompt_tokens"] for row in calls) / len(calls)
+    assert forecast["prompt_tokens"][0] == pytest.approx(10000 * tokens)
+    limit = next(row for row in forecast["bounds"] if row["name"] == "provider's limit")
     assert limit["detail"] == "m: 60,000 requests a minute"
-    slow = timed(tmp_path, "--workers", "1", "models.m.requests_per_minute=600", run=nip_run)
+    slow = run_forecast(tmp_path, "--workers", "1", "models.m.requests_per_minute=600", run=nip_run)
     assert slow["bottleneck"] == "provider's limit"
     assert slow["calls_per_second"] == pytest.approx(10000 / 994.5)
 
 
 @pytest.mark.full
-def test_without_a_pilot_it_is_said_that_servers_are_not_known(tmp_path: Path) -> None:
+def test_plan_without_a_pilot_says_that_server_latency_is_unknown(tmp_path: Path) -> None:
     spec_file(tmp_path, "http://127.0.0.1:9/v1", size=50, fine_tune=None)
-    done = nip_run_here("plan", "spec.yaml", "--workers", "1", *QUICK, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    text = " ".join(done.stdout.split())
+    process = nip_run_here("plan", "spec.yaml", "--workers", "1", *QUICK, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    text = " ".join(process.stdout.split())
     assert "50 games, 50 to 300 calls: at least" in text
     assert "the latency of the servers is not known" in text
     assert "--like pilot" in text
 
 
 @pytest.mark.full
-def test_workers_and_shards_are_measured_and_told_with_the_sizes_that_show_a_difference(tmp_path: Path) -> None:
+def test_plan_prints_the_time_of_workers_and_shards_with_the_sample_sizes(tmp_path: Path) -> None:
     spec_file(tmp_path, size=300, fine_tune=None)
-    words = ("--workers", "2", "--shards", "2", "--detect", "0.2")
-    done = nip_run_here("plan", "spec.yaml", *QUICK, *words, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    for said in ("2 shards of 2 workers and their writer", "writer", "2 workers and their writer,", "datapoints"):
-        assert said in done.stdout
-    found = timed(tmp_path, *words[:2])
-    assert {"cores", "writer"} == {one["name"] for one in found["bounds"]}
+    arguments = ("--workers", "2", "--shards", "2", "--detect", "0.2")
+    process = nip_run_here("plan", "spec.yaml", *QUICK, *arguments, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    for text in ("2 shards of 2 workers and their writer", "writer", "2 workers and their writer,", "datapoints"):
+        assert text in process.stdout
+    forecast = run_forecast(tmp_path, *arguments[:2])
+    assert {"cores", "writer"} == {bound["name"] for bound in forecast["bounds"]}
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (("--workers", "0"), "--workers must be at least 1, not 0"),
         (
@@ -122,15 +122,15 @@ def test_workers_and_shards_are_measured_and_told_with_the_sizes_that_show_a_dif
         ),
     ],
 )
-def test_what_cannot_be_timed_is_told(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+def test_time_forecast_errors_exit_2_with_the_reason(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     spec_file(tmp_path, fine_tune=None)
-    done = nip_run_here("plan", "spec.yaml", *words, cwd=tmp_path)
-    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+    process = nip_run_here("plan", "spec.yaml", *arguments, cwd=tmp_path)
+    assert (process.returncode, message in process.stderr) == (2, True), process.stderr
     assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.full
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_unwritable_results_folder_is_reported(tmp_path: Path) -> None:
     spec_file(tmp_path, fine_tune=None)
-    done = nip_run_here("plan", "spec.yaml", "--workers", "1", *QUICK, "--results", "/proc/none", cwd=tmp_path)
-    assert (done.returncode, "use --results DIR with a writable folder" in done.stderr) == (1, True)
+    process = nip_run_here("plan", "spec.yaml", "--workers", "1", *QUICK, "--results", "/proc/none", cwd=tmp_path)
+    assert (process.returncode, "use --results DIR with a writable folder" in process.stderr) == (1, True)

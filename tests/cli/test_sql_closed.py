@@ -1,4 +1,4 @@
-"""What a question in SQL cannot do: read or write a file, stay, or go on when it is ended."""
+"""Limits of SQL queries: they access no files, leave no state, and stop on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.sql_command import run_sql
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The results folder of one run of four datapoints."""
+    """Return the results folder of one run of four datapoints."""
     folder = tmp_path_factory.mktemp("sql")
     run_spec(spec_file(folder, size=4), folder / "results")
     return folder / "results"
@@ -58,57 +58,57 @@ HOSTILE = (
     "CHECKPOINT",
     "EXPORT DATABASE '{new}'",
 )
-"""Files of others, and those that the tables are views of: the board's, its log, the runs' Parquet files."""
+"""Queries that try to access other files, or the files behind the tables: the leaderboard, its log, Parquet files."""
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("way", ["argument", "file", "standard input"])
-def test_no_question_reads_or_writes_a_file_however_it_comes(results: Path, tmp_path: Path, way: str) -> None:
+@pytest.mark.parametrize("input_source", ["argument", "file", "standard input"])
+def test_no_query_reads_or_writes_a_file(results: Path, tmp_path: Path, input_source: str) -> None:
     (tmp_path / "secret.csv").write_text("a,b\n1,TOPSECRET\n")
     duckdb.execute(f"COPY (SELECT 'TOPSECRET' AS a) TO '{tmp_path / 'other.parquet'}'")
-    places = {
+    paths = {
         "board": results / FILE, "messages": next(results.rglob("messages.parquet")), "folder": results,
         "secret": tmp_path / "secret.csv", "other": tmp_path / "other.parquet", "new": tmp_path / "new",
     }  # fmt: skip
     file = tmp_path / "question.sql"
     file.write_text("")
 
-    def everything() -> dict[Path, bytes]:
-        return {path: path.read_bytes() for at in (results, tmp_path) for path in at.rglob("*") if path.is_file()}
+    def read_all_files() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for root in (results, tmp_path) for path in root.rglob("*") if path.is_file()}
 
-    for hostile in HOSTILE if way == "argument" else HOSTILE[::8]:
-        question = hostile.format(**places)
-        if way == "file":
-            file.write_text(question)
-        before = everything()
-        words = {"argument": (question,), "file": ("--file", file), "standard input": ("-",)}[way]
-        done = run_sql(results, *words, stdin=question)
-        assert (done.returncode, done.stdout) == (2, ""), hostile
-        assert "TOPSECRET" not in done.stderr
-        assert everything() == before, hostile
+    for template in HOSTILE if input_source == "argument" else HOSTILE[::8]:
+        sql = template.format(**paths)
+        if input_source == "file":
+            file.write_text(sql)
+        before = read_all_files()
+        arguments = {"argument": (sql,), "file": ("--file", file), "standard input": ("-",)}[input_source]
+        process = run_sql(results, *arguments, stdin=sql)
+        assert (process.returncode, process.stdout) == (2, ""), template
+        assert "TOPSECRET" not in process.stderr
+        assert read_all_files() == before, template
 
 
-def test_a_hostile_question_for_a_file_leaves_nothing(results: Path, tmp_path: Path) -> None:
-    for question in ("FROM read_text('/etc/hostname')", f"FROM glob('{tmp_path}/.nip-run-*')", "SELEC"):
-        assert run_sql(results, question, "-o", tmp_path / "x.parquet").returncode == 2
+def test_refused_query_with_an_output_file_leaves_no_files(results: Path, tmp_path: Path) -> None:
+    for sql in ("FROM read_text('/etc/hostname')", f"FROM glob('{tmp_path}/.nip-run-*')", "SELEC"):
+        assert run_sql(results, sql, "-o", tmp_path / "x.parquet").returncode == 2
     assert list(tmp_path.iterdir()) == []
 
 
-def _cpu_of_threads(pid: int) -> float:
-    """Return the CPU seconds of a process's threads but the main one: many only once DuckDB works on the question."""
+def _read_cpu_seconds_of_threads(pid: int) -> float:
+    """Return the CPU seconds of all threads except the main one; they rise once DuckDB runs the query."""
     stats = []
     for path in Path(f"/proc/{pid}/task").glob("*/stat"):
         if path.parent.name != str(pid):
-            with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            with suppress(FileNotFoundError, ProcessLookupError):  # the thread has just ended
                 stats.append(path.read_text())
     return sum(sum(map(int, stat.rpartition(")")[2].split()[11:13])) for stat in stats) / os.sysconf("SC_CLK_TCK")
 
 
 @pytest.mark.gate
-def test_ctrl_c_ends_a_question_at_once(results: Path, tmp_path: Path) -> None:
-    question = "SELECT count(*) FROM range(10_000_000_000) a, range(1000) b WHERE a.range % 7 = b.range % 11"
-    process = start_nip_run("sql", question, "--results", results, cwd=tmp_path, TMPDIR=str(tmp_path))
-    wait_until(lambda: _cpu_of_threads(process.pid) > 0.5 or process.poll() is not None)
+def test_ctrl_c_ends_a_query_at_once(results: Path, tmp_path: Path) -> None:
+    sql = "SELECT count(*) FROM range(10_000_000_000) a, range(1000) b WHERE a.range % 7 = b.range % 11"
+    process = start_nip_run("sql", sql, "--results", results, cwd=tmp_path, TMPDIR=str(tmp_path))
+    wait_until(lambda: _read_cpu_seconds_of_threads(process.pid) > 0.5 or process.poll() is not None)
     process.send_signal(signal.SIGINT)
-    assert wait_for_exit(process) == (130, "", "interrupted\n")  # the answer takes hours
+    assert wait_for_exit(process) == (130, "", "interrupted\n")  # the query would take hours
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""What never reaches a terminal: nothing that a model or a dataset said can drive it."""
+"""Terminal safety: text of models and datasets cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ HOSTILE = f"{ESC}]0;owned{ESC}\\{ESC}[2J{ESC}[31mred\x07\x9b2J\r\x08 \u202egnp\u
 
 
 @pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run in which datapoints and models speak in escape sequences."""
-    made = tmp_path_factory.mktemp("hostile")
+def hostile_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Play a run whose datapoints and answers contain escape sequences."""
+    root = tmp_path_factory.mktemp("hostile")
     with run_chat_server(text=f"{HOSTILE} I am sure. Decision: accept", model=f"evil{ESC}[2J") as server:
-        path = spec_file(made, server.base_url)
+        path = spec_file(root, server.base_url)
         rows = [
             {"id": name, "label": i % 2, "question": f"Q {HOSTILE}", "solution": f"S {HOSTILE}"}
             for i, name in enumerate(("p0", f"p1{ESC}[2J", f"p2{HOSTILE}"))
         ]
-        (made / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        run_spec(path, made / "results")
-    return made
+        (root / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        run_spec(path, root / "results")
+    return root
 
 
 @pytest.mark.sample(9)
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ("show", "tiny"),
         ("show", "tiny", "p0"),
@@ -51,30 +51,30 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (f"{ESC}[2J.yaml",),
     ],
 )
-def test_nothing_that_a_model_or_a_dataset_said_can_drive_the_terminal(hostile: Path, words: tuple[str, ...]) -> None:
-    done = nip_run_here(*words, cwd=hostile)
-    said = done.stdout + done.stderr
+def test_text_of_models_and_datasets_cannot_control_the_terminal(hostile_run: Path, arguments: tuple[str, ...]) -> None:
+    process = nip_run_here(*arguments, cwd=hostile_run)
+    output = process.stdout + process.stderr
     for character in (ESC, "\x07", "\x08", "\x9b", "\r", "\u202e", "\u200b"):
-        assert character not in said
-    assert "Traceback" not in done.stderr
-    assert "bug in nip-run" not in done.stderr
+        assert character not in output
+    assert "Traceback" not in process.stderr
+    assert "bug in nip-run" not in process.stderr
 
 
-def test_what_was_said_is_still_shown_and_kept_whole_in_the_records(hostile: Path) -> None:
-    assert "\\x1b[2J" in nip_run_here("show", "tiny", "p0", cwd=hostile).stdout
-    assert any(HOSTILE in row["raw_message"] for row in table(only_run(hostile / "results"), "completions"))
+def test_hostile_text_is_shown_escaped_and_stored_unchanged(hostile_run: Path) -> None:
+    assert "\\x1b[2J" in nip_run_here("show", "tiny", "p0", cwd=hostile_run).stdout
+    assert any(HOSTILE in row["raw_message"] for row in table(only_run(hostile_run / "results"), "completions"))
 
 
-def test_markup_of_rich_in_the_words_of_a_model_is_text(hostile: Path) -> None:
-    done = nip_run_here("sql", "SELECT '[bold]x[/bold] [link=http://x]y[/link]' AS said", cwd=hostile)
-    assert "[bold]x[/bold] [link=http://x]y[/link]" in done.stdout
+def test_rich_markup_in_data_is_printed_literally(hostile_run: Path) -> None:
+    process = nip_run_here("sql", "SELECT '[bold]x[/bold] [link=http://x]y[/link]' AS said", cwd=hostile_run)
+    assert "[bold]x[/bold] [link=http://x]y[/link]" in process.stdout
 
 
 @pytest.mark.full
-def test_on_a_terminal_there_is_colour_and_with_no_color_there_is_none(tmp_path: Path) -> None:
+def test_terminal_output_has_color_unless_no_color_is_set(tmp_path: Path) -> None:
     with run_chat_server(latency=0.05) as server:
         spec_file(tmp_path, server.base_url)
-        code, seen = run_in_terminal("spec.yaml", cwd=tmp_path)
-        assert (code, ESC in seen) == (0, True)
-        code, seen = run_in_terminal("spec.yaml", "--again", cwd=tmp_path, NO_COLOR="1")
-        assert (code, ESC in seen) == (0, False)
+        code, output = run_in_terminal("spec.yaml", cwd=tmp_path)
+        assert (code, ESC in output) == (0, True)
+        code, output = run_in_terminal("spec.yaml", "--again", cwd=tmp_path, NO_COLOR="1")
+        assert (code, ESC in output) == (0, False)

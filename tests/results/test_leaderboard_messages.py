@@ -1,4 +1,4 @@
-"""What a board that cannot be written says: what failed, and one next step."""
+"""Error messages of a leaderboard that cannot be written: the cause and one next step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ try:
 except LeaderboardError as error:
     print(error)
 """
-"""An append or a rebuild in a process that may write no file of more than 20 kB, as on a disk that is full."""
+"""An append or a rebuild in a process limited to files of 20 kB, which simulates a full disk."""
 
 
 @pytest.fixture(scope="module")
@@ -41,19 +41,19 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_action(results: Path, action: str) -> str:
-    done = python(CODE, results, action)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    process = python(CODE, results, action)
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
-def test_an_append_without_room_names_the_later_command_once(results: Path) -> None:
+def test_append_on_a_full_disk_names_the_rebuild_command_once(results: Path) -> None:
     message = run_action(results, "append")
     assert "cannot write" in message
     assert message.count(REBUILD) == 1
     assert "damaged" not in message
 
 
-def test_a_rebuild_that_finds_no_room_does_not_advise_itself(results: Path) -> None:
+def test_rebuild_on_a_full_disk_does_not_suggest_a_rebuild(results: Path) -> None:
     message = run_action(results, "rebuild")
     assert "cannot write" in message
     assert "Try again later" in message
@@ -61,11 +61,11 @@ def test_a_rebuild_that_finds_no_room_does_not_advise_itself(results: Path) -> N
     assert "damaged" not in message
 
 
-def test_a_question_without_a_temporary_folder_says_what_to_set(results: Path) -> None:
-    code = "import tempfile; tempfile.tempdir = sys.argv[1] + '/none'\n"
-    asked = "try:\n    board.query('SELECT 1')\nexcept LeaderboardError as error:\n    print(error)\n"
-    done = python(CODE.partition("resource.setrlimit")[0] + code + asked, results)
+def test_query_without_a_temporary_folder_says_what_to_set(results: Path) -> None:
+    setup_code = "import tempfile; tempfile.tempdir = sys.argv[1] + '/none'\n"
+    query_code = "try:\n    board.query('SELECT 1')\nexcept LeaderboardError as error:\n    print(error)\n"
+    process = python(CODE.partition("resource.setrlimit")[0] + setup_code + query_code, results)
     assert (
-        done.stdout
+        process.stdout
         == "cannot create a temporary folder: No such file or directory; set TMPDIR to a folder that you can write to\n"
-    ), done.stderr
+    ), process.stderr

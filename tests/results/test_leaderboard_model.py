@@ -21,22 +21,22 @@ RANKING = {
 }
 
 
-def importers(module: str, name: str) -> set[str]:
+def find_importers(module: str, name: str) -> set[str]:
     return {
         importer
         for importer in FILES
         for node in walk(tree(importer))
-        if isinstance(node, ast.ImportFrom) and node.module == module and name in {one.name for one in node.names}
+        if isinstance(node, ast.ImportFrom) and node.module == module and name in {alias.name for alias in node.names}
     }
 
 
 @pytest.mark.full
 def test_every_leaderboard_ranks_by_one_function() -> None:
-    assert importers("runner.statistics.rank_sets", "rank_sets") == {MODEL}
-    assert importers(MODEL, "rank") == RANKING
+    assert find_importers("runner.statistics.rank_sets", "rank_sets") == {MODEL}
+    assert find_importers(MODEL, "rank") == RANKING
 
 
-def test_rows_rank_from_the_largest_and_rows_with_one_value_keep_their_order() -> None:
+def test_rows_rank_from_the_largest_value_and_ties_keep_their_order() -> None:
     tested: list[tuple[str, str]] = []
 
     def p_values(pairs: Sequence[tuple[str, str]]) -> list[float]:
@@ -49,30 +49,30 @@ def test_rows_rank_from_the_largest_and_rows_with_one_value_keep_their_order() -
 
 
 @pytest.mark.parametrize("reason", Unranked)
-def test_a_reason_is_one_sentence_in_sql_and_in_python(reason: Unranked) -> None:
+def test_reason_has_the_same_text_in_sql_and_in_python(reason: Unranked) -> None:
     places = [name for _, name, _, _ in string.Formatter().parse(reason.value) if name]
     text = reason.format(**{name: f"a {name}" for name in places})
     sql = reason.sql(**{name: f"'a {name}'" for name in places})
-    ((found,),) = duckdb.execute(f"SELECT {sql}").fetchall()
-    assert found == text
+    ((sql_text,),) = duckdb.execute(f"SELECT {sql}").fetchall()
+    assert sql_text == text
     row = RankedRow(accuracy=None, ci_low=None, ci_high=None, n=None, clusters=None, reason=text)
     assert reason.matches(row.reason)
-    assert reason in OTHER_TASK or not any(other.matches(row.reason) for other in OTHER_TASK)
+    assert reason in OTHER_TASK or not any(task_reason.matches(row.reason) for task_reason in OTHER_TASK)
 
 
 @pytest.mark.gate
 def test_no_other_module_writes_a_reason() -> None:
-    """Sentences that begin with a few words, such as `replay of`, are left out: others begin so, too."""
+    """Check only reasons with a long beginning, because other sentences also begin with `replay of`."""
     beginnings = (reason.value.partition("{")[0] for reason in Unranked)
     long = tuple(beginning for beginning in beginnings if len(beginning) >= 20)
     assert len(long) >= 10
-    found = {
+    modules = {
         name
         for name in FILES
         for node in walk(tree(name))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith(long)
     }
-    # Two modules say that a run judges debates, and not as a reason.
-    assert found - {"runner.cli.registry.status", "runner.registry.lineage.relations"} == {
+    # These two modules use the sentence about judged debates for another purpose.
+    assert modules - {"runner.cli.registry.status", "runner.registry.lineage.relations"} == {
         "runner.results.leaderboard.unranked"
     }

@@ -1,4 +1,4 @@
-"""Manifests: read and written again byte for byte, by whichever version they were written."""
+"""Manifests of every version: read and written again byte for byte."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.runs import run_spec
 from tests.support.specs import spec_file
 from tests.support.training import run_training, training_spec
 
-BEGUN: dict[str, Any] = {
+STARTED: dict[str, Any] = {
     "run_id": "tiny-0123456789", "name": "tiny", "kind": "benchmark", "benchmark": "tiny/v1", "protocol": "nip",
     "status": "running", "seed": 7, "point": {"seed": 7}, "identity": "a1", "game_sha256": "b2", "spec_sha256": "c3",
     "prompts_sha256": {"prover": "d4"}, "protocol_sha256": "e5", "dataset_sha256": "f6",
@@ -33,7 +33,7 @@ BEGUN: dict[str, Any] = {
                 "base_model": "dummy"}],
     "started_at": "2026-11-21T20:24:03Z", "finished_at": None,
 }  # fmt: skip
-GAMES = {**BEGUN, "replay_of": ["other", 2], "cache": None}
+GAMES = {**STARTED, "replay_of": ["other", 2], "cache": None}
 INTERRUPTED = {
     **GAMES, "status": "interrupted", "finished_at": "2026-11-21T20:24:04Z", "rollouts": 1, "completions": 4,
     "failed_calls": 2, "cost_usd": None,
@@ -45,7 +45,7 @@ DONE = {
     "answers_from": {}, "journal": "0123456789abcdef",
 }  # fmt: skip
 TRAINING = {
-    **BEGUN,
+    **STARTED,
     "kind": "training",
     "status": "done",
     "finished_at": "2026-11-21T20:24:04Z",
@@ -69,31 +69,31 @@ EARLY = {
     )
 }
 WRITTEN = {
-    "begun": BEGUN, "games": GAMES, "interrupted": INTERRUPTED, "done": DONE, "training": TRAINING, "later": LATER,
+    "started": STARTED, "games": GAMES, "interrupted": INTERRUPTED, "done": DONE, "training": TRAINING, "later": LATER,
     "early": EARLY,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_what_is_read_is_written_again_byte_for_byte(name: str) -> None:
+def test_manifest_is_written_byte_for_byte_as_it_was_read(name: str) -> None:
     written = orjson.dumps(WRITTEN[name])
     assert orjson.dumps(Manifest.from_json(orjson.loads(written)).to_json()) == written
 
 
-def test_facts_have_types() -> None:
+def test_manifest_fields_have_types() -> None:
     manifest = Manifest.from_json(DONE)
     assert manifest.status is Status.DONE
     assert manifest.replay_of == ReplaySource("other", 2)
     assert isinstance(manifest.agents, tuple)
 
 
-def test_facts_that_an_early_version_left_out_are_not_known() -> None:
+def test_fields_missing_in_an_early_version_are_unknown() -> None:
     early = Manifest.from_json(EARLY)
     assert (early.point, early.replayed_sha256, early.replay_of, early.cache) == ({}, None, None, None)
     assert (early.failed_calls, early.cost_usd_at_most, early.transport_failed) == (None, None, None)
 
 
-def test_a_fact_that_comes_to_be_known_is_written_after_the_others() -> None:
+def test_new_field_is_written_after_the_others() -> None:
     grown = replace(Manifest.from_json(DONE), training={"m": "trained"}).to_json()
     assert list(grown) == [*DONE, "training"]
     assert grown == {**DONE, "training": {"m": "trained"}}
@@ -107,7 +107,7 @@ def test_an_unknown_price_is_written_as_null() -> None:
 
 
 @pytest.mark.parametrize("missing", ["run_id", "status", "identity", "agents", "started_at"])
-def test_a_manifest_without_what_makes_it_one_is_refused(tmp_path: Path, missing: str) -> None:
+def test_manifest_without_a_required_field_is_refused(tmp_path: Path, missing: str) -> None:
     folder = RunFolder(tmp_path)
     folder.manifest_path.write_text(json.dumps({name: value for name, value in DONE.items() if name != missing}))
     with pytest.raises(RunError, match=r"manifest\.json is not a manifest of nip-run"):
@@ -116,31 +116,31 @@ def test_a_manifest_without_what_makes_it_one_is_refused(tmp_path: Path, missing
 
 
 @pytest.mark.parametrize("written", ["[]", "3", '{"status": "done"}', json.dumps({**DONE, "status": "odd"})])
-def test_json_that_is_no_manifest_is_refused(tmp_path: Path, written: str) -> None:
+def test_json_that_is_not_a_manifest_is_refused(tmp_path: Path, written: str) -> None:
     folder = RunFolder(tmp_path)
     folder.manifest_path.write_text(written)
     with pytest.raises(RunError, match=r"is not a manifest of nip-run|is not a JSON object"):
         folder.manifest()
 
 
-def test_a_run_that_says_it_is_running_and_is_not_was_interrupted(tmp_path: Path) -> None:
+def test_running_manifest_without_a_process_counts_as_interrupted(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.manifest_path.write_text(json.dumps(GAMES))
     assert folder.manifest().status is Status.INTERRUPTED
 
 
-def test_a_run_that_goes_on_keeps_what_began_it(tmp_path: Path) -> None:
+def test_resumed_run_keeps_its_start_time_version_and_unknown_fields(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=2)
     first = run_spec(path, tmp_path / "results", run_id="mine").folder.manifest()
-    began = replace(first, started_at="2020-01-01T00:00:00Z", version="0.0.1", unknown={"carbon": 3})
-    again = updated_manifest(began, Plan(load_spec(path, ["dataset.limit=1"])))
-    assert (again.started_at, again.version, again.unknown) == (began.started_at, "0.0.1", {"carbon": 3})
-    assert (again.status, again.finished_at, again.rollouts) == (Status.RUNNING, None, None)
-    assert again.spec_sha256 != began.spec_sha256
+    started = replace(first, started_at="2020-01-01T00:00:00Z", version="0.0.1", unknown={"carbon": 3})
+    resumed = updated_manifest(started, Plan(load_spec(path, ["dataset.limit=1"])))
+    assert (resumed.started_at, resumed.version, resumed.unknown) == (started.started_at, "0.0.1", {"carbon": 3})
+    assert (resumed.status, resumed.finished_at, resumed.rollouts) == (Status.RUNNING, None, None)
+    assert resumed.spec_sha256 != started.spec_sha256
 
 
 @pytest.mark.full
-def test_runs_of_both_kinds_write_their_facts_in_the_order_of_old(tmp_path: Path) -> None:
+def test_benchmark_and_training_manifests_keep_the_field_order_of_0_1_0(tmp_path: Path) -> None:
     games = run_spec(spec_file(tmp_path, size=2), tmp_path / "results").folder
     assert list_fields(games) == ["format", *DONE]
     training = run_training(training_spec(tmp_path / "t", training={"iterations": 1}), tmp_path / "results").folder
@@ -168,7 +168,7 @@ def list_fields(folder: RunFolder) -> list[str]:
         ("status", "odd"),
     ],
 )
-def test_a_manifest_with_a_fact_of_another_type_is_none_of_ours(tmp_path: Path, fact: str, value: object) -> None:
+def test_manifest_with_a_field_of_the_wrong_type_is_refused(tmp_path: Path, fact: str, value: object) -> None:
     folder = run_spec(spec_file(tmp_path, size=2), tmp_path / "results").folder
     data = json.loads(folder.manifest_path.read_text())
     folder.manifest_path.write_text(json.dumps({**data, fact: value}))
@@ -179,15 +179,15 @@ def test_a_manifest_with_a_fact_of_another_type_is_none_of_ours(tmp_path: Path, 
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("found", ["x", None, True, -1])
-def test_a_format_that_is_no_version_is_damage_and_not_newer(tmp_path: Path, found: object) -> None:
+@pytest.mark.parametrize("version", ["x", None, True, -1])
+def test_invalid_format_version_is_reported_as_damage(tmp_path: Path, version: object) -> None:
     folder = run_spec(spec_file(tmp_path, size=2), tmp_path / "results").folder
     data = json.loads(folder.manifest_path.read_text())
-    folder.manifest_path.write_text(json.dumps({**data, "format": found}))
+    folder.manifest_path.write_text(json.dumps({**data, "format": version}))
     assert "is damaged: its format cannot be" in (folder.damage() or "")
 
 
-def test_metrics_that_hold_no_mapping_are_damaged(tmp_path: Path) -> None:
+def test_metrics_file_without_a_mapping_is_reported_as_damaged(tmp_path: Path) -> None:
     folder = run_spec(spec_file(tmp_path, size=2), tmp_path / "results").folder
     folder.metrics.write_text("5")
     with pytest.raises(RunError, match="is not a JSON object"):

@@ -1,4 +1,4 @@
-"""The table of metrics: one entry is enough for every place, and no entry lacks a decision."""
+"""The table of metrics: one entry defines a metric everywhere, and every entry is complete."""
 
 from __future__ import annotations
 
@@ -51,19 +51,19 @@ def test_a_new_metric_is_one_entry_and_appears_everywhere(
     row = metric(short, toy.name)
     assert (row["value"], row["n"]) == (1.0, 6)
     results = Results(tmp_path / "results")
-    (found,) = results.board.query(f"SELECT count(*) FROM metrics WHERE metric = '{toy.name}'")[1]
-    assert found == (2,)
+    (count,) = results.board.query(f"SELECT count(*) FROM metrics WHERE metric = '{toy.name}'")[1]
+    assert count == (2,)
     pair = compare(short, long, metric=toy.name).pairs[0]
     assert pair.base_value == 1.0
     assert sweep_table(runs, [toy.name])[0].metrics[toy.name].value == 1.0
     assert any(toy.name in section.html for section in runs_site([short.folder], lambda *_: None).sections)
-    compared = compare_runs([one.folder for one in runs], lambda *_: None).sections[0].html
-    assert toy.name.replace("_", " ") in compared
-    where = ["--results", str(results.path), "--out", str(tmp_path / "out")]
-    who = ["--organization", "A", "--relationship", "other", "--subject", "verifier"]
-    assert main(["export", short.run_id, "--format", "every-eval-ever", *where, *who]) == 0
+    comparison_html = compare_runs([run.folder for run in runs], lambda *_: None).sections[0].html
+    assert toy.name.replace("_", " ") in comparison_html
+    output_options = ["--results", str(results.path), "--out", str(tmp_path / "out")]
+    attribution_options = ["--organization", "A", "--relationship", "other", "--subject", "verifier"]
+    assert main(["export", short.run_id, "--format", "every-eval-ever", *output_options, *attribution_options]) == 0
     (record,) = (tmp_path / "out").glob("data/*/*/*/*.json")
-    exported = {one["metric_config"]["metric_id"] for one in json.loads(record.read_text())["evaluation_results"]}
+    exported = {result["metric_config"]["metric_id"] for result in json.loads(record.read_text())["evaluation_results"]}
     assert toy.name in exported
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text("utf-8")
     assert f"| `{toy.name}` | all games | {toy.description} | larger | yes |" in with_metric_tables(page)
@@ -73,35 +73,40 @@ def test_a_new_metric_is_one_entry_and_appears_everywhere(
 
 
 @pytest.mark.gate
-def test_a_metric_says_the_same_in_python_and_in_sql(tmp_path: Path) -> None:
-    """What `compare` and sweeps compute from rows of `rollouts` is what `metrics.json` has from the games."""
+def test_metrics_have_the_same_value_in_python_and_in_sql(tmp_path: Path) -> None:
+    """`compare` and sweeps compute from rows of `rollouts` the same values as `metrics.json` has from the games."""
     result = run_spec(spec_file(tmp_path, size=12, fine_tune=None), tmp_path / "results")
     checked = 0
-    for one in METRICS.values():
-        if not one.sql or one.source in (Source.CALLS, Source.JUDGES) or one.is_balanced or one.kind is not None:
+    for definition in METRICS.values():
+        if (
+            not definition.sql
+            or definition.source in (Source.CALLS, Source.JUDGES)
+            or definition.is_balanced
+            or definition.kind is not None
+        ):
             continue
-        if not one.applies(lists_answers=False):
+        if not definition.applies(lists_answers=False):
             continue
-        for agent in ("verifier", "prover") if one.is_per_agent else (None,):
-            sql = one.score_sql().replace("{agent}", agent or "")
-            question = f"SELECT avg({sql}) FROM rollouts WHERE outcome <> 'transport_failed'"
-            ((value,),) = Results.of(result.folder).board.query(question)[1]
-            assert value == pytest.approx(metric(result, one.name, agent)["value"]), one.name
+        for agent in ("verifier", "prover") if definition.is_per_agent else (None,):
+            sql = definition.score_sql().replace("{agent}", agent or "")
+            query = f"SELECT avg({sql}) FROM rollouts WHERE outcome <> 'transport_failed'"
+            ((value,),) = Results.of(result.folder).board.query(query)[1]
+            assert value == pytest.approx(metric(result, definition.name, agent)["value"]), definition.name
             checked += 1
     assert checked >= 15
 
 
-def test_every_metric_has_a_description_a_direction_and_a_decision_on_comparing() -> None:
-    for name, one in METRICS.items():
-        assert one.name == name
-        assert one.description
-        assert one.over, name
-        assert one.better in (-1, 0, 1)
-        assert one.low < one.high, name
-        assert one.sql or not one.is_compared, f"{name}: runs are compared by `sql`"
-        assert (one.compute is None) == (one.source is Source.CALLS), name
-        has_common_method = one.source in (Source.GAMES, Source.AGENTS, Source.JUDGES, Source.CALLS)
-        assert one.method or one.rule.never or has_common_method, f"{name}: how is its interval computed?"
+def test_every_metric_has_a_description_a_direction_and_a_comparison_rule() -> None:
+    for name, definition in METRICS.items():
+        assert definition.name == name
+        assert definition.description
+        assert definition.over, name
+        assert definition.better in (-1, 0, 1)
+        assert definition.low < definition.high, name
+        assert definition.sql or not definition.is_compared, f"{name}: runs are compared by `sql`"
+        assert (definition.compute is None) == (definition.source is Source.CALLS), name
+        has_common_method = definition.source in (Source.GAMES, Source.AGENTS, Source.JUDGES, Source.CALLS)
+        assert definition.method or definition.rule.never or has_common_method, f"{name}: how is its interval computed?"
 
 
 SIMILAR = {
@@ -139,14 +144,18 @@ def test_the_coverage_of_every_interval_is_measured() -> None:
     text = (ROOT / "benchmarks" / "coverage.md").read_text("utf-8")
     measured = set(re.findall(r"\w+", " ".join(re.findall(r"^\| situation (.*)$", text, re.MULTILINE))))
     measured |= MEASURED_BY_MONITORS
-    for one in METRICS.values():
-        if one.source is Source.CALLS or one.rule.never is not None:  # no interval
+    for definition in METRICS.values():
+        if definition.source is Source.CALLS or definition.rule.never is not None:  # no interval
             continue
-        assert SIMILAR.get(one.name, one.base_name) in measured, f"{one.name}: measure it in coverage_metrics.py"
-        assert not (one.name in SIMILAR and one.base_name in measured), f"{one.name} is measured itself"
+        assert SIMILAR.get(definition.name, definition.base_name) in measured, (
+            f"{definition.name}: measure it in coverage_metrics.py"
+        )
+        assert not (definition.name in SIMILAR and definition.base_name in measured), (
+            f"{definition.name} is measured itself"
+        )
 
 
-ALSO_WORDS = {
+NAMES_WITH_OTHER_MEANINGS = {
     "answer_brier": "a column of `rollouts`",
     "calls": "a count and a column heading",
     "cost": "a column heading",
@@ -157,7 +166,7 @@ ALSO_WORDS = {
     "sensitivity": "a statistic of the answers of an analyzer",
     "tokens": "a limit and a unit",
 }
-"""Names of metrics that are names of something else, too."""
+"""Names of metrics that also have another meaning."""
 
 EXCEPTIONS = {
     "runner.results.metric_computation": "the names that the original implementation gives its statistics",
@@ -171,21 +180,21 @@ EXCEPTIONS = {
 
 
 @pytest.mark.gate
-def test_no_other_module_knows_the_name_of_a_metric() -> None:
-    """But as a key of a row or a record: `accuracy` is a column of the leaderboard and a fact of a release."""
-    names = ({*METRICS} | {one.base_name for one in METRICS.values()}) - ALSO_WORDS.keys()
-    found = set()
+def test_no_other_module_contains_the_name_of_a_metric() -> None:
+    """Keys of rows and records are allowed: `accuracy` is a column of the leaderboard and a fact of a release."""
+    names = ({*METRICS} | {definition.base_name for definition in METRICS.values()}) - NAMES_WITH_OTHER_MEANINGS.keys()
+    occurrences = set()
     for name in FILES:
         if name != "runner.results.metric_definitions":
-            found |= {(name, text) for text in _texts(tree(name)) if text in names}
-    modules = {module for module, _ in found}
-    unknown = sorted(f"{module}: {text}" for module, text in found if module not in EXCEPTIONS)
+            occurrences |= {(name, text) for text in _iterate_texts(tree(name)) if text in names}
+    modules = {module for module, _ in occurrences}
+    unknown = sorted(f"{module}: {text}" for module, text in occurrences if module not in EXCEPTIONS)
     assert not unknown, "name it by a constant or an attribute of runner.results.metric_definitions"
     assert modules == EXCEPTIONS.keys(), "an exception that is none any more"
 
 
-def _texts(module: ast.AST) -> Iterator[str]:
-    """The texts of a module that are not keys of mappings."""
+def _iterate_texts(module: ast.AST) -> Iterator[str]:
+    """Yield the texts of a module that are not keys of mappings."""
     keys: set[int] = set()
     for node in walk(module):
         if isinstance(node, ast.Subscript):

@@ -1,4 +1,4 @@
-"""Where the files of a spec can be got by others: the commit that holds each, or why none does."""
+"""Pins of spec files: the public commit that contains each file, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from runner.results.provenance.file_pins import PinnedFiles, find_sources, hub_s
 from tests.support.git_repositories import REMOTE_URL, commit_and_push, commit_folder, git
 
 
-def source(path: Path, *files: Path) -> FileSource:
+def find_source(path: Path, *files: Path) -> FileSource:
     return find_sources({"part": PinnedFiles(path, files or (path,))})["part"]
 
 
-def laid_out(folder: Path) -> Path:
-    """A folder with a spec below another one."""
+def write_nested_spec(folder: Path) -> Path:
+    """Write a spec in a subfolder and a base file above it; return the path of the spec."""
     (folder / "specs").mkdir(parents=True)
     spec = folder / "specs" / "mine.yaml"
     spec.write_text("name: mine\n")
@@ -32,24 +32,29 @@ def laid_out(folder: Path) -> Path:
     return spec
 
 
-def test_a_file_that_was_pushed_is_pinned_by_its_repository_commit_and_path(tmp_path: Path) -> None:
-    spec = laid_out(tmp_path)
+def test_pushed_file_is_pinned_by_its_repository_commit_and_path(tmp_path: Path) -> None:
+    spec = write_nested_spec(tmp_path)
     commit = commit_and_push(tmp_path, url="https://someone:secret@example.org:8443/acme/games.git?token=secret")
     address = "https://example.org:8443/acme/games.git"
-    assert source(spec) == FileSource(repository=address, commit=commit, path="specs/mine.yaml", clean=True)
+    assert find_source(spec) == FileSource(repository=address, commit=commit, path="specs/mine.yaml", clean=True)
 
 
-def test_the_repository_is_the_files_own_and_not_that_of_the_working_folder(tmp_path: Path) -> None:
-    ours, theirs = laid_out(tmp_path / "ours"), laid_out(tmp_path / "ours" / "modules" / "theirs")
-    inner = commit_and_push(tmp_path / "ours" / "modules" / "theirs", url="https://example.org/theirs.git")
+def test_file_is_pinned_to_its_own_repository_not_to_the_enclosing_one(tmp_path: Path) -> None:
+    outer_spec, inner_spec = (
+        write_nested_spec(tmp_path / "ours"),
+        write_nested_spec(tmp_path / "ours" / "modules" / "theirs"),
+    )
+    inner_commit = commit_and_push(tmp_path / "ours" / "modules" / "theirs", url="https://example.org/theirs.git")
     (tmp_path / "ours" / ".gitignore").write_text("modules\n")
-    outer = commit_and_push(tmp_path / "ours")
-    found = find_sources({"ours": PinnedFiles(ours, (ours,)), "theirs": PinnedFiles(theirs, (theirs,))})
-    assert (found["ours"].repository, found["ours"].commit) == (REMOTE_URL, outer)
-    assert (found["theirs"].repository, found["theirs"].commit) == ("https://example.org/theirs.git", inner)
+    outer_commit = commit_and_push(tmp_path / "ours")
+    sources = find_sources(
+        {"ours": PinnedFiles(outer_spec, (outer_spec,)), "theirs": PinnedFiles(inner_spec, (inner_spec,))}
+    )
+    assert (sources["ours"].repository, sources["ours"].commit) == (REMOTE_URL, outer_commit)
+    assert (sources["theirs"].repository, sources["theirs"].commit) == ("https://example.org/theirs.git", inner_commit)
     link = tmp_path / "link.yaml"
-    link.symlink_to(theirs)
-    assert source(link) == found["theirs"]
+    link.symlink_to(inner_spec)
+    assert find_source(link) == sources["theirs"]
 
 
 def no_repository(folder: Path) -> None:
@@ -105,7 +110,7 @@ def damaged(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("happened", "why"),
+    ("setup", "reason"),
     [
         (no_repository, file_pins.NOT_IN_GIT),
         (no_commit, file_pins.NO_COMMIT),
@@ -120,89 +125,90 @@ def damaged(folder: Path) -> None:
         (damaged, file_pins.GIT_FAILED),
     ],
 )
-def test_what_nobody_else_can_get_is_not_pinned_and_says_why(
-    tmp_path: Path, happened: Callable[[Path], None], why: str
+def test_file_that_is_not_public_is_not_pinned_and_has_a_reason(
+    tmp_path: Path, setup: Callable[[Path], None], reason: str
 ) -> None:
-    spec = laid_out(tmp_path / "here")
-    happened(tmp_path / "here")
-    found = source(spec)
-    assert (found.clean, found.why) == (False, why)
-    assert str(tmp_path) not in str(found)
+    spec = write_nested_spec(tmp_path / "here")
+    setup(tmp_path / "here")
+    source = find_source(spec)
+    assert (source.clean, source.why) == (False, reason)
+    assert str(tmp_path) not in str(source)
 
 
-def test_of_several_files_the_one_that_is_not_pinned_is_named(tmp_path: Path) -> None:
-    spec = laid_out(tmp_path)
+def test_reason_names_the_file_that_is_not_pinned(tmp_path: Path) -> None:
+    spec = write_nested_spec(tmp_path)
     commit_and_push(tmp_path)
-    assert source(spec, spec, tmp_path / "base.yaml").clean
+    assert find_source(spec, spec, tmp_path / "base.yaml").clean
     (tmp_path / "base.yaml").write_text("seed: 2\n")
-    found = source(spec, spec, tmp_path / "base.yaml")
-    assert (found.clean, found.path, found.why) == (False, "specs/mine.yaml", f"base.yaml: {file_pins.CHANGED}")
+    source = find_source(spec, spec, tmp_path / "base.yaml")
+    assert (source.clean, source.path, source.why) == (False, "specs/mine.yaml", f"base.yaml: {file_pins.CHANGED}")
 
 
-def test_a_file_in_git_lfs_is_the_one_that_its_pointer_names(tmp_path: Path) -> None:
+def test_git_lfs_file_is_compared_with_its_pointer(tmp_path: Path) -> None:
     data = tmp_path / "data.jsonl"
     content = b'{"id": 1}\n' * 100
     pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{hashlib.sha256(content).hexdigest()}\n"
     data.write_text(f"{pointer}size {len(content)}\n")
     commit_and_push(tmp_path)
     data.write_bytes(content)
-    assert source(data).clean
+    assert find_source(data).clean
     data.write_bytes(content + b"\n")
-    assert source(data).why == file_pins.CHANGED
+    assert find_source(data).why == file_pins.CHANGED
 
 
-def test_nothing_of_the_repository_is_run(tmp_path: Path) -> None:
-    """Monitors, filters and aliases that its configuration names."""
-    spec = laid_out(tmp_path / "here")
+def test_commands_in_the_git_configuration_are_not_executed(tmp_path: Path) -> None:
+    """The configuration of a repository can name monitors, filters and other commands."""
+    spec = write_nested_spec(tmp_path / "here")
     (tmp_path / "here" / ".gitattributes").write_text("* filter=own diff=own\n")
     commit_and_push(tmp_path / "here")
-    ran = tmp_path / "ran"
+    executed = tmp_path / "ran"
     for key in ("core.fsmonitor", "filter.own.clean", "filter.own.process", "diff.own.textconv", "core.sshCommand"):
-        git(tmp_path / "here", "config", key, f"touch {ran}")
+        git(tmp_path / "here", "config", key, f"touch {executed}")
     spec.touch()
-    assert source(spec).clean
-    assert not ran.exists()
+    assert find_source(spec).clean
+    assert not executed.exists()
 
 
-def test_another_repository_that_a_hook_names_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = laid_out(tmp_path / "here")
+def test_git_dir_variable_of_a_hook_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = write_nested_spec(tmp_path / "here")
     commit = commit_and_push(tmp_path / "here")
-    laid_out(tmp_path / "other")
+    write_nested_spec(tmp_path / "other")
     commit_folder(tmp_path / "other")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
-    assert (source(spec).commit, source(spec).clean) == (commit, True)
+    assert (find_source(spec).commit, find_source(spec).clean) == (commit, True)
 
 
 @pytest.mark.full
-def test_git_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = laid_out(tmp_path / "here")
+def test_hanging_git_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = write_nested_spec(tmp_path / "here")
     commit_and_push(tmp_path / "here")
     (tmp_path / "git").write_text("#!/bin/sh\nexec sleep 3600\n")
     (tmp_path / "git").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert source(spec).why == file_pins.TOO_LATE
+    assert find_source(spec).why == file_pins.TOO_LATE
 
 
-def test_a_repository_is_asked_as_often_for_many_files_as_for_one(
+def test_number_of_git_calls_does_not_depend_on_the_number_of_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = laid_out(tmp_path / "here")
+    spec = write_nested_spec(tmp_path / "here")
     files = [tmp_path / "here" / f"f{number}.yaml" for number in range(50)]
     for file in files:
         file.write_text(file.name)
     commit_and_push(tmp_path / "here")
-    real = subprocess.run(["sh", "-c", "command -v git"], capture_output=True, text=True, check=True).stdout.strip()
-    (tmp_path / "git").write_text(f'#!/bin/sh\necho >> {tmp_path}/asked\nexec {real} "$@"\n')
+    git_path = subprocess.run(["sh", "-c", "command -v git"], capture_output=True, text=True, check=True).stdout.strip()
+    (tmp_path / "git").write_text(f'#!/bin/sh\necho >> {tmp_path}/asked\nexec {git_path} "$@"\n')
     (tmp_path / "git").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert all(
-        one.clean for one in find_sources({file.name: PinnedFiles(file, (file,)) for file in [spec, *files]}).values()
+        source.clean
+        for source in find_sources({file.name: PinnedFiles(file, (file,)) for file in [spec, *files]}).values()
     )
     assert len((tmp_path / "asked").read_text().splitlines()) == 4
 
 
 @pytest.mark.parametrize(
-    ("said", "public"),
+    ("remote_url", "public"),
     [
         ("https://example.org/a/b.git", "https://example.org/a/b.git"),
         ("https://u:p@example.org/a/b.git", "https://example.org/a/b.git"),
@@ -221,24 +227,24 @@ def test_a_repository_is_asked_as_often_for_many_files_as_for_one(
         ("", None),
     ],
 )
-def test_an_address_is_told_without_who_and_by_which_password(said: str, public: str | None) -> None:
-    assert public_url(said) == public
+def test_public_url_contains_no_user_or_password(remote_url: str, public: str | None) -> None:
+    assert public_url(remote_url) == public
 
 
 def test_a_built_in_file_is_pinned_by_the_version_of_nip_run() -> None:
     path = package_data.root() / "specs" / "quickstart.yaml"
-    found = source(path)
-    assert (found.clean, found.repository, found.path) == (True, None, "nip-run:specs/quickstart.yaml")
+    source = find_source(path)
+    assert (source.clean, source.repository, source.path) == (True, None, "nip-run:specs/quickstart.yaml")
 
 
-def test_a_dataset_of_the_hub_is_pinned_by_a_commit_alone() -> None:
+def test_hub_dataset_is_pinned_only_by_a_commit() -> None:
     commit = "0123456789" * 4
     assert hub_source("hf://acme/data", commit).clean
     assert hub_source("hf://acme/data", "main").why == hub_source("hf://acme/data", None).why == file_pins.NO_REVISION
 
 
 @pytest.mark.parametrize(
-    ("part", "change", "clean", "why"),
+    ("part", "change", "clean", "reason"),
     [
         ("dataset", None, True, None),
         ("dataset", "rows.jsonl", False, file_pins.NOT_IN_GIT),
@@ -246,10 +252,10 @@ def test_a_dataset_of_the_hub_is_pinned_by_a_commit_alone() -> None:
         ("spec", "release.json", False, file_pins.NOT_IN_GIT),
     ],
 )
-def test_what_came_with_a_release_is_pinned_by_it(
-    part: str, change: str | None, clean: bool, why: str | None, tmp_path: Path
+def test_files_of_a_release_are_pinned_by_it(
+    part: str, change: str | None, clean: bool, reason: str | None, tmp_path: Path
 ) -> None:
-    """Byte for byte; a spec may be edited, since the run keeps it as it was written."""
+    """Other files must be unchanged; a spec may be edited, because the run stores it as written."""
     rows = tmp_path / "rows.jsonl"
     rows.write_text("{}\n")
     release = Release(kind=Kind.RUN, owner="acme", name="x", version="1")
@@ -259,7 +265,7 @@ def test_what_came_with_a_release_is_pinned_by_it(
     if change is not None:
         with (tmp_path / change).open("a") as file:
             file.write("\n")
-    found = find_sources({part: PinnedFiles(rows, (rows,))})[part]
-    assert (found.clean, found.why) == (clean, why)
+    source = find_sources({part: PinnedFiles(rows, (rows,))})[part]
+    assert (source.clean, source.why) == (clean, reason)
     if clean:
-        assert (found.repository, found.commit) == ("release:run/acme/x@1", bundle.sha256)
+        assert (source.repository, source.commit) == ("release:run/acme/x@1", bundle.sha256)

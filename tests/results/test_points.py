@@ -1,4 +1,4 @@
-"""A point of a sweep as a line, and read from it again."""
+"""Sweep points formatted as a line and parsed again."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from runner.results.sweep_points import format_point, parse_point
         {"prompts": 'a "b" = c d', "x": None, "y": [1, {"z": "="}], "last": True},
     ],
 )
-def test_a_point_is_read_as_it_was_written(point: dict[str, Any]) -> None:
+def test_formatted_point_is_parsed_unchanged(point: dict[str, Any]) -> None:
     assert parse_point(format_point(point)) == point
 
 
 @pytest.mark.parametrize("line", ["seed", "seed=", "seed=1,b=2", "=1", "a=1 a=2", 'a="', "a=1 b", "a=" + "[" * 100_000])
-def test_a_line_that_is_no_point_is_refused(line: str) -> None:
+def test_invalid_point_line_is_refused(line: str) -> None:
     with pytest.raises(ValueError):
         parse_point(line)

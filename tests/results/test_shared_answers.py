@@ -1,4 +1,4 @@
-"""The board's view `copies`, which compares each run with only two of the runs that are alike."""
+"""The leaderboard's view `copies`, which compares each run with only two of the similar runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def random_run(number: int, rng: random.Random) -> dict[str, Any]:
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("seed", range(5))
-def test_copies_of_many_alike_runs_are_those_of_all_pairs(seed: int) -> None:
+def test_copies_view_equals_the_comparison_of_all_pairs(seed: int) -> None:
     rng = random.Random(seed)
     runs = {f"r{number}": random_run(number, rng) for number in range(16)}
     with connect() as board:
@@ -48,12 +48,12 @@ def test_copies_of_many_alike_runs_are_those_of_all_pairs(seed: int) -> None:
 
     expected: dict[str, tuple[Any, ...]] = {}
     most = dict.fromkeys(runs, 0)
-    for name, other, count, verdicts, own_share, other_own_share in pairs:
+    for name, source, count, verdicts, own_share, source_own_share in pairs:
         most[name] = max(most[name], count)
-        place = precedence(other, other_own_share)
-        is_ranked = runs[other]["status"] == "done" and runs[name]["task"] == runs[other]["task"]
-        if count * 2 > verdicts and is_ranked and place < precedence(name, own_share):
-            expected[name] = min(expected.get(name, (place, other, count)), (place, other, count))
-    assert sorted(copies) == sorted((name, other, count) for name, (_, other, count) in expected.items())
+        rank = precedence(source, source_own_share)
+        is_ranked = runs[source]["status"] == "done" and runs[name]["task"] == runs[source]["task"]
+        if count * 2 > verdicts and is_ranked and rank < precedence(name, own_share):
+            expected[name] = min(expected.get(name, (rank, source, count)), (rank, source, count))
+    assert sorted(copies) == sorted((name, source, count) for name, (_, source, count) in expected.items())
     assert expected
     assert all((count or 0) == most[name] for name, count in shared)

@@ -28,26 +28,26 @@ SWEEP = {"protocol.max_message_rounds": [4, 6], "seed": [1, 2, 3]}
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory) -> list[FinishedRun]:
+def sweep_runs(tmp_path_factory: pytest.TempPathFactory) -> list[FinishedRun]:
     folder = tmp_path_factory.mktemp("swept")
     return list(run_sweep(load_specs(spec_file(folder, size=10, sweep=SWEEP, fine_tune=None)), folder / "results"))
 
 
 @pytest.mark.full
-def test_points_that_differ_in_their_seed_are_one_row_of_all_their_rollouts(swept: list[FinishedRun]) -> None:
-    rows = sweep_table(swept, ["accuracy", "recall"])
+def test_points_that_differ_only_in_seed_are_pooled_into_one_row(sweep_runs: list[FinishedRun]) -> None:
+    rows = sweep_table(sweep_runs, ["accuracy", "recall"])
     assert [dict(row.point) for row in rows] == [{"protocol.max_message_rounds": rounds} for rounds in (4, 6)]
-    for row, runs in zip(rows, (swept[:3], swept[3:]), strict=True):
+    for row, runs in zip(rows, (sweep_runs[:3], sweep_runs[3:]), strict=True):
         value, right = row.metrics["accuracy"], defaultdict(list)
         for run in runs:
             for rollout in table(run.path, "rollouts"):
                 right[rollout["datapoint_id"]].append(bool(rollout["correct"]))
         mean = sum(map(sum, right.values())) / 30
-        error = math.sqrt(10 / 9 * sum((sum(ones) - 3 * mean) ** 2 for ones in right.values())) / 30
+        error = math.sqrt(10 / 9 * sum((sum(verdicts) - 3 * mean) ** 2 for verdicts in right.values())) / 30
         assert (row.seeds, value.n, value.clusters) == ((1, 2, 3), 30, 10)
         assert value.value == pytest.approx(mean)
         assert value.between == pytest.approx(stdev(run.accuracy.value for run in runs if run.accuracy is not None))
-        within = math.sqrt(sum(stdev(map(float, ones)) ** 2 for ones in right.values())) / 10
+        within = math.sqrt(sum(stdev(map(float, verdicts)) ** 2 for verdicts in right.values())) / 10
         assert value.within == pytest.approx(within)
         assert value.ci_low is not None
         assert value.ci_high is not None
@@ -57,20 +57,20 @@ def test_points_that_differ_in_their_seed_are_one_row_of_all_their_rollouts(swep
 
 
 @pytest.mark.full
-def test_the_verdicts_of_all_seeds_come_to_one_number_with_its_interval(swept: list[FinishedRun]) -> None:
-    results = Results(swept[0].path.parents[1])
-    for run in swept[:2]:  # what is pooled of one run is what the run itself has measured
-        alone = pooled_estimates(results, [run.run_id])
-        assert {"completeness", "soundness_error", "balanced_accuracy", "criterion", "always_failed"} <= set(alone)
-        for name, number in alone.items():
+def test_verdicts_of_all_seeds_are_pooled_into_one_value_with_an_interval(sweep_runs: list[FinishedRun]) -> None:
+    results = Results(sweep_runs[0].path.parents[1])
+    for run in sweep_runs[:2]:  # pooling one run gives the run's own metrics
+        pooled = pooled_estimates(results, [run.run_id])
+        assert {"completeness", "soundness_error", "balanced_accuracy", "criterion", "always_failed"} <= set(pooled)
+        for name, estimate in pooled.items():
             measured = run.metric(name)
             if measured is None:
-                assert (name, number.value) == ("worst_datapoint_accuracy", None)
+                assert (name, estimate.value) == ("worst_datapoint_accuracy", None)
                 continue
-            assert (number.value, number.n, number.clusters) == (measured.value, measured.n, measured.clusters)
-            assert measured.interval in ((number.ci_low, number.ci_high), None)
+            assert (estimate.value, estimate.n, estimate.clusters) == (measured.value, measured.n, measured.clusters)
+            assert measured.interval in ((estimate.ci_low, estimate.ci_high), None)
     names = ["soundness_error", "criterion", "prover.reward", "rounds_played", "prover.retries_per_round"]
-    row = sweep_table(swept[:3], names)[0]
+    row = sweep_table(sweep_runs[:3], names)[0]
     for name in names[:4]:
         value = row.metrics[name]
         assert (value.reason, value.n in (15, 30)) == (None, True)
@@ -78,19 +78,19 @@ def test_the_verdicts_of_all_seeds_come_to_one_number_with_its_interval(swept: l
     assert row.metrics["soundness_error"].n == 15
     assert row.metrics["prover.retries_per_round"].reason is not None
     with pytest.raises(UsageError, match="no metric 'acuracy'; did you mean 'accuracy'"):
-        sweep_table(swept, ["acuracy"])
+        sweep_table(sweep_runs, ["acuracy"])
 
 
 @pytest.mark.full
-def test_finished_points_that_the_board_lacks_are_put_on_it(swept: list[FinishedRun]) -> None:
-    before = sweep_table(swept)
-    Results(swept[0].path.parents[1]).board.path.unlink()
-    assert sweep_table(swept) == before
+def test_finished_points_missing_on_the_leaderboard_are_added(sweep_runs: list[FinishedRun]) -> None:
+    before = sweep_table(sweep_runs)
+    Results(sweep_runs[0].path.parents[1]).board.path.unlink()
+    assert sweep_table(sweep_runs) == before
 
 
 @pytest.mark.full
-def test_a_row_of_one_seed_has_the_numbers_of_its_run(swept: list[FinishedRun]) -> None:
-    for run in (swept[0], swept[3]):
+def test_a_row_of_one_seed_has_the_numbers_of_its_run(sweep_runs: list[FinishedRun]) -> None:
+    for run in (sweep_runs[0], sweep_runs[3]):
         (row,) = sweep_table([run], ["accuracy", "recall", "prover.reward"])
         for name, agent in (("accuracy", None), ("recall", None), ("reward", "prover")):
             measured, value = run.metric(name, agent), row.metrics[name if agent is None else f"{agent}.{name}"]
@@ -101,19 +101,19 @@ def test_a_row_of_one_seed_has_the_numbers_of_its_run(swept: list[FinishedRun]) 
 
 
 @pytest.mark.full
-def test_who_is_not_told_apart_from_the_leader_is_tied_with_it(swept: list[FinishedRun]) -> None:
-    ranks = [row.rank for row in sweep_table(swept)]
+def test_point_without_a_significant_difference_to_the_leader_is_tied(sweep_runs: list[FinishedRun]) -> None:
+    ranks = [row.rank for row in sweep_table(sweep_runs)]
     assert ranks in ([(1, 2), (1, 2)], [(1, 1), (2, 2)], [(2, 2), (1, 1)])
-    accuracies = [row.metrics["accuracy"].value for row in sweep_table(swept)]
+    accuracies = [row.metrics["accuracy"].value for row in sweep_table(sweep_runs)]
     assert (ranks[0] == ranks[1]) or (accuracies[0] != accuracies[1])
 
 
 @pytest.mark.full
 def test_other_datapoints_and_unfinished_points_do_not_rank_and_say_why(
-    swept: list[FinishedRun], tmp_path: Path
+    sweep_runs: list[FinishedRun], tmp_path: Path
 ) -> None:
-    results = Results(swept[0].path.parents[1])
-    points = [SweepPoint("tiny", run.run_id, run.manifest.point, run.manifest.seed) for run in swept]
+    results = Results(sweep_runs[0].path.parents[1])
+    points = [SweepPoint("tiny", run.run_id, run.manifest.point, run.manifest.seed) for run in sweep_runs]
     rows = sweep_rows([*points, SweepPoint("tiny", "tiny-0", points[0].point, 9)], results)
     assert [(row.rank, row.reason) for row in rows] == [(None, "tiny-0: not started"), ((1, 1), None)]
     assert rows[0].missing == {"tiny-0": "not started"}
@@ -123,46 +123,46 @@ def test_other_datapoints_and_unfinished_points_do_not_rank_and_say_why(
     lines = (tmp_path / files[0]).read_text("utf-8").splitlines(keepends=True)
     (tmp_path / files[1]).write_text("".join(lines[:2]), "utf-8")
     specs = load_specs(path)
-    alone = sweep_table(run_sweep(specs, tmp_path / "results"))
-    assert [row.rank for row in alone] == [None, None]
-    first, second = (row.run_ids[0] for row in alone)
-    assert [row.reason for row in alone] == [
+    separate_rows = sweep_table(run_sweep(specs, tmp_path / "results"))
+    assert [row.rank for row in separate_rows] == [None, None]
+    first, second = (row.run_ids[0] for row in separate_rows)
+    assert [row.reason for row in separate_rows] == [
         f"alone with its task; against {second}: datapoints differ: 2 additional (such as 'p2')",
         f"alone with its task; against {first}: datapoints differ: 2 missing (such as 'p2')",
     ]
 
 
 @pytest.mark.full
-def test_a_sweep_prints_its_table_alone_and_the_blocks_of_its_points_after_it_with_v(tmp_path: Path) -> None:
+def test_sweep_prints_only_its_table_and_with_v_also_a_block_per_point(tmp_path: Path) -> None:
     spec_file(tmp_path, size=3, sweep={"protocol.max_message_rounds": [4, 6]}, fine_tune=None)
     before = nip_run_here("sweep", "spec.yaml", cwd=tmp_path)
     assert before.stdout.count("not started") == 2
-    played = nip_run_here("spec.yaml", cwd=tmp_path)
-    shown = nip_run_here("sweep", "spec.yaml", cwd=tmp_path)
-    assert (before.returncode, played.returncode, shown.returncode) == (0, 0, 0)
-    assert shown.stdout.startswith("rank  protocol.max_message_rounds  accuracy [95%]")
-    assert played.stdout == shown.stdout
-    assert "a block for each point: repeat the command with -v" in played.stderr
+    run_process = nip_run_here("spec.yaml", cwd=tmp_path)
+    table = nip_run_here("sweep", "spec.yaml", cwd=tmp_path)
+    assert (before.returncode, run_process.returncode, table.returncode) == (0, 0, 0)
+    assert table.stdout.startswith("rank  protocol.max_message_rounds  accuracy [95%]")
+    assert run_process.stdout == table.stdout
+    assert "a block for each point: repeat the command with -v" in run_process.stderr
     verbose = nip_run_here("spec.yaml", "-v", cwd=tmp_path).stdout
-    assert verbose.startswith(shown.stdout)
+    assert verbose.startswith(table.stdout)
     assert verbose.count("\noutcomes: ") == 2
     rows = json.loads(nip_run_here("sweep", "spec.yaml", "--metric", "recall", "--json", cwd=tmp_path).stdout)
     assert [row["point"]["protocol.max_message_rounds"] for row in rows] == [4, 6]
     assert all(set(row["metrics"]) == {"accuracy", "recall"} for row in rows)
 
 
-def sample_seed(random_: random.Random, effect: float) -> Mapping[str, tuple[int, float]]:
-    """A seed's rights on 60 datapoints of several difficulties, all shifted by the seed's own effect."""
-    shift = random_.choice((-effect, effect))
-    return {f"p{i}": (1, float(random_.random() < 0.2 + 0.01 * i + shift)) for i in range(60)}
+def sample_seed(rng: random.Random, effect: float) -> Mapping[str, tuple[int, float]]:
+    """Return a seed's correctness on 60 datapoints of different difficulty, shifted by the effect of the seed."""
+    shift = rng.choice((-effect, effect))
+    return {f"p{i}": (1, float(rng.random() < 0.2 + 0.01 * i + shift)) for i in range(60)}
 
 
 @pytest.mark.parametrize(("effect", "low", "high"), [(0.0, 0.85, 1.15), (0.15, 2.0, 4.0)])
-def test_the_spread_between_seeds_is_that_of_sampling_unless_seeds_matter(
+def test_spread_between_seeds_exceeds_sampling_only_if_seeds_have_an_effect(
     effect: float, low: float, high: float
 ) -> None:
-    random_ = random.Random(5)
-    found = [pool_seeds([sample_seed(random_, effect) for _ in range(4)], proportion=True) for _ in range(200)]
-    between = math.sqrt(sum((one.between or 0.0) ** 2 for one in found) / len(found))
-    within = math.sqrt(sum((one.within or 0.0) ** 2 for one in found) / len(found))
+    rng = random.Random(5)
+    pools = [pool_seeds([sample_seed(rng, effect) for _ in range(4)], proportion=True) for _ in range(200)]
+    between = math.sqrt(sum((pool.between or 0.0) ** 2 for pool in pools) / len(pools))
+    within = math.sqrt(sum((pool.within or 0.0) ** 2 for pool in pools) / len(pools))
     assert low < between / within < high

@@ -1,4 +1,4 @@
-"""The board ranks what can be compared: one list a task, and a reason for each run without a rank."""
+"""The leaderboard ranks comparable runs: one list per task, and a reason for each unranked run."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ SOLO = {
     "fine_tune": None,
 }
 LOST = "returns x + 3."
-"""In the request of one datapoint, which is refused as malformed: its rollout is lost in transport."""
+"""Text in the request of one datapoint, which the server refuses as malformed: its rollout is lost in transport."""
 OTHER_DATAPOINTS = "other datapoints, such as {}: ids, groups, labels or contents differ; `nip-run compare` says how"
 ALSO = "settings that also differ:"
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[LoopbackServer]:
+def working_server() -> Iterator[LoopbackServer]:
     with run_chat_server() as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def losing() -> Iterator[LoopbackServer]:
+def failing_server() -> Iterator[LoopbackServer]:
     with run_chat_server(malformed=LOST) as server:
         yield server
 
 
-def board(results: Path) -> dict[str, dict[str, Any]]:
+def read_board(results: Path) -> dict[str, dict[str, Any]]:
     columns, rows = Results(results).board.query("SELECT * FROM leaderboard")
     return {row["run_id"]: row for row in (dict(zip(columns, row, strict=True)) for row in rows)}
 
 
-def in_two_splits(folder: Path, base_url: str) -> Path:
+def write_spec_with_two_splits(folder: Path, base_url: str) -> Path:
     path = spec_file(folder, base_url, size=12, **SOLO, dataset={"split": "test", "limit": 6})
     data = folder / "data.jsonl"
     rows = [
@@ -67,101 +67,107 @@ def in_two_splits(folder: Path, base_url: str) -> Path:
 
 
 @pytest.mark.full
-def test_only_comparable_runs_rank_and_each_other_one_has_its_reason(
-    tmp_path: Path, served: LoopbackServer, losing: LoopbackServer
+def test_only_comparable_runs_rank_and_every_other_run_has_a_reason(
+    tmp_path: Path, working_server: LoopbackServer, failing_server: LoopbackServer
 ) -> None:
-    path, results = in_two_splits(tmp_path, served.base_url), tmp_path / "results"
+    path, results = write_spec_with_two_splits(tmp_path, working_server.base_url), tmp_path / "results"
 
     def run(name: str, *overrides: str, **options: Any) -> str:
         return run_spec(path, results, *overrides, run_id=name, **options).folder.run_id
 
     good = [run("good"), run("good-too", "seed=8", "rollouts.per_datapoint=2")]
-    run("lost", "seed=9", f"models.m.base_url={losing.base_url}")
+    run("lost", "seed=9", f"models.m.base_url={failing_server.base_url}")
     run("replay", replay=ReplayOf(results / "runs" / "good"))
     run("tree", "rollouts.num_responses_per_timestep=2", "seed=10")
     run("split", "dataset.split=train", "dataset.limit=4")
     run("limit", "dataset.limit=5")
-    found = board(results)
-    assert {name: row["reason"] for name, row in found.items() if name not in good} == {
+    rows = read_board(results)
+    assert {name: row["reason"] for name, row in rows.items() if name not in good} == {
         "lost": "incomplete: 1 of 6 rollouts lost in transport",
         "replay": "replay of good",
         "tree": "tree: its samples are not independent games",
         "split": f"{OTHER_DATAPOINTS.format('p0')}; {ALSO} split train (this list: test), limit 4 (this list: 6)",
         "limit": f"{OTHER_DATAPOINTS.format('p5')}; {ALSO} limit 5 (this list: 6)",
     }
-    assert {name for name, row in found.items() if row["rank"] is not None} == set(good)
-    assert sorted(found[name]["rank"] for name in good) in ([1, 1], [1, 2])
-    assert {row["list"] for row in found.values()} == {1}
-    assert (found["lost"]["failures"], found["good"]["failures"], found["lost"]["n"]) == (1, 0, 5)
+    assert {name for name, row in rows.items() if row["rank"] is not None} == set(good)
+    assert sorted(rows[name]["rank"] for name in good) in ([1, 1], [1, 2])
+    assert {row["list"] for row in rows.values()} == {1}
+    assert (rows["lost"]["failures"], rows["good"]["failures"], rows["lost"]["n"]) == (1, 0, 5)
     Results(results).board.rebuild()
-    assert board(results) == found
-    shown = nip_run_here("leaderboard", cwd=tmp_path).stdout
-    first, last = shown.split("without a rank:")
+    assert read_board(results) == rows
+    output = nip_run_here("leaderboard", cwd=tmp_path).stdout
+    first, last = output.split("without a rank:")
     assert all(name in first for name in good)
-    assert all(f"{name} " in last and found[name]["reason"] in last for name in found.keys() - good)
+    assert all(f"{name} " in last and rows[name]["reason"] in last for name in rows.keys() - good)
 
 
 @pytest.mark.full
-def test_an_incomplete_run_says_so_and_goes_on(tmp_path: Path, served: LoopbackServer, losing: LoopbackServer) -> None:
-    spec_file(tmp_path, losing.base_url, size=8, **SOLO)
-    words = ("run", "spec.yaml", "--run-id", "mine")
-    done = nip_run_here(*words, cwd=tmp_path)
-    assert done.returncode == 1
-    last = done.stderr.splitlines()[-1]
+def test_incomplete_run_is_reported_and_can_be_resumed(
+    tmp_path: Path, working_server: LoopbackServer, failing_server: LoopbackServer
+) -> None:
+    spec_file(tmp_path, failing_server.base_url, size=8, **SOLO)
+    arguments = ("run", "spec.yaml", "--run-id", "mine")
+    process = nip_run_here(*arguments, cwd=tmp_path)
+    assert process.returncode == 1
+    last = process.stderr.splitlines()[-1]
     assert last.startswith("run mine is incomplete: 1 of 8 rollouts lost in transport")
     assert "p3" in last
     assert last.endswith("Resume with: nip-run run spec.yaml --run-id mine")
     (listed,) = json.loads(nip_run_here("runs", "--status", "incomplete", "--json", cwd=tmp_path).stdout)
     assert (listed["run_id"], listed["transport_failed"]) == ("mine", 1)
     assert Results(tmp_path / "results").board.query("SELECT count(*) FROM rollouts")[1] == [(8,)]
-    allowed = nip_run_here(*words, "rollouts.max_transport_failed=0.125", cwd=tmp_path)
-    assert (allowed.returncode, board(tmp_path / "results")["mine"]["rank"]) == (0, 1)
-    asked = served.requests
-    assert nip_run_here(*words, f"models.m.base_url={served.base_url}", cwd=tmp_path).returncode == 0
-    assert served.requests == asked + 1
-    assert board(tmp_path / "results")["mine"]["failures"] == 0
+    allowed = nip_run_here(*arguments, "rollouts.max_transport_failed=0.125", cwd=tmp_path)
+    assert (allowed.returncode, read_board(tmp_path / "results")["mine"]["rank"]) == (0, 1)
+    requests = working_server.requests
+    assert nip_run_here(*arguments, f"models.m.base_url={working_server.base_url}", cwd=tmp_path).returncode == 0
+    assert working_server.requests == requests + 1
+    assert read_board(tmp_path / "results")["mine"]["failures"] == 0
 
 
 @pytest.mark.full
-def test_a_point_that_is_incomplete_leaves_the_others_to_play(tmp_path: Path, losing: LoopbackServer) -> None:
-    spec_file(tmp_path, losing.base_url, size=4, **SOLO, sweep={"dataset.filter": ["true", "id <> 'p3'"]})
-    done = nip_run_here("spec.yaml", "--json", cwd=tmp_path)
-    assert done.returncode == 1
-    assert [row["status"] for row in json.loads(done.stdout)] == ["incomplete", "done"]
+def test_incomplete_sweep_point_does_not_stop_the_others(tmp_path: Path, failing_server: LoopbackServer) -> None:
+    spec_file(tmp_path, failing_server.base_url, size=4, **SOLO, sweep={"dataset.filter": ["true", "id <> 'p3'"]})
+    process = nip_run_here("spec.yaml", "--json", cwd=tmp_path)
+    assert process.returncode == 1
+    assert [row["status"] for row in json.loads(process.stdout)] == ["incomplete", "done"]
 
 
 @pytest.mark.full
-def test_what_0_1_0_called_done_does_not_rank_either(tmp_path: Path, losing: LoopbackServer) -> None:
-    folder = run_spec(spec_file(tmp_path, losing.base_url, size=4, **SOLO), tmp_path / "results").folder
+def test_run_with_lost_rollouts_that_0_1_0_marked_done_does_not_rank(
+    tmp_path: Path, failing_server: LoopbackServer
+) -> None:
+    folder = run_spec(spec_file(tmp_path, failing_server.base_url, size=4, **SOLO), tmp_path / "results").folder
     folder.write_manifest(replace(folder.manifest(), status=Status.DONE))
     Results(tmp_path / "results").board.rebuild()
-    (row,) = board(tmp_path / "results").values()
+    (row,) = read_board(tmp_path / "results").values()
     assert (row["status"], row["rank"]) == ("done", None)
     assert row["reason"] == "incomplete: 1 of 4 rollouts lost in transport"
 
 
 @pytest.mark.full
-def test_nothing_is_trained_on_incomplete_games(tmp_path: Path, served: LoopbackServer, losing: LoopbackServer) -> None:
-    model = {"provider": "openai", "model": "tiny", "base_url": losing.base_url}
+def test_nothing_is_trained_on_incomplete_games(
+    tmp_path: Path, working_server: LoopbackServer, failing_server: LoopbackServer
+) -> None:
+    model = {"provider": "openai", "model": "tiny", "base_url": failing_server.base_url}
     training = {"iterations": 1, "test": {"scheme": "none"}, "trainers": {"v": None}}
     agents = {"verifier": {"freeze": True}}
     path = training_spec(tmp_path, models={"v": model}, agents=agents, training=training)
     with pytest.raises(RunError, match=r"a part of the training run learn-\w+, is incomplete: 1 of 12 rollouts lost"):
         run_spec(path, tmp_path / "results")
     assert not list((tmp_path / "results").rglob("*.sft.jsonl"))
-    done = run_spec(path, tmp_path / "results", f"models.v.base_url={served.base_url}")
-    assert done.manifest.status == Status.DONE
+    training_run = run_spec(path, tmp_path / "results", f"models.v.base_url={working_server.base_url}")
+    assert training_run.manifest.status == Status.DONE
 
 
 @pytest.mark.full
-def test_another_list_begins_where_two_runs_have_another_task(tmp_path: Path) -> None:
+def test_two_runs_with_another_task_form_a_second_list(tmp_path: Path) -> None:
     path, results = spec_file(tmp_path, size=4, fine_tune=None), tmp_path / "results"
     for limit in (4, 3):
         for seed in (1, 2):
             run_spec(path, results, f"dataset.limit={limit}", f"seed={seed}", run_id=f"r{limit}{seed}")
-    found = board(results)
-    assert {name: row["list"] for name, row in found.items()} == {"r41": 1, "r42": 1, "r31": 2, "r32": 2}
-    assert all(row["rank"] in (1, 2) and row["reason"] is None for row in found.values())
+    rows = read_board(results)
+    assert {name: row["list"] for name, row in rows.items()} == {"r41": 1, "r42": 1, "r31": 2, "r32": 2}
+    assert all(row["rank"] in (1, 2) and row["reason"] is None for row in rows.values())
 
 
 # Columns that only provers see
@@ -172,22 +178,22 @@ def test_a_column_that_only_provers_see_does_not_change_the_task(tmp_path: Path)
     path, results = debate_with_hints(tmp_path / "spec"), tmp_path / "results"
     run_spec(path, results, run_id="debate")
     run_spec(path, results, *SOLO_OVERRIDES, run_id="alone")
-    found = board(results)
-    assert {row["list"] for row in found.values()} == {1}
-    assert {row["reason"] for row in found.values()} == {None}
-    assert found["debate"]["task"] == found["alone"]["task"]
-    assert found["debate"]["earlier_task"] not in (None, found["debate"]["task"])
-    assert found["alone"]["earlier_task"] is None
-    opened = Results(results)
+    runs = read_board(results)
+    assert {row["list"] for row in runs.values()} == {1}
+    assert {row["reason"] for row in runs.values()} == {None}
+    assert runs["debate"]["task"] == runs["alone"]["task"]
+    assert runs["debate"]["earlier_task"] not in (None, runs["debate"]["task"])
+    assert runs["alone"]["earlier_task"] is None
+    results_folder = Results(results)
     for comparison in (
-        compare_systems([["debate"], ["alone"]], opened),
-        compare_systems([["debate"]], opened, baseline="solo_verifier"),
+        compare_systems([["debate"], ["alone"]], results_folder),
+        compare_systems([["debate"]], results_folder, baseline="solo_verifier"),
     ):
         (pair,) = comparison.pairs
         assert (pair.paired, pair.datapoints, pair.only_base, pair.only_other, pair.notes) == (True, 6, (), (), ())
-    rows = sweep_rows([SweepPoint(name, name, {}, 7) for name in ("debate", "alone")], opened)
+    rows = sweep_rows([SweepPoint(name, name, {}, 7) for name in ("debate", "alone")], results_folder)
     assert len({row.task for row in rows}) == 1
-    (task,) = local_board(opened).lists
+    (task,) = local_board(results_folder).lists
     assert {row.values["run"] for row in task.ranked} == {"debate", "alone"}
 
 
@@ -231,7 +237,7 @@ def test_a_reason_names_the_cause_first_and_then_settings_that_also_differ(tmp_p
     data.write_text(lines)
     (prompts / "verifier.jinja").write_text((prompts / "verifier.jinja").read_text() + "\nHint: {{ hint }}\n")
     run_spec(path, results, "dataset.limit=6", run_id="told")
-    reasons = {name: row["reason"] for name, row in board(results).items() if row["reason"]}
+    reasons = {name: row["reason"] for name, row in read_board(results).items() if row["reason"]}
     limit, columns = "limit 6 (this list: none)", "its templates use other columns:"
     assert reasons == {
         "shuffled": OTHER_DATAPOINTS.format("p3"),
@@ -241,7 +247,7 @@ def test_a_reason_names_the_cause_first_and_then_settings_that_also_differ(tmp_p
 
 
 @pytest.mark.gate
-def test_a_sweep_names_the_columns_that_make_two_points_other_tasks(tmp_path: Path) -> None:
+def test_sweep_names_the_columns_that_give_two_points_different_tasks(tmp_path: Path) -> None:
     path, results = debate_with_hints(tmp_path / "spec"), tmp_path / "results"
     run_spec(path, results, run_id="plain")
     prompts = tmp_path / "spec" / "prompts"
@@ -249,14 +255,14 @@ def test_a_sweep_names_the_columns_that_make_two_points_other_tasks(tmp_path: Pa
     run_spec(path, results, run_id="told")
     points = [SweepPoint("debate", name, {"prompts": name}, 7) for name in ("plain", "told")]
     columns = "its verifier's templates use other columns"
-    both, one = "hint, question, solution", "question, solution"
+    more_columns, fewer_columns = "hint, question, solution", "question, solution"
     assert [row.reason for row in sweep_rows(points, Results(results))] == [
-        f"alone with its task; against told: {columns} ({one} instead of {both})",
-        f"alone with its task; against plain: {columns} ({both} instead of {one})",
+        f"alone with its task; against told: {columns} ({fewer_columns} instead of {more_columns})",
+        f"alone with its task; against plain: {columns} ({more_columns} instead of {fewer_columns})",
     ]
     one_point = [replace(point, point={}, seed=seed) for seed, point in enumerate(points)]
     assert [row.reason for row in sweep_rows(one_point, Results(results))] == [
-        f"its seeds have different tasks; told against plain: {columns} ({both} instead of {one})"
+        f"its seeds have different tasks; told against plain: {columns} ({more_columns} instead of {fewer_columns})"
     ]
 
 
@@ -264,7 +270,7 @@ def test_a_sweep_names_the_columns_that_make_two_points_other_tasks(tmp_path: Pa
 
 
 @pytest.mark.full
-def test_datapoints_are_sliced_by_any_column_and_an_added_one_breaks_no_match(tmp_path: Path) -> None:
+def test_datapoints_can_be_sliced_by_any_column_and_added_columns_keep_the_task(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=4, dataset={"group_by": "program"}, fine_tune=None)
     data = tmp_path / "data.jsonl"
     rows = [
@@ -275,29 +281,31 @@ def test_datapoints_are_sliced_by_any_column_and_an_added_one_breaks_no_match(tm
         data.write_text("".join(json.dumps({**row, **added}) + "\n" for row in rows))
         folder = run_spec(path, tmp_path / "results").folder
         sql = 'SELECT datapoint_id, "group", label, content_sha256, columns FROM datapoints WHERE run_id = ?'
-        _, found = Results(tmp_path / "results").board.query(sql, [folder.run_id])
-        facts.append(found)
-    assert [row[:4] for row in facts[0]] == [row[:4] for row in facts[1]]  # the hash is of what templates use
+        _, datapoint_rows = Results(tmp_path / "results").board.query(sql, [folder.run_id])
+        facts.append(datapoint_rows)
+    assert [row[:4] for row in facts[0]] == [
+        row[:4] for row in facts[1]
+    ]  # the hash covers only the columns that templates use
     assert [row[:3] for row in facts[0]] == [("p0", "0", 0), ("p1", "0", 1), ("p2", "1", 0), ("p3", "1", 1)]
     assert set(json.loads(facts[1][0][4])) == {"question", "solution", "program", "note", "more"}
-    assert len({row["task"] for row in board(tmp_path / "results").values()}) == 1
+    assert len({row["task"] for row in read_board(tmp_path / "results").values()}) == 1
     sliced = (
         "SELECT d.columns->>'program' AS program, count(*), avg(r.correct::INT) FROM rollouts r "
         "JOIN datapoints d USING (run_id, datapoint_id) WHERE d.columns->>'question' LIKE '%x +%' "
         "GROUP BY ALL ORDER BY 1"
     )
-    _, found = Results(tmp_path / "results").board.query(sliced)
-    assert [row[:2] for row in found] == [("0", 4), ("1", 4)]
+    _, datapoint_rows = Results(tmp_path / "results").board.query(sliced)
+    assert [row[:2] for row in datapoint_rows] == [("0", 4), ("1", 4)]
 
 
 @pytest.mark.full
-def test_a_board_of_0_1_0_is_brought_up_to_date_as_it_is_asked(tmp_path: Path) -> None:
+def test_leaderboard_of_0_1_0_is_upgraded_in_memory_when_queried(tmp_path: Path) -> None:
     results = opened(tmp_path) / "results"
     before = (results / FILE).read_bytes()
-    found = board(results)
-    assert found[RUNS["served"]]["rank"] is not None
-    assert found[RUNS["served"] + "-replay"]["reason"] == f"replay of {RUNS['served']}"
-    assert found[RUNS["trees"]]["reason"].startswith("tree:")
+    rows = read_board(results)
+    assert rows[RUNS["served"]]["rank"] is not None
+    assert rows[RUNS["served"] + "-replay"]["reason"] == f"replay of {RUNS['served']}"
+    assert rows[RUNS["trees"]]["reason"].startswith("tree:")
     counted = 'SELECT count(*), count(DISTINCT "group") FROM datapoints WHERE run_id = ?'
     assert Results(results).board.query(counted, [RUNS["finished"]])[1] == [(6, 6)]
     assert Results(results).board.query(counted, [RUNS["learning"] + "-i0"])[1][0][0] > 0
@@ -305,18 +313,18 @@ def test_a_board_of_0_1_0_is_brought_up_to_date_as_it_is_asked(tmp_path: Path) -
 
 
 @pytest.mark.full
-def test_comments_say_what_the_codes_mean(tmp_path: Path) -> None:
+def test_column_comments_explain_the_codes(tmp_path: Path) -> None:
     run_spec(spec_file(tmp_path, size=2, fine_tune=None), tmp_path / "results")
-    said = "SELECT table_name || '.' || column_name, comment FROM duckdb_columns() WHERE comment IS NOT NULL"
-    asked = dict(Results(tmp_path / "results").board.query(said)[1])
+    sql = "SELECT table_name || '.' || column_name, comment FROM duckdb_columns() WHERE comment IS NOT NULL"
+    comments = dict(Results(tmp_path / "results").board.query(sql)[1])
     with duckdb.connect(str(tmp_path / "results" / FILE), read_only=True) as connection:
-        assert dict(connection.execute(said).fetchall()).items() <= asked.items()
+        assert dict(connection.execute(sql).fetchall()).items() <= comments.items()
     coded = ("rollouts.decision", "rollouts.y", "rollouts.stance", "datapoints.label")
-    assert all("0: " in asked[name] and "1: " in asked[name] for name in coded)
+    assert all("0: " in comments[name] and "1: " in comments[name] for name in coded)
     assert {
         "rollouts.correct",
         "runs.task",
         "leaderboard.reason",
         "datapoints.group",
         "messages.content",
-    } <= asked.keys()
+    } <= comments.keys()

@@ -1,4 +1,4 @@
-"""The runs that the tests of this room compare, made once."""
+"""The runs that the tests of this folder compare, played once per session."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.results.comparison.planted import SIZE, other_system, planted, solo_s
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs of one task. `good` is right on 36 of 40, `fair` on 24 of those, `same` as `good` but for two."""
+    """Play runs of one task. `good` is right on 36 of 40, `fair` on 24 of those; `same` differs from `good` on two."""
     folder = tmp_path_factory.mktemp("compared")
     path, results = solo_spec(folder, size=SIZE), folder / "results"
     planted(path, results, "good", lambda i, _: i < 36, "name=good")

@@ -1,4 +1,4 @@
-"""Runs of the dummy provider with verdicts that a test has planted in their tables, which is what is compared."""
+"""Runs of the dummy provider whose tables contain verdicts planted by a test."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ SOLO = {
 }
 
 SIZE = 40
-"""Datapoints of the runs in `conftest`."""
+"""Number of datapoints of the runs in `conftest`."""
 
 Verdict = Callable[[int, int], bool | None]
-"""Whether the verdict on datapoint `p<i>` is right, in this repeat; None: there was none."""
+"""Function of the number of a datapoint and a repeat: True if the verdict is right, None if there is none."""
 
 
 def solo_spec(folder: Path, **changes: object) -> Path:
-    """A spec of a verifier alone, whose datapoints are p0, p1, ...: the odd ones are right."""
+    """Write a spec of a verifier alone with the datapoints p0, p1, ...; the odd ones have label 1."""
     return spec_file(folder, **{**SOLO, **changes})  # type: ignore[arg-type]
 
 
 def other_system(number: int) -> str:
-    """Return an override that makes another system of a spec: seeds alone make samples of one system."""
+    """Return an override that turns a spec into another system; other seeds are samples of the same system."""
     return f"agents.verifier.max_response_words={100 + number}"
 
 
 def planted(path: Path, results: Path, run_id: str, verdict: Verdict, *overrides: str) -> str:
-    """Play a spec, plant the verdicts, and put the run on the board."""
+    """Play a spec, plant the verdicts, and add the run to the leaderboard."""
     folder = run_spec(path, results, *overrides, run_id=run_id).folder
     folder.unseal()
-    plant(folder.table("rollouts"), verdict)
+    plant_verdicts(folder.table("rollouts"), verdict)
     with duckdb.connect(":memory:") as connection:
         sql = f"SELECT avg(correct::INT) FROM read_parquet('{folder.table('rollouts')}')"
         ((accuracy,),) = connection.execute(sql).fetchall()
@@ -52,14 +52,14 @@ def planted(path: Path, results: Path, run_id: str, verdict: Verdict, *overrides
     return run_id
 
 
-def plant(table: Path, verdict: Verdict) -> None:
+def plant_verdicts(table: Path, verdict: Verdict) -> None:
     with duckdb.connect(":memory:") as connection:
         connection.execute(f"CREATE TABLE t AS SELECT * FROM read_parquet('{table}')")
         rows = connection.execute("SELECT rollout_id, datapoint_id, repeat FROM t").fetchall()
-        rights = [verdict(int(re.sub(r"[^0-9]", "", datapoint)), repeat) for _, datapoint, repeat in rows]
+        is_right_values = [verdict(int(re.sub(r"[^0-9]", "", datapoint)), repeat) for _, datapoint, repeat in rows]
         connection.execute(
             "CREATE TABLE planted AS SELECT unnest(?) AS rollout_id, unnest(?::BOOLEAN[]) AS is_right",
-            [[row[0] for row in rows], rights],
+            [[row[0] for row in rows], is_right_values],
         )
         connection.execute(
             "UPDATE t SET correct = coalesce(is_right, false), decision = CASE WHEN is_right THEN y "

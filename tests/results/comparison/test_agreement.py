@@ -1,4 +1,4 @@
-"""One test of two systems, whoever asks for it: `compare`, the leaderboard, a sweep's table and SQL say the same."""
+"""`compare`, the leaderboard, the table of a sweep and SQL use the same test of two systems."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def is_right_in_x(i: int, repeat: int) -> bool:
 
 
 @pytest.fixture(scope="module")
-def uneven(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One group of 30 datapoints and 15 of two; `y` is asked once, `x` three times, and as `x-too` once more."""
+def uneven_groups(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Play `y` once, `x` three times and `x-too`, another seed of `x`, on a group of 30 and 15 groups of two."""
     folder = tmp_path_factory.mktemp("uneven")
     path = solo_spec(folder, size=60, dataset={"group_by": "family"})
     rows = [json.loads(line) for line in (folder / "data.jsonl").read_text().splitlines()]
@@ -37,44 +37,60 @@ def uneven(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "results"
 
 
-def test_compare_and_sql_and_both_tables_of_ranks_make_one_test(uneven: Path) -> None:
-    (pair,) = compare("x", "y", results=uneven).pairs
+def test_compare_sql_and_both_rankings_use_the_same_test(uneven_groups: Path) -> None:
+    (pair,) = compare("x", "y", results=uneven_groups).pairs
     columns = "difference, ci_low, ci_high, p, groups, differing"
     ((difference, low, high, p, groups, differing),) = query(
-        f"SELECT {columns} FROM comparisons WHERE run_a = 'x' AND run_b = 'y'", uneven
+        f"SELECT {columns} FROM comparisons WHERE run_a = 'x' AND run_b = 'y'", uneven_groups
     ).fetchall()
     assert (groups, differing) == (pair.groups, pair.differing) == (16, pair.differing)
     assert (difference, low, high, p) == pytest.approx((pair.difference, pair.ci_low, pair.ci_high, pair.p), abs=1e-12)
-    ranked = query("SELECT run_id, rank, rank_last FROM leaderboard WHERE run_id IN ('x', 'y')", uneven).fetchall()
+    leaderboard_ranks = query(
+        "SELECT run_id, rank, rank_last FROM leaderboard WHERE run_id IN ('x', 'y')", uneven_groups
+    ).fetchall()
     points = [SweepPoint(run, run, {}, 7) for run in ("x", "y")]
-    swept = {row.name: row.rank for row in sweep_rows(points, Results(uneven))}
+    sweep_ranks = {row.name: row.rank for row in sweep_rows(points, Results(uneven_groups))}
     assert pair.p is not None
     assert pair.p > 0.05  # the one large group weighs as much as all others
-    assert swept == {"x": (1, 2), "y": (1, 2)}
-    assert {run: (first, last) for run, first, last in ranked} == {"x": (1, 3), "y": (1, 3)}
-    with duckdb.connect(str(uneven / FILE), read_only=True) as plain:
-        ((of_ranks,),) = plain.execute("SELECT p FROM rank_tests WHERE leader = 'x' AND run_id = 'y'").fetchall()
-    assert of_ranks == pytest.approx(pair.p, abs=1e-12)
+    assert sweep_ranks == {"x": (1, 2), "y": (1, 2)}
+    assert {run: (first, last) for run, first, last in leaderboard_ranks} == {"x": (1, 3), "y": (1, 3)}
+    with duckdb.connect(str(uneven_groups / FILE), read_only=True) as connection:
+        ((rank_test_p,),) = connection.execute(
+            "SELECT p FROM rank_tests WHERE leader = 'x' AND run_id = 'y'"
+        ).fetchall()
+    assert rank_test_p == pytest.approx(pair.p, abs=1e-12)
 
 
-def test_the_order_in_which_pooled_runs_are_named_changes_nothing(uneven: Path) -> None:
-    one, other = (compare("y", names, results=uneven).pairs[0] for names in (["x", "x-too"], ["x-too", "x"]))
-    assert one.p == other.p
-    assert (one.difference, one.ci_low, one.ci_high) == (other.difference, other.ci_low, other.ci_high)
-
-
-def test_a_run_that_stopped_is_compared_by_a_confidence_sequence(uneven: Path) -> None:
-    """It stopped when it was decided, so that no test of a fixed number of games holds: neither says so of another."""
-    path = uneven.parent / "spec.yaml"
-    fixed = planted(path, uneven, "fixed", lambda *_: True, "seed=5", "dataset.group_by=null")
-    stopped = planted(
-        path, uneven, "stopped", lambda i, _: i % 3 > 0, "dataset.group_by=null", "until.width=0.5", other_system(1)
+def test_order_of_pooled_runs_does_not_matter(uneven_groups: Path) -> None:
+    pair, reversed_pair = (
+        compare("y", names, results=uneven_groups).pairs[0] for names in (["x", "x-too"], ["x-too", "x"])
     )
-    (pair,) = compare(fixed, stopped, results=uneven).pairs
-    played = pair.datapoints
-    assert played < 60
+    assert pair.p == reversed_pair.p
+    assert (pair.difference, pair.ci_low, pair.ci_high) == (
+        reversed_pair.difference,
+        reversed_pair.ci_low,
+        reversed_pair.ci_high,
+    )
+
+
+def test_run_with_a_stopping_rule_is_compared_by_a_confidence_sequence(uneven_groups: Path) -> None:
+    """Tests for a fixed number of games do not hold for a run that stopped once its result was decided."""
+    path = uneven_groups.parent / "spec.yaml"
+    fixed = planted(path, uneven_groups, "fixed", lambda *_: True, "seed=5", "dataset.group_by=null")
+    stopped = planted(
+        path,
+        uneven_groups,
+        "stopped",
+        lambda i, _: i % 3 > 0,
+        "dataset.group_by=null",
+        "until.width=0.5",
+        other_system(1),
+    )
+    (pair,) = compare(fixed, stopped, results=uneven_groups).pairs
+    datapoints = pair.datapoints
+    assert datapoints < 60
     sequence = DifferenceSequence()
-    for wrong in [True] * pair.differing + [False] * (played - pair.differing):  # type: ignore[operator]
+    for wrong in [True] * pair.differing + [False] * (datapoints - pair.differing):  # type: ignore[operator]
         sequence.add(-float(wrong))
     assert (pair.ci_low, pair.ci_high) == pytest.approx(sequence.interval())
     assert (pair.exact, pair.mid_p_mcnemar, pair.detectable) == (False, None, None)
@@ -83,16 +99,16 @@ def test_a_run_that_stopped_is_compared_by_a_confidence_sequence(uneven: Path) -
     assert sign_flip([-1.0] * (pair.differing or 0)).p < pair.p
     assert any("has a stopping rule" in note for note in pair.notes)
     sql = "SELECT p, ci_low, ci_high FROM comparisons WHERE run_a = 'fixed' AND run_b = 'stopped'"
-    assert query(sql, uneven).fetchall()[0] == pytest.approx((pair.p, pair.ci_low, pair.ci_high))
-    (calls,) = compare(fixed, stopped, results=uneven, metric="calls").pairs
+    assert query(sql, uneven_groups).fetchall()[0] == pytest.approx((pair.p, pair.ci_low, pair.ci_high))
+    (calls,) = compare(fixed, stopped, results=uneven_groups, metric="calls").pairs
     assert (calls.p, calls.ci_low) == (None, None)
     assert calls.verdict.startswith("no test: a run stopped once it was decided; stopped minus fixed is 0")
-    rows = sweep_rows([SweepPoint(run, run, {}, 7) for run in ("fixed", "stopped")], Results(uneven))
-    apart = (rows[1].metrics["accuracy"].ci_high or 1) < (rows[0].metrics["accuracy"].ci_low or 0)
-    assert [row.rank for row in rows] == ([(1, 1), (2, 2)] if apart and pair.p <= 0.05 else [(1, 2), (1, 2)])
+    rows = sweep_rows([SweepPoint(run, run, {}, 7) for run in ("fixed", "stopped")], Results(uneven_groups))
+    is_separated = (rows[1].metrics["accuracy"].ci_high or 1) < (rows[0].metrics["accuracy"].ci_low or 0)
+    assert [row.rank for row in rows] == ([(1, 1), (2, 2)] if is_separated and pair.p <= 0.05 else [(1, 2), (1, 2)])
     assert [row.stopped for row in rows] == [(), ("stopped",)]
     (pooled,) = sweep_rows(
-        [SweepPoint("a", run, {}, seed) for seed, run in enumerate(("fixed", "stopped"))], Results(uneven)
+        [SweepPoint("a", run, {}, seed) for seed, run in enumerate(("fixed", "stopped"))], Results(uneven_groups)
     )
     assert (pooled.metrics["accuracy"].ci_low, pooled.stopped) == (None, ("stopped",))
     assert "some seeds stopped early" in (pooled.metrics["accuracy"].reason or "")

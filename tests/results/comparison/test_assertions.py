@@ -1,4 +1,4 @@
-"""`--assert`: what is read, what is refused and where, and what an interval comes to."""
+"""`--assert`: parsing, syntax errors with their position, and the result for an interval."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from runner.results.comparison.assertions import Assertion, AssertionResult, par
         ("soundness_error <= .5 %", "soundness_error", "<=", False, 0.005),
     ],
 )
-def test_an_assertion_is_read(text: str, metric: str, sign: str, against_base: bool, number: float) -> None:
-    found = parse_assertion(text)
-    assert found == Assertion(text, metric, sign, against_base, pytest.approx(number))  # type: ignore[arg-type]
+def test_assertion_is_parsed(text: str, metric: str, sign: str, against_base: bool, number: float) -> None:
+    assertion = parse_assertion(text)
+    assert assertion == Assertion(text, metric, sign, against_base, pytest.approx(number))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("text", "what", "at"),
+    ("text", "expected_message", "column"),
     [
         ("", "expected a metric, such as accuracy", 0),
         ("accuracy", "expected one of >=, >, <= and <", 8),
@@ -42,18 +42,18 @@ def test_an_assertion_is_read(text: str, metric: str, sign: str, against_base: b
         ("__import__('os')", "expected one of >=, >, <= and <", 10),
     ],
 )
-def test_another_form_is_refused_at_its_place(text: str, what: str, at: int) -> None:
+def test_syntax_error_points_to_its_position(text: str, expected_message: str, column: int) -> None:
     with pytest.raises(UsageError) as refused:
         parse_assertion(text)
-    said, shown, caret, form = str(refused.value).splitlines()
-    assert what in said
-    assert shown == f"  {text}"
-    assert caret == f"  {' ' * at}^"
-    assert form.startswith("syntax: METRIC >= base - 0.02")
+    message, quoted_text, caret, syntax = str(refused.value).splitlines()
+    assert expected_message in message
+    assert quoted_text == f"  {text}"
+    assert caret == f"  {' ' * column}^"
+    assert syntax.startswith("syntax: METRIC >= base - 0.02")
 
 
 @pytest.mark.parametrize(
-    ("sign", "low", "high", "held"),
+    ("sign", "low", "high", "result"),
     [
         (">=", -0.02, 0.1, AssertionResult.HOLDS), (">", -0.02, 0.1, AssertionResult.UNDECIDED),
         (">=", -0.1, 0.1, AssertionResult.UNDECIDED),
@@ -62,5 +62,5 @@ def test_another_form_is_refused_at_its_place(text: str, what: str, at: int) -> 
         ("<", 0.0, 0.1, AssertionResult.FAILS), (">=", None, None, AssertionResult.UNDECIDED),
     ],
 )  # fmt: skip
-def test_the_whole_interval_decides(sign: str, low: float | None, high: float | None, held: AssertionResult) -> None:
-    assert Assertion("", "accuracy", sign, True, -0.02).judge(low, high) == held
+def test_the_whole_interval_decides(sign: str, low: float | None, high: float | None, result: AssertionResult) -> None:
+    assert Assertion("", "accuracy", sign, True, -0.02).judge(low, high) == result

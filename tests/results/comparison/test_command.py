@@ -1,4 +1,4 @@
-"""`nip-run compare`: what it says, in words and as JSON, and its exit codes; both transcripts of a flip."""
+"""`nip-run compare`: text and JSON output, exit codes, and both transcripts of a flip."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from runner.runs.finished.result import FinishedRun
 from tests.results.comparison.planted import planted, solo_spec
 
 
-def run_command(results: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """A command in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        code = main([*words, "--results", str(results)])
-    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+def run_command(results: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in this process."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with redirect_stdout(stdout), redirect_stderr(stderr):
+        code = main([*arguments, "--results", str(results)])
+    return subprocess.CompletedProcess(arguments, code, stdout.getvalue(), stderr.getvalue())
 
 
-def test_the_verdict_stands_first_then_the_numbers_then_the_flips(results: Path) -> None:
-    done = run_command(results, "compare", "good", "same")
-    assert done.returncode == 0
-    assert done.stderr == ""
-    lines = done.stdout.splitlines()
+def test_compare_prints_the_verdict_then_the_numbers_then_the_flips(results: Path) -> None:
+    process = run_command(results, "compare", "good", "same")
+    assert process.returncode == 0
+    assert process.stderr == ""
+    lines = process.stdout.splitlines()
     assert lines[0].startswith("accuracy: no evidence of a difference: same minus good is 0 points [")
     assert lines[2].split("  ")[0] == "system"
     assert "0.000 [-0." in lines[3]
@@ -40,52 +40,52 @@ def test_the_verdict_stands_first_then_the_numbers_then_the_flips(results: Path)
     assert lines[5].startswith("d' (sensitivity): ")
     assert lines[7] == "2 flips: right in one and wrong in the other"
     assert lines[8] == "  p0 (label 0): right in good"
-    both = run_command(results, *shlex.split(lines[9])[1:6])
-    assert both.returncode == 0, both.stderr
-    assert [line for line in both.stdout.splitlines() if line.startswith("run ")] == ["run good", "run same"]
-    assert both.stdout.count("datapoint p0 ") == 2
+    transcripts = run_command(results, *shlex.split(lines[9])[1:6])
+    assert transcripts.returncode == 0, transcripts.stderr
+    assert [line for line in transcripts.stdout.splitlines() if line.startswith("run ")] == ["run good", "run same"]
+    assert transcripts.stdout.count("datapoint p0 ") == 2
 
 
 @pytest.mark.full
-def test_adjusted_and_unadjusted_intervals_are_labelled(results: Path) -> None:
-    alone = run_command(results, "compare", "good", "same").stdout
-    assert "(Holm)" not in alone
-    assert "unadjusted" not in alone
-    for words in (("good", "fair", "same"), ("good", "fair", "--by", "label")):
-        found = json.loads(run_command(results, "compare", *words, "--json").stdout)
-        rows = found["slices"] or found["pairs"]
+def test_adjusted_and_unadjusted_intervals_are_labeled(results: Path) -> None:
+    single_text = run_command(results, "compare", "good", "same").stdout
+    assert "(Holm)" not in single_text
+    assert "unadjusted" not in single_text
+    for arguments in (("good", "fair", "same"), ("good", "fair", "--by", "label")):
+        report = json.loads(run_command(results, "compare", *arguments, "--json").stdout)
+        rows = report["slices"] or report["pairs"]
         assert any(row["ci_low"] != row["ci_low_corrected"] for row in rows)
-        text = run_command(results, "compare", *words).stdout
+        text = run_command(results, "compare", *arguments).stdout
         assert "  difference [95%, unadjusted]  " in text
         assert "  p (unadjusted)  [95%] (Holm)  " in text
         for row in rows:
             assert f"  [{row['ci_low_corrected']:.3f}, {row['ci_high_corrected']:.3f}]  " in text
-    (line,) = (line for line in alone.splitlines() if line.startswith("d' (sensitivity)"))
+    (line,) = (line for line in single_text.splitlines() if line.startswith("d' (sensitivity)"))
     assert "] (95 % CI), p = " in line
 
 
-def test_a_metric_without_failures_says_which_games_it_leaves_out(results: Path) -> None:
+def test_metric_without_failures_names_the_excluded_games(results: Path) -> None:
     name = "accuracy_excluding_failures"
     text = run_command(results, "compare", "good", "fair", "--metric", name).stdout
     assert text.startswith(f"{name} (lost or undecided): ")
 
 
 @pytest.mark.gate
-def test_json_has_all_of_it(results: Path) -> None:
-    done = run_command(results, "compare", "half", "good", "--by", "label", "--json", "--assert", "accuracy >= base")
-    found = json.loads(done.stdout)
-    assert done.returncode == found["exit_code"] == ExitCode.UNDECIDED
-    (pair,) = found["pairs"]
+def test_json_output_is_complete(results: Path) -> None:
+    process = run_command(results, "compare", "half", "good", "--by", "label", "--json", "--assert", "accuracy >= base")
+    report = json.loads(process.stdout)
+    assert process.returncode == report["exit_code"] == ExitCode.UNDECIDED
+    (pair,) = report["pairs"]
     assert (pair["base"], pair["other"], pair["datapoints"], len(pair["only_other"])) == ("half", "good", 20, 20)
-    assert [one["slice"] for one in found["slices"]] == ["0", "1"]
+    assert [row["slice"] for row in report["slices"]] == ["0", "1"]
     assert [flip["datapoint"] for flip in pair["flips"]] == ["p18", "p19"]
-    assert found["asserted"][0]["held"] == "cannot be decided"
-    assert found["verdict"] == pair["verdict"]
+    assert report["asserted"][0]["held"] == "cannot be decided"
+    assert report["verdict"] == pair["verdict"]
 
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(
-    ("expressions", "code", "words"),
+    ("expressions", "code", "message"),
     [
         (["accuracy >= base - 0.02"], ExitCode.DONE, "holds: accuracy >= base - 0.02   (good minus fair: 0.300 ["),
         (["accuracy >= base + 50%"], ExitCode.FAILED, "does not hold: accuracy >= base + 50%"),
@@ -95,86 +95,86 @@ def test_json_has_all_of_it(results: Path) -> None:
         (["accuracy > 0.9", "accuracy > 0.99"], ExitCode.FAILED, "does not hold: accuracy > 0.99   (good: 0.900 ["),
     ],
 )
-def test_an_assertion_ends_with_its_exit_code(results: Path, expressions: list[str], code: int, words: str) -> None:
-    asserts = [word for one in expressions for word in ("--assert", one)]
-    done = run_command(results, "compare", "fair", "good", *asserts)
-    assert done.returncode == code
-    assert words in done.stdout
+def test_assertions_determine_the_exit_code(results: Path, expressions: list[str], code: int, message: str) -> None:
+    asserts = [argument for expression in expressions for argument in ("--assert", expression)]
+    process = run_command(results, "compare", "fair", "good", *asserts)
+    assert process.returncode == code
+    assert message in process.stdout
 
 
 @pytest.mark.full
-def test_one_run_is_judged_by_itself_and_a_damaged_one_is_no_failed_assertion(tmp_path: Path) -> None:
+def test_assertion_can_judge_one_run_and_damaged_runs_are_usage_errors(tmp_path: Path) -> None:
     planted(solo_spec(tmp_path, size=8), tmp_path / "results", "alone", lambda _, __: True)
-    done = run_command(tmp_path / "results", "compare", "alone", "--assert", "accuracy >= 0.5")
-    assert done.returncode == 0
-    assert done.stdout.startswith("holds: accuracy >= 0.5   (alone: 1.000 [0.676, 1.000])")
-    for words, why in (
+    process = run_command(tmp_path / "results", "compare", "alone", "--assert", "accuracy >= 0.5")
+    assert process.returncode == 0
+    assert process.stdout.startswith("holds: accuracy >= 0.5   (alone: 1.000 [0.676, 1.000])")
+    for arguments, message in (
         (("--assert", "accuracy >= base"), "name at least two runs"),
         (("--assert", "accuracy >= 2"), "accuracy is between 0 and 1"),
         (("--assert", "accuracy > 1e999"), "expected a smaller number"),
         (("--baseline", "nip"), "nip is a protocol without runs on the task of alone"),
         (("--baseline", "solo_verifer"), "no run and no protocol 'solo_verifer'"),
     ):
-        refused = run_command(tmp_path / "results", "compare", "alone", *words)
-        assert (refused.returncode, why in refused.stderr) == (ExitCode.USAGE, True), refused.stderr
+        refused = run_command(tmp_path / "results", "compare", "alone", *arguments)
+        assert (refused.returncode, message in refused.stderr) == (ExitCode.USAGE, True), refused.stderr
     table = tmp_path / "results" / "runs" / "alone" / "rollouts.parquet"
     table.write_bytes(b"nothing")
-    for why in (
+    for message in (
         "the assertions were not judged, because a run cannot be read: cannot read",
         "is missing, though the run is done",
     ):
         unread = run_command(tmp_path / "results", "compare", "alone", "--assert", "accuracy >= 0.5")
-        assert (unread.returncode, why in unread.stderr) == (ExitCode.USAGE, True), unread.stderr
+        assert (unread.returncode, message in unread.stderr) == (ExitCode.USAGE, True), unread.stderr
         table.unlink(missing_ok=True)
 
 
 @pytest.mark.full
-def test_the_worst_of_several_has_an_interval_that_holds_for_all(results: Path) -> None:
-    done = run_command(results, "compare", "good", "fair", "same", "--worst", "--flips", "0")
-    found = json.loads(run_command(results, "compare", "good", "fair", "same", "--worst", "--json").stdout)["worst"]
+def test_worst_of_several_runs_has_a_simultaneous_interval(results: Path) -> None:
+    process = run_command(results, "compare", "good", "fair", "same", "--worst", "--flips", "0")
+    worst = json.loads(run_command(results, "compare", "good", "fair", "same", "--worst", "--json").stdout)["worst"]
     measured = json.loads((results / "runs" / "fair" / "metrics.json").read_text())["metrics"]
-    own = next(row for row in measured if (row["agent"], row["metric"]) == (None, "accuracy"))
-    assert (found["system"], found["systems"], found["value"]) == ("fair", 3, own["value"])
-    assert found["ci_low"] < own["value"] < found["ci_high"]
-    shown = f"[{found['ci_low']:.3f}, {found['ci_high']:.3f}] (simultaneous 95 % interval)"
-    assert f"worst of 3 by accuracy: fair, 0.600 {shown}" in done.stdout
-    for words, why in (
+    accuracy_row = next(row for row in measured if (row["agent"], row["metric"]) == (None, "accuracy"))
+    assert (worst["system"], worst["systems"], worst["value"]) == ("fair", 3, accuracy_row["value"])
+    assert worst["ci_low"] < accuracy_row["value"] < worst["ci_high"]
+    interval_text = f"[{worst['ci_low']:.3f}, {worst['ci_high']:.3f}] (simultaneous 95 % interval)"
+    assert f"worst of 3 by accuracy: fair, 0.600 {interval_text}" in process.stdout
+    for arguments, message in (
         (("good,often", "fair"), "pools several"),
         (("good", "fair", "--metric", "calls"), "has no worst value"),
         (("good", "half", "same"), "half differs from good: datapoints differ: 20 missing (such as 'p20')"),
         (("good", "often", "--metric", "always_failed"), "often 3 times; play all as often"),
     ):
-        refused = run_command(results, "compare", *words, "--worst")
-        assert (refused.returncode, why in refused.stderr) == (ExitCode.USAGE, True), refused.stderr
+        refused = run_command(results, "compare", *arguments, "--worst")
+        assert (refused.returncode, message in refused.stderr) == (ExitCode.USAGE, True), refused.stderr
 
 
-def test_the_worst_of_one_run_has_its_own_interval_and_stopped_runs_have_none(results: Path) -> None:
+def test_worst_of_one_run_has_its_own_interval_and_stopped_runs_are_refused(results: Path) -> None:
     runs = [FinishedRun.from_folder(RunFolder(results / "runs" / name)) for name in ("good", "fair")]
     for metric in ("accuracy", "balanced_accuracy", "soundness_error"):
-        own, found = runs[0].metric(metric), FinishedRun.worst_of(runs[:1], metric)
-        assert own is not None
-        assert (found.ci_low, found.ci_high) == own.interval
-        both = FinishedRun.worst_of(runs, metric)
-        own = runs[both.system == "fair"].metric(metric)
-        assert own is not None
-        assert own.interval is not None
-        assert both.ci_high is not None
-        assert both.ci_high > own.interval[1]
+        run_metric, worst = runs[0].metric(metric), FinishedRun.worst_of(runs[:1], metric)
+        assert run_metric is not None
+        assert (worst.ci_low, worst.ci_high) == run_metric.interval
+        worst_of_both = FinishedRun.worst_of(runs, metric)
+        run_metric = runs[worst_of_both.system == "fair"].metric(metric)
+        assert run_metric is not None
+        assert run_metric.interval is not None
+        assert worst_of_both.ci_high is not None
+        assert worst_of_both.ci_high > run_metric.interval[1]
     stopped = replace(runs[1], metrics={**runs[1].metrics, "until": {"note": "stopped"}})
     with pytest.raises(UsageError, match="fair was played with a stopping rule"):
         FinishedRun.worst_of([runs[0], stopped])
 
 
-def test_a_wrong_assertion_is_refused_before_anything_is_read(tmp_path: Path) -> None:
-    done = run_command(tmp_path, "compare", "a", "b", "--assert", "accuracy >= bse")
-    assert done.returncode == ExitCode.USAGE
-    assert done.stderr.splitlines()[1:3] == ["  accuracy >= bse", "              ^"]
+def test_invalid_assertion_is_refused_before_runs_are_read(tmp_path: Path) -> None:
+    process = run_command(tmp_path, "compare", "a", "b", "--assert", "accuracy >= bse")
+    assert process.returncode == ExitCode.USAGE
+    assert process.stderr.splitlines()[1:3] == ["  accuracy >= bse", "              ^"]
 
 
-def test_repeats_that_differ_and_datapoints_left_out_are_said(results: Path) -> None:
-    done = run_command(results, "compare", "half", "often", "good")
-    assert done.returncode == 0
-    notes = done.stderr
+def test_differing_repeats_and_omitted_datapoints_are_noted(results: Path) -> None:
+    process = run_command(results, "compare", "half", "often", "good")
+    assert process.returncode == 0
+    notes = process.stderr
     assert (
         "note: 20 datapoints of good left out, missing in the other run: p20, p21, p22, p23, p24 and 15 more" in notes
     )
@@ -182,23 +182,23 @@ def test_repeats_that_differ_and_datapoints_left_out_are_said(results: Path) -> 
 
 
 @pytest.mark.full
-def test_ids_of_a_dataset_drive_no_terminal(tmp_path: Path) -> None:
+def test_dataset_ids_are_escaped_in_the_output(tmp_path: Path) -> None:
     path = solo_spec(tmp_path, size=4)
     data = tmp_path / "data.jsonl"
     data.write_text(data.read_text().replace('"p0"', '"\\u001b[mp0\\nx"'))
     for name, right in (("a", True), ("b", False)):
         path.write_text(path.read_text())
         planted(path, tmp_path / "results", name, lambda _, __, right=right: right, f"name={name}")  # type: ignore[misc]
-    done = run_command(tmp_path / "results", "compare", "a", "b")
-    assert "\x1b" not in done.stdout
-    assert "\\x1b[mp0\\nx (label 0): right in a" in done.stdout
+    process = run_command(tmp_path / "results", "compare", "a", "b")
+    assert "\x1b" not in process.stdout
+    assert "\\x1b[mp0\\nx (label 0): right in a" in process.stdout
 
 
 def test_two_transcripts_need_two_runs(results: Path) -> None:
-    done = run_command(results, "show", "good", "p0", "same")
-    assert (done.returncode, done.stderr) == (
+    process = run_command(results, "show", "good", "p0", "same")
+    assert (process.returncode, process.stderr) == (
         ExitCode.USAGE,
         "two rollouts need a run each; write nip-run show RUN ROLLOUT RUN ROLLOUT\n",
     )
-    both = json.loads(run_command(results, "show", "good", "p0", "same", "p1", "--json").stdout)
-    assert [(one["run_id"], one["datapoint"]["id"]) for one in both] == [("good", "p0"), ("same", "p1")]
+    rollouts = json.loads(run_command(results, "show", "good", "p0", "same", "p1", "--json").stdout)
+    assert [(rollout["run_id"], rollout["datapoint"]["id"]) for rollout in rollouts] == [("good", "p0"), ("same", "p1")]

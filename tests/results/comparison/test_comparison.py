@@ -1,4 +1,4 @@
-"""Comparing runs: what is one datapoint, what is tested, what is said; in Python, and the same in SQL."""
+"""Comparing runs in Python and in SQL: matching of datapoints, tests and verdicts."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 
-def only(found: Comparison) -> SystemComparison:
-    (pair,) = found.pairs
+def get_only_pair(comparison: Comparison) -> SystemComparison:
+    (pair,) = comparison.pairs
     return pair
 
 
-def test_a_better_run_is_called_better_with_the_interval(results: Path) -> None:
-    pair = only(compare("fair", "good", results=results))
+def test_better_run_is_named_with_the_difference_and_its_interval(results: Path) -> None:
+    pair = get_only_pair(compare("fair", "good", results=results))
     assert (pair.base_value, pair.other_value, pair.datapoints, pair.groups) == (0.6, 0.9, SIZE, SIZE)
     assert pair.difference == pytest.approx(0.3)
     assert (pair.differing, pair.exact) == (12, True)
     assert pair.p == 2 / 2**12
     assert pair.mid_p_mcnemar == pytest.approx(1 / 2**12)
     assert pair.verdict.startswith("good is better by 30 points [14, 4")
-    turned = only(compare("good", "fair", results=results))
-    assert turned.verdict == pair.verdict
-    assert [turned.difference, turned.ci_low] == pytest.approx([-pair.difference, -(pair.ci_high or 0)])
+    reversed_pair = get_only_pair(compare("good", "fair", results=results))
+    assert reversed_pair.verdict == pair.verdict
+    assert [reversed_pair.difference, reversed_pair.ci_low] == pytest.approx([-pair.difference, -(pair.ci_high or 0)])
 
 
-def test_no_evidence_is_said_with_what_could_have_been_seen(results: Path) -> None:
-    pair = only(compare("good", "same", results=results))
+def test_verdict_without_evidence_states_the_detectable_difference(results: Path) -> None:
+    pair = get_only_pair(compare("good", "same", results=results))
     assert pair.p == 1.0
     assert pair.verdict.startswith("no evidence of a difference: same minus good is 0 points [-")
     assert pair.verdict.endswith(" points or more would be detected with 80 % power")
@@ -49,10 +49,10 @@ def test_no_evidence_is_said_with_what_could_have_been_seen(results: Path) -> No
 
 @pytest.mark.full
 def test_several_comparisons_have_intervals_that_agree_with_their_corrected_p_values(results: Path) -> None:
-    """Not an interval at 95 % next to a corrected p-value, which contradict each other."""
-    found = compare("good", "fair", "same", "often", results=results)
-    assert len(found.pairs) == 3
-    for pair in found.pairs:
+    """An unadjusted interval could contradict a corrected p-value."""
+    comparison = compare("good", "fair", "same", "often", results=results)
+    assert len(comparison.pairs) == 3
+    for pair in comparison.pairs:
         assert pair.p is not None
         assert pair.p_corrected is not None
         assert pair.ci_low_corrected is not None
@@ -61,9 +61,9 @@ def test_several_comparisons_have_intervals_that_agree_with_their_corrected_p_va
         assert pair.ci_low is not None
         assert pair.ci_low_corrected <= pair.ci_low
         assert "interval and p-value are adjusted for 3 comparisons (Holm)" in pair.verdict
-    alone = only(compare("good", "fair", results=results))
-    assert (alone.ci_low_corrected, alone.ci_high_corrected) == (alone.ci_low, alone.ci_high)
-    assert "adjusted" not in alone.verdict
+    single_pair = get_only_pair(compare("good", "fair", results=results))
+    assert (single_pair.ci_low_corrected, single_pair.ci_high_corrected) == (single_pair.ci_low, single_pair.ci_high)
+    assert "adjusted" not in single_pair.verdict
 
 
 @pytest.mark.full
@@ -80,7 +80,7 @@ def test_the_assumption_behind_the_detectable_difference_is_stated(results: Path
 
 @pytest.mark.full
 def test_equivalence_is_tested_within_a_margin(results: Path) -> None:
-    close, wide = (only(compare("good", "same", results=results, margin=margin)) for margin in (0.02, 0.3))
+    close, wide = (get_only_pair(compare("good", "same", results=results, margin=margin)) for margin in (0.02, 0.3))
     assert close.equivalence is not None
     assert wide.equivalence is not None
     assert (close.equivalence.is_shown, wide.equivalence.is_shown) == (False, True)
@@ -88,48 +88,48 @@ def test_equivalence_is_tested_within_a_margin(results: Path) -> None:
     assert wide.describe_equivalence().startswith(
         "equivalent within 30 points (two one-sided tests: p = 0.0001; 90 % CI [-"
     )
-    assert only(compare("good", "same", results=results)).equivalence is None
+    assert get_only_pair(compare("good", "same", results=results)).equivalence is None
     with pytest.raises(UsageError, match="the equivalence margin must be above 0"):
         compare("good", "same", results=results, margin=0.0)
 
 
 def test_the_difference_of_sensitivities_is_tested_with_accuracy(results: Path) -> None:
-    effect = only(compare("fair", "good", results=results)).sensitivity
+    effect = get_only_pair(compare("fair", "good", results=results)).sensitivity
     assert effect is not None
     assert effect.difference == pytest.approx(effect.second - effect.first)
     assert 0 < effect.ci_low < effect.difference < effect.ci_high
     assert effect.p <= 0.05
-    assert only(compare("fair", "good", results=results, metric="calls")).sensitivity is None
+    assert get_only_pair(compare("fair", "good", results=results, metric="calls")).sensitivity is None
 
 
 @pytest.mark.gate
 def test_the_recovered_share_of_the_gap_to_a_ceiling(results: Path) -> None:
-    pair = only(compare("fair", "same", results=results, ceiling="good"))
+    pair = get_only_pair(compare("fair", "same", results=results, ceiling="good"))
     assert pair.gap_recovered is not None
     assert pair.gap_recovered.value == pytest.approx(1.0)  # `same` is as often right as `good`
     assert pair.gap_recovered.low is not None
     assert pair.gap_recovered.high is not None
     assert 0 < pair.gap_recovered.low < 1 < pair.gap_recovered.high
-    turned = only(compare("good", "same", results=results, ceiling="fair")).gap_recovered
-    assert turned is not None
-    assert (turned.value, turned.reason) == (None, "the ceiling is not better than the weak system")
+    undefined_share = get_only_pair(compare("good", "same", results=results, ceiling="fair")).gap_recovered
+    assert undefined_share is not None
+    assert (undefined_share.value, undefined_share.reason) == (None, "the ceiling is not better than the weak system")
 
 
 @pytest.mark.full
 def test_flips_are_listed_with_a_rollout_of_each_run(results: Path) -> None:
-    found = compare("good", "same", results=results)
-    assert [(flip.datapoint, flip.right_in) for flip in found.flips] == [("p0", "good"), ("p36", "same")]
-    tables = {run: {row[0]: row[1] for row in _rollouts(results, run)} for run in ("good", "same")}
-    for flip in found.flips:
+    comparison = compare("good", "same", results=results)
+    assert [(flip.datapoint, flip.right_in) for flip in comparison.flips] == [("p0", "good"), ("p36", "same")]
+    tables = {run: {row[0]: row[1] for row in _read_rollouts(results, run)} for run in ("good", "same")}
+    for flip in comparison.flips:
         assert tables[flip.base_run][flip.base_rollout] == tables[flip.other_run][flip.other_rollout] == flip.datapoint
 
 
-def _rollouts(results: Path, run: str) -> list[tuple[str, str]]:
+def _read_rollouts(results: Path, run: str) -> list[tuple[str, str]]:
     return query(f"SELECT rollout_id, datapoint_id FROM rollouts WHERE run_id = '{run}'", results).fetchall()
 
 
 def test_repeats_count_by_their_datapoint(results: Path) -> None:
-    pair = only(compare("good", "often", results=results))
+    pair = get_only_pair(compare("good", "often", results=results))
     assert pair.other_value == pytest.approx(0.6)
     assert pair.mid_p_mcnemar is None
     assert pair.difference == pytest.approx(-0.3)
@@ -137,34 +137,40 @@ def test_repeats_count_by_their_datapoint(results: Path) -> None:
     assert pair.verdict.startswith("good is better by 30 points")
 
 
-def _every_other(seed: int, datapoint: int, _: int) -> bool:
+def _is_right_on_every_other(seed: int, datapoint: int, _: int) -> bool:
     return datapoint % 2 == seed % 2
 
 
 @pytest.mark.full
 def test_seeds_are_pooled_as_repeats_of_one_system(folder: Path, results: Path) -> None:
     path = folder / "spec.yaml"
-    for seed in (1, 2):
-        planted(path, results, f"pool{seed}", partial(_every_other, seed), f"seed={seed}")
-    found = compare(["pool1", "pool2"], "good", results=results)
-    pair = only(found)
-    assert found.systems["pool1 and 1 more"] == ("pool1", "pool2")
+    for seed_number in (1, 2):
+        planted(
+            path, results, f"pool{seed_number}", partial(_is_right_on_every_other, seed_number), f"seed={seed_number}"
+        )
+    comparison = compare(["pool1", "pool2"], "good", results=results)
+    pair = get_only_pair(comparison)
+    assert comparison.systems["pool1 and 1 more"] == ("pool1", "pool2")
     assert (pair.base_value, pair.datapoints, pair.flips) == (0.5, SIZE, ())
-    seeds = compare("pool1", "pool2", results=results, margin=0.5)
-    assert "pool1, pool2 play the same game" in " ".join(seeds.notes)
-    assert only(seeds).verdict.startswith("two samples of one system")
-    assert (only(seeds).p, only(seeds).equivalence, only(seeds).sensitivity) == (None, None, None)
+    seed_comparison = compare("pool1", "pool2", results=results, margin=0.5)
+    assert "pool1, pool2 play the same game" in " ".join(seed_comparison.notes)
+    assert get_only_pair(seed_comparison).verdict.startswith("two samples of one system")
+    assert (
+        get_only_pair(seed_comparison).p,
+        get_only_pair(seed_comparison).equivalence,
+        get_only_pair(seed_comparison).sensitivity,
+    ) == (None, None, None)
 
 
 @pytest.mark.full
-def test_runs_of_several_games_are_not_pooled(folder: Path, results: Path) -> None:
+def test_runs_of_different_games_are_not_pooled(folder: Path, results: Path) -> None:
     run_spec(folder / "spec.yaml", results, "retry.invalid_response.attempts=2", run_id="other-game")
     with pytest.raises(UsageError, match=r"other-game play another game than good.*with a space between"):
         compare(["good", "other-game"], "fair", results=results)
 
 
-def test_half_shared_datapoints_are_matched_and_the_others_named(results: Path) -> None:
-    pair = only(compare("half", "good", results=results))
+def test_shared_datapoints_are_matched_and_the_others_listed(results: Path) -> None:
+    pair = get_only_pair(compare("half", "good", results=results))
     assert (pair.datapoints, pair.paired) == (20, True)
     assert (pair.base_value, pair.other_value) == (0.9, 1.0)
     assert pair.only_base == ()
@@ -172,21 +178,21 @@ def test_half_shared_datapoints_are_matched_and_the_others_named(results: Path) 
 
 
 @pytest.mark.full
-def test_datapoints_are_matched_by_content_whatever_their_ids_are(folder: Path, results: Path) -> None:
+def test_datapoints_are_matched_by_content_regardless_of_ids(folder: Path, results: Path) -> None:
     rows = [json.loads(line) for line in (folder / "data.jsonl").read_text().splitlines()]
     for row in rows:
         row["id"] = f"q{row['id'][1:]}"
     rows[3]["solution"] += "# another\n"
     (folder / "other.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     run = run_spec(folder / "spec.yaml", results, f"dataset.path={folder}/other.jsonl", run_id="renamed")
-    pair = only(compare("good", run, results=results))
+    pair = get_only_pair(compare("good", run, results=results))
     assert (pair.datapoints, pair.only_base, pair.only_other) == (SIZE - 1, ("p3",), ("q3",))
     renamed = "39 with another id (such as 'q0' instead of 'p0'), 1 missing (such as 'p3'), 1 additional (such as 'q3')"
     assert pair.notes == (f"{OTHER_TASK}renamed against good: datapoints differ: {renamed}",)
 
 
 @pytest.mark.gate
-def test_compare_and_boards_agree_which_runs_have_one_task_and_name_what_differs(tmp_path: Path) -> None:
+def test_compare_and_leaderboards_agree_on_tasks_and_name_the_differences(tmp_path: Path) -> None:
     path, results = solo_spec(tmp_path, size=12, dataset={"group_by": "family"}), tmp_path / "results"
     lines = (tmp_path / "data.jsonl").read_text().splitlines()
     rows = [json.loads(line) | {"family": f"f{i // 3}"} for i, line in enumerate(lines)]
@@ -203,7 +209,7 @@ def test_compare_and_boards_agree_which_runs_have_one_task_and_name_what_differs
         planted(path, results, name, lambda i, _: i > 3, f"dataset.path={tmp_path}/{name}.jsonl", other_system(seed))
     reasons = dict(query("SELECT run_id, reason FROM leaderboard", results).fetchall())
     for name, (_, _, difference, datapoint) in list(changes.items())[1:]:
-        notes = [note for note in only(compare("first", name, results=results)).notes if "repeats" not in note]
+        notes = [note for note in get_only_pair(compare("first", name, results=results)).notes if "repeats" not in note]
         if difference is None:
             assert (notes, reasons[name]) == ([], None)
             continue
@@ -214,17 +220,17 @@ def test_compare_and_boards_agree_which_runs_have_one_task_and_name_what_differs
 
 
 @pytest.mark.full
-def test_alike_datapoints_are_paired_once_each(folder: Path, results: Path) -> None:
+def test_identical_datapoints_are_paired_one_to_one(folder: Path, results: Path) -> None:
     rows = [{"id": name, "label": 1, "question": "same", "solution": "same"} for name in ("a", "b", "c")]
     for name, part in (("three", rows), ("two", rows[1:])):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
         run_spec(folder / "spec.yaml", results, f"dataset.path={folder}/{name}.jsonl", run_id=name)
-    pair = only(compare("three", "two", results=results))
+    pair = get_only_pair(compare("three", "two", results=results))
     assert (pair.datapoints, pair.only_base, pair.only_other) == (2, ("a",), ())
 
 
 @pytest.mark.full
-def test_runs_that_share_nothing_are_compared_unpaired(folder: Path, results: Path) -> None:
+def test_runs_without_shared_datapoints_are_compared_unpaired(folder: Path, results: Path) -> None:
     (folder / "elsewhere").mkdir()
     path = solo_spec(folder / "elsewhere", size=SIZE)
     rows = [json.loads(line) for line in (path.parent / "data.jsonl").read_text().splitlines()]
@@ -232,7 +238,7 @@ def test_runs_that_share_nothing_are_compared_unpaired(folder: Path, results: Pa
         "".join(json.dumps(row | {"question": "?" + row["id"]}) + "\n" for row in rows)
     )
     planted(path, results, "strange", lambda i, _: i < 20, other_system(4))
-    pair = only(compare("good", "strange", results=results))
+    pair = get_only_pair(compare("good", "strange", results=results))
     assert (pair.paired, pair.differing, pair.only_base, pair.only_other) == (False, None, (), ())
     assert (pair.base_value, pair.other_value, pair.p is not None and pair.p < 1e-4) == (0.9, 0.5, True)
     assert pair.verdict.startswith("good is better by 40 points")
@@ -252,22 +258,24 @@ def test_groups_are_the_units_of_the_test(tmp_path: Path) -> None:
     results = tmp_path / "results"
     planted(path, results, "a", lambda _, __: True)
     planted(path, results, "b", lambda i, _: i >= 6, "seed=8", other_system(1))
-    pair = only(compare("a", "b", results=results))
+    pair = get_only_pair(compare("a", "b", results=results))
     assert (pair.datapoints, pair.groups, pair.differing, pair.mid_p_mcnemar) == (12, 4, 2, None)
     assert pair.p == 0.5  # both of two groups differ one way
     assert "4 groups of datapoints cannot tell: p is 0.1250 at best" in pair.verdict
     by_group = compare("a", "b", results=results, by="family")
-    assert any(one.startswith("4 of 4 slices by 'family' have a single group of datapoints") for one in by_group.notes)
+    assert any(
+        note.startswith("4 of 4 slices by 'family' have a single group of datapoints") for note in by_group.notes
+    )
     ((p, groups, differing),) = query(
         "SELECT p, groups, differing FROM comparisons WHERE run_a = 'a' AND run_b = 'b'", results
     ).fetchall()
     assert (p, groups, differing) == (0.5, 4, 2)
 
 
-def test_several_are_compared_with_the_leader_and_corrected(results: Path) -> None:
-    found = compare("fair", "good", "same", results=results)
-    assert [(pair.base, pair.other) for pair in found.pairs] == [("good", "fair"), ("good", "same")]
-    assert [pair.p_corrected for pair in found.pairs] == [4 / 2**12, 1.0]
+def test_several_runs_are_compared_with_the_leader_and_corrected(results: Path) -> None:
+    comparison = compare("fair", "good", "same", results=results)
+    assert [(pair.base, pair.other) for pair in comparison.pairs] == [("good", "fair"), ("good", "same")]
+    assert [pair.p_corrected for pair in comparison.pairs] == [4 / 2**12, 1.0]
 
 
 @pytest.mark.gate
@@ -293,28 +301,28 @@ def test_a_run_is_not_compared_with_itself(results: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_replay_is_no_new_sample(tmp_path: Path) -> None:
+def test_replay_is_not_a_new_sample(tmp_path: Path) -> None:
     path, results = solo_spec(tmp_path, size=3), tmp_path / "results"
     run_spec(path, results, run_id="first")
     run(path, results, replay="first", run_id="again")
-    found = compare("first", "again", results=results)
-    pair = only(found)
+    comparison = compare("first", "again", results=results)
+    pair = get_only_pair(comparison)
     assert pair.verdict == "no test: again: a replay, the same answers and no new sample; again minus first is 0 points"
     assert (pair.p, pair.ci_low, pair.ci_high, pair.stderr) == (None, None, None, None)
-    assert found.notes == ()
+    assert comparison.notes == ()
     with pytest.raises(UsageError, match="first and again have the same answers"):
         compare(["first", "again"], baseline="first", results=results)
 
 
 @pytest.mark.full
-def test_who_leads_is_told_by_datapoints_that_all_have(results: Path) -> None:
+def test_leader_is_determined_by_datapoints_that_all_runs_share(results: Path) -> None:
     assert {pair.base for pair in compare("half", "often", "good", results=results).pairs} == {"good"}
     with pytest.raises(UsageError, match=r"no leader: all these share 0 groups of datapoints \(each has: good 40"):
-        compare("good", "fair", _elsewhere(results), results=results)
+        compare("good", "fair", _play_on_another_datapoint(results), results=results)
 
 
-def _elsewhere(results: Path) -> str:
-    """A run on one datapoint that no other run has."""
+def _play_on_another_datapoint(results: Path) -> str:
+    """Play a run on one datapoint that no other run has."""
     (results.parent / "apart").mkdir()
     path = solo_spec(results.parent / "apart", size=1)
     data = path.parent / "data.jsonl"
@@ -331,17 +339,22 @@ def test_slices_are_in_order_and_of_one_value_in_both_runs(tmp_path: Path) -> No
         data = [row | {"hard": value} for row, value in zip(rows, column, strict=True)]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in data))
         run_spec(path, results, f"dataset.path={tmp_path}/{name}.jsonl", other_system(ord(name)), run_id=name)
-    found = compare("a", "b", results=results, by="hard")
-    assert [(one.slice, one.datapoints) for one in found.slices] == [("2", 2), ("10", 2), ("b", 2), ("(null)", 2)]
-    assert "2 groups of datapoints cannot tell: p is 0.5000 at best" in found.slices[0].verdict
+    comparison = compare("a", "b", results=results, by="hard")
+    assert [(slice_row.slice, slice_row.datapoints) for slice_row in comparison.slices] == [
+        ("2", 2),
+        ("10", 2),
+        ("b", 2),
+        ("(null)", 2),
+    ]
+    assert "2 groups of datapoints cannot tell: p is 0.5000 at best" in comparison.slices[0].verdict
     with pytest.raises(UsageError, match="column 'hard' differs between the runs: p7 is b in a and c in c"):
         compare("a", "c", results=results, by="hard")
-    alone = compare("a", "b", results=results, by="question")
-    assert all(one.p is None or one.datapoints > 1 for one in alone.slices)
+    by_question = compare("a", "b", results=results, by="question")
+    assert all(slice_row.p is None or slice_row.datapoints > 1 for slice_row in by_question.slices)
 
 
-def test_less_is_better_where_a_metric_says_so(results: Path) -> None:
-    pair = only(compare("fair", "good", results=results, metric="soundness_error"))
+def test_lower_value_is_better_for_error_metrics(results: Path) -> None:
+    pair = get_only_pair(compare("fair", "good", results=results, metric="soundness_error"))
     assert pair.base_value == pytest.approx(8 / 20)
     assert pair.verdict.startswith("good is better by 30 points [")
     assert (pair.ci_high or 0) < 0
@@ -354,24 +367,31 @@ def test_less_is_better_where_a_metric_says_so(results: Path) -> None:
      ("verifier.reward", None), ("calls", None), ("rounds_played", 1.0), ("cost", 0.0)],
 )  # fmt: skip
 def test_every_kind_of_metric_is_compared(results: Path, metric: str, value: float | None) -> None:
-    pair = only(compare("fair", "good", results=results, metric=metric))
+    pair = get_only_pair(compare("fair", "good", results=results, metric=metric))
     assert value is None or pair.base_value == pytest.approx(value)
     assert pair.datapoints == (20 if metric in ("accuracy_0", "completeness") else SIZE)
 
 
-def test_what_has_no_score_is_said(results: Path) -> None:
+def test_metric_without_scores_and_unknown_metric_are_refused(results: Path) -> None:
     with pytest.raises(UsageError, match="no rollout of good has a score for brier_stated"):
         compare("good", "fair", results=results, metric="brier_stated")
     with pytest.raises(UsageError, match="no metric 'acuracy' to compare by; did you mean 'accuracy'"):
         compare("good", "fair", results=results, metric="acuracy")
 
 
-def test_slices_are_corrected_for_how_many_they_are(results: Path) -> None:
-    found = compare("fair", "good", results=results, by="label")
-    assert [one.slice for one in found.slices] == ["0", "1"]
-    assert [(one.datapoints, one.p, one.p_corrected) for one in found.slices] == [(20, 1 / 32, 1 / 16)] * 2
-    assert all("no evidence" in one.verdict and "adjusted for 2 comparisons" in one.verdict for one in found.slices)
-    assert [(one.ci_low_corrected, (one.ci_low or 0) > 0) for one in found.slices] == [(0.0, True)] * 2
+def test_slices_are_corrected_for_their_number(results: Path) -> None:
+    comparison = compare("fair", "good", results=results, by="label")
+    assert [slice_row.slice for slice_row in comparison.slices] == ["0", "1"]
+    assert [(slice_row.datapoints, slice_row.p, slice_row.p_corrected) for slice_row in comparison.slices] == [
+        (20, 1 / 32, 1 / 16)
+    ] * 2
+    assert all(
+        "no evidence" in slice_row.verdict and "adjusted for 2 comparisons" in slice_row.verdict
+        for slice_row in comparison.slices
+    )
+    assert [(slice_row.ci_low_corrected, (slice_row.ci_low or 0) > 0) for slice_row in comparison.slices] == [
+        (0.0, True)
+    ] * 2
     with pytest.raises(UsageError, match="has no column 'topic'; it has: label, question, solution"):
         compare("fair", "good", results=results, by="topic")
 
@@ -384,17 +404,17 @@ def test_a_baseline_is_found_by_task_and_verifier(folder: Path, results: Path) -
         UsageError, match=r"games of protocol 'solo_verifier' are comparable with debated: .* Choose one"
     ):
         compare("debated", baseline="solo_verifier", results=results)
-    pair = only(compare("debated", baseline="fair", results=results))
+    pair = get_only_pair(compare("debated", baseline="fair", results=results))
     assert (pair.base, pair.other) == ("fair", "debated")
     assert pair.difference == pytest.approx(0.4)
-    pair = only(compare("fair", baseline="nip", results=results))
+    pair = get_only_pair(compare("fair", baseline="nip", results=results))
     assert (pair.base, pair.other) == ("debated", "fair")
     with pytest.raises(UsageError, match="no finished run of protocol 'nip' has the task of half"):
         compare("half", baseline="nip", results=results)
 
 
 @pytest.mark.full
-def test_a_run_lost_in_transport_counts_nowhere(tmp_path: Path) -> None:
+def test_rollouts_lost_in_transport_are_not_compared(tmp_path: Path) -> None:
     with run_chat_server(malformed="returns x + 3.") as server:
         path = solo_spec(tmp_path, size=6)
         text = path.read_text().replace('"provider": "dummy"', '"provider": "openai", "model": "tiny"')
@@ -402,20 +422,20 @@ def test_a_run_lost_in_transport_counts_nowhere(tmp_path: Path) -> None:
         run = run_spec(
             path, tmp_path / "results", f"models.m.base_url={server.base_url}", "rollouts.max_transport_failed=1"
         )
-        other = run_spec(
+        other_run = run_spec(
             path,
             tmp_path / "results",
             f"models.m.base_url={server.base_url}",
             "rollouts.max_transport_failed=1",
             "seed=8",
         )
-    found = compare(run, other, results=tmp_path / "results")
-    assert only(found).datapoints == 5
-    assert f"{run.run_id}: 1 rollout lost in transport and not counted" in found.notes
+    comparison = compare(run, other_run, results=tmp_path / "results")
+    assert get_only_pair(comparison).datapoints == 5
+    assert f"{run.run_id}: 1 rollout lost in transport and not counted" in comparison.notes
 
 
 @pytest.mark.full
-def test_what_cannot_be_compared_is_refused_with_the_reason(results: Path, tmp_path: Path) -> None:
+def test_incomparable_runs_are_refused_with_the_reason(results: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="name at least two runs"):
         compare("good", results=results)
     with pytest.raises(UsageError, match="no run 'none'"):
@@ -431,25 +451,26 @@ def test_what_cannot_be_compared_is_refused_with_the_reason(results: Path, tmp_p
 @pytest.mark.full
 def test_runs_of_0_1_0_can_be_compared(tmp_path: Path) -> None:
     opened(tmp_path)
-    old = tmp_path / "results"
-    found = compare(RUNS["finished"], RUNS["served"], results=old)
-    assert found.verdict
+    results = tmp_path / "results"
+    comparison = compare(RUNS["finished"], RUNS["served"], results=results)
+    assert comparison.verdict
     with pytest.raises(UsageError, match="is a training run; compare its games or tests: "):
-        compare(RUNS["finished"], RUNS["learning"], results=old)
-    swept = [folder.run_id for folder in Results(old).runs() if folder.run_id.startswith("sweep-")]
-    pair = only(compare(*swept, results=old))
+        compare(RUNS["finished"], RUNS["learning"], results=results)
+    sweep_run_ids = [folder.run_id for folder in Results(results).runs() if folder.run_id.startswith("sweep-")]
+    pair = get_only_pair(compare(*sweep_run_ids, results=results))
     ((difference, p),) = query(
-        f"SELECT difference, p FROM comparisons WHERE run_a = '{swept[0]}' AND run_b = '{swept[1]}'", old
+        f"SELECT difference, p FROM comparisons WHERE run_a = '{sweep_run_ids[0]}' AND run_b = '{sweep_run_ids[1]}'",
+        results,
     ).fetchall()
     assert (pair.difference, pair.p) == (difference, p)
 
 
 @pytest.mark.full
-def test_sql_says_the_same(results: Path) -> None:
-    pair = only(compare("fair", "good", results=results))
+def test_sql_views_have_the_same_values(results: Path) -> None:
+    pair = get_only_pair(compare("fair", "good", results=results))
     columns = ", ".join(name for name in COMPARISON_COLUMNS if name not in ("run_a", "run_b", "task"))
-    found = query(f"SELECT {columns} FROM comparisons WHERE run_a = 'fair' AND run_b = 'good'", results).fetchall()
-    assert found == [
+    rows = query(f"SELECT {columns} FROM comparisons WHERE run_a = 'fair' AND run_b = 'good'", results).fetchall()
+    assert rows == [
         (pytest.approx(pair.base_value), pytest.approx(pair.other_value), pytest.approx(pair.difference),
          pytest.approx(pair.stderr), pytest.approx(pair.ci_low), pytest.approx(pair.ci_high), pair.p,
          pytest.approx(pair.detectable), pair.datapoints, pair.groups, pair.differing, None)
@@ -459,28 +480,34 @@ def test_sql_says_the_same(results: Path) -> None:
         "ORDER BY datapoint_id",
         results,
     ).fetchall()
-    listed = compare("good", "same", results=results).flips
-    assert flips == [(one.datapoint, one.right_in, one.base_rollout, one.other_rollout) for one in listed]
+    expected_flips = compare("good", "same", results=results).flips
+    assert flips == [(flip.datapoint, flip.right_in, flip.base_rollout, flip.other_rollout) for flip in expected_flips]
 
 
 @pytest.mark.full
-def test_planted_verdicts_are_what_is_read(tmp_path: Path) -> None:
-    """The support of these tests itself: an undecided rollout is wrong, and not lost."""
+def test_planted_verdicts_are_read_by_compare(tmp_path: Path) -> None:
+    """Check the helper of these tests: an undecided rollout counts as wrong, not as lost."""
     planted(solo_spec(tmp_path, size=4), tmp_path / "results", "one", lambda i, _: None if i == 0 else True)
-    other = planted(solo_spec(tmp_path, size=4), tmp_path / "results", "two", lambda _, __: True, "seed=8")
-    pair = only(compare("one", other, results=tmp_path / "results", metric="undecided_0"))
+    second = planted(solo_spec(tmp_path, size=4), tmp_path / "results", "two", lambda _, __: True, "seed=8")
+    pair = get_only_pair(compare("one", second, results=tmp_path / "results", metric="undecided_0"))
     assert (pair.base_value, pair.other_value, pair.datapoints) == (0.5, 0.0, 2)
 
 
 @pytest.mark.gate
-def test_equal_names_of_models_at_two_servers_are_pointed_out(tmp_path: Path) -> None:
+def test_same_model_name_at_two_addresses_is_noted(tmp_path: Path) -> None:
     with run_chat_server() as first, run_chat_server() as second:
         path = solo_spec(tmp_path, size=4)
         path.write_text(path.read_text().replace('"provider": "dummy"', '"provider": "openai", "model": "tiny"'))
-        one, again, other = (
+        first_run, repeated_run, other_server_run = (
             run_spec(path, tmp_path / "results", f"models.m.base_url={address}", f"seed={seed}")
             for address, seed in ((first.base_url, 1), (first.base_url, 2), (second.base_url, 3))
         )
-    places = f"models.m has two addresses ({first.base_url}, {second.base_url})"
-    assert any(note.startswith(places) for note in only(compare(one, other, results=tmp_path / "results")).notes)
-    assert not any("addresses" in note for note in only(compare(one, again, results=tmp_path / "results")).notes)
+    note_start = f"models.m has two addresses ({first.base_url}, {second.base_url})"
+    assert any(
+        note.startswith(note_start)
+        for note in get_only_pair(compare(first_run, other_server_run, results=tmp_path / "results")).notes
+    )
+    assert not any(
+        "addresses" in note
+        for note in get_only_pair(compare(first_run, repeated_run, results=tmp_path / "results")).notes
+    )

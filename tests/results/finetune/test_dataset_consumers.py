@@ -1,4 +1,4 @@
-"""The files in the consumers themselves: Hugging Face datasets reads them, TRL's own checks take them."""
+"""The files in their consumers: Hugging Face datasets loads them, and TRL's own checks accept them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LENIENT = """\
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- '[assistant] ' -}}{%- endif -%}
 """
-"""A chat template that takes any roles, as Qwen 2.5's and Llama 3's."""
+"""A chat template that accepts roles in any order, like those of Qwen 2.5 and Llama 3."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -48,28 +48,28 @@ def _offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HOME", str(tmp_path_factory.mktemp("hf")))
         patch.setenv("HF_HUB_OFFLINE", "1")
-        for consumer in ("datasets", "transformers", "trl"):  # before any game is played for them
+        for consumer in ("datasets", "transformers", "trl"):  # skip before any game is played
             pytest.importorskip(consumer)
-        # Tests of the registry on the Hub may have imported it before, which is when it reads the variable.
+        # The module reads the variable at import, and tests of the Hub registry may have imported it earlier.
         patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         yield
 
 
-def tokenizer_of(template: str) -> Any:
+def make_tokenizer(template: str) -> Any:
     import transformers
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import WhitespaceSplit
 
-    fast: Any = transformers.PreTrainedTokenizerFast  # its types are there or not with the extra
-    words = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
-    words.pre_tokenizer = WhitespaceSplit()
-    return fast(tokenizer_object=words, unk_token="[UNK]", chat_template=template)
+    fast: Any = transformers.PreTrainedTokenizerFast  # typed only if the extra is installed
+    model = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    model.pre_tokenizer = WhitespaceSplit()
+    return fast(tokenizer_object=model, unk_token="[UNK]", chat_template=template)
 
 
 @pytest.fixture(scope="module")
 def tokenizer(_offline: None) -> Any:
-    return tokenizer_of(STRICT)
+    return make_tokenizer(STRICT)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def trl(_offline: None) -> Any:
     return data_utils
 
 
-def finished(root: Path, protocol: str, chat_format: str | None) -> RunFolder:
+def play_with_fine_tune_files(root: Path, protocol: str, chat_format: str | None) -> RunFolder:
     settings = {"formats": ["openai", "trl", "verl"], "validation_share": 0.3, "chat_format": chat_format}
     changes = DEBATE if protocol == "debate" else {}
     return run_spec(spec_file(root, **{**changes, "fine_tune": settings}), root / "results").folder
@@ -87,24 +87,24 @@ def finished(root: Path, protocol: str, chat_format: str | None) -> RunFolder:
 
 @pytest.fixture(scope="module", params=["nip", "debate"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """A finished run with files in all formats that games give, written for templates that want roles to alternate."""
-    return finished(tmp_path_factory.mktemp(request.param), request.param, "alternating")
+    """Play a run with files in all formats of games, written for templates that require alternating roles."""
+    return play_with_fine_tune_files(tmp_path_factory.mktemp(request.param), request.param, "alternating")
 
 
 @pytest.fixture(scope="module")
 def as_played(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """A finished debate with files of its chats as they were: senders in `name`, roles in any order."""
-    return finished(tmp_path_factory.mktemp("as_played"), "debate", None)
+    """Play a debate whose files contain the chats as played: senders in `name`, roles in any order."""
+    return play_with_fine_tune_files(tmp_path_factory.mktemp("as_played"), "debate", None)
 
 
-def loaded(kind: str, path: Path, cache: Path) -> Any:
+def load_file(kind: str, path: Path, cache: Path) -> Any:
     return pytest.importorskip("datasets").load_dataset(
         kind, data_files=str(path), split="train", cache_dir=str(cache / "datasets")
     )
 
 
-def learnt(root: Path, consumer: str, method: str, **changes: Any) -> list[Path]:
-    """What a training run wrote for a consumer: a file for each model group and iteration."""
+def train_and_list_files(root: Path, consumer: str, method: str, **changes: Any) -> list[Path]:
+    """Play a training run, and return its files for a consumer, one per model group and iteration."""
     trainer = {"backend": "dummy", "format": consumer}
     training = {"trainers": {"p": trainer, "v": trainer}, "test": {"scheme": "none"}}
     changes = merge_changes(
@@ -117,19 +117,25 @@ def learnt(root: Path, consumer: str, method: str, **changes: Any) -> list[Path]
 
 
 @pytest.fixture(scope="module")
-def preferred(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
-    """The files of MALT, by consumer."""
+def preference_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+    """Return the files of MALT by consumer."""
     root = tmp_path_factory.mktemp("malt")
-    return {consumer: learnt(root / consumer, consumer, "dpo", **malt_changes()) for consumer in ("openai", "trl")}
+    return {
+        consumer: train_and_list_files(root / consumer, consumer, "dpo", **malt_changes())
+        for consumer in ("openai", "trl")
+    }
 
 
 @pytest.fixture(scope="module")
-def selected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
-    """The files of expert iteration, by consumer: rollouts that were drawn again, and guesses that were replaced."""
+def selection_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+    """Return the files of expert iteration by consumer, with resampled rollouts and replaced guesses."""
     root = tmp_path_factory.mktemp("expert_iteration")
     selection = {"method": "weighted_sampling", "sample_size_factor": 2.0, "replacement": True}
     training = {"selection": selection, "guess_replacement": {"proportion": 0.5}}
-    return {consumer: learnt(root / consumer, consumer, "sft", training=training) for consumer in ("openai", "trl")}
+    return {
+        consumer: train_and_list_files(root / consumer, consumer, "sft", training=training)
+        for consumer in ("openai", "trl")
+    }
 
 
 # Hugging Face datasets
@@ -140,7 +146,7 @@ def selected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
     "name", ["m.sft.jsonl", "m.sft.trl.jsonl", "m.sft.validation.jsonl", "m.sft.trl.validation.jsonl"]
 )
 def test_datasets_loads_supervised_files(tmp_path: Path, folder: RunFolder, name: str) -> None:
-    data = loaded("json", folder.fine_tune / name, tmp_path)
+    data = load_file("json", folder.fine_tune / name, tmp_path)
     assert data.column_names == (["prompt", "completion"] if ".trl." in name else ["messages"])
     assert len(data) == len((folder.fine_tune / name).read_bytes().splitlines()) > 0
     assert all(example[data.column_names[0]][0]["content"] for example in data)
@@ -149,22 +155,25 @@ def test_datasets_loads_supervised_files(tmp_path: Path, folder: RunFolder, name
 @pytest.mark.full
 @pytest.mark.parametrize("consumer", ["openai", "trl"])
 def test_datasets_loads_the_preferences_of_malt(
-    tmp_path: Path, preferred: dict[str, list[Path]], consumer: str
+    tmp_path: Path, preference_files: dict[str, list[Path]], consumer: str
 ) -> None:
-    by_trl, by_openai = ["prompt", "chosen", "rejected"], ["input", "preferred_output", "non_preferred_output"]
-    for path in preferred[consumer]:
-        data = loaded("json", path, tmp_path)
-        assert data.column_names == (by_trl if consumer == "trl" else by_openai)
+    trl_columns, openai_columns = (
+        ["prompt", "chosen", "rejected"],
+        ["input", "preferred_output", "non_preferred_output"],
+    )
+    for path in preference_files[consumer]:
+        data = load_file("json", path, tmp_path)
+        assert data.column_names == (trl_columns if consumer == "trl" else openai_columns)
         assert len(data) == len(path.read_bytes().splitlines()) > 0
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("consumer", ["openai", "trl"])
-def test_datasets_loads_what_expert_iteration_selected_with_every_repeat(
-    tmp_path: Path, selected: dict[str, list[Path]], consumer: str
+def test_datasets_loads_the_selection_of_expert_iteration_with_every_repeat(
+    tmp_path: Path, selection_files: dict[str, list[Path]], consumer: str
 ) -> None:
-    for path in selected[consumer]:
-        data, lines = loaded("json", path, tmp_path), path.read_bytes().splitlines()
+    for path in selection_files[consumer]:
+        data, lines = load_file("json", path, tmp_path), path.read_bytes().splitlines()
         assert data.column_names == (["prompt", "completion"] if consumer == "trl" else ["messages"])
         assert len(data) == len(lines) > len(set(lines)) > 0
         traces = [json.loads(line) for line in trace_path(path).read_bytes().splitlines()]
@@ -173,7 +182,7 @@ def test_datasets_loads_what_expert_iteration_selected_with_every_repeat(
 
 def test_datasets_loads_the_parquet_for_verl(tmp_path: Path, folder: RunFolder) -> None:
     for name in ("m.rl.parquet", "m.rl.validation.parquet"):
-        data = loaded("parquet", folder.fine_tune / name, tmp_path)
+        data = load_file("parquet", folder.fine_tune / name, tmp_path)
         assert data.column_names == ["data_source", "prompt", "ability", "reward_model", "reward", "extra_info"]
         for row in data:
             assert {"role", "content"} == set(row["prompt"][0])
@@ -183,17 +192,17 @@ def test_datasets_loads_the_parquet_for_verl(tmp_path: Path, folder: RunFolder) 
 # TRL
 
 
-def test_trl_takes_supervised_files_where_roles_must_alternate(
+def test_trl_accepts_supervised_files_with_alternating_roles(
     tmp_path: Path, folder: RunFolder, tokenizer: Any, trl: Any
 ) -> None:
     for name in ("m.sft.trl.jsonl", "m.sft.trl.validation.jsonl"):
-        data = loaded("json", folder.fine_tune / name, tmp_path)
+        data = load_file("json", folder.fine_tune / name, tmp_path)
         for example in data:
-            assert learns_the_completion_alone(trl, example, tokenizer)
+            assert trl_learns_only_the_completion(trl, example, tokenizer)
 
 
-def learns_the_completion_alone(trl: Any, example: dict[str, Any], tokenizer: Any) -> bool:
-    """Whether TRL puts every message of the prompt before what it learns, and the answer alone into that."""
+def trl_learns_only_the_completion(trl: Any, example: dict[str, Any], tokenizer: Any) -> bool:
+    """Return True if TRL puts all messages of the prompt before the completion, and only the answer into it."""
     assert trl.is_conversational(example)
     text = trl.maybe_apply_chat_template(example, tokenizer)
     (answer,) = example["completion"]
@@ -202,49 +211,49 @@ def learns_the_completion_alone(trl: Any, example: dict[str, Any], tokenizer: An
 
 
 @pytest.mark.full
-def test_that_template_refuses_the_chat_of_a_debate_as_it_was_played(
+def test_strict_template_refuses_the_chat_of_a_debate_as_played(
     tmp_path: Path, as_played: RunFolder, tokenizer: Any, trl: Any
 ) -> None:
     from jinja2 import TemplateError
 
-    data = loaded("json", as_played.fine_tune / "m.sft.jsonl", tmp_path)
+    data = load_file("json", as_played.fine_tune / "m.sft.jsonl", tmp_path)
     with pytest.raises(TemplateError, match="roles must alternate"):
         for example in data:
             trl.apply_chat_template(example, tokenizer)
 
 
-def test_trl_tokenizes_a_debate_as_it_was_played_where_a_template_takes_its_roles(
+def test_trl_tokenizes_a_debate_as_played_with_a_lenient_template(
     tmp_path: Path, as_played: RunFolder, trl: Any
 ) -> None:
-    """In the way of its trainers, which take a prompt that ends with instructions; `apply_chat_template` does not."""
-    lenient = tokenizer_of(LENIENT)
-    data = loaded("json", as_played.fine_tune / "m.sft.trl.jsonl", tmp_path)
+    """TRL's trainers accept a prompt that ends with instructions; `apply_chat_template` does not."""
+    lenient = make_tokenizer(LENIENT)
+    data = load_file("json", as_played.fine_tune / "m.sft.trl.jsonl", tmp_path)
     assert {example["prompt"][-1]["role"] for example in data} == {"system", "user"}
     assert all("name" not in m or m["name"] for example in data for m in example["prompt"] if m["role"] == "user")
     for example in data:
         prompt = trl._tokenize(lenient, example["prompt"], add_generation_prompt=True)["input_ids"]
-        whole = trl._tokenize(lenient, example["prompt"] + example["completion"])["input_ids"]
-        assert trl.common_prefix_length(prompt, whole) == len(prompt) < len(whole)
+        full = trl._tokenize(lenient, example["prompt"] + example["completion"])["input_ids"]
+        assert trl.common_prefix_length(prompt, full) == len(prompt) < len(full)
 
 
-def test_trl_takes_what_expert_iteration_selected(
-    tmp_path: Path, selected: dict[str, list[Path]], tokenizer: Any, trl: Any
+def test_trl_accepts_the_selection_of_expert_iteration(
+    tmp_path: Path, selection_files: dict[str, list[Path]], tokenizer: Any, trl: Any
 ) -> None:
-    for path in selected["trl"]:
-        for example in loaded("json", path, tmp_path):
-            assert learns_the_completion_alone(trl, example, tokenizer)
+    for path in selection_files["trl"]:
+        for example in load_file("json", path, tmp_path):
+            assert trl_learns_only_the_completion(trl, example, tokenizer)
 
 
-def test_trl_takes_the_preferences_of_malt(
-    tmp_path: Path, preferred: dict[str, list[Path]], tokenizer: Any, trl: Any
+def test_trl_accepts_the_preferences_of_malt(
+    tmp_path: Path, preference_files: dict[str, list[Path]], tokenizer: Any, trl: Any
 ) -> None:
-    for path in preferred["trl"]:
-        data = loaded("json", path, tmp_path)
+    for path in preference_files["trl"]:
+        data = load_file("json", path, tmp_path)
         for example in data:
             assert trl.is_conversational(example)
             assert trl.maybe_extract_prompt(example) == example
-            whole = {side: example["prompt"] + example[side] for side in ("chosen", "rejected")}
-            assert trl.extract_prompt(whole) == example
+            full_chats = {side: example["prompt"] + example[side] for side in ("chosen", "rejected")}
+            assert trl.extract_prompt(full_chats) == example
             text = trl.apply_chat_template(example, tokenizer)
             assert text["prompt"].endswith("[assistant] ")
             for side in ("chosen", "rejected"):
@@ -255,10 +264,10 @@ def test_trl_takes_the_preferences_of_malt(
         assert unpaired["label"].count(True) == len(data)
 
 
-def test_the_prompts_of_rl_fit_a_template_that_demands_alternation(
+def test_rl_prompts_fit_a_template_with_alternating_roles(
     tmp_path: Path, folder: RunFolder, tokenizer: Any, trl: Any
 ) -> None:
-    for row in loaded("parquet", folder.fine_tune / "m.rl.parquet", tmp_path):
+    for row in load_file("parquet", folder.fine_tune / "m.rl.parquet", tmp_path):
         assert trl.is_conversational(row)
         text = trl.apply_chat_template({"prompt": row["prompt"]}, tokenizer)["prompt"]
         assert text.endswith("[assistant] ")

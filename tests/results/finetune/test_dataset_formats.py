@@ -1,4 +1,4 @@
-"""Each format's own rules, one by one, and what a dataset file does with them."""
+"""The rules of each fine-tuning format, and how dataset files apply them."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ LONGER = [*CHAT, make_message("user", "Because.", "Expert"), make_message("assis
 PROMPT = CHAT[:2]
 
 
-def example_with(format_: Format, text: str) -> Example:
-    """An example of the format's method with a text in the place of what somebody said."""
+def make_example(format_: Format, text: str) -> Example:
+    """Return an example of the format's method with the text as a user message."""
     prompt = [CHAT[0], make_message("user", text)]
     if format_.method == "sft":
         return SupervisedExample([*prompt, CHAT[2]])
@@ -47,14 +47,14 @@ def example_with(format_: Format, text: str) -> Example:
     return RlTurn(prompt, "a", 1.0, 1, "p1")
 
 
-def ids(format_: object) -> str:
+def format_id(format_: object) -> str:
     return f"{format_.name}-{format_.method}" if isinstance(format_, Format) else str(format_)
 
 
 # Texts
 
 
-@pytest.mark.parametrize("format_", FORMATS.values(), ids=ids)
+@pytest.mark.parametrize("format_", FORMATS.values(), ids=format_id)
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -72,20 +72,20 @@ def ids(format_: object) -> str:
         ("<p>|</p>", None),
     ],
 )
-def test_texts_that_no_trainer_takes_are_refused(format_: Format, text: str, problem: str | None) -> None:
-    assert format_.problem(example_with(format_, text)) == problem
+def test_texts_that_trainers_reject_are_refused(format_: Format, text: str, problem: str | None) -> None:
+    assert format_.problem(make_example(format_, text)) == problem
 
 
 @pytest.mark.parametrize("token", ["[INST]", "[/INST]", "<start_of_turn>", "<end_of_turn>", "</s>", "<<SYS>>"])
-@pytest.mark.parametrize("format_", FORMATS.values(), ids=ids)
-def test_tokens_of_chat_templates_are_refused_where_one_is_used(format_: Format, token: str) -> None:
-    problem = format_.problem(example_with(format_, f"so {token} he said"))
+@pytest.mark.parametrize("format_", FORMATS.values(), ids=format_id)
+def test_chat_template_tokens_are_refused_for_formats_that_use_templates(format_: Format, token: str) -> None:
+    problem = format_.problem(make_example(format_, f"so {token} he said"))
     assert problem == (None if format_.name == "openai" else f"special token {token}")
 
 
-@pytest.mark.parametrize("format_", FORMATS.values(), ids=ids)
-def test_a_role_that_nobody_knows_is_refused(format_: Format) -> None:
-    good = example_with(format_, "hello")
+@pytest.mark.parametrize("format_", FORMATS.values(), ids=format_id)
+def test_unknown_role_is_refused(format_: Format) -> None:
+    good = make_example(format_, "hello")
     assert format_.problem(good) is None
     odd = make_message("tool", "42")
     if isinstance(good, SupervisedExample):
@@ -98,18 +98,18 @@ def test_a_role_that_nobody_knows_is_refused(format_: Format) -> None:
 # Supervised
 
 
-@pytest.mark.parametrize("format_", SFT, ids=ids)
+@pytest.mark.parametrize("format_", SFT, ids=format_id)
 def test_an_example_needs_an_assistant_message(format_: Format) -> None:
     assert format_.problem(SupervisedExample(PROMPT)) == "no assistant message"
     assert format_.problem(SupervisedExample([])) == "no assistant message"
 
 
-@pytest.mark.parametrize("format_", SFT, ids=ids)
-def test_an_example_of_nothing_that_may_be_learnt_is_left_out(format_: Format) -> None:
+@pytest.mark.parametrize("format_", SFT, ids=format_id)
+def test_example_without_a_learnable_turn_is_omitted(format_: Format) -> None:
     assert format_.problem(SupervisedExample(LONGER, frozenset({2, 4}))) == "no turn that may be learnt"
 
 
-def test_openai_weighs_what_must_not_be_learnt_with_0_and_nothing_else() -> None:
+def test_openai_format_gives_weight_0_only_to_excluded_turns() -> None:
     format_ = FORMATS["openai", "sft"]
     example = SupervisedExample(LONGER, frozenset({2}))
     assert format_.problem(example) is None
@@ -117,21 +117,21 @@ def test_openai_weighs_what_must_not_be_learnt_with_0_and_nothing_else() -> None
     assert "weight" not in CHAT[2]
 
 
-def test_openai_keeps_the_names() -> None:
+def test_openai_format_keeps_the_names_of_senders() -> None:
     assert FORMATS["openai", "sft"].line(SupervisedExample(CHAT)) == {"messages": CHAT}
 
 
 def test_trl_learns_each_turn_after_its_own_prompt() -> None:
     format_ = FORMATS["trl", "sft"]
-    found = list(format_.examples([SupervisedExample(LONGER, rounds={2: 0, 4: 2})]))
-    assert [format_.problem(example) for example in found] == [None, None]
-    assert [(format_.line(example), example.round) for example in found] == [
+    examples = list(format_.examples([SupervisedExample(LONGER, rounds={2: 0, 4: 2})]))
+    assert [format_.problem(example) for example in examples] == [None, None]
+    assert [(format_.line(example), example.round) for example in examples] == [
         ({"prompt": PROMPT, "completion": [CHAT[2]]}, 0),
         ({"prompt": LONGER[:4], "completion": [LONGER[4]]}, 2),
     ]
 
 
-def test_what_must_not_be_learnt_is_a_prompt_for_trl_and_never_a_completion() -> None:
+def test_excluded_turn_is_part_of_a_trl_prompt_and_never_a_completion() -> None:
     format_ = FORMATS["trl", "sft"]
     (last,) = format_.examples([SupervisedExample(LONGER, frozenset({2}))])
     assert format_.line(last) == {"prompt": LONGER[:4], "completion": [LONGER[4]]}
@@ -139,7 +139,7 @@ def test_what_must_not_be_learnt_is_a_prompt_for_trl_and_never_a_completion() ->
     assert format_.problem(nothing) == "no turn that may be learnt"
 
 
-def test_what_comes_after_a_turn_that_trl_learns_may_be_anything() -> None:
+def test_trl_example_ignores_text_after_its_learned_turn() -> None:
     chat = SupervisedExample([*CHAT, make_message("user", ""), make_message("assistant", "</s>")], frozenset({4}))
     (first,) = FORMATS["trl", "sft"].examples([chat])
     assert FORMATS["trl", "sft"].problem(first) is None
@@ -149,7 +149,7 @@ def test_what_comes_after_a_turn_that_trl_learns_may_be_anything() -> None:
 # Alternation
 
 
-def test_two_opponents_in_a_row_are_one_message_with_their_names() -> None:
+def test_consecutive_opponents_are_merged_into_one_message_with_names() -> None:
     chat = [
         CHAT[0],
         make_message("user", "No.", "Expert_1"),
@@ -189,20 +189,20 @@ def test_a_system_message_answered_at_once_becomes_a_user_message() -> None:
     )
 
 
-def test_turns_of_one_agent_in_a_row_are_one() -> None:
+def test_consecutive_turns_of_one_agent_are_merged() -> None:
     assert with_alternating_roles([*CHAT, make_message("assistant", "Hm?")])[-1] == make_message(
         "assistant", "Why?\n\nHm?"
     )
 
 
-def test_merging_leaves_the_chat_that_it_was_given_alone() -> None:
+def test_merging_does_not_change_its_input() -> None:
     before = json.dumps(LONGER)
     with_alternating_roles([*LONGER, make_message("assistant", "x")])
     assert json.dumps(LONGER) == before
 
 
 @pytest.mark.parametrize("key", [("trl", "sft"), ("trl", "dpo"), ("verl", "rl")], ids=str)
-def test_a_prompt_ends_with_somebody_else(key: tuple[str, str]) -> None:
+def test_prompt_must_neither_begin_nor_end_with_the_assistant(key: tuple[str, str]) -> None:
     def problem(prompt: Any) -> str | None:
         if key[1] == "sft":
             return FORMATS[key].problem(SupervisedExample([*prompt, CHAT[2]]))
@@ -221,8 +221,8 @@ def test_a_prompt_ends_with_somebody_else(key: tuple[str, str]) -> None:
 # Preferences
 
 
-@pytest.mark.parametrize("format_", DPO, ids=ids)
-def test_equal_answers_are_no_preference(format_: Format) -> None:
+@pytest.mark.parametrize("format_", DPO, ids=format_id)
+def test_equal_answers_are_not_a_preference(format_: Format) -> None:
     assert format_.problem(Preference(PROMPT, "a", "a")) == "preferred equals non-preferred"
     assert format_.problem(Preference(PROMPT, "a", "")) == "empty content"
     assert format_.problem(Preference(PROMPT, "<|x|>", "b")) == "special token <|...|>"
@@ -259,7 +259,9 @@ def test_trl_preferences_are_conversational() -> None:
         ({"response": "\udc00"}, "not UTF-8"),
     ],
 )
-def test_a_turn_has_a_reward_and_a_label_and_any_response(changes: dict[str, Any], problem: str | None) -> None:
+def test_rl_turn_needs_a_reward_and_a_label_but_accepts_any_response(
+    changes: dict[str, Any], problem: str | None
+) -> None:
     turn = replace(RlTurn(PROMPT, "Why?", 1.0, 1, "p1"), **changes)
     assert FORMATS["verl", "rl"].problem(turn) == problem
 
@@ -283,7 +285,7 @@ def test_a_row_for_verl_has_the_columns_of_verl(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_no_message_has_a_null_for_a_name_where_none_stands_in_a_field(tmp_path: Path) -> None:
+def test_messages_have_no_name_field_if_senders_are_in_the_text(tmp_path: Path) -> None:
     for changes in ({"chat_format": "alternating"}, {"chat_format": "openai", "send_name": False}):
         format_ = FORMATS["verl", "rl"].for_settings(ModelSettings(**changes))
         file = ExampleFile(tmp_path / "m.rl.parquet", format_)
@@ -299,7 +301,7 @@ def test_no_message_has_a_null_for_a_name_where_none_stands_in_a_field(tmp_path:
 # Files
 
 
-def test_the_names_of_files_say_group_method_and_consumer() -> None:
+def test_file_suffixes_name_the_method_and_the_consumer() -> None:
     assert {key: (f.suffix, f.validation_suffix) for key, f in FORMATS.items()} == {
         ("openai", "sft"): (".sft.jsonl", ".sft.validation.jsonl"),
         ("openai", "dpo"): (".dpo.jsonl", ".dpo.validation.jsonl"),
@@ -309,15 +311,15 @@ def test_the_names_of_files_say_group_method_and_consumer() -> None:
     }
 
 
-@pytest.mark.parametrize("format_", FORMATS.values(), ids=ids)
+@pytest.mark.parametrize("format_", FORMATS.values(), ids=format_id)
 def test_every_line_is_traced(tmp_path: Path, format_: Format) -> None:
     target = tmp_path / ("m" + format_.suffix)
     file = ExampleFile(target, format_)
     for index in range(5):
         bad = index == 2
         source = replace(SOURCE, round=index, other={"rejected_rollout_id": f"b{index}"})
-        left_out = file.add(example_with(format_, "" if bad else f"argument {index}"), source)
-        assert left_out == ("empty content" if bad else None)
+        omitted_reason = file.add(make_example(format_, "" if bad else f"argument {index}"), source)
+        assert omitted_reason == ("empty content" if bad else None)
     row = file.close()
     assert json_lines(trace_path(target)) == [
         {
@@ -334,15 +336,15 @@ def test_every_line_is_traced(tmp_path: Path, format_: Format) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {target.name, target.name + ".trace.jsonl"}
 
 
-def test_a_line_is_written_once_but_prompts_of_rl_come_again(tmp_path: Path) -> None:
+def test_duplicate_lines_are_written_once_except_rl_rows(tmp_path: Path) -> None:
     for format_, second in ((FORMATS["openai", "sft"], "duplicate line"), (FORMATS["verl", "rl"], None)):
         file = ExampleFile(tmp_path / ("m" + format_.suffix), format_)
-        assert file.add(example_with(format_, "hello"), SOURCE) is None
-        assert file.add(example_with(format_, "hello"), SOURCE) == second
+        assert file.add(make_example(format_, "hello"), SOURCE) is None
+        assert file.add(make_example(format_, "hello"), SOURCE) == second
         assert file.close()["examples"] == (2 if second is None else 1)
 
 
-def test_an_example_drawn_again_stands_there_again_where_that_is_said(tmp_path: Path) -> None:
+def test_resampled_examples_are_repeated_if_the_file_allows_repeats(tmp_path: Path) -> None:
     digests = DedupIndex(tmp_path / ".seen")
     train, validation = (
         ExampleFile(tmp_path / name, FORMATS["trl", "sft"], dedup=digests, scope="m", repeats=True)
@@ -354,28 +356,28 @@ def test_an_example_drawn_again_stands_there_again_where_that_is_said(tmp_path: 
     digests.close()
 
 
-@pytest.mark.parametrize("format_", FORMATS.values(), ids=ids)
-def test_what_stands_in_one_split_is_refused_in_the_other(tmp_path: Path, format_: Format) -> None:
+@pytest.mark.parametrize("format_", FORMATS.values(), ids=format_id)
+def test_example_of_one_split_is_refused_in_the_other(tmp_path: Path, format_: Format) -> None:
     digests = DedupIndex(tmp_path / ".seen")
     train = ExampleFile(tmp_path / "m.train", format_, dedup=digests, scope="m")
     validation = ExampleFile(tmp_path / "m.validation", format_, dedup=digests, scope="m")
-    other = ExampleFile(tmp_path / "n.train", format_, dedup=digests, scope="n")
-    example = example_with(format_, "hello")
+    other_group = ExampleFile(tmp_path / "n.train", format_, dedup=digests, scope="n")
+    example = make_example(format_, "hello")
     assert train.add(example, SOURCE) is None
     assert validation.add(example, SOURCE) == "already in m.train"
-    assert other.add(example, SOURCE) is None
-    for file in (train, validation, other):
+    assert other_group.add(example, SOURCE) is None
+    for file in (train, validation, other_group):
         file.discard()
     digests.close()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_file_takes_no_more_and_says_so(tmp_path: Path) -> None:
+def test_full_file_refuses_examples_with_the_reason(tmp_path: Path) -> None:
     openai = FORMATS["openai", "sft"]
     assert openai.max_bytes == FORMATS["openai", "dpo"].max_bytes == 512 * 10**6
     file = ExampleFile(tmp_path / "m.sft.jsonl", replace(openai, max_bytes=300))
     texts = ["a", "b" * 200, "c"]
-    assert [file.add(example_with(openai, text), SOURCE) for text in texts] == [
+    assert [file.add(make_example(openai, text), SOURCE) for text in texts] == [
         None, *["the file is full: openai accepts at most 300 bytes"] * 2,
     ]  # fmt: skip
     row = file.close()
@@ -383,7 +385,7 @@ def test_a_full_file_takes_no_more_and_says_so(tmp_path: Path) -> None:
     assert (tmp_path / "m.sft.jsonl").stat().st_size <= 300
 
 
-def test_a_file_that_is_not_closed_leaves_the_old_one(tmp_path: Path) -> None:
+def test_discarded_file_keeps_the_old_one(tmp_path: Path) -> None:
     format_ = FORMATS["trl", "sft"]
     target = tmp_path / "m.sft.trl.jsonl"
     first = ExampleFile(target, format_)
@@ -396,24 +398,24 @@ def test_a_file_that_is_not_closed_leaves_the_old_one(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_too_few_examples_are_no_file_and_no_old_one_either(tmp_path: Path) -> None:
+def test_too_few_examples_write_no_file_and_remove_the_old_one(tmp_path: Path) -> None:
     format_ = FORMATS["verl", "rl"]
     for fewest in (1, 2):
         file = ExampleFile(tmp_path / "m.rl.parquet", format_, min_examples=fewest)
-        file.add(example_with(format_, "hello"), SOURCE)
+        file.add(make_example(format_, "hello"), SOURCE)
         row = file.close()
     assert (row["written"], row["sha256"], row["trace"]) == (False, None, None)
     assert row["why_not_written"] == "1 examples, fewer than min_examples (2)"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_that_cannot_be_written_is_an_error_of_ours(tmp_path: Path) -> None:
+def test_unwritable_path_raises_run_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="cannot write"):
         ExampleFile(tmp_path / "file" / "m.sft.jsonl", FORMATS["openai", "sft"])
 
 
-def test_a_duplicate_is_known_from_memory_and_from_the_file(tmp_path: Path) -> None:
+def test_duplicates_are_found_in_memory_and_in_the_file(tmp_path: Path) -> None:
     digests = DedupIndex(tmp_path / ".seen")
     keys = [digest(b"%d" % number) for number in range(MAX_IN_MEMORY + 2)]
     assert {digests.add("sft", key, "a.jsonl") for key in keys} == {None}
