@@ -54,8 +54,8 @@ def make_environment(folder: Path, **extra: str) -> dict[str, str]:
 
 def run_script(name: str, *arguments: str, folder: Path, **extra: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["bash", CLUSTER / name, *arguments], cwd=folder, env=make_environment(folder, **extra), capture_output=True, text=True,
-        timeout=HANG_SECONDS, check=False, stdin=subprocess.DEVNULL,
+        ["bash", CLUSTER / name, *arguments], cwd=folder, env=make_environment(folder, **extra),
+        capture_output=True, text=True, timeout=HANG_SECONDS, check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
 

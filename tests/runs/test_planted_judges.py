@@ -67,7 +67,8 @@ def test_position_bias_matches_the_planted_bias_and_not_the_criterion(tmp_path: 
     """A judge that tends to reject has no position bias; one that follows the first seat in 4 of 10 games has 0.4."""
     for name in ("leaning", "biased"):
         path = judged_spec(
-            tmp_path / name, server.base_url, "debate", name, ("weak", "weak"), labels=ALTERNATING_LABELS, stances="both"
+            tmp_path / name, server.base_url, "debate", name, ("weak", "weak"), labels=ALTERNATING_LABELS,
+            stances="both",
         )  # fmt: skip
         result = run_spec(path, tmp_path / "results")
         rows = table(result.path, "rollouts")

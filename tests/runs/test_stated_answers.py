@@ -282,8 +282,8 @@ def test_a_checker_from_a_downloaded_folder_runs_only_with_consent(tmp_path: Pat
 
 
 def test_wrong_settings_of_a_checker_are_errors_before_play(tmp_path: Path) -> None:
-    early_verdict_rules = {**ANSWER_RULES, "parameters": {"max_message_rounds": 2, "min_message_rounds": 1}}
-    early_verdict_rules = {**early_verdict_rules, "cycle": [{"speak": {"judge": ["main"]}}, *ANSWER_RULES["cycle"]]}
+    early_rules = {**ANSWER_RULES, "parameters": {"max_message_rounds": 2, "min_message_rounds": 1}}
+    early_rules = {**early_rules, "cycle": [{"speak": {"judge": ["main"]}}, *ANSWER_RULES["cycle"]]}
     no_checker = {"checker": None}
     cases: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         (ANSWER_RULES, no_checker, "dataset.checker: a prover of hidden states the answer that is judged; set"),
@@ -298,7 +298,7 @@ def test_wrong_settings_of_a_checker_are_errors_before_play(tmp_path: Path) -> N
         (ANSWER_RULES, {"checker": {"by": "function", "function": "a.b"}}, "dataset.checker.function"),
         (ANSWER_RULES, {"checker": {"by": "function", "function": "no:check"}}, r"no template .*no\.py"),
         (ANSWER_RULES, {"checker": {"by": "function", "function": "grading:test"}}, r"a function test\(text, c"),
-        (early_verdict_rules, EXACT, "the verifier of hidden may decide in round 0, before round 1 states what it judges"),
+        (early_rules, EXACT, "the verifier of hidden may decide in round 0, before round 1 states what it judges"),
     ]  # fmt: skip
     for index, (rules, dataset, message) in enumerate(cases):
         with pytest.raises(SpecError, match=message):
