@@ -175,7 +175,7 @@ def _wait_for_exit_after_answer(server: LoopbackServer, kind: str, folder: Path)
     ],
 )  # fmt: skip
 def test_no_malformed_answer_crashes_a_run(tmp_path: Path, reply: Any) -> None:
-    """With any JSON in an answer with status 200, every rollout has an outcome, or the run ends with a refusal."""
+    """Any JSON with status 200 gives every rollout an outcome, or ends the run with a refusal."""
     with run_chat_server(reply=reply) as server:
         path = spec_file(
             tmp_path, server.base_url, size=2,
@@ -235,7 +235,7 @@ def run_slow_server() -> Any:
 
 
 @pytest.mark.full
-def test_after_the_first_ctrl_c_no_call_starts(tmp_path: Path) -> None:
+def test_no_call_starts_after_the_first_ctrl_c(tmp_path: Path) -> None:
     """Games that wait for a slot have sent no request; only answers that the server holds may arrive."""
     with run_chat_server(held_after=0) as server:
         spec_file(tmp_path, server.base_url, size=60)

@@ -44,7 +44,7 @@ def make_judge(p_if_right: float, p_if_wrong: float, answers: int = 2) -> Any:
 
 
 def test_a_planted_judge_gives_the_expected_agent_score_difference(tmp_path: Path) -> None:
-    """The example of arXiv 2504.03731: ln 0.8 - ln 0.6, whatever the order in which a game shows the answers."""
+    """Use the example of arXiv 2504.03731: ln 0.8 - ln 0.6, for any order of the answers in a game."""
     with run_answer_server(make_judge(0.8, 0.6)) as server:
         agents = {"prover": {"model": "m"}, "verifier": {"model": "j"}}
         path = answer_spec(tmp_path, "consultancy", stances="both", agents=agents, **at_server(server.base_url))
@@ -211,7 +211,7 @@ def test_lists_and_transcripts_show_letters_and_never_accept_or_reject(debate_ru
     assert f"prover0 (Debater_1; argues for {argued['prover0']})" in text
     assert f"verdict: {rows[0]['answer']} (" in text
     assert "probabilities: A 0." in text
-    assert not [word for word in ("accept", "reject") if word in text]
+    assert not [verdict for verdict in ("accept", "reject") if verdict in text]
 
 
 def test_the_page_of_a_run_counts_right_and_wrong_answers(debate_run: Path, tmp_path: Path) -> None:

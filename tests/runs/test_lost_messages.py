@@ -86,7 +86,7 @@ def test_following_the_advice_removes_the_note(tmp_path: Path, chat_format: str)
     ],
     ids=["english", "chinese", "japanese", "german", "blanks", "code", "rules"],
 )
-def test_dense_texts_raise_no_alarm(text: str, tokens: int) -> None:
+def test_dense_texts_are_not_reported_as_dropped_messages(text: str, tokens: int) -> None:
     assert len(text.encode()) > 400
     assert DroppedMessageCheck(["m"]).check(make_request(text), make_answer(tokens)) is None
 

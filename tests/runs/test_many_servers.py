@@ -1,4 +1,4 @@
-"""A model group with three real servers, one of which stops and returns: the run equals that on one server."""
+"""A model group with three real servers, where one stops and returns: the run equals that on one server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write_spec(folder: Path, base_urls: list[str], size: int, **model: object) -
     return spec_file(folder, None, size=size, models={"m": group}, retry=RETRY, rollouts=rollouts, fine_tune=None)
 
 
-def test_games_stick_to_their_servers(tmp_path: Path) -> None:
+def test_games_stay_on_their_servers(tmp_path: Path) -> None:
     with run_fleet(3) as servers:
         result = run_spec(write_spec(tmp_path, servers.base_urls, 18), tmp_path / "results")
         assert result.status == "done"
@@ -40,7 +40,7 @@ def test_a_run_on_three_servers_equals_the_run_on_one_server(tmp_path: Path) -> 
         )
         assert servers.warm_blocks() >= 0.95 * alone.warm_blocks()
         sessions = set().union(*servers.sessions())
-        assert sessions == set().union(*alone.sessions()), "a session is the same wherever it is played"
+        assert sessions == set().union(*alone.sessions()), "a session is the same on every server"
     assert three_server_run.run_id == single_server_run.run_id
     for name in ("rollouts", "messages"):
         assert table(three_server_run.path, name) == table(single_server_run.path, name)

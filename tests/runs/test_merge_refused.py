@@ -52,11 +52,11 @@ class Parts:
         shutil.rmtree(self.part(number))
         shutil.copytree(part, self.part(number))
 
-    def problems(self, *others: Path) -> str:
+    def problems(self, *extra_folders: Path) -> str:
         """Return the problems that prevent a merge, or an empty string."""
         parts = [part for _, part in RunFolder(self.run).started_parts()]
         try:
-            check_shards(self.run.name, *read_shards([*parts, *map(RunFolder, others)]))
+            check_shards(self.run.name, *read_shards([*parts, *map(RunFolder, extra_folders)]))
         except MergeError as error:
             return "\n".join(error.problems)
         return ""

@@ -196,7 +196,7 @@ def assert_key_is_absent(data: bytes, name: str) -> None:
         assert form not in data, name
 
 
-# One call
+# Single calls
 
 
 def try_call(model: ModelSettings) -> tuple[Completion | None, NipRunError | None]:
@@ -219,7 +219,7 @@ def test_a_call_to_a_misbehaving_server_has_the_expected_result(
     expected = EXPECTED_RESULTS.get(row, FAILED)
     started = time.monotonic()
     completion, error = try_call(make_settings(server, row))
-    assert time.monotonic() - started < HANG_SECONDS  # not ended by its time-out
+    assert time.monotonic() - started < HANG_SECONDS  # the timeout did not end it
     if completion is not None:
         assert expected.code == 0
         assert (completion.choices[0].text, completion.altered) == (expected.text, expected.altered)
@@ -255,7 +255,7 @@ def test_unrequested_bytes_are_not_taken_as_an_answer(server: LoopbackServer, mo
     assert asyncio.run(calls()) == [ANSWER] * 3
 
 
-# A run
+# Whole runs
 
 
 ALWAYS_TESTED_ROWS = (

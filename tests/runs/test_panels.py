@@ -63,7 +63,7 @@ def read_verdicts(row: dict[str, Any]) -> dict[str, int]:
     return {verdict["agent"]: verdict["decision"] for verdict in json.loads(row["panel"])}
 
 
-def test_each_judge_asks_its_own_model_and_the_majority_decides(tmp_path: Path) -> None:
+def test_each_judge_calls_its_own_model_and_the_majority_decides(tmp_path: Path) -> None:
     with run_chat_server(record=500) as server:
         run = run_spec(write_panel_spec(tmp_path, server.base_url), tmp_path / "results")
         models = Counter(json.loads(request["body"])["model"] for request in server.recorded_requests())
@@ -152,7 +152,7 @@ def test_the_mean_decides_by_the_stated_confidences(tmp_path: Path) -> None:
     assert majorities != [row["decision"] for row in rows], "the mean and the majority never differ here"
 
 
-def test_each_judge_votes_alone(tmp_path: Path) -> None:
+def test_each_judge_has_its_own_votes(tmp_path: Path) -> None:
     run = run_spec(write_panel_spec(tmp_path, size=4), tmp_path / "results", "votes=3").folder.path
     for row in table(run, "rollouts"):
         assert row["votes"] is None

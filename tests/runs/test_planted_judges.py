@@ -43,7 +43,9 @@ def does_interval_contain(result: FinishedRun, name: str, truth: float, agent: s
     return bool(row["ci_low"] <= truth <= row["ci_high"])
 
 
-def test_accuracy_ranks_two_judges_wrongly_and_d_prime_rightly(tmp_path: Path, server: LoopbackServer) -> None:
+def test_accuracy_ranks_two_judges_wrongly_and_d_prime_ranks_them_correctly(
+    tmp_path: Path, server: LoopbackServer
+) -> None:
     """Nine of ten claims are wrong, so a judge that rejects nearly all claims is right most of the time."""
     labels = [int(number % 10 == 0) for number in range(2 * SIZE)]
     accuracy, sensitivity = {}, {}

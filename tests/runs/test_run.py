@@ -59,7 +59,7 @@ def test_a_run_works_in_a_notebook_whose_loop_is_running(tmp_path: Path) -> None
     assert asyncio.run(cell()) == 2
 
 
-def test_a_run_leaves_every_file_that_the_contract_names(tmp_path: Path) -> None:
+def test_a_run_writes_every_documented_file(tmp_path: Path) -> None:
     with run_chat_server() as server:
         result = run_spec(spec_file(tmp_path, server.base_url), tmp_path / "results")
     files = {str(path.relative_to(result.folder.path)) for path in result.folder.path.rglob("*") if path.is_file()}
@@ -82,14 +82,14 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[s
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_the_tables_have_the_columns_of_the_contract(name: str, finished_run: tuple[Path, dict[str, Any]]) -> None:
+def test_the_tables_have_the_documented_columns(name: str, finished_run: tuple[Path, dict[str, Any]]) -> None:
     rows = table(only_run(finished_run[0]), name)
     assert rows
     assert list(rows[0])[: len(COLUMNS[name].split())] == COLUMNS[name].split()
 
 
 @pytest.mark.parametrize("name", BOARD_COLUMNS)
-def test_the_leaderboard_has_the_columns_of_the_contract(name: str, finished_run: tuple[Path, dict[str, Any]]) -> None:
+def test_the_leaderboard_has_the_documented_columns(name: str, finished_run: tuple[Path, dict[str, Any]]) -> None:
     connection = duckdb.connect(str(finished_run[0] / "leaderboard.duckdb"), read_only=True)
     try:
         columns = [row[0] for row in connection.execute(f"DESCRIBE {name}").fetchall()]
@@ -152,7 +152,7 @@ def test_the_saved_spec_plays_the_same_games(finished_run: tuple[Path, dict[str,
     ] == expected
 
 
-def test_simultaneous_speakers_are_asked_at_the_same_time(tmp_path: Path) -> None:
+def test_simultaneous_speakers_are_called_concurrently(tmp_path: Path) -> None:
     with run_chat_server(latency=0.1, decide=0.0) as server:
         path = spec_file(
             tmp_path, server.base_url, size=1, protocol={"use": "debate", "max_message_rounds": 4},

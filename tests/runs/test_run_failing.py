@@ -68,7 +68,7 @@ def test_the_policy_fail_run_ends_the_run_with_exit_code_1(tmp_path: Path) -> No
     assert "Resume with: nip-run run spec.yaml" in done.stderr
 
 
-def test_a_results_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
+def test_an_unwritable_results_folder_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with run_chat_server() as server:
         path = spec_file(tmp_path, server.base_url)

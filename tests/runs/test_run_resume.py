@@ -36,9 +36,9 @@ def test_a_finished_run_is_shown_without_server_or_key(tmp_path: Path) -> None:
         first = run_spec(path, tmp_path / "results")
     done = nip_run_here("spec.yaml", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    (shown,) = json.loads(done.stdout)
-    assert shown["was_finished"]
-    assert shown["run_id"] == first.folder.run_id
+    (summary,) = json.loads(done.stdout)
+    assert summary["was_finished"]
+    assert summary["run_id"] == first.folder.run_id
 
 
 @pytest.mark.full
@@ -146,8 +146,8 @@ def test_the_journal_of_another_run_is_neither_resumed_nor_shown(tmp_path: Path)
         request_count = server.requests
         resumed = nip_run_here("spec.yaml", "rollouts.per_datapoint=2", cwd=tmp_path)
         assert server.requests == request_count
-    shown = nip_run_here("show", folder.run_id, "p0", cwd=tmp_path)
-    for done in (resumed, shown):
+    show_result = nip_run_here("show", folder.run_id, "p0", cwd=tmp_path)
+    for done in (resumed, show_result):
         assert done.returncode == 1
         assert f"journal.jsonl belongs to another run, '{other_folder.run_id}'" in done.stderr
     assert folder.journal.read_bytes() == other_folder.journal.read_bytes()

@@ -77,7 +77,7 @@ def test_the_hashes_can_be_checked_with_sha256sum(run_folder: RunFolder) -> None
     subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=run_folder.path, check=True)
 
 
-def test_a_table_that_was_damaged_after_it_was_read_is_found_in_the_same_process(run_folder: RunFolder) -> None:
+def test_damage_to_a_table_after_its_first_read_is_found_in_the_same_process(run_folder: RunFolder) -> None:
     result = open_run(run_folder.run_id, results=run_folder.path.parent.parent)
     assert result.rollouts().fetchall()
     damage(run_folder.table("rollouts"))
@@ -115,7 +115,7 @@ def test_emptied_hashes_are_damage_and_missing_hashes_are_reported_by_verify(run
 
 
 @pytest.mark.full
-def test_rebuilding_the_board_lists_damaged_runs_and_ranks_the_others(run_folder: RunFolder) -> None:
+def test_rebuilding_the_leaderboard_lists_damaged_runs_and_ranks_the_others(run_folder: RunFolder) -> None:
     folder = run_folder.path.parents[2]
     other_runs = [run(load_spec(folder / "spec.yaml", {"seed": seed}), results=folder / "results") for seed in (1, 2)]
     damage(run_folder.table("rollouts"))
@@ -130,7 +130,7 @@ def test_rebuilding_the_board_lists_damaged_runs_and_ranks_the_others(run_folder
     assert listed[other_runs[1].run_id]["rank"] == 1
 
 
-def test_a_damaged_run_is_not_offered_to_be_resumed(run_folder: RunFolder) -> None:
+def test_no_resume_command_is_offered_for_a_damaged_run(run_folder: RunFolder) -> None:
     damage(run_folder.metrics)
     done = nip_run_here("run", "spec.yaml", cwd=run_folder.path.parents[2])
     assert done.returncode == 1

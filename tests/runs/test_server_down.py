@@ -1,4 +1,4 @@
-"""A run whose server is down ends soon, whatever its number of games, and saves all paid answers."""
+"""A run whose server is down ends soon, with any number of games, and saves all paid answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ POLICY = {"transient": {"first_wait": 0.01, "max_wait": 0.05}, "breaker": {"fail
 
 @pytest.fixture
 def unreachable_url() -> Iterator[str]:
-    """Yield the URL of a port that is reserved, so that no server listens on it."""
+    """Yield the URL of a reserved port without a server."""
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{reserved.getsockname()[1]}/v1"

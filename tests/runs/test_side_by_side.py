@@ -61,7 +61,7 @@ def test_points_share_one_concurrency_limit_and_write_the_files_of_separate_runs
         )  # fmt: skip
         with redirect_stdout(StringIO()) as output:
             assert main(["run", str(path), "--json", "-q", "--results", str(tmp_path / "together")]) == 0
-        assert 3 < server.stats()["max_open"] <= 5  # a point has three games, of one call at once each
+        assert 3 < server.stats()["max_open"] <= 5  # a point has three games with one call at a time
         separate_runs = [run(spec, tmp_path / "alone") for spec in load_specs(path)]
     assert [row["run_id"] for row in json.loads(output.getvalue())] == [result.run_id for result in separate_runs]
     for result in separate_runs:

@@ -133,8 +133,8 @@ def test_the_proposer_design_plays_at_a_server_that_never_gets_the_right_answers
     assert len(first_chats) == 24
     for chat in first_chats:
         point = next(row for row in rows.values() if row["question"] in chat[0]["content"])
-        words = re.findall(r"\w+", chat[0]["content"].replace(point["question"], ""))
-        assert point["target"] not in words
+        prompt_words = re.findall(r"\w+", chat[0]["content"].replace(point["question"], ""))
+        assert point["target"] not in prompt_words
 
 
 @pytest.mark.full
@@ -209,7 +209,7 @@ def test_an_unusable_answer_is_requested_again_and_then_ends_the_game_without_a_
     assert "StatementError: the answer must state exactly one number" in (rollout.error or "")
 
 
-def test_games_without_a_label_are_in_no_accuracy(tmp_path: Path) -> None:
+def test_games_without_a_label_do_not_count_in_accuracy(tmp_path: Path) -> None:
     with run_chat_server(text="Decision: accept") as server:
         path = stating_spec(tmp_path, ANSWER_RULES, EXACT, base_url=server.base_url, size=3)
         result = run_spec(path, tmp_path / "results")
@@ -305,7 +305,7 @@ def test_wrong_settings_of_a_checker_are_errors_before_play(tmp_path: Path) -> N
             load_spec(stating_spec(tmp_path / str(index), rules, dataset, "return True"))
 
 
-def test_the_column_of_a_checker_of_numbers_must_have_them(tmp_path: Path) -> None:
+def test_the_column_of_a_number_checker_must_have_numbers(tmp_path: Path) -> None:
     path = stating_spec(tmp_path, ANSWER_RULES, {"checker": {"by": "number", "column": "passage"}})
     (tmp_path / "data.jsonl").write_text('{"id": "d1", "passage": "1 or 2", "claim": "c"}\n')
     with pytest.raises(SpecError, match="column 'passage' must have exactly one number; rows without it: d1"):
@@ -325,7 +325,7 @@ def test_the_array_environment_refuses_a_protocol_with_statements() -> None:
 
 
 @pytest.mark.full
-def test_check_shows_what_is_stated_picked_and_labelled(tmp_path: Path) -> None:
+def test_check_shows_statements_the_claim_pick_and_labels(tmp_path: Path) -> None:
     path = str(ROOT / "specs" / "prover_estimator.yaml")
     output = nip_run_here("check", path, cwd=tmp_path).stdout
     for line in (

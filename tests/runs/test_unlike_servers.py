@@ -1,4 +1,4 @@
-"""A model group with three real servers, one of which refuses calls that the others accept.
+"""A model group with three real servers, where one refuses calls that the others accept.
 
 The run has the outcomes of a single server, and reports how many calls the server refused.
 A call that all servers refuse counts as refused by a single server.

@@ -163,7 +163,7 @@ def test_a_stopped_run_makes_few_calls_beyond_its_last_game(stopped_run: tuple[P
     _, run = stopped_run
     calls = sum(record["kind"] == "call" for record in journal_records(run))
     completions = json.loads((run / "manifest.json").read_text())["completions"]
-    assert 0 <= calls - completions <= 8 * 6  # games in flight, times rounds
+    assert 0 <= calls - completions <= 8 * 6  # games in flight times rounds of a game
 
 
 @pytest.mark.full
@@ -250,7 +250,7 @@ def test_a_run_that_reaches_no_decision_notes_it(tmp_path: Path) -> None:
 def test_a_compared_run_stops_once_one_of_the_two_runs_is_better(
     tmp_path: Path, stopped_run: tuple[Path, Path]
 ) -> None:
-    """The compared run plays only datapoints on which the base run is wrong."""
+    """The compared run plays only datapoints that the base run got wrong."""
     results, compared_folder = tmp_path / "results", tmp_path / "other"
     path = write_spec(tmp_path, until=None)
     base = run_spec(path, results)
@@ -335,10 +335,10 @@ def test_an_unusable_baseline_is_refused_before_the_first_call(tmp_path: Path, s
     data.write_text(data.read_text().replace("returns x", "gives x"))
 
     def assert_refused(message: str, *overrides: str, spec: Path = path) -> None:
-        before = sorted(results.rglob("*"))
+        files_before = sorted(results.rglob("*"))
         with pytest.raises(UsageError, match=message):
             run_spec(spec, results, "until={width: null, compare: " + overrides[0] + "}", *overrides[1:])
-        assert sorted(results.rglob("*")) == before
+        assert sorted(results.rglob("*")) == files_before
 
     assert_refused("until.compare: no run 'nothing'", "nothing", "name=new")
     assert_refused(

@@ -31,7 +31,7 @@ def test_votes_are_requested_if_the_first_answer_decides(tmp_path: Path) -> None
         votes = json.loads(row["votes"])
         decided_votes = [vote for vote in votes if vote != 2]
         assert len(votes) == 3
-        assert votes[0] != 2  # the first decided, or there would be no others
+        assert votes[0] != 2  # further votes exist only if the first one decides
         assert row["decision"] == max(dict.fromkeys(decided_votes), key=decided_votes.count)
         last = [call for call in calls if (call["rollout_id"], call["round"]) == (row["rollout_id"], row["rounds"] - 1)]
         assert [call["vote"] for call in last] == [None, 1, 2]
@@ -46,7 +46,7 @@ def test_further_votes_are_requested_concurrently_and_the_lowest_failed_vote_is_
         nonlocal in_flight
         in_flight += 1
         in_flight_counts.append(in_flight)
-        await run_loop_turns(40 - 8 * vote)  # the later the vote, the sooner it is back
+        await run_loop_turns(40 - 8 * vote)  # later votes return sooner
         in_flight -= 1
         if vote in failing:
             raise GenerationError(f"vote {vote}")
@@ -121,7 +121,7 @@ def test_a_game_without_a_debate_is_left_out_with_a_reason(tmp_path: Path, round
     assert isinstance(Debate.from_rollout(make_rollout(plan, rounds, outcome), plan.spec.protocol), str)
 
 
-def test_debates_are_read_as_they_were_written(tmp_path: Path) -> None:
+def test_debates_are_unchanged_after_writing_and_reading(tmp_path: Path) -> None:
     plan = Plan(load_spec(spec_file(tmp_path)))
     debate = Debate.from_rollout(make_rollout(plan, 3, Outcome.DECIDED), plan.spec.protocol)
     assert isinstance(debate, Debate)

@@ -45,7 +45,7 @@ def test_instant_answers_are_limited_by_one_core() -> None:
 
 
 def test_concurrent_speakers_of_a_round_do_not_raise_the_call_rate() -> None:
-    """With two provers in each of five rounds, a game waits five times but makes ten calls."""
+    """A game with two provers and five rounds waits five times but makes ten calls."""
     both = replace(GAMES, usage_by_group={"m": GroupUsage(10, 1000, 200)})
     free = replace(COSTS, core_seconds_per_call=1e-7)
     single, double = predict(GAMES, free, CAPACITY), predict(both, free, CAPACITY)
@@ -88,7 +88,7 @@ def test_shards_divide_games_slots_and_rates_and_add_a_merge() -> None:
     sharded, unsharded = predict(GAMES, costs, limited), predict(GAMES, costs, replace(limited, shards=1))
     assert sharded.game_seconds == pytest.approx(
         unsharded.game_seconds, rel=0.01
-    )  # four times as fast, by a quarter of the rate
+    )  # each of four shards has a quarter of the rate
     assert sharded.other_seconds == pytest.approx(
         3.0 + 12_500 * 1e-5 + 50_000 * 1e-4
     )  # the last shard merges all calls

@@ -39,7 +39,7 @@ def read_ratings(result: FinishedRun) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 @pytest.mark.gate
-def test_a_round_robin_plays_every_pairing_about_the_same_datapoints(tmp_path: Path) -> None:
+def test_a_round_robin_plays_every_pairing_on_the_same_datapoints(tmp_path: Path) -> None:
     result = run_spec(tournament_spec(tmp_path), tmp_path / "results")
     assert len(list_parts(result)) == 6
     agent_models = []
@@ -60,7 +60,7 @@ def test_a_round_robin_plays_every_pairing_about_the_same_datapoints(tmp_path: P
 
 
 @pytest.mark.gate
-def test_wins_in_the_cross_table_are_those_of_the_games(tmp_path: Path) -> None:
+def test_wins_in_the_cross_table_follow_from_the_games(tmp_path: Path) -> None:
     result = run_spec(tournament_spec(tmp_path), tmp_path / "results")
     for row in result.metrics["pairings"]:
         first_won = right_won = 0
@@ -249,10 +249,10 @@ def test_a_budget_ends_a_tournament_with_ratings_of_the_games_so_far(tmp_path: P
         assert len(games) == 1
         assert games < {8, 16, 24, 32, 40}
         requests = server.requests
-        more = run_spec(path, tmp_path / "results", "budget.completions=400")
+        extended_run = run_spec(path, tmp_path / "results", "budget.completions=400")
         assert requests < server.requests <= 400
-    assert more.run_id == result.run_id
-    assert more.metrics["pairings"][0]["games"] > result.metrics["pairings"][0]["games"]
+    assert extended_run.run_id == result.run_id
+    assert extended_run.metrics["pairings"][0]["games"] > result.metrics["pairings"][0]["games"]
 
 
 @pytest.mark.full
@@ -298,7 +298,7 @@ def test_a_panel_judges_a_tournament(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_the_runs_of_a_tournament_are_published_and_reproduced_instead_of_it(tmp_path: Path) -> None:
+def test_the_runs_of_a_tournament_are_published_and_reproduced_instead_of_the_tournament(tmp_path: Path) -> None:
     result = run_spec(tournament_spec(tmp_path, size=2), tmp_path / "results")
     part_ids = [part.name for part in list_parts(result)]
     terms = ("--to", "registry", "--as", "acme", "--licence", "MIT", "--force")
@@ -389,7 +389,7 @@ def test_the_worst_case_covers_the_pairings_that_cost_most(tmp_path: Path) -> No
     assert all("strong" in {agent.model for agent in leg.spec.experiment.agents.values()} for leg in games)
 
 
-def test_an_id_that_leaves_no_room_for_the_ids_of_parts_is_refused(tmp_path: Path) -> None:
+def test_a_run_id_that_is_too_long_for_the_ids_of_its_parts_is_refused(tmp_path: Path) -> None:
     plan = TournamentPlan(load_spec(tournament_spec(tmp_path)))
     with pytest.raises(UsageError, match="the ids of the run's parts start with it"):
         plan.check_run_id("a" * MAX_RUN_ID_LENGTH)

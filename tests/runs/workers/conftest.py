@@ -23,7 +23,7 @@ if ray_cluster.is_in_namespace():
 
 @pytest.fixture
 def ray_namespace() -> None:
-    """Run the test where nobody else can reach the Ray that it starts; see `pytest_pyfunc_call`."""
+    """Run the test in a network namespace that isolates its Ray cluster; see `pytest_pyfunc_call`."""
 
 
 @pytest.hookimpl(tryfirst=True)

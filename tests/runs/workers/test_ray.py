@@ -123,7 +123,7 @@ def test_a_run_resumes_on_a_new_cluster_while_that_of_a_killed_driver_still_stop
         wait_until(lambda: server.requests >= needed + 12 or process.poll() is not None)
         process.kill()
         wait_for_exit(process)
-        done = nip_run("spec.yaml", *LOCAL_RAY, cwd=tmp_path)  # without waiting
+        done = nip_run("spec.yaml", *LOCAL_RAY, cwd=tmp_path)  # immediately after the kill
         assert done.returncode == 0, done.stderr
         wait_until(has_ray_stopped)
         result = only_run(tmp_path / "results")

@@ -24,7 +24,7 @@ def write_spec(folder: Path, base_urls: list[str], size: int, concurrency: int =
 
 
 @pytest.mark.full
-def test_games_stick_to_their_servers_whichever_worker_plays_them(tmp_path: Path) -> None:
+def test_games_stay_on_their_servers_whichever_worker_plays_them(tmp_path: Path) -> None:
     with run_fleet(2) as servers, run_fleet(1) as alone:
         single_process_run = run_spec(write_spec(tmp_path / "one", alone.base_urls, 16), tmp_path / "one")
         result = run_spec(write_spec(tmp_path / "two", servers.base_urls, 16), tmp_path / "two", TWO_PROCESSES)

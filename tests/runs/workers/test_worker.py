@@ -44,7 +44,7 @@ DEBATE: dict[str, Any] = {
     "prompts": "prompts/code_validation/debate",
     "agents": {"prover": None, **{name: {"model": "m"} for name in ("prover0", "prover1", "verifier")}},
 }
-"""Its provers answer concurrently, so other games could continue while a game waits."""
+"""A debate whose provers answer concurrently, so other games could continue while a game waits."""
 
 
 @pytest.fixture
