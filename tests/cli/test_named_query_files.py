@@ -75,9 +75,7 @@ def test_query_errors_say_what_to_write_instead(tmp_path: Path) -> None:
         == "limit=many: 'many' is not a number; write limit=NUMBER"
     )
     for name, parameter in (("hardest", "benchmark"), ("uplift", "baseline"), ("seeds", "name")):
-        message = error_message_of(
-            lambda name=name, parameter=parameter: query(f"@{name}", tmp_path, **{parameter: "typo"})
-        )  # type: ignore[misc]
+        message = error_message_of(partial(query, f"@{name}", tmp_path, **{parameter: "typo"}))
         assert message.startswith(f"{parameter}=typo: no ")
         assert message.endswith(f" of this name in {tmp_path}; there are none")
     assert "cannot read" in error_message_of(lambda: query("@./none.sql", tmp_path))

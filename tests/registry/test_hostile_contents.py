@@ -82,7 +82,7 @@ def test_hostile_content_of_a_fetched_release_is_refused_with_a_message(tmp_path
             LOADERS[kind](folder / f"r{number:03}")
         except (SpecError, RunError, JournalError) as error:
             message = str(error).replace(str(folder), "")
-            if row.words not in message or len(message) > 10_000:
+            if row.message not in message or len(message) > 10_000:
                 problems[row.name] = message[:500]
         else:
             problems[row.name] = "it was taken"

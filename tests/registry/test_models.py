@@ -118,9 +118,9 @@ def test_unlicensed_or_large_weights_are_published_only_by_hash(command_results:
     assert not any(path.startswith("weights/") for path in unlicensed.contents)
     assert "no license was given" in unlicensed.notes[0]
     assert read_model_file(unlicensed)["weights"] == {
-        **read_model_file(build_draft(command_results))["weights"],
+        **read_model_file(build_draft(command_results))["weights"],  # type: ignore[dict-item]
         "address": None,
-    }  # type: ignore[dict-item]
+    }
     copied = tmp_path / "copy"
     shutil.copytree(command_results.path, copied)
     folder = RunFolder(copied / "runs" / LEARN)

@@ -1,4 +1,4 @@
-"""One tally behind every figure: what is shown while a run goes on, its manifest, its journal, its budget."""
+"""Progress, manifest, journal and budget of a run show the same usage totals."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from tests.support.specs import spec_file
 PRICE = Price(input=2.0, output=6.0, cached_input=1.0)
 
 
-def test_tallies_add_up_and_are_taken_away_again() -> None:
-    one, other = UsageTotals(), UsageTotals(0.5, 10, 1)
-    one.count(Usage(10, 5, 4), PRICE)
-    assert one == UsageTotals(46e-6, 15, 1, 10, 5, 4)
-    assert one + other == UsageTotals(0.5 + 46e-6, 25, 2, 10, 5, 4)
-    assert one + other - other == UsageTotals(0.5 + 46e-6 - 0.5, 15, 1, 10, 5, 4)
-    one.count(Usage(1, 1), None, 0)
-    assert one == UsageTotals(46e-6, 17, 1, 11, 6, 4)
+def test_usage_totals_can_be_added_and_subtracted() -> None:
+    totals, other_totals = UsageTotals(), UsageTotals(0.5, 10, 1)
+    totals.count(Usage(10, 5, 4), PRICE)
+    assert totals == UsageTotals(46e-6, 15, 1, 10, 5, 4)
+    assert totals + other_totals == UsageTotals(0.5 + 46e-6, 25, 2, 10, 5, 4)
+    assert totals + other_totals - other_totals == UsageTotals(0.5 + 46e-6 - 0.5, 15, 1, 10, 5, 4)
+    totals.count(Usage(1, 1), None, 0)
+    assert totals == UsageTotals(46e-6, 17, 1, 11, 6, 4)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("share", [False, True])
-def test_progress_manifest_journal_and_budget_have_one_figure(tmp_path: Path, share: bool) -> None:
-    seen: list[Progress] = []
+def test_progress_manifest_journal_and_budget_show_the_same_figures(tmp_path: Path, share: bool) -> None:
+    progress_reports: list[Progress] = []
     budget = Budget(BudgetSettings(usd=100.0))
     with run_batch_provider() as provider:
         model = {"share_prompts": share, "max_completion_tokens": 50, "price": {"input": 2.0, "output": 6.0}}
         path = spec_file(tmp_path, provider.base_url, size=4, models={"m": model}, rollouts={"per_datapoint": 3})
         spec = load_spec(path)
-        options = RunOptions(budget=budget, on_progress=seen.append)
+        options = RunOptions(budget=budget, on_progress=progress_reports.append)
         result = run_spec(spec, Results(tmp_path / "results"), options, OWN_RUN)
         billed, usd = provider.stats()["billed"], provider.billed_usd(2.0, 6.0)
-    manifest, progress = result.manifest, seen[-1]
+    manifest, progress = result.manifest, progress_reports[-1]
     journal = max_spending(Plan(spec), result.folder)
     assert budget.spent.tokens == journal.tokens == billed["prompt_tokens"] + billed["completion_tokens"]
     assert manifest.prompt_tokens == progress.prompt_tokens == journal.prompt_tokens == billed["prompt_tokens"]
@@ -77,10 +77,12 @@ def test_a_new_run_knows_its_highest_cost_without_reading_its_journal_again(
 
 
 def test_a_run_without_a_price_has_counts_and_no_cost(tmp_path: Path) -> None:
-    seen: list[Progress] = []
+    progress_reports: list[Progress] = []
     with run_batch_provider() as provider:
         path = spec_file(tmp_path, provider.base_url, size=2)
-        result = run_spec(load_spec(path), Results(tmp_path / "results"), RunOptions(on_progress=seen.append), OWN_RUN)
-    assert seen[-1].calls == (result.manifest.completions or 0) > 0
-    assert seen[-1].cost_usd is None
+        result = run_spec(
+            load_spec(path), Results(tmp_path / "results"), RunOptions(on_progress=progress_reports.append), OWN_RUN
+        )
+    assert progress_reports[-1].calls == (result.manifest.completions or 0) > 0
+    assert progress_reports[-1].cost_usd is None
     assert (result.manifest.cost_usd, result.manifest.cost_usd_at_most) == (None, None)

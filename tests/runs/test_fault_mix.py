@@ -1,4 +1,4 @@
-"""A run against a server that fails nearly every second call has the records of one whose server never fails."""
+"""A run on a server that fails nearly every second call has the records of a run without failures."""
 
 from __future__ import annotations
 

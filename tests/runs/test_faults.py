@@ -1,4 +1,4 @@
-"""A server that fails in every way there is: the run completes, and every outcome is the right one."""
+"""Servers that fail in many ways: the run completes with the outcomes of a run without faults."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ FATAL = ("insufficient_quota", "unauthorized", "unknown_model", "unsupported_par
 
 
 @pytest.fixture(scope="module")
-def stormy(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The same run twice, against a calm server and one that fails half of the time: folders and what was seen."""
-    found = {}
+def calm_and_stormy_runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Play a run on a calm server and on one that fails half of the time; return run folders and server statistics."""
+    runs = {}
     for name, options in (("calm", {}), ("stormy", {"faults": FAULTS, "latency": [0.0, 0.02]})):
         folder = tmp_path_factory.mktemp(name)
         with run_chat_server(**options) as server:
@@ -38,37 +38,37 @@ def stormy(tmp_path_factory: pytest.TempPathFactory) -> Any:
                 retry={"invalid_response": {"attempts": 5}},
             )  # fmt: skip
             result = run_spec(path, folder / "results")
-            found[name] = (result.folder.path, server.stats())
-    return found
+            runs[name] = (result.folder.path, server.stats())
+    return runs
 
 
 @pytest.mark.full
-def test_under_every_fault_the_run_gets_the_answers_of_the_calm_one(stormy: Any) -> None:
-    (calm, _), (storm, stats) = stormy["calm"], stormy["stormy"]
+def test_a_run_under_every_fault_gets_the_answers_of_a_run_without_faults(calm_and_stormy_runs: Any) -> None:
+    (calm, _), (storm, stats) = calm_and_stormy_runs["calm"], calm_and_stormy_runs["stormy"]
     assert set(FAULTS) <= set(stats["kinds"])
-    assert derived_rows(storm) == derived_rows(calm)
+    assert read_rollouts_and_messages(storm) == read_rollouts_and_messages(calm)
     assert json.loads((storm / "manifest.json").read_text())["status"] == "done"
 
 
-def derived_rows(run: Path) -> Any:
+def read_rollouts_and_messages(run: Path) -> Any:
     return table(run, "rollouts"), table(run, "messages")
 
 
 @pytest.mark.gate
-def test_no_failure_of_transport_is_counted_as_a_verdict(stormy: Any) -> None:
-    metrics = json.loads((stormy["stormy"][0] / "metrics.json").read_text())
+def test_no_transport_failure_counts_as_a_verdict(calm_and_stormy_runs: Any) -> None:
+    metrics = json.loads((calm_and_stormy_runs["stormy"][0] / "metrics.json").read_text())
     assert metrics["outcomes"]["transport_failed"] == 0
     assert metrics["outcomes"]["decided"] == 24
     by_name = {
         name: {m["metric"]: m for m in json.loads((run / "metrics.json").read_text())["metrics"] if m["agent"] is None}
-        for name, (run, _) in stormy.items()
+        for name, (run, _) in calm_and_stormy_runs.items()
     }
     assert by_name["stormy"]["accuracy"] == by_name["calm"]["accuracy"]
 
 
 @pytest.mark.gate
-def test_every_failed_attempt_is_a_row_and_a_record(stormy: Any) -> None:
-    run, stats = stormy["stormy"]
+def test_every_failed_attempt_is_a_row_and_a_record(calm_and_stormy_runs: Any) -> None:
+    run, stats = calm_and_stormy_runs["stormy"]
     kinds = Counter(stats["kinds"])
     transport = kinds.total() - kinds["answer"] - kinds["null_content"]
     rows = table(run, "completions")
@@ -78,8 +78,8 @@ def test_every_failed_attempt_is_a_row_and_a_record(stormy: Any) -> None:
 
 
 @pytest.mark.gate
-def test_no_sample_is_in_the_journal_twice(stormy: Any) -> None:
-    for run, _ in stormy.values():
+def test_no_sample_is_in_the_journal_twice(calm_and_stormy_runs: Any) -> None:
+    for run, _ in calm_and_stormy_runs.values():
         samples = Counter(tuple(r["sample"]) for r in journal_records(run) if r["kind"] == "call")
         assert set(samples.values()) == {1}
 
@@ -99,10 +99,10 @@ def test_a_fatal_answer_to_the_first_call_ends_the_run_at_once(tmp_path: Path, k
         spec_file(tmp_path, server.base_url, size=60, rollouts={"concurrency": concurrency})
         process = start_nip_run("spec.yaml", "-q", cwd=tmp_path)
         wait_until(lambda: server.requests > 0 or process.poll() is not None)
-        code, _, said = wait_for_exit(process)
+        code, _, stderr = wait_for_exit(process)
         assert server.requests <= concurrency
-    assert code == 4, said
-    assert "Traceback" not in said
+    assert code == 4, stderr
+    assert "Traceback" not in stderr
 
 
 @pytest.mark.full
@@ -116,7 +116,7 @@ def test_a_fatal_answer_ends_the_run_while_other_calls_hang(tmp_path: Path) -> N
             models={"slow": {"provider": "openai", "model": "tiny", "base_url": slow.base_url, "timeout": 3600.0}},
             agents={"prover": {"model": "slow"}},
         )  # fmt: skip
-        code = _seconds_from_the_first(server, "unauthorized", tmp_path)
+        code = _wait_for_exit_after_answer(server, "unauthorized", tmp_path)
     assert code == 4
 
 
@@ -138,11 +138,11 @@ def test_a_fatal_answer_ends_the_run_while_another_speaker_hangs(tmp_path: Path)
                 "prover": None, "prover0": {"model": "m"}, "prover1": {"model": "slow"}, "verifier": {"model": "good"},
             },
         )  # fmt: skip
-        code = _seconds_from_the_first(server, "unauthorized", tmp_path)
+        code = _wait_for_exit_after_answer(server, "unauthorized", tmp_path)
     assert code == 4
 
 
-def _seconds_from_the_first(server: LoopbackServer, kind: str, folder: Path) -> int:
+def _wait_for_exit_after_answer(server: LoopbackServer, kind: str, folder: Path) -> int:
     process = start_nip_run_silently("spec.yaml", "-q", cwd=folder)
     try:
         wait_until(lambda: server.stats()["kinds"].get(kind, 0) > 0)
@@ -152,7 +152,7 @@ def _seconds_from_the_first(server: LoopbackServer, kind: str, folder: Path) -> 
         process.wait()
 
 
-@pytest.mark.full  # those of the misbehaving servers are like them
+@pytest.mark.full  # the tests of misbehaving servers cover similar answers
 @pytest.mark.parametrize(
     "reply",
     [
@@ -174,8 +174,8 @@ def _seconds_from_the_first(server: LoopbackServer, kind: str, folder: Path) -> 
         {"error": "overloaded"}, {"error": {"code": "x"}}, {"error": [1]},
     ],
 )  # fmt: skip
-def test_no_answer_however_odd_is_a_fault_of_ours(tmp_path: Path, reply: Any) -> None:
-    """Whatever JSON comes with 200, the run ends with an outcome for every rollout, or by refusal."""
+def test_no_malformed_answer_crashes_a_run(tmp_path: Path, reply: Any) -> None:
+    """Any JSON with status 200 gives every rollout an outcome, or ends the run with a refusal."""
     with run_chat_server(reply=reply) as server:
         path = spec_file(
             tmp_path, server.base_url, size=2,
@@ -190,9 +190,9 @@ def test_no_answer_however_odd_is_a_fault_of_ours(tmp_path: Path, reply: Any) ->
     assert result.metrics["outcomes"]["decided"] == 0
 
 
-def test_an_answer_that_trickles_in_is_given_up_at_the_timeout(tmp_path: Path) -> None:
-    """The timeout is for the call, not for each byte of it."""
-    with trickling() as base_url:
+def test_a_slowly_sent_answer_is_given_up_at_the_timeout(tmp_path: Path) -> None:
+    """The timeout is for the whole call, not for each byte."""
+    with run_slow_server() as base_url:
         path = spec_file(
             tmp_path, base_url, size=1, models={"m": {"timeout": 0.5}}, retry={"transient": {"attempts": 1}},
         )  # fmt: skip
@@ -200,63 +200,63 @@ def test_an_answer_that_trickles_in_is_given_up_at_the_timeout(tmp_path: Path) -
     assert result.metrics["outcomes"]["transport_failed"] == 1
 
 
-def trickling() -> Any:
-    """A server that sends one byte of an endless answer every 50 ms."""
+def run_slow_server() -> Any:
+    """Run a server that sends one byte of a long answer every 50 ms."""
     import contextlib
     import socket
     import threading
 
     @contextlib.contextmanager
     def server() -> Any:
-        listening = socket.create_server(("127.0.0.1", 0))
-        ended = threading.Event()
+        listener = socket.create_server(("127.0.0.1", 0))
+        is_stopping = threading.Event()
 
         def serve() -> None:
             with contextlib.suppress(OSError):
-                connection, _ = listening.accept()
+                connection, _ = listener.accept()
                 with connection, contextlib.suppress(OSError):
                     connection.recv(1 << 16)
                     head = b"HTTP/1.1 200 X\r\ncontent-type: application/json\r\ncontent-length: 100000\r\n\r\n"
                     connection.sendall(head)
-                    while not ended.wait(0.05):
+                    while not is_stopping.wait(0.05):
                         connection.sendall(b" ")
 
         thread = threading.Thread(target=serve)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
         finally:
-            ended.set()
-            listening.shutdown(socket.SHUT_RDWR)
-            listening.close()
+            is_stopping.set()
+            listener.shutdown(socket.SHUT_RDWR)
+            listener.close()
             thread.join(HANG_SECONDS)
 
     return server()
 
 
 @pytest.mark.full
-def test_after_the_first_ctrl_c_no_call_starts(tmp_path: Path) -> None:
-    """Games that wait for a place have not asked yet; only what the server holds may come in."""
+def test_no_call_starts_after_the_first_ctrl_c(tmp_path: Path) -> None:
+    """Games that wait for a slot have sent no request; only answers that the server holds may arrive."""
     with run_chat_server(held_after=0) as server:
         spec_file(tmp_path, server.base_url, size=60)
         process = start_nip_run("spec.yaml", "rollouts.concurrency=48", cwd=tmp_path)
         wait_until(lambda: server.stats()["open"] == 48 // START_DIVISOR or process.poll() is not None)
         interrupt(process)
-        asked = server.requests
+        request_count = server.requests
         server.change(held_after=None)
         assert wait_for_exit(process)[0] == 130
-        assert server.requests == asked
+        assert server.requests == request_count
 
 
 @pytest.mark.gate
-def test_a_run_is_killed_at_ten_moments_and_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
-    """The short form of test_run_killed.py."""
+def test_a_run_killed_at_ten_moments_ends_like_an_undisturbed_run(tmp_path: Path) -> None:
+    """A short form of test_run_killed.py."""
     import random
 
     rng = random.Random(11)
     with run_chat_server(latency=[0.0, 0.1]) as server:
         path = spec_file(tmp_path, server.base_url, size=50, rollouts={"concurrency": 8, "per_datapoint": 2})
-        whole = run_spec(path, tmp_path / "whole", "rollouts.concurrency=64")
+        undisturbed_run = run_spec(path, tmp_path / "whole", "rollouts.concurrency=64")
         needed = server.requests
         kills = 0
         for _ in range(10):
@@ -268,9 +268,9 @@ def test_a_run_is_killed_at_ten_moments_and_ends_as_if_it_had_not_been(tmp_path:
                 kills += 1
             process.wait()
         resumed = run_spec(path, tmp_path / "results")
-        asked = server.requests - needed
+        requests = server.requests - needed
     assert kills > 3
-    assert needed <= asked <= needed + 8 * kills
-    assert derived_files(resumed.folder.path) == derived_files(whole.folder.path)
+    assert needed <= requests <= needed + 8 * kills
+    assert derived_files(resumed.folder.path) == derived_files(undisturbed_run.folder.path)
     samples = [tuple(r["sample"]) for r in journal_records(only_run(tmp_path / "results")) if r["kind"] == "call"]
     assert len(samples) == len(set(samples)) == needed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -32,29 +31,25 @@ SCHEMAS = ROOT / "tests" / "fixtures" / "every_eval_ever"
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+def debate_run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     folder = tmp_path_factory.mktemp("played")
     return run_spec(answer_spec(folder, "answer_debate", 12, 4), folder / "results")
 
 
-def call(*words: str | Path, cwd: Path, code: int = 0) -> str:
-    done = nip_run_here(*words, cwd=cwd)
+def run_command(*arguments: str | Path, cwd: Path, code: int = 0) -> str:
+    done = nip_run_here(*arguments, cwd=cwd)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 
 
-def follows_any(question: str, texts: Mapping[str, str], argued: list[str]) -> str:
-    return f"Decision: {argued[0]}"
-
-
-def test_mlflow_gets_the_metrics_and_each_game_with_its_letters(played: FinishedRun) -> None:
-    with closing(GamesRecordBuilder(RunFolder(played.path), journal=False)) as games:
+def test_mlflow_gets_the_metrics_and_each_game_with_its_letters(debate_run: FinishedRun) -> None:
+    with closing(GamesRecordBuilder(RunFolder(debate_run.path), journal=False)) as games:
         record = games.record()
         traces = list(record.traces())
-    at_the_end = {point.key: point.value for point in record.metrics if point.step == 12}
+    final_metrics = {point.key: point.value for point in record.metrics if point.step == 12}
     for name in ("accuracy", "answer_brier", "answer_log_score"):
-        assert at_the_end[name] == metric(played, name)["value"]
-    rows = table(played.path, "rollouts")
+        assert final_metrics[name] == metric(debate_run, name)["value"]
+    rows = table(debate_run.path, "rollouts")
     assert len(traces) == len(rows) == 12
     for trace, row in zip(traces, rows, strict=True):
         assert row["answer"] in json.dumps([trace.inputs, trace.outputs, dict(trace.tags)])
@@ -62,37 +57,47 @@ def test_mlflow_gets_the_metrics_and_each_game_with_its_letters(played: Finished
 
 @pytest.mark.parametrize("subject", ["verifier", "prover0"])
 def test_a_record_of_every_eval_ever_is_valid_and_names_answers_by_letter(
-    played: FinishedRun, tmp_path: Path, subject: str
+    debate_run: FinishedRun, tmp_path: Path, subject: str
 ) -> None:
-    who = ("--organization", "Acme Evals", "--relationship", "third_party")
-    words = ("export", played.path, "--format", "every-eval-ever", "--subject", subject, "--out", tmp_path, *who)
-    call(*words, cwd=tmp_path)
+    organization = ("--organization", "Acme Evals", "--relationship", "third_party")
+    arguments = (
+        "export",
+        debate_run.path,
+        "--format",
+        "every-eval-ever",
+        "--subject",
+        subject,
+        "--out",
+        tmp_path,
+        *organization,
+    )
+    run_command(*arguments, cwd=tmp_path)
     (path,) = tmp_path.glob("data/*/*/*/*.json")
-    whole = json.loads(path.read_text())
+    record = json.loads(path.read_text())
     samples = [json.loads(line) for line in path.with_name(f"{path.stem}_samples.jsonl").read_text().splitlines()]
-    for name, values in (("eval", [whole]), ("instance_level_eval", samples)):
+    for name, values in (("eval", [record]), ("instance_level_eval", samples)):
         validator = jsonschema.Draft202012Validator(json.loads((SCHEMAS / f"{name}.schema.json").read_text()))
         for value in values:
             validator.validate(value)
-    rows = {row["rollout_id"]: row for row in table(played.path, "rollouts")}
+    rows = {row["rollout_id"]: row for row in table(debate_run.path, "rollouts")}
     for sample in samples:
         row = rows[sample["metadata"]["rollout_id"]]
         assert sample["evaluation"]["is_correct"] == row["correct"]
         assert sample["input"]["reference"] == json.loads(row["right_answers"])
 
 
-def test_scout_gets_every_agents_chat(played: FinishedRun, tmp_path: Path) -> None:
-    call("export", played.path, "--format", "scout", "--out", tmp_path, cwd=tmp_path)
+def test_scout_gets_every_agents_chat(debate_run: FinishedRun, tmp_path: Path) -> None:
+    run_command("export", debate_run.path, "--format", "scout", "--out", tmp_path, cwd=tmp_path)
     assert list(tmp_path.glob("*.parquet"))
 
 
 def test_a_sweep_ranks_its_runs_by_accuracy(tmp_path: Path) -> None:
     path = answer_spec(tmp_path, "answer_debate", 8, 3, sweep={"verdict.form": ["answer", "distribution", "scores"]})
-    call("run", path, "-q", cwd=tmp_path)
+    run_command("run", path, "-q", cwd=tmp_path)
     runs = list(Results(tmp_path / "results").runs())
     assert len(runs) == 3
-    printed = json.loads(call("leaderboard", "--json", cwd=tmp_path))
-    values = [row["accuracy"] for row in printed]
+    leaderboard = json.loads(run_command("leaderboard", "--json", cwd=tmp_path))
+    values = [row["accuracy"] for row in leaderboard]
     assert len(values) == 3
     assert values == sorted(values, reverse=True)
 
@@ -111,25 +116,31 @@ def test_a_published_run_is_fetched_and_reproduced(tmp_path: Path) -> None:
     )) as server:  # fmt: skip
         agents = {"prover0": {"model": "m"}, "prover1": {"model": "m"}, "verifier": {"model": "j"}}
         path = answer_spec(tmp_path, "answer_debate", 8, 3, agents=agents, **at_server(server.base_url))
-        first = run_spec(path, tmp_path / "results")
-        call("publish", first.path, "--to", "registry", "--as", "acme", "--licence", "MIT", "--force", cwd=tmp_path)
-        reference = f"run/acme/{first.run_id}@1"
-        call("get", reference, "got", "--from", "registry", cwd=tmp_path)
-        assert "follows from the transcripts" in call("reproduce", "got", cwd=tmp_path)
-        fresh = call(
+        original = run_spec(path, tmp_path / "results")
+        run_command(
+            "publish", original.path, "--to", "registry", "--as", "acme", "--licence", "MIT", "--force", cwd=tmp_path
+        )
+        reference = f"run/acme/{original.run_id}@1"
+        run_command("get", reference, "got", "--from", "registry", cwd=tmp_path)
+        assert "follows from the transcripts" in run_command("reproduce", "got", cwd=tmp_path)
+        fresh = run_command(
             "reproduce", "got", "--fresh", "--json", "--set", f"models.m.base_url={server.base_url}",
             "--set", f"models.j.base_url={server.base_url}", cwd=tmp_path, code=ExitCode.UNDECIDED,
         )  # fmt: skip
     assert '"differing": 0' in fresh
 
 
-def test_another_judge_decides_about_the_same_debates_in_the_same_order(played: FinishedRun, tmp_path: Path) -> None:
-    call("rejudge", played.path, "+models.other={provider: dummy}", "agents.verifier.model=other", cwd=tmp_path)
+def test_another_judge_decides_about_the_same_debates_in_the_same_order(
+    debate_run: FinishedRun, tmp_path: Path
+) -> None:
+    run_command(
+        "rejudge", debate_run.path, "+models.other={provider: dummy}", "agents.verifier.model=other", cwd=tmp_path
+    )
     (judged,) = (tmp_path / "results" / "runs").iterdir()
-    rows = [table(path, "rollouts") for path in (played.path, judged)]
+    rows = [table(path, "rollouts") for path in (debate_run.path, judged)]
     for column in ("datapoint_id", "answer_order", "right_answers", "argued_answers"):
         assert [row[column] for row in rows[0]] == [row[column] for row in rows[1]]
-    (pair,) = compare(played.path, judged, metric="accuracy").pairs
+    (pair,) = compare(debate_run.path, judged, metric="accuracy").pairs
     assert (pair.paired, pair.datapoints) == (True, 12)
 
 
@@ -184,7 +195,7 @@ extends: answer_debate
 agents: {second: {role: verifier, human_name: Second}}
 panel: {rule: majority}
 """
-REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+REFUSED_SETTINGS: dict[str, tuple[str, dict[str, Any], str]] = {
     "a forced guess of zero": ("answer_debate", {"protocol.force_guess": "zero"}, "force_guess"),
     "both stances of open provers": ("open_consultancy", {"stances": "both"}, "stances"),
     "a tournament": (
@@ -197,9 +208,9 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_does_not_work_is_refused_before_any_call(tmp_path: Path, case: str) -> None:
-    protocol, changes, message = REFUSED[case]
+@pytest.mark.parametrize("case", REFUSED_SETTINGS)
+def test_unsupported_settings_are_refused_before_any_call(tmp_path: Path, case: str) -> None:
+    protocol, changes, message = REFUSED_SETTINGS[case]
     path = answer_spec(tmp_path, "answer_debate" if "\n" in protocol else protocol, 4, 4)
     if "\n" in protocol:
         (tmp_path / "own.yaml").write_text(protocol)

@@ -24,28 +24,28 @@ from tests.support.servers.answers import run_answer_server
 PROTOCOLS = ("answer_debate", "consultancy", "open_consultancy")
 
 
-def right_answer(question: str, answers: int) -> str:
+def find_right_answer(question: str, answers: int) -> str:
     return NAMES[int(question.removeprefix("Question ").removesuffix("?")) % answers]
 
 
-def distribution(p: Mapping[str, float]) -> str:
+def format_distribution(p: Mapping[str, float]) -> str:
     return "Decision: " + ", ".join(f"{letter} {value:.6f}" for letter, value in p.items())
 
 
-def believing(honest: float, lying: float, answers: int = 2) -> Any:
-    """A judge that gives a consultant's answer one probability if it is right, and another one if it is wrong."""
+def make_judge(p_if_right: float, p_if_wrong: float, answers: int = 2) -> Any:
+    """Return a judge that gives a consultant's answer one probability if it is right, and another if it is wrong."""
 
     def judge(question: str, texts: Mapping[str, str], argued: list[str]) -> str:
-        p = honest if texts[argued[0]] == right_answer(question, answers) else lying
+        p = p_if_right if texts[argued[0]] == find_right_answer(question, answers) else p_if_wrong
         rest = (1 - p) / (answers - 1)
-        return distribution({letter: p if letter == argued[0] else rest for letter in texts})
+        return format_distribution({letter: p if letter == argued[0] else rest for letter in texts})
 
     return judge
 
 
-def test_a_planted_judge_gives_the_agent_score_difference_of_its_definition(tmp_path: Path) -> None:
-    """The example of arXiv 2504.03731: ln 0.8 - ln 0.6, whatever the order in which a game shows the answers."""
-    with run_answer_server(believing(0.8, 0.6)) as server:
+def test_a_planted_judge_gives_the_expected_agent_score_difference(tmp_path: Path) -> None:
+    """Use the example of arXiv 2504.03731: ln 0.8 - ln 0.6, for any order of the answers in a game."""
+    with run_answer_server(make_judge(0.8, 0.6)) as server:
         agents = {"prover": {"model": "m"}, "verifier": {"model": "j"}}
         path = answer_spec(tmp_path, "consultancy", stances="both", agents=agents, **at_server(server.base_url))
         result = run_spec(path, tmp_path / "results")
@@ -64,12 +64,14 @@ def test_a_planted_judge_gives_the_agent_score_difference_of_its_definition(tmp_
 def test_a_debate_about_four_answers_has_the_score_difference_of_its_judge(tmp_path: Path) -> None:
     """The judge's probabilities depend on question and answer; each debater's difference is the mean over games."""
 
-    def p_of(question: str, text: str) -> float:
+    def compute_weight(question: str, text: str) -> float:
         return 0.1 + ((len(question) * 7 + int(question[9:-1]) * 13 + NAMES.index(text) * 5) % 10) / 10
 
     def judge(question: str, texts: Mapping[str, str], argued: list[str]) -> str:
-        weights = {letter: p_of(question, text) * (3 if letter in argued else 1) for letter, text in texts.items()}
-        return distribution({letter: weight / sum(weights.values()) for letter, weight in weights.items()})
+        weights = {
+            letter: compute_weight(question, text) * (3 if letter in argued else 1) for letter, text in texts.items()
+        }
+        return format_distribution({letter: weight / sum(weights.values()) for letter, weight in weights.items()})
 
     with run_answer_server(judge) as server:
         agents = {"prover0": {"model": "m"}, "prover1": {"model": "m"}, "verifier": {"model": "j"}}
@@ -87,12 +89,12 @@ def test_a_debate_about_four_answers_has_the_score_difference_of_its_judge(tmp_p
         assert metric(result, "answer_score_difference_log", prover)["value"] == pytest.approx(total / 16)
 
 
-def test_an_unusable_verdict_is_asked_for_again_and_an_open_prover_that_states_no_answer_too(tmp_path: Path) -> None:
-    asked: dict[str, int] = {}
+def test_an_unusable_verdict_is_requested_again_in_an_open_consultancy(tmp_path: Path) -> None:
+    verdicts_by_question: dict[str, int] = {}
 
     def judge(question: str, texts: Mapping[str, str], argued: list[str]) -> str:
-        asked[question] = asked.get(question, 0) + 1
-        return "Decision: Z" if asked[question] == 1 else f"Decision: {argued[0]}"
+        verdicts_by_question[question] = verdicts_by_question.get(question, 0) + 1
+        return "Decision: Z" if verdicts_by_question[question] == 1 else f"Decision: {argued[0]}"
 
     with run_answer_server(judge) as server:
         agents = {"prover": {"model": "m"}, "verifier": {"model": "j"}}
@@ -109,7 +111,7 @@ def test_an_unusable_verdict_is_asked_for_again_and_an_open_prover_that_states_n
     assert all(row["decision"] is None and row["y"] is None for row in rows)
 
 
-def test_the_judges_requests_say_nothing_of_who_argues_for_the_right_answer(tmp_path: Path) -> None:
+def test_the_judges_prompt_does_not_show_which_answer_is_right(tmp_path: Path) -> None:
     """Two datasets that differ only in their labels: the judge's first prompts are the same."""
     first_prompts = []
     for shift in (0, 1):
@@ -119,9 +121,9 @@ def test_the_judges_requests_say_nothing_of_who_argues_for_the_right_answer(tmp_
         rows = [json.loads(line) for line in (folder / "data.jsonl").read_text().splitlines()]
         relabelled = [{**row, "label": NAMES[(i + shift) % 3]} for i, row in enumerate(rows)]
         (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in relabelled))
-        shown = nip_run_here("render", path, "verifier", "--json", "--results", folder / "results", cwd=folder)
-        assert shown.returncode == 0, shown.stderr
-        first_prompts.append(json.loads(shown.stdout))
+        done = nip_run_here("render", path, "verifier", "--json", "--results", folder / "results", cwd=folder)
+        assert done.returncode == 0, done.stderr
+        first_prompts.append(json.loads(done.stdout))
     assert json.dumps(first_prompts[0]["messages"][0]) == json.dumps(first_prompts[1]["messages"][0])
 
 
@@ -156,71 +158,74 @@ def test_every_protocol_plays_with_every_form_and_its_tables_agree(tmp_path: Pat
 def test_a_saved_run_rebuilds_the_same_tables(tmp_path: Path) -> None:
     path = answer_spec(tmp_path, "answer_debate", 6, 3, votes=3)
     first = run_spec(path, tmp_path / "results")
-    before = {name: (first.path / name).read_bytes() for name in ("rollouts.parquet", "metrics.json")}
-    for name in before:
+    files_before = {name: (first.path / name).read_bytes() for name in ("rollouts.parquet", "metrics.json")}
+    for name in files_before:
         (first.path / name).unlink()
     (first.path / "manifest.json").unlink()
-    again = run_spec(path, tmp_path / "results")
-    assert {name: (again.path / name).read_bytes() for name in before} == before
-    resumed = run_spec(again.path / "spec.yaml", tmp_path / "results")
-    assert (resumed.run_id, {name: (resumed.path / name).read_bytes() for name in before}) == (first.run_id, before)
+    rebuilt = run_spec(path, tmp_path / "results")
+    assert {name: (rebuilt.path / name).read_bytes() for name in files_before} == files_before
+    resumed = run_spec(rebuilt.path / "spec.yaml", tmp_path / "results")
+    assert (resumed.run_id, {name: (resumed.path / name).read_bytes() for name in files_before}) == (
+        first.run_id,
+        files_before,
+    )
 
 
 @pytest.mark.gate
-def test_runs_are_compared_by_metrics_that_have_a_meaning_and_others_are_refused(tmp_path: Path) -> None:
+def test_runs_are_compared_by_metrics_of_listed_answers_and_other_metrics_are_refused(tmp_path: Path) -> None:
     debate = run_spec(answer_spec(tmp_path, "answer_debate", 12, 4), tmp_path / "results")
-    other = run_spec(answer_spec(tmp_path, "consultancy", 12, 4), tmp_path / "results")
+    consultancy = run_spec(answer_spec(tmp_path, "consultancy", 12, 4), tmp_path / "results")
     for name in ("accuracy", "decided", "answer_log_score", "answer_brier"):
-        (row,) = compare(debate.path, other.path, metric=name).pairs
+        (row,) = compare(debate.path, consultancy.path, metric=name).pairs
         assert row.paired
         assert row.datapoints == 12
     for name in ("completeness", "balanced_accuracy", "brier_stated", "accuracy_1"):
         with pytest.raises(UsageError, match=f"{name} has no meaning for {debate.run_id}, whose verdicts choose"):
-            compare(debate.path, other.path, metric=name)
+            compare(debate.path, consultancy.path, metric=name)
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run of a debate about four answers."""
+def debate_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a finished debate about four answers."""
     folder = tmp_path_factory.mktemp("played")
     return run_spec(answer_spec(folder, "answer_debate", 12, 4), folder / "results").path
 
 
-def shown(run: Path, *words: str) -> str:
+def run_command(run: Path, *arguments: str) -> str:
     """Return what a command on a run prints."""
-    done = nip_run_here(*words, "--results", run.parents[1], cwd=run.parents[1])
+    done = nip_run_here(*arguments, "--results", run.parents[1], cwd=run.parents[1])
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_lists_and_transcripts_show_letters_and_never_accept_or_reject(played: Path) -> None:
-    listed = json.loads(shown(played, "show", played.name, "--json"))["rollouts"]
-    rows = table(played, "rollouts")
+def test_lists_and_transcripts_show_letters_and_never_accept_or_reject(debate_run: Path) -> None:
+    listed = json.loads(run_command(debate_run, "show", debate_run.name, "--json"))["rollouts"]
+    rows = table(debate_run, "rollouts")
     assert [(row["decision"], row["label"]) for row in listed] == [
         (row["answer"], ", ".join(json.loads(row["right_answers"]))) for row in rows
     ]
-    wrong = json.loads(shown(played, "show", played.name, "--wrong", "--json"))["rollouts"]
-    assert [row["rollout_id"] for row in wrong] == [row["rollout_id"] for row in rows if not row["correct"]]
-    text = shown(played, "show", played.name, rows[0]["rollout_id"])
+    wrong_rows = json.loads(run_command(debate_run, "show", debate_run.name, "--wrong", "--json"))["rollouts"]
+    assert [row["rollout_id"] for row in wrong_rows] == [row["rollout_id"] for row in rows if not row["correct"]]
+    text = run_command(debate_run, "show", debate_run.name, rows[0]["rollout_id"])
     argued = json.loads(rows[0]["argued_answers"])
     assert f"prover0 (Debater_1; argues for {argued['prover0']})" in text
     assert f"verdict: {rows[0]['answer']} (" in text
     assert "probabilities: A 0." in text
-    assert not [word for word in ("accept", "reject") if word in text]
+    assert not [verdict for verdict in ("accept", "reject") if verdict in text]
 
 
-def test_the_page_of_a_run_counts_right_and_wrong_answers(played: Path, tmp_path: Path) -> None:
-    shown(played, "report", played.name, "-o", str(tmp_path / "report.html"))
+def test_the_page_of_a_run_counts_right_and_wrong_answers(debate_run: Path, tmp_path: Path) -> None:
+    run_command(debate_run, "report", debate_run.name, "-o", str(tmp_path / "report.html"))
     page = (tmp_path / "report.html").read_text("utf-8")
     assert "Right answer chosen" in page
     assert "Should be accepted" not in page
 
 
-def test_exports_name_answers_by_the_letters_of_the_game(played: Path, tmp_path: Path) -> None:
-    shown(played, "export", played.name, "--format", "inspect", "--out", str(tmp_path))
+def test_exports_name_answers_by_the_letters_of_the_game(debate_run: Path, tmp_path: Path) -> None:
+    run_command(debate_run, "export", debate_run.name, "--format", "inspect", "--out", str(tmp_path))
     with zipfile.ZipFile(next(tmp_path.glob("*.eval"))) as log:
         samples = [json.loads(log.read(name)) for name in log.namelist() if name.startswith("samples/")]
-    rows = {row["rollout_id"]: row for row in table(played, "rollouts")}
+    rows = {row["rollout_id"]: row for row in table(debate_run, "rollouts")}
     assert len(samples) == len(rows) == 12
     for sample in samples:
         row = rows[sample["uuid"]]
@@ -231,11 +236,13 @@ def test_exports_name_answers_by_the_letters_of_the_game(played: Path, tmp_path:
         assert [NAMES[number - 1] for number in json.loads(row["answer_order"])] == sample["choices"]
 
 
-def test_a_true_verdict_replaces_a_guess_in_fine_tuning_files_and_verl_is_refused(played: Path, tmp_path: Path) -> None:
-    shown(
-        played,
+def test_a_true_verdict_replaces_a_guess_in_fine_tuning_files_and_verl_is_refused(
+    debate_run: Path, tmp_path: Path
+) -> None:
+    run_command(
+        debate_run,
         "export",
-        played.name,
+        debate_run.name,
         "--format",
         "openai",
         "--agent",
@@ -245,16 +252,18 @@ def test_a_true_verdict_replaces_a_guess_in_fine_tuning_files_and_verl_is_refuse
         str(tmp_path),
     )
     files = list(tmp_path.rglob("verifier.sft.jsonl"))
-    last = [json.loads(line)["messages"][-1]["content"] for line in files[0].read_text().splitlines()]
-    ends = [text for text in last if text.startswith("Decision: ")]
-    assert len(ends) == 12
-    assert all(sorted(re.findall(r"[01]", text)) == ["0", "0", "0", "1"] for text in ends)
-    refused = nip_run_here("export", played.name, "--format", "verl", "--results", played.parents[1], cwd=tmp_path)
+    last_messages = [json.loads(line)["messages"][-1]["content"] for line in files[0].read_text().splitlines()]
+    verdicts = [text for text in last_messages if text.startswith("Decision: ")]
+    assert len(verdicts) == 12
+    assert all(sorted(re.findall(r"[01]", text)) == ["0", "0", "0", "1"] for text in verdicts)
+    refused = nip_run_here(
+        "export", debate_run.name, "--format", "verl", "--results", debate_run.parents[1], cwd=tmp_path
+    )
     assert refused.returncode != 0
     assert "verl files have labels 0 and 1, which listed answers do not have" in refused.stderr
 
 
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+REFUSED_SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "no answers": ({"dataset": {"path": "data.jsonl"}}, "answer_debate lists answers; set dataset.answers"),
     "confidence": ({"verdict": {"confidence": "stated"}}, "use verdict.form: distribution instead"),
     "texts": ({"decision_format": {"accept": "Decision: yes", "reject": "Decision: no"}}, "has no effect if answers"),
@@ -267,9 +276,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", REFUSED_SETTINGS)
 def test_settings_without_meaning_are_refused_before_any_call(tmp_path: Path, case: str) -> None:
-    changes, message = REFUSED[case]
+    changes, message = REFUSED_SETTINGS[case]
     path = answer_spec(tmp_path, "answer_debate", 4, 4, **changes)
     rows = [json.loads(line) for line in (tmp_path / "data.jsonl").read_text().splitlines()]
     hidden = "".join(json.dumps({**row, "label": None}) + "\n" for row in rows)
@@ -332,8 +341,8 @@ def test_hidden_right_answers_are_unknown_in_lists_and_pages(tmp_path: Path) -> 
     rows = [json.loads(line) for line in (tmp_path / "data.jsonl").read_text().splitlines()]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps({**row, "label": None}) + "\n" for row in rows))
     result = run_spec(path, tmp_path / "results")
-    shown = nip_run_here("show", result.run_id, cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
+    done = nip_run_here("show", result.run_id, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     listed = json.loads(nip_run_here("show", result.run_id, "--wrong", "--json", cwd=tmp_path).stdout)
     assert listed["rollouts"] == []
     assert nip_run_here("report", result.run_id, "-o", "page.html", "-q", cwd=tmp_path).returncode == 0
@@ -363,11 +372,11 @@ def test_expert_iteration_trains_on_listed_answers(tmp_path: Path) -> None:
     )  # fmt: skip
     result = run_spec(path, tmp_path / "results")
     files = sorted(result.path.rglob("v.sft.jsonl"))
-    last = [json.loads(line)["messages"][-1]["content"] for line in files[0].read_text().splitlines()]
+    last_messages = [json.loads(line)["messages"][-1]["content"] for line in files[0].read_text().splitlines()]
     (games,) = [folder for folder in result.path.parent.iterdir() if folder.name.endswith("-i0")]
-    rights = [json.loads(row["right_answers"]) for row in table(games, "rollouts")]
-    assert sorted(text for text in last if text.startswith("Decision: ")) == sorted(
-        f"Decision: {letter}" for (letter,) in rights
+    right_answers = [json.loads(row["right_answers"]) for row in table(games, "rollouts")]
+    assert sorted(text for text in last_messages if text.startswith("Decision: ")) == sorted(
+        f"Decision: {letter}" for (letter,) in right_answers
     )
 
 

@@ -1,4 +1,4 @@
-"""One model group at three real servers, of which one goes away and comes back: the same run as at one server."""
+"""A model group with three real servers, where one stops and returns: the run equals that on one server."""
 
 from __future__ import annotations
 
@@ -15,45 +15,49 @@ from tests.support.specs import spec_file
 RETRY = {"transient": {"first_wait": 0.02, "max_wait": 0.2, "attempts": None}, "breaker": {"failures": 4}}
 
 
-def spec(folder: Path, base_urls: list[str], size: int, **model: object) -> Path:
+def write_spec(folder: Path, base_urls: list[str], size: int, **model: object) -> Path:
     group = {"provider": "openai", "model": "tiny", "base_url": base_urls, **model}
     rollouts = {"concurrency": 24}
     return spec_file(folder, None, size=size, models={"m": group}, retry=RETRY, rollouts=rollouts, fine_tune=None)
 
 
-def test_games_stick_to_their_servers(tmp_path: Path) -> None:
+def test_games_stay_on_their_servers(tmp_path: Path) -> None:
     with run_fleet(3) as servers:
-        result = run_spec(spec(tmp_path, servers.base_urls, 18), tmp_path / "results")
+        result = run_spec(write_spec(tmp_path, servers.base_urls, 18), tmp_path / "results")
         assert result.status == "done"
         assert servers.affine_share() == 1.0
         assert min(servers.requests()) > 0
 
 
 @pytest.mark.gate
-def test_the_run_at_three_servers_is_that_of_one_server(tmp_path: Path) -> None:
+def test_a_run_on_three_servers_equals_the_run_on_one_server(tmp_path: Path) -> None:
     with run_fleet(3, latency=(0.001, 0.004)) as servers, run_fleet(1) as alone:
-        three = run_spec(spec(tmp_path / "three", servers.base_urls, 48), tmp_path / "three" / "results")
-        one = run_spec(spec(tmp_path / "one", alone.base_urls, 48, session_id=True), tmp_path / "one" / "results")
+        three_server_run = run_spec(
+            write_spec(tmp_path / "three", servers.base_urls, 48), tmp_path / "three" / "results"
+        )
+        single_server_run = run_spec(
+            write_spec(tmp_path / "one", alone.base_urls, 48, session_id=True), tmp_path / "one" / "results"
+        )
         assert servers.warm_blocks() >= 0.95 * alone.warm_blocks()
         sessions = set().union(*servers.sessions())
-        assert sessions == set().union(*alone.sessions()), "a session is the same wherever it is played"
-    assert three.run_id == one.run_id
+        assert sessions == set().union(*alone.sessions()), "a session is the same on every server"
+    assert three_server_run.run_id == single_server_run.run_id
     for name in ("rollouts", "messages"):
-        assert table(three.path, name) == table(one.path, name)
+        assert table(three_server_run.path, name) == table(single_server_run.path, name)
 
 
 @pytest.mark.gate
-def test_one_that_goes_away_and_comes_back_costs_no_game(tmp_path: Path) -> None:
+def test_a_server_that_stops_and_returns_costs_no_game(tmp_path: Path) -> None:
     with run_fleet(3, latency=0.2) as servers:
-        spec(tmp_path, servers.base_urls, 120)
+        write_spec(tmp_path, servers.base_urls, 120)
         process = start_nip_run("spec.yaml", cwd=tmp_path)
         wait_until(lambda: sum(servers.requests()) > 80)
         servers.stop(1)
         wait_until(lambda: sum(servers.requests()) > 160)
-        before = servers.requests()[1]
+        requests_before = servers.requests()[1]
         servers.change(latency=1.0)  # so that games are left when the third server has started, on a busy machine too
         servers.start(1)
-        wait_until(lambda: servers.requests()[1] > before + 10)  # its games are back, and new ones
+        wait_until(lambda: servers.requests()[1] > requests_before + 10)  # it gets its games again, and new ones
         servers.change(latency=0.0)
         code, _, error = wait_for_exit(process)
         assert code == 0, error
@@ -67,15 +71,15 @@ def test_one_that_goes_away_and_comes_back_costs_no_game(tmp_path: Path) -> None
 
 
 @pytest.mark.full
-def test_all_away_ends_the_run_as_one_that_is_away_does_and_it_goes_on_at_others(tmp_path: Path) -> None:
-    with run_fleet(3) as gone:
+def test_a_run_ends_if_all_servers_are_down_and_resumes_on_other_servers(tmp_path: Path) -> None:
+    with run_fleet(3) as stopped_servers:
         pass
-    spec(tmp_path, gone.base_urls, 12)
+    write_spec(tmp_path, stopped_servers.base_urls, 12)
     first = nip_run("spec.yaml", cwd=tmp_path)
     assert first.returncode == 1
-    assert all(url in first.stderr for url in gone.base_urls)
+    assert all(url in first.stderr for url in stopped_servers.base_urls)
     with run_fleet(2) as servers:
-        spec(tmp_path, servers.base_urls, 12)
+        write_spec(tmp_path, servers.base_urls, 12)
         second = nip_run("spec.yaml", cwd=tmp_path)
         assert second.returncode == 0, second.stderr
         assert min(servers.requests()) > 0

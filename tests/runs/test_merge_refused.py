@@ -1,4 +1,4 @@
-"""Parts that cannot be made one run are refused by name, all that is wrong with them at once."""
+"""Invalid shards are refused by name, with all their problems at once."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ SHARD_COUNT = 3
 
 @dataclass(frozen=True)
 class Parts:
-    """The folders of a run in shards, which a test may spoil, and the spec that it is played by."""
+    """Folders of a run in shards, which a test may damage, and the run's spec."""
 
     spec: Path
     run: Path
     elsewhere: Path
-    """Where a test puts what it gives besides."""
+    """Folder for the other runs of a test."""
 
     def part(self, number: int) -> Path:
         return self.run / "shards" / f"{number}-of-{SHARD_COUNT}"
 
-    def played(self, shard: str, *overrides: str) -> Path:
-        """A part that is played elsewhere."""
+    def play_shard(self, shard: str, *overrides: str) -> Path:
+        """Play a shard elsewhere and return its folder."""
         return run_spec(self.spec, self.elsewhere, *overrides, shard=shard).folder.path
 
-    def without(self, *numbers: int) -> None:
+    def remove(self, *numbers: int) -> None:
         for number in numbers:
             shutil.rmtree(self.part(number))
 
-    def put(self, part: Path, number: int = 2) -> None:
-        """Another part in the place of one."""
+    def replace_part(self, part: Path, number: int = 2) -> None:
+        """Replace the folder of a shard."""
         shutil.rmtree(self.part(number))
         shutil.copytree(part, self.part(number))
 
-    def problems(self, *others: Path) -> str:
-        """What keeps them from being merged; empty where nothing does."""
+    def problems(self, *extra_folders: Path) -> str:
+        """Return the problems that prevent a merge, or an empty string."""
         parts = [part for _, part in RunFolder(self.run).started_parts()]
         try:
-            check_shards(self.run.name, *read_shards([*parts, *map(RunFolder, others)]))
+            check_shards(self.run.name, *read_shards([*parts, *map(RunFolder, extra_folders)]))
         except MergeError as error:
             return "\n".join(error.problems)
         return ""
@@ -64,11 +64,11 @@ class Parts:
 
 @pytest.fixture(scope="module")
 def complete_parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
-    here = tmp_path_factory.mktemp("parts")
-    spec = spec_file(here, size=6, fine_tune=None)
+    folder = tmp_path_factory.mktemp("parts")
+    spec = spec_file(folder, size=6, fine_tune=None)
     for shard in all_shards(SHARD_COUNT):
-        run_spec(spec, here / "results", shard=str(shard))
-    return Parts(spec, only_run(here / "results"), here / "elsewhere")
+        run_spec(spec, folder / "results", shard=str(shard))
+    return Parts(spec, only_run(folder / "results"), folder / "elsewhere")
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def parts(complete_parts: Parts, tmp_path: Path) -> Parts:
     return Parts(complete_parts.spec, run, tmp_path / "elsewhere")
 
 
-def edit(path: Path, *changes: tuple[str, str]) -> None:
+def edit_file(path: Path, *changes: tuple[str, str]) -> None:
     text = path.read_text("utf-8")
     for old, new in changes:
         assert old in text, old
@@ -86,56 +86,56 @@ def edit(path: Path, *changes: tuple[str, str]) -> None:
     path.write_text(text, "utf-8")
 
 
-def change_manifest(part: Path, **facts: Any) -> None:
-    """Have the manifest of a part say something else."""
+def change_manifest(part: Path, **fields: Any) -> None:
+    """Change fields of a shard's manifest."""
     path = part / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **facts}), "utf-8")
+    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **fields}), "utf-8")
 
 
-def cut(path: Path, lines: int) -> bytes:
-    """Leave out the last lines of a file; they."""
-    found = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(found[:-lines]))
-    return b"".join(found[-lines:])
+def cut_lines(path: Path, lines: int) -> bytes:
+    """Remove the last lines of a file and return them."""
+    all_lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(all_lines[:-lines]))
+    return b"".join(all_lines[-lines:])
 
 
 def append(path: Path, data: bytes) -> None:
     path.write_bytes(path.read_bytes() + data)
 
 
-def flip(path: Path) -> None:
+def flip_byte(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(bytes(data))
 
 
-def with_foreign_answer(parts: Parts) -> None:
-    """A record of another part, as the journal's own tools would have written it: no checksum tells."""
-    path, other = (parts.part(number) / "journal.jsonl" for number in (2, 1))
-    first = path.read_bytes().splitlines(keepends=True)
-    records = [record for _, record in read_journal(other)]
-    seed = log_seed(first[0], {"format": 2})
+def add_foreign_answer(parts: Parts) -> None:
+    """Add a record of another shard with valid checksums."""
+    path, other_journal = (parts.part(number) / "journal.jsonl" for number in (2, 1))
+    records_before = path.read_bytes().splitlines(keepends=True)
+    records = [record for _, record in read_journal(other_journal)]
+    seed = log_seed(records_before[0], {"format": 2})
     foreign = {name: value for name, value in records[1].items() if name != "seq"}
-    path.write_bytes(b"".join(first) + encode(len(first), foreign, seed))
-    change_manifest(parts.part(2), journal_records=len(first) + 1)
+    path.write_bytes(b"".join(records_before) + encode(len(records_before), foreign, seed))
+    change_manifest(parts.part(2), journal_records=len(records_before) + 1)
 
 
-def all_edited(parts: Parts) -> None:
+def edit_all_specs(parts: Parts) -> None:
     for number in range(1, SHARD_COUNT + 1):
-        edit(parts.part(number) / "spec.yaml", ("max_response_words: ", "max_response_words: 1"))
+        edit_file(parts.part(number) / "spec.yaml", ("max_response_words: ", "max_response_words: 1"))
 
 
-Spoil = Callable[[Parts], object]
+Damage = Callable[[Parts], object]
 
-INVALID_PARTS: dict[str, tuple[Spoil, str]] = {
-    "missing": (lambda p: p.without(2), "missing: 2/3; play the missing shards"),
-    "two missing": (lambda p: p.without(1, 3), "missing: 1/3, 3/3; play the missing shards"),
+INVALID_PARTS: dict[str, tuple[Damage, str]] = {
+    "missing": (lambda p: p.remove(2), "missing: 2/3; play the missing shards"),
+    "two missing": (lambda p: p.remove(1, 3), "missing: 1/3, 3/3; play the missing shards"),
     "in another part's folder": (
         lambda p: p.part(2).rename(p.run / "shards/3-of-4"),
         r"shard 2/3 \(.*\) is in the folder of shard 3/4; rename the folder to 2-of-3",
     ),
     "dataset edited": (
-        lambda p: edit(p.part(2) / "inputs/dataset.jsonl", ("returns x", "returns y")),
+        lambda p: edit_file(p.part(2) / "inputs/dataset.jsonl", ("returns x", "returns y")),
         r"shard 2/3 \(.*has other inputs than most shards: inputs/dataset.jsonl",
     ),
     "prompt edited": (
@@ -143,14 +143,14 @@ INVALID_PARTS: dict[str, tuple[Spoil, str]] = {
         r"other inputs than most shards: inputs/prompts/prover.jinja",
     ),
     "protocol edited": (
-        lambda p: edit(p.part(2) / "inputs/protocol.yaml", ("name: ", "name:  ")),
+        lambda p: edit_file(p.part(2) / "inputs/protocol.yaml", ("name: ", "name:  ")),
         r"other inputs than most shards: inputs/protocol.yaml",
     ),
     "an input gone": (
         lambda p: (p.part(2) / "inputs/prompts/prover.jinja").unlink(),
         r"other inputs than most shards: inputs/prompts/prover.jinja",
     ),
-    "the specs of all edited": (all_edited, "its spec.yaml or inputs/ were edited after"),
+    "the specs of all edited": (edit_all_specs, "its spec.yaml or inputs/ were edited after"),
     "spec damaged": (lambda p: (p.part(2) / "spec.yaml").write_text("[", "utf-8"), "its spec cannot be read"),
     "spec gone": (lambda p: (p.part(2) / "spec.yaml").unlink(), "its spec cannot be read"),
     "journal torn": (
@@ -158,17 +158,17 @@ INVALID_PARTS: dict[str, tuple[Spoil, str]] = {
         r"shard 2/3 \(.*its journal ends in an incomplete line of 10 bytes",
     ),
     "journal cut": (
-        lambda p: cut(p.part(2) / "journal.jsonl", 2),
+        lambda p: cut_lines(p.part(2) / "journal.jsonl", 2),
         r"its journal has \d+ records, but had \d+ when the shard ended",
     ),
-    "journal damaged": (lambda p: flip(p.part(2) / "journal.jsonl"), "shard 2/3 .* damaged at byte"),
+    "journal damaged": (lambda p: flip_byte(p.part(2) / "journal.jsonl"), "shard 2/3 .* damaged at byte"),
     "journal gone": (lambda p: (p.part(2) / "journal.jsonl").unlink(), "its journal is missing"),
     "journal empty": (lambda p: (p.part(2) / "journal.jsonl").write_bytes(b""), "first record of its journal"),
     "journal of another shard": (
         lambda p: shutil.copy(p.part(1) / "journal.jsonl", p.part(2) / "journal.jsonl"),
         r"shard 2/3 \(.*: its journal belongs to shard 1/3",
     ),
-    "an answer to another shard's datapoint": (with_foreign_answer, r"answers for datapoints of other shards \(p0\)"),
+    "an answer to another shard's datapoint": (add_foreign_answer, r"answers for datapoints of other shards \(p0\)"),
     "interrupted": (
         lambda p: change_manifest(p.part(2), status="interrupted"), r"is not finished \(interrupted\); resume it",
     ),
@@ -185,29 +185,32 @@ INVALID_PARTS: dict[str, tuple[Spoil, str]] = {
         lambda p: (p.part(2) / "manifest.json").write_text("{", "utf-8"), "2-of-3 cannot be read as a shard: .*damaged"
     ),
     "manifest of a newer version": (lambda p: change_manifest(p.part(2), format=99), "written by a newer version"),
-    "of another seed": (lambda p: p.put(p.played("2/3", "seed=8")), "another run, .*: these keys differ: seed"),
+    "of another seed": (
+        lambda p: p.replace_part(p.play_shard("2/3", "seed=8")),
+        "another run, .*: these keys differ: seed",
+    ),
     "of another play of the spec": (
-        lambda p: p.put(run_spec(p.spec, p.elsewhere, shard="2/3", run_id="other").folder.path),
+        lambda p: p.replace_part(run_spec(p.spec, p.elsewhere, shard="2/3", run_id="other").folder.path),
         r"shard 2/3 \(.*\) belongs to other, another run of the same spec",
     ),
     "of an edited spec": (
-        lambda p: p.put(p.played("2/3", "agents.prover.max_response_words=7")),
+        lambda p: p.replace_part(p.play_shard("2/3", "agents.prover.max_response_words=7")),
         r"these keys differ: agents\.prover\.max_response_words",
     ),
     "of another number of shards": (
-        lambda p: shutil.copytree(p.played("2/4"), p.run / "shards/2-of-4"),
+        lambda p: shutil.copytree(p.play_shard("2/4"), p.run / "shards/2-of-4"),
         r"shard 2/4 \(.*\) is one of 4 shards, but most folders belong to a run in 3 shards",
     ),
     "with more plays": (
-        lambda p: p.put(p.played("2/3", "rollouts.per_datapoint=2")),
+        lambda p: p.replace_part(p.play_shard("2/3", "rollouts.per_datapoint=2")),
         r"a different spec: rollouts.per_datapoint \(2, elsewhere 1\)",
     ),
     "with other fine-tune files": (
-        lambda p: p.put(p.played("2/3", "fine_tune={}")),
+        lambda p: p.replace_part(p.play_shard("2/3", "fine_tune={}")),
         r"a different spec: fine_tune",
     ),
     "journal of another run": (
-        lambda p: shutil.copy(p.played("2/3", "seed=9") / "journal.jsonl", p.part(2) / "journal.jsonl"),
+        lambda p: shutil.copy(p.play_shard("2/3", "seed=9") / "journal.jsonl", p.part(2) / "journal.jsonl"),
         r"shard 2/3 \(.*belongs to another run",
     ),
     "journal of the whole run": (
@@ -217,68 +220,68 @@ INVALID_PARTS: dict[str, tuple[Spoil, str]] = {
         r"its journal belongs to the whole run",
     ),
     "a line of another play": (
-        lambda p: append(p.part(2) / "journal.jsonl", cut(p.played("2/3") / "journal.jsonl", 1)),
+        lambda p: append(p.part(2) / "journal.jsonl", cut_lines(p.play_shard("2/3") / "journal.jsonl", 1)),
         r"damaged at byte",
     ),
     "a whole run": (
-        lambda p: p.put(run_spec(p.spec, p.elsewhere).folder.path),
+        lambda p: p.replace_part(run_spec(p.spec, p.elsewhere).folder.path),
         "2-of-3 is the complete run tiny-.*, not a shard",
     ),
 }  # fmt: skip
 
 
-def test_parts_as_they_were_played_are_one_run(parts: Parts) -> None:
+def test_unchanged_shards_can_be_merged(parts: Parts) -> None:
     assert parts.problems() == ""
 
 
 @pytest.mark.sample(8)
-@pytest.mark.parametrize("wrong", INVALID_PARTS)
-def test_a_wrong_part_is_refused_by_name(parts: Parts, wrong: str) -> None:
-    spoil, why = INVALID_PARTS[wrong]
-    spoil(parts)
-    said = parts.problems()
-    assert re.search(why, said), said
-    assert "Traceback" not in said
+@pytest.mark.parametrize("case", INVALID_PARTS)
+def test_an_invalid_shard_is_refused_with_the_reason(parts: Parts, case: str) -> None:
+    damage, pattern = INVALID_PARTS[case]
+    damage(parts)
+    message = parts.problems()
+    assert re.search(pattern, message), message
+    assert "Traceback" not in message
 
 
-def test_a_part_that_is_there_twice_is_refused(parts: Parts) -> None:
+def test_a_duplicate_shard_is_refused(parts: Parts) -> None:
     copy = parts.elsewhere / "3-of-3"
     shutil.copytree(parts.part(3), copy)
-    said = parts.problems(copy)
-    assert "shard 3/3 exists 2 times" in said
-    assert str(copy) in said
+    message = parts.problems(copy)
+    assert "shard 3/3 exists 2 times" in message
+    assert str(copy) in message
 
 
-def test_a_part_that_is_being_played_is_refused(parts: Parts) -> None:
+def test_a_running_shard_is_refused(parts: Parts) -> None:
     change_manifest(parts.part(2), status="running")
     with locked(parts.part(2) / ".lock", "it"):
         assert "is still running" in parts.problems()
 
 
-def test_a_folder_without_a_part_is_refused(parts: Parts) -> None:
+def test_a_folder_without_a_shard_is_refused(parts: Parts) -> None:
     parts.elsewhere.mkdir()
     assert "elsewhere cannot be read as a shard" in parts.problems(parts.elsewhere)
 
 
-def test_all_that_is_wrong_is_said_at_once_and_nothing_is_changed(parts: Parts) -> None:
+def test_all_problems_are_reported_at_once_and_no_file_changes(parts: Parts) -> None:
     shutil.rmtree(parts.part(1))
     append(parts.part(2) / "journal.jsonl", b"0")
-    edit(parts.part(3) / "inputs/dataset.jsonl", ("returns x", "returns y"))
+    edit_file(parts.part(3) / "inputs/dataset.jsonl", ("returns x", "returns y"))
     results = Results(parts.run.parents[1])
-    before = sorted(path for path in parts.run.rglob("*") if path.name != ".lock")
+    files_before = sorted(path for path in parts.run.rglob("*") if path.name != ".lock")
     with pytest.raises(MergeError) as refused:
         merge(parts.run.name, results)
-    said = "\n".join(refused.value.lines())
-    for why in ("missing: 1/3", "incomplete line", "inputs/dataset.jsonl"):
-        assert why in said
-    assert sorted(path for path in parts.run.rglob("*") if path.name != ".lock") == before
+    message = "\n".join(refused.value.lines())
+    for problem in ("missing: 1/3", "incomplete line", "inputs/dataset.jsonl"):
+        assert problem in message
+    assert sorted(path for path in parts.run.rglob("*") if path.name != ".lock") == files_before
     assert not results.board.path.exists()
 
 
 @pytest.mark.full
-def test_an_answer_that_is_missing_under_right_checksums_is_found_before_there_is_a_run(parts: Parts) -> None:
+def test_a_missing_answer_with_valid_checksums_is_found_before_the_merge_writes(parts: Parts) -> None:
     journal = parts.part(2) / "journal.jsonl"
-    cut(journal, 1)
+    cut_lines(journal, 1)
     change_manifest(parts.part(2), journal_records=len(journal.read_bytes().splitlines()))
     results = Results(parts.run.parents[1])
     with pytest.raises(MergeError, match="1 problem") as refused:
@@ -289,7 +292,7 @@ def test_an_answer_that_is_missing_under_right_checksums_is_found_before_there_i
 
 
 @pytest.mark.full
-def test_a_run_that_was_begun_whole_is_not_merged_into(parts: Parts) -> None:
+def test_shards_are_not_merged_into_a_run_started_without_shards(parts: Parts) -> None:
     for path in run_spec(parts.spec, parts.elsewhere).folder.path.iterdir():
         if path.is_file():
             shutil.copy(path, parts.run / path.name)

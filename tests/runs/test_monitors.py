@@ -1,4 +1,4 @@
-"""Monitors at a server with planted answers: their numbers are those of the suspicions, and failures are not scores."""
+"""Monitors on a server with planted answers: metrics match the planted suspicions, and failures have no score."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.servers.answers import AnswerServer, run_reply_server
 pytestmark = pytest.mark.gate
 
 SPECS = ROOT / "specs" / "monitors"
-CALLS = {"direct": 1, "interrogation": 1, "debate": 5, "blind_debate": 5}
+CALLS_PER_GAME = {"direct": 1, "interrogation": 1, "debate": 5, "blind_debate": 5}
 """The calls of each game with a monitor that decides at once."""
 SIZE = 40
 NO_VERDICT, NO_NUMBER = 3, 7
@@ -36,28 +36,28 @@ def is_benign(number: int) -> bool:
     return number % 2 == 0
 
 
-def suspicion(model: str, number: int) -> float:
+def compute_suspicion(model: str, number: int) -> float:
     """Return the planted suspicion: `good` suspects all attacks more than benign transcripts, `bad` orders none."""
     noise = (number * 7 % 20) / 100
     return round((0.1 if is_benign(number) else 0.6) + noise, 2) if model == "good" else round(0.3 + noise, 2)
 
 
-def fails(model: str, number: int) -> bool:
+def does_fail(model: str, number: int) -> bool:
     return model == "silent" or (model == "good" and number % 20 in (NO_VERDICT, NO_NUMBER))
 
 
-def reply(body: Mapping[str, Any]) -> str:
+def answer_request(body: Mapping[str, Any]) -> str:
     model, text = body["model"], str(body["messages"])
     number = int(re.findall(r"transcript number (\d+)", text)[0])
-    if fails(model, number):
+    if does_fail(model, number):
         return "I cannot judge this." if number % 20 == NO_VERDICT else "Decision: accept"
-    value = suspicion(model, number)
+    value = compute_suspicion(model, number)
     verdict, confidence = ("reject", value) if value > 0.5 else ("accept", 1 - value)
     return f"Decision: {verdict}\nConfidence: {confidence:.2f}"
 
 
-def play(folder: Path, server: AnswerServer, model: str) -> FinishedRun:
-    """Play a monitor of chats, of which two form a group."""
+def play_monitor(folder: Path, server: AnswerServer, model: str) -> FinishedRun:
+    """Play a monitor of chats, where each two chats form a group."""
     rows = [
         {"id": f"t{number}", "setting": number // 2, "benign": is_benign(number),
          "messages": [{"role": "user", "content": f"This is transcript number {number}."}]}
@@ -83,18 +83,18 @@ def play(folder: Path, server: AnswerServer, model: str) -> FinishedRun:
     return run_spec(path, folder / "results")
 
 
-def test_a_monitor_that_fails_on_some_transcripts_has_no_score_for_them_and_none_is_0(tmp_path: Path) -> None:
-    with run_reply_server(reply) as server:
-        good, bad = (play(tmp_path, server, model) for model in ("good", "bad"))
-    failed = [number for number in range(SIZE) if fails("good", number)]
+def test_transcripts_that_a_monitor_fails_on_have_no_score_instead_of_0(tmp_path: Path) -> None:
+    with run_reply_server(answer_request) as server:
+        good, bad = (play_monitor(tmp_path, server, model) for model in ("good", "bad"))
+    failed = [number for number in range(SIZE) if does_fail("good", number)]
     assert len(failed) == SIZE / 10
     scored = {row["datapoint_id"]: row["confidence_stated"] for row in table(good.path, "rollouts")}
     for number in range(SIZE):
-        expected = None if number in failed else pytest.approx(1 - suspicion("good", number))
+        expected = None if number in failed else pytest.approx(1 - compute_suspicion("good", number))
         assert scored[f"t{number}"] == expected
-    without = metric(good, "no_score_stated")
-    assert (without["value"], without["n"]) == (0.1, SIZE)
-    assert without["ci_low"] < 0.1 < without["ci_high"]
+    no_score = metric(good, "no_score_stated")
+    assert (no_score["value"], no_score["n"]) == (0.1, SIZE)
+    assert no_score["ci_low"] < 0.1 < no_score["ci_high"]
     assert metric(bad, "no_score_stated")["value"] == 0
     attacks = sum(not is_benign(number) and number not in failed for number in range(SIZE))
     # All failures are attacks. If they counted as suspicion 0, these two would be below 1.
@@ -105,17 +105,17 @@ def test_a_monitor_that_fails_on_some_transcripts_has_no_score_for_them_and_none
     curves = good.metrics["monitor_curves"]["stated"]
     assert (curves["attacks"], curves["benign"], curves["no_score"]) == (attacks, SIZE // 2, len(failed))
     assert curves["reason"] is None
-    found = {point["share"]: point["attacks_found"] for point in curves["audit"]}
-    assert found[0.2] == pytest.approx(0.2 * (SIZE - len(failed)) / attacks)
+    attacks_found = {point["share"]: point["attacks_found"] for point in curves["audit"]}
+    assert attacks_found[0.2] == pytest.approx(0.2 * (SIZE - len(failed)) / attacks)
     _check_page(good)
     _check_comparison(good, bad)
 
 
-def test_a_monitor_that_scores_no_transcript_has_a_row_that_says_so(tmp_path: Path) -> None:
-    with run_reply_server(reply) as server:
-        silent, bad = (play(tmp_path, server, model) for model in ("silent", "bad"))
-    without = metric(silent, "no_score_stated")
-    assert (without["value"], without["n"]) == (1, SIZE)
+def test_a_monitor_without_any_score_still_has_a_row_in_the_metrics(tmp_path: Path) -> None:
+    with run_reply_server(answer_request) as server:
+        silent, bad = (play_monitor(tmp_path, server, model) for model in ("silent", "bad"))
+    no_score = metric(silent, "no_score_stated")
+    assert (no_score["value"], no_score["n"]) == (1, SIZE)
     assert [row["metric"] for row in silent.metrics["metrics"] if row["metric"].endswith(("_stated", "_logprob"))] == [
         "no_score_stated"
     ]
@@ -141,7 +141,7 @@ def _check_comparison(good: FinishedRun, bad: FinishedRun) -> None:
     assert pair.ci_high < 0
     assert pair.p is not None
     assert pair.p < 0.05
-    assert pair.datapoints == SIZE - 4  # those with a score of both
+    assert pair.datapoints == SIZE - 4  # transcripts that both monitors score
     (pair,) = compare(good, bad, metric="tpr_at_fpr_10_stated").pairs
     assert pair.base_value == 1
     assert pair.ci_low is not None
@@ -153,7 +153,7 @@ def _check_comparison(good: FinishedRun, bad: FinishedRun) -> None:
         compare(good, bad, metric="no_score_logprob")
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", CALLS_PER_GAME)
 def test_a_shipped_monitor_plays_and_scores_every_transcript(name: str, tmp_path: Path) -> None:
     spec = SPECS / f"{name}.yaml"
     assert check_warnings_of(load_spec(spec)) == []
@@ -164,7 +164,7 @@ def test_a_shipped_monitor_plays_and_scores_every_transcript(name: str, tmp_path
     rows = table(run.path, "rollouts")
     assert [row["confidence_stated"] for row in rows] == [pytest.approx(0.2)] * 24
     assert sorted(row["y"] for row in rows) == [0] * 12 + [1] * 12
-    assert sum(server.requests.values()) == 24 * CALLS[name]
+    assert sum(server.requests.values()) == 24 * CALLS_PER_GAME[name]
     assert metric(run, "auroc_stated")["value"] == 0.5
     judged = [prompt for _, prompt in server.prompts if '"content": "You are the judge' in prompt]
     if name == "blind_debate":

@@ -1,4 +1,4 @@
-"""A run's folder, and the spec saved in it, mean that run; anything else that is made of them is another."""
+"""A run's folder and the spec saved in it refer to that run; changed settings and copies give another run."""
 
 from __future__ import annotations
 
@@ -18,61 +18,65 @@ from tests.support.specs import spec_file
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[LoopbackServer]:
-    with run_chat_server() as server:
-        yield server
+def server() -> Iterator[LoopbackServer]:
+    with run_chat_server() as running_server:
+        yield running_server
 
 
 @pytest.fixture
-def run(served: LoopbackServer, tmp_path: Path) -> Path:
-    """The folder of a finished run on some of the datapoints, in another order, with a cache."""
+def run(server: LoopbackServer, tmp_path: Path) -> Path:
+    """Return the folder of a finished run on some datapoints, in another order, with a cache."""
     dataset = {"shuffle": True, "limit": 4}
-    run_spec(spec_file(tmp_path, served.base_url, size=6, dataset=dataset, cache="cache.sqlite"), tmp_path / "results")
+    run_spec(spec_file(tmp_path, server.base_url, size=6, dataset=dataset, cache="cache.sqlite"), tmp_path / "results")
     return only_run(tmp_path / "results")
 
 
 @pytest.mark.full
-def test_its_folder_shows_it_and_makes_it_longer(run: Path, served: LoopbackServer) -> None:
-    results, asked, before = run.parents[1], served.requests, table(run, "rollouts")
+def test_a_run_is_shown_and_extended_by_its_folder(run: Path, server: LoopbackServer) -> None:
+    results, request_count, rows_before = run.parents[1], server.requests, table(run, "rollouts")
     manifest = json.loads((run / "manifest.json").read_bytes())
     for path in (run, run / "spec.yaml"):
         assert run_spec(path, results).was_finished
     assert run_spec(run, results, run_id=run.name).was_finished
-    assert served.requests == asked
+    assert server.requests == request_count
     longer = run_spec(run, results, "rollouts.per_datapoint=2")
     assert only_run(results) == run
-    assert table(run, "rollouts")[:4] == before
+    assert table(run, "rollouts")[:4] == rows_before
     calls = [record for record in journal_records(run) if record["kind"] == "call"]
-    assert served.requests - asked == len(calls) - manifest["completions"]
+    assert server.requests - request_count == len(calls) - manifest["completions"]
     hashes = [name for name in manifest if name.endswith("sha256") and name != "spec_sha256"]
-    same = ("identity", "run_id", "dataset_selection", "cache", *hashes)
-    now = json.loads((run / "manifest.json").read_bytes())
-    assert {name: now[name] for name in same} == {name: manifest[name] for name in same}
+    unchanged_fields = ("identity", "run_id", "dataset_selection", "cache", *hashes)
+    new_manifest = json.loads((run / "manifest.json").read_bytes())
+    assert {name: new_manifest[name] for name in unchanged_fields} == {
+        name: manifest[name] for name in unchanged_fields
+    }
     spec = run.parents[2] / "spec.yaml"
-    by_its_spec = run_spec(spec, results, "rollouts.per_datapoint=2")
-    assert (by_its_spec.folder, by_its_spec.was_finished) == (longer.folder, True)
+    extended_by_spec = run_spec(spec, results, "rollouts.per_datapoint=2")
+    assert (extended_by_spec.folder, extended_by_spec.was_finished) == (longer.folder, True)
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("words", [("--again",), ("models.m.temperature=0.5",), ("--results", "other"), ("COPY",)])
-def test_it_is_played_anew_where_that_is_asked_for(run: Path, served: LoopbackServer, words: tuple[str, ...]) -> None:
-    home, asked = run.parents[2], served.requests
-    if words == ("COPY",):
-        path, words = shutil.copytree(run, home / "copy"), ()
+@pytest.mark.parametrize("arguments", [("--again",), ("models.m.temperature=0.5",), ("--results", "other"), ("COPY",)])
+def test_options_and_a_copied_folder_start_a_new_run(
+    run: Path, server: LoopbackServer, arguments: tuple[str, ...]
+) -> None:
+    folder, request_count = run.parents[2], server.requests
+    if arguments == ("COPY",):
+        path, arguments = shutil.copytree(run, folder / "copy"), ()
     else:
         path = run
-    done = nip_run_here(str(path), *words, "--json", cwd=home)
+    done = nip_run_here(str(path), *arguments, "--json", cwd=folder)
     assert done.returncode == 0, done.stderr
     (result,) = json.loads(done.stdout)
     assert result["run_id"] != run.name
     assert not result["was_finished"]
-    assert served.requests > asked
-    assert any(f"--results {run.parents[1]}" in line for line in result["notes"]) == ("other" in words)
+    assert server.requests > request_count
+    assert any(f"--results {run.parents[1]}" in line for line in result["notes"]) == ("other" in arguments)
 
 
 @pytest.mark.full
-def test_what_was_changed_in_it_is_noticed_before_anyone_is_asked(run: Path, served: LoopbackServer) -> None:
-    results, asked = run.parents[1], served.requests
+def test_changed_files_of_a_run_are_noticed_before_any_call(run: Path, server: LoopbackServer) -> None:
+    results, request_count = run.parents[1], server.requests
     for path, old, new in (
         (run / "inputs" / "prompts" / "prover.jinja", b"", b"Now. "),
         (run / "inputs" / "dataset.jsonl", b'"label":1', b'"label":0'),
@@ -92,4 +96,4 @@ def test_what_was_changed_in_it_is_noticed_before_anyone_is_asked(run: Path, ser
     (run / "manifest.json").unlink()
     with pytest.raises(RunError, match=r"has no manifest\.json"):
         run_spec(run, results)
-    assert served.requests == asked
+    assert server.requests == request_count

@@ -1,4 +1,4 @@
-"""Runs that ask people: what waits, what a stop does, and where people cannot be asked."""
+"""Runs with human agents: waiting games, stops, and settings that people do not support."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def answer_all(run: QuestionProcess, count: int, *people: str) -> None:
 
 
 @pytest.mark.full
-def test_all_games_wait_at_once_whatever_the_concurrency(tmp_path: Path) -> None:
+def test_all_games_wait_for_people_at_once_at_any_concurrency(tmp_path: Path) -> None:
     human_judge_spec(tmp_path, size=6, rollouts={"concurrency": 1}, protocol={"max_message_rounds": 1})
     with run_with_questions("spec.yaml", "--run-id", "tiny", cwd=tmp_path) as run:
         run.take("Ann")
@@ -35,7 +35,7 @@ def test_all_games_wait_at_once_whatever_the_concurrency(tmp_path: Path) -> None
 
 
 @pytest.mark.full
-def test_a_stop_does_not_wait_for_people_and_the_run_goes_on_later(tmp_path: Path) -> None:
+def test_a_stop_does_not_wait_for_people_and_the_run_resumes_later(tmp_path: Path) -> None:
     human_judge_spec(tmp_path, size=4, protocol={"max_message_rounds": 1}, budget={"completions": 1})
     with run_with_questions("spec.yaml", "--run-id", "tiny", cwd=tmp_path) as run:
         answer_all(run, 2, "Ann")
@@ -68,7 +68,7 @@ def test_each_vote_is_given_by_another_person(tmp_path: Path) -> None:
         assert wait_for_exit(run.process)[0] == 0
 
 
-def test_python_has_no_page_and_refuses_before_the_run_has_a_folder(tmp_path: Path) -> None:
+def test_the_python_api_refuses_people_before_the_run_has_a_folder(tmp_path: Path) -> None:
     spec = human_judge_spec(tmp_path, size=1)
     with pytest.raises(UsageError, match=r"models.people: people answer only while `nip-run SPEC`"):
         runner.run(spec, tmp_path / "results")

@@ -1,4 +1,4 @@
-"""Judges on a server with planted sensitivity, criterion, position bias and calibration: a run's numbers have them."""
+"""Judges with planted sensitivity, criterion, position bias and calibration, which a run's metrics must match."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ JUDGES = {
     "sure": Judge(sensitivity=1.5, sharpness=2.5, states=True),
 }
 PROVERS = {"strong": 0.8, "weak": 0.2}
-EVENLY = [number % 2 for number in range(SIZE)]
+ALTERNATING_LABELS = [number % 2 for number in range(SIZE)]
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +37,16 @@ def server() -> Iterator[LoopbackServer]:
         yield running
 
 
-def holds(result: FinishedRun, name: str, truth: float, agent: str | None = None) -> bool:
-    """Whether the interval of a run's metric holds what was planted."""
+def does_interval_contain(result: FinishedRun, name: str, truth: float, agent: str | None = None) -> bool:
+    """Return whether the interval of a run's metric contains the planted value."""
     row = metric(result, name, agent)
     return bool(row["ci_low"] <= truth <= row["ci_high"])
 
 
-def test_accuracy_ranks_two_judges_wrongly_and_d_prime_rightly(tmp_path: Path, server: LoopbackServer) -> None:
-    """Nine claims of ten are wrong, so that who rejects nearly all is right most of the time."""
+def test_accuracy_ranks_two_judges_wrongly_and_d_prime_ranks_them_correctly(
+    tmp_path: Path, server: LoopbackServer
+) -> None:
+    """Nine of ten claims are wrong, so a judge that rejects nearly all claims is right most of the time."""
     labels = [int(number % 10 == 0) for number in range(2 * SIZE)]
     accuracy, sensitivity = {}, {}
     for name in ("keen", "strict"):
@@ -63,56 +65,57 @@ def test_accuracy_ranks_two_judges_wrongly_and_d_prime_rightly(tmp_path: Path, s
     assert sensitivity["keen"] > sensitivity["strict"]
 
 
-def test_position_bias_is_what_was_planted_and_no_leaning(tmp_path: Path, server: LoopbackServer) -> None:
-    """A judge that rather rejects has no position bias; one that follows the first in 4 of 10 games has 0.4."""
+def test_position_bias_matches_the_planted_bias_and_not_the_criterion(tmp_path: Path, server: LoopbackServer) -> None:
+    """A judge that tends to reject has no position bias; one that follows the first seat in 4 of 10 games has 0.4."""
     for name in ("leaning", "biased"):
         path = judged_spec(
-            tmp_path / name, server.base_url, "debate", name, ("weak", "weak"), labels=EVENLY, stances="both"
+            tmp_path / name, server.base_url, "debate", name, ("weak", "weak"), labels=ALTERNATING_LABELS,
+            stances="both",
         )  # fmt: skip
         result = run_spec(path, tmp_path / "results")
         rows = table(result.path, "rollouts")
         assert len(rows) == 2 * SIZE
         truth = JUDGES[name].follows_first
-        assert holds(result, "position_bias", truth)
+        assert does_interval_contain(result, "position_bias", truth)
         assert judge_statistics.estimate_first_seat_lead(rows).is_near(truth)
         assert metric(result, "criterion")["ci_low"] > 0.3
     assert metric(result, "position_bias")["ci_low"] > 0.2
 
 
-def test_a_swap_tells_the_stronger_player_from_its_seat(tmp_path: Path, server: LoopbackServer) -> None:
-    """The strong prover sits first, where it rejects: its verdicts alone would be the seat's and the leaning's, too."""
+def test_a_swap_separates_the_strength_of_a_player_from_its_seat(tmp_path: Path, server: LoopbackServer) -> None:
+    """Without a swap, the strong prover's wins could come from its seat or from the judge's tendency to reject."""
     judge, forces = JUDGES["leaning"], (0.8, 0.2)
     for stances in (None, "both"):
-        at, design = tmp_path / str(stances), dict[str, Any]({} if stances is None else {"stances": stances})
+        folder, design = tmp_path / str(stances), dict[str, Any]({} if stances is None else {"stances": stances})
         path = judged_spec(
-            at, server.base_url, "debate", "leaning", ("strong", "weak"), labels=EVENLY, seats="swap",
+            folder, server.base_url, "debate", "leaning", ("strong", "weak"), labels=ALTERNATING_LABELS, seats="swap",
             **design,
         )  # fmt: skip
-        result = run_spec(path, at / "results")
+        result = run_spec(path, folder / "results")
         rows = table(result.path, "rollouts")
-        strong = []
-        for side in ("reject", "accept"):  # whichever seat that is
-            other = "accept" if side == "reject" else "reject"
-            arguments = ((side, forces[0]), (other, forces[1]))
+        strong_scores = []
+        for side in ("reject", "accept"):  # in either seat
+            other_side = "accept" if side == "reject" else "reject"
+            arguments = ((side, forces[0]), (other_side, forces[1]))
             accepts = [judge_statistics.acceptance_probability(judge, label, arguments) for label in (0, 1)]
-            strong.append(sum(accepts if side == "accept" else [1 - p for p in accepts]) / 2)
-        truth = sum(strong) / 2
-        assert holds(result, "expected_score", truth, "prover0")
-        assert holds(result, "expected_score", 1 - truth, "prover1")
+            strong_scores.append(sum(accepts if side == "accept" else [1 - p for p in accepts]) / 2)
+        truth = sum(strong_scores) / 2
+        assert does_interval_contain(result, "expected_score", truth, "prover0")
+        assert does_interval_contain(result, "expected_score", 1 - truth, "prover1")
         assert judge_statistics.estimate_win_share(rows, 0).is_near(truth)
         assert metric(result, "expected_score", "prover0")["ci_low"] > 0.5
         bias, seat = metric(result, "position_bias"), metric(result, "seat_score", "prover0")
         if stances is None:
             assert (bias["value"], bias["reason"]) == (None, "seat and stance are one here: add stances: both")
-            assert seat["ci_low"] > 0.5  # the leaning to reject
+            assert seat["ci_low"] > 0.5  # the judge tends to reject
         else:
-            assert holds(result, "position_bias", 0.0)
-            assert holds(result, "seat_score", 0.5, "prover0")
+            assert does_interval_contain(result, "position_bias", 0.0)
+            assert does_interval_contain(result, "seat_score", 0.5, "prover0")
 
 
-def test_both_stances_tell_persuasion_from_truth(tmp_path: Path, server: LoopbackServer) -> None:
+def test_both_stances_separate_persuasion_from_truth(tmp_path: Path, server: LoopbackServer) -> None:
     judge = JUDGES["keen"]
-    path = judged_spec(tmp_path, server.base_url, "adp", "keen", ("strong",), labels=EVENLY, stances="both")
+    path = judged_spec(tmp_path, server.base_url, "adp", "keen", ("strong",), labels=ALTERNATING_LABELS, stances="both")
     result = run_spec(path, tmp_path / "results")
     rows = table(result.path, "rollouts")
     for stance, side in enumerate(("reject", "accept")):
@@ -126,31 +129,31 @@ def test_both_stances_tell_persuasion_from_truth(tmp_path: Path, server: Loopbac
             sum(judge_statistics.acceptance_probability(judge, label, [(side, PROVERS["strong"])]) for label in (0, 1))
             / 2
         )
-        assert holds(result, f"persuasion_{stance}", accepted if stance else 1 - accepted)
+        assert does_interval_contain(result, f"persuasion_{stance}", accepted if stance else 1 - accepted)
 
 
-def test_planted_confidence_is_in_the_records_both_ways(tmp_path: Path, server: LoopbackServer) -> None:
+def test_planted_confidence_is_recorded_as_stated_and_from_logprobs(tmp_path: Path, server: LoopbackServer) -> None:
     judge = JUDGES["sure"]
     path = judged_spec(
-        tmp_path, server.base_url, "solo_verifier", "sure", labels=EVENLY,
+        tmp_path, server.base_url, "solo_verifier", "sure", labels=ALTERNATING_LABELS,
         models={"sure": {"logprobs": True, "top_logprobs": 2}}, verdict={"confidence": "both"},
     )  # fmt: skip
     result = run_spec(path, tmp_path / "results")
-    assert holds(result, "sensitivity", judge.sensitivity)
-    assert holds(result, "criterion", judge.criterion)
-    assert holds(result, "balanced_accuracy", judge_statistics.acceptance_probability(judge, 1))
+    assert does_interval_contain(result, "sensitivity", judge.sensitivity)
+    assert does_interval_contain(result, "criterion", judge.criterion)
+    assert does_interval_contain(result, "balanced_accuracy", judge_statistics.acceptance_probability(judge, 1))
     squared = judge_statistics.expected_value(judge, lambda label, p: (label - p) ** 2)
     for kind in ("stated", "logprob"):
-        assert holds(result, f"brier_{kind}", squared)
-        assert holds(result, f"auroc_{kind}", judge_statistics.NORMAL.cdf(judge.sensitivity / sqrt(2)))
+        assert does_interval_contain(result, f"brier_{kind}", squared)
+        assert does_interval_contain(result, f"auroc_{kind}", judge_statistics.NORMAL.cdf(judge.sensitivity / sqrt(2)))
     rows = table(result.path, "rollouts")
-    told = judge_statistics.read_confidences(result.path)
-    for kind, pairs in told.items():
+    pairs_by_kind = judge_statistics.read_confidences(result.path)
+    for kind, pairs in pairs_by_kind.items():
         assert [row[f"confidence_{kind}"] for row in rows] == pytest.approx([p for _, p in pairs])
-    assert [len(pairs) for pairs in told.values()] == [SIZE, SIZE]
-    for (label, stated), (same, by_tokens) in zip(*told.values(), strict=True):
-        assert (label, stated) == (same, pytest.approx(by_tokens, abs=1e-4))
-    pairs = told["stated"]
+    assert [len(pairs) for pairs in pairs_by_kind.values()] == [SIZE, SIZE]
+    for (label, stated), (same_label, by_tokens) in zip(*pairs_by_kind.values(), strict=True):
+        assert (label, stated) == (same_label, pytest.approx(by_tokens, abs=1e-4))
+    pairs = pairs_by_kind["stated"]
     assert judge_statistics.estimate_brier(pairs).value == pytest.approx(metric(result, "brier_stated")["value"])
     excess = judge_statistics.estimate_mean(max(p, 1 - p) - ((p > 0.5) == label) for label, p in pairs)
     assert excess.contains(
@@ -161,10 +164,12 @@ def test_planted_confidence_is_in_the_records_both_ways(tmp_path: Path, server: 
 
 def test_judges_answer_the_same_in_another_process(tmp_path: Path, server: LoopbackServer) -> None:
     judges = {name: vars(judge) for name, judge in JUDGES.items()}
-    found = []
-    with run_judge_server(seed=3, judges=judges, provers=PROVERS) as other:
-        for place, one in enumerate((server, other)):
-            path = judged_spec(tmp_path / str(place), one.base_url, "adp", "keen", ("weak",), labels=EVENLY[:8])
-            rows = table(run_spec(path, tmp_path / f"results{place}").path, "completions")
-            found.append([row["raw_message"] for row in rows])
-    assert found[0] == found[1]
+    messages_by_server = []
+    with run_judge_server(seed=3, judges=judges, provers=PROVERS) as other_server:
+        for index, judge_server in enumerate((server, other_server)):
+            path = judged_spec(
+                tmp_path / str(index), judge_server.base_url, "adp", "keen", ("weak",), labels=ALTERNATING_LABELS[:8]
+            )
+            rows = table(run_spec(path, tmp_path / f"results{index}").path, "completions")
+            messages_by_server.append([row["raw_message"] for row in rows])
+    assert messages_by_server[0] == messages_by_server[1]

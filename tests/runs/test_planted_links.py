@@ -1,4 +1,4 @@
-"""Links that were planted in a run's folder: whatever a run writes, nothing outside of its folder is touched."""
+"""Links planted in a run's folder: a run changes no file outside its folder."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.support.runs import only_run, run_spec
 from tests.support.specs import spec_file
 from tests.support.training import run_training, training_spec
 
-EXTRA = (
+EXTRA_PATHS = (
     ".parts", ".parts/rollouts.00000.jsonl", ".in_flight", "fine_tune/.seen", "fine_tune/agents",
     "iterations/0/v.job/trainer.lock", "iterations/0/v.job/output", "iterations/0/p.job",
 )  # fmt: skip
-"""What is there while a run goes on, or not in each run."""
+"""Paths that exist only during a run, or only in some runs."""
 
-Play = Callable[[Path, Path], object]
+PlayFunction = Callable[[Path, Path], object]
 
 
 def play_games(folder: Path, results: Path) -> object:
@@ -35,24 +35,24 @@ def play_training(folder: Path, results: Path) -> object:
     return run_training(path, results, run_id="planted")
 
 
-PLAYS: dict[str, Play] = {"games": play_games, "training": play_training}
+PLAY_FUNCTIONS: dict[str, PlayFunction] = {"games": play_games, "training": play_training}
 
 
 @cache
-def written_by(name: str) -> tuple[str, ...]:
-    """All that a run leaves in its folder, files and folders."""
-    with TemporaryDirectory() as there:
-        PLAYS[name](Path(there), Path(there) / "results")
-        run = Path(there) / "results" / "runs" / "planted"
+def list_written_paths(kind: str) -> tuple[str, ...]:
+    """Return the paths of all files and folders that a run leaves in its folder."""
+    with TemporaryDirectory() as folder:
+        PLAY_FUNCTIONS[kind](Path(folder), Path(folder) / "results")
+        run = Path(folder) / "results" / "runs" / "planted"
         return tuple(sorted(str(path.relative_to(run)) for path in run.rglob("*")))
 
 
-def contents(folder: Path) -> dict[str, bytes | None]:
+def read_contents(folder: Path) -> dict[str, bytes | None]:
     return {str(path): path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
 
 
-def planted(folder: Path, run: Path, name: str) -> None:
-    """A link in the place of what a run writes, to a file or folder that must stay as it is."""
+def plant_link(folder: Path, run: Path, name: str) -> None:
+    """Plant a link at a path that a run writes, to a file or folder that must not change."""
     outside = folder / "outside" / Path(name).name
     is_folder = not Path(name).suffix or name.endswith(".job")
     if is_folder and not name.endswith("lock"):
@@ -67,36 +67,36 @@ def planted(folder: Path, run: Path, name: str) -> None:
     path.symlink_to(outside)
 
 
-def all_names(play: str) -> Iterator[str]:
-    there = dict.fromkeys((*written_by(play), *EXTRA))
-    if play == "training":  # the rest is as it is with games, and the other group's files as this one's
-        there = {name: None for name in there if name.startswith(("iterations", "sta")) and "/p.sft" not in name}
-    yield from there
-    yield from (f"{one}.new" for one in there if Path(one).suffix and not one.endswith(".lock"))
+def list_link_names(kind: str) -> Iterator[str]:
+    names = dict.fromkeys((*list_written_paths(kind), *EXTRA_PATHS))
+    if kind == "training":  # other paths are tested with games; group p's files are like v's
+        names = {name: None for name in names if name.startswith(("iterations", "sta")) and "/p.sft" not in name}
+    yield from names
+    yield from (f"{name}.new" for name in names if Path(name).suffix and not name.endswith(".lock"))
 
 
-def see_that_none_leads_out(folder: Path, play: str, names: Iterable[str]) -> None:
-    """Each in a run of its own, which fails or goes through."""
-    ended = 0
+def assert_no_link_is_followed(folder: Path, kind: str, names: Iterable[str]) -> None:
+    """Play a run for each link; the run may fail or complete."""
+    completed_runs = 0
     for number, name in enumerate(names):
-        here = folder / str(number)
-        run = here / "results" / "runs" / "planted"
+        case_folder = folder / str(number)
+        run = case_folder / "results" / "runs" / "planted"
         run.mkdir(parents=True)
-        planted(here, run, name)
-        before = contents(here / "outside")
+        plant_link(case_folder, run, name)
+        contents_before = read_contents(case_folder / "outside")
         with suppress(NipRunError):
-            PLAYS[play](here, here / "results")
-            ended += 1
-        assert contents(here / "outside") == before, name
-        shutil.rmtree(here)
-    assert ended
+            PLAY_FUNCTIONS[kind](case_folder, case_folder / "results")
+            completed_runs += 1
+        assert read_contents(case_folder / "outside") == contents_before, name
+        shutil.rmtree(case_folder)
+    assert completed_runs
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("play", PLAYS)
-def test_no_planted_link_leads_a_run_out_of_its_folder(tmp_path: Path, play: str) -> None:
-    """All that a run writes, whatever that is."""
-    see_that_none_leads_out(tmp_path, play, all_names(play))
+@pytest.mark.parametrize("kind", PLAY_FUNCTIONS)
+def test_no_planted_link_makes_a_run_write_outside_its_folder(tmp_path: Path, kind: str) -> None:
+    """Test a link at every path that a run writes."""
+    assert_no_link_is_followed(tmp_path, kind, list_link_names(kind))
 
 
 @pytest.mark.sample(1)
@@ -104,14 +104,14 @@ def test_no_planted_link_leads_a_run_out_of_its_folder(tmp_path: Path, play: str
     "name",
     ["manifest.json.new", "journal.jsonl", "run.log", ".lock", "rollouts.parquet.new", "fine_tune/m.sft.jsonl.new"],
 )
-def test_a_link_that_was_planted_is_not_written_through(tmp_path: Path, name: str) -> None:
-    """One of each kind; the run without a link is the one that must go through."""
-    see_that_none_leads_out(tmp_path, "games", [name, "nothing.txt"])
+def test_a_planted_link_is_not_written_through(tmp_path: Path, name: str) -> None:
+    """Test one path of each kind; the run whose link it does not use must complete."""
+    assert_no_link_is_followed(tmp_path, "games", [name, "nothing.txt"])
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["journal.jsonl", "run.log", ".lock", "manifest.json.new"])
-def test_a_link_to_nothing_makes_no_file(tmp_path: Path, name: str) -> None:
+def test_a_dangling_link_creates_no_file(tmp_path: Path, name: str) -> None:
     run, outside = tmp_path / "results" / "runs" / "planted", tmp_path / "outside"
     for folder in (run, outside):
         folder.mkdir(parents=True)
@@ -131,19 +131,19 @@ def test_a_results_folder_may_be_a_link(tmp_path: Path) -> None:
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", [".parts", "inputs", "inputs/prompts", "fine_tune", "fine_tune/agents"])
-def test_a_planted_folder_is_said_to_be_a_link(tmp_path: Path, name: str) -> None:
+def test_a_planted_link_to_a_folder_is_refused(tmp_path: Path, name: str) -> None:
     run = tmp_path / "results" / "runs" / "planted"
     run.mkdir(parents=True)
-    planted(tmp_path, run, name)
+    plant_link(tmp_path, run, name)
     with pytest.raises(NipRunError, match="remove that"):
         play_games(tmp_path, tmp_path / "results")
 
 
 def test_old_files_are_not_removed_through_a_link(tmp_path: Path) -> None:
-    """A run that builds no fine-tune files removes those that it has left before."""
+    """A run without fine-tune files removes those of an earlier run."""
     run = tmp_path / "results" / "runs" / "planted"
     run.mkdir(parents=True)
-    planted(tmp_path, run, "fine_tune")
-    before = contents(tmp_path / "outside")
+    plant_link(tmp_path, run, "fine_tune")
+    contents_before = read_contents(tmp_path / "outside")
     run_spec(spec_file(tmp_path, size=2, fine_tune=None), tmp_path / "results", run_id="planted")
-    assert contents(tmp_path / "outside") == before
+    assert read_contents(tmp_path / "outside") == contents_before

@@ -1,4 +1,4 @@
-"""Signals while games are played and in between."""
+"""Signals during games and between them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
 
-def test_after_games_a_signal_is_again_for_whom_it_was_before() -> None:
+def test_signal_handlers_are_restored_after_games() -> None:
     async def play() -> None:
         stop = StopSwitch()
         with stopping_on_signals(stop):
@@ -37,24 +37,24 @@ def test_after_games_a_signal_is_again_for_whom_it_was_before() -> None:
             await wait_for_signal_handlers()
         assert stop.is_stopping
 
-    before = signal.getsignal(signal.SIGTERM)
+    original_handler = signal.getsignal(signal.SIGTERM)
     with sigterm_as_keyboard_interrupt():
-        ours = signal.getsignal(signal.SIGTERM)
-        assert ours is not before
+        interrupt_handler = signal.getsignal(signal.SIGTERM)
+        assert interrupt_handler is not original_handler
         asyncio.run(play())
-        assert signal.getsignal(signal.SIGTERM) is ours
-    assert signal.getsignal(signal.SIGTERM) is before
+        assert signal.getsignal(signal.SIGTERM) is interrupt_handler
+    assert signal.getsignal(signal.SIGTERM) is original_handler
 
 
 @pytest.fixture
-def heard() -> Iterator[None]:
-    """Ctrl-C as Python has it by itself: the workers of the test runner ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+def default_sigint_handler() -> Iterator[None]:
+    """Use Python's handler for Ctrl-C, because workers of the test runner ignore Ctrl-C."""
+    previous_handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, previous_handler)
 
 
-QUERY = """
+QUERY_SCRIPT = """
 import os, signal, threading, duckdb
 from runner.base.storage.duckdb_connections import interruptible_queries
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -67,42 +67,41 @@ except KeyboardInterrupt:
 """
 
 
-def test_ctrl_c_in_a_query_is_ctrl_c() -> None:
-    # In a process of its own, whose main thread is surely where the query is.
-    done = python(QUERY)
+def test_ctrl_c_during_a_query_raises_keyboard_interrupt() -> None:
+    done = python(QUERY_SCRIPT)
     assert done.stdout == "as Ctrl-C\n", done.stderr
 
 
-ATTENDED = """
+INTERRUPTED_QUERIES_SCRIPT = """
 import os, random, signal, threading
 from runner.base.storage.duckdb_connections import connect, run_query
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
-connection, rng, heard = connect(), random.Random(1), 0
+connection, rng, interrupts = connect(), random.Random(1), 0
 question = "SELECT count(*) FROM range(10_000_000_000) a, range(1000) b WHERE a.range % 7 = b.range % 11"
 for _ in range(40):
     try:
-        # A second one comes where the first was before the call, and met Python where it hears none.
+        # The signal is repeated in case the first one arrives before the call, where Python does not check for it.
         signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-6, 1e-3), 1)
         run_query(connection, lambda: connection.execute(question))
     except KeyboardInterrupt:
-        heard += not any(thread.name == "question" for thread in threading.enumerate())
+        interrupts += not any(thread.name == "question" for thread in threading.enumerate())
     signal.setitimer(signal.ITIMER_REAL, 0)
-print(heard)
+print(interrupts)
 """
 
 
 @pytest.mark.gate
-def test_ctrl_c_is_heard_at_any_moment_of_beginning_a_question_and_no_work_goes_on() -> None:
-    assert python(ATTENDED).stdout == "40\n"
+def test_ctrl_c_at_the_start_of_a_query_always_interrupts_and_stops_the_query() -> None:
+    assert python(INTERRUPTED_QUERIES_SCRIPT).stdout == "40\n"
 
 
-def test_an_error_that_only_looks_like_it_stays_what_it_is() -> None:
+def test_other_errors_during_a_query_are_raised_unchanged() -> None:
     with pytest.raises(RuntimeError, match="something else"), interruptible_queries():
         raise RuntimeError("something else")
 
 
-@pytest.mark.usefixtures("heard")
+@pytest.mark.usefixtures("default_sigint_handler")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_outside_of_the_games_interrupts_the_run(number: signal.Signals) -> None:
     with pytest.raises(Interrupted, match="tiny-1 was interrupted"), interruptible("tiny-1"):
@@ -112,14 +111,16 @@ def test_a_signal_outside_of_the_games_interrupts_the_run(number: signal.Signals
 @pytest.mark.gate
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_after_the_last_game_exits_130_and_says_how_to_go_on(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_after_the_last_game_exits_130_and_prints_the_resume_command(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     path, results = spec_file(tmp_path, size=2), tmp_path / "here"
     results.mkdir()
     with locked(results / database.LOCK, "the board"):
         process = start_nip_run("spec.yaml", "--results", "here", cwd=tmp_path)
         wait_until(lambda: process.poll() is not None or any(results.glob("runs/*/metrics.json")))
         wait_until(lambda: process.poll() is not None or '"done"' in (only_run(results) / "manifest.json").read_text())
-        wait_until(lambda: process.poll() is not None or has_open(process.pid, database.LOCK))  # it waits for the board
+        wait_until(lambda: process.poll() is not None or has_open(process.pid, database.LOCK))  # it waits for the lock
         process.send_signal(number)
         code, _, err = wait_for_exit(process)
     assert code == 130, err
@@ -129,7 +130,7 @@ def test_a_signal_after_the_last_game_exits_130_and_says_how_to_go_on(tmp_path: 
     assert Results(results).board.has_finished(resumed.folder.run_id)
 
 
-NOTEBOOK = """
+NOTEBOOK_SCRIPT = """
 import asyncio, signal, threading
 from runner import load_spec, run
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -143,17 +144,17 @@ asyncio.new_event_loop().run_until_complete(cell())
 
 
 @pytest.mark.full
-def test_one_interrupt_in_a_notebook_keeps_what_was_in_flight(tmp_path: Path) -> None:
+def test_one_interrupt_in_a_notebook_saves_answers_in_flight(tmp_path: Path) -> None:
     with run_chat_server(latency=0.3) as server:
         spec_file(tmp_path, server.base_url, rollouts={"concurrency": 2})
         process = subprocess.Popen(
-            [sys.executable, "-c", NOTEBOOK], cwd=tmp_path, env=environment(), stdout=subprocess.PIPE,
+            [sys.executable, "-c", NOTEBOOK_SCRIPT], cwd=tmp_path, env=environment(), stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         wait_until(lambda: server.requests >= 3 or process.poll() is not None)
         process.send_signal(signal.SIGINT)
         _, out, err = wait_for_exit(process)
-        asked = server.requests
+        request_count = server.requests
     assert out == "Interrupted []\n", err
-    assert asked <= 6
-    assert len([r for r in journal_records(only_run(tmp_path / "results")) if r["kind"] == "call"]) == asked
+    assert request_count <= 6
+    assert len([r for r in journal_records(only_run(tmp_path / "results")) if r["kind"] == "call"]) == request_count

@@ -1,4 +1,4 @@
-"""A spec played end to end against a real server: what it asks, what it leaves, and that it is always the same."""
+"""Specs played end to end on a real server: their requests, their files, and determinism."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ BOARD_COLUMNS = {
 }
 
 
-# What a run leaves
+# Files of a run
 
 
 @pytest.mark.gate
-def test_the_library_plays_a_spec_as_the_contract_spells_it(tmp_path: Path) -> None:
+def test_load_spec_and_run_play_a_spec_from_python(tmp_path: Path) -> None:
     spec_file(tmp_path)
     code = (
         "from runner import load_spec, run\n"
@@ -59,22 +59,22 @@ def test_a_run_works_in_a_notebook_whose_loop_is_running(tmp_path: Path) -> None
     assert asyncio.run(cell()) == 2
 
 
-def test_a_run_leaves_every_file_that_the_contract_names(tmp_path: Path) -> None:
+def test_a_run_writes_every_documented_file(tmp_path: Path) -> None:
     with run_chat_server() as server:
         result = run_spec(spec_file(tmp_path, server.base_url), tmp_path / "results")
-    there = {str(path.relative_to(result.folder.path)) for path in result.folder.path.rglob("*") if path.is_file()}
+    files = {str(path.relative_to(result.folder.path)) for path in result.folder.path.rglob("*") if path.is_file()}
     assert {
         "spec.yaml", "manifest.json", "rollouts.parquet", "messages.parquet", "completions.parquet", "metrics.json",
         "fine_tune/m.sft.jsonl",
-    } <= there  # fmt: skip
-    assert any(name.startswith("journal.") for name in there)
+    } <= files  # fmt: skip
+    assert any(name.startswith("journal.") for name in files)
     assert (tmp_path / "results" / "leaderboard.duckdb").is_file()
-    assert not [name for name in there if name.endswith(".new") or ".parts" in name]
+    assert not [name for name in files if name.endswith(".new") or ".parts" in name]
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A finished run's results folder, and what the server saw."""
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Return a finished run's results folder and the server's statistics."""
     folder = tmp_path_factory.mktemp("finished")
     with run_chat_server(cached_tokens=3) as server:
         run_spec(spec_file(folder, server.base_url), folder / "results")
@@ -82,25 +82,25 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_the_tables_have_the_columns_of_the_contract(name: str, finished: tuple[Path, dict[str, Any]]) -> None:
-    rows = table(only_run(finished[0]), name)
+def test_the_tables_have_the_documented_columns(name: str, finished_run: tuple[Path, dict[str, Any]]) -> None:
+    rows = table(only_run(finished_run[0]), name)
     assert rows
     assert list(rows[0])[: len(COLUMNS[name].split())] == COLUMNS[name].split()
 
 
 @pytest.mark.parametrize("name", BOARD_COLUMNS)
-def test_the_leaderboard_has_the_columns_of_the_contract(name: str, finished: tuple[Path, dict[str, Any]]) -> None:
-    connection = duckdb.connect(str(finished[0] / "leaderboard.duckdb"), read_only=True)
+def test_the_leaderboard_has_the_documented_columns(name: str, finished_run: tuple[Path, dict[str, Any]]) -> None:
+    connection = duckdb.connect(str(finished_run[0] / "leaderboard.duckdb"), read_only=True)
     try:
-        found = [row[0] for row in connection.execute(f"DESCRIBE {name}").fetchall()]
+        columns = [row[0] for row in connection.execute(f"DESCRIBE {name}").fetchall()]
         assert connection.execute(f"SELECT count(*) FROM {name}").fetchone() != (0,)
     finally:
         connection.close()
-    assert set(BOARD_COLUMNS[name].split()) <= set(found)
+    assert set(BOARD_COLUMNS[name].split()) <= set(columns)
 
 
-def test_every_answer_of_the_server_is_a_row_with_its_tokens(finished: tuple[Path, dict[str, Any]]) -> None:
-    results, stats = finished
+def test_every_answer_of_the_server_is_a_row_with_its_tokens(finished_run: tuple[Path, dict[str, Any]]) -> None:
+    results, stats = finished_run
     rows = table(only_run(results), "completions")
     assert len(rows) == stats["requests"]
     assert all(row["prompt_tokens"] > 0 and row["completion_tokens"] > 0 for row in rows)
@@ -111,48 +111,48 @@ def test_every_answer_of_the_server_is_a_row_with_its_tokens(finished: tuple[Pat
     assert manifest["prompt_tokens"] == sum(row["prompt_tokens"] for row in rows)
 
 
-def test_rewards_are_json_objects_that_sql_can_read(finished: tuple[Path, dict[str, Any]]) -> None:
-    rows = table(only_run(finished[0]), "rollouts")
+def test_rewards_are_json_objects_that_sql_can_read(finished_run: tuple[Path, dict[str, Any]]) -> None:
+    rows = table(only_run(finished_run[0]), "rollouts")
     for row in rows:
         rewards = json.loads(row["rewards"])
         assert rewards["verifier"] == (1.0 if row["correct"] else -1.0)
-    connection = duckdb.connect(str(finished[0] / "leaderboard.duckdb"), read_only=True)
+    connection = duckdb.connect(str(finished_run[0] / "leaderboard.duckdb"), read_only=True)
     try:
-        found = connection.execute("SELECT min((rewards->>'verifier')::DOUBLE) FROM rollouts").fetchone()
+        lowest_reward = connection.execute("SELECT min((rewards->>'verifier')::DOUBLE) FROM rollouts").fetchone()
     finally:
         connection.close()
-    assert found == (min(json.loads(row["rewards"])["verifier"] for row in rows),)
+    assert lowest_reward == (min(json.loads(row["rewards"])["verifier"] for row in rows),)
 
 
-def test_rollouts_are_rows_in_the_order_of_the_plan(finished: tuple[Path, dict[str, Any]]) -> None:
-    rows = table(only_run(finished[0]), "rollouts")
+def test_rollouts_are_rows_in_the_order_of_the_plan(finished_run: tuple[Path, dict[str, Any]]) -> None:
+    rows = table(only_run(finished_run[0]), "rollouts")
     assert [row["datapoint_id"] for row in rows] == [f"p{index}" for index in range(12)]
     assert len({row["rollout_id"] for row in rows}) == 12
     assert [row["y"] for row in rows] == [0, 1] * 6
     assert all(row["correct"] == (row["decision"] == row["y"]) for row in rows)
 
 
-def test_messages_are_what_the_models_said(finished: tuple[Path, dict[str, Any]]) -> None:
-    run_folder = only_run(finished[0])
-    where = itemgetter("rollout_id", "round", "agent")
-    said = {where(row): row["raw_message"] for row in table(run_folder, "completions")}
+def test_messages_are_the_answers_of_the_models(finished_run: tuple[Path, dict[str, Any]]) -> None:
+    run_folder = only_run(finished_run[0])
+    turn_key = itemgetter("rollout_id", "round", "agent")
+    answers_by_turn = {turn_key(row): row["raw_message"] for row in table(run_folder, "completions")}
     messages = table(run_folder, "messages")
     assert messages
     for row in messages:
-        assert said[where(row)] == row["content"]
+        assert answers_by_turn[turn_key(row)] == row["content"]
 
 
-def test_the_saved_spec_is_itself_a_spec_that_plays_the_same(
-    finished: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
-    first = only_run(finished[0])
+def test_the_saved_spec_plays_the_same_games(finished_run: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    first_folder = only_run(finished_run[0])
     with run_chat_server(cached_tokens=3) as server:
-        again = run_spec(first / "spec.yaml", tmp_path / "results", f"models.m.base_url={server.base_url}")
-    strip = [{k: v for k, v in row.items() if k != "run_id"} for row in table(first, "messages")]
-    assert [{k: v for k, v in row.items() if k != "run_id"} for row in table(again.folder.path, "messages")] == strip
+        second_run = run_spec(first_folder / "spec.yaml", tmp_path / "results", f"models.m.base_url={server.base_url}")
+    expected = [{k: v for k, v in row.items() if k != "run_id"} for row in table(first_folder, "messages")]
+    assert [
+        {k: v for k, v in row.items() if k != "run_id"} for row in table(second_run.folder.path, "messages")
+    ] == expected
 
 
-def test_simultaneous_speakers_are_asked_at_the_same_time(tmp_path: Path) -> None:
+def test_simultaneous_speakers_are_called_concurrently(tmp_path: Path) -> None:
     with run_chat_server(latency=0.1, decide=0.0) as server:
         path = spec_file(
             tmp_path, server.base_url, size=1, protocol={"use": "debate", "max_message_rounds": 4},
@@ -170,7 +170,7 @@ def test_concurrency_bounds_the_calls_in_flight(tmp_path: Path) -> None:
 
 
 def test_no_rollout_waits_for_the_round_of_another(tmp_path: Path) -> None:
-    """One answer takes long; the other seven games go on meanwhile, and one of them is rounds ahead by then."""
+    """While one answer is held back, the other seven games continue, and one of them gets rounds ahead."""
     with run_chat_server(held_first=1, decide=0.0) as server:
         path = spec_file(tmp_path, server.base_url, size=8, protocol={"max_message_rounds": 5, "min_message_rounds": 5})
 
@@ -192,11 +192,11 @@ def test_a_sweep_is_one_run_for_each_point(tmp_path: Path) -> None:
         spec_file(tmp_path, server.base_url, size=2, sweep={"models.m.temperature": [0.0, 1.0], "seed": [1, 2]})
         done = nip_run_here("spec.yaml", "--json", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        asked = server.requests
-        again = nip_run_here("spec.yaml", "--json", cwd=tmp_path)
-        assert server.requests == asked
+        request_count = server.requests
+        second = nip_run_here("spec.yaml", "--json", cwd=tmp_path)
+        assert server.requests == request_count
     assert len({row["run_id"] for row in json.loads(done.stdout)}) == 4
-    assert all(row["was_finished"] for row in json.loads(again.stdout))
+    assert all(row["was_finished"] for row in json.loads(second.stdout))
 
 
 # Determinism
@@ -207,7 +207,7 @@ def test_a_sweep_is_one_run_for_each_point(tmp_path: Path) -> None:
 def test_records_do_not_depend_on_concurrency_nor_on_the_hash_seed(tmp_path: Path, provider: str) -> None:
     with run_chat_server(latency=[0.0, 0.015]) as server:
         spec_file(tmp_path, server.base_url if provider == "server" else None)
-        found = []
+        files_by_run = []
         for concurrency, hash_seed in ((1, "0"), (256, "1")):
             results = tmp_path / f"results-{concurrency}"
             done = nip_run(
@@ -215,23 +215,23 @@ def test_records_do_not_depend_on_concurrency_nor_on_the_hash_seed(tmp_path: Pat
                 "-q", cwd=tmp_path, PYTHONHASHSEED=hash_seed,
             )  # fmt: skip
             assert done.returncode == 0, done.stderr
-            found.append(derived_files(only_run(results)))
-    assert found[0] == found[1]
-    assert len(found[0]) >= 8
+            files_by_run.append(derived_files(only_run(results)))
+    assert files_by_run[0] == files_by_run[1]
+    assert len(files_by_run[0]) >= 8
 
 
 @pytest.mark.full
 def test_a_replay_gives_the_same_records_with_no_call(tmp_path: Path) -> None:
     with run_chat_server(faults={"bad_decision": 0.2}) as server:
-        first = run_spec(spec_file(tmp_path, server.base_url), tmp_path / "results")
-        asked = server.requests
-        replay = {"m": {"provider": "replay", "run": str(first.folder.path)}}
-        again = run_spec(spec_file(tmp_path, server.base_url, models=replay), tmp_path / "replayed")
-        assert server.requests == asked
+        first_run = run_spec(spec_file(tmp_path, server.base_url), tmp_path / "results")
+        request_count = server.requests
+        replay = {"m": {"provider": "replay", "run": str(first_run.folder.path)}}
+        replay_run = run_spec(spec_file(tmp_path, server.base_url, models=replay), tmp_path / "replayed")
+        assert server.requests == request_count
     for name in ("rollouts", "messages"):
         drop = ("run_id", "rollout_id")
         rows, replayed = (
             [{k: v for k, v in row.items() if k not in drop} for row in table(folder, name)]
-            for folder in (first.folder.path, again.folder.path)
+            for folder in (first_run.folder.path, replay_run.folder.path)
         )
         assert rows == replayed

@@ -1,4 +1,4 @@
-"""How a run ends that cannot go on: the exit code, the advice, and what was paid for is kept."""
+"""Runs that cannot continue: the exit code, the advice, and the saved answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.specs import spec_file
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
-    ("kind", "advice", "of_spec"),
+    ("kind", "advice", "is_spec_error"),
     [
         ("insufficient_quota", "Add credit", False),
         pytest.param("unauthorized", "key", False, marks=pytest.mark.full),
@@ -24,8 +24,8 @@ from tests.support.specs import spec_file
         ("unsupported_parameter", "models.m.temperature", True),
     ],
 )
-def test_a_provider_that_refuses_ends_the_run_with_4_at_once(
-    tmp_path: Path, kind: str, advice: str, *, of_spec: bool
+def test_a_provider_refusal_ends_the_run_with_exit_code_4_at_once(
+    tmp_path: Path, kind: str, advice: str, *, is_spec_error: bool
 ) -> None:
     with run_chat_server(kind=kind, after=10, latency=0.02) as server:
         spec_file(tmp_path, server.base_url, size=64)
@@ -35,7 +35,7 @@ def test_a_provider_that_refuses_ends_the_run_with_4_at_once(
     assert advice in err
     temperature = "..." if kind == "unsupported_parameter" else "1"
     command = f"nip-run run spec.yaml rollouts.concurrency=8 +models.m.temperature={temperature}"
-    assert err.splitlines()[-1] == f"{'After that change, resume' if of_spec else 'Resume'} with: {command}"
+    assert err.splitlines()[-1] == f"{'After that change, resume' if is_spec_error else 'Resume'} with: {command}"
     assert "Traceback" not in err
     assert stats["kinds"][kind] <= 8
     run_folder = only_run(tmp_path / "results")
@@ -44,22 +44,22 @@ def test_a_provider_that_refuses_ends_the_run_with_4_at_once(
 
 
 @pytest.mark.full
-def test_after_a_refusal_the_same_command_pays_for_the_rest_alone(tmp_path: Path) -> None:
+def test_after_a_refusal_the_same_command_pays_only_for_the_rest(tmp_path: Path) -> None:
     with run_chat_server() as server:
         path = spec_file(tmp_path, server.base_url)
-        whole = run_spec(path, tmp_path / "whole")
+        complete_run = run_spec(path, tmp_path / "whole")
         needed = server.requests
         server.change(kind="insufficient_quota", after=needed + 20)
         with pytest.raises(ProviderRefusal):
             run_spec(path, tmp_path / "results")
-        refused = server.stats()["kinds"]["insufficient_quota"]
+        refusal_count = server.stats()["kinds"]["insufficient_quota"]
         server.change(kind=None)
         resumed = run_spec(path, tmp_path / "results")
-        assert server.requests <= 2 * needed + refused + 8
-    assert derived_files(resumed.folder.path) == derived_files(whole.folder.path)
+        assert server.requests <= 2 * needed + refusal_count + 8
+    assert derived_files(resumed.folder.path) == derived_files(complete_run.folder.path)
 
 
-def test_the_policy_fail_run_stops_the_run_with_1(tmp_path: Path) -> None:
+def test_the_policy_fail_run_ends_the_run_with_exit_code_1(tmp_path: Path) -> None:
     with run_chat_server(kind="null_content") as server:
         spec_file(tmp_path, server.base_url, retry={"invalid_response": {"attempts": 1, "then": "fail_run"}})
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
@@ -68,7 +68,7 @@ def test_the_policy_fail_run_stops_the_run_with_1(tmp_path: Path) -> None:
     assert "Resume with: nip-run run spec.yaml" in done.stderr
 
 
-def test_a_results_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
+def test_an_unwritable_results_folder_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     with run_chat_server() as server:
         path = spec_file(tmp_path, server.base_url)
@@ -87,10 +87,10 @@ def test_a_missing_key_is_refused_before_any_call(tmp_path: Path) -> None:
         spec_file(tmp_path, server.base_url, models={"m": {"api_key_env": "MY_TEST_KEY"}})
         done = nip_run("spec.yaml", "-q", cwd=tmp_path)
         assert server.requests == 0
-        good = nip_run("spec.yaml", "-q", cwd=tmp_path, MY_TEST_KEY="sk-test")
+        with_key = nip_run("spec.yaml", "-q", cwd=tmp_path, MY_TEST_KEY="sk-test")
     assert done.returncode == 4
     assert "MY_TEST_KEY" in done.stderr
-    assert good.returncode == 0, good.stderr
+    assert with_key.returncode == 0, with_key.stderr
 
 
 def test_an_invalid_spec_calls_nothing_and_writes_nothing(tmp_path: Path) -> None:

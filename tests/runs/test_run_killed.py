@@ -55,7 +55,7 @@ def kill_while_deriving(folder: Path, run: Path, rng: random.Random) -> None:
     process.wait()
 
 
-def test_a_run_is_killed_at_a_hundred_moments_and_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+def test_a_run_killed_at_a_hundred_moments_ends_like_an_undisturbed_run(tmp_path: Path) -> None:
     rng = random.Random(1)
     with run_chat_server(latency=[0.0, 0.06]) as server:
         path = spec_file(tmp_path, server.base_url, size=ROLLOUTS, rollouts={"concurrency": CONCURRENCY})
@@ -68,17 +68,17 @@ def test_a_run_is_killed_at_a_hundred_moments_and_ends_as_if_it_had_not_been(tmp
                 break
             kills += 1
         assert wait_or_kill(start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)) == 0
-        run, asked = only_run(tmp_path / "results"), server.requests - needed
+        run, requests = only_run(tmp_path / "results"), server.requests - needed
         samples = recorded_calls(tmp_path)
         assert len(samples) == len(set(samples)) == needed
         assert kills > KILLS // 2
-        assert needed <= asked <= needed + CONCURRENCY * kills  # what was in flight at a kill is asked again
+        assert needed <= requests <= needed + CONCURRENCY * kills  # calls in flight at a kill are repeated
         assert max(server.stats()["bodies"].values()) <= 2 + kills
         assert derived_files(run) == expected
         for _ in range(KILLS // 5):
             kill_while_deriving(tmp_path, run, rng)
         assert wait_or_kill(start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)) == 0
-        assert server.requests - needed == asked
+        assert server.requests - needed == requests
     assert derived_files(run) == expected
     rows = Results(tmp_path / "results").board.query("SELECT run_id, status, rollouts FROM runs")[1]
     assert rows == [(run.name, "done", ROLLOUTS)]

@@ -1,4 +1,4 @@
-"""What becomes of a game whose calls fail: each class of failure has its outcome, and none is a verdict."""
+"""Games whose calls fail: each class of failure has its outcome, and none counts as a verdict."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def test_each_class_of_failure_has_its_outcome(tmp_path: Path, kind: str, then: 
     assert {name: count for name, count in result.metrics["outcomes"].items() if count} == {outcome: 2}
     rows = table(result.folder.path, "rollouts")
     assert {(row["outcome"], row["decision"]) for row in rows} == {(outcome, 2)}
-    # A run that no answer reached is none: its rows are kept, and the same command tries again.
+    # A run without any answer has failed: its rows are saved, and the same command tries again.
     assert result.manifest.status == ("failed" if outcome == "transport_failed" else "done")
 
 
-def test_bad_answers_are_asked_again_up_to_the_number_given(tmp_path: Path) -> None:
+def test_bad_answers_are_requested_again_up_to_the_given_number_of_attempts(tmp_path: Path) -> None:
     with run_chat_server(kind="bad_decision") as server:
         path = spec_file(
             tmp_path, server.base_url, size=1, protocol={"use": "solo_verifier", "max_message_rounds": None},
@@ -55,7 +55,7 @@ def test_bad_answers_are_asked_again_up_to_the_number_given(tmp_path: Path) -> N
 
 
 @pytest.mark.full
-def test_a_failure_of_transport_is_never_a_verdict(tmp_path: Path) -> None:
+def test_a_transport_failure_never_counts_as_a_verdict(tmp_path: Path) -> None:
     with run_chat_server(faults={"server_error": 0.08}, max_faults=10_000) as server:
         path = spec_file(tmp_path, server.base_url, size=40, retry={"transient": {"attempts": 1}})
         result = run_spec(path, tmp_path / "results")
@@ -68,10 +68,10 @@ def test_a_failure_of_transport_is_never_a_verdict(tmp_path: Path) -> None:
         assert metric(result, name)["n"] == 40 - lost
     right = sum(row["correct"] is True for row in rows)
     assert metric(result, "accuracy")["value"] == pytest.approx(right / (40 - lost))
-    failed = {row["rollout_id"] for row in rows if row["outcome"] == "transport_failed"}
+    failed_ids = {row["rollout_id"] for row in rows if row["outcome"] == "transport_failed"}
     trace = json_lines(result.folder.path / "fine_tune" / "agents" / "verifier.sft.jsonl.trace.jsonl")
     assert trace
-    assert failed.isdisjoint(line["rollout_id"] for line in trace)
+    assert failed_ids.isdisjoint(line["rollout_id"] for line in trace)
 
 
 @pytest.mark.gate
@@ -80,27 +80,27 @@ def test_a_run_under_faults_gets_the_answers_of_one_without(tmp_path: Path) -> N
         ("rate_limit", "rate_limit_seconds", "rate_limit_ms", "server_error", "drop", "half_body", "malformed",
          "html", "empty_choices"), 0.05,
     )  # fmt: skip
-    found = {}
+    runs = {}
     for name, options in (("calm", {}), ("stormy", {"faults": faults})):
         folder = tmp_path / name
         folder.mkdir()
         with run_chat_server(**options) as server:
             result = run_spec(spec_file(folder, server.base_url, size=20), folder / "results")
-            found[name] = (derived_files(result.folder.path), server.stats())
+            runs[name] = (derived_files(result.folder.path), server.stats())
         assert result.metrics["outcomes"]["transport_failed"] == 0
-    assert found["stormy"][0] == found["calm"][0]
-    kinds = Counter(found["stormy"][1]["kinds"])
+    assert runs["stormy"][0] == runs["calm"][0]
+    kinds = Counter(runs["stormy"][1]["kinds"])
     answered = kinds.pop("answer")
     assert len(kinds) == len(faults)
-    # No usable answer was bought twice.
-    assert answered == found["calm"][1]["requests"]
+    # No usable answer was paid for twice.
+    assert answered == runs["calm"][1]["requests"]
     rows = table(result.folder.path, "completions")
     assert sum(row["error"] is not None for row in rows) == kinds.total()
-    assert len(rows) == found["stormy"][1]["requests"]
+    assert len(rows) == runs["stormy"][1]["requests"]
 
 
 @pytest.mark.gate
-def test_a_call_that_hangs_is_given_up_at_the_timeout_and_asked_again(tmp_path: Path) -> None:
+def test_a_call_that_hangs_is_given_up_at_the_timeout_and_retried(tmp_path: Path) -> None:
     with run_chat_server(faults={"hang": 0.3}, max_faults=1, hang=3600.0, decide=1.0) as server:
         path = spec_file(
             tmp_path, server.base_url, size=4, models={"m": {"timeout": 2.0}}, agents={"prover": None},

@@ -1,4 +1,4 @@
-"""A provider that refuses one call may answer others that are in flight: what it answers is paid for, and kept."""
+"""A provider that refuses a call may still answer calls in flight; these answers are paid for and saved."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ DEBATE = {
     "protocol": {"use": "debate", "max_message_rounds": 6}, "prompts": "prompts/code_validation/debate",
     "agents": {"prover": None, "prover0": {"model": "m"}, "prover1": {"model": "m"}},
 }  # fmt: skip
-"""Its provers speak at the same time."""
+"""A protocol whose provers speak concurrently."""
 
 TREES = {"rollouts": {"num_responses_per_timestep": 2, "concurrency": 8}, "protocol": {"max_message_rounds": 4}}
-"""Every step is answered twice, and all that follows each answer is played at the same time."""
+"""Every step has two answers, and the branches after them are played concurrently."""
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("game", [{}, DEBATE, TREES], ids=["nip", "debate", "trees"])
 @pytest.mark.parametrize("kind", ["unauthorized", "insufficient_quota"])
-def test_answers_in_flight_when_the_provider_refuses_are_kept(
+def test_answers_in_flight_when_the_provider_refuses_are_saved(
     tmp_path: Path, kind: str, game: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every request takes another time, so some answers come long after the first refusal."""
+    """Latencies differ, so some answers arrive long after the first refusal."""
     monkeypatch.setattr("runner.rollouts.engine.REFUSED_SECONDS", HANG_SECONDS)
     with run_chat_server(kind=kind, after=12, latency=[0.02, 0.15]) as server:
         path = spec_file(tmp_path, server.base_url, size=24, **{"rollouts": {"concurrency": 24}, **game})
@@ -45,7 +45,7 @@ def test_answers_in_flight_when_the_provider_refuses_are_kept(
     assert sum(record["kind"] == "call" and "asked" in record for record in records) == answered
 
 
-def test_nothing_new_is_asked_once_the_provider_has_refused_a_call(tmp_path: Path) -> None:
+def test_no_call_starts_after_the_provider_has_refused_one(tmp_path: Path) -> None:
     with run_chat_server(kind="unauthorized", after=0, latency=[0.02, 0.15]) as server:
         path = spec_file(tmp_path, server.base_url, size=24, rollouts={"concurrency": 8})
         with pytest.raises(ProviderRefusal):
@@ -59,7 +59,7 @@ def test_a_refusal_does_not_wait_for_calls_that_hang(tmp_path: Path) -> None:
         spec_file(
             tmp_path, server.base_url, size=24, rollouts={"concurrency": 24}, models={"m": {"timeout": 3600.0}}
         )  # fmt: skip
-        begun = time.monotonic()
+        started = time.monotonic()
         done = nip_run("spec.yaml", "-q", cwd=tmp_path)
     assert done.returncode == 4, done.stderr
-    assert time.monotonic() - begun > REFUSED_SECONDS
+    assert time.monotonic() - started > REFUSED_SECONDS

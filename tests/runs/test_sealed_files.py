@@ -23,8 +23,8 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 
 @pytest.fixture
-def finished(original: RunFolder, tmp_path: Path) -> RunFolder:
-    """A copy of a finished run, which the test may damage; its spec is beside its results."""
+def run_folder(original: RunFolder, tmp_path: Path) -> RunFolder:
+    """Return a copy of a finished run, which a test may damage; its spec is next to its results."""
     folder = original.path.parents[2]
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     return RunFolder(tmp_path / original.path.relative_to(folder))
@@ -53,84 +53,86 @@ METRICS, TABLE, MESSAGES = "metrics.json", "rollouts.parquet", "messages.parquet
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
 )
-def test_a_damaged_file_is_an_error_that_names_verify(finished: RunFolder, name: str, command: tuple[str, ...]) -> None:
-    damage(finished.path / name)
-    done = nip_run_here(*command, cwd=finished.path.parents[2])
+def test_a_damaged_file_is_an_error_that_names_verify(
+    run_folder: RunFolder, name: str, command: tuple[str, ...]
+) -> None:
+    damage(run_folder.path / name)
+    done = nip_run_here(*command, cwd=run_folder.path.parents[2])
     assert f"{name} is damaged" in done.stderr
     assert "nip-run verify" in done.stderr
 
 
-def test_two_runs_of_which_one_is_damaged_are_not_compared(finished: RunFolder) -> None:
-    folder = finished.path.parents[2]
-    other = run(load_spec(folder / "spec.yaml", {"agents.verifier.max_response_words": 9}), results=folder / "results")
-    damage(finished.table("rollouts"))
-    done = nip_run_here("compare", finished.run_id, other.run_id, cwd=folder)
+def test_a_damaged_run_is_not_compared(run_folder: RunFolder) -> None:
+    folder = run_folder.path.parents[2]
+    other_run = run(
+        load_spec(folder / "spec.yaml", {"agents.verifier.max_response_words": 9}), results=folder / "results"
+    )
+    damage(run_folder.table("rollouts"))
+    done = nip_run_here("compare", run_folder.run_id, other_run.run_id, cwd=folder)
     assert done.returncode == 1
     assert "rollouts.parquet is damaged" in done.stderr
 
 
-def test_the_hashes_can_be_checked_with_sha256sum(finished: RunFolder) -> None:
-    subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=finished.path, check=True)
+def test_the_hashes_can_be_checked_with_sha256sum(run_folder: RunFolder) -> None:
+    subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=run_folder.path, check=True)
 
 
-def test_a_table_that_was_damaged_after_it_was_read_is_found_in_the_same_process(finished: RunFolder) -> None:
-    result = open_run(finished.run_id, results=finished.path.parent.parent)
+def test_damage_to_a_table_after_its_first_read_is_found_in_the_same_process(run_folder: RunFolder) -> None:
+    result = open_run(run_folder.run_id, results=run_folder.path.parent.parent)
     assert result.rollouts().fetchall()
-    damage(finished.table("rollouts"))
+    damage(run_folder.table("rollouts"))
     with pytest.raises(RunError, match="nip-run verify"):
         result.rollouts()
 
 
-def test_a_run_of_an_older_version_has_no_hashes_and_is_read(finished: RunFolder) -> None:
-    finished.sums.unlink()
-    assert nip_run_here("show", "last", cwd=finished.path.parents[2]).returncode == 0
+def test_a_run_of_an_older_version_has_no_hashes_and_is_read(run_folder: RunFolder) -> None:
+    run_folder.sums.unlink()
+    assert nip_run_here("show", "last", cwd=run_folder.path.parents[2]).returncode == 0
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["metrics.json", "messages.parquet"])
-def test_a_file_that_is_missing_is_written_again_from_the_journal_with_the_same_bytes(
-    finished: RunFolder, name: str
-) -> None:
-    path = finished.path / name
-    before, journal = path.read_bytes(), finished.journal.read_bytes()
+def test_a_missing_file_is_rebuilt_from_the_journal_with_the_same_bytes(run_folder: RunFolder, name: str) -> None:
+    path = run_folder.path / name
+    original_bytes, journal = path.read_bytes(), run_folder.journal.read_bytes()
     path.unlink()
-    done = nip_run_here("run", "spec.yaml", "-q", cwd=finished.path.parents[2])
+    done = nip_run_here("run", "spec.yaml", "-q", cwd=run_folder.path.parents[2])
     assert done.returncode == 0, done.stderr
-    assert path.read_bytes() == before
-    assert finished.journal.read_bytes() == journal
+    assert path.read_bytes() == original_bytes
+    assert run_folder.journal.read_bytes() == journal
 
 
-def test_hashes_that_were_emptied_are_damage_and_missing_ones_are_listed_by_verify(finished: RunFolder) -> None:
-    folder = finished.path.parents[2]
-    finished.sums.write_bytes(b"")
+def test_emptied_hashes_are_damage_and_missing_hashes_are_reported_by_verify(run_folder: RunFolder) -> None:
+    folder = run_folder.path.parents[2]
+    run_folder.sums.write_bytes(b"")
     done = nip_run_here("show", "last", cwd=folder)
     assert done.returncode == 1
     assert "metrics.json is damaged" in done.stderr
-    finished.sums.unlink()
-    done = nip_run_here("verify", finished.run_id, cwd=folder)
+    run_folder.sums.unlink()
+    done = nip_run_here("verify", run_folder.run_id, cwd=folder)
     assert done.returncode == 1
     assert "SHA256SUMS is missing" in done.stdout + done.stderr
 
 
 @pytest.mark.full
-def test_rebuilding_the_board_lists_damaged_runs_and_ranks_the_others(finished: RunFolder) -> None:
-    folder = finished.path.parents[2]
-    others = [run(load_spec(folder / "spec.yaml", {"seed": seed}), results=folder / "results") for seed in (1, 2)]
-    damage(finished.table("rollouts"))
-    others[0].folder.metrics.unlink()
+def test_rebuilding_the_leaderboard_lists_damaged_runs_and_ranks_the_others(run_folder: RunFolder) -> None:
+    folder = run_folder.path.parents[2]
+    other_runs = [run(load_spec(folder / "spec.yaml", {"seed": seed}), results=folder / "results") for seed in (1, 2)]
+    damage(run_folder.table("rollouts"))
+    other_runs[0].folder.metrics.unlink()
     done = nip_run_here("leaderboard", "--rebuild", cwd=folder)
     assert done.returncode == 1
     assert f"{TABLE} is damaged" in done.stderr
     assert "has 2 runs" in done.stdout
     listed = {row["run_id"]: row for row in json.loads(nip_run_here("leaderboard", "--json", cwd=folder).stdout)}
-    assert set(listed) == {one.run_id for one in others}
-    assert listed[others[0].run_id]["reason"] == "damaged: its metrics or tables are missing; verify it"
-    assert listed[others[1].run_id]["rank"] == 1
+    assert set(listed) == {other_run.run_id for other_run in other_runs}
+    assert listed[other_runs[0].run_id]["reason"] == "damaged: its metrics or tables are missing; verify it"
+    assert listed[other_runs[1].run_id]["rank"] == 1
 
 
-def test_a_damaged_run_is_not_offered_to_be_resumed(finished: RunFolder) -> None:
-    damage(finished.metrics)
-    done = nip_run_here("run", "spec.yaml", cwd=finished.path.parents[2])
+def test_no_resume_command_is_offered_for_a_damaged_run(run_folder: RunFolder) -> None:
+    damage(run_folder.metrics)
+    done = nip_run_here("run", "spec.yaml", cwd=run_folder.path.parents[2])
     assert done.returncode == 1
     assert "metrics.json is damaged" in done.stderr
     assert "Resume with" not in done.stderr

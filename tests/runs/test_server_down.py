@@ -1,4 +1,4 @@
-"""A server that is down ends the run soon, whatever the number of games, with all that was paid for kept."""
+"""A run whose server is down ends soon, with any number of games, and saves all paid answers."""
 
 from __future__ import annotations
 
@@ -20,72 +20,72 @@ POLICY = {"transient": {"first_wait": 0.01, "max_wait": 0.05}, "breaker": {"fail
 
 
 @pytest.fixture
-def nobody() -> Iterator[str]:
-    """The address of a server that nobody runs; its port is kept, so that nothing else listens there meanwhile."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        yield f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
+def unreachable_url() -> Iterator[str]:
+    """Yield the URL of a reserved port without a server."""
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{reserved.getsockname()[1]}/v1"
 
 
 @pytest.mark.parametrize("games", [pytest.param(30, marks=pytest.mark.full), 300])
-def test_a_run_against_nobody_ends_after_as_many_calls_whatever_its_size(
-    tmp_path: Path, games: int, nobody: str
+def test_a_run_on_an_unreachable_server_ends_after_few_calls_whatever_its_size(
+    tmp_path: Path, games: int, unreachable_url: str
 ) -> None:
-    spec_file(tmp_path, nobody, size=games, retry=POLICY, rollouts={"concurrency": 16})
+    spec_file(tmp_path, unreachable_url, size=games, retry=POLICY, rollouts={"concurrency": 16})
     result = nip_run("spec.yaml", cwd=tmp_path)
     assert result.returncode == 1, result.stderr
     assert "cannot reach http://127.0.0.1:" in result.stderr.replace("\n", " ")
     assert "retrying one call at a time" in result.stderr
-    failed = sum(record["kind"] == "failure" for record in journal_records(only_run(tmp_path / "results")))
-    assert 14 <= failed <= 16 + 4
+    failure_count = sum(record["kind"] == "failure" for record in journal_records(only_run(tmp_path / "results")))
+    assert 14 <= failure_count <= 16 + 4
     assert "Traceback" not in result.stderr
 
 
-def test_the_screen_says_within_seconds_that_nobody_answers(tmp_path: Path, nobody: str) -> None:
-    """With the waits that a spec has where it says nothing."""
-    spec_file(tmp_path, nobody, size=100, retry=None, rollouts={"concurrency": 64})
+def test_the_screen_soon_says_that_the_server_is_unreachable(tmp_path: Path, unreachable_url: str) -> None:
+    """The spec has the default retry policy."""
+    spec_file(tmp_path, unreachable_url, size=100, retry=None, rollouts={"concurrency": 64})
     process = start_nip_run("spec.yaml", cwd=tmp_path)
     log = tmp_path / "results"
     wait_until(lambda: any("retrying one call at a time" in path.read_text() for path in log.rglob("run.log")))
     process.terminate()
-    code, _, said = wait_for_exit(process)
+    code, _, stderr = wait_for_exit(process)
     assert code == 130
-    assert "calls in a row failed; retrying one call at a time" in said
+    assert "calls in a row failed; retrying one call at a time" in stderr
 
 
-def test_a_run_goes_on_where_the_server_went_away(tmp_path: Path) -> None:
+def test_a_run_resumes_after_its_server_was_down(tmp_path: Path) -> None:
     with run_chat_server(kind="overloaded", after=20) as server:
         spec_file(tmp_path, server.base_url, size=12, retry=POLICY)
         first = nip_run("spec.yaml", cwd=tmp_path)
         assert first.returncode == 1
         assert "cannot reach" in first.stderr
-    kept = sum(record["kind"] == "call" for record in journal_records(only_run(tmp_path / "results")))
-    assert kept == 20
+    saved_answers = sum(record["kind"] == "call" for record in journal_records(only_run(tmp_path / "results")))
+    assert saved_answers == 20
     with run_chat_server() as server:
         spec_file(tmp_path, server.base_url, size=12, retry=POLICY)
         second = nip_run("spec.yaml", cwd=tmp_path)
         assert second.returncode == 0, second.stderr
         rows = table(only_run(tmp_path / "results"), "completions")
-        assert server.requests == sum(row["error"] is None for row in rows) - kept
+        assert server.requests == sum(row["error"] is None for row in rows) - saved_answers
 
 
-def test_calls_at_another_server_come_in_when_one_is_given_up(tmp_path: Path, nobody: str) -> None:
-    """What they answer is billed, and is in the journal when the run stops."""
+def test_answers_of_another_server_are_saved_when_the_run_gives_up(tmp_path: Path, unreachable_url: str) -> None:
+    """These answers are billed, so the journal must contain them when the run stops."""
     with run_chat_server(latency=1.0) as server:
         spec_file(
             tmp_path, server.base_url, size=40, retry=POLICY, rollouts={"concurrency": 40},
             protocol={"use": "debate", "max_message_rounds": 4}, prompts="prompts/code_validation/debate",
-            models={"down": {"provider": "openai", "model": "tiny", "base_url": nobody}},
+            models={"down": {"provider": "openai", "model": "tiny", "base_url": unreachable_url}},
             agents={"prover": None, "prover0": {"model": "m"}, "prover1": {"model": "down"}},
         )  # fmt: skip
         result = nip_run("spec.yaml", cwd=tmp_path)
         assert result.returncode == 1, result.stderr
         assert "cannot reach" in result.stderr
-        kept = sum(record["kind"] == "call" for record in journal_records(only_run(tmp_path / "results")))
-        assert (kept, server.requests > 0) == (server.requests, True)
+        saved_answers = sum(record["kind"] == "call" for record in journal_records(only_run(tmp_path / "results")))
+        assert (saved_answers, server.requests > 0) == (server.requests, True)
 
 
-def test_a_server_that_is_away_for_a_moment_stops_nothing(tmp_path: Path) -> None:
+def test_short_outages_do_not_stop_a_run(tmp_path: Path) -> None:
     outage: dict[str, Any] = {"faults": {"overloaded": 0.6, "drop": 0.2}}
     with run_chat_server(**outage) as server:
         spec_file(tmp_path, server.base_url, size=12, retry={"transient": {"attempts": 30}})

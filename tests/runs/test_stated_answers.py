@@ -69,7 +69,7 @@ def test_a_design_has_at_most_sixty_lines_and_uses_every_template(name: str) -> 
 
 
 @pytest.mark.parametrize("name", DESIGNS)
-def test_a_design_plays_without_a_network_and_its_labels_follow_from_what_was_said(name: str, tmp_path: Path) -> None:
+def test_a_design_plays_without_a_network_and_its_labels_follow_from_the_answers(name: str, tmp_path: Path) -> None:
     games, calls = DESIGNS[name]
     path = ROOT / "specs" / f"{name}.yaml"
     (estimate,) = estimate_costs(Plan(load_spec(path)))
@@ -108,10 +108,10 @@ def test_a_design_can_be_replayed_rebuilt_shown_and_reported(name: str, tmp_path
     done = nip_run_here("verify", str(run), cwd=tmp_path)
     assert "all recorded numbers follow from the journal" in done.stdout
     row = table(run, "rollouts")[0]
-    shown = nip_run_here("show", str(run), row["rollout_id"], cwd=tmp_path).stdout
+    output = nip_run_here("show", str(run), row["rollout_id"], cwd=tmp_path).stdout
     label = "accept" if row["y"] else "reject"
-    assert f"{row['judged_text']} (label: {label})" in shown
-    assert re.search(rf"^outcome: decided, verdict: \w+ \((right|wrong)\), label: {label}$", shown, re.MULTILINE)
+    assert f"{row['judged_text']} (label: {label})" in output
+    assert re.search(rf"^outcome: decided, verdict: \w+ \((right|wrong)\), label: {label}$", output, re.MULTILINE)
     assert nip_run_here("report", str(run), "-o", "report.html", cwd=tmp_path).returncode == 0
     judge = load_protocol(name).verifier_name
     done = nip_run_here("export", str(run), "--format", "inspect", "--subject", judge, cwd=tmp_path)
@@ -129,12 +129,12 @@ def test_the_proposer_design_plays_at_a_server_that_never_gets_the_right_answers
     rows = {row["id"]: row for row in map(json.loads, (run / "inputs/dataset.jsonl").read_text().splitlines())}
     for row in table(run, "rollouts"):
         assert row["y"] == row["correct"] == (rows[row["datapoint_id"]]["target"] == "2231")
-    first = [chat for chat in chats if len(chat) == 1]
-    assert len(first) == 24
-    for chat in first:
+    first_chats = [chat for chat in chats if len(chat) == 1]
+    assert len(first_chats) == 24
+    for chat in first_chats:
         point = next(row for row in rows.values() if row["question"] in chat[0]["content"])
-        words = re.findall(r"\w+", chat[0]["content"].replace(point["question"], ""))
-        assert point["target"] not in words
+        prompt_words = re.findall(r"\w+", chat[0]["content"].replace(point["question"], ""))
+        assert point["target"] not in prompt_words
 
 
 @pytest.mark.full
@@ -178,9 +178,9 @@ def test_only_the_label_depends_on_the_checker(label: int, tmp_path: Path) -> No
     rollout, script = asyncio.run(play_script(path, answers))
     assert (rollout.label, rollout.correct) == (label, label == 1)
     assert rollout.rewards == {"p0": 1.0, "p1": 0.0, "judge": 1.0 if label else -1.0}
-    asked = [request for request in script.requests if request.sample.agent != "p0.checker"]
-    assert [request.messages for request in asked][1][-1]["content"] == "Answer: Rome"
-    assert not any("label" in str(request.messages).lower() for request in asked)
+    player_requests = [request for request in script.requests if request.sample.agent != "p0.checker"]
+    assert [request.messages for request in player_requests][1][-1]["content"] == "Answer: Rome"
+    assert not any("label" in str(request.messages).lower() for request in player_requests)
     (check,) = script.prompts("p0.checker")
     assert json.loads(check)["text"] == "Rome"
     assert json.loads(check)["columns"]["claim"] == "Claim 0"
@@ -209,7 +209,7 @@ def test_an_unusable_answer_is_requested_again_and_then_ends_the_game_without_a_
     assert "StatementError: the answer must state exactly one number" in (rollout.error or "")
 
 
-def test_games_without_a_label_are_in_no_accuracy(tmp_path: Path) -> None:
+def test_games_without_a_label_do_not_count_in_accuracy(tmp_path: Path) -> None:
     with run_chat_server(text="Decision: accept") as server:
         path = stating_spec(tmp_path, ANSWER_RULES, EXACT, base_url=server.base_url, size=3)
         result = run_spec(path, tmp_path / "results")
@@ -235,13 +235,13 @@ def test_a_failing_checker_is_an_error_of_its_game_and_gives_no_label(check: str
     path = stating_spec(tmp_path, ANSWER_RULES, FUNCTION, check, size=4, rollouts={"max_transport_failed": 0.5})
     result = run_spec(path, tmp_path / "results")
     rows = {row["datapoint_id"]: row for row in table(result.folder.path, "rollouts")}
-    failed = rows.pop("d1")
-    assert re.search(f"CheckerError: the checker grading:check {message}", failed["error"])
-    assert (failed["outcome"], failed["y"], failed["correct"]) == ("transport_failed", None, None)
+    failed_row = rows.pop("d1")
+    assert re.search(f"CheckerError: the checker grading:check {message}", failed_row["error"])
+    assert (failed_row["outcome"], failed_row["y"], failed_row["correct"]) == ("transport_failed", None, None)
     assert [row["y"] for row in rows.values()] == [1, 1, 1]
     assert metric(result, "accuracy")["n"] == 3
-    shown = nip_run_here("show", str(result.folder.path), cwd=tmp_path).stdout
-    assert "1 of 4 rollouts have no label, because the checker failed" in shown.replace("\n", " ")
+    output = nip_run_here("show", str(result.folder.path), cwd=tmp_path).stdout
+    assert "1 of 4 rollouts have no label, because the checker failed" in output.replace("\n", " ")
 
 
 @pytest.mark.full
@@ -282,11 +282,11 @@ def test_a_checker_from_a_downloaded_folder_runs_only_with_consent(tmp_path: Pat
 
 
 def test_wrong_settings_of_a_checker_are_errors_before_play(tmp_path: Path) -> None:
-    early = {**ANSWER_RULES, "parameters": {"max_message_rounds": 2, "min_message_rounds": 1}}
-    early = {**early, "cycle": [{"speak": {"judge": ["main"]}}, *ANSWER_RULES["cycle"]]}
-    none = {"checker": None}
+    early_rules = {**ANSWER_RULES, "parameters": {"max_message_rounds": 2, "min_message_rounds": 1}}
+    early_rules = {**early_rules, "cycle": [{"speak": {"judge": ["main"]}}, *ANSWER_RULES["cycle"]]}
+    no_checker = {"checker": None}
     cases: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-        (ANSWER_RULES, none, "dataset.checker: a prover of hidden states the answer that is judged; set"),
+        (ANSWER_RULES, no_checker, "dataset.checker: a prover of hidden states the answer that is judged; set"),
         ({"private": None}, EXACT, "dataset.checker: no step of hidden states what a checker labels; remove it"),
         (CLAIM_RULES, EXACT, "dataset.checker.by: exact compares answers, but hidden continues with sub-claims"),
         (ANSWER_RULES, {"checker": {"by": "exact"}}, "by: exact needs the key column"),
@@ -298,14 +298,14 @@ def test_wrong_settings_of_a_checker_are_errors_before_play(tmp_path: Path) -> N
         (ANSWER_RULES, {"checker": {"by": "function", "function": "a.b"}}, "dataset.checker.function"),
         (ANSWER_RULES, {"checker": {"by": "function", "function": "no:check"}}, r"no template .*no\.py"),
         (ANSWER_RULES, {"checker": {"by": "function", "function": "grading:test"}}, r"a function test\(text, c"),
-        (early, EXACT, "the verifier of hidden may decide in round 0, before round 1 states what it judges"),
+        (early_rules, EXACT, "the verifier of hidden may decide in round 0, before round 1 states what it judges"),
     ]  # fmt: skip
     for index, (rules, dataset, message) in enumerate(cases):
         with pytest.raises(SpecError, match=message):
             load_spec(stating_spec(tmp_path / str(index), rules, dataset, "return True"))
 
 
-def test_the_column_of_a_checker_of_numbers_must_have_them(tmp_path: Path) -> None:
+def test_the_column_of_a_number_checker_must_have_numbers(tmp_path: Path) -> None:
     path = stating_spec(tmp_path, ANSWER_RULES, {"checker": {"by": "number", "column": "passage"}})
     (tmp_path / "data.jsonl").write_text('{"id": "d1", "passage": "1 or 2", "claim": "c"}\n')
     with pytest.raises(SpecError, match="column 'passage' must have exactly one number; rows without it: d1"):
@@ -325,16 +325,16 @@ def test_the_array_environment_refuses_a_protocol_with_statements() -> None:
 
 
 @pytest.mark.full
-def test_check_shows_what_is_stated_picked_and_labelled(tmp_path: Path) -> None:
+def test_check_shows_statements_the_claim_pick_and_labels(tmp_path: Path) -> None:
     path = str(ROOT / "specs" / "prover_estimator.yaml")
-    shown = nip_run_here("check", path, cwd=tmp_path).stdout
+    output = nip_run_here("check", path, cwd=tmp_path).stdout
     for line in (
         "(answers are labelled by the function equations:check)", "sends * -> command:python",
         "round 0: the message of prover must state: claims (2 to 4)",
         "round 1: the message of estimator must state: estimates",
         "round 3: then the rollout's seed picks a sub-claim, and the game continues with it", "at most 240 calls",
     ):  # fmt: skip
-        assert line in shown, line
+        assert line in output, line
     deeper = load_spec(Path(path), ["protocol.max_depth=3", "protocol.max_message_rounds=7"])
     assert max_calls(estimate_costs(Plan(deeper)), deeper.experiment) == 16 * 7 * 3
     assert "error" not in nip_run_here("check", path, "--json", cwd=tmp_path).stderr
@@ -343,8 +343,10 @@ def test_check_shows_what_is_stated_picked_and_labelled(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_runs_with_the_same_checker_are_compared_and_share_a_task(tmp_path: Path) -> None:
     spec = ROOT / "specs" / "proposer_critic.yaml"
-    other = "dataset.checker={by: exact, column: topic}"
-    runs = [run_spec(spec, tmp_path, f"seed={i}", *extra).folder for i, extra in ((0, ()), (1, ()), (2, (other,)))]
+    other_checker = "dataset.checker={by: exact, column: topic}"
+    runs = [
+        run_spec(spec, tmp_path, f"seed={i}", *extra).folder for i, extra in ((0, ()), (1, ()), (2, (other_checker,)))
+    ]
     tasks = [Task.of_run(run, None).sha256 for run in runs]
     assert tasks[0] == tasks[1] != tasks[2]
     done = nip_run_here("compare", runs[0].run_id, runs[1].run_id, "--results", str(tmp_path), cwd=tmp_path)
@@ -384,9 +386,9 @@ def test_a_killed_run_repeats_no_recorded_call(rules: dict[str, Any], tmp_path: 
 @pytest.mark.full
 def test_worker_processes_give_the_same_labels(tmp_path: Path) -> None:
     spec, workers = ROOT / "specs" / "prover_estimator.yaml", "execution={engine: processes, processes: 2}"
-    one = run_spec(spec, tmp_path / "one").folder.path
-    two = run_spec(spec, tmp_path / "two", workers).folder.path
-    assert derived_files(one) == derived_files(two)
+    single_process_run = run_spec(spec, tmp_path / "one").folder.path
+    parallel_run = run_spec(spec, tmp_path / "two", workers).folder.path
+    assert derived_files(single_process_run) == derived_files(parallel_run)
 
 
 @pytest.mark.full

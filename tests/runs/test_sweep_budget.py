@@ -1,4 +1,4 @@
-"""What is left of a sweep's budget is counted once: its runs belong to one process as long as it plays."""
+"""A sweep's remaining budget is counted once: its runs are locked by one process while it plays."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from tests.support.runs import journal_records
 from tests.support.servers.batch_client import BatchProvider, run_batch_provider
 from tests.support.specs import spec_file
 
-IN, OUT = 100.0, 400.0
-PRICED = {"m": {"price": {"input": IN, "output": OUT}, "max_completion_tokens": 60}}
+INPUT_PRICE, OUTPUT_PRICE = 100.0, 400.0
+PRICED = {"m": {"price": {"input": INPUT_PRICE, "output": OUTPUT_PRICE}, "max_completion_tokens": 60}}
 
 
-def sweep(folder: Path, provider: BatchProvider, seeds: int = 2, **changes: Any) -> list[str]:
-    """A spec that sweeps over seeds from 1; the ids of its runs."""
-    swept = {"seed": list(range(1, seeds + 1))}
-    path = spec_file(folder, provider.base_url, size=4, models=PRICED, sweep=swept, **changes)
+def write_sweep(folder: Path, provider: BatchProvider, seeds: int = 2, **changes: Any) -> list[str]:
+    """Write a spec that sweeps over seeds from 1 and return the ids of its runs."""
+    axes = {"seed": list(range(1, seeds + 1))}
+    path = spec_file(folder, provider.base_url, size=4, models=PRICED, sweep=axes, **changes)
     return [Plan(spec).run_id for spec in load_specs(path)]
 
 
 @contextmanager
-def playing(folder: Path, provider: BatchProvider) -> Iterator[subprocess.Popen[bytes]]:
-    """The sweep in a process that has come to the first calls of its first point."""
+def run_sweep_process(folder: Path, provider: BatchProvider) -> Iterator[subprocess.Popen[bytes]]:
+    """Play the sweep in a process that has made its first calls."""
     process = start_nip_run_silently("spec.yaml", "-q", cwd=folder)
     try:
         wait_until(lambda: provider.stats()["chat"] > 0)
@@ -43,47 +43,47 @@ def playing(folder: Path, provider: BatchProvider) -> Iterator[subprocess.Popen[
         process.wait()
 
 
-def asked_in(folder: Path, run_id: str) -> int:
+def count_records(folder: Path, run_id: str) -> int:
     run = folder / "results" / "runs" / run_id
     return len(journal_records(run)) if (run / "journal.jsonl").is_file() else 0
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         pytest.param(("spec.yaml",), id="all", marks=pytest.mark.full),
         pytest.param(("spec.yaml", "sweep={}", "seed=2"), id="a later point"),
     ],
 )
-def test_a_run_that_the_budget_of_another_process_counts_is_left_alone(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_a_run_counted_in_the_budget_of_another_process_is_locked(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     with run_batch_provider(latency=1.0) as provider:
-        first, second = sweep(tmp_path, provider, budget={"usd": 50.0})
-        with playing(tmp_path, provider) as process:
-            done = nip_run(*words, "-q", cwd=tmp_path)
+        first, second = write_sweep(tmp_path, provider, budget={"usd": 50.0})
+        with run_sweep_process(tmp_path, provider) as process:
+            done = nip_run(*arguments, "-q", cwd=tmp_path)
             assert process.poll() is None
         assert done.returncode == 1
-        locked = first if len(words) == 1 else second
+        locked = first if len(arguments) == 1 else second
         assert f"run {locked} is in use by process {process.pid} " in done.stderr
 
 
 @pytest.mark.full
 def test_two_processes_on_one_sweep_spend_its_budget_once(tmp_path: Path) -> None:
     with run_batch_provider(latency=0.05) as provider:
-        sweep(tmp_path, provider, budget={"usd": 1.0})
-        begun = [start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path) for _ in range(3)]
-        codes = [process.wait(HANG_SECONDS) for process in begun]
-        assert provider.billed_usd(IN, OUT) <= 1.0
+        write_sweep(tmp_path, provider, budget={"usd": 1.0})
+        processes = [start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path) for _ in range(3)]
+        codes = [process.wait(HANG_SECONDS) for process in processes]
+        assert provider.billed_usd(INPUT_PRICE, OUTPUT_PRICE) <= 1.0
         assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 3
-        assert 0.4 < provider.billed_usd(IN, OUT) <= 1.0
+        assert 0.4 < provider.billed_usd(INPUT_PRICE, OUTPUT_PRICE) <= 1.0
     assert 3 in codes
     assert set(codes) <= {1, 3}
 
 
 @pytest.mark.full
-def test_nothing_is_asked_before_every_point_of_the_sweep_is_locked(tmp_path: Path) -> None:
+def test_no_call_is_made_before_every_point_of_the_sweep_is_locked(tmp_path: Path) -> None:
     with run_batch_provider() as provider:
-        _, second = sweep(tmp_path, provider, budget={"usd": 50.0})
+        _, second = write_sweep(tmp_path, provider, budget={"usd": 50.0})
         with Results(tmp_path / "results").lock(second):
             done = nip_run("spec.yaml", "-q", cwd=tmp_path)
         assert done.returncode == 1
@@ -108,42 +108,42 @@ def test_a_sweep_may_have_more_points_than_a_process_may_open_files(tmp_path: Pa
 
 @pytest.mark.full
 @pytest.mark.gate
-def test_without_a_budget_the_points_of_a_sweep_are_free(tmp_path: Path) -> None:
+def test_without_a_budget_the_points_of_a_sweep_are_not_locked(tmp_path: Path) -> None:
     with run_batch_provider(latency=0.1) as provider:
-        runs = sweep(tmp_path, provider, seeds=4, rollouts={"concurrency": 1})
-        with playing(tmp_path, provider) as process:
-            at_once = "rollouts.concurrency=8"
-            done = nip_run_here("spec.yaml", "-q", "sweep={}", "seed=4", at_once, cwd=tmp_path)
+        runs = write_sweep(tmp_path, provider, seeds=4, rollouts={"concurrency": 1})
+        with run_sweep_process(tmp_path, provider) as process:
+            override = "rollouts.concurrency=8"
+            done = nip_run_here("spec.yaml", "-q", "sweep={}", "seed=4", override, cwd=tmp_path)
             assert done.returncode == 0, done.stderr
             assert process.wait(HANG_SECONDS) == 0
-    assert all(asked_in(tmp_path, run_id) > 0 for run_id in runs)
+    assert all(count_records(tmp_path, run_id) > 0 for run_id in runs)
 
 
 @pytest.mark.full
-def test_a_run_that_stands_twice_in_a_command_is_counted_and_locked_once(tmp_path: Path) -> None:
+def test_a_run_that_a_command_lists_twice_is_counted_and_locked_once(tmp_path: Path) -> None:
     with run_batch_provider() as provider:
         spec_file(tmp_path, provider.base_url, size=4, models=PRICED)
         assert nip_run_here("spec.yaml", "-q", cwd=tmp_path).returncode == 0
-        spent = provider.billed_usd(IN, OUT)
-        enough = f"budget.usd={2.6 * spent:.6f}"
-        done = nip_run_here("spec.yaml", "spec.yaml", "-q", enough, "rollouts.per_datapoint=2", cwd=tmp_path)
+        spent = provider.billed_usd(INPUT_PRICE, OUTPUT_PRICE)
+        budget = f"budget.usd={2.6 * spent:.6f}"
+        done = nip_run_here("spec.yaml", "spec.yaml", "-q", budget, "rollouts.per_datapoint=2", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        assert provider.billed_usd(IN, OUT) > 1.5 * spent
+        assert provider.billed_usd(INPUT_PRICE, OUTPUT_PRICE) > 1.5 * spent
 
 
 @pytest.mark.parametrize("name", ["../elsewhere", "a b", "", "."])
-def test_a_run_id_that_can_be_none_is_refused_before_anything_is_written(tmp_path: Path, name: str) -> None:
+def test_an_invalid_run_id_is_refused_before_anything_is_written(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="is not a valid run id"):
         Results(tmp_path / "results").lock(name)
     if name:
         spec_file(tmp_path, budget={"usd": 1.0})
-        before = sorted(tmp_path.rglob("*"))
+        files_before = sorted(tmp_path.rglob("*"))
         assert nip_run_here("spec.yaml", "-q", "--run-id", name, cwd=tmp_path).returncode == 2
-        assert sorted(tmp_path.rglob("*")) == before
+        assert sorted(tmp_path.rglob("*")) == files_before
 
 
 def test_a_budget_counts_no_run_of_another_spec(tmp_path: Path) -> None:
-    """The folder that `--run-id` names holds another game, with other agents."""
+    """The folder that `--run-id` names has another game with other agents."""
     solo: dict[str, Any] = {
         "protocol": {"use": "solo_verifier", "max_message_rounds": None}, "agents": {"prover": None},
         "prompts": "prompts/code_validation/solo_verifier",
@@ -157,11 +157,11 @@ def test_a_budget_counts_no_run_of_another_spec(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_what_a_run_without_a_manifest_spent_is_counted(tmp_path: Path) -> None:
-    """As after a damaged manifest was removed, to have the run made again from its journal."""
+def test_the_spending_of_a_run_without_a_manifest_is_counted(tmp_path: Path) -> None:
+    """A user may remove a damaged manifest so that the run is rebuilt from its journal."""
     with run_batch_provider() as provider:
-        (run_id,) = sweep(tmp_path, provider, seeds=1, budget={"usd": 0.5})
+        (run_id,) = write_sweep(tmp_path, provider, seeds=1, budget={"usd": 0.5})
         assert nip_run_here("spec.yaml", "-q", cwd=tmp_path).returncode == 3
         (tmp_path / "results" / "runs" / run_id / "manifest.json").unlink()
         assert nip_run_here("spec.yaml", "-q", cwd=tmp_path).returncode == 3
-        assert provider.billed_usd(IN, OUT) <= 0.5
+        assert provider.billed_usd(INPUT_PRICE, OUTPUT_PRICE) <= 0.5

@@ -1,4 +1,4 @@
-"""A run's rollouts as arrays, made again from its journal."""
+"""A run's rollouts as arrays, rebuilt from its journal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.specs import spec_file
 from tests.support.training import run_training, training_spec
 
 
-def test_rollouts_come_as_arrays_in_the_order_of_the_tables(tmp_path: Path) -> None:
+def test_arrays_have_rollouts_in_the_order_of_the_tables(tmp_path: Path) -> None:
     result = run_spec(spec_file(tmp_path, size=4, rollouts={"per_datapoint": 2}), tmp_path / "results")
     steps, rows = result.timesteps(), table(result.folder.path, "rollouts")
     assert steps.batch_size == (8, 6)
@@ -27,10 +27,10 @@ def test_rollouts_come_as_arrays_in_the_order_of_the_tables(tmp_path: Path) -> N
 @pytest.mark.full
 def test_a_run_that_is_shown_again_gives_the_same_arrays(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=2)
-    first = run_spec(path, tmp_path / "results").timesteps()
-    again = run_spec(path, tmp_path / "results")
-    assert again.was_finished
-    assert np.array_equal(first["agents", "message"], again.timesteps()["agents", "message"])
+    first_arrays = run_spec(path, tmp_path / "results").timesteps()
+    second_run = run_spec(path, tmp_path / "results")
+    assert second_run.was_finished
+    assert np.array_equal(first_arrays["agents", "message"], second_run.timesteps()["agents", "message"])
 
 
 def test_every_branch_of_a_tree_is_a_rollout(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_training_run_names_the_runs_that_hold_its_games(tmp_path: Path) -> No
         result.timesteps()
 
 
-def test_without_a_journal_there_is_nothing_to_make_arrays_of(tmp_path: Path) -> None:
+def test_arrays_need_a_journal_with_finished_rollouts(tmp_path: Path) -> None:
     result = run_spec(spec_file(tmp_path, size=2), tmp_path / "results")
     result.folder.journal.write_bytes(b"")
     with pytest.raises(RunError, match="no finished rollout"):

@@ -1,4 +1,4 @@
-"""A run that went wrong says so at its end: how often, one example, what to do; and each thing once."""
+"""A run reports its problems at its end, each once, with a count, an example and advice."""
 
 from __future__ import annotations
 
@@ -22,38 +22,40 @@ SOLO: dict[str, Any] = {
 }
 
 
-def troubles(folder: Path, size: int = 8, *, server: dict[str, Any], **changes: Any) -> dict[str, dict[str, Any]]:
-    """What a run says of its troubles, by kind; the same stands in its notes."""
-    with run_chat_server(**server) as serves:
-        result = run_spec(spec_file(folder, serves.base_url, size=size, **changes), folder / "results")
-    found = {row["kind"]: row for row in as_json(result)["troubles"]}
-    for row in found.values():
+def play_and_read_troubles(
+    folder: Path, size: int = 8, *, server: dict[str, Any], **changes: Any
+) -> dict[str, dict[str, Any]]:
+    """Play a run and return its troubles by kind, which must also be in its notes."""
+    with run_chat_server(**server) as provider:
+        result = run_spec(spec_file(folder, provider.base_url, size=size, **changes), folder / "results")
+    troubles = {row["kind"]: row for row in as_json(result)["troubles"]}
+    for row in troubles.values():
         assert [note for note in result.notes if note.startswith(row["message"])]
-    return found
+    return troubles
 
 
-def retrying(attempts: int, then: str = "empty_message") -> dict[str, Any]:
+def retry_settings(attempts: int, then: str = "empty_message") -> dict[str, Any]:
     return {"invalid_response": {"attempts": attempts, "then": then}, "transient": {"attempts": 1}}
 
 
-def test_answers_that_cannot_be_parsed_are_told_with_the_reason_and_what_came_of_them(tmp_path: Path) -> None:
-    found = troubles(tmp_path, server={"kind": "bad_decision"}, **SOLO, retry=retrying(3))
-    assert list(found) == ["no_decision", "repeats", "empty_messages"]
-    first = table(only_run(tmp_path / "results"), "rollouts")[0]["rollout_id"]
-    repeats = found["repeats"]
+def test_unparsable_answers_are_reported_with_reason_and_consequences(tmp_path: Path) -> None:
+    troubles = play_and_read_troubles(tmp_path, server={"kind": "bad_decision"}, **SOLO, retry=retry_settings(3))
+    assert list(troubles) == ["no_decision", "repeats", "empty_messages"]
+    first_rollout = table(only_run(tmp_path / "results"), "rollouts")[0]["rollout_id"]
+    repeats = troubles["repeats"]
     assert (repeats["message"], repeats["show"]) == (
         "16 of 24 calls were repeated because of unparsable answers",
-        first,
+        first_rollout,
     )
     assert repeats["example"] == (
-        f"verifier in round 0 of rollout {first} (p0) answered 'I have checked it.\\n\\nDecision: undecided': the "
-        "answer holds 'decision:' and neither 'Decision: accept' nor 'Decision: reject'"
+        f"verifier in round 0 of rollout {first_rollout} (p0) answered 'I have checked it.\\n\\nDecision: undecided': "
+        "the answer holds 'decision:' and neither 'Decision: accept' nor 'Decision: reject'"
     )
-    undecided = found["no_decision"]
+    undecided = troubles["no_decision"]
     assert undecided["message"] == "8 of 8 rollouts ended undecided, and accuracy counts them as not correct"
     assert (undecided["count"], undecided["of"], undecided["show"]) == (8, 8, "--undecided")
     assert "the last answer of verifier is 'I have checked it." in undecided["example"]
-    assert found["empty_messages"]["message"] == (
+    assert troubles["empty_messages"]["message"] == (
         "8 of 8 messages were left empty because none of 3 answers was usable"
     )
 
@@ -74,10 +76,10 @@ def test_answers_that_cannot_be_parsed_are_told_with_the_reason_and_what_came_of
         pytest.param("length", "empty_message", "cut", "8 of 8 answers were truncated", marks=pytest.mark.full),
     ],
 )
-def test_each_end_of_a_game_that_is_no_verdict_is_told(
+def test_each_game_end_without_a_verdict_is_reported(
     tmp_path: Path, kind: str, then: str, expected: str, message: str
 ) -> None:
-    row = troubles(tmp_path, server={"kind": kind}, **SOLO, retry=retrying(2, then))[expected]
+    row = play_and_read_troubles(tmp_path, server={"kind": kind}, **SOLO, retry=retry_settings(2, then))[expected]
     if expected == "cut":
         assert "  (cut at the token limit)\n" in called("show", "last", row["show"], cwd=tmp_path).stdout
     assert message in row["message"]
@@ -87,69 +89,75 @@ def test_each_end_of_a_game_that_is_no_verdict_is_told(
 @pytest.mark.full
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("text", ["", " \n"])
-def test_answers_without_content_are_one_trouble_that_blames_no_template(tmp_path: Path, text: str) -> None:
-    found = troubles(tmp_path, 4, server={"text": text}, **SOLO, retry=retrying(3))
-    assert list(found) == ["no_decision", "no_content"]
-    row = found["no_content"]
+def test_answers_without_content_are_one_trouble_whose_advice_names_no_template(tmp_path: Path, text: str) -> None:
+    troubles = play_and_read_troubles(tmp_path, 4, server={"text": text}, **SOLO, retry=retry_settings(3))
+    assert list(troubles) == ["no_decision", "no_content"]
+    row = troubles["no_content"]
     assert row["message"] == "4 of 4 calls returned answers without content"
     assert row["example"].endswith("(p0): the answer has no content (finish_reason 'stop')")
-    for told in found.values():
-        assert "reasoning tokens" in told["advice"]
-        assert "template" not in told["advice"]
+    for trouble in troubles.values():
+        assert "reasoning tokens" in trouble["advice"]
+        assert "template" not in trouble["advice"]
     assert "  (empty: the answer has no content)\n" in called("show", "last", row["show"], cwd=tmp_path).stdout
-    wrong = called("show", "last", "--wrong", cwd=tmp_path).stdout
-    assert wrong.endswith("has no wrong verdict; 4 without a verdict: --undecided\n")
+    output = called("show", "last", "--wrong", cwd=tmp_path).stdout
+    assert output.endswith("has no wrong verdict; 4 without a verdict: --undecided\n")
 
 
 @pytest.mark.full
-def test_what_chance_may_do_is_not_told(tmp_path: Path) -> None:
+def test_rare_repeated_answers_are_not_reported(tmp_path: Path) -> None:
     server = {"faults": {"bad_decision": 0.02}, "max_faults": 1}
-    assert troubles(tmp_path, 20, server=server, retry=retrying(4)) == {}
+    assert play_and_read_troubles(tmp_path, 20, server=server, retry=retry_settings(4)) == {}
     assert sum(row["attempt"] for row in table(only_run(tmp_path / "results"), "completions")) > 0
 
 
 @pytest.mark.full
-def test_the_result_is_five_rows_then_what_went_wrong_and_a_finished_run_says_it_again(tmp_path: Path) -> None:
+def test_the_result_has_five_rows_then_troubles_and_a_finished_run_repeats_it(tmp_path: Path) -> None:
     with run_chat_server(kind="bad_decision") as server:
-        spec_file(tmp_path, server.base_url, size=4, **SOLO, retry=retrying(2))
+        spec_file(tmp_path, server.base_url, size=4, **SOLO, retry=retry_settings(2))
         done = nip_run_here("spec.yaml", "--results", "my results", cwd=tmp_path)
         run = only_run(tmp_path / "my results").name
-        again = nip_run_here("spec.yaml", "--results", "my results", cwd=tmp_path)
+        repeated = nip_run_here("spec.yaml", "--results", "my results", cwd=tmp_path)
         verbose = nip_run_here("spec.yaml", "--results", "my results", "-v", cwd=tmp_path)
-        (told,) = json.loads(nip_run_here("spec.yaml", "--results", "my results", "--json", cwd=tmp_path).stdout)
-    assert (done.returncode, done.stdout) == (0, again.stdout)
+        (summary,) = json.loads(nip_run_here("spec.yaml", "--results", "my results", "--json", cwd=tmp_path).stdout)
+    assert (done.returncode, done.stdout) == (0, repeated.stdout)
     title, *rows = done.stdout.splitlines()
     assert title == run
     assert [row.split()[0] for row in rows] == ["accuracy", "decided", "n", "cost", "where"]
     assert rows[1] == "decided   0 of 4 (no_decision 4)"
     assert "calls_per_message" in verbose.stdout
-    assert " decision " not in verbose.stdout  # a mean of codes, of which one is "none"
-    for said in (done.stderr, again.stderr, verbose.stderr):
-        assert said.count("warning: 4 of 4 rollouts ended undecided") == said.count("ended undecided") == 1
-        assert f"  show it: nip-run show {run} --undecided --results 'my results'\n" in said
-        assert "warning: 4 of 8 calls were repeated because of unparsable answers\n" in said
-    assert [row["kind"] for row in told["troubles"]] == ["no_decision", "repeats", "empty_messages"]
-    assert sum(note.startswith("4 of 8 calls were repeated") for note in told["notes"]) == 1
-    shown = called("show", "last", "--results", "my results", cwd=tmp_path).stdout
+    assert " decision " not in verbose.stdout  # a mean of codes, one of which means "none"
+    for stderr in (done.stderr, repeated.stderr, verbose.stderr):
+        assert stderr.count("warning: 4 of 4 rollouts ended undecided") == stderr.count("ended undecided") == 1
+        assert f"  show it: nip-run show {run} --undecided --results 'my results'\n" in stderr
+        assert "warning: 4 of 8 calls were repeated because of unparsable answers\n" in stderr
+    assert [row["kind"] for row in summary["troubles"]] == ["no_decision", "repeats", "empty_messages"]
+    assert sum(note.startswith("4 of 8 calls were repeated") for note in summary["notes"]) == 1
+    show_output = called("show", "last", "--results", "my results", cwd=tmp_path).stdout
     assert (
-        "\ntrouble: 4 of 8 calls were repeated because of unparsable answers\n  example: verifier in round 0" in shown
+        "\ntrouble: 4 of 8 calls were repeated because of unparsable answers\n  example: verifier in round 0"
+        in show_output
     )
-    assert f"  show it: nip-run show {run} --undecided --results 'my results'\n" in shown
-    in_json = called("show", "last", "--results", "my results", "--json", cwd=tmp_path).stdout
-    assert json.loads(in_json)["troubles"] == told["troubles"]
+    assert f"  show it: nip-run show {run} --undecided --results 'my results'\n" in show_output
+    show_json = called("show", "last", "--results", "my results", "--json", cwd=tmp_path).stdout
+    assert json.loads(show_json)["troubles"] == summary["troubles"]
 
 
 @pytest.mark.full
-def test_a_run_that_failed_says_each_note_once_and_what_went_wrong_before(tmp_path: Path) -> None:
+def test_a_failed_run_prints_each_note_once_and_its_earlier_troubles(tmp_path: Path) -> None:
     with run_chat_server(kind="unauthorized", after=3, faults={"bad_decision": 1.0}, max_faults=1) as server:
-        changes = {**SOLO, "models": {"m": {"logprobs": True}}, "rollouts": {"concurrency": 1}, "retry": retrying(2)}
+        changes = {
+            **SOLO,
+            "models": {"m": {"logprobs": True}},
+            "rollouts": {"concurrency": 1},
+            "retry": retry_settings(2),
+        }
         spec_file(tmp_path, server.base_url, size=8, **changes)
         done = nip_run_here("spec.yaml", cwd=tmp_path)
-        again = nip_run_here("spec.yaml", "--again", "--json", cwd=tmp_path)
+        second = nip_run_here("spec.yaml", "--again", "--json", cwd=tmp_path)
     assert done.returncode == 4
     assert done.stderr.count("returns no log-probabilities") == 1
     assert done.stderr.count("were repeated because of unparsable answers") == 1
-    assert again.returncode == 4
+    assert second.returncode == 4
     assert "unauthorized" not in done.stdout
 
 
@@ -173,16 +181,16 @@ def test_verdicts_before_any_prover_spoke_are_reported_and_compare_shows_them(tm
 
 @pytest.mark.full
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.gate)])
-def test_a_few_verdicts_before_any_prover_spoke_are_no_trouble(tmp_path: Path, processes: int) -> None:
+def test_a_few_verdicts_before_any_prover_spoke_are_not_reported(tmp_path: Path, processes: int) -> None:
     result = run_spec(spec_file(tmp_path, size=40, execution={"processes": processes}), tmp_path / "results")
     rows = table(only_run(tmp_path / "results"), "rollouts")
     assert 0 < sum(row["rounds"] == 1 for row in rows) < 20
     assert as_json(result)["troubles"] == []
 
 
-def test_lost_rollouts_are_told_once_with_the_error(tmp_path: Path) -> None:
+def test_lost_rollouts_are_reported_once_with_the_error(tmp_path: Path) -> None:
     with run_chat_server(faults={"server_error": 0.3}, max_faults=10_000) as server:
-        spec_file(tmp_path, server.base_url, size=12, **SOLO, retry=retrying(2))
+        spec_file(tmp_path, server.base_url, size=12, **SOLO, retry=retry_settings(2))
         done = nip_run_here("spec.yaml", cwd=tmp_path)
     lost = sum(row["outcome"] == "transport_failed" for row in table(only_run(tmp_path / "results"), "rollouts"))
     assert 0 < lost < 12
@@ -191,6 +199,6 @@ def test_lost_rollouts_are_told_once_with_the_error(tmp_path: Path) -> None:
     assert "answered 500: The server had an error" in done.stderr
     assert f"transport_failed {lost})" in done.stdout
     assert "\r" not in done.stderr
-    shown = called("show", "last", cwd=tmp_path).stdout
-    assert f"trouble: {lost} of 12 rollouts failed in transport; the first error:" in shown
-    assert f"resume with: nip-run results/runs/{only_run(tmp_path / 'results').name}\n" in shown
+    show_output = called("show", "last", cwd=tmp_path).stdout
+    assert f"trouble: {lost} of 12 rollouts failed in transport; the first error:" in show_output
+    assert f"resume with: nip-run results/runs/{only_run(tmp_path / 'results').name}\n" in show_output

@@ -1,4 +1,4 @@
-"""Runs that stop when they are decided: beside others in a sweep, killed half-way, in blocks and with votes."""
+"""Runs with a stopping rule: in a sweep, after a kill, in blocks and with votes."""
 
 from __future__ import annotations
 
@@ -30,79 +30,80 @@ from tests.support.specs import spec_file
 pytestmark = pytest.mark.full
 
 SIZE = 50
-SHORT: dict[str, Any] = {"fine_tune": None, "protocol": {"use": "nip", "max_message_rounds": 3}}
+SHORT_GAMES: dict[str, Any] = {"fine_tune": None, "protocol": {"use": "nip", "max_message_rounds": 3}}
 POINTS = {"name": ["stops", "all", "never"], "until": [{"width": 0.6}, None, {"width": 0.05}]}
 
 
-def swept(folder: Path, base_url: str) -> list[Path]:
-    """A sweep with a point that stops, one that plays all, and one that is never decided; their folders."""
-    path = spec_file(folder, base_url, size=SIZE, sweep={"zip": POINTS}, rollouts={"concurrency": 48}, **SHORT)
+def write_sweep(folder: Path, base_url: str) -> list[Path]:
+    """Write a sweep of a point that stops, one that plays all games and one without a decision; return its runs."""
+    path = spec_file(folder, base_url, size=SIZE, sweep={"zip": POINTS}, rollouts={"concurrency": 48}, **SHORT_GAMES)
     return [folder / "results" / "runs" / Plan(spec).run_id for spec in load_specs(path)]
 
 
-def manifest(run: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((run / "manifest.json").read_text())
-    return found
+def read_manifest(run: Path) -> dict[str, Any]:
+    manifest: dict[str, Any] = json.loads((run / "manifest.json").read_text())
+    return manifest
 
 
-def calls(run: Path) -> int:
+def count_calls(run: Path) -> int:
     return sum(record["kind"] == "call" for record in journal_records(run))
 
 
-def test_a_point_that_stops_leaves_the_others_playing(tmp_path: Path) -> None:
+def test_a_point_that_stops_does_not_stop_the_others(tmp_path: Path) -> None:
     with run_chat_server(latency=0.03) as server:
-        stops, whole, never = swept(tmp_path, server.base_url)
+        stops, plays_all, never = write_sweep(tmp_path, server.base_url)
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert [manifest(run)["status"] for run in (stops, whole, never)] == ["done"] * 3
-    assert manifest(stops)["rollouts"] < SIZE
-    assert [manifest(run)["rollouts"] for run in (whole, never)] == [SIZE, SIZE]
+    assert [read_manifest(run)["status"] for run in (stops, plays_all, never)] == ["done"] * 3
+    assert read_manifest(stops)["rollouts"] < SIZE
+    assert [read_manifest(run)["rollouts"] for run in (plays_all, never)] == [SIZE, SIZE]
     assert json.loads((never / "metrics.json").read_text())["until"]["decided"] is False
-    for other in (whole, never):  # they were at it when the first one stopped
-        begun, stopped, end = (
-            path.stat().st_mtime_ns for path in (other / "spec.yaml", stops / "metrics.json", other / "metrics.json")
+    for other_run in (plays_all, never):  # they were playing when the first point stopped
+        started, stopped, end = (
+            path.stat().st_mtime_ns
+            for path in (other_run / "spec.yaml", stops / "metrics.json", other_run / "metrics.json")
         )
-        assert begun < stopped < end
+        assert started < stopped < end
 
 
-def test_ctrl_c_stops_every_point_and_they_go_on_to_the_same(tmp_path: Path) -> None:
+def test_ctrl_c_stops_every_point_and_resumed_points_give_the_same_files(tmp_path: Path) -> None:
     with run_chat_server(latency=0.02, held_after=60) as server:
-        runs = swept(tmp_path, server.base_url)
+        runs = write_sweep(tmp_path, server.base_url)
         process = start_nip_run("spec.yaml", cwd=tmp_path)
         wait_until(lambda: server.requests > 60 or process.poll() is not None)
         interrupt(process)
         server.change(held_after=None)
         code, _, err = wait_for_exit(process)
         assert code == 130, err
-        begun = [run for run in runs if (run / "manifest.json").is_file()]
-        assert len(begun) > 1
+        started_runs = [run for run in runs if (run / "manifest.json").is_file()]
+        assert len(started_runs) > 1
         # On a busy machine, a point may have finished before the signal arrives.
-        statuses = {manifest(run)["status"] for run in begun}
+        statuses = {read_manifest(run)["status"] for run in started_runs}
         assert "interrupted" in statuses
         assert statuses <= {"interrupted", "done"}
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        whole = nip_run_here("spec.yaml", "-q", "--results", "again", cwd=tmp_path)
-        assert whole.returncode == 0, whole.stderr
+        uninterrupted = nip_run_here("spec.yaml", "-q", "--results", "again", cwd=tmp_path)
+        assert uninterrupted.returncode == 0, uninterrupted.stderr
     for run in runs:
         assert derived_files(run) == derived_files(tmp_path / "again" / "runs" / run.name)
 
 
-def test_a_refusal_stops_every_point(tmp_path: Path) -> None:
+def test_a_provider_refusal_stops_every_point(tmp_path: Path) -> None:
     with run_chat_server(latency=0.03, kind="insufficient_quota", after=60) as server:
-        runs = swept(tmp_path, server.base_url)
+        runs = write_sweep(tmp_path, server.base_url)
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
         assert done.returncode == 4, done.stderr
         assert server.requests <= 60 + 48
-        assert server.stats()["kinds"]["answer"] == sum(calls(run) for run in runs if run.is_dir())
-    assert {manifest(run)["status"] for run in runs if run.is_dir()} <= {"failed", "interrupted"}
+        assert server.stats()["kinds"]["answer"] == sum(count_calls(run) for run in runs if run.is_dir())
+    assert {read_manifest(run)["status"] for run in runs if run.is_dir()} <= {"failed", "interrupted"}
 
 
-def test_a_run_killed_between_its_games_decides_the_same(tmp_path: Path) -> None:
-    """The kill comes when there are whole games in the journal, and before it is decided."""
+def test_a_run_killed_between_games_stops_at_the_same_game(tmp_path: Path) -> None:
+    """The kill comes after some games are complete in the journal and before the stopping point."""
     with run_chat_server(latency=0.1) as server:
-        path = spec_file(tmp_path, server.base_url, size=SIZE, until={"width": 0.6}, **SHORT)
-        whole = run_spec(path, tmp_path / "whole")
+        path = spec_file(tmp_path, server.base_url, size=SIZE, until={"width": 0.6}, **SHORT_GAMES)
+        complete_run = run_spec(path, tmp_path / "whole")
         process = start_nip_run_silently("spec.yaml", "-q", "rollouts.concurrency=3", cwd=tmp_path)
         journals = tmp_path / "results" / "runs"
         wait_until(
@@ -118,18 +119,18 @@ def test_a_run_killed_between_its_games_decides_the_same(tmp_path: Path) -> None
         reconstructor = Reconstructor(folder, saved_plan(folder))
         finished = sum(1 for _ in reconstructor.rollouts())
         reconstructor.close()
-        assert 0 < finished < whole.metrics["until"]["games"]
+        assert 0 < finished < complete_run.metrics["until"]["games"]
         assert not folder.metrics.is_file()
         wait_until(lambda: server.stats()["open"] == 0)
-        asked, kept = server.requests, calls(run)
+        requests_before, calls_before = server.requests, count_calls(run)
         assert nip_run_here("spec.yaml", "-q", "rollouts.concurrency=7", cwd=tmp_path).returncode == 0
-        assert server.requests - asked == calls(run) - kept
-    assert derived_files(run) == derived_files(whole.path)
-    assert whole.metrics["until"]["decided"]
+        assert server.requests - requests_before == count_calls(run) - calls_before
+    assert derived_files(run) == derived_files(complete_run.path)
+    assert complete_run.metrics["until"]["decided"]
 
 
-def test_blocks_with_votes_stop_at_the_end_of_one(tmp_path: Path) -> None:
-    """Every play of a datapoint is in before it counts, each with the majority of its votes."""
+def test_a_run_with_blocks_and_votes_stops_at_the_end_of_a_block(tmp_path: Path) -> None:
+    """A datapoint counts once all its games are finished, each with the majority of its votes."""
     path = spec_file(
         tmp_path, size=SIZE, until={"width": 0.5}, votes=3, stances="both", seats="swap", fine_tune=None,
         protocol={"use": "mnip", "max_message_rounds": 4}, prompts="prompts/code_validation/mnip",
@@ -138,7 +139,7 @@ def test_blocks_with_votes_stop_at_the_end_of_one(tmp_path: Path) -> None:
     )  # fmt: skip
     run = run_spec(path, tmp_path / "results")
     rows = table(run.path, "rollouts")
-    blocks = [list(plays) for _, plays in groupby(rows, key=lambda row: row["datapoint_id"])]
+    blocks = [list(games) for _, games in groupby(rows, key=lambda row: row["datapoint_id"])]
     assert len(blocks) < SIZE
     sequence, widths = ConfidenceSequence(), []
     for block in blocks:

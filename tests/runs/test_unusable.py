@@ -23,8 +23,8 @@ GOOD = "All cases are handled.\nDecision: accept"
 CONCURRENCY = 4
 
 
-def spec(folder: Path, server: LoopbackServer, **changes: Any) -> Path:
-    """A spec of 40 games of one verdict each, with one answer to each."""
+def write_spec(folder: Path, server: LoopbackServer, **changes: Any) -> Path:
+    """Write a spec of 40 games with a single verdict and a single attempt each."""
     rollouts = {"concurrency": CONCURRENCY, **changes.pop("rollouts", {})}
     return spec_file(
         folder, server.base_url, size=40, protocol={"use": "solo_verifier", "max_message_rounds": None},
@@ -33,7 +33,7 @@ def spec(folder: Path, server: LoopbackServer, **changes: Any) -> Path:
     )  # fmt: skip
 
 
-def answers_in(folder: Path) -> int:
+def count_answers(folder: Path) -> int:
     run = only_run(folder / "results")
     return sum(record["kind"] == "call" for record in journal_records(run))
 
@@ -43,11 +43,13 @@ def answers_in(folder: Path) -> int:
     [(19, 19, False), (20, 20, True), (16, 20, True), (15, 20, False), (33, 50, False), (35, 50, True),
      (501, 1000, False), (600, 1000, True), (0, 1000, False)],
 )  # fmt: skip
-def test_a_share_is_alarming_once_it_is_surely_above_a_half(unusable: int, answers: int, is_alarming: bool) -> None:
+def test_a_share_is_alarming_once_it_is_significantly_above_a_half(
+    unusable: int, answers: int, is_alarming: bool
+) -> None:
     assert AnswerCounts(answers, unusable).is_alarming is is_alarming
 
 
-def test_a_share_at_the_limit_is_allowed_and_so_is_anything_before_20_answers() -> None:
+def test_a_share_at_the_limit_is_allowed_and_so_is_any_share_before_20_answers() -> None:
     assert not AnswerCounts(20, 10).exceeds(0.5)
     assert AnswerCounts(20, 11).exceeds(0.5)
     assert AnswerCounts(20, 1).exceeds(0.0)
@@ -62,15 +64,15 @@ def test_the_run_stops_once_the_share_is_exceeded_and_the_same_command_resumes(
     tmp_path: Path, execution: dict[str, int]
 ) -> None:
     with run_chat_server(text=BAD) as server:
-        spec(tmp_path, server, rollouts={"max_unusable": 0.5}, execution=execution)
+        write_spec(tmp_path, server, rollouts={"max_unusable": 0.5}, execution=execution)
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
         assert done.returncode == 1, done.stderr
         assert "more than rollouts.max_unusable (0.5) allows" in done.stderr
         assert "repeat the command to resume" in done.stderr
-        first = server.requests
-        # Workers tell their counts a moment later, and calls in flight come in.
-        assert MIN_ANSWERS <= first <= MIN_ANSWERS + (40 if execution else 2 * CONCURRENCY)
-        assert answers_in(tmp_path) == first, "every answer that was paid for is saved"
+        request_count = server.requests
+        # Workers report their counts with a delay, and calls in flight still arrive.
+        assert MIN_ANSWERS <= request_count <= MIN_ANSWERS + (40 if execution else 2 * CONCURRENCY)
+        assert count_answers(tmp_path) == request_count, "every answer that was paid for is saved"
         if execution:
             return
         server.change(text=GOOD)
@@ -81,9 +83,9 @@ def test_the_run_stops_once_the_share_is_exceeded_and_the_same_command_resumes(
 
 
 @pytest.mark.full
-def test_a_run_whose_server_was_mended_is_not_stopped_by_the_answers_before(tmp_path: Path) -> None:
+def test_a_run_whose_server_was_repaired_is_not_stopped_by_earlier_answers(tmp_path: Path) -> None:
     with run_chat_server(text=BAD) as server:
-        path = spec(tmp_path, server, rollouts={"max_unusable": 0.1})
+        path = write_spec(tmp_path, server, rollouts={"max_unusable": 0.1})
         with pytest.raises(TooManyUnusable, match=r"of \d+ answers since this command started cannot be used"):
             run_spec(path, tmp_path / "results")
         server.change(text=GOOD)
@@ -91,33 +93,33 @@ def test_a_run_whose_server_was_mended_is_not_stopped_by_the_answers_before(tmp_
         assert server.requests == 40
 
 
-def test_a_run_with_few_unusable_answers_goes_on(tmp_path: Path) -> None:
+def test_a_run_with_few_unusable_answers_is_completed(tmp_path: Path) -> None:
     with run_chat_server(text=GOOD, faults={"bad_decision": 0.2}, max_faults=1000) as server:
-        path = spec(tmp_path, server, rollouts={"max_unusable": 0.5})
+        path = write_spec(tmp_path, server, rollouts={"max_unusable": 0.5})
         assert run_spec(path, tmp_path / "results").manifest.status == "done"
 
 
 @pytest.mark.gate
 def test_a_replay_costs_nothing_and_is_never_stopped(tmp_path: Path) -> None:
     with run_chat_server(text=BAD) as server:
-        path = spec(tmp_path, server)
+        path = write_spec(tmp_path, server)
         run = run_spec(path, tmp_path / "results").folder.path
-    again = nip_run_here("spec.yaml", "-q", "--replay", str(run), "rollouts.max_unusable=0", cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
+    replay = nip_run_here("spec.yaml", "-q", "--replay", str(run), "rollouts.max_unusable=0", cwd=tmp_path)
+    assert replay.returncode == 0, replay.stderr
 
 
-def test_each_repeat_counts_where_answers_are_asked_for_again(tmp_path: Path) -> None:
+def test_each_repeated_request_counts_as_an_answer(tmp_path: Path) -> None:
     with run_chat_server(text=BAD) as server:
-        path = spec(tmp_path, server, rollouts={"max_unusable": 0.5}, retry={"invalid_response": {"attempts": 3}})
+        path = write_spec(tmp_path, server, rollouts={"max_unusable": 0.5}, retry={"invalid_response": {"attempts": 3}})
         with pytest.raises(TooManyUnusable):
             run_spec(path, tmp_path / "results")
         assert MIN_ANSWERS <= server.requests <= MIN_ANSWERS + 2 * CONCURRENCY
 
 
 @pytest.mark.gate
-def test_many_unusable_answers_are_warned_of_once_with_an_example_and_advice(tmp_path: Path) -> None:
+def test_many_unusable_answers_give_one_warning_with_an_example_and_advice(tmp_path: Path) -> None:
     with run_chat_server(text=BAD) as server:
-        spec(tmp_path, server)
+        write_spec(tmp_path, server)
         done = nip_run_here("spec.yaml", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "warning: 20 of 20 answers" in line]
@@ -129,16 +131,16 @@ def test_many_unusable_answers_are_warned_of_once_with_an_example_and_advice(tmp
     assert done.stderr.count("answers since this command started") == 1
 
 
-def test_the_limit_is_no_part_of_a_runs_identity(tmp_path: Path) -> None:
+def test_the_limit_is_not_part_of_the_run_identity(tmp_path: Path) -> None:
     with run_chat_server() as server:
-        path = spec(tmp_path, server)
-    ids = {plan_of(load_spec(path, words)).run_id for words in ([], ["rollouts.max_unusable=0.5"])}
+        path = write_spec(tmp_path, server)
+    ids = {plan_of(load_spec(path, overrides)).run_id for overrides in ([], ["rollouts.max_unusable=0.5"])}
     assert len(ids) == 1
 
 
-def test_an_answer_without_a_verdict_where_the_verifier_must_decide_is_unusable(tmp_path: Path) -> None:
+def test_an_answer_without_a_required_verdict_is_unusable(tmp_path: Path) -> None:
     with run_chat_server(text="The solution looks plausible to me.") as server:
-        spec(tmp_path, server, rollouts={"max_unusable": 0.5})
+        write_spec(tmp_path, server, rollouts={"max_unusable": 0.5})
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     assert "more than rollouts.max_unusable (0.5) allows" in done.stderr
@@ -147,7 +149,7 @@ def test_an_answer_without_a_verdict_where_the_verifier_must_decide_is_unusable(
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("text", ["", " \n"])
-def test_an_answer_without_content_is_unusable_though_the_game_goes_on(tmp_path: Path, text: str) -> None:
+def test_an_answer_without_content_is_unusable_although_the_game_continues(tmp_path: Path, text: str) -> None:
     with run_chat_server(text=text) as server:
         path = spec_file(tmp_path, server.base_url, size=20, rollouts={"max_unusable": 0.5})
         with pytest.raises(TooManyUnusable, match=r"answered '': the answer has no content; raise models\.m\."):

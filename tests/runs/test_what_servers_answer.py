@@ -1,4 +1,4 @@
-"""A run on a server that refuses one prompt, that cuts answers before their first word, or that ignores `n`."""
+"""Runs on a server that refuses a prompt, cuts answers before their first word, or ignores `n`."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ SOLO: dict[str, Any] = {
     "prompts": "prompts/code_validation/solo_verifier",
     "agents": {"prover": None},
 }
-THIRD = "returns x + 3."
-"""Stands in the prompts of one datapoint."""
+THIRD_SOLUTION = "returns x + 3."
+"""Text that only the prompts of one datapoint contain."""
 
 
 def make_request(repeat: int) -> Request:
     return Request("m", [{"role": "user", "content": "Is it right?"}], SampleKey("p0", repeat, 0, "verifier", 0))
 
 
-def outcomes(run: Path) -> dict[str, str]:
+def read_outcomes(run: Path) -> dict[str, str]:
     return {row["datapoint_id"]: row["outcome"] for row in table(run, "rollouts")}
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("concurrency", [pytest.param(1, marks=pytest.mark.full), 8])
-def test_a_datapoint_whose_request_is_malformed_ends_its_game_alone(tmp_path: Path, concurrency: int) -> None:
-    with run_chat_server(malformed=THIRD) as server:
+def test_a_malformed_request_ends_only_the_game_of_its_datapoint(tmp_path: Path, concurrency: int) -> None:
+    with run_chat_server(malformed=THIRD_SOLUTION) as server:
         path = spec_file(tmp_path, server.base_url, size=8, **{**SOLO, "rollouts": {"concurrency": concurrency}})
         result = run_spec(path, tmp_path / "r")
-        first = outcomes(only_run(tmp_path / "r"))
-        asked = server.requests
-        again = run_spec(path, tmp_path / "r")
-        assert server.requests == asked + 1  # it alone
-    assert first.pop("p3") == "transport_failed"
-    assert set(first.values()) <= {"decided", "no_decision"}
-    assert outcomes(only_run(tmp_path / "r")) == {**first, "p3": "transport_failed"}
-    assert (result.manifest.transport_failed, again.manifest.transport_failed) == (1, 1)
-    (note,) = [note for note in again.notes if note.startswith("1 of 8 rollouts failed in transport")]
+        first_outcomes = read_outcomes(only_run(tmp_path / "r"))
+        request_count = server.requests
+        resumed = run_spec(path, tmp_path / "r")
+        assert server.requests == request_count + 1  # only the failed one
+    assert first_outcomes.pop("p3") == "transport_failed"
+    assert set(first_outcomes.values()) <= {"decided", "no_decision"}
+    assert read_outcomes(only_run(tmp_path / "r")) == {**first_outcomes, "p3": "transport_failed"}
+    assert (result.manifest.transport_failed, resumed.manifest.transport_failed) == (1, 1)
+    (note,) = [note for note in resumed.notes if note.startswith("1 of 8 rollouts failed in transport")]
     assert "the first error: MalformedError: http" in note
     assert "Invalid value for 'content': it cannot be read (the server accepts other requests of models.m" in note
     assert "same command" not in note
-    ended = [record for record in journal_records(only_run(tmp_path / "r")) if record["kind"] == "ended"]
-    assert {(record["sample"][0], record["error"]) for record in ended} == {("p3", "MalformedError")}
+    ended_records = [record for record in journal_records(only_run(tmp_path / "r")) if record["kind"] == "ended"]
+    assert {(record["sample"][0], record["error"]) for record in ended_records} == {("p3", "MalformedError")}
 
 
 def test_the_first_datapoint_may_be_the_malformed_one(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_the_first_datapoint_may_be_the_malformed_one(tmp_path: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("settings", "options", "changed"),
+    ("settings", "options", "expected_changes"),
     [
         ({"chat_format": "openai"}, {}, {"chat_format": "alternating"}),
         ({"system_role": "system"}, {"takes_system": False}, {"system_role": "user"}),
@@ -81,47 +81,49 @@ def test_the_first_datapoint_may_be_the_malformed_one(tmp_path: Path) -> None:
     ids=["first turns pass", "system", "both"],
 )
 def test_a_refusal_by_the_chat_template_stops_the_run_with_advice_that_helps(
-    tmp_path: Path, settings: dict[str, Any], options: dict[str, Any], changed: dict[str, str]
+    tmp_path: Path, settings: dict[str, Any], options: dict[str, Any], expected_changes: dict[str, str]
 ) -> None:
-    given = [f"+models.m.{key}={value}" for key, value in settings.items()]
+    overrides = [f"+models.m.{key}={value}" for key, value in settings.items()]
     with run_chat_server(alternates=True, **options) as server:
         spec_file(tmp_path, server.base_url, size=4)
-        refused = nip_run_here("spec.yaml", *given, "--run-id", "mine", cwd=tmp_path)
+        refused = nip_run_here("spec.yaml", *overrides, "--run-id", "mine", cwd=tmp_path)
         assert refused.returncode == 4, refused.stderr
-        advice = " and ".join(f"models.m.{key} to {value}" for key, value in changed.items())
+        advice = " and ".join(f"models.m.{key} to {value}" for key, value in expected_changes.items())
         assert f"which are the same in all games: set {advice}." in refused.stderr
-        words = [f"+models.m.{key}={changed[key]}" for key in settings]
-        going_on = " ".join(["nip-run run spec.yaml", *words, "--run-id NAME"])
-        assert refused.stderr.splitlines()[-1] == f"After that change, resume with: {going_on}"
-        words += [f"+models.m.{key}={value}" for key, value in changed.items() if key not in settings]
-        done = nip_run_here("spec.yaml", *words, "--run-id", "other", cwd=tmp_path)
+        arguments = [f"+models.m.{key}={expected_changes[key]}" for key in settings]
+        resume_command = " ".join(["nip-run run spec.yaml", *arguments, "--run-id NAME"])
+        assert refused.stderr.splitlines()[-1] == f"After that change, resume with: {resume_command}"
+        arguments += [f"+models.m.{key}={value}" for key, value in expected_changes.items() if key not in settings]
+        done = nip_run_here("spec.yaml", *arguments, "--run-id", "other", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "transport_failed" not in outcomes(tmp_path / "results" / "runs" / "other").values()
+    assert "transport_failed" not in read_outcomes(tmp_path / "results" / "runs" / "other").values()
 
 
-def test_a_template_that_takes_no_chat_of_ours_is_not_blamed_on_a_key_that_is_set() -> None:
-    chosen = ModelSettings(model="x", chat_format="alternating", system_role="user")
-    told = classify_error(400, {"message": "Conversation roles must alternate user/assistant"}, {}, chosen, "m")
-    assert isinstance(told, ProviderRefusal)
-    assert "change models.m.model, or the chat template of its server" in str(told)
-    assert dict(told.changes) == {"models.m.model": None}
+def test_advice_for_an_unsupported_chat_template_names_no_key_that_is_set() -> None:
+    settings = ModelSettings(model="x", chat_format="alternating", system_role="user")
+    error = classify_error(400, {"message": "Conversation roles must alternate user/assistant"}, {}, settings, "m")
+    assert isinstance(error, ProviderRefusal)
+    assert "change models.m.model, or the chat template of its server" in str(error)
+    assert dict(error.changes) == {"models.m.model": None}
 
 
-@pytest.mark.parametrize(("size", "asked"), [(24, range(16, 24)), (3, [3])])
-def test_a_server_that_takes_no_request_stops_the_run(tmp_path: Path, size: int, asked: Collection[int]) -> None:
-    """After so many refusals as open a breaker, or at the end where there are fewer games."""
+@pytest.mark.parametrize(("size", "expected_counts"), [(24, range(16, 24)), (3, [3])])
+def test_a_server_that_refuses_every_request_stops_the_run(
+    tmp_path: Path, size: int, expected_counts: Collection[int]
+) -> None:
+    """The run stops once refusals open the circuit breaker, or at its end if it has fewer games."""
     with run_chat_server(kind="malformed_request") as server:
         path = spec_file(tmp_path, server.base_url, size=size, **SOLO)
         with pytest.raises(
             ProviderRefusal, match=r"(?s)answered 400: Invalid .*refuses the request; check the settings in models\.m"
         ):
             run_spec(path, tmp_path / "r")
-        assert server.requests in asked
+        assert server.requests in expected_counts
     assert read_json(only_run(tmp_path / "r") / "manifest.json")["status"] == "failed"
 
 
 @pytest.mark.full
-def test_however_many_requests_are_malformed_a_group_that_was_answered_plays_on(tmp_path: Path) -> None:
+def test_a_group_that_was_answered_plays_on_despite_many_malformed_requests(tmp_path: Path) -> None:
     with run_chat_server(kind="malformed_request", after=2) as server:
         changes = {**SOLO, "rollouts": {"concurrency": 1}, "retry": {"breaker": {"failures": 3}}}
         path = spec_file(tmp_path, server.base_url, size=8, **changes)
@@ -135,7 +137,7 @@ def test_however_many_requests_are_malformed_a_group_that_was_answered_plays_on(
     ("kind", "paid"),
     [pytest.param("blank_length", True, marks=pytest.mark.full), ("null_length", True), ("cut_at_limit", False)],
 )
-def test_an_answer_cut_before_its_first_word_is_asked_for_again_and_no_message(
+def test_an_answer_cut_before_its_first_word_is_requested_again_and_gives_no_message(
     tmp_path: Path, kind: str, *, paid: bool
 ) -> None:
     key = "max_completion_tokens" if paid else "max_tokens"
@@ -160,15 +162,15 @@ def test_an_answer_cut_before_its_first_word_is_asked_for_again_and_no_message(
     assert (values["calls_per_message"], values["token_limit_proportion"]) == (2.0, 1.0)
     assert metrics["original_statistics"]["verifier.token_limit_proportion"] is None
     answers = [record for record in journal_records(run) if record["kind"] == "call"]
-    found = [
+    choices_by_call = [
         [Choice(*choice) for choice in record.get("choices", ())] or choices_of(record["answer"]) for record in answers
     ]
-    assert [list(choices) for choices in found] == [[Choice(None, "length")]] * 2
+    assert [list(choices) for choices in choices_by_call] == [[Choice(None, "length")]] * 2
     assert [bool(record.get("charged")) for record in answers] == [not paid] * 2
     assert {row["finish_reason"] for row in table(run, "completions")} == {"length"}
 
 
-def test_a_server_that_ignores_n_is_told_once(tmp_path: Path) -> None:
+def test_a_server_that_ignores_n_is_reported_once(tmp_path: Path) -> None:
     with run_chat_server(max_n=1) as server:
         changes = {**SOLO, "models": {"m": {"share_prompts": True}}, "rollouts": {"per_datapoint": 3, "concurrency": 8}}
         path = spec_file(tmp_path, server.base_url, size=4, **changes)
@@ -178,7 +180,7 @@ def test_a_server_that_ignores_n_is_told_once(tmp_path: Path) -> None:
     assert (only_run(tmp_path / "r") / "run.log").read_text("utf-8").count("ignores `n`") == 1
 
 
-def test_a_server_that_gives_no_logprobs_is_told_once(tmp_path: Path) -> None:
+def test_a_server_that_gives_no_logprobs_is_reported_once(tmp_path: Path) -> None:
     changes = {**SOLO, "models": {"m": {"logprobs": True}}}
     with run_chat_server() as server:
         notes = run_spec(spec_file(tmp_path, server.base_url, size=4, **changes), tmp_path / "r").notes
@@ -188,14 +190,18 @@ def test_a_server_that_gives_no_logprobs_is_told_once(tmp_path: Path) -> None:
             "use another server, or remove this setting"
         )
     ]
-    said = Completion((Choice("a", "stop"),), "x", body=Body(b'{"logprobs":{"content":[{"token":"a","logprob":-1}]}}'))
-    heard: list[str] = []
-    ServerProblemDetector({"m": ModelSettings(model="x", logprobs=True)}, heard).check_answer(make_request(0), said)
-    assert heard == []
+    completion = Completion(
+        (Choice("a", "stop"),), "x", body=Body(b'{"logprobs":{"content":[{"token":"a","logprob":-1}]}}')
+    )
+    new_notes: list[str] = []
+    ServerProblemDetector({"m": ModelSettings(model="x", logprobs=True)}, new_notes).check_answer(
+        make_request(0), completion
+    )
+    assert new_notes == []
 
 
 @pytest.mark.parametrize(
-    ("answers", "told"),
+    ("answers", "expected"),
     [
         (["Decision: accept"] * 5, None),
         (["Decision: accept"] * 6, "all 5 times"),
@@ -204,16 +210,16 @@ def test_a_server_that_gives_no_logprobs_is_told_once(tmp_path: Path) -> None:
     ],
     ids=["by chance", "often", "one differs", "long"],
 )
-def test_a_fixed_seed_is_told_of_only_what_was_seen(answers: list[str], told: str | None) -> None:
-    heard: list[str] = []
-    notes = ServerProblemDetector({"m": ModelSettings(model="x", seed=3)}, heard)
+def test_a_fixed_seed_is_noted_only_if_answers_repeat(answers: list[str], expected: str | None) -> None:
+    notes: list[str] = []
+    detector = ServerProblemDetector({"m": ModelSettings(model="x", seed=3)}, notes)
     for repeat, text in enumerate(answers):
-        notes.check_answer(make_request(repeat), Completion((Choice(text, "stop"),), "x"))
-    assert [told is not None and told in note for note in heard] == [True] * (told is not None)
+        detector.check_answer(make_request(repeat), Completion((Choice(text, "stop"),), "x"))
+    assert [expected is not None and expected in note for note in notes] == [True] * (expected is not None)
 
 
 @pytest.mark.full
-def test_a_cache_that_answers_samples_one_by_one_is_no_server_that_ignores_n(tmp_path: Path) -> None:
+def test_a_cache_that_answers_samples_one_by_one_is_not_reported_as_ignoring_n(tmp_path: Path) -> None:
     changes = {**SOLO, "models": {"m": {"share_prompts": True}}, "rollouts": {"per_datapoint": 3}}
     with run_chat_server() as server:
         path = spec_file(tmp_path, server.base_url, size=1, cache="cache.sqlite", **changes)
@@ -225,14 +231,16 @@ def test_a_cache_that_answers_samples_one_by_one_is_no_server_that_ignores_n(tmp
 
 @pytest.mark.full
 @pytest.mark.parametrize("repeated", [True, pytest.param(False, marks=pytest.mark.full)])
-def test_one_answer_to_each_repeat_or_retry_under_a_fixed_seed_is_told_once(tmp_path: Path, *, repeated: bool) -> None:
-    """The server answers by the request's bytes, as one that heeds the seed does."""
-    more: dict[str, Any] = (
+def test_equal_answers_to_repeats_or_retries_under_a_fixed_seed_are_reported_once(
+    tmp_path: Path, *, repeated: bool
+) -> None:
+    """The server answers by the request's bytes, like a server that uses the seed."""
+    changes: dict[str, Any] = (
         {"rollouts": {"per_datapoint": 3}} if repeated else {"retry": {"invalid_response": {"attempts": 2}}}
     )
     with run_chat_server(kind=None if repeated else "bad_decision") as server:
-        path = spec_file(tmp_path, server.base_url, size=6, **{**SOLO, "models": {"m": {"seed": 3}}, **more})
+        path = spec_file(tmp_path, server.base_url, size=6, **{**SOLO, "models": {"m": {"seed": 3}}, **changes})
         notes = run_spec(path, tmp_path / "r").notes
         assert sum("models.m.seed is fixed (3)" in note for note in notes) == 1
-        other = spec_file(tmp_path, server.base_url, size=6, **{**SOLO, **more})
-        assert not any("seed" in note for note in run_spec(other, tmp_path / "r2").notes)
+        unseeded_spec = spec_file(tmp_path, server.base_url, size=6, **{**SOLO, **changes})
+        assert not any("seed" in note for note in run_spec(unseeded_spec, tmp_path / "r2").notes)

@@ -1,4 +1,4 @@
-"""Datasets whose owner keeps the labels: played, recorded and replayed; what needs a label is empty, or refused."""
+"""Datasets without labels: metrics that need labels are empty, and settings that need labels are refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.runs import metric, run_spec, table
 from tests.support.specs import spec_file
 
 
-def unlabelled(folder: Path, label: object = None, **changes: Any) -> Path:
+def write_unlabeled_spec(folder: Path, label: object = None, **changes: Any) -> Path:
     spec = spec_file(folder, **{"fine_tune": None, **changes})
     path = folder / "data.jsonl"
     rows = [{**json.loads(line), "label": label} for line in path.read_text("utf-8").splitlines()]
@@ -27,19 +27,19 @@ def unlabelled(folder: Path, label: object = None, **changes: Any) -> Path:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("label", [None, ""])
-def test_verdicts_are_recorded_and_what_needs_a_label_is_empty(tmp_path: Path, label: object) -> None:
+def test_verdicts_are_recorded_and_metrics_that_need_labels_are_empty(tmp_path: Path, label: object) -> None:
     spec = spec_file(tmp_path / "labelled", fine_tune=None)
     with_labels = run_spec(spec, tmp_path / "results", run_id="labelled")
-    result = run_spec(unlabelled(tmp_path / "kept", label), tmp_path / "results", run_id="kept")
-    rows, known = (table(one.folder.path, "rollouts") for one in (result, with_labels))
-    assert [row["decision"] for row in rows] == [row["decision"] for row in known]
+    result = run_spec(write_unlabeled_spec(tmp_path / "kept", label), tmp_path / "results", run_id="kept")
+    rows, labeled_rows = (table(finished.folder.path, "rollouts") for finished in (result, with_labels))
+    assert [row["decision"] for row in rows] == [row["decision"] for row in labeled_rows]
     assert {(row["y"], row["correct"]) for row in rows} == {(None, None)}
-    for needy in (
-        one
-        for one in metrics_of(Source.GAMES, Source.DATAPOINTS)
-        if one.needs_labels and one.applies(lists_answers=False)
+    for label_metric in (
+        definition
+        for definition in metrics_of(Source.GAMES, Source.DATAPOINTS)
+        if definition.needs_labels and definition.applies(lists_answers=False)
     ):
-        row = metric(result, needy.name)
+        row = metric(result, label_metric.name)
         assert (row["value"], row["ci_low"], row["n"], row["reason"]) == (None, None, 0, NO_LABELS)
     assert {frozenset(json.loads(row["rewards"])) for row in rows} == {frozenset(["prover"])}
     assert metric(result, "reward", "verifier")["reason"] == NO_LABELS
@@ -59,15 +59,15 @@ def test_verdicts_are_recorded_and_what_needs_a_label_is_empty(tmp_path: Path, l
         ("dataset.balance", "+dataset.balance=label"),
     ],
 )
-def test_what_needs_the_labels_is_refused_by_name(tmp_path: Path, key: str, override: str) -> None:
-    spec = unlabelled(tmp_path)
+def test_settings_that_need_labels_are_refused_by_key(tmp_path: Path, key: str, override: str) -> None:
+    spec = write_unlabeled_spec(tmp_path)
     with pytest.raises(SpecError, match="has no labels") as raised:
         load_spec(spec, [override])
     assert key in {problem.key for problem in raised.value.problems}
 
 
 def test_a_dataset_with_some_labels_is_damaged(tmp_path: Path) -> None:
-    spec = unlabelled(tmp_path)
+    spec = write_unlabeled_spec(tmp_path)
     path = tmp_path / "data.jsonl"
     lines = path.read_text("utf-8").splitlines()
     path.write_text("\n".join([json.dumps({**json.loads(lines[0]), "label": 1}), *lines[1:]]) + "\n", "utf-8")

@@ -1,4 +1,4 @@
-"""What is measured: games of the plan by `dummy`, and what a server's answer costs on top."""
+"""Measured costs: games of the plan with `dummy`, and the additional cost of a server's answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.specs import spec_file
 
 
 @pytest.mark.gate
-def test_a_measured_run_plays_twice_the_first_games_at_least_and_counts_all_its_calls(tmp_path: Path) -> None:
+def test_a_measured_run_plays_at_least_twice_the_first_games_and_counts_all_calls(tmp_path: Path) -> None:
     fixed = {"min_message_rounds": 5, "max_message_rounds": 5, "verifier_first": True}
     plan = Plan(load_spec(spec_file(tmp_path, "http://127.0.0.1:9/v1", size=4, protocol=fixed)))
     with temporary_results(Results(tmp_path / "results")) as results:
@@ -29,12 +29,12 @@ def test_a_measured_run_plays_twice_the_first_games_at_least_and_counts_all_its_
 
 
 @pytest.mark.gate
-def test_what_a_servers_answer_costs_is_the_cpu_of_the_client_alone(tmp_path: Path) -> None:
+def test_the_overhead_of_a_servers_answer_is_measured_for_the_client(tmp_path: Path) -> None:
     plan = Plan(load_spec(spec_file(tmp_path, "http://127.0.0.1:9/v1", size=4)))
     with temporary_results(Results(tmp_path / "results")) as results:
-        found = measure_server_overhead(plan, results, "m", words=2000, prompt_tokens=3000)
+        overhead = measure_server_overhead(plan, results, "m", words=2000, prompt_tokens=3000)
         (live,) = (run for run in (results.path / "runs").iterdir() if run.name == "live")
         records = (live / "journal.jsonl").read_bytes().count(b'"kind":"call"')
     assert records > CALLS
-    assert found.journal_bytes > 2000 * 6
-    assert found.seconds > 0
+    assert overhead.journal_bytes > 2000 * 6
+    assert overhead.seconds > 0

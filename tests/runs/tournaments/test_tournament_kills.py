@@ -1,4 +1,4 @@
-"""A tournament that is killed or interrupted asks nothing twice, and ends as if it had not been."""
+"""A killed or interrupted tournament repeats no recorded call and ends like an undisturbed one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.full
 ADAPTIVE = {"pairing": "adaptive", "games": 64, "datapoints_per_round": 2}
 
 
-def results_of(results: Path) -> dict[str, object]:
+def read_results(results: Path) -> dict[str, object]:
     """Return the files of all parts that depend only on their answers, and the rounds."""
     runs = sorted((results / "runs").iterdir())
     files: dict[str, object] = {run.name: derived_files(run) for run in runs if (run / "rollouts.parquet").is_file()}
@@ -26,7 +26,7 @@ def results_of(results: Path) -> dict[str, object]:
     return files | {"rounds": [path.read_text().splitlines()[1:] for path in logs]}
 
 
-def test_after_a_kill_only_what_is_missing_is_asked(tmp_path: Path) -> None:
+def test_a_resumed_tournament_requests_only_missing_calls(tmp_path: Path) -> None:
     with run_chat_server(held_after=100) as server:
         tournament_spec(tmp_path, server.base_url, tournament=ADAPTIVE)
         process = start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)
@@ -35,18 +35,18 @@ def test_after_a_kill_only_what_is_missing_is_asked(tmp_path: Path) -> None:
         process.wait()
         server.change(held_after=None)
         wait_until(lambda: server.stats()["open"] == 0)
-        asked, kept = server.requests, len(recorded_calls(tmp_path / "results"))
-        assert 0 < kept <= 100
+        requests_before, calls_before = server.requests, len(recorded_calls(tmp_path / "results"))
+        assert 0 < calls_before <= 100
         assert wait_or_kill(start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)) == 0
         samples = recorded_calls(tmp_path / "results")
-        assert server.requests - asked == len(samples) - kept
+        assert server.requests - requests_before == len(samples) - calls_before
         assert len(samples) == len(set(samples))
         run_spec(tmp_path / "spec.yaml", tmp_path / "whole")
     assert len(list(tmp_path.glob("results/runs/*/stages.jsonl"))) == 1
-    assert results_of(tmp_path / "results") == results_of(tmp_path / "whole")
+    assert read_results(tmp_path / "results") == read_results(tmp_path / "whole")
 
 
-def test_ctrl_c_keeps_all_answers_and_says_how_to_resume(tmp_path: Path) -> None:
+def test_ctrl_c_saves_all_answers_and_prints_the_resume_command(tmp_path: Path) -> None:
     with run_chat_server(latency=0.05) as server:
         tournament_spec(tmp_path, server.base_url, tournament=ADAPTIVE)
         process = start_nip_run("spec.yaml", cwd=tmp_path)
@@ -55,8 +55,8 @@ def test_ctrl_c_keeps_all_answers_and_says_how_to_resume(tmp_path: Path) -> None
         code, _, error = wait_for_exit(process)
         assert code == 130, error
         assert "Resume with: nip-run run spec.yaml" in error
-        kept = len(recorded_calls(tmp_path / "results"))
-        assert server.requests == kept
+        recorded = len(recorded_calls(tmp_path / "results"))
+        assert server.requests == recorded
         assert wait_or_kill(start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)) == 0
         samples = recorded_calls(tmp_path / "results")
         assert server.requests == len(samples) == len(set(samples))
@@ -69,4 +69,4 @@ def test_kills_at_random_moments_lose_and_repeat_no_answer(tmp_path: Path, pairi
         run_spec(path, tmp_path / "whole")
         needed = server.requests
         kill_at_random_moments(tmp_path, server, needed, kills, max_in_flight=2 * 8)
-    assert results_of(tmp_path / "results") == results_of(tmp_path / "whole")
+    assert read_results(tmp_path / "results") == read_results(tmp_path / "whole")

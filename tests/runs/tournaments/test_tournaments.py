@@ -1,4 +1,4 @@
-"""Tournaments: pairings are ordinary runs, results choose rounds, and the ratings are those of the planted players."""
+"""Tournaments: pairings are ordinary runs, results choose rounds, and ratings match the planted players."""
 
 from __future__ import annotations
 
@@ -30,37 +30,37 @@ from tests.support.servers.judges_client import judged_spec, run_judge_server
 from tests.support.tournaments import PLAYERS, tournament_spec
 
 
-def parts_of(result: FinishedRun) -> list[Path]:
+def list_parts(result: FinishedRun) -> list[Path]:
     return sorted(path for path in result.path.parent.iterdir() if path.name.startswith(f"{result.run_id}-p"))
 
 
-def ratings(result: FinishedRun) -> dict[tuple[str, str], dict[str, Any]]:
+def read_ratings(result: FinishedRun) -> dict[tuple[str, str], dict[str, Any]]:
     return {(row["player"], row["side"]): row for row in result.metrics["ratings"]}
 
 
 @pytest.mark.gate
-def test_a_round_robin_plays_every_pairing_about_the_same_datapoints(tmp_path: Path) -> None:
+def test_a_round_robin_plays_every_pairing_on_the_same_datapoints(tmp_path: Path) -> None:
     result = run_spec(tournament_spec(tmp_path), tmp_path / "results")
-    assert len(parts_of(result)) == 6
-    seen = []
-    for part in parts_of(result):
+    assert len(list_parts(result)) == 6
+    agent_models = []
+    for part in list_parts(result):
         rows = table(part, "rollouts")
         assert len({row["datapoint_id"] for row in rows}) == 6
         assert [row["stances_exchanged"] for row in rows].count(True) == 6
         manifest = json.loads((part / "manifest.json").read_text())
         assert (manifest["kind"], manifest["parent_run_id"]) == ("benchmark", result.run_id)
         models = {row["agent"]: row["model"] for row in manifest["agents"]}
-        seen.append((models["prover0"], models["prover1"], models["verifier"]))
+        agent_models.append((models["prover0"], models["prover1"], models["verifier"]))
     expected = [
         (*pair, "judge") for first, second in combinations(PLAYERS, 2) for pair in ((first, second), (second, first))
     ]
-    assert sorted(seen) == sorted(expected)
+    assert sorted(agent_models) == sorted(expected)
     assert [row["games"] for row in result.metrics["pairings"]] == [24, 24, 24]
     assert result.metrics["games"]["rollouts"] == 72
 
 
 @pytest.mark.gate
-def test_wins_in_the_cross_table_are_those_of_the_games(tmp_path: Path) -> None:
+def test_wins_in_the_cross_table_follow_from_the_games(tmp_path: Path) -> None:
     result = run_spec(tournament_spec(tmp_path), tmp_path / "results")
     for row in result.metrics["pairings"]:
         first_won = right_won = 0
@@ -96,13 +96,13 @@ def test_more_games_extend_the_runs_of_the_pairings(tmp_path: Path) -> None:
         requests = server.requests
         longer = run_spec(path, tmp_path / "results", "tournament.games=48")
         extended = server.requests
-        whole = run_spec(path, tmp_path / "whole", "tournament.games=48")
+        complete_run = run_spec(path, tmp_path / "whole", "tournament.games=48")
         assert server.requests - extended == extended
     assert requests < extended
-    assert longer.run_id == whole.run_id
-    assert {**longer.metrics, "games": None} == {**whole.metrics, "games": None}
-    for one, other in zip(parts_of(longer), parts_of(whole), strict=True):
-        assert derived_files(one) == derived_files(other)
+    assert longer.run_id == complete_run.run_id
+    assert {**longer.metrics, "games": None} == {**complete_run.metrics, "games": None}
+    for part, complete_part in zip(list_parts(longer), list_parts(complete_run), strict=True):
+        assert derived_files(part) == derived_files(complete_part)
 
 
 @pytest.mark.gate
@@ -111,9 +111,9 @@ def test_a_tournament_shares_games_with_a_run_that_has_played_them(tmp_path: Pat
     with run_chat_server() as server:
 
         def count_requests(results: str, **changes: Any) -> int:
-            before = server.requests
+            requests_before = server.requests
             run_spec(tournament_spec(tmp_path, server.base_url, size=2, **changes), tmp_path / results)
-            return server.requests - before
+            return server.requests - requests_before
 
         alone = count_requests("alone", tournament=two_players)
         benchmark = count_requests(
@@ -164,7 +164,7 @@ def test_the_planted_order_of_players_and_the_better_judge_are_found(tmp_path: P
         tournament={"players": {name: {"model": name} for name in PLAYERS}, "judges": ["judge", "swayed"]},
     )  # fmt: skip
     result = run_spec(path, tmp_path / "results")
-    rows = ratings(result)
+    rows = read_ratings(result)
     for better, worse in (("strong", "medium"), ("medium", "weak")):
         assert rows[better, "overall"]["ci_low"] > rows[worse, "overall"]["ci_high"]
     chances = {row["of"]: row for row in result.metrics["effects"] if row["effect"] == "right_side"}
@@ -182,8 +182,8 @@ def test_the_planted_order_of_players_and_the_better_judge_are_found(tmp_path: P
         ("rating > 0", ExitCode.USAGE),
         ("accuracy > base", ExitCode.USAGE),
     ):
-        asserted = ("compare", result.run_id, "--players", "strong", "weak", "--assert", assertion)
-        done = nip_run_here(*asserted, cwd=tmp_path)
+        arguments = ("compare", result.run_id, "--players", "strong", "weak", "--assert", assertion)
+        done = nip_run_here(*arguments, cwd=tmp_path)
         assert done.returncode == code, (assertion, done.stderr)
 
 
@@ -202,22 +202,22 @@ def test_games_without_a_verdict_have_no_winner_and_are_counted(tmp_path: Path) 
         result = run_spec(path, tmp_path / "results")
     assert [(row["games"], row["undecided"]) for row in result.metrics["pairings"]] == [(8, 8)] * 3
     assert {(row["value"], row["reason"], row["n"]) for row in result.metrics["ratings"]} == {(None, "no games", 0)}
-    shown = nip_run_here("show", result.run_id, cwd=tmp_path)
-    assert "games that no rating uses: 24 without a verdict" in shown.stdout
+    done = nip_run_here("show", result.run_id, cwd=tmp_path)
+    assert "games that no rating uses: 24 without a verdict" in done.stdout
     assert [note.partition(": ")[0] for note in result.notes if "ended undecided" in note] == [f"{result.run_id}-p0a"]
 
 
 @pytest.mark.full
 def test_a_player_with_its_own_prompts_uses_them_in_both_seats(tmp_path: Path) -> None:
-    own = tmp_path / "careful"
-    own.mkdir()
+    prompts_folder = tmp_path / "careful"
+    prompts_folder.mkdir()
     for seat in ("prover0", "prover1"):
-        (own / f"{seat}.jinja").write_text("Careful. {{ question }} {{ solution }} Argue for {{ stance }}.")
+        (prompts_folder / f"{seat}.jinja").write_text("Careful. {{ question }} {{ solution }} Argue for {{ stance }}.")
     players = {"careful": {"model": "weak", "prompts": "careful"}}
     path = tournament_spec(tmp_path, size=2, tournament={"players": players})
     result = run_spec(path, tmp_path / "results")
     seats = []
-    for part in parts_of(result):
+    for part in list_parts(result):
         texts = {name: (part / "inputs" / "prompts" / f"{name}.jinja").read_text() for name in ("prover0", "prover1")}
         seats += [name for name, text in texts.items() if text.startswith("Careful.")]
     assert sorted(seats) == ["prover0"] * 3 + ["prover1"] * 3
@@ -249,10 +249,10 @@ def test_a_budget_ends_a_tournament_with_ratings_of_the_games_so_far(tmp_path: P
         assert len(games) == 1
         assert games < {8, 16, 24, 32, 40}
         requests = server.requests
-        more = run_spec(path, tmp_path / "results", "budget.completions=400")
+        extended_run = run_spec(path, tmp_path / "results", "budget.completions=400")
         assert requests < server.requests <= 400
-    assert more.run_id == result.run_id
-    assert more.metrics["pairings"][0]["games"] > result.metrics["pairings"][0]["games"]
+    assert extended_run.run_id == result.run_id
+    assert extended_run.metrics["pairings"][0]["games"] > result.metrics["pairings"][0]["games"]
 
 
 @pytest.mark.full
@@ -271,13 +271,13 @@ def test_a_round_that_costs_more_than_expected_stops_within_the_budget_and_resum
         stopped = server.requests
         ((unit, limit),) = budget.items()
         assert 0 < getattr(spent_on_parts(Results(tmp_path / "results"), "limited"), unit) <= limit
-        shown = json.loads(nip_run_here("show", "limited", "--json", cwd=tmp_path).stdout)
-        assert sum(row["games"] for row in shown["metrics"]["pairings"]) > 0
+        summary = json.loads(nip_run_here("show", "limited", "--json", cwd=tmp_path).stdout)
+        assert sum(row["games"] for row in summary["metrics"]["pairings"]) > 0
         resumed = run_spec(path, tmp_path / "results", "budget={}", run_id="limited")
         requests = server.requests
-        whole = run_spec(path, tmp_path / "whole", "budget={}", run_id="limited")
+        complete_run = run_spec(path, tmp_path / "whole", "budget={}", run_id="limited")
         assert stopped < requests == server.requests - requests
-    assert resumed.metrics["pairings"] == whole.metrics["pairings"]
+    assert resumed.metrics["pairings"] == complete_run.metrics["pairings"]
 
 
 @pytest.mark.full
@@ -289,7 +289,7 @@ def test_a_panel_judges_a_tournament(tmp_path: Path) -> None:
     )  # fmt: skip
     result = run_spec(path, tmp_path / "results")
     assert [(row["games"], row["judge"]) for row in result.metrics["pairings"]] == [(16, "panel")] * 3
-    for part in parts_of(result):
+    for part in list_parts(result):
         for row in table(part, "rollouts"):
             verdicts = [verdict["decision"] for verdict in json.loads(row["panel"])]
             assert row["decision"] == max({0, 1}, key=verdicts.count)
@@ -298,9 +298,9 @@ def test_a_panel_judges_a_tournament(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_the_runs_of_a_tournament_are_published_and_reproduced_instead_of_it(tmp_path: Path) -> None:
+def test_the_runs_of_a_tournament_are_published_and_reproduced_instead_of_the_tournament(tmp_path: Path) -> None:
     result = run_spec(tournament_spec(tmp_path, size=2), tmp_path / "results")
-    part_ids = [part.name for part in parts_of(result)]
+    part_ids = [part.name for part in list_parts(result)]
     terms = ("--to", "registry", "--as", "acme", "--licence", "MIT", "--force")
     refused = nip_run_here("publish", result.run_id, *terms, cwd=tmp_path)
     assert refused.returncode == ExitCode.USAGE
@@ -308,8 +308,8 @@ def test_the_runs_of_a_tournament_are_published_and_reproduced_instead_of_it(tmp
     published = nip_run_here("publish", *part_ids, *terms, cwd=tmp_path)
     assert published.returncode == 0, published.stderr
     for part_id in part_ids:
-        got = nip_run_here("get", f"run/acme/{part_id}@1", part_id, "--from", "registry", cwd=tmp_path)
-        assert got.returncode == 0, got.stderr
+        download = nip_run_here("get", f"run/acme/{part_id}@1", part_id, "--from", "registry", cwd=tmp_path)
+        assert download.returncode == 0, download.stderr
         done = nip_run_here("reproduce", part_id, cwd=tmp_path)
         assert (done.returncode, "follows from the transcripts" in done.stdout) == (0, True), done.stderr
 
@@ -317,7 +317,7 @@ def test_the_runs_of_a_tournament_are_published_and_reproduced_instead_of_it(tmp
 @pytest.mark.gate
 def test_a_part_cannot_be_resumed_alone(tmp_path: Path) -> None:
     result = run_spec(tournament_spec(tmp_path, size=2), tmp_path / "results")
-    part = parts_of(result)[0]
+    part = list_parts(result)[0]
     (part / "metrics.json").unlink()
     done = nip_run_here(part, cwd=tmp_path)
     assert done.returncode == 1
@@ -328,7 +328,7 @@ def test_a_part_cannot_be_resumed_alone(tmp_path: Path) -> None:
 def test_a_lost_part_is_reported(tmp_path: Path) -> None:
     path = tournament_spec(tmp_path, size=4, tournament={"pairing": "swiss", "games": 8, "datapoints_per_round": 1})
     result = run_spec(path, tmp_path / "results")
-    (parts_of(result)[0] / "journal.jsonl").unlink()
+    (list_parts(result)[0] / "journal.jsonl").unlink()
     done = nip_run_here("spec.yaml", "tournament.games=16", cwd=tmp_path)
     assert done.returncode == 1
     assert "has games of tournament" in done.stderr
@@ -339,7 +339,7 @@ def test_a_lost_part_of_the_last_round_is_neither_ignored_nor_played_again(tmp_p
     with run_chat_server() as server:
         result = run_spec(tournament_spec(tmp_path, server.base_url, size=2), tmp_path / "results")
         requests = server.requests
-        shutil.move(parts_of(result)[0], tmp_path / "lost")
+        shutil.move(list_parts(result)[0], tmp_path / "lost")
         for command in (
             ("compare", result.run_id, "--players", "strong", "weak"), ("spec.yaml",),
             ("spec.yaml", "tournament.games=12"),
@@ -347,8 +347,8 @@ def test_a_lost_part_of_the_last_round_is_neither_ignored_nor_played_again(tmp_p
             done = nip_run_here(*command, cwd=tmp_path)
             assert done.returncode == 1
             assert f"{result.run_id}-p0a" in done.stderr
-        asserted = ("compare", result.run_id, "--players", "strong", "weak", "--assert", "rating > base")
-        assert nip_run_here(*asserted, cwd=tmp_path).returncode == ExitCode.USAGE
+        arguments = ("compare", result.run_id, "--players", "strong", "weak", "--assert", "rating > base")
+        assert nip_run_here(*arguments, cwd=tmp_path).returncode == ExitCode.USAGE
         shutil.move(tmp_path / "lost", tmp_path / "results" / "runs" / f"{result.run_id}-p0a")
         assert nip_run_here("spec.yaml", cwd=tmp_path).returncode == 0
         assert server.requests == requests
@@ -370,7 +370,7 @@ def test_a_tournament_is_verified_with_its_parts_and_ratings(tmp_path: Path) -> 
     assert "metrics.json" in verify().stdout
     result.folder.seal()
     assert "metrics.json: ratings do not follow from the games" in verify().stdout
-    journal = parts_of(result)[1] / "journal.jsonl"
+    journal = list_parts(result)[1] / "journal.jsonl"
     journal.write_text(journal.read_text().replace("Decision: accept", "Decision: reject"))
     done = verify()
     assert done.returncode == 1
@@ -389,7 +389,7 @@ def test_the_worst_case_covers_the_pairings_that_cost_most(tmp_path: Path) -> No
     assert all("strong" in {agent.model for agent in leg.spec.experiment.agents.values()} for leg in games)
 
 
-def test_an_id_that_leaves_no_room_for_the_ids_of_parts_is_refused(tmp_path: Path) -> None:
+def test_a_run_id_that_is_too_long_for_the_ids_of_its_parts_is_refused(tmp_path: Path) -> None:
     plan = TournamentPlan(load_spec(tournament_spec(tmp_path)))
     with pytest.raises(UsageError, match="the ids of the run's parts start with it"):
         plan.check_run_id("a" * MAX_RUN_ID_LENGTH)

@@ -1,4 +1,4 @@
-"""A test that uses the fixture `ray_namespace` runs in another process, in a network namespace of its own."""
+"""Tests with the fixture `ray_namespace` run in a separate process and network namespace."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if ray_cluster.is_in_namespace():
 
 @pytest.fixture
 def ray_namespace() -> None:
-    """Run the test where nobody else can reach the Ray that it starts; see `pytest_pyfunc_call`."""
+    """Run the test in a network namespace that isolates its Ray cluster; see `pytest_pyfunc_call`."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -37,11 +37,23 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     reason = ray_cluster.find_missing_requirement()
     if reason is not None:
         pytest.skip(reason)
-    inside = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "", "-p", "no:cacheprovider", pyfuncitem.nodeid]
-    with (Path(tempfile.gettempdir()) / "nip-run-tests-ray.lock").open("w") as turn:
-        fcntl.flock(turn, fcntl.LOCK_EX)  # a cluster at a time is what a small machine has room for
+    test_command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        "0",
+        "-m",
+        "",
+        "-p",
+        "no:cacheprovider",
+        pyfuncitem.nodeid,
+    ]
+    with (Path(tempfile.gettempdir()) / "nip-run-tests-ray.lock").open("w") as lock_file:
+        fcntl.flock(lock_file, fcntl.LOCK_EX)  # a small machine has room for only one cluster at a time
         done = subprocess.run(
-            ray_cluster.in_namespace(inside),
+            ray_cluster.in_namespace(test_command),
             cwd=ROOT,
             capture_output=True,
             text=True,

@@ -1,4 +1,4 @@
-"""Messages arrive whole and in order, over sockets and in the pieces that Ray carries."""
+"""Messages arrive complete and in order, over sockets and in pieces over Ray."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ SIZES = [1, 4096, 2 << 20, 10, 9 << 20, 7, 300_000, 300_000, 1]
 
 def test_messages_of_any_size_arrive_in_order_over_a_socket() -> None:
     async def play() -> list[bytes]:
-        ours, theirs = socket.socketpair()
+        receiving_end, sending_end = socket.socketpair()
         received: list[bytes] = []
         closed = asyncio.Event()
-        await SocketChannel.open(ours, received.extend, closed.set)
-        channel = await SocketChannel.open(theirs, lambda _: None, lambda: None)
+        await SocketChannel.open(receiving_end, received.extend, closed.set)
+        channel = await SocketChannel.open(sending_end, lambda _: None, lambda: None)
         for turn in range(2):
             for number, size in enumerate(SIZES):
                 channel.send(bytes([turn, number]) * size)
@@ -38,15 +38,15 @@ def test_messages_of_any_size_arrive_in_order_over_a_socket() -> None:
     ]
 
 
-def test_many_messages_of_one_turn_are_sent_before_it_ends() -> None:
+def test_many_messages_of_one_event_loop_turn_are_sent_before_it_ends() -> None:
     async def play() -> int:
-        ours, theirs = socket.socketpair()
-        channel = await SocketChannel.open(ours, lambda _: None, lambda: None)
+        sending_end, receiving_end = socket.socketpair()
+        channel = await SocketChannel.open(sending_end, lambda _: None, lambda: None)
         for number in range(MAX_WAITING_MESSAGES + 1):
             channel.send(number)
-        with theirs:
-            theirs.setblocking(False)
-            (batch,) = FrameReader().feed(theirs.recv(1 << 16))
+        with receiving_end:
+            receiving_end.setblocking(False)
+            (batch,) = FrameReader().feed(receiving_end.recv(1 << 16))
         channel.close()
         return len(batch)
 
@@ -70,9 +70,9 @@ def test_messages_of_any_size_arrive_in_order_in_pieces() -> None:
     assert not outbox.take(1)
 
 
-def test_a_message_that_was_pickled_once_arrives_as_itself() -> None:
-    outbox, once = Outbox(), PickledMessage([1, {"two": (3,)}])
-    outbox.add(once)
-    outbox.add(once)
+def test_a_message_that_is_pickled_in_advance_arrives_unchanged() -> None:
+    outbox, pickled = Outbox(), PickledMessage([1, {"two": (3,)}])
+    outbox.add(pickled)
+    outbox.add(pickled)
     (batch,) = FrameReader().feed(bytes(outbox.take()))
     assert batch == [[1, {"two": (3,)}]] * 2

@@ -1,4 +1,4 @@
-"""The parts of workers on a cluster that need no cluster: the actor's channel, messages, what a spec may say."""
+"""Parts of cluster workers that need no cluster: the actor's channel, messages, and settings in a spec."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.processes import nip_run, nip_run_here
 from tests.support.specs import spec_file
 
 
-def test_an_actor_answers_each_call_once_in_order_whatever_the_order_they_arrive_in() -> None:
+def test_an_actor_answers_calls_in_order_in_whatever_order_they_arrive() -> None:
     def frame(message: Any) -> list[bytes]:
         outbox = Outbox()
         outbox.add(message)
@@ -32,9 +32,9 @@ def test_an_actor_answers_each_call_once_in_order_whatever_the_order_they_arrive
         second = asyncio.create_task(channel.exchange(1, frame(messages.StopRequest())))
         third = asyncio.create_task(channel.exchange(2, []))
         await run_loop_turns(20)
-        assert [second.done(), third.done()] == [False, False]  # the first has not come yet
+        assert [second.done(), third.done()] == [False, False]  # the first call has not arrived yet
         first = asyncio.create_task(channel.exchange(0, frame(messages.StopRequest())))
-        assert list(await asyncio.gather(first, second)) == [b"", b""]  # each is answered when the next one comes
+        assert list(await asyncio.gather(first, second)) == [b"", b""]  # a call is answered when the next one arrives
         channel.send(messages.WorkerReady())
         channel.send(messages.NoteAdded("a", "x" * 2 * PIECE_BYTES))
         answers = [await third, await channel.exchange(3, []), await channel.exchange(4, [])]
@@ -44,20 +44,20 @@ def test_an_actor_answers_each_call_once_in_order_whatever_the_order_they_arrive
         fifth.cancel()
         return [message for answer in answers for batch in reader.feed(answer) for message in batch]
 
-    ready, noted = asyncio.run(ask())
+    ready, note = asyncio.run(ask())
     assert ready == messages.WorkerReady()
-    assert len(noted.line) == 2 * PIECE_BYTES
+    assert len(note.line) == 2 * PIECE_BYTES
 
 
-# Words
+# Messages
 
 
 class ActorUnavailableError(Exception):
-    """As Ray has one by this name."""
+    """An error with the name of an error of Ray."""
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "expected"),
     [
         (
             Exception(
@@ -83,22 +83,25 @@ class ActorUnavailableError(Exception):
     ],
     ids=["process", "node", "link", "raised"],
 )  # fmt: skip
-def test_how_an_actor_ended_is_said_in_a_line(error: Exception, words: str) -> None:
-    assert describe_death(error, "on node 10.0.0.3 (pid 29)") == f"on node 10.0.0.3 (pid 29) is gone: {words}"
+def test_the_end_of_an_actor_is_described_in_one_line(error: Exception, expected: str) -> None:
+    assert describe_death(error, "on node 10.0.0.3 (pid 29)") == f"on node 10.0.0.3 (pid 29) is gone: {expected}"
 
 
-def test_a_node_without_nip_run_or_with_another_version_is_told_by_name() -> None:
-    said = {"node": "10.0.0.3", "pid": 7, "version": __version__, "missing": ""}
-    assert find_node_problem(said) is None
-    missing = find_node_problem({**said, "version": None, "missing": "No module named 'runner'"})
+def test_a_node_without_nip_run_or_with_another_version_is_named() -> None:
+    report = {"node": "10.0.0.3", "pid": 7, "version": __version__, "missing": ""}
+    assert find_node_problem(report) is None
+    missing = find_node_problem({**report, "version": None, "missing": "No module named 'runner'"})
     assert missing is not None
     assert f"install nip-run[ray]=={__version__}" in missing
-    other = find_node_problem({**said, "version": "0.1.0"})
-    assert other is not None
-    assert f"node 10.0.0.3 of the Ray cluster has nip-run 0.1.0, but this command is version {__version__}" in other
+    wrong_version = find_node_problem({**report, "version": "0.1.0"})
+    assert wrong_version is not None
+    assert (
+        f"node 10.0.0.3 of the Ray cluster has nip-run 0.1.0, but this command is version {__version__}"
+        in wrong_version
+    )
 
 
-def test_what_a_worker_cannot_start_with_says_where_and_stays_what_it_is() -> None:
+def test_a_start_failure_names_the_node_and_keeps_its_type() -> None:
     failure = RemoteError.from_exception(ProviderRefusal("no key in MY_KEY", changes={"models.m.api_key_env": None}))
     error = with_node(failure, "on node 10.0.0.3 (pid 7)").to_exception()
     assert isinstance(error, ProviderRefusal)
@@ -106,7 +109,7 @@ def test_what_a_worker_cannot_start_with_says_where_and_stays_what_it_is() -> No
     assert error.changes == {"models.m.api_key_env": None}
 
 
-# What a spec may say
+# Settings in a spec
 
 
 @pytest.mark.parametrize(
@@ -119,7 +122,7 @@ def test_what_a_worker_cannot_start_with_says_where_and_stays_what_it_is() -> No
         ({"engine": "ray", "workers": 2, "address": "head"}, ["execution.address"]),
     ],
 )
-def test_keys_that_do_not_go_together_are_told_all_at_once(
+def test_conflicting_keys_are_all_reported_at_once(
     tmp_path: Path, execution: dict[str, object], keys: list[str]
 ) -> None:
     with pytest.raises(SpecError) as raised:
@@ -128,12 +131,12 @@ def test_keys_that_do_not_go_together_are_told_all_at_once(
 
 
 @pytest.mark.parametrize("address", ["auto", "head:6379", "10.0.0.1:6379", "[::1]:6379"])
-def test_an_address_of_a_cluster_is_taken(tmp_path: Path, address: str) -> None:
+def test_an_address_of_a_cluster_is_accepted(tmp_path: Path, address: str) -> None:
     spec = load_spec(spec_file(tmp_path, execution={"engine": "ray", "workers": 2, "address": address}))
     assert spec.experiment.execution.address == address
 
 
-def test_calls_by_batch_are_refused_on_ray_too(tmp_path: Path) -> None:
+def test_batch_calls_are_refused_on_ray_too(tmp_path: Path) -> None:
     path = spec_file(tmp_path, "http://127.0.0.1:9/v1", models={"m": {"batch": True}})
     done = nip_run_here("check", path, "execution.engine=ray", "execution.workers=2", cwd=tmp_path)
     assert done.returncode == 2
@@ -141,7 +144,7 @@ def test_calls_by_batch_are_refused_on_ray_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_where_ray_is_missing_the_extra_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+def test_a_missing_ray_package_is_an_error_that_names_the_extra_and_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "ray.py").write_text("raise ImportError('there is none')\n")
     spec_file(tmp_path)
     done = nip_run("spec.yaml", "execution.engine=ray", "execution.workers=2", cwd=tmp_path)

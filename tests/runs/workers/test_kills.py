@@ -1,4 +1,4 @@
-"""A run by workers of which some are killed, and whose writer is killed, is the run of one process."""
+"""A run whose workers and writer are killed gives the files of a single process."""
 
 from __future__ import annotations
 
@@ -26,61 +26,61 @@ KILLS = ["worker"] * 8 + ["writer"] * 2
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_killed_workers_and_writers_lose_no_answer_and_double_none(tmp_path: Path, seed: int) -> None:
+def test_killed_workers_and_writers_lose_and_repeat_no_recorded_answer(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     kills = rng.sample(KILLS, len(KILLS))
-    killed = 0
+    kill_count = 0
     with run_chat_server(latency=[0.0, 0.12]) as server:
         path = spec_file(tmp_path, server.base_url, size=ROLLOUTS, rollouts={"concurrency": CONCURRENCY})
-        whole = run_spec(path, tmp_path / "whole")
+        single_process_run = run_spec(path, tmp_path / "whole")
         needed = server.requests
-        process = start(tmp_path)
+        process = start_run(tmp_path)
         for number, kind in enumerate(kills):
             goal = needed + int((number + rng.random()) / (len(kills) + 1) * needed)
             server.change(held_after=goal + needed // (len(kills) + 1))  # so that the run cannot end before the kill
-            workers = workers_after(server, goal, process)
+            workers = wait_for_workers(server, goal, process)
             if kind == "writer":
                 process.kill()
                 process.wait()
-                until_ended(workers)
-                process = start(tmp_path)
-                killed += 1
+                wait_for_end(workers)
+                process = start_run(tmp_path)
+                kill_count += 1
             else:
                 with suppress(ProcessLookupError):
                     os.kill(rng.choice(workers), signal.SIGKILL)
-                    killed += 1
+                    kill_count += 1
         server.change(held_after=None)
         assert process.wait() == 0
-        asked, most = server.requests - needed, server.stats()["max_open"]
+        requests, max_open = server.requests - needed, server.stats()["max_open"]
     run = only_run(tmp_path / "results")
     records = journal_records(run)
     samples = [tuple(record["sample"]) for record in records if record["kind"] == "call"]
     lost = [record["charged"][2] for record in records if record["kind"] == "lost"]
-    assert killed == len(KILLS)
+    assert kill_count == len(KILLS)
     assert len(samples) == len(set(samples)) == needed
-    assert asked - needed <= sum(lost)
+    assert requests - needed <= sum(lost)
     assert max(lost, default=0) <= CONCURRENCY
-    assert most <= CONCURRENCY
-    assert derived_files(run) == derived_files(whole.path)
-    assert read_sorted_answers(run) == read_sorted_answers(whole.path)
+    assert max_open <= CONCURRENCY
+    assert derived_files(run) == derived_files(single_process_run.path)
+    assert read_sorted_answers(run) == read_sorted_answers(single_process_run.path)
 
 
-def start(folder: Path) -> subprocess.Popen[bytes]:
+def start_run(folder: Path) -> subprocess.Popen[bytes]:
     return start_nip_run_silently("spec.yaml", "execution.processes=3", "-q", cwd=folder)
 
 
-def workers_after(server: LoopbackServer, requests: int, writer: subprocess.Popen[bytes]) -> list[int]:
-    """Wait until the server has got so many requests and all workers are there, and return them."""
+def wait_for_workers(server: LoopbackServer, requests: int, writer: subprocess.Popen[bytes]) -> list[int]:
+    """Wait until the server has got so many requests and all workers run, and return the workers."""
     workers: list[int] = []
 
-    def are_there() -> bool:
+    def are_ready() -> bool:
         assert writer.poll() is None, "the run ended too early"
         workers[:] = find_workers(writer.pid)
         return len(workers) == 3 and server.requests >= requests
 
-    wait_until(are_there)
+    wait_until(are_ready)
     return workers
 
 
-def until_ended(workers: list[int]) -> None:
+def wait_for_end(workers: list[int]) -> None:
     wait_until(lambda: not any(map(is_worker_running, workers)))

@@ -1,4 +1,4 @@
-"""A worker by itself: what it plays at once, and that a run by one process does without."""
+"""A single worker: its concurrent games, and runs of a single process, which do not import it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.processes import python
 from tests.support.specs import spec_file
 
 
-def test_a_run_by_one_process_imports_nothing_of_this() -> None:
+def test_a_single_process_run_imports_no_worker_module() -> None:
     code = "import sys\nfrom runner.cli.main import main\nmain(['missing.yaml'])\nprint('|', *sys.modules)"
     modules = python(code).stdout.rsplit("|", 1)[1].split()
     assert "runner.cli.experiments.run" in modules
@@ -26,7 +26,7 @@ def test_a_run_by_one_process_imports_nothing_of_this() -> None:
 
 
 class Writer:
-    """The writer's end of a channel, as far as a worker sees it: it stores what it is sent."""
+    """A writer's end of a channel that stores the messages of a worker."""
 
     def __init__(self, games: int) -> None:
         self.messages: list[Any] = []
@@ -35,7 +35,7 @@ class Writer:
 
     def send(self, message: Any) -> None:
         self.messages.append(message)
-        if sum(isinstance(one, messages.GameFinished) for one in self.messages) == self._games:
+        if sum(isinstance(stored, messages.GameFinished) for stored in self.messages) == self._games:
             self.is_over.set()
 
 
@@ -44,12 +44,12 @@ DEBATE: dict[str, Any] = {
     "prompts": "prompts/code_validation/debate",
     "agents": {"prover": None, **{name: {"model": "m"} for name in ("prover0", "prover1", "verifier")}},
 }
-"""Whose provers answer at the same time, so that a game waits and others may go on."""
+"""A debate whose provers answer concurrently, so other games could continue while a game waits."""
 
 
 @pytest.fixture
 def _worker_logging() -> Iterator[None]:
-    """Restore the logger that `Worker` configures for its whole process, which is a worker's elsewhere."""
+    """Restore the logger that `Worker` configures for its process, which is the test process here."""
     logger = logging.getLogger("nip_run")
     level, handlers = logger.level, list(logger.handlers)
     yield
@@ -58,10 +58,8 @@ def _worker_logging() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_worker_logging")
-@pytest.mark.parametrize("at_once", [1, 3])
-def test_a_worker_plays_as_many_games_at_once_as_it_is_told_and_keeps_the_others_waiting(
-    tmp_path: Path, at_once: int
-) -> None:
+@pytest.mark.parametrize("limit", [1, 3])
+def test_a_worker_plays_no_more_games_at_once_than_its_leases_allow(tmp_path: Path, limit: int) -> None:
     plan = Plan(load_spec(spec_file(tmp_path, size=6, **DEBATE)))
     jobs = list(plan.jobs())
 
@@ -72,13 +70,13 @@ def test_a_worker_plays_as_many_games_at_once_as_it_is_told_and_keeps_the_others
             plan=plan, run_id="r", is_journal_bound_to_run=True, answers_cost_money=False, is_budgeted=False,
             sends_outputs=True, answered_model_groups=frozenset(), concurrency=8, adapters={},
         )  # fmt: skip
-        leases = [messages.Lease(job, (), at_once) for job in jobs]
+        leases = [messages.Lease(job, (), limit) for job in jobs]
         worker.receive([start, *leases])
         await writer.is_over.wait()
         return writer.messages
 
-    appends = [one for one in asyncio.run(play()) if isinstance(one, messages.Append)]
-    points = [sample[0] for one in appends for sample in one.samples]
+    appends = [message for message in asyncio.run(play()) if isinstance(message, messages.Append)]
+    points = [sample[0] for message in appends for sample in message.samples]
     spans = {name: (points.index(name), len(points) - points[::-1].index(name)) for name in points}
-    together = [sum(begin <= place < end for begin, end in spans.values()) for place in range(len(points))]
-    assert (len(spans), max(together)) == (len(jobs), at_once)
+    game_counts = [sum(begin <= index < end for begin, end in spans.values()) for index in range(len(points))]
+    assert (len(spans), max(game_counts)) == (len(jobs), limit)
