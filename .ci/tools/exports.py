@@ -189,7 +189,7 @@ def check_exports(check: SoftAssertions, facts: dict[str, dict[str, Any]], games
     cast.append(["verifier", "cheap-1"])
     check(
         blocks["models"] == blocks["cast"] == cast and blocks["designs"] == 4,
-        "in both tools both models stand in both seats, as they played",
+        "both tools show both models in both seats, as they played",
     )
     check(
         facts["hub"]["value"] == accuracy and f"n = {games}" in facts["hub"]["notes"],

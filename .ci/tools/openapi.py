@@ -48,13 +48,13 @@ from tests.support.server_releases import copy_bundle, insert_releases, run_bund
 REQUIREMENT = "schemathesis>=4.32"
 ROWS = 12
 ACCOUNTS = (None, "alice-reads", "alice", "keeper")
-"""None for requests without a token, and an account with a token of each scope."""
+"""Accounts with a token of each scope; None sends requests without a token."""
 CHECKS = (
     "not_a_server_error", "status_code_conformance", "content_type_conformance", "response_headers_conformance",
     "response_schema_conformance", "negative_data_rejection", "positive_data_acceptance", "missing_required_header",
     "unsupported_method", "allow_header_conformance", "ignored_auth",
 )  # fmt: skip
-"""All checks except those that follow an object from its creation to its deletion: tests/server covers these."""
+"""The checks of schemathesis, without the checks of an object's creation and deletion, which tests/server covers."""
 OFFSET = "upload-offset"
 KNOWN_NAME_PROBABILITY = 0.7
 """The share of generated requests with the name of an existing object."""
@@ -302,7 +302,7 @@ def main() -> int:
 
 DOCUMENTED: set[str] = set()
 SUCCESSFUL: set[str] = set()
-"""The operations of the document, and those that succeeded for any account."""
+"""The operations of the document, and the operations that succeeded for any account."""
 
 
 def check_account(work: Path, account: str | None, python: str, examples: int, check: SoftAssertions) -> None:

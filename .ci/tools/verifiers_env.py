@@ -330,7 +330,11 @@ def find_branches(trace: Mapping[str, Any]) -> set[Chat]:
 
 def find_longest_chats(chats: list[Chat]) -> set[Chat]:
     """Return the chats that are not the beginning of another chat."""
-    return {chat for chat in chats if not any(len(other) > len(chat) and other[: len(chat)] == chat for other in chats)}
+    return {
+        chat
+        for chat in chats
+        if not any(len(other_chat) > len(chat) and other_chat[: len(chat)] == chat for other_chat in chats)
+    }
 
 
 if __name__ == "__main__":

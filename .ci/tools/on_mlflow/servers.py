@@ -32,7 +32,7 @@ class InterceptingProxy(QuietServer):
         super().__init__(("127.0.0.1", 0), _Forward)
         self.port, self.request_count = port, 0
         self.kill_at, self.kill_after_forwarding = 0, False
-        """The number of the request at which the client is killed, and whether it is forwarded first."""
+        """The number of the request that kills the client, and whether it is forwarded first."""
         self.failing_from: int | None = None
         self.failure_response: tuple[int, str, bytes] = (500, "text/html", b"<h1>Internal Server Error</h1>")
         """The status, content type and body of each answer from request `failing_from` on."""

@@ -285,8 +285,8 @@ def run_server(server: type[Server], options: type[Options], description: str | 
 async def _serve(server: Server) -> None:
     stdin_closed, loop = asyncio.Event(), asyncio.get_running_loop()
     port = server.options.port
-    server_ = await asyncio.start_server(server.connected, "127.0.0.1", port, backlog=4096, limit=BUFFERED)
-    print(server_.sockets[0].getsockname()[1], flush=True)
+    socket_server = await asyncio.start_server(server.connected, "127.0.0.1", port, backlog=4096, limit=BUFFERED)
+    print(socket_server.sockets[0].getsockname()[1], flush=True)
 
     def wait_until_stdin_closes() -> None:
         while sys.stdin.buffer.read(1):
@@ -295,4 +295,4 @@ async def _serve(server: Server) -> None:
 
     threading.Thread(target=wait_until_stdin_closes, daemon=True).start()
     await stdin_closed.wait()
-    server_.close()
+    socket_server.close()
