@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 
 
 @dataclass(frozen=True)
-class Measured:
+class ProcessMeasurement:
     """One finished child process: seconds, megabytes, exit code, and its output."""
 
     wall: float
@@ -33,7 +33,7 @@ class Measured:
     err: str
 
 
-_LAUNCH = """
+_LAUNCH_SCRIPT = """
 import json, os, sys, time
 begin = time.perf_counter()
 pid = os.posix_spawn(sys.argv[2], sys.argv[2:], os.environ)
@@ -45,7 +45,7 @@ with open(sys.argv[1], "w") as file:
 """Starts the measured process from a small one, since a process inherits the peak memory of its parent."""
 
 
-def measured(command: Sequence[str], cwd: Path = ROOT, *, check: bool = True) -> Measured:
+def measure_process(command: Sequence[str], cwd: Path = ROOT, *, check: bool = True) -> ProcessMeasurement:
     """Run a command, whose first word is the path of a program, and measure the whole process.
 
     Raises:
@@ -53,22 +53,22 @@ def measured(command: Sequence[str], cwd: Path = ROOT, *, check: bool = True) ->
     """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with temporary_folder() as folder, (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
-        launch = [sys.executable, "-I", "-S", "-c", _LAUNCH, str(folder / "usage"), *command]
+        launch = [sys.executable, "-I", "-S", "-c", _LAUNCH_SCRIPT, str(folder / "usage"), *command]
         subprocess.run(launch, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err, check=True)
         wall, cpu, peak_mb, code = json.loads((folder / "usage").read_text())
         texts = [(folder / name).read_text("utf-8", "replace") for name in ("out", "err")]
     if check and code:
         raise RuntimeError(f"exit code {code} from {shlex.join(command)}\n{texts[1]}")
-    return Measured(wall, cpu, peak_mb, code, *texts)
+    return ProcessMeasurement(wall, cpu, peak_mb, code, *texts)
 
 
-def child(script: str, *arguments: object) -> dict[str, Any]:
+def measure_child(script: str, *arguments: object) -> dict[str, Any]:
     """Run a benchmark script in its child mode; return the JSON of its last line, with its peak memory and time."""
-    result = measured([sys.executable, script, "--child", *map(str, arguments)])
+    process = measure_process([sys.executable, script, "--child", *map(str, arguments)])
     return {
-        **json.loads(result.out.strip().splitlines()[-1]),
-        "peak_mb": result.peak_mb,
-        "process_wall": result.wall,
+        **json.loads(process.out.strip().splitlines()[-1]),
+        "peak_mb": process.peak_mb,
+        "process_wall": process.wall,
     }
 
 
@@ -82,21 +82,21 @@ def median(values: Sequence[float]) -> float:
     return statistics.median(values)
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table; all columns but the first are right-aligned."""
     cells = [[f"{value:.3g}" if isinstance(value, float) else str(value) for value in row] for row in rows]
     widths = [max(len(row[i]) for row in [list(columns), *cells]) for i in range(len(columns))]
     print(f"\n{title}")
-    for first, *rest in [list(columns), ["-" * width for width in widths], *cells]:
-        numbers = (text.rjust(width) for text, width in zip(rest, widths[1:], strict=True))
-        print("  ".join((first.ljust(widths[0]), *numbers)))
+    for first_cell, *other_cells in [list(columns), ["-" * width for width in widths], *cells]:
+        numbers = (text.rjust(width) for text, width in zip(other_cells, widths[1:], strict=True))
+        print("  ".join((first_cell.ljust(widths[0]), *numbers)))
 
 
-def footer(script: str) -> None:
+def print_footer(script: str) -> None:
     """Print the command that repeats a measurement, and the machine that it ran on."""
-    load = os.getloadavg()[0]
+    load_average = os.getloadavg()[0]
     print(f"\nrepeat with: {shlex.join(['python', f'benchmarks/{Path(script).name}', *sys.argv[1:]])}")
-    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}, load {load:.1f}")
+    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}, load {load_average:.1f}")
 
 
 def sample_parser(description: str | None, times: int) -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""Coverage and width of rates that correct a model's judgments with a sample of people's labels.
+"""Check the coverage and width of rates that correct a model's judgments with a sample of people's labels.
 
     python benchmarks/corrected_rates.py [--times N] [--seed S] [--only TEXT] [--processes N]
 
@@ -21,7 +21,7 @@ from itertools import product
 from typing import TypeVar
 
 import numpy as np
-from common import sample_parser, table
+from common import print_table, sample_parser
 
 from runner.statistics.clustered_means import Interval, Quantity, Share, difference, mean_share
 from runner.statistics.prediction_powered import (
@@ -39,7 +39,7 @@ DESIGNS = {"5 per group": (5, 0.2, False), "25 per group": (25, 0.1, False), "5,
 """Units of a group, the correlation within groups, and whether the labels are drawn separately for each answer."""
 JUDGES = ("accurate", "lenient", "strict", "unequal", "random")
 BIASED = ("lenient", "strict", "unequal")
-LEAST, WIDEST, LEAST_LABELS, MOST_PLAIN = 0.93, 1.05, 100, 0.60
+MIN_COVERAGE, WIDEST, MIN_LABELS, MOST_PLAIN = 0.93, 1.05, 100, 0.60
 WIDTH_ERROR = 0.07
 BATCH = 200
 Case = TypeVar("Case")
@@ -61,7 +61,7 @@ class Situation:
 
 
 @dataclass(frozen=True)
-class Counted:
+class CoverageSummary:
     """The shares of intervals that contain the truth, and the median widths."""
 
     coverage: float
@@ -73,14 +73,14 @@ class Counted:
     tuning: float
 
 
-def group_chances(rng: np.random.Generator, chance: float, shape: tuple[int, int], alike: float) -> np.ndarray:
+def group_chances(rng: np.random.Generator, chance: float, shape: tuple[int, int], correlation: float) -> np.ndarray:
     """Return the chance of each group, which varies around `chance` so that units have the correlation `alike`."""
-    size = 1 / alike - 1
+    size = 1 / correlation - 1
     return rng.beta(chance * size, (1 - chance) * size, (*shape, 1))
 
 
 def error_chances(
-    rng: np.random.Generator, judge: str, rate: float, shape: tuple[int, int], alike: float
+    rng: np.random.Generator, judge: str, rate: float, shape: tuple[int, int], correlation: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return for each group how often the judge rejects a positive unit and accepts a negative one."""
     if judge == "random":
@@ -91,41 +91,41 @@ def error_chances(
         "strict": (0.6, 0.01),
         "unequal": (0.05, 0.05),
     }[judge]
-    misses, accepts = (group_chances(rng, chance, shape, alike) for chance in (missed, accepted))
+    misses, accepts = (group_chances(rng, chance, shape, correlation) for chance in (missed, accepted))
     if judge == "unequal":  # lenient in half of the groups
-        accepts = np.where(rng.random((*shape, 1)) < 0.5, group_chances(rng, 0.4, shape, alike), accepts)
+        accepts = np.where(rng.random((*shape, 1)) < 0.5, group_chances(rng, 0.4, shape, correlation), accepts)
     return misses, accepts
 
 
-def answers(
-    rng: np.random.Generator, truth: np.ndarray, situation: Situation, alike: float
+def simulate_answers(
+    rng: np.random.Generator, truth: np.ndarray, situation: Situation, correlation: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the judge's answers and the labels, NaN where there is none; runs in rows."""
-    misses, accepts = error_chances(rng, situation.judge, situation.rate, truth.shape[:2], alike)
+    misses, accepts = error_chances(rng, situation.judge, situation.rate, truth.shape[:2], correlation)
     chance = rng.random(truth.shape)
-    judged = np.where(truth == 1, chance >= misses, chance < accepts).astype(float).reshape(len(truth), UNITS)
-    order = rng.random(judged.shape)
+    judgments = np.where(truth == 1, chance >= misses, chance < accepts).astype(float).reshape(len(truth), UNITS)
+    order = rng.random(judgments.shape)
     if DESIGNS[situation.design][2]:  # half of the labels from each answer, as far as there are units
         ranks = np.empty_like(order)
         for answer in (0, 1):
-            own = np.where(judged == answer, order, 2.0)
-            ranks = np.where(judged == answer, own.argsort(axis=1).argsort(axis=1), ranks)
+            answer_order = np.where(judgments == answer, order, 2.0)
+            ranks = np.where(judgments == answer, answer_order.argsort(axis=1).argsort(axis=1), ranks)
         order = ranks + order / 2
-    chosen = order.argsort(axis=1).argsort(axis=1) < situation.labels
-    return judged, np.where(chosen, truth.reshape(len(truth), UNITS), np.nan)
+    is_labeled = order.argsort(axis=1).argsort(axis=1) < situation.labels
+    return judgments, np.where(is_labeled, truth.reshape(len(truth), UNITS), np.nan)
 
 
 def simulate(situation: Situation, times: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yield labels, answers and group numbers of runs."""
-    size, alike, _ = DESIGNS[situation.design]
+    size, correlation, _ = DESIGNS[situation.design]
     groups, rng = np.repeat(np.arange(UNITS // size), size), np.random.default_rng([seed, *situation.name.encode()])
     for start in range(0, times, BATCH):
         shape = (min(BATCH, times - start), UNITS // size)
-        chances = group_chances(rng, situation.rate, shape, alike)
+        chances = group_chances(rng, situation.rate, shape, correlation)
         truth = (rng.random((*shape, size)) < chances).astype(float)
-        judged, labels = answers(rng, truth, situation, alike)
+        judgments, labels = simulate_answers(rng, truth, situation, correlation)
         for row in range(shape[0]):
-            yield labels[row], judged[row], groups
+            yield labels[row], judgments[row], groups
 
 
 def labels_only(labels: np.ndarray, groups: np.ndarray) -> Share:
@@ -135,31 +135,33 @@ def labels_only(labels: np.ndarray, groups: np.ndarray) -> Share:
     return share
 
 
-def ends(quantity: Quantity) -> Interval:
+def interval_ends(quantity: Quantity) -> Interval:
     return quantity.interval or (np.nan, np.nan)
 
 
-def count(situation: Situation, times: int, seed: int) -> Counted:
+def count(situation: Situation, times: int, seed: int) -> CoverageSummary:
     by_answer, rows, tunings = DESIGNS[situation.design][2], [], []
-    for labels, judged, groups in simulate(situation, times, seed):
-        result = corrected_rate(labels, judged, groups, judged.astype(int) if by_answer else None)
-        alone = ends(result.labels_alone) if by_answer else labels_only(labels, groups).interval
-        rows.append((ends(result.corrected), alone, ends(result.plain)))
+    for labels, judgments, groups in simulate(situation, times, seed):
+        result = corrected_rate(labels, judgments, groups, judgments.astype(int) if by_answer else None)
+        labels_interval = interval_ends(result.labels_alone) if by_answer else labels_only(labels, groups).interval
+        rows.append((interval_ends(result.corrected), labels_interval, interval_ends(result.plain)))
         tunings.append(result.tuning)
     return summarize(rows, tunings, situation.rate)
 
 
-def summarize(rows: Sequence[tuple[Interval, Interval, Interval]], tunings: Sequence[float], truth: float) -> Counted:
+def summarize(
+    rows: Sequence[tuple[Interval, Interval, Interval]], tunings: Sequence[float], truth: float
+) -> CoverageSummary:
     intervals = np.array(rows)  # run, kind of interval, end
     covered = ((intervals[:, :, 0] <= truth) & (truth <= intervals[:, :, 1])).mean(axis=0)
     width, labels_width, plain_width = np.nanmedian(intervals[:, :, 1] - intervals[:, :, 0], axis=0)
     numbers = (*covered, width / labels_width, labels_width, plain_width / labels_width, np.mean(tunings))
-    return Counted(*map(float, numbers))
+    return CoverageSummary(*map(float, numbers))
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two judges of runs whose groups, and a part of whose true answers, are common; their rates differ by 0.1."""
+    """Two judges of runs with the same groups and partly the same true answers; their rates differ by 0.1."""
 
     first: str
     second: str
@@ -177,28 +179,36 @@ GAIN, COMMON = 0.1, 0.7
 """The difference of the rates, and the share of units whose answers in both runs depend on one number."""
 
 
-def count_difference(pair: Pair, times: int, seed: int) -> Counted:
+def count_difference(pair: Pair, times: int, seed: int) -> CoverageSummary:
     rng, rows, tunings = np.random.default_rng([seed, *pair.name.encode()]), [], []
-    size, alike, _ = DESIGNS["5 per group"]
+    size, correlation, _ = DESIGNS["5 per group"]
     groups, shape = np.repeat(np.arange(UNITS // size), size), (1, UNITS // size)
     for _ in range(times):
-        chances, common = group_chances(rng, pair.rate, shape, alike), rng.random((*shape, size))
+        chances, common = group_chances(rng, pair.rate, shape, correlation), rng.random((*shape, size))
         results: list[CorrectedRate] = []
-        alone: list[Share] = []
-        chosen: np.ndarray | None = None
+        label_shares: list[Share] = []
+        is_labeled: np.ndarray | None = None
         for judge, gain in ((pair.first, GAIN), (pair.second, 0.0)):
             ease = np.where(rng.random(common.shape) < COMMON, common, rng.random(common.shape))
             truth = (ease < chances + gain * (1 - chances) / (1 - pair.rate)).astype(float)
-            judged, labels = answers(rng, truth, Situation(judge, pair.rate + gain, pair.labels, "5 per group"), alike)
-            if pair.is_labeled_alike and chosen is not None:
-                labels = np.where(chosen, truth.reshape(1, UNITS), np.nan)
-            chosen = ~np.isnan(labels)
-            results.append(corrected_rate(labels[0], judged[0], groups))
-            alone.append(labels_only(labels[0], groups))
+            judgments, labels = simulate_answers(
+                rng, truth, Situation(judge, pair.rate + gain, pair.labels, "5 per group"), correlation
+            )
+            if pair.is_labeled_alike and is_labeled is not None:
+                labels = np.where(is_labeled, truth.reshape(1, UNITS), np.nan)
+            is_labeled = ~np.isnan(labels)
+            results.append(corrected_rate(labels[0], judgments[0], groups))
+            label_shares.append(labels_only(labels[0], groups))
         plain = results[0].plain, results[1].plain
-        middle = (plain[0].value or 0.0) - (plain[1].value or 0.0)
-        half = 1.96 * float(np.hypot(plain[0].stderr or 0.0, plain[1].stderr or 0.0))
-        rows.append((ends(corrected_difference(*results)), ends(difference(*alone)), (middle - half, middle + half)))
+        estimate = (plain[0].value or 0.0) - (plain[1].value or 0.0)
+        margin = 1.96 * float(np.hypot(plain[0].stderr or 0.0, plain[1].stderr or 0.0))
+        rows.append(
+            (
+                interval_ends(corrected_difference(*results)),
+                interval_ends(difference(*label_shares)),
+                (estimate - margin, estimate + margin),
+            )
+        )
         tunings.append((results[0].tuning + results[1].tuning) / 2)
     return summarize(rows, tunings, GAIN)
 
@@ -220,10 +230,12 @@ class Target:
 
 
 def count_labels(target: Target, times: int, seed: int) -> tuple[float, float]:
-    """Return the median number of labels that is predicted, and the median width with so many labels."""
-    size, alike, _ = DESIGNS[target.design]
+    """Return the median predicted number of labels, and the median width of intervals with so many labels."""
+    size, correlation, _ = DESIGNS[target.design]
     if target.is_guess:
-        needed = labels_needed(target.width, JudgeAccuracy.from_guess(target.rate, 0.94, UNITS, UNITS // size, alike))
+        needed = labels_needed(
+            target.width, JudgeAccuracy.from_guess(target.rate, 0.94, UNITS, UNITS // size, correlation)
+        )
         numbers = [needed or UNITS]
     else:
         pilot = Situation(target.judge, target.rate, 100, target.design)
@@ -231,7 +243,7 @@ def count_labels(target: Target, times: int, seed: int) -> tuple[float, float]:
         numbers = [(accuracy and labels_needed(target.width, accuracy)) or UNITS for accuracy in measured]
     labels = int(np.median(numbers))
     runs = simulate(Situation(target.judge, target.rate, labels, target.design), times, seed + 1)
-    widths = [high - low for low, high in (ends(corrected_rate(*run).corrected) for run in runs)]
+    widths = [high - low for low, high in (interval_ends(corrected_rate(*run).corrected) for run in runs)]
     return labels, float(np.median(widths))
 
 
@@ -242,8 +254,8 @@ def situations() -> Iterator[Situation]:
 
 def pairs() -> Iterator[Pair]:
     judges = (("lenient", "strict"), ("accurate", "lenient"), ("random", "random"))
-    for (first, second), rate, labels, alike in product(judges, (0.1, 0.4), LABELS, (True, False)):
-        yield Pair(first, second, rate, labels, alike)
+    for (first, second), rate, labels, is_labeled_alike in product(judges, (0.1, 0.4), LABELS, (True, False)):
+        yield Pair(first, second, rate, labels, is_labeled_alike)
 
 
 def targets() -> Iterator[Target]:
@@ -260,16 +272,16 @@ def targets() -> Iterator[Target]:
     yield Target("accurate", 0.3, 0.1, "5 per group", is_guess=True)
 
 
-def claims(case: Situation | Pair, counted: Counted) -> Iterator[tuple[bool, str]]:
-    """Yield whether each claim about a situation holds, with its numbers."""
-    if case.labels >= LEAST_LABELS:
-        yield counted.coverage >= LEAST, f"{case.name}: coverage {counted.coverage:.1%}"
-        yield counted.width_ratio <= WIDEST, f"{case.name}: {counted.width_ratio:.2f} times as wide as labels alone"
+def claims(case: Situation | Pair, summary: CoverageSummary) -> Iterator[tuple[bool, str]]:
+    """Yield whether each check of a situation holds, with its numbers."""
+    if case.labels >= MIN_LABELS:
+        yield summary.coverage >= MIN_COVERAGE, f"{case.name}: coverage {summary.coverage:.1%}"
+        yield summary.width_ratio <= WIDEST, f"{case.name}: {summary.width_ratio:.2f} times as wide as labels alone"
     if isinstance(case, Situation) and case.judge in BIASED:
-        yield counted.plain_coverage < MOST_PLAIN, f"{case.name}: uncorrected coverage {counted.plain_coverage:.1%}"
+        yield summary.plain_coverage < MOST_PLAIN, f"{case.name}: uncorrected coverage {summary.plain_coverage:.1%}"
 
 
-def print_rows(title: str, cases: Sequence[Situation | Pair], results: Sequence[Counted]) -> None:
+def print_rows(title: str, cases: Sequence[Situation | Pair], results: Sequence[CoverageSummary]) -> None:
     columns = ["", "coverage", "labels alone", "uncorrected", "width / labels alone", "labels' width", "lambda"]
     rows = [
         [
@@ -279,15 +291,15 @@ def print_rows(title: str, cases: Sequence[Situation | Pair], results: Sequence[
         ]
         for case, result in zip(cases, results, strict=True)
     ]
-    table(title, columns, rows)
+    print_table(title, columns, rows)
 
 
 def check_intervals(
-    title: str, cases: Sequence[Situation | Pair], results: Sequence[Counted], check: SoftAssertions
+    title: str, cases: Sequence[Situation | Pair], results: Sequence[CoverageSummary], check: SoftAssertions
 ) -> None:
     print_rows(title, cases, results)
-    for case, counted in zip(cases, results, strict=True):
-        for holds, text in claims(case, counted):
+    for case, summary in zip(cases, results, strict=True):
+        for holds, text in claims(case, summary):
             check(holds, text)
 
 
@@ -304,12 +316,12 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="TEXT", help="only the situations with this text in their name")
     parser.add_argument("--processes", type=int, default=2, metavar="N", help="default: 2")
     args, check = parser.parse_args(), SoftAssertions()
-    runs = [case for case in situations() if args.only in case.name]
+    selected = [case for case in situations() if args.only in case.name]
     differences = [pair for pair in pairs() if args.only in pair.name]
-    wanted = [target for target in targets() if args.only in target.name]
-    check_intervals("One run", runs, run_all(count, runs, args), check)
+    selected_targets = [target for target in targets() if args.only in target.name]
+    check_intervals("One run", selected, run_all(count, selected, args), check)
     check_intervals("Differences of two runs", differences, run_all(count_difference, differences, args), check)
-    for target, (labels, width) in zip(wanted, run_all(count_labels, wanted, args), strict=True):
+    for target, (labels, width) in zip(selected_targets, run_all(count_labels, selected_targets, args), strict=True):
         check(
             abs(width / target.width - 1) <= WIDTH_ERROR,
             f"{target.name}: {labels:.0f} labels, median width {width:.3f}",

@@ -26,7 +26,7 @@ from runner.statistics.intervals import load_scipy
 from tests.support.soft_assertions import SoftAssertions
 
 PROGRAMS, REPEATS = 40, 2
-SKILL, DIFFICULTY, LEANING = 1.0, 2.0, 3.0
+SKILL, DIFFICULTY, BIAS_DEVIATION = 1.0, 2.0, 3.0
 """In log odds: the mean skill, and the standard deviations of the programs' difficulty and of the bias towards them."""
 
 LOW, HIGH = 0.925, 0.975
@@ -35,25 +35,25 @@ METRICS = ("accuracy", "precision", "decision")
 
 @dataclass(frozen=True)
 class Situation:
-    """What the versions of a program have in common."""
+    """The common properties of the versions of a program."""
 
-    shared: bool
-    leaning: bool
+    has_shared_difficulty: bool
+    has_bias: bool
 
     def __str__(self) -> str:
-        difficulty = "shared" if self.shared else "apart"
-        return f"difficulty {difficulty}, bias {'varied' if self.leaning else 'none'}"
+        difficulty = "shared" if self.has_shared_difficulty else "apart"
+        return f"difficulty {difficulty}, bias {'varied' if self.has_bias else 'none'}"
 
-    def acceptance_chances(self, rng: np.random.Generator, programs: int) -> np.ndarray:
+    def draw_acceptance_chances(self, rng: np.random.Generator, programs: int) -> np.ndarray:
         """Draw the chances that the wrong and the right version of each program are accepted."""
-        ease = rng.normal(SKILL, DIFFICULTY, (programs, 1 if self.shared else 2))
-        leaning = rng.normal(0, LEANING, (programs, 1)) if self.leaning else 0.0
-        chances: np.ndarray = 1 / (1 + np.exp(-(ease * [-1, 1] + leaning)))
+        ease = rng.normal(SKILL, DIFFICULTY, (programs, 1 if self.has_shared_difficulty else 2))
+        bias = rng.normal(0, BIAS_DEVIATION, (programs, 1)) if self.has_bias else 0.0
+        chances: np.ndarray = 1 / (1 + np.exp(-(ease * [-1, 1] + bias)))
         return chances
 
-    def truth(self, rng: np.random.Generator) -> dict[str, float]:
+    def true_values(self, rng: np.random.Generator) -> dict[str, float]:
         """Return the true value of each metric, over all possible programs."""
-        wrong, right = self.acceptance_chances(rng, 2_000_000).mean(axis=0)
+        wrong, right = self.draw_acceptance_chances(rng, 2_000_000).mean(axis=0)
         return {
             "accuracy": (right + 1 - wrong) / 2,
             "precision": right / (right + wrong),
@@ -65,48 +65,48 @@ def main() -> int:
     args = sample_arguments(__doc__, 1000)
     load_scipy()
     check, rows = SoftAssertions(), []
-    for shared in (False, True):
-        for leaning in (False, True):
-            situation, rng = Situation(shared, leaning), np.random.default_rng([args.seed, shared, leaning])
-            covered = coverage(situation, args.times, rng)
-            rows.append((situation, covered))
+    for is_shared in (False, True):
+        for is_biased in (False, True):
+            situation, rng = Situation(is_shared, is_biased), np.random.default_rng([args.seed, is_shared, is_biased])
+            coverages = measure_coverage(situation, args.times, rng)
+            rows.append((situation, coverages))
             for metric in METRICS:
-                share = covered[True, metric]
+                share = coverages[True, metric]
                 check(LOW <= share <= HIGH, f"{situation}: {metric}, by group: {share:.1%}")
     print_table(rows)
-    ungrouped = [covered[False, "accuracy"] for _, covered in rows]
+    ungrouped = [coverages[False, "accuracy"] for _, coverages in rows]
     check(
         min(ungrouped) < LOW and max(ungrouped) > HIGH, f"without groups: {min(ungrouped):.1%} to {max(ungrouped):.1%}"
     )
     return check.exit_code()
 
 
-def coverage(situation: Situation, repetitions: int, rng: np.random.Generator) -> dict[tuple[bool, str], float]:
+def measure_coverage(situation: Situation, repetitions: int, rng: np.random.Generator) -> dict[tuple[bool, str], float]:
     """Return the share of intervals that contain the truth, by metric, with groups and without."""
-    truth, games = situation.truth(rng), Games()
-    contained = dict.fromkeys(((grouped, metric) for grouped in (True, False) for metric in METRICS), 0)
+    true_values, games = situation.true_values(rng), PossibleGames()
+    covered = dict.fromkeys(((grouped, metric) for grouped in (True, False) for metric in METRICS), 0)
     for _ in range(repetitions):
-        accepted = rng.random((REPEATS, PROGRAMS, 2)) < situation.acceptance_chances(rng, PROGRAMS)
+        accepted = rng.random((REPEATS, PROGRAMS, 2)) < situation.draw_acceptance_chances(rng, PROGRAMS)
         for grouped in (True, False):
             metrics = games.metrics(accepted, grouped=grouped)
             for row in metrics.estimates():
-                if row.agent is None and row.metric in truth:
+                if row.agent is None and row.metric in true_values:
                     assert row.ci_low is not None
                     assert row.ci_high is not None
-                    contained[grouped, row.metric] += row.ci_low <= truth[row.metric] <= row.ci_high
-    return {name: count / repetitions for name, count in contained.items()}
+                    covered[grouped, row.metric] += row.ci_low <= true_values[row.metric] <= row.ci_high
+    return {name: count / repetitions for name, count in covered.items()}
 
 
-class Games:
-    """All possible games, each created once."""
+class PossibleGames:
+    """A cache of all possible games, each created once."""
 
     def __init__(self) -> None:
         self._protocol = load_protocol("solo_verifier")
         self._games = {
-            (*place, grouped, decision): rollout
+            (*key, grouped, decision): rollout
             for grouped in (True, False)
-            for place, job in _jobs(grouped=grouped)
-            for decision, rollout in enumerate(_both_games(job))
+            for key, job in _create_jobs(grouped=grouped)
+            for decision, rollout in enumerate(_create_both_games(job))
         }
 
     def metrics(self, accepted: np.ndarray, *, grouped: bool) -> Metrics:
@@ -117,14 +117,14 @@ class Games:
         return metrics
 
 
-def _jobs(*, grouped: bool) -> Iterator[tuple[tuple[int, int, int], Job]]:
+def _create_jobs(*, grouped: bool) -> Iterator[tuple[tuple[int, int, int], Job]]:
     for repeat, program, label in np.ndindex(REPEATS, PROGRAMS, 2):
         name = f"{program}/{label}"
         point = Datapoint(name, label, {}, str(program)) if grouped else Datapoint(name, label, {})
         yield (repeat, program, label), Job(0, f"{name}/{repeat}", point, repeat, 0)
 
 
-def _both_games(job: Job) -> tuple[Rollout, Rollout]:
+def _create_both_games(job: Job) -> tuple[Rollout, Rollout]:
     """Return a game that ends in rejection, and one that ends in acceptance."""
 
     def game_with(decision: int) -> Rollout:
@@ -139,8 +139,8 @@ def print_table(rows: list[tuple[Situation, dict[tuple[bool, str], float]]]) -> 
     print(f"\nshare of 95 % intervals that contain the truth, {PROGRAMS} pairs, {REPEATS} rollouts each")
     print(f"{'':38}" + "".join(f"{metric:>20}" for metric in METRICS))
     print(f"{'':38}" + f"{'by group':>11}{'alone':>9}" * len(METRICS))
-    for situation, covered in rows:
-        shares = (f"{covered[True, metric]:>11.1%}{covered[False, metric]:>9.1%}" for metric in METRICS)
+    for situation, coverages in rows:
+        shares = (f"{coverages[True, metric]:>11.1%}{coverages[False, metric]:>9.1%}" for metric in METRICS)
         print(f"{situation!s:38}" + "".join(shares))
     print()
 

@@ -1,14 +1,14 @@
-"""The coverage of every interval in metrics.json: how often it contains the truth, in simulated runs.
+"""Measure the coverage of every interval in metrics.json: how often it contains the truth, in simulated runs.
 
     python benchmarks/coverage_metrics.py [--times N] [--seed S] [--write]
 
 There are three parts. Judges accept right and wrong solutions with planted chances that vary between datapoints (beta,
 with a correlation within datapoints) or between programs (groups of two versions); they play K datapoints R times.
-Judges that state probabilities have evidence of a planted strength, from which the true P(right) follows; they state
-it as it is, overconfident or biased, exactly or rounded to tenths. Counts, such as the calls of a message, have a
-planted distribution. The truth is the same number for 400,000 datapoints. A number without an interval in a simulated
-run counts as withheld, and the coverage is that of the others. `--write` writes the tables to `benchmarks/coverage.md`.
-`accuracy` is first and has limits of its own; the others cover at least 90 %.
+Judges that state probabilities have evidence of a planted strength, which determines the true P(right). They state this
+probability itself, or overconfident or biased values, exactly or rounded to tenths. Counts, such as the calls of a
+message, have a planted distribution. The truth is the value for 400,000 datapoints. If a simulated run has no interval
+for a metric, the interval counts as withheld; the coverage is that of the other runs. `--write` writes the tables to
+`benchmarks/coverage.md`. `accuracy` is first and has its own limits; the others must cover at least 90 %.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from runner.statistics.simple_means import Mean, two_ends
 from runner.statistics.verdicts import Verdicts
 from tests.support.soft_assertions import SoftAssertions
 
-MANY = 400_000
-LEAST = 0.90
+TRUTH_DATAPOINTS = 400_000
+MIN_COVERAGE = 0.90
 ROUNDING = 1e-12
-ENOUGH = 0.2
-"""If a smaller share of the simulated runs has an interval, its coverage is printed without a claim."""
+MIN_INTERVAL_SHARE = 0.2
+"""If a smaller share of the simulated runs has an interval, its coverage is printed without a check."""
 
 
 @cache
@@ -73,20 +73,20 @@ class Judge:
     false_alarms: float
     correlation: float
     design: str = "alone"
-    """alone; pairs: a right and a wrong version are one group, with one leaning; stances; exchanged; seats."""
+    """alone; pairs: a right and a wrong version form a group with a common bias; stances; exchanged; seats."""
     undecided: float = 0.0
 
     def __str__(self) -> str:
         return (f"K {self.datapoints}, R {self.repeats}, H {self.hits:g}, F {self.false_alarms:g}, "
                 f"ICC {self.correlation:g}, {self.design}")  # fmt: skip
 
-    def numbers(self, rng: np.random.Generator, datapoints: int) -> list[Estimate]:
+    def simulate(self, rng: np.random.Generator, datapoints: int) -> list[Estimate]:
         """Return all metrics of one simulated run."""
-        return list(self._numbers(self.played(rng, datapoints)))
+        return list(self._estimates(self.simulate_verdicts(rng, datapoints)))
 
-    def played(self, rng: np.random.Generator, datapoints: int) -> Verdicts:
-        ways = {"stances": 2, "exchanged": 2, "seats": 2}.get(self.design, 1)
-        points = np.repeat(np.arange(datapoints), self.repeats * ways)
+    def simulate_verdicts(self, rng: np.random.Generator, datapoints: int) -> Verdicts:
+        way_count = {"stances": 2, "exchanged": 2, "seats": 2}.get(self.design, 1)
+        points = np.repeat(np.arange(datapoints), self.repeats * way_count)
         labels = points % 2
         clusters = points // 2 if self.design == "pairs" else points
         units = (
@@ -94,17 +94,19 @@ class Judge:
             if self.design == "pairs"
             else rng.random(datapoints)
         )
-        chance = np.empty(datapoints)
+        chances = np.empty(datapoints)
         for label, mean in enumerate((self.false_alarms, self.hits)):
-            mine = np.arange(datapoints) % 2 == label
-            chance[mine] = self._chances(mean, units[mine])
-        way = np.tile(np.arange(ways), len(points) // ways)
-        moved = chance[points] if ways == 1 else np.clip(chance[points] + np.where(way == 1, 0.1, -0.1), 0, 1)
-        decisions = (rng.random(len(points)) < moved).astype(np.int64)
+            has_label = np.arange(datapoints) % 2 == label
+            chances[has_label] = self._chances(mean, units[has_label])
+        way = np.tile(np.arange(way_count), len(points) // way_count)
+        shifted_chances = (
+            chances[points] if way_count == 1 else np.clip(chances[points] + np.where(way == 1, 0.1, -0.1), 0, 1)
+        )
+        decisions = (rng.random(len(points)) < shifted_chances).astype(np.int64)
         decisions[rng.random(len(points)) < self.undecided] = 2
         return Verdicts(
             labels, decisions, points, clusters, int(clusters.max()) + 1, self.design == "pairs",
-            *(way if self.design == design else None for design in ("stances", "seats", "exchanged")),
+            *(way if self.design == way_design else None for way_design in ("stances", "seats", "exchanged")),
         )  # fmt: skip
 
     def _chances(self, mean: float, units: np.ndarray) -> np.ndarray:
@@ -113,14 +115,14 @@ class Judge:
         chances: np.ndarray = beta_quantiles(mean, self.correlation)[(units * 1000).astype(int)]
         return chances
 
-    def _numbers(self, verdicts: Verdicts) -> Iterator[Estimate]:
+    def _estimates(self, verdicts: Verdicts) -> Iterator[Estimate]:
         accuracy = verdicts.of(verdicts.right)
         assert accuracy is not None
         yield estimate(METRICS[RANKING_METRIC], accuracy)
-        yield from self._plain(verdicts)
-        ways = [one for one in (verdicts.stances, verdicts.swapped, verdicts.exchanged) if one is not None]
+        yield from self._game_estimates(verdicts)
+        ways = [way for way in (verdicts.stances, verdicts.swapped, verdicts.exchanged) if way is not None]
         if ways:
-            # The first player rejects as written, and accepts where its stance or its seat is another.
+            # The first player argues for rejection, and for acceptance if its stance or seat is swapped.
             yield from estimates_of(Source.BLOCKS, verdicts, None if verdicts.exchanged is None else ways[0])
             yield from estimates_of(Source.PLAYERS, verdicts, ways[0])
             if verdicts.swapped is not None:
@@ -128,24 +130,26 @@ class Judge:
         else:
             yield from estimates_of(Source.VERDICTS, verdicts)
 
-    def _plain(self, verdicts: Verdicts) -> Iterator[Estimate]:
-        """Yield the metrics that are counted game by game, as in `results.metrics`."""
+    def _game_estimates(self, verdicts: Verdicts) -> Iterator[Estimate]:
+        """Yield the metrics that are means over games, as in `results.metrics`."""
         if self.design not in ("alone", "pairs"):
             return
         right, decided, accepted = verdicts.right, verdicts.decisions != 2, verdicts.decisions == 1
-        of_right = verdicts.labels == 1
-        every = np.ones(len(right), bool)
-        chosen = {
-            "accuracy_excluding_failures": (right, decided), "accuracy_0": (right, ~of_right),
-            "accuracy_1": (right, of_right), "precision": (of_right, accepted),
-            "recall": (accepted, of_right & decided), "decided": (decided, every),
-            "reward": (2.0 * right - 1, every), "decision": (verdicts.decisions, every),
+        is_right_label = verdicts.labels == 1
+        all_games = np.ones(len(right), bool)
+        selections = {
+            "accuracy_excluding_failures": (right, decided), "accuracy_0": (right, ~is_right_label),
+            "accuracy_1": (right, is_right_label), "precision": (is_right_label, accepted),
+            "recall": (accepted, is_right_label & decided), "decided": (decided, all_games),
+            "reward": (2.0 * right - 1, all_games), "decision": (verdicts.decisions, all_games),
         }  # fmt: skip
-        for name, (values, where) in chosen.items():
-            yield plain_number(name, values[where].astype(float), verdicts.clusters[where], grouped=verdicts.grouped)
+        for name, (values, selection) in selections.items():
+            yield estimate_mean(
+                name, values[selection].astype(float), verdicts.clusters[selection], grouped=verdicts.grouped
+            )
 
 
-def plain_number(name: str, values: np.ndarray, clusters: np.ndarray, *, grouped: bool = False) -> Estimate:
+def estimate_mean(name: str, values: np.ndarray, clusters: np.ndarray, *, grouped: bool = False) -> Estimate:
     """Return a mean with the interval for its kind."""
     sums, counts = np.bincount(clusters, weights=values), np.bincount(clusters)
     means = sums[counts > 0] / counts[counts > 0]
@@ -166,56 +170,58 @@ def plain_number(name: str, values: np.ndarray, clusters: np.ndarray, *, grouped
 
 @dataclass(frozen=True)
 class Counter:
-    """Counts per datapoint, which are above the least count for a share of the datapoints."""
+    """Counts per datapoint; a share of the datapoints has more than the least count."""
 
     datapoints: int
     share: float
     kind: str
-    """How much they are above: by one; several: by a geometric number; seldom many: one in five by ten, else by one."""
+    """The excess over the least count. one: 1; several: a geometric number; seldom many: 10 for one in five, else 1."""
 
     def __str__(self) -> str:
         return f"K {self.datapoints}, {self.share:g} have more, {self.kind}"
 
-    def numbers(self, rng: np.random.Generator, datapoints: int) -> list[Estimate]:
-        more = {
+    def simulate(self, rng: np.random.Generator, datapoints: int) -> list[Estimate]:
+        draw_excess = {
             "one": lambda: np.ones(datapoints),
             "several": lambda: rng.geometric(0.5, datapoints),
             "seldom many": lambda: rng.choice([1, 1, 1, 1, 10], datapoints),
         }[self.kind]()
-        values = np.where(rng.random(datapoints) < self.share, more, 0) + 1.0
-        return [plain_number("calls_per_message", values, np.arange(datapoints))]
+        values = np.where(rng.random(datapoints) < self.share, draw_excess, 0) + 1.0
+        return [estimate_mean("calls_per_message", values, np.arange(datapoints))]
 
 
 def counters() -> Iterator[Counter]:
     for datapoints in (20, 50, 100, 200, 500):
-        for share_ in (0.02, 0.1, 0.5):
+        for share in (0.02, 0.1, 0.5):
             for kind in ("one", "several", "seldom many"):
-                yield Counter(datapoints, share_, kind)
+                yield Counter(datapoints, share, kind)
 
 
 @dataclass(frozen=True)
 class Forecaster:
-    """A judge that states probabilities: the strength of its evidence, and how it states what follows from it."""
+    """A judge that states probabilities: the strength of its evidence, and the calibration of its statements."""
 
     datapoints: int
     repeats: int
     strength: float
-    told: str
-    """calibrated, sure (its log odds doubled), leaning (to accept, by one) or vague (its log odds halved)."""
+    calibration: str
+    """calibrated, sure (doubled log odds), leaning (log odds of acceptance plus 1) or vague (halved log odds)."""
     rounded: bool
 
     def __str__(self) -> str:
-        how = "rounded to tenths" if self.rounded else "whole"
-        return f"K {self.datapoints}, R {self.repeats}, evidence {self.strength:g}, {self.told}, {how}"
+        rounding = "rounded to tenths" if self.rounded else "whole"
+        return f"K {self.datapoints}, R {self.repeats}, evidence {self.strength:g}, {self.calibration}, {rounding}"
 
-    def numbers(self, rng: np.random.Generator, datapoints: int) -> list[Estimate]:
+    def simulate(self, rng: np.random.Generator, datapoints: int) -> list[Estimate]:
         points = np.repeat(np.arange(datapoints), self.repeats)
         labels = points % 2
         shared = rng.normal(0, 1, datapoints)[points]
         noise = np.sqrt(0.5) * (shared + rng.normal(0, 1, len(points)))
-        odds = self.strength * (self.strength * (labels - 0.5) + noise)
-        odds = {"calibrated": odds, "sure": 2 * odds, "leaning": odds + 1, "vague": odds / 2}[self.told]
-        p = 1 / (1 + np.exp(-odds))
+        log_odds = self.strength * (self.strength * (labels - 0.5) + noise)
+        log_odds = {"calibrated": log_odds, "sure": 2 * log_odds, "leaning": log_odds + 1, "vague": log_odds / 2}[
+            self.calibration
+        ]
+        p = 1 / (1 + np.exp(-log_odds))
         p = np.round(p, 1) if self.rounded else p
         return list(forecast_estimates(Forecasts(p, labels, points, datapoints), "stated"))
 
@@ -239,9 +245,9 @@ def judges() -> Iterator[Judge]:
 
 def forecasters() -> Iterator[Forecaster]:
     for datapoints in (10, 20, 50, 100, 200, 500):
-        for told in ("calibrated", "sure"):
-            yield Forecaster(datapoints, 1, 1.5, told, rounded=False)
-            yield Forecaster(datapoints, 3, 2.0, told, rounded=True)
+        for calibration in ("calibrated", "sure"):
+            yield Forecaster(datapoints, 1, 1.5, calibration, rounded=False)
+            yield Forecaster(datapoints, 3, 2.0, calibration, rounded=True)
     for datapoints in (20, 50, 200):
         yield Forecaster(datapoints, 1, 0.5, "vague", rounded=False)
         yield Forecaster(datapoints, 1, 0.5, "sure", rounded=False)
@@ -250,33 +256,35 @@ def forecasters() -> Iterator[Forecaster]:
 
 
 @dataclass
-class Counted:
+class CoverageCount:
     """The coverage of one metric in one situation."""
 
     truth: float
-    told: int = 0
-    held: int = 0
+    interval_count: int = 0
+    covered: int = 0
 
     def add(self, row: Estimate) -> None:
         low, high = row.ci_low, row.ci_high
         if low is not None or high is not None or row.reason is None:
-            self.told += 1
+            self.interval_count += 1
             above = low is None or low - ROUNDING <= self.truth
-            self.held += above and (high is None or self.truth <= high + ROUNDING)
+            self.covered += above and (high is None or self.truth <= high + ROUNDING)
 
     @property
     def coverage(self) -> float | None:
-        return self.held / self.told if self.told else None
+        return self.covered / self.interval_count if self.interval_count else None
 
 
-def measured(situation: Situation, times: int, seed: list[int], many: int = MANY) -> dict[str, Counted]:
+def measured(
+    situation: Situation, times: int, seed: list[int], many: int = TRUTH_DATAPOINTS
+) -> dict[str, CoverageCount]:
     """Measure the coverage of every metric in one situation; the truth is the metric of `many` datapoints."""
     rng = np.random.default_rng(seed)
-    counted = {row.metric: Counted(row.value) for row in situation.numbers(rng, many) if row.value is not None}
+    counts = {row.metric: CoverageCount(row.value) for row in situation.simulate(rng, many) if row.value is not None}
     for _ in range(times):
-        for row in situation.numbers(rng, situation.datapoints):
-            counted[row.metric].add(row)
-    return counted
+        for row in situation.simulate(rng, situation.datapoints):
+            counts[row.metric].add(row)
+    return counts
 
 
 def main() -> int:
@@ -298,51 +306,53 @@ def main() -> int:
             rows.append((situation, measurements))
             for claim, holds in judged(situation, measurements, args.times):
                 check(holds, claim)
-    table = "\n".join(markdown(rows, args.times))
-    print(f"\n{table}")
+    text = "\n".join(render_markdown(rows, args.times))
+    print(f"\n{text}")
     if args.write:
-        (ROOT / "benchmarks" / "coverage.md").write_text(table)
+        (ROOT / "benchmarks" / "coverage.md").write_text(text)
     return check.exit_code()
 
 
-def judged(situation: Situation, found: dict[str, Counted], times: int) -> Iterator[tuple[str, bool]]:
-    """Yield a claim, and whether it holds, for each metric with enough intervals."""
+def judged(situation: Situation, counts: dict[str, CoverageCount], times: int) -> Iterator[tuple[str, bool]]:
+    """Yield the coverage of each metric with enough intervals, and whether it is within its limits."""
     slack = 2 * (0.05 * 0.95 / times) ** 0.5 if times < 1000 else 0.0
-    for metric, counted in found.items():
-        if counted.coverage is None or counted.told < ENOUGH * times:
+    for metric, count in counts.items():
+        if count.coverage is None or count.interval_count < MIN_INTERVAL_SHARE * times:
             continue
-        least, most = LEAST, 1.0
+        low, high = MIN_COVERAGE, 1.0
         if metric == "accuracy" and isinstance(situation, Judge):
             clusters = situation.datapoints / (2 if situation.design == "pairs" else 1)
-            alike = abs(situation.hits + situation.false_alarms - 1) < 1e-9  # else balanced labels reduce the variance
-            enough = clusters * counted.truth * (1 - counted.truth) >= 5
-            least, most = (0.925, 0.975) if enough and alike else (0.92, 1.0)
-        holds = least - slack <= counted.coverage <= most + slack
-        yield f"{situation}: {metric} {counted.coverage:.1%}", holds
+            has_equal_chances = (
+                abs(situation.hits + situation.false_alarms - 1) < 1e-9
+            )  # else balanced labels reduce the variance
+            has_enough_groups = clusters * count.truth * (1 - count.truth) >= 5
+            low, high = (0.925, 0.975) if has_enough_groups and has_equal_chances else (0.92, 1.0)
+        holds = low - slack <= count.coverage <= high + slack
+        yield f"{situation}: {metric} {count.coverage:.1%}", holds
 
 
-def markdown(rows: list[tuple[Situation, dict[str, Counted]]], times: int) -> Iterator[str]:
+def render_markdown(rows: list[tuple[Situation, dict[str, CoverageCount]]], times: int) -> Iterator[str]:
     """Yield a table for each kind of situation: coverage in percent, and the share of runs without an interval."""
     yield "# Coverage of the intervals\n"
     yield "Share of 95 % intervals that hold the truth, in percent; in brackets, of how many runs no interval is told."
     yield f"{times:,} simulated runs a row: `python benchmarks/coverage_metrics.py --write`."
     yield from NOTES
     by_names: dict[tuple[str, ...], list[Any]] = defaultdict(list)
-    for situation, found in rows:
-        by_names[tuple(found)].append((situation, found))
+    for situation, counts in rows:
+        by_names[tuple(counts)].append((situation, counts))
     for names, group in by_names.items():
-        short = [name.removesuffix("_stated") for name in names]
-        yield f"| situation | {' | '.join(short)} |"
+        short_names = [name.removesuffix("_stated") for name in names]
+        yield f"| situation | {' | '.join(short_names)} |"
         yield f"| --- |{' --- |' * len(names)}"
-        for situation, found in group:
-            yield f"| {situation} | {' | '.join(cell(found[name], times) for name in names)} |"
+        for situation, counts in group:
+            yield f"| {situation} | {' | '.join(format_cell(counts[name], times) for name in names)} |"
         yield ""
 
 
-def cell(counted: Counted, times: int) -> str:
-    withheld = 1 - counted.told / times
-    shown = "none" if counted.coverage is None else f"{100 * counted.coverage:.1f}"
-    return shown if withheld < 0.005 or counted.coverage is None else f"{shown} ({100 * withheld:.0f})"
+def format_cell(count: CoverageCount, times: int) -> str:
+    withheld_share = 1 - count.interval_count / times
+    coverage = "none" if count.coverage is None else f"{100 * count.coverage:.1f}"
+    return coverage if withheld_share < 0.005 or count.coverage is None else f"{coverage} ({100 * withheld_share:.0f})"
 
 
 if __name__ == "__main__":

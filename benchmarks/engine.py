@@ -1,12 +1,12 @@
-"""The cost of nip-run with all of its outputs, compared with plain coroutines that make the same calls.
+"""Compare the cost of nip-run with all of its outputs to plain coroutines that make the same calls.
 
 A rollout is five completions: nip with a verifier that decides in the last of five rounds. The paths alternate, each in
-a process of its own, against one loopback server; the figures are medians. Time and CPU count from the first call to
-the last byte on disk; imports, reading the spec and rendering the plain paths' prompts are not counted.
+its own process, against one loopback server; the figures are medians. Time and CPU count from the first call to the
+last byte on disk; imports, reading the spec and rendering the plain paths' prompts are not counted.
 
     official      AsyncOpenAI with default settings, `chat.completions.create`, without retries
     leanest       AsyncOpenAI with its aiohttp transport, `post` of ready bytes, the answer's bytes read by orjson
-    aiohttp       no OpenAI client at all
+    aiohttp       no OpenAI client
     nip-run       journal, records, tables, metrics, fine-tune files, leaderboard
 """
 
@@ -21,14 +21,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common import child, footer, median, table, temporary_folder
+from common import measure_child, median, print_footer, print_table, temporary_folder
 
 if TYPE_CHECKING:
     from runner.spec.assembly import Spec
     from tests.support.servers.client import LoopbackServer
 
 ROUNDS = 5
-WORDS_200 = 1150
+PROSE_LENGTH = 1150
 """Characters."""
 PATHS = ("nip-run", "official", "leanest", "aiohttp")
 Ask = Callable[[list[dict[str, str]]], Awaitable[str]]
@@ -58,7 +58,7 @@ def write_spec(folder: Path, base_url: str, rollouts: int, concurrency: int, rou
 
 
 def prompt_starts(spec: Spec) -> list[list[list[dict[str, str]]]]:
-    """What the prompt of each turn of each game starts with."""
+    """Return the first messages of each turn's prompt, by game and turn."""
     from runner.rollouts.agents.whole_agent import Observation
     from runner.rollouts.plan import Plan
 
@@ -76,26 +76,26 @@ def prompt_starts(spec: Spec) -> list[list[list[dict[str, str]]]]:
 # The children
 
 
-async def plain(chats: list[list[list[dict[str, str]]]], ask: Ask, concurrency: int) -> None:
+async def play_games(chats: list[list[list[dict[str, str]]]], ask: Ask, concurrency: int) -> None:
     """Play each game in a coroutine; `chats` has the first messages of each turn's prompt, by game and turn."""
-    gate = asyncio.Semaphore(concurrency)
+    semaphore = asyncio.Semaphore(concurrency)
 
-    async def game(starts: list[list[dict[str, str]]]) -> None:
+    async def play_game(starts: list[list[dict[str, str]]]) -> None:
         texts: list[str] = []
-        async with gate:
+        async with semaphore:
             for turn, start in enumerate(starts):
                 messages = start[:1]
                 for index, text in enumerate(texts):
-                    own = (turn - index) % 2 == 0
+                    is_own = (turn - index) % 2 == 0
                     name = "Verifier" if index % 2 == 0 else "Expert"
-                    messages.append({"role": "assistant", "content": text} if own else
+                    messages.append({"role": "assistant", "content": text} if is_own else
                                     {"role": "user", "name": name, "content": text})  # fmt: skip
                 texts.append(await ask(messages + start[1:]))
 
-    await asyncio.gather(*map(game, chats))
+    await asyncio.gather(*map(play_game, chats))
 
 
-async def official(base_url: str, chats: Any, concurrency: int) -> None:
+async def play_official(base_url: str, chats: Any, concurrency: int) -> None:
     import openai
 
     async with openai.AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
@@ -104,10 +104,10 @@ async def official(base_url: str, chats: Any, concurrency: int) -> None:
             reply = await client.chat.completions.create(model="tiny", messages=messages)
             return reply.choices[0].message.content or ""
 
-        await plain(chats, ask, concurrency)
+        await play_games(chats, ask, concurrency)
 
 
-async def leanest(base_url: str, chats: Any, concurrency: int) -> None:
+async def play_leanest(base_url: str, chats: Any, concurrency: int) -> None:
     import httpx2
     import openai
     import orjson
@@ -121,10 +121,10 @@ async def leanest(base_url: str, chats: Any, concurrency: int) -> None:
             response = await client.post("/chat/completions", content=body, cast_to=httpx2.Response)
             return str(orjson.loads(response.content)["choices"][0]["message"]["content"])
 
-        await plain(chats, ask, concurrency)
+        await play_games(chats, ask, concurrency)
 
 
-async def bare(base_url: str, chats: Any, concurrency: int) -> None:
+async def play_with_aiohttp(base_url: str, chats: Any, concurrency: int) -> None:
     import aiohttp
     import orjson
 
@@ -136,7 +136,7 @@ async def bare(base_url: str, chats: Any, concurrency: int) -> None:
             async with session.post(base_url + "/chat/completions", data=body) as response:
                 return str(orjson.loads(await response.read())["choices"][0]["message"]["content"])
 
-        await plain(chats, ask, concurrency)
+        await play_games(chats, ask, concurrency)
 
 
 def run_child(path: str, base_url: str, rollouts: int, concurrency: int, rounds: int) -> None:
@@ -157,9 +157,9 @@ def run_child(path: str, base_url: str, rollouts: int, concurrency: int, rounds:
 
             work: Callable[[], Any] = lambda: run(spec, folder / "results")  # noqa: E731
         else:
-            play = {"official": official, "leanest": leanest, "aiohttp": bare}[path]
+            play_path = {"official": play_official, "leanest": play_leanest, "aiohttp": play_with_aiohttp}[path]
             chats = prompt_starts(spec)
-            work = lambda: asyncio.run(play(base_url, chats, concurrency))  # noqa: E731
+            work = lambda: asyncio.run(play_path(base_url, chats, concurrency))  # noqa: E731
         cpu, wall = time.process_time(), time.perf_counter()
         work()
         print(json.dumps({"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}))
@@ -177,7 +177,7 @@ def measure(latency: float, rollouts: int, concurrency: int, paths: tuple[str, .
         before = server.stats()
         for _ in range(repeat):
             for path in paths:
-                row = child(__file__, path, server.base_url, rollouts, concurrency, ROUNDS)
+                row = measure_child(__file__, path, server.base_url, rollouts, concurrency, ROUNDS)
                 after = server.stats()
                 row["calls"] = after["requests"] - before["requests"]
                 row["bytes"] = after["body_bytes"] - before["body_bytes"]
@@ -189,10 +189,10 @@ def measure(latency: float, rollouts: int, concurrency: int, paths: tuple[str, .
 
 
 def compare(title: str, medians: dict[str, Any], rollouts: int) -> None:
-    ours = medians["nip-run"]
+    nip_run = medians["nip-run"]
     rows = [
         (
-            path, row["wall"], row["cpu"] * 1000 / rollouts, ours["wall"] / row["wall"], ours["cpu"] / row["cpu"],
+            path, row["wall"], row["cpu"] * 1000 / rollouts, nip_run["wall"] / row["wall"], nip_run["cpu"] / row["cpu"],
             int(row["calls"]), int(row["bytes"] / rollouts), int(row["peak_mb"]),
         )
         for path, row in medians.items()
@@ -200,10 +200,10 @@ def compare(title: str, medians: dict[str, Any], rollouts: int) -> None:
     columns = (
         "path", "wall s", "CPU ms/rollout", "nip-run's wall", "nip-run's CPU", "calls", "bytes/rollout", "peak MB",
     )  # fmt: skip
-    table(title, columns, rows)
+    print_table(title, columns, rows)
 
 
-def slopes(small: int, large: int, concurrency: int, paths: tuple[str, ...], repeat: int) -> None:
+def measure_slopes(small: int, large: int, concurrency: int, paths: tuple[str, ...], repeat: int) -> None:
     """Measure the CPU time of each additional rollout, answered at once; constant costs of a run cancel out."""
     from tests.support.servers.chat_client import run_chat_server
 
@@ -211,14 +211,20 @@ def slopes(small: int, large: int, concurrency: int, paths: tuple[str, ...], rep
     with run_chat_server(latency=0.0, decide=0.0) as server:
         for _ in range(repeat):
             for path in paths:
-                low, high = (
-                    child(__file__, path, server.base_url, size, concurrency, ROUNDS)["cpu"] for size in (small, large)
+                small_cpu, large_cpu = (
+                    measure_child(__file__, path, server.base_url, size, concurrency, ROUNDS)["cpu"]
+                    for size in (small, large)
                 )
-                cpu[path].append((high - low) * 1000 / (large - small))
-    ratios = {path: [ours / row for ours, row in zip(cpu["nip-run"], rows, strict=True)] for path, rows in cpu.items()}
-    rows = [(path, median(cpu[path]), median(ratios[path]), min(ratios[path]), max(ratios[path])) for path in paths]
+                cpu[path].append((large_cpu - small_cpu) * 1000 / (large - small))
+    ratios = {
+        path: [nip_run_cpu / path_cpu for nip_run_cpu, path_cpu in zip(cpu["nip-run"], path_cpus, strict=True)]
+        for path, path_cpus in cpu.items()
+    }
+    path_cpus = [
+        (path, median(cpu[path]), median(ratios[path]), min(ratios[path]), max(ratios[path])) for path in paths
+    ]
     columns = ("path", "CPU ms/rollout", "nip-run's CPU over it", "lowest", "highest")
-    table(f"slopes between {small} and {large} rollouts, {repeat} times", columns, rows)
+    print_table(f"slopes between {small} and {large} rollouts, {repeat} times", columns, path_cpus)
 
 
 def wall_row(latency: float, rollouts: int, concurrency: int, wall: float) -> tuple[object, ...]:
@@ -227,45 +233,45 @@ def wall_row(latency: float, rollouts: int, concurrency: int, wall: float) -> tu
     return concurrency, rollouts, ideal, wall, wall / ideal
 
 
-def many_in_flight(counts: Sequence[int], latency: float, repeat: int) -> None:
-    """As many games as calls in flight. A call that fails is repeated, so that the server gets more calls."""
+def measure_many_in_flight(counts: Sequence[int], latency: float, repeat: int) -> None:
+    """Measure runs with as many games as calls in flight. Failed calls are repeated, so the server gets more calls."""
     rows = []
     for count in counts:
         row = measure(latency, count, count, ("nip-run",), repeat)["nip-run"]
-        repeated = int(row["calls"]) - count * ROUNDS
+        repeated_calls = int(row["calls"]) - count * ROUNDS
         rows.append(
-            (count, int(row["max_open"]), count * ROUNDS, repeated, row["wall"], row["cpu"], int(row["peak_mb"]))
+            (count, int(row["max_open"]), count * ROUNDS, repeated_calls, row["wall"], row["cpu"], int(row["peak_mb"]))
         )
     columns = ("in flight", "most at the server", "calls", "repeated calls", "wall s", "CPU s", "peak MB")
-    table(f"nip-run with many calls in flight, answered in {latency:g} s", columns, rows)
+    print_table(f"nip-run with many calls in flight, answered in {latency:g} s", columns, rows)
 
 
-def long_chats(turns: Sequence[int], rollouts: int, concurrency: int, repeat: int) -> None:
-    """CPU time of one more call by the turns of a game, with answers of 200 words, and the size of its request."""
+def measure_long_chats(turns: Sequence[int], rollouts: int, concurrency: int, repeat: int) -> None:
+    """Measure the CPU time and request size of one more call by a game's turns, with answers of 200 words."""
     from tests.support.servers.chat_client import run_chat_server
 
-    found: dict[int, list[tuple[float, float]]] = {count: [] for count in turns}
-    with run_chat_server(latency=0.0, decide=0.0, prose=WORDS_200) as server:
+    costs: dict[int, list[tuple[float, float]]] = {count: [] for count in turns}
+    with run_chat_server(latency=0.0, decide=0.0, prose=PROSE_LENGTH) as server:
         for _ in range(repeat):
             for count in turns:
-                low, _ = _long_chat(server, rollouts, concurrency, count)
-                high, size = _long_chat(server, 3 * rollouts, concurrency, count)
-                found[count].append(((high - low) * 1000 / (2 * rollouts * count), size))
+                small_cpu, _ = _measure_long_chat(server, rollouts, concurrency, count)
+                large_cpu, size = _measure_long_chat(server, 3 * rollouts, concurrency, count)
+                costs[count].append(((large_cpu - small_cpu) * 1000 / (2 * rollouts * count), size))
     rows = []
-    for count, pairs in found.items():
-        cpu, size = (median([pair[i] for pair in pairs]) for i in (0, 1))
+    for count, measurements in costs.items():
+        cpu, size = (median([pair[i] for pair in measurements]) for i in (0, 1))
         first_cpu, first_size = rows[0][1:3] if rows else (cpu, size)
         rows.append((count, cpu, size, cpu / first_cpu, size / first_size))
     columns = ("turns", "CPU ms/call", "KB/call", "CPU over the first", "KB over the first")
-    table(
+    print_table(
         f"games of many turns of 200 words, between {rollouts} and {3 * rollouts} games, {repeat} times", columns, rows
     )
 
 
-def _long_chat(server: LoopbackServer, rollouts: int, concurrency: int, turns: int) -> tuple[float, float]:
+def _measure_long_chat(server: LoopbackServer, rollouts: int, concurrency: int, turns: int) -> tuple[float, float]:
     """Return the CPU seconds of nip-run with games of that many turns, and the mean KB of a request."""
     before = server.stats()["body_bytes"]
-    cpu = child(__file__, "nip-run", server.base_url, rollouts, concurrency, turns)["cpu"]
+    cpu = measure_child(__file__, "nip-run", server.base_url, rollouts, concurrency, turns)["cpu"]
     return cpu, (server.stats()["body_bytes"] - before) / (rollouts * turns * 1000)
 
 
@@ -290,26 +296,26 @@ def main() -> None:
         return
     if args.slopes or args.turns or args.in_flight:
         if args.slopes:
-            slopes(*args.slopes, args.concurrency, PATHS, args.repeat)
+            measure_slopes(*args.slopes, args.concurrency, PATHS, args.repeat)
         if args.turns:
-            long_chats(args.turns, args.rollouts // 10, args.concurrency, args.repeat)
+            measure_long_chats(args.turns, args.rollouts // 10, args.concurrency, args.repeat)
         if args.in_flight:
-            many_in_flight(args.in_flight, args.latency, args.repeat)
-        footer(__file__)
+            measure_many_in_flight(args.in_flight, args.latency, args.repeat)
+        print_footer(__file__)
         return
-    about = f"{args.rollouts} rollouts of {ROUNDS} completions, {args.concurrency} in flight"
-    at_once = measure(0.0, args.rollouts, args.concurrency, PATHS, args.repeat)
-    compare(f"{about}, answered at once (ratios: nip-run over the path)", at_once, args.rollouts)
+    title = f"{args.rollouts} rollouts of {ROUNDS} completions, {args.concurrency} in flight"
+    instant = measure(0.0, args.rollouts, args.concurrency, PATHS, args.repeat)
+    compare(f"{title}, answered at once (ratios: nip-run over the path)", instant, args.rollouts)
     slow = measure(args.latency, args.rollouts, args.concurrency, PATHS, args.repeat)
-    compare(f"{about}, answered in {args.latency * 1000:g} ms", slow, args.rollouts)
+    compare(f"{title}, answered in {args.latency * 1000:g} ms", slow, args.rollouts)
     rows = [wall_row(args.latency, args.rollouts, args.concurrency, slow["nip-run"]["wall"])]
-    # Fewer at once, or more games: each place then plays more games in turn, and the start and the end weigh less.
+    # With a lower concurrency or more games, the start and the end of the run weigh less.
     for rollouts, concurrency in ((args.rollouts, 64), (args.rollouts * args.concurrency // 64, args.concurrency)):
         wall = measure(args.latency, rollouts, concurrency, ("nip-run",), args.repeat)["nip-run"]["wall"]
         rows.append(wall_row(args.latency, rollouts, concurrency, wall))
     columns = ("in flight", "rollouts", "ideal s", "nip-run s", "over the ideal")
-    table(f"wall time at {args.latency * 1000:g} ms", columns, rows)
-    footer(__file__)
+    print_table(f"wall time at {args.latency * 1000:g} ms", columns, rows)
+    print_footer(__file__)
 
 
 if __name__ == "__main__":

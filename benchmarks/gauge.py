@@ -1,4 +1,4 @@
-"""What `nip-run gauge` finds of planted noise, planted effects of variants, and planted drift.
+"""Check that `nip-run gauge` finds planted noise, planted effects of variants, and planted drift.
 
     python benchmarks/gauge.py [--times N] [--seed S] [--only TEXT]
 
@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from common import sample_parser, table
+from common import print_table, sample_parser
 
 from runner.statistics.instrument.crossed_components import (
     INTERACTION,
@@ -33,7 +33,7 @@ from runner.statistics.instrument.noise_floor import noise_floor, retest_flips
 from runner.statistics.significance import ALPHA, holm
 from tests.support.soft_assertions import SoftAssertions
 
-COVERED, TRUTH_UNITS = 0.93, 400_000
+MIN_COVERAGE, TRUTH_UNITS = 0.93, 400_000
 RELATIVE_BIAS = 0.1
 """The largest bias of a component, as a share of the total variance: a tenth of it, and simulation error."""
 
@@ -52,9 +52,9 @@ class Judge:
     def read(self, rng: np.random.Generator, units: int, repeats: int, size: int = 1) -> np.ndarray:
         """Return scores by unit, variant and repeat. `size` units of a cluster share half of the variance of units."""
         shape, count = (units, len(self.variants)), units // size
-        shared, own = np.repeat(rng.standard_normal(count), size), rng.standard_normal(units)
-        ease = own if size == 1 else math.sqrt(0.5) * shared + math.sqrt(0.5) * own
-        cells = self.unit * ease[:, None] + np.array(self.variants) + self.interaction * rng.standard_normal(shape)
+        shared, individual = np.repeat(rng.standard_normal(count), size), rng.standard_normal(units)
+        unit_ease = individual if size == 1 else math.sqrt(0.5) * shared + math.sqrt(0.5) * individual
+        cells = self.unit * unit_ease[:, None] + np.array(self.variants) + self.interaction * rng.standard_normal(shape)
         observed = cells[:, :, None] + self.retest * rng.standard_normal((*shape, repeats))
         return (observed > 0).astype(float) if self.decides else observed
 
@@ -71,7 +71,7 @@ JUDGES = {
 DESIGNS = {"40 units, 3 repeats": (40, 3, 1), "100 units, 2 repeats": (100, 2, 1), "200 units in pairs, 2": (200, 2, 2)}
 
 
-def as_readings(scores: np.ndarray, size: int = 1) -> Readings:
+def to_readings(scores: np.ndarray, size: int = 1) -> Readings:
     units, variants, repeats = scores.shape
     cells = np.repeat(np.arange(units * variants), repeats)
     return Readings(scores.ravel(), cells // variants, cells % variants, cells, np.arange(units) // size)
@@ -97,8 +97,8 @@ def true_values(judge: Judge) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class Recovered:
-    """What gauges of one judge find: medians would hide bias, so means of estimates."""
+class RecoverySummary:
+    """Results of the gauges of one judge. They are means of estimates, since medians would hide bias."""
 
     truth: float
     mean_icc: float
@@ -108,39 +108,48 @@ class Recovered:
     """The true value, the mean estimate and the share of intervals that contain the truth."""
 
 
-def recover(judge: Judge, design: tuple[int, int, int], times: int, rng: np.random.Generator) -> Recovered:
+def measure_recovery(
+    judge: Judge, design: tuple[int, int, int], times: int, rng: np.random.Generator
+) -> RecoverySummary:
     units, repeats, size = design
-    truth, found = true_values(judge), list[CrossedComponents]()
+    truth, results = true_values(judge), list[CrossedComponents]()
     for _ in range(times):
-        components = crossed_components(as_readings(judge.read(rng, units, repeats, size), size))
+        components = crossed_components(to_readings(judge.read(rng, units, repeats, size), size))
         if components is not None:
-            found.append(components)
-    intervals = [result.icc.interval for result in found if result.icc.interval is not None]
+            results.append(components)
+    intervals = [result.icc.interval for result in results if result.icc.interval is not None]
     covered = np.mean([low <= truth["icc"] <= high for low, high in intervals]) if intervals else np.nan
-    parts = {}
+    summaries = {}
     for name, value in truth.items():
         if name != "icc":
-            estimates = [result.components[name] for result in found]
-            inside = [q.interval is not None and q.interval[0] <= value <= q.interval[1] for q in estimates]
-            parts[name] = (value, float(np.mean([q.value for q in estimates])), float(np.mean(inside)))
-    mean_icc = float(np.mean([result.icc.value for result in found]))
-    return Recovered(truth["icc"], mean_icc, float(covered), 1 - len(intervals) / times, parts)
+            estimates = [result.components[name] for result in results]
+            is_covered = [
+                quantity.interval is not None and quantity.interval[0] <= value <= quantity.interval[1]
+                for quantity in estimates
+            ]
+            summaries[name] = (
+                value,
+                float(np.mean([quantity.value for quantity in estimates])),
+                float(np.mean(is_covered)),
+            )
+    mean_icc = float(np.mean([result.icc.value for result in results]))
+    return RecoverySummary(truth["icc"], mean_icc, float(covered), 1 - len(intervals) / times, summaries)
 
 
 def check_components(times: int, seed: int, only: str, check: SoftAssertions) -> None:
-    rows, limit = [], COVERED - 2 * math.sqrt(COVERED * (1 - COVERED) / times)
+    rows, limit = [], MIN_COVERAGE - 2 * math.sqrt(MIN_COVERAGE * (1 - MIN_COVERAGE) / times)
     for name, judge in JUDGES.items():
         for design_name, design in DESIGNS.items():
             title = f"{name}, {design_name}"
             if only not in title:
                 continue
-            result = recover(judge, design, times, np.random.default_rng([seed, *title.encode()]))
-            parts = "; ".join(
+            result = measure_recovery(judge, design, times, np.random.default_rng([seed, *title.encode()]))
+            component_text = "; ".join(
                 f"{part} {mean:.3f} ({value:.3f}, {covered:.0%})"
                 for part, (value, mean, covered) in result.components.items()
             )
             rows.append([title, f"{result.truth:.3f}", f"{result.mean_icc:.3f}", f"{result.covered:.1%}",
-                         f"{result.without_interval:.0%}", parts])  # fmt: skip
+                         f"{result.without_interval:.0%}", component_text])  # fmt: skip
             if not math.isnan(result.covered):
                 check(result.covered >= limit, f"{title}: the interval of the ICC covers {result.covered:.1%}")
             total = sum(value for value, _, _ in result.components.values())
@@ -149,11 +158,11 @@ def check_components(times: int, seed: int, only: str, check: SoftAssertions) ->
                 bias <= RELATIVE_BIAS + 1 / math.sqrt(times), f"{title}: components are off by {bias:.1%} of the total"
             )
     columns = ["judge", "true ICC", "mean", "coverage", "no interval", "components: mean (true value, coverage)"]
-    table("Intraclass correlation and components", columns, rows)
+    print_table("Intraclass correlation and components", columns, rows)
 
 
 def facet_p_values(judge: Judge, rng: np.random.Generator, repeats: int, effects: Sequence[float]) -> list[float]:
-    """Return Holm's p-values of facets: each has one other variant, which shifts observations, beside the first."""
+    """Return Holm's p-values of facets. Each facet has the first variant and another that shifts observations."""
     units = 60
     ease = judge.unit * rng.standard_normal(units)
     shifts = np.array([0.0, *effects])
@@ -185,9 +194,9 @@ def exceeds_floor(judge: Judge, rng: np.random.Generator) -> bool:
     """Return whether two runs of one judge on the same units differ by more than the noise floor of a gauge."""
     units = 100
     scores = judge.read(rng, units, 5)[:, 0]
-    gauged = scores[:, :3]
+    gauged_scores = scores[:, :3]
     requests = np.repeat(np.arange(units), 3)
-    flips = retest_flips(gauged.ravel().astype(int), requests, np.arange(units))
+    flips = retest_flips(gauged_scores.ravel().astype(int), requests, np.arange(units))
     assert flips is not None
     return bool(abs(scores[:, 3].mean() - scores[:, 4].mean()) > noise_floor(flips.value, units) + 1e-9)
 
@@ -219,7 +228,7 @@ def check_alarms(times: int, seed: int, only: str, check: SoftAssertions) -> Non
             rows.append([title, "no difference" if is_null else "planted", f"{share:.1%}"])
             if is_null:
                 check(share <= limit, f"{title}: false alarms {share:.1%}")
-    table("Alarms at a level of 5 %", ["situation", "truth", "alarms"], rows)
+    print_table("Alarms at a level of 5 %", ["situation", "truth", "alarms"], rows)
 
 
 def main() -> int:

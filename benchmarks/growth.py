@@ -1,17 +1,18 @@
-"""CPU time and memory by the number of runs in a results folder, of points in a sweep, and of games in a run.
+"""Measure CPU time and memory by the number of runs in a results folder, points in a sweep, and games in a run.
 
 A few small runs are played. A results folder with N runs has copies of them, each with its own id, times and row on the
 board, as if it had been played on its own. Each command is then measured as a process. A server's board is measured in
 the same way: its cache and database get N releases, then one more is published, and the process that builds boards is
 timed when it builds the next one.
 
-Claimed, with the cost of the smallest size as the base:
+The script checks, with the cost of the smallest size as the base:
 
 - No command's additional CPU time grows faster than n log n between the last two sizes.
-- Playing a run, `show last`, `report` and `compare` take at most `FLAT` times the base, whatever the number of runs.
+- Playing a run, `show last`, `report` and `compare` take at most `MAX_FLAT_RATIO` times the base for any number of
+  runs.
 - The additional memory is at most `MB_PER_1000` per 1,000 runs, and `MB_PER_100K` per 100,000 games.
 
-Exit code 1: a claim does not hold. Larger sizes: `--runs 10 100 1000 10000 --points 10 100 --games 1000 10000 100000`.
+The exit code is 1 if a check fails. Larger sizes: `--runs 10 100 1000 10000 --points 10 100 --games 1000 10000 100000`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common import ROOT, child, footer, measured, table, temporary_folder
+from common import ROOT, measure_child, measure_process, print_footer, print_table, temporary_folder
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -41,36 +42,36 @@ SPEC = str(ROOT / "specs" / "quickstart.yaml")
 TEMPLATES = 4
 """The number of runs that are played and then copied."""
 LIMIT = "dataset.limit=8"
-FLAT = 1.6
+MAX_FLAT_RATIO = 1.6
 MB_PER_1000 = 40.0
 MB_PER_100K = 120.0
 SLACK_SECONDS = 0.15
 """Additional CPU time that is too small to measure its growth."""
-FACTOR = 1.6
-"""How much more than n log n the additional time may grow, for noise."""
+GROWTH_TOLERANCE = 1.6
+"""A tolerance for noise: the additional time may grow by this factor more than n log n."""
 PLAY, SHOW, REPORT, COMPARE = "play a run", "show last", "report", "compare"
 FLAT_COMMANDS = (PLAY, SHOW, REPORT, COMPARE)
 STARTED = datetime(2025, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class Copy:
+class RunCopy:
     """A run to copy, and the id and position of the copy."""
 
     template: Path
     run_id: str
-    place: int
+    position: int
 
     @property
     def changes(self) -> dict[str, str]:
-        """The fields of the manifest that each run has for itself."""
-        start = STARTED + timedelta(minutes=self.place)
+        """The fields of the manifest that differ between runs."""
+        start = STARTED + timedelta(minutes=self.position)
         times = {"started_at": f"{start:%Y-%m-%dT%H:%M:%SZ}", "finished_at": f"{start:%Y-%m-%dT%H:%M:%SZ}"}
-        own = dict.fromkeys(("journal", "game_sha256", "identity", "spec_sha256"), f"{self.place:016x}")
-        return {"run_id": self.run_id, **times, **own}
+        hashes = dict.fromkeys(("journal", "game_sha256", "identity", "spec_sha256"), f"{self.position:016x}")
+        return {"run_id": self.run_id, **times, **hashes}
 
 
-def copy_runs(copies: Iterable[Copy], runs: Path, connection: DuckDBPyConnection) -> None:
+def copy_runs(copies: Iterable[RunCopy], runs: Path, connection: DuckDBPyConnection) -> None:
     """Write the folders of copies of runs; files without the run's id are linked."""
     from runner.results.folder import SUMS, RunFolder
 
@@ -89,7 +90,7 @@ def copy_runs(copies: Iterable[Copy], runs: Path, connection: DuckDBPyConnection
                 connection.execute(f"COPY ({rows}) TO '{target}' (COMPRESSION zstd)")
             elif target == folder.manifest_path:
                 target.write_text(json.dumps({**json.loads(path.read_bytes()), **copy.changes}))
-                modified = (STARTED + timedelta(minutes=copy.place)).timestamp()
+                modified = (STARTED + timedelta(minutes=copy.position)).timestamp()
                 os.utime(target, (modified, modified))
             else:
                 os.link(path, target)
@@ -97,7 +98,7 @@ def copy_runs(copies: Iterable[Copy], runs: Path, connection: DuckDBPyConnection
             folder.seal(*(path.stem for path in folder.path.glob("*.parquet")))
 
 
-def copy_rows(copies: Sequence[Copy], board: Path) -> None:
+def copy_rows(copies: Sequence[RunCopy], board: Path) -> None:
     """Copy the rows of runs on a board, and rank all runs."""
     from runner.base.storage.duckdb_connections import connect
     from runner.results.leaderboard.database import BOARD_GROUP_ROWS
@@ -109,10 +110,12 @@ def copy_rows(copies: Sequence[Copy], board: Path) -> None:
         names = ("template", *copies[0].changes)
         lists = ", ".join(f"unnest(?) AS {name}" for name in names)
         connection.execute(f"CREATE TABLE new_runs AS SELECT {lists}", list(map(list, zip(*columns, strict=True))))
-        own = "c.started_at::TIMESTAMP AS started_at, c.finished_at::TIMESTAMP AS finished_at, c.journal AS journal, "
-        own += "c.game_sha256 AS game_sha256, c.spec_sha256 AS spec_sha256"
+        run_columns = (
+            "c.started_at::TIMESTAMP AS started_at, c.finished_at::TIMESTAMP AS finished_at, c.journal AS journal, "
+        )
+        run_columns += "c.game_sha256 AS game_sha256, c.spec_sha256 AS spec_sha256"
         for name in ("runs", "agents", "metrics", "rollouts", "datapoints"):
-            replaced = f"c.run_id AS run_id{', ' + own if name == 'runs' else ''}"
+            replaced = f"c.run_id AS run_id{', ' + run_columns if name == 'runs' else ''}"
             connection.execute(
                 f"INSERT INTO {name} SELECT t.* REPLACE ({replaced}) "
                 f"FROM {name} t JOIN new_runs c ON c.template = t.run_id ORDER BY c.run_id"
@@ -122,23 +125,23 @@ def copy_rows(copies: Sequence[Copy], board: Path) -> None:
 
 
 def make_results(folder: Path, templates: Path, count: int) -> None:
-    """Make a results folder with copies of the runs in another one, so that it has `count` runs."""
+    """Create a results folder with `count` runs, which are copies of the runs in another folder."""
     from runner.base.storage.duckdb_connections import connect
 
     shutil.copytree(templates, folder)
     runs = sorted((folder / "runs").iterdir())
-    copies = [Copy(runs[i % len(runs)], f"run-{i:05}", i) for i in range(count - len(runs))]
+    copies = [RunCopy(runs[i % len(runs)], f"run-{i:05}", i) for i in range(count - len(runs))]
     with connect(spill=folder) as connection:
         copy_runs(copies, folder / "runs", connection)
     copy_rows(copies, folder / "leaderboard.duckdb")
 
 
-def run_commands(results: Path, place: int) -> dict[str, list[str]]:
+def run_commands(results: Path, position: int) -> dict[str, list[str]]:
     """Return the arguments of each command; `place` makes the run that is played a new one."""
     pair = ["run-00000", "run-00001"]
     return {
-        PLAY: ["run", SPEC, LIMIT, f"seed={1000 + place}"],
-        "play it again": ["run", SPEC, LIMIT, f"seed={1000 + place}", "--again"],
+        PLAY: ["run", SPEC, LIMIT, f"seed={1000 + position}"],
+        "play it again": ["run", SPEC, LIMIT, f"seed={1000 + position}", "--again"],
         SHOW: ["show", "last"],
         REPORT: ["report", "last", "-o", str(results / "report.html")],
         COMPARE: ["compare", *pair],
@@ -148,62 +151,62 @@ def run_commands(results: Path, place: int) -> dict[str, list[str]]:
     }
 
 
-def measure_folders(folder: Path, counts: Sequence[int], repeat: int) -> dict[str, Row]:
+def measure_folders(folder: Path, counts: Sequence[int], repeat: int) -> dict[str, Measurements]:
     """Measure each command in results folders of each size."""
     templates = folder / "templates"
     for seed in range(TEMPLATES):
-        measured([*NIP_RUN, SPEC, LIMIT, f"seed={seed}", "-q", "--results", str(templates)])
-    rows: dict[str, Row] = {}
+        measure_process([*NIP_RUN, SPEC, LIMIT, f"seed={seed}", "-q", "--results", str(templates)])
+    rows: dict[str, Measurements] = {}
     for count in counts:
         results = folder / f"results-{count}"
-        child(__file__, "results", results, templates, count)
-        for place in range(repeat):
-            for name, words in run_commands(results, place).items():
-                finished = measured([*NIP_RUN, *words, "--results", str(results)])
-                rows.setdefault(name, Row("runs")).add(count, finished.cpu, finished.peak_mb)
+        measure_child(__file__, "results", results, templates, count)
+        for position in range(repeat):
+            for name, options in run_commands(results, position).items():
+                process = measure_process([*NIP_RUN, *options, "--results", str(results)])
+                rows.setdefault(name, Measurements("runs")).add(count, process.cpu, process.peak_mb)
         shutil.rmtree(results)
     return rows
 
 
-def measure_points(folder: Path, counts: Sequence[int]) -> dict[str, Row]:
+def measure_points(folder: Path, counts: Sequence[int]) -> dict[str, Measurements]:
     """Measure a sweep of each size: playing it, and its table."""
-    rows = {name: Row("points") for name in ("play a sweep", "sweep")}
+    rows = {name: Measurements("points") for name in ("play a sweep", "sweep")}
     for count in counts:
-        words = [SPEC, LIMIT, f"sweep={{seed: {list(range(count))}}}", "--results", str(folder / f"sweep-{count}")]
+        options = [SPEC, LIMIT, f"sweep={{seed: {list(range(count))}}}", "--results", str(folder / f"sweep-{count}")]
         for name, command in zip(rows, ("run", "sweep"), strict=True):
-            finished = measured([*NIP_RUN, command, *words])
-            rows[name].add(count, finished.cpu, finished.peak_mb)
+            process = measure_process([*NIP_RUN, command, *options])
+            rows[name].add(count, process.cpu, process.peak_mb)
     return rows
 
 
-def measure_games(folder: Path, counts: Sequence[int]) -> dict[str, Row]:
+def measure_games(folder: Path, counts: Sequence[int]) -> dict[str, Measurements]:
     """Measure commands about runs with each number of games."""
-    rows: dict[str, Row] = {}
+    rows: dict[str, Measurements] = {}
     for count in counts:
         results = folder / f"games-{count}"
-        common = ["dataset.limit=null", f"rollouts.per_datapoint={math.ceil(count / 96)}", "fine_tune={}"]
+        overrides = ["dataset.limit=null", f"rollouts.per_datapoint={math.ceil(count / 96)}", "fine_tune={}"]
         commands = {
-            "play the games": ["run", SPEC, *common, "--run-id", "first"],
-            "play other games": ["run", SPEC, *common, "seed=1", "--run-id", "second"],
+            "play the games": ["run", SPEC, *overrides, "--run-id", "first"],
+            "play other games": ["run", SPEC, *overrides, "seed=1", "--run-id", "second"],
             "compare": ["compare", "first", "second"],
             "show": ["show", "first"],
             "leaderboard": ["leaderboard", "--json"],
             "report --dir": ["report", "first", "--dir", str(results / "site")],
         }
-        for name, words in commands.items():
-            finished = measured([*NIP_RUN, *words, "--results", str(results)])
-            rows.setdefault(name, Row("games")).add(count, finished.cpu, finished.peak_mb)
+        for name, options in commands.items():
+            process = measure_process([*NIP_RUN, *options, "--results", str(results)])
+            rows.setdefault(name, Measurements("games")).add(count, process.cpu, process.peak_mb)
         shutil.rmtree(results)
     return rows
 
 
-def measure_servers(folder: Path, counts: Sequence[int]) -> dict[str, Row]:
-    """Measure how long a server's board takes by the number of published runs."""
-    rows: dict[str, Row] = {}
+def measure_servers(folder: Path, counts: Sequence[int]) -> dict[str, Measurements]:
+    """Measure the CPU time of a server's board by the number of published runs."""
+    rows: dict[str, Measurements] = {}
     for count in counts:
-        finished = child(__file__, "server", folder / f"server-{count}", folder / "bundles", count)
-        for name, cpu in finished["cpu"].items():
-            rows.setdefault(name, Row("runs")).add(count, cpu, finished["peak_mb"])
+        process = measure_child(__file__, "server", folder / f"server-{count}", folder / "bundles", count)
+        for name, cpu in process["cpu"].items():
+            rows.setdefault(name, Measurements("runs")).add(count, cpu, process["peak_mb"])
         shutil.rmtree(folder / f"server-{count}")
     return rows
 
@@ -224,28 +227,32 @@ def run_server(folder: Path, runs: Path, count: int) -> None:
     cpu: dict[str, float] = {}
     bundles = [run_bundle(runs / f"{count}-{seed}", seed=seed) for seed in range(TEMPLATES + 1)]
 
-    def release_of(place: int) -> Bundle:
-        """Return a real run, or a copy of one, which the worker does not check and so may have another identity."""
-        if place < TEMPLATES or place == count:
-            return copy_bundle(bundles[min(place, TEMPLATES)], owner=f"group{place % 20}", name=f"run-{place}")
-        names = {"owner": f"group{place % 20}", "name": f"run-{place}", "identity": {"run": f"{place:064x}"}}
-        return copy_bundle(bundles[place % TEMPLATES], **names)
+    def create_release(position: int) -> Bundle:
+        """Return a real run, or a copy with another identity, which the worker does not check."""
+        if position < TEMPLATES or position == count:
+            return copy_bundle(bundles[min(position, TEMPLATES)], owner=f"group{position % 20}", name=f"run-{position}")
+        names = {"owner": f"group{position % 20}", "name": f"run-{position}", "identity": {"run": f"{position:064x}"}}
+        return copy_bundle(bundles[position % TEMPLATES], **names)
 
-    def publish(places: Iterable[int]) -> list[Copy]:
-        releases = [release_of(place) for place in places]
+    def publish(positions: Iterable[int]) -> list[RunCopy]:
+        releases = [create_release(position) for position in positions]
         insert_releases(server, releases)
-        kept = paths.cache / "kept"
-        return [Copy(kept / release.sha256, release.sha256, i) for i, release in zip(places, releases, strict=True)]
+        cache_folder = paths.cache / "kept"
+        return [
+            RunCopy(cache_folder / release.sha256, release.sha256, index)
+            for index, release in zip(positions, releases, strict=True)
+        ]
 
     def build(name: str) -> None:
-        begin = time.process_time()
+        start = time.process_time()
         worker.build()
-        cpu[name] = time.process_time() - begin
+        cpu[name] = time.process_time() - start
 
     templates = publish(range(TEMPLATES))
     BoardWorker(settings).build()
     copies = [
-        replace(copy, template=templates[copy.place % TEMPLATES].template) for copy in publish(range(TEMPLATES, count))
+        replace(copy, template=templates[copy.position % TEMPLATES].template)
+        for copy in publish(range(TEMPLATES, count))
     ]
     with connect(spill=folder) as connection:
         copy_runs(copies, paths.cache / "kept", connection)
@@ -260,7 +267,7 @@ def run_server(folder: Path, runs: Path, count: int) -> None:
 
 
 @dataclass
-class Row:
+class Measurements:
     """The measurements of a command: the lowest CPU seconds and peak MB by size."""
 
     unit: str
@@ -272,34 +279,37 @@ class Row:
         self.peak_mb[size] = min(peak_mb, self.peak_mb.get(size, peak_mb))
 
     def problems(self, *, is_flat: bool) -> list[str]:
-        """Return the claims that do not hold."""
+        """Return a message for each failed check."""
         sizes = sorted(self.cpu)
         base, last = sizes[0], sizes[-1]
         problems = []
-        more = {size: self.cpu[size] - self.cpu[base] for size in sizes}
-        if len(sizes) > 2 and more[last] > SLACK_SECONDS:
-            before = sizes[-2]
+        additional = {size: self.cpu[size] - self.cpu[base] for size in sizes}
+        if len(sizes) > 2 and additional[last] > SLACK_SECONDS:
+            previous = sizes[-2]
             allowed = (
-                FACTOR * (last * math.log(last)) / (before * math.log(before)) * max(more[before], SLACK_SECONDS / 2)
+                GROWTH_TOLERANCE
+                * (last * math.log(last))
+                / (previous * math.log(previous))
+                * max(additional[previous], SLACK_SECONDS / 2)
             )
-            if more[last] > allowed:
-                problems.append(f"{more[last]:.2f} s more with {last:,} than with {base:,}: over {allowed:.2f} s")
-        if is_flat and self.cpu[last] > FLAT * self.cpu[base]:
+            if additional[last] > allowed:
+                problems.append(f"{additional[last]:.2f} s more with {last:,} than with {base:,}: over {allowed:.2f} s")
+        if is_flat and self.cpu[last] > MAX_FLAT_RATIO * self.cpu[base]:
             problems.append(f"{self.cpu[last] / self.cpu[base]:.2f} times the CPU time with {base:,}")
         growth = self.peak_mb[last] - self.peak_mb[base]
-        per, limit = (100_000, MB_PER_100K) if self.unit == "games" else (1_000, MB_PER_1000)
-        if growth > limit * max(last / per, 1):
+        unit_size, limit = (100_000, MB_PER_100K) if self.unit == "games" else (1_000, MB_PER_1000)
+        if growth > limit * max(last / unit_size, 1):
             problems.append(f"{growth:.0f} MB more with {last:,} than with {base:,}")
         return problems
 
 
-def show(title: str, rows: Mapping[str, Row], flat: Sequence[str] = ()) -> list[str]:
-    """Print a table, and return the claims that do not hold."""
+def show(title: str, rows: Mapping[str, Measurements], flat: Sequence[str] = ()) -> list[str]:
+    """Print a table, and return a message for each failed check."""
     if not any(row.cpu for row in rows.values()):
         return []
     sizes = sorted(next(iter(rows.values())).cpu)
     columns = ["", *(f"CPU s, {size:,}" for size in sizes), *(f"MB, {size:,}" for size in sizes)]
-    table(title, columns, [[name, *row.cpu.values(), *row.peak_mb.values()] for name, row in rows.items()])
+    print_table(title, columns, [[name, *row.cpu.values(), *row.peak_mb.values()] for name, row in rows.items()])
     return [f"{name}: {problem}" for name, row in rows.items() for problem in row.problems(is_flat=name in flat)]
 
 
@@ -317,8 +327,8 @@ def main() -> int:
     add("--child", nargs="+", metavar="WORD", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child is not None:
-        kind, first, second, count = args.child
-        CHILDREN[kind](Path(first), Path(second), int(count))
+        kind, first_folder, second_folder, count = args.child
+        CHILDREN[kind](Path(first_folder), Path(second_folder), int(count))
         if kind == "results":
             print("{}")
         return 0
@@ -328,7 +338,7 @@ def main() -> int:
         failed += show("by the runs on a server", measure_servers(folder, servers))
         failed += show("by the points of a sweep", measure_points(folder, args.points))
         failed += show("by the games of each of two runs", measure_games(folder, args.games))
-    footer(__file__)
+    print_footer(__file__)
     print("\n".join(failed) or "all claims hold")
     return 1 if failed else 0
 

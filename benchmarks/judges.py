@@ -27,7 +27,7 @@ from tests.support.servers.judges import SIGN, Judge
 from tests.support.servers.judges_client import judged_spec, run_judge_server
 from tests.support.soft_assertions import SoftAssertions
 
-ALONE = {
+SOLO_JUDGES = {
     "blind": Judge(),
     "fair": Judge(sensitivity=1.0),
     "keen": Judge(sensitivity=2.0, criterion=-0.4),
@@ -37,112 +37,118 @@ ALONE = {
 FOLLOWERS = {
     f"follows{share}": Judge(sensitivity=1.2, criterion=1.0, follows_first=share / 100) for share in (0, 20, 40)
 }
-"""These judges also tend to reject, which must not be mistaken for position bias."""
-TELLERS = {
+"""Judges that follow the first seat. They also tend to reject, which must not be mistaken for position bias."""
+STATING_JUDGES = {
     f"tells{percent}": Judge(sensitivity=1.5, sharpness=percent / 100, states=True) for percent in (50, 100, 250)
 }
-JUDGES = {**ALONE, **FOLLOWERS, **TELLERS}
+JUDGES = {**SOLO_JUDGES, **FOLLOWERS, **STATING_JUDGES}
 PROVERS = {"strong": 0.8, "weak": 0.2}
-ERRORS = 3.0
-"""The standard errors by which an estimate may be off. One claim in 370 would fail by chance; the seed is fixed."""
+MAX_STDERRS = 3.0
+"""The most standard errors that an estimate may be off. One check in 370 would fail by chance; the seed is fixed."""
 
 
-class Proof:
-    """The claims about judges on one server, and the intervals that are collected for the last claim."""
+class JudgeChecks:
+    """Checks of judges on one server; `check_coverage` comes last, since the others collect its intervals."""
 
-    def __init__(self, check: SoftAssertions, server: LoopbackServer, at: Path, size: int) -> None:
-        self.check, self.server, self.at, self.size = check, server, at, size
-        self.evenly = [number % 2 for number in range(size)]
-        self.held: list[bool] = []
-        """For each metric with an interval: whether the interval contains the truth."""
+    def __init__(self, check: SoftAssertions, server: LoopbackServer, folder: Path, size: int) -> None:
+        self.check, self.server, self.folder, self.size = check, server, folder, size
+        self.balanced_labels = [number % 2 for number in range(size)]
+        self.is_covered: list[bool] = []
+        """True for each interval that contains the truth, else False."""
 
-    def near(self, name: str, estimate: Estimate, truth: float) -> None:
+    def check_estimate(self, name: str, estimate: Estimate, truth: float) -> None:
         deviation = (estimate.value - truth) / estimate.stderr
         text = f"{name}: {truth:+.3f} planted, {estimate.value:+.3f} +- {estimate.stderr:.3f} found"
-        self.check(abs(deviation) <= ERRORS, f"{text} ({deviation:+.1f} errors)")
+        self.check(abs(deviation) <= MAX_STDERRS, f"{text} ({deviation:+.1f} errors)")
 
     def run(
         self, protocol: str, judge: str, provers: Sequence[str] = (), labels: Sequence[int] = (), **changes: Any
     ) -> FinishedRun:
         """Play a run in a folder named by its arguments."""
         design = "-".join(name for name in ("seats", "stances") if name in changes)
-        at = self.at / f"{protocol}-{judge}-{'-'.join(provers)}-{len(labels)}-{design}"
+        run_folder = self.folder / f"{protocol}-{judge}-{'-'.join(provers)}-{len(labels)}-{design}"
         path = judged_spec(
-            at, self.server.base_url, protocol, judge, provers, labels=labels or self.evenly, **changes
+            run_folder, self.server.base_url, protocol, judge, provers, labels=labels or self.balanced_labels, **changes
         )  # fmt: skip
-        return run_spec(path, at / "results")
+        return run_spec(path, run_folder / "results")
 
-    def held_by(self, result: FinishedRun, agent: str | None = None, **truths: float) -> None:
+    def record_coverage(self, result: FinishedRun, agent: str | None = None, **truths: float) -> None:
         """Record which of a run's intervals contain the truth; a metric without an interval must have a reason."""
         for name, truth in truths.items():
             row = metric(result, name, agent)
             if row["ci_low"] is None or row["ci_high"] is None:
                 self.check(row["reason"], f"{name} of {result.run_id} has no interval: {row['reason']}")
             else:
-                self.held.append(row["ci_low"] <= truth <= row["ci_high"])
+                self.is_covered.append(row["ci_low"] <= truth <= row["ci_high"])
 
-    def intervals(self) -> None:
-        share = sum(self.held) / len(self.held)
-        self.check(share >= 0.9, f"{sum(self.held)} of {len(self.held)} intervals hold the truth ({share:.0%})")
+    def check_coverage(self) -> None:
+        covered_share = sum(self.is_covered) / len(self.is_covered)
+        self.check(
+            covered_share >= 0.9,
+            f"{sum(self.is_covered)} of {len(self.is_covered)} intervals hold the truth ({covered_share:.0%})",
+        )
 
-    def alone(self) -> None:
+    def check_solo_judges(self) -> None:
         """Check judges that hear no prover."""
-        for name, judge in ALONE.items():
+        for name, judge in SOLO_JUDGES.items():
             result = self.run("solo_verifier", name)
             right, wrong = (
                 judge_statistics.acceptance_probability(judge, 1),
                 judge_statistics.acceptance_probability(judge, 0),
             )
-            self.held_by(
+            self.record_coverage(
                 result, sensitivity=judge.sensitivity, criterion=judge.criterion, completeness=right,
                 soundness_error=wrong, balanced_accuracy=(right + 1 - wrong) / 2,
             )  # fmt: skip
             sensitivity, criterion = judge_statistics.estimate_signal_detection(table(result.path, "rollouts"))
-            self.near(f"{name}: d'", sensitivity, judge.sensitivity)
-            self.near(f"{name}: c", criterion, judge.criterion)
+            self.check_estimate(f"{name}: d'", sensitivity, judge.sensitivity)
+            self.check_estimate(f"{name}: c", criterion, judge.criterion)
 
-    def wrongly_ranked(self) -> None:
-        """Check two judges on claims of which nine in ten are wrong."""
+    def check_ranking(self) -> None:
+        """Check two judges on claims that are wrong nine times in ten."""
         labels = [int(number % 10 == 0) for number in range(self.size)]
         accuracy, sensitivity = {}, {}
         for name in ("keen", "strict"):
             rows = table(self.run("solo_verifier", name, labels=labels).path, "rollouts")
             accuracy[name] = sum(row["correct"] for row in rows) / len(rows)
             sensitivity[name] = judge_statistics.estimate_signal_detection(rows)[0].value
-        self.check(accuracy["strict"] > accuracy["keen"], f"accuracy puts the worse judge first: {_listed(accuracy)}")
         self.check(
-            sensitivity["keen"] > sensitivity["strict"], f"d' puts the better judge first: {_listed(sensitivity)}"
+            accuracy["strict"] > accuracy["keen"], f"accuracy puts the worse judge first: {_format_values(accuracy)}"
+        )
+        self.check(
+            sensitivity["keen"] > sensitivity["strict"],
+            f"d' puts the better judge first: {_format_values(sensitivity)}",
         )
 
-    def position(self) -> None:
+    def check_position_bias(self) -> None:
         """Check debates of equal provers: the lead of the first seat is the share of verdicts that follow it."""
         for name, judge in FOLLOWERS.items():
             result = self.run("debate", name, ("weak", "weak"), stances="both")
             lead = judge_statistics.estimate_first_seat_lead(table(result.path, "rollouts"))
-            self.held_by(result, position_bias=judge.follows_first)
-            self.near(f"{name}: position bias", lead, judge.follows_first)
+            self.record_coverage(result, position_bias=judge.follows_first)
+            self.check_estimate(f"{name}: position bias", lead, judge.follows_first)
 
-    def players(self) -> None:
+    def check_players(self) -> None:
         """Check debates of a strong and a weak prover who exchange their seats, and then also their stances."""
         for name, judge in FOLLOWERS.items():
             result = self.run("debate", name, ("strong", "weak"), seats="swap")
-            self.scores(result, f"{name}, seats", _won_by_strong(judge, "reject"))
+            self.check_scores(result, f"{name}, seats", _strong_win_share(judge, "reject"))
             row = metric(result, "position_bias")
             self.check(row["value"] is None, f"{name}, seats: no position bias: {row['reason']}")
             result = self.run("debate", name, ("strong", "weak"), seats="swap", stances="both")
-            both = sum(_won_by_strong(judge, first) for first in SIGN) / 2
-            self.scores(result, f"{name}, seats and stances", both)
+            both = sum(_strong_win_share(judge, first) for first in SIGN) / 2
+            self.check_scores(result, f"{name}, seats and stances", both)
             lead = judge_statistics.estimate_first_seat_lead(table(result.path, "rollouts"))
-            self.held_by(result, position_bias=judge.follows_first)
-            self.near(f"{name}, seats and stances: position bias", lead, judge.follows_first)
+            self.record_coverage(result, position_bias=judge.follows_first)
+            self.check_estimate(f"{name}, seats and stances: position bias", lead, judge.follows_first)
 
-    def scores(self, result: FinishedRun, name: str, strong: float) -> None:
-        self.held_by(result, "prover0", expected_score=strong)
-        self.held_by(result, "prover1", expected_score=1 - strong)
+    def check_scores(self, result: FinishedRun, name: str, strong: float) -> None:
+        self.record_coverage(result, "prover0", expected_score=strong)
+        self.record_coverage(result, "prover1", expected_score=1 - strong)
         share = judge_statistics.estimate_win_share(table(result.path, "rollouts"), 0)
-        self.near(f"{name}: expected score of strong", share, strong)
+        self.check_estimate(f"{name}: expected score of strong", share, strong)
 
-    def stances(self) -> None:
+    def check_stances(self) -> None:
         """Check the persuasion of single provers with each stance."""
         for prover, force in PROVERS.items():
             result = self.run("adp", "fair", (prover,), stances="both")
@@ -155,12 +161,12 @@ class Proof:
                     row["decision"] == stance for row in rows if row["stance"] == stance
                 )
                 mean = sum(truth) / 2 if stance else 1 - sum(truth) / 2
-                self.held_by(result, **{f"persuasion_{stance}": mean})
-                self.near(f"{prover} for {side}: persuasion", persuaded, mean)
+                self.record_coverage(result, **{f"persuasion_{stance}": mean})
+                self.check_estimate(f"{prover} for {side}: persuasion", persuaded, mean)
 
-    def confidence(self) -> None:
+    def check_confidence(self) -> None:
         """Check judges' confidence in their own verdicts, stated and by log-probabilities."""
-        for name, judge in TELLERS.items():
+        for name, judge in STATING_JUDGES.items():
             models = {name: {"logprobs": True, "top_logprobs": 2}}
             result = self.run("solo_verifier", name, models=models, verdict={"confidence": "both"})
             confidences = judge_statistics.read_confidences(result.path)
@@ -170,38 +176,42 @@ class Proof:
             brier = judge_statistics.expected_value(judge, lambda y, p: (y - p) ** 2)
             area = judge_statistics.NORMAL.cdf(judge.sensitivity / sqrt(2))
             for kind in confidences:
-                self.held_by(result, **{f"brier_{kind}": brier, f"auroc_{kind}": area})
-            self.near(f"{name}: Brier", judge_statistics.estimate_brier(pairs), brier)
-            excess = judge_statistics.estimate_mean(_excess(y, p) for y, p in pairs)
-            self.near(f"{name}: confidence above accuracy", excess, judge_statistics.expected_value(judge, _excess))
+                self.record_coverage(result, **{f"brier_{kind}": brier, f"auroc_{kind}": area})
+            self.check_estimate(f"{name}: Brier", judge_statistics.estimate_brier(pairs), brier)
+            excess = judge_statistics.estimate_mean(_confidence_excess(y, p) for y, p in pairs)
+            self.check_estimate(
+                f"{name}: confidence above accuracy", excess, judge_statistics.expected_value(judge, _confidence_excess)
+            )
             wins = judge_statistics.estimate_mean(
-                sum((p > q) + (p == q) / 2 for y, q in pairs if not y) / self.evenly.count(0) for z, p in pairs if z
+                sum((p > q) + (p == q) / 2 for y, q in pairs if not y) / self.balanced_labels.count(0)
+                for z, p in pairs
+                if z
             )
             # Both labels are sampled, with equal variance: the variance is twice that of one.
-            self.near(f"{name}: AUROC", Estimate(wins.value, sqrt(2) * wins.stderr), area)
+            self.check_estimate(f"{name}: AUROC", Estimate(wins.value, sqrt(2) * wins.stderr), area)
 
 
-def _won_by_strong(judge: Judge, first: str) -> float:
+def _strong_win_share(judge: Judge, first: str) -> float:
     """Return how often the strong prover wins, averaged over its seats, if the first seat argues for this verdict."""
     second = next(side for side in SIGN if side != first)
-    won = 0.0
+    win_sum = 0.0
     for label in (0, 1):
-        sits_first = judge_statistics.acceptance_probability(
+        acceptance_first = judge_statistics.acceptance_probability(
             judge, label, ((first, PROVERS["strong"]), (second, PROVERS["weak"]))
         )
-        sits_second = judge_statistics.acceptance_probability(
+        acceptance_second = judge_statistics.acceptance_probability(
             judge, label, ((first, PROVERS["weak"]), (second, PROVERS["strong"]))
         )
-        won += sits_first if first == "accept" else 1 - sits_first
-        won += sits_second if second == "accept" else 1 - sits_second
-    return won / 4
+        win_sum += acceptance_first if first == "accept" else 1 - acceptance_first
+        win_sum += acceptance_second if second == "accept" else 1 - acceptance_second
+    return win_sum / 4
 
 
-def _excess(label: int, p: float) -> float:
+def _confidence_excess(label: int, p: float) -> float:
     return max(p, 1 - p) - ((p > 0.5) == label)
 
 
-def _listed(values: dict[str, float]) -> str:
+def _format_values(values: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.3f}" for name, value in values.items())
 
 
@@ -209,15 +219,15 @@ def main() -> int:
     args = sample_arguments(__doc__, 1000)
     check = SoftAssertions()
     judges = {name: vars(judge) for name, judge in JUDGES.items()}
-    with run_judge_server(seed=args.seed, judges=judges, provers=PROVERS) as server, temporary_folder() as at:
-        proof = Proof(check, server, at, args.times)
-        proof.alone()
-        proof.wrongly_ranked()
-        proof.position()
-        proof.players()
-        proof.stances()
-        proof.confidence()
-        proof.intervals()
+    with run_judge_server(seed=args.seed, judges=judges, provers=PROVERS) as server, temporary_folder() as folder:
+        checks = JudgeChecks(check, server, folder, args.times)
+        checks.check_solo_judges()
+        checks.check_ranking()
+        checks.check_position_bias()
+        checks.check_players()
+        checks.check_stances()
+        checks.check_confidence()
+        checks.check_coverage()
     return check.exit_code()
 
 

@@ -1,12 +1,12 @@
-"""Coverage of what `compare` and `show` report besides metrics, and how often ranks and equivalence are wrong.
+"""Check the other intervals of `compare` and `show`, and how often ranks and equivalence are wrong.
 
     python benchmarks/measures.py [--times N] [--seed S] [--only TEXT]
 
-N data sets in each situation: groups of datapoints, each played once or three times. A datapoint has its own ease,
+Each situation has N data sets: groups of datapoints, each played once or three times. A datapoint has its own ease,
 which all judges share. An interval must contain the truth in 93 % of the data sets or more. With 100 groups or more it
-must contain the truth in at most 97 %: a situation fails above 97 % and two standard errors of a share of N data sets.
-No such limit holds where half of the intervals or more begin at the least value that a measure can have, 0: they cannot
-be too high, and an interval whose two ends are each wrong in 2.5 % of the data sets then contains the truth in 97.5 %.
+must contain the truth in at most 97 %, plus two standard errors of a share of N data sets. This limit does not apply if
+half of the intervals or more begin at 0, the least possible value: they cannot be too high, and an interval whose two
+ends are each wrong in 2.5 % of the data sets then contains the truth in 97.5 %.
 Two equivalent systems at the margin may be called equivalent in 5 % of the data sets. Equal systems may be separated in
 5 % of the tables of ranks, and sets of ranks of systems that no test separates must overlap.
 """
@@ -38,44 +38,46 @@ from runner.statistics.verdicts import Verdicts
 from tests.support.soft_assertions import SoftAssertions
 
 LOW, HIGH, LIMITED_FROM = 0.93, 0.97, 100
-ERROR = 0.06
-"""5 %, and what chance adds in 2,000 data sets."""
+MAX_ERROR_RATE = 0.06
+"""5 %, and a tolerance for chance in 2,000 data sets."""
 GROUPS, REPEATS = (10, 40, 100, 400), (1, 3)
 Ends = tuple[float | None, float | None] | None
 
 
-def plays(rng: np.random.Generator, groups: int, repeats: int, accuracies: Sequence[float]) -> list[np.ndarray]:
-    """Return for each judge which plays of each datapoint are right; judges share how easy a datapoint is."""
+def simulate_plays(
+    rng: np.random.Generator, groups: int, repeats: int, accuracies: Sequence[float]
+) -> list[np.ndarray]:
+    """Return which games of each datapoint each judge decides rightly; judges share how easy a datapoint is."""
     common, shape = rng.random((groups, 1)), (groups, repeats)
     return [np.where(rng.random(shape) < 0.7, common, rng.random(shape)) < accuracy for accuracy in accuracies]
 
 
-def recovered(rng: np.random.Generator, groups: int, repeats: int) -> Ends:
-    weak, score, strong = (judge.mean(axis=1) for judge in plays(rng, groups, repeats, (0.4, 0.65, 0.9)))
+def gap_interval(rng: np.random.Generator, groups: int, repeats: int) -> Ends:
+    weak, score, strong = (judge.mean(axis=1) for judge in simulate_plays(rng, groups, repeats, (0.4, 0.65, 0.9)))
     result = gap_recovered((score - weak).tolist(), (strong - weak).tolist())
     return result.low, result.high
 
 
-def judged(rng: np.random.Generator, groups: int, repeats: int) -> Agreement | None:
-    """Two judges who give equal verdicts on 82 % of debates."""
+def simulate_agreement(rng: np.random.Generator, groups: int, repeats: int) -> Agreement | None:
+    """Simulate two judges who give equal verdicts on 82 % of debates."""
     common, shape = rng.integers(0, 2, (groups, repeats)), (groups, repeats)
     first, second = (np.where(rng.random(shape) < 0.8, common, rng.integers(0, 2, shape)).ravel() for _ in range(2))
     return agreement(first.tolist(), second.tolist(), np.repeat(np.arange(groups), repeats).tolist(), groups)
 
 
-def kappa(rng: np.random.Generator, groups: int, repeats: int) -> Ends:
-    result = judged(rng, groups, repeats)
+def kappa_interval(rng: np.random.Generator, groups: int, repeats: int) -> Ends:
+    result = simulate_agreement(rng, groups, repeats)
     return None if result is None else result.kappa.interval
 
 
-def raw_agreement(rng: np.random.Generator, groups: int, repeats: int) -> Ends:
-    result = judged(rng, groups, repeats)
+def agreement_interval(rng: np.random.Generator, groups: int, repeats: int) -> Ends:
+    result = simulate_agreement(rng, groups, repeats)
     return None if result is None else result.raw.interval
 
 
-ALIKE = 0.3
+CORRELATION = 0.3
 """The correlation of the verdicts within a datapoint, for the tables below."""
-TABLES = {
+VERDICT_TABLES = {
     "95 % equal verdicts": (0.475, 0.025, 0.025, 0.475),
     "98 % equal verdicts": (0.49, 0.01, 0.01, 0.49),
     "90 % accept, 90 % equal verdicts": (0.85, 0.05, 0.05, 0.05),
@@ -85,10 +87,10 @@ TABLES = {
 """The chances that both judges accept, that only the first does, that only the second does, and that none does."""
 
 
-def table_kappa(rng: np.random.Generator, groups: int, repeats: int, chances: Sequence[float]) -> Ends:
-    """Two judges with these chances; those of a datapoint vary around them (Dirichlet)."""
-    own = rng.dirichlet(np.array(chances) * (1 / ALIKE - 1), groups)
-    cells = (rng.random((groups, repeats, 1)) > np.cumsum(own, axis=1)[:, None, :3]).sum(axis=2).ravel()
+def table_kappa_interval(rng: np.random.Generator, groups: int, repeats: int, chances: Sequence[float]) -> Ends:
+    """Simulate two judges with these chances; those of a datapoint vary around them (Dirichlet)."""
+    group_chances = rng.dirichlet(np.array(chances) * (1 / CORRELATION - 1), groups)
+    cells = (rng.random((groups, repeats, 1)) > np.cumsum(group_chances, axis=1)[:, None, :3]).sum(axis=2).ravel()
     result = agreement(1 - cells // 2, 1 - cells % 2, np.repeat(np.arange(groups), repeats), groups)
     return None if result is None else result.kappa.interval
 
@@ -119,9 +121,9 @@ class Readers:
     copied: float
 
     def alpha(self, rng: np.random.Generator, groups: int, repeats: int) -> Ends:
-        shape, spread = (groups, repeats, READERS), 1 / ALIKE - 1
-        own = rng.dirichlet(np.array(self.chances) * spread, groups)
-        truth = (rng.random((groups, repeats, 1)) > np.cumsum(own, axis=1)[:, None, :-1]).sum(axis=2)
+        shape, spread = (groups, repeats, READERS), 1 / CORRELATION - 1
+        group_chances = rng.dirichlet(np.array(self.chances) * spread, groups)
+        truth = (rng.random((groups, repeats, 1)) > np.cumsum(group_chances, axis=1)[:, None, :-1]).sum(axis=2)
         copies = rng.random(shape) < rng.beta(self.copied * spread, (1 - self.copied) * spread, (groups, 1, 1))
         ratings = np.where(copies, truth[:, :, None], rng.choice(len(self.chances), shape, p=self.chances)).astype(
             float
@@ -133,20 +135,20 @@ class Readers:
     @property
     def true_alpha(self) -> float:
         """The chance that two readers of a unit both copy."""
-        return self.copied**2 + self.copied * (1 - self.copied) * ALIKE
+        return self.copied**2 + self.copied * (1 - self.copied) * CORRELATION
 
 
-SENSITIVITIES, LEANING, OWN = (1.0, 1.6), 0.7, 0.3
-TRUE_DIFFERENCE = (SENSITIVITIES[1] - SENSITIVITIES[0]) / np.sqrt(1 + LEANING**2 + OWN**2)
+SENSITIVITIES, EASE_DEVIATION, JUDGE_DEVIATION = (1.0, 1.6), 0.7, 0.3
+TRUE_DIFFERENCE = (SENSITIVITIES[1] - SENSITIVITIES[0]) / np.sqrt(1 + EASE_DEVIATION**2 + JUDGE_DEVIATION**2)
 
 
-def sensitivity(rng: np.random.Generator, groups: int, repeats: int) -> Ends:
-    """Two judges of datapoints in a right and a wrong version, whose ease is one for both judges."""
-    ease, counts = rng.normal(0, LEANING, groups), []
+def sensitivity_interval(rng: np.random.Generator, groups: int, repeats: int) -> Ends:
+    """Simulate two judges of datapoints with a right and a wrong version, which are equally easy for both judges."""
+    ease, counts = rng.normal(0, EASE_DEVIATION, groups), []
     for value in SENSITIVITIES:
         columns = []
         for sign in (1, -1):
-            chance = ndtr(sign * (value / 2 + ease) + rng.normal(0, OWN, groups))
+            chance = ndtr(sign * (value / 2 + ease) + rng.normal(0, JUDGE_DEVIATION, groups))
             columns += [rng.binomial(repeats, chance), np.full(groups, repeats)]
         counts.append(np.stack(columns, axis=1).tolist())
     result = sensitivity_difference(*counts)
@@ -154,35 +156,35 @@ def sensitivity(rng: np.random.Generator, groups: int, repeats: int) -> Ends:
 
 
 SLOPE = 0.7
-MANY = 1_000_000
+TRUTH_GROUPS = 1_000_000
 
 
-def forecasts(rng: np.random.Generator, groups: int, repeats: int, told_slope: float = SLOPE) -> Forecasts:
-    """A judge whose log odds are the true ones divided by the slope."""
+def simulate_forecasts(rng: np.random.Generator, groups: int, repeats: int, stated_slope: float = SLOPE) -> Forecasts:
+    """Simulate a judge whose stated log odds are the true ones divided by the slope."""
     labels = rng.integers(0, 2, groups)
     evidence = (2 * labels - 1)[:, None] * 0.75 + rng.normal(0, 0.5, (groups, 1)) + rng.normal(0, 1, (groups, repeats))
-    p = 1 / (1 + np.exp(-1.5 * evidence / 1.25 / told_slope))
+    p = 1 / (1 + np.exp(-1.5 * evidence / 1.25 / stated_slope))
     return Forecasts(p.ravel(), np.repeat(labels, repeats), np.repeat(np.arange(groups), repeats), groups)
 
 
-def slope(rng: np.random.Generator, groups: int, repeats: int) -> Ends:
-    return forecasts(rng, groups, repeats).slope.interval
+def slope_interval(rng: np.random.Generator, groups: int, repeats: int) -> Ends:
+    return simulate_forecasts(rng, groups, repeats).slope.interval
 
 
-def intercept(rng: np.random.Generator, groups: int, repeats: int) -> Ends:
-    return forecasts(rng, groups, repeats).intercept.interval
+def intercept_interval(rng: np.random.Generator, groups: int, repeats: int) -> Ends:
+    return simulate_forecasts(rng, groups, repeats).intercept.interval
 
 
-def corrected_ece(rng: np.random.Generator, groups: int, repeats: int, told_slope: float) -> Ends:
-    return forecasts(rng, groups, repeats, told_slope).corrected_calibration_error.interval
+def ece_interval(rng: np.random.Generator, groups: int, repeats: int, stated_slope: float) -> Ends:
+    return simulate_forecasts(rng, groups, repeats, stated_slope).corrected_calibration_error.interval
 
 
-def corrected_reliability(rng: np.random.Generator, groups: int, repeats: int, told_slope: float) -> Ends:
-    return forecasts(rng, groups, repeats, told_slope).corrected_reliability.interval
+def reliability_interval(rng: np.random.Generator, groups: int, repeats: int, stated_slope: float) -> Ends:
+    return simulate_forecasts(rng, groups, repeats, stated_slope).corrected_reliability.interval
 
 
-def scores(rng: np.random.Generator, groups: int, repeats: int) -> tuple[Verdicts, np.ndarray, np.ndarray]:
-    """Games of a judge with log-probabilities: verdicts, stances at random, and the judge's P(accept)."""
+def simulate_scores(rng: np.random.Generator, groups: int, repeats: int) -> tuple[Verdicts, np.ndarray, np.ndarray]:
+    """Simulate games of a judge with log-probabilities. Return verdicts, random stances, and the judge's P(accept)."""
     points = np.repeat(np.arange(groups), repeats)
     labels = rng.integers(0, 2, groups)[points]
     log_odds = (2 * labels - 1) * 2 + rng.normal(0, 1, groups)[points] + rng.normal(0, 3, len(labels))
@@ -190,15 +192,15 @@ def scores(rng: np.random.Generator, groups: int, repeats: int) -> tuple[Verdict
     return Verdicts(labels, (p > 0.5).astype(int), points, points, groups, grouped=False), stances, p
 
 
-def score_difference(rng: np.random.Generator, groups: int, repeats: int) -> Ends:
-    """The difference of a player's score by log-probabilities; no interval if a kind of game has one datapoint."""
-    verdicts, stances, p = scores(rng, groups, repeats)
+def score_difference_interval(rng: np.random.Generator, groups: int, repeats: int) -> Ends:
+    """Return the difference of a player's score by log-probabilities, or None if a kind of game has one datapoint."""
+    verdicts, stances, p = simulate_scores(rng, groups, repeats)
     result = verdicts.log_probability_gain(stances, p)
     return None if result is None or result.clusters < 2 else result.interval
 
 
 def true_score_difference() -> float:
-    verdicts, stances, p = scores(np.random.default_rng(0), MANY, 1)
+    verdicts, stances, p = simulate_scores(np.random.default_rng(0), TRUTH_GROUPS, 1)
     score = np.log(np.clip(np.where(stances == 1, p, 1 - p), LOG_FLOOR, 1 - LOG_FLOOR))
     return float(score[stances == verdicts.labels].mean() - score[stances != verdicts.labels].mean())
 
@@ -206,9 +208,9 @@ def true_score_difference() -> float:
 MARGIN = 0.1
 
 
-def at_margin(rng: np.random.Generator, groups: int, repeats: int) -> bool:
-    """Tell whether two systems that differ by the margin are called equivalent."""
-    first, second = (judge.mean(axis=1) for judge in plays(rng, groups, repeats, (0.6, 0.6 + MARGIN)))
+def is_equivalent_at_margin(rng: np.random.Generator, groups: int, repeats: int) -> bool:
+    """Return whether two systems that differ by the margin are called equivalent."""
+    first, second = (judge.mean(axis=1) for judge in simulate_plays(rng, groups, repeats, (0.6, 0.6 + MARGIN)))
     sums = (second - first).tolist()
     pairs = Pairs(sums, [1.0] * groups, [0.0] * groups, [1.0] * groups, 1 / repeats)
     return pairs.equivalence(1.0, MARGIN).is_shown
@@ -219,36 +221,41 @@ JUDGES = {"very overconfident": 0.4, "overconfident": SLOPE, "calibrated": 1.0}
 """The calibration slope of judges. ECE and reliability of a calibrated judge are 0."""
 
 
-def intervals() -> Iterator[tuple[str, Interval, float, float]]:
-    """Yield the name of an interval, how to get one, the truth, and the least value that the measure can have."""
-    yield "performance gap recovered", recovered, 0.5, -math.inf
-    yield "raw agreement", raw_agreement, 0.82, 0.0
-    yield "Cohen's kappa", kappa, 0.64, -1.0
-    for name, chances in TABLES.items():
-        yield f"Cohen's kappa, {name}", partial(table_kappa, chances=chances), true_kappa(chances), -1.0
+def list_intervals() -> Iterator[tuple[str, Interval, float, float]]:
+    """Yield the name of each interval, a function that simulates it, the truth, and the least possible value."""
+    yield "performance gap recovered", gap_interval, 0.5, -math.inf
+    yield "raw agreement", agreement_interval, 0.82, 0.0
+    yield "Cohen's kappa", kappa_interval, 0.64, -1.0
+    for name, chances in VERDICT_TABLES.items():
+        yield f"Cohen's kappa, {name}", partial(table_kappa_interval, chances=chances), true_kappa(chances), -1.0
     for (name, (frequencies, scale)), copied in product(ANSWERS.items(), (0.6, 0.95)):
         readers = Readers(frequencies, scale, copied)
         yield f"Krippendorff's alpha, {name}, {copied:.0%} copied", readers.alpha, readers.true_alpha, -math.inf
-    yield "difference of d'", sensitivity, float(TRUE_DIFFERENCE), -math.inf
-    yield "calibration slope", slope, SLOPE, -math.inf
-    yield "calibration intercept", intercept, 0.0, -math.inf
-    for name, told_slope in JUDGES.items():
-        truth = forecasts(np.random.default_rng(0), MANY, 1, told_slope)
-        ece, reliability = (0.0, 0.0) if told_slope == 1 else (truth.ece, truth.reliability)
-        yield f"corrected ECE, {name}", partial(corrected_ece, told_slope=told_slope), ece, 0.0
-        yield f"corrected reliability, {name}", partial(corrected_reliability, told_slope=told_slope), reliability, 0.0
-    yield "score difference by log-probabilities", score_difference, true_score_difference(), -math.inf
+    yield "difference of d'", sensitivity_interval, float(TRUE_DIFFERENCE), -math.inf
+    yield "calibration slope", slope_interval, SLOPE, -math.inf
+    yield "calibration intercept", intercept_interval, 0.0, -math.inf
+    for name, stated_slope in JUDGES.items():
+        true_forecasts = simulate_forecasts(np.random.default_rng(0), TRUTH_GROUPS, 1, stated_slope)
+        ece, reliability = (0.0, 0.0) if stated_slope == 1 else (true_forecasts.ece, true_forecasts.reliability)
+        yield f"corrected ECE, {name}", partial(ece_interval, stated_slope=stated_slope), ece, 0.0
+        yield (
+            f"corrected reliability, {name}",
+            partial(reliability_interval, stated_slope=stated_slope),
+            reliability,
+            0.0,
+        )
+    yield "score difference by log-probabilities", score_difference_interval, true_score_difference(), -math.inf
 
 
-def table(
+def build_rank_table(
     rng: np.random.Generator, groups: int, accuracies: Sequence[float], forced: str | None = None
 ) -> dict[int, tuple[int, int]]:
     """Return the set of ranks of each ranked system by a run on the same datapoints.
 
-    With `forced`, one more run comes last, whose verdicts are fixed by this value of `protocol.force_guess`. As on a
-    leaderboard, a system whose verdicts are fixed has no rank, and no test with it counts.
+    With `forced`, the last run has verdicts that this value of `protocol.force_guess` fixes. As on a leaderboard, a
+    system with fixed verdicts has no rank, and no test with it counts.
     """
-    means = [judge.mean(axis=1) for judge in plays(rng, groups, 1, accuracies)]
+    means = [judge.mean(axis=1) for judge in simulate_plays(rng, groups, 1, accuracies)]
     guesses: list[str | None] = [None] * len(means)
     if forced is not None:
         means, guesses = [*means, np.ones(groups)], [*guesses, forced]
@@ -261,7 +268,7 @@ def table(
     return rank_sets(order, p_values)
 
 
-def disjoint(ranks: dict[int, tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def disjoint_pairs(ranks: dict[int, tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield the pairs of systems whose sets of ranks have no rank in common."""
     for first, second in combinations(ranks, 2):
         if ranks[first][1] < ranks[second][0] or ranks[second][1] < ranks[first][0]:
@@ -273,26 +280,34 @@ def main() -> int:
     parser.add_argument("--only", metavar="TEXT", help="only the intervals with this text in their name, or `ranks`")
     args = parser.parse_args()
     check = SoftAssertions()
-    chosen = [row for row in intervals() if (args.only or "") in row[0]] if args.only != "ranks" else []
-    for (name, interval, truth, least), groups, repeats in product(chosen, GROUPS, REPEATS):
+    selected = [row for row in list_intervals() if (args.only or "") in row[0]] if args.only != "ranks" else []
+    for (name, interval, truth, least_value), groups, repeats in product(selected, GROUPS, REPEATS):
         rng = np.random.default_rng([args.seed, groups, repeats, len(name)])
-        known = held = at_end = 0
+        interval_count = covered_count = low_end_count = 0
         for _ in range(args.times):
             low, high = interval(rng, groups, repeats) or (None, None)
             if low is not None and high is not None:
-                known, held, at_end = known + 1, held + (low <= truth <= high), at_end + (low <= least)
-        if not known:
+                interval_count, covered_count, low_end_count = (
+                    interval_count + 1,
+                    covered_count + (low <= truth <= high),
+                    low_end_count + (low <= least_value),
+                )
+        if not interval_count:
             print(f"      {name}, {groups:3} groups, {repeats} repeats: never estimable")
             continue
-        covered = held / known
-        limited = groups >= LIMITED_FROM and at_end < known / 2
-        highest = HIGH + 2 * float(np.sqrt(HIGH * (1 - HIGH) / known))
-        share = "" if known == args.times else f", estimable in {known / args.times:.1%}"
-        above = f", above {HIGH:.0%}" if limited and covered > HIGH else ""
-        above += f", and {at_end / known:.0%} of the intervals begin at {least:g}" if at_end else ""
+        covered = covered_count / interval_count
+        is_limited = groups >= LIMITED_FROM and low_end_count < interval_count / 2
+        highest = HIGH + 2 * float(np.sqrt(HIGH * (1 - HIGH) / interval_count))
+        availability = "" if interval_count == args.times else f", estimable in {interval_count / args.times:.1%}"
+        note = f", above {HIGH:.0%}" if is_limited and covered > HIGH else ""
+        note += (
+            f", and {low_end_count / interval_count:.0%} of the intervals begin at {least_value:g}"
+            if low_end_count
+            else ""
+        )
         check(
-            covered >= LOW and not (limited and covered > highest),
-            f"{name}, {groups:3} groups, {repeats} repeats: covered {covered:.1%}{share}{above}",
+            covered >= LOW and not (is_limited and covered > highest),
+            f"{name}, {groups:3} groups, {repeats} repeats: covered {covered:.1%}{availability}{note}",
         )
     if args.only == "ranks":
         _check_ranks(check, args.seed, args.times)
@@ -300,30 +315,45 @@ def main() -> int:
         return check.exit_code()
     for groups, repeats in product(GROUPS, REPEATS):
         rng = np.random.default_rng([args.seed, groups, repeats, 100])
-        shown = sum(at_margin(rng, groups, repeats) for _ in range(args.times)) / args.times
-        check(shown <= ERROR, f"equivalence at the margin, {groups:3} groups, {repeats} repeats: shown {shown:.1%}")
+        shown_share = sum(is_equivalent_at_margin(rng, groups, repeats) for _ in range(args.times)) / args.times
+        check(
+            shown_share <= MAX_ERROR_RATE,
+            f"equivalence at the margin, {groups:3} groups, {repeats} repeats: shown {shown_share:.1%}",
+        )
     _check_ranks(check, args.seed, args.times)
     return check.exit_code()
 
 
 def _check_ranks(check: SoftAssertions, seed: int, times: int) -> None:
     rng, tables = np.random.default_rng([seed, 200]), max(times // 4, 1)
-    forced = [table(rng, 100, [0.7] * 20, forced="y") for _ in range(tables)]
-    check(all(set(ranks) == set(range(20)) for ranks in forced), "20 equal systems and a forced run: it has no rank")
-    separated = sum(any(disjoint(ranks)) for ranks in forced) / tables
-    check(separated <= ERROR, f"20 equal systems, 100 groups: some are separated in {separated:.1%} of {tables} tables")
-    levels = [0.5] * 3 + [0.7] * 3 + [0.9] * 3
-    separated_pairs = [set(disjoint(table(rng, 200, levels))) for _ in range(tables)]
-    across = [pair for pair in combinations(range(9), 2) if levels[pair[0]] != levels[pair[1]]]
-    right = np.mean(
-        [sum(pair in pairs or pair[::-1] in pairs for pair in across) / len(across) for pairs in separated_pairs]
+    forced_tables = [build_rank_table(rng, 100, [0.7] * 20, forced="y") for _ in range(tables)]
+    check(
+        all(set(ranks) == set(range(20)) for ranks in forced_tables),
+        "20 equal systems and a forced run: it has no rank",
     )
-    wrong = np.mean([any(levels[a] == levels[b] for a, b in pairs) for pairs in separated_pairs])
-    check(right >= 0.8, f"three levels (0.5, 0.7, 0.9), 200 groups: {right:.1%} of pairs across levels are separated")
-    check(wrong <= ERROR, f"and a pair within a level in {wrong:.1%} of the tables")
+    separated = sum(any(disjoint_pairs(ranks)) for ranks in forced_tables) / tables
+    check(
+        separated <= MAX_ERROR_RATE,
+        f"20 equal systems, 100 groups: some are separated in {separated:.1%} of {tables} tables",
+    )
+    levels = [0.5] * 3 + [0.7] * 3 + [0.9] * 3
+    separated_pairs = [set(disjoint_pairs(build_rank_table(rng, 200, levels))) for _ in range(tables)]
+    cross_level_pairs = [pair for pair in combinations(range(9), 2) if levels[pair[0]] != levels[pair[1]]]
+    found_share = np.mean(
+        [
+            sum(pair in pairs or pair[::-1] in pairs for pair in cross_level_pairs) / len(cross_level_pairs)
+            for pairs in separated_pairs
+        ]
+    )
+    false_share = np.mean([any(levels[a] == levels[b] for a, b in pairs) for pairs in separated_pairs])
+    check(
+        found_share >= 0.8,
+        f"three levels (0.5, 0.7, 0.9), 200 groups: {found_share:.1%} of pairs across levels are separated",
+    )
+    check(false_share <= MAX_ERROR_RATE, f"and a pair within a level in {false_share:.1%} of the tables")
     for count in (20, MAX_PAIRWISE, 60, 1000):
         start = time.perf_counter()
-        table(rng, 100, [0.7] * count)
+        build_rank_table(rng, 100, [0.7] * count)
         method = "all pairs" if count <= MAX_PAIRWISE else "against the leader"
         print(f"      {count} systems on 100 groups, {method}: {time.perf_counter() - start:.2f} s")
     print(f"      each test rejects at {ALPHA}")

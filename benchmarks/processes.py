@@ -1,4 +1,4 @@
-"""The speed of one process compared with several, for games of `dummy`, which need only CPU; and the writer's limit.
+"""Compare the speed of one process with several, for games of `dummy`, which need only CPU; measure the writer's limit.
 
 A short rollout is five completions: nip with a verifier that decides in the last of five rounds. A long chat is 37
 completions of 200 words: a debate of 25 rounds. Each is on a datapoint of its own. Runs of one process and of
@@ -24,31 +24,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, footer, measured, median, table, temporary_folder
+from common import ROOT, measure_process, median, print_footer, print_table, temporary_folder
 from engine import write_spec
 
 SIZES = (1 << 10, 60 << 10)
 LONG_ROUNDS, LONG_WORDS = 25, 200
 IN_FLIGHT = 256
-"""The records of one feeder that wait for the disk at a time."""
+"""The number of a feeder's records that wait for the disk at the same time."""
 
 
-def runs(folder: Path, processes: Sequence[int], repeat: int) -> dict[int, list[Any]]:
-    """Run each number of processes in turns; a first run compiles the project, as it is where it is installed."""
+def measure_runs(folder: Path, processes: Sequence[int], repeat: int) -> dict[int, list[Any]]:
+    """Run each number of processes in turn, after a first run that compiles the project, as an installation does."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    few = [sys.executable, "-m", "runner", "spec.yaml", "execution.processes=2", "dataset.limit=10", "-q"]
-    measured([*few, "--results", str(folder / "results-before")], cwd=folder)
+    short_command = [sys.executable, "-m", "runner", "spec.yaml", "execution.processes=2", "dataset.limit=10", "-q"]
+    measure_process([*short_command, "--results", str(folder / "results-before")], cwd=folder)
     measurements: dict[int, list[Any]] = {count: [] for count in processes}
     for turn in range(repeat):
         for count in processes:
-            out = folder / f"results-{turn}-{count}"
-            words = [sys.executable, "-m", "runner", "spec.yaml", f"execution.processes={count}", "-q"]
-            measurements[count].append(measured([*words, "--results", str(out)], cwd=folder))
+            results = folder / f"results-{turn}-{count}"
+            command = [sys.executable, "-m", "runner", "spec.yaml", f"execution.processes={count}", "-q"]
+            measurements[count].append(measure_process([*command, "--results", str(results)], cwd=folder))
     return measurements
 
 
 @dataclass(frozen=True)
-class Games:
+class GameSet:
     """The games of a measurement."""
 
     title: str
@@ -61,10 +61,10 @@ class Games:
         return f"{self.rollouts} {self.title} of {self.calls} completions"
 
 
-def long_chats(rollouts: int) -> Games:
+def long_chats(rollouts: int) -> GameSet:
     """Return debates of `LONG_ROUNDS` rounds: the verifier and both provers speak in turns."""
     provers = LONG_ROUNDS // 2
-    return Games(
+    return GameSet(
         "long chats",
         rollouts,
         LONG_ROUNDS - provers + 2 * provers,
@@ -77,26 +77,27 @@ def long_chats(rollouts: int) -> Games:
     )
 
 
-def compare(games: Games, concurrency: int, processes: int, repeat: int, *, fine_tune: bool) -> None:
+def compare_processes(games: GameSet, concurrency: int, processes: int, repeat: int, *, fine_tune: bool) -> None:
     rollouts = games.rollouts
     with temporary_folder() as folder:
         path = write_spec(folder, "", rollouts, concurrency)
         spec = json.loads(path.read_text())
         spec |= {"models": {"m": {"provider": "dummy"}}, "fine_tune": {} if fine_tune else None, **games.changes}
         path.write_text(json.dumps(spec))
-        measurements = runs(folder, (1, processes), repeat)
-    walls = {count: median([result.wall for result in results]) for count, results in measurements.items()}
-    cpus = {count: median([result.cpu for result in results]) for count, results in measurements.items()}
+        measurements = measure_runs(folder, (1, processes), repeat)
+    wall_medians = {count: median([result.wall for result in results]) for count, results in measurements.items()}
+    cpu_medians = {count: median([result.cpu for result in results]) for count, results in measurements.items()}
     rows = [
         (
-            f"{count} process{'es' * (count > 1)}", walls[count], rollouts * games.calls / walls[count], cpus[count],
-            walls[1] / walls[count], cpus[count] / cpus[1], int(max(result.peak_mb for result in results)),
+            f"{count} process{'es' * (count > 1)}", wall_medians[count], rollouts * games.calls / wall_medians[count],
+            cpu_medians[count], wall_medians[1] / wall_medians[count], cpu_medians[count] / cpu_medians[1],
+            int(max(result.peak_mb for result in results)),
         )
         for count, results in measurements.items()
     ]  # fmt: skip
     columns = ("", "wall s", "calls/s", "CPU s", "times as fast", "times the CPU", "peak MB of one")
-    files = "with fine-tune files, which the one writer makes" if fine_tune else "without fine-tune files"
-    table(f"{games} of `dummy`, {concurrency} games at once, {files}", columns, rows)
+    file_note = "with fine-tune files, which the one writer makes" if fine_tune else "without fine-tune files"
+    print_table(f"{games} of `dummy`, {concurrency} games at once, {file_note}", columns, rows)
     print("wall s:", {count: [round(result.wall, 1) for result in results] for count, results in measurements.items()})
 
 
@@ -111,35 +112,37 @@ def feed(descriptor: int, size: int, count: int) -> None:
     from runner.runs.workers.writer_proxy import RemoteJournal
 
     body = {"model": "tiny", "choices": [{"message": {"content": "word " * (size // 5)}, "finish_reason": "stop"}]}
-    whole = Body(json.dumps(body).encode())
-    answer = Completion((Choice("", "stop"),), "tiny", Usage(1, 1), 1.0, body=whole)
+    response_body = Body(json.dumps(body).encode())
+    answer = Completion((Choice("", "stop"),), "tiny", Usage(1, 1), 1.0, body=response_body)
 
     async def play() -> None:
-        gone = asyncio.Event()
+        closed = asyncio.Event()
         journal: list[RemoteJournal] = []
-        end = socket.socket(fileno=descriptor)
-        link = await SocketChannel.open(end, lambda batch: [journal[0].acknowledge(one) for one in batch], gone.set)
-        journal.append(RemoteJournal(link, is_bound_to_run=True, waits_for_disk=True))
+        connection = socket.socket(fileno=descriptor)
+        channel = await SocketChannel.open(
+            connection, lambda batch: [journal[0].acknowledge(number) for number in batch], closed.set
+        )
+        journal.append(RemoteJournal(channel, is_bound_to_run=True, waits_for_disk=True))
         numbers = iter(range(count))
 
-        async def one() -> None:
+        async def send_records() -> None:
             for number in numbers:
                 sample = SampleKey(f"p{os.getpid()}", number, 0, "prover", 0)
                 await journal[0].append(CallRecord(sample, RequestRecord("0" * 8, "0" * 32), answer).to_json())
 
-        await asyncio.gather(*(one() for _ in range(IN_FLIGHT)))
-        link.close()
-        await gone.wait()
+        await asyncio.gather(*(send_records() for _ in range(IN_FLIGHT)))
+        channel.close()
+        await closed.wait()
 
     asyncio.run(play())
 
 
-def started(words: Sequence[str], descriptor: int) -> subprocess.Popen[bytes]:
+def start_feeder(command: Sequence[str], descriptor: int) -> subprocess.Popen[bytes]:
     """Start a feeder with the project on its path."""
-    return subprocess.Popen(words, pass_fds=[descriptor], env={**os.environ, "PYTHONPATH": str(ROOT)})
+    return subprocess.Popen(command, pass_fds=[descriptor], env={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
-def writer_limit(size: int, count: int, feeders: int) -> tuple[float, float, float]:
+def measure_writer(size: int, count: int, feeders: int) -> tuple[float, float, float]:
     """Measure the records a second, the writer's share of a core, and the megabytes a second."""
     from runner.base.storage.journal import Journal
     from runner.models.costs import CallCosts
@@ -151,39 +154,41 @@ def writer_limit(size: int, count: int, feeders: int) -> tuple[float, float, flo
     from runner.runs.workers.messages import Acknowledged
     from runner.spec.loader import load_spec
 
-    async def take(folder: Path) -> tuple[float, float]:
+    async def run_writer(folder: Path) -> tuple[float, float]:
         plan = Plan(load_spec(write_spec(folder, "", 10, 8), ["models.m={provider: dummy}"]))
         journal = Journal(folder / "journal.jsonl", first=log_header(plan.identity, "benchmark"), run=plan.identity)
-        written = GameRecordStore(plan, journal, Accounting(plan, CallCosts(used_models(plan))))
-        gone = [asyncio.Event() for _ in range(feeders)]
+        store = GameRecordStore(plan, journal, Accounting(plan, CallCosts(used_models(plan))))
+        closed = [asyncio.Event() for _ in range(feeders)]
         tasks: set[asyncio.Task[None]] = set()
-        begin: list[tuple[float, float]] = []
-        links: list[SocketChannel] = []
+        starts: list[tuple[float, float]] = []
+        channels: list[SocketChannel] = []
         processes = []
 
-        def received(number: int, batch: Sequence[Any]) -> None:
-            if not begin:
-                begin.append((time.perf_counter(), time.process_time()))
+        def handle_batch(number: int, batch: Sequence[Any]) -> None:
+            if not starts:
+                starts.append((time.perf_counter(), time.process_time()))
 
             async def write() -> None:
-                await written.append(batch, lambda _: None)
-                links[number].send(Acknowledged([append.number for append in batch]))
+                await store.append(batch, lambda _: None)
+                channels[number].send(Acknowledged([append.number for append in batch]))
 
             task = asyncio.create_task(write())
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 
         for number in range(feeders):
-            ours, theirs = socket.socketpair()
-            words = [sys.executable, __file__, "--feed", str(theirs.fileno()), str(size), str(count // feeders)]
-            processes.append(started(words, theirs.fileno()))
-            theirs.close()
-            links.append(
-                await SocketChannel.open(ours, lambda batch, number=number: received(number, batch), gone[number].set)
+            writer_end, feeder_end = socket.socketpair()
+            command = [sys.executable, __file__, "--feed", str(feeder_end.fileno()), str(size), str(count // feeders)]
+            processes.append(start_feeder(command, feeder_end.fileno()))
+            feeder_end.close()
+            channels.append(
+                await SocketChannel.open(
+                    writer_end, lambda batch, number=number: handle_batch(number, batch), closed[number].set
+                )
             )
-        for one in gone:
-            await one.wait()
-        wall, cpu = time.perf_counter() - begin[0][0], time.process_time() - begin[0][1]
+        for event in closed:
+            await event.wait()
+        wall, cpu = time.perf_counter() - starts[0][0], time.process_time() - starts[0][1]
         await journal.close()
         for process in processes:
             process.wait()
@@ -191,7 +196,7 @@ def writer_limit(size: int, count: int, feeders: int) -> tuple[float, float, flo
         return wall, cpu
 
     with temporary_folder() as folder:
-        wall, cpu = asyncio.run(take(folder))
+        wall, cpu = asyncio.run(run_writer(folder))
         megabytes = (folder / "journal.jsonl").stat().st_size / 1e6
     return count / wall, cpu / wall, megabytes / wall
 
@@ -210,17 +215,19 @@ def main() -> None:
     if args.feed:
         feed(*args.feed)
         return
-    short, chats = Games("short rollouts", args.rollouts, 5), long_chats(args.long_chats)
-    for games, fine_tune in () if args.writer else ((chats, False), (short, False), (short, True)):
+    short_games, long_games = GameSet("short rollouts", args.rollouts, 5), long_chats(args.long_chats)
+    for games, fine_tune in () if args.writer else ((long_games, False), (short_games, False), (short_games, True)):
         if games.rollouts:
-            compare(games, args.concurrency, args.processes, args.repeat, fine_tune=fine_tune)
+            compare_processes(games, args.concurrency, args.processes, args.repeat, fine_tune=fine_tune)
     rows = []
     for size, count in zip(SIZES, (args.records, args.records // 10), strict=True):
-        a_second, share, megabytes = writer_limit(size, count, 2)
-        rows.append((f"{size >> 10} KB an answer", int(a_second), megabytes, share, int(a_second / share)))
+        records_per_second, share, megabytes = measure_writer(size, count, 2)
+        rows.append(
+            (f"{size >> 10} KB an answer", int(records_per_second), megabytes, share, int(records_per_second / share))
+        )
     columns = ("", "records/s", "MB/s", "cores of the writer", "records per CPU second")
-    table(f"the one writer, fed by 2 processes with {IN_FLIGHT} records each on the way", columns, rows)
-    footer(__file__)
+    print_table(f"the one writer, fed by 2 processes with {IN_FLIGHT} records each on the way", columns, rows)
+    print_footer(__file__)
 
 
 if __name__ == "__main__":

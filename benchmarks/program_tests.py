@@ -36,15 +36,15 @@ def main() -> None:
         with ProgramTester(mechanism) as tester:
             results = list(tester.test(programs))
         seconds = time.perf_counter() - started
-        cpu_seconds = sum(result.cpu_seconds for tests_of_one in results for result in tests_of_one)
-        right = [is_correct(result) == (row["label"] == 1) for result, row in zip(results, rows, strict=True)]
+        cpu_seconds = sum(result.cpu_seconds for program_results in results for result in program_results)
+        is_confirmed = [is_correct(result) == (row["label"] == 1) for result, row in zip(results, rows, strict=True)]
         count = sum(map(len, results))
         rates.append(count / seconds * 60)
-        verdicts = Counter(result.verdict.value for tests_of_one in results for result in tests_of_one)
+        verdicts = Counter(result.verdict.value for program_results in results for result in program_results)
         print(
             f"{mechanism.name}: {count} tests in {seconds:.1f} s, {rates[-1]:,.0f} per minute, "
             f"{1000 * cpu_seconds / count:.1f} ms of CPU each, load {os.getloadavg()[0]:.0f}; {dict(verdicts)}; "
-            f"{sum(right)} of {len(right)} labels confirmed"
+            f"{sum(is_confirmed)} of {len(is_confirmed)} labels confirmed"
         )
     if not rates or min(rates) < minimum:
         raise SystemExit(f"fewer than {minimum} tests per minute")

@@ -1,12 +1,12 @@
-"""Ratings of planted players: coverage of intervals, the test of intransitivity, and the games that pairing needs.
+"""Check ratings of simulated players: coverage of intervals, the test of intransitivity, and adaptive pairing.
 
     python benchmarks/ratings.py [--times N] [--seed S]
 
 The strengths of the players by side and seat are known. A share of the games about a datapoint has the same luck, so
 that they are not independent, while every chance stays as planted. In some tournaments, datapoints also differ in how
 much they favor the right side. Ratings are averages over datapoints, so the true values are then the ratings in a very
-large sample of games. Adaptive pairing and round robin play until the
-widest interval of the overall ratings has the same width.
+large sample of games. Adaptive pairing and round robin play until the widest interval of the overall ratings has the
+same width.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Planted:
     same_luck: float
     rng: np.random.Generator
     circle: float = 0.0
-    """How much more the players 0, 1 and 2 beat each other in a circle, in log odds."""
+    """The advantage of player 0 over 1, of 1 over 2, and of 2 over 0, in log odds."""
     datapoint_spread: float = 0.0
     luck: dict[int, float] = field(default_factory=dict)
     favors: dict[int, float] = field(default_factory=dict)
@@ -96,13 +96,13 @@ class Planted:
     games: list[tuple[int, int, int, bool, bool, int]] = field(default_factory=list)
 
     @classmethod
-    def drawn(cls, situation: Situation, rng: np.random.Generator, circle: float = 0.0) -> Planted:
+    def draw(cls, situation: Situation, rng: np.random.Generator, circle: float = 0.0) -> Planted:
         right, wrong = rng.normal(0, situation.spread, (2, situation.players))
         seats, judges = rng.normal(0.3, 0.3, situation.players), rng.normal(0.5, 0.3, situation.judges)
         planted = cls(right, wrong, seats, judges, situation.same_luck, rng, circle, situation.datapoint_spread)
-        return planted.replayed(situation.datapoints)
+        return planted.replay(situation.datapoints)
 
-    def replayed(self, datapoints: int) -> Planted:
+    def replay(self, datapoints: int) -> Planted:
         """Return the same players after a round robin about new datapoints."""
         planted = replace(self, luck={}, favors={}, games=[])
         for pairing in every_pairing(len(self.right), len(self.judges)):
@@ -131,7 +131,7 @@ class Planted:
         won = luck < logistic(log_odds)
         self.games += [(*game[:4], bool(result), game[4]) for game, result in zip(games, won, strict=True)]
 
-    def fitted(self) -> RatingModel:
+    def fit(self) -> RatingModel:
         right, wrong, judge, is_first, won, points = (np.array(column) for column in zip(*self.games, strict=True))
         return RatingModel(RatedGames(len(self.right), len(self.judges), right, wrong, judge, is_first, won, points))
 
@@ -158,8 +158,8 @@ def measure_coverage(situation: Situation, times: int, seed: int, check: SoftAss
     """Measure how often intervals contain the planted value, and how often the test gives a false alarm."""
     rng, covered, alarms = np.random.default_rng(seed), defaultdict(list), 0
     for repetition in range(times):
-        planted = Planted.drawn(situation, rng)
-        model = planted.fitted()
+        planted = Planted.draw(situation, rng)
+        model = planted.fit()
         for player in range(situation.players):
             for side in SIDES:
                 covered[side].append(contains(model.rating(player, side), planted.true_rating(player, side)))
@@ -184,10 +184,10 @@ def measure_coverage(situation: Situation, times: int, seed: int, check: SoftAss
 def measure_averages(situation: Situation, times: int, seed: int, check: SoftAssertions) -> None:
     """Measure how often intervals contain the average over datapoints, if these differ."""
     rng = np.random.default_rng(seed)
-    large = Planted.drawn(replace(situation, datapoints=LARGE_SAMPLE), rng)
-    truth, covered = all_quantities(large.fitted()), defaultdict(list)
+    large = Planted.draw(replace(situation, datapoints=LARGE_SAMPLE), rng)
+    truth, covered = collect_quantities(large.fit()), defaultdict(list)
     for _ in range(times):
-        for (kind, number), quantity in all_quantities(large.replayed(situation.datapoints).fitted()).items():
+        for (kind, number), quantity in collect_quantities(large.replay(situation.datapoints).fit()).items():
             true_value = truth[kind, number].value
             assert true_value is not None
             covered[kind].append(contains(quantity, true_value))
@@ -199,7 +199,7 @@ def measure_averages(situation: Situation, times: int, seed: int, check: SoftAss
         check(share >= LOWEST_COVERAGE, f"{situation}: interval of {kind} covers {share:.1%}")
 
 
-def all_quantities(model: RatingModel) -> dict[tuple[str, int], Quantity]:
+def collect_quantities(model: RatingModel) -> dict[tuple[str, int], Quantity]:
     """Return the ratings, the seat effects and the chances of the right side."""
     players, judges = range(model.games.players), range(model.games.judges)
     quantities = {(str(side), player): model.rating(player, side) for side in SIDES for player in players}
@@ -212,13 +212,13 @@ def contains(quantity: Quantity, value: float) -> bool:
 
 
 def measure_power(situation: Situation, times: int, seed: int, check: SoftAssertions) -> None:
-    """Measure how often the test finds a planted circle, in which each player beats the next 174 points more often."""
-    rng, found = np.random.default_rng(seed), 0
+    """Measure how often the test finds a planted circle: each player has 174 points more against the next."""
+    rng, found_count = np.random.default_rng(seed), 0
     for repetition in range(times):
-        result = intransitivity(Planted.drawn(situation, rng, circle=1.0).fitted(), repetition)
-        found += result.p is not None and result.p < 0.05 and result.triple in ((0, 1, 2), (1, 2, 0), (2, 0, 1))
-    print(f"{situation}: power against a planted circle {found / times:.1%}", flush=True)
-    check(found / times >= LOWEST_POWER, f"{situation}: power {found / times:.1%}")
+        result = intransitivity(Planted.draw(situation, rng, circle=1.0).fit(), repetition)
+        found_count += result.p is not None and result.p < 0.05 and result.triple in ((0, 1, 2), (1, 2, 0), (2, 0, 1))
+    print(f"{situation}: power against a planted circle {found_count / times:.1%}", flush=True)
+    check(found_count / times >= LOWEST_POWER, f"{situation}: power {found_count / times:.1%}")
 
 
 def measure_pairing(times: int, seed: int, check: SoftAssertions) -> None:
@@ -241,20 +241,20 @@ def measure_pairing(times: int, seed: int, check: SoftAssertions) -> None:
 def games_until_narrow(planted: Planted, width: float, *, adaptive: bool, datapoints: int = 2) -> int:
     """Return how many games are played until no interval is wider, in Elo points."""
     pairings = every_pairing(len(planted.right), 1)
-    played = dict.fromkeys(pairings, 0)
+    datapoint_counts = dict.fromkeys(pairings, 0)
     for step in range(100_000):
-        model = planted.fitted() if planted.games else None
-        if model is not None and widest(model) <= width:
+        model = planted.fit() if planted.games else None
+        if model is not None and widest_interval(model) <= width:
             return len(planted.games)
-        chosen = pairings[step % len(pairings)]
+        pairing = pairings[step % len(pairings)]
         if adaptive and model is not None:
-            chosen = most_informative(model, pairings, lambda _: 4 * datapoints)
-        planted.play(chosen, range(played[chosen], played[chosen] + datapoints))
-        played[chosen] += datapoints
+            pairing = most_informative(model, pairings, lambda _: 4 * datapoints)
+        planted.play(pairing, range(datapoint_counts[pairing], datapoint_counts[pairing] + datapoints))
+        datapoint_counts[pairing] += datapoints
     raise AssertionError("the intervals stay wide")
 
 
-def widest(model: RatingModel) -> float:
+def widest_interval(model: RatingModel) -> float:
     intervals = [model.rating(player, "overall").interval for player in range(model.games.players)]
     return float(np.max([np.inf if ends is None else ends[1] - ends[0] for ends in intervals]))
 

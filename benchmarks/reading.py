@@ -1,7 +1,7 @@
-"""The cost of reading a finished run, compared with another checkout: `python benchmarks/reading.py OTHER`.
+"""Compare the cost of reading a finished run with another checkout: `python benchmarks/reading.py OTHER`.
 
 The other checkout, which must not be newer, plays a run with the provider `dummy`. Each command then reads this run in
-a process of its own, alternately with the other checkout and with this one. CPU is user and system time, the least of
+its own process, alternately with the other checkout and with this one. CPU is user and system time, the minimum of
 `--repeat`. Use at least 2, because the first process also compiles the modules. A file (or template) counts as executed
 if one of its functions is called outside an import, in a run of 100 games.
 """
@@ -14,7 +14,7 @@ import os
 import sys
 from pathlib import Path
 
-from common import ROOT, footer, measured, table, temporary_folder
+from common import ROOT, measure_process, print_footer, print_table, temporary_folder
 
 COMMANDS = {
     "report": ["report", "last", "-o", "OUT.html"],
@@ -30,14 +30,14 @@ COMMANDS = {
     "export trl": ["export", "last", "--format", "trl", "--out", "OUT"],
 }  # fmt: skip
 
-_RUN = """
+_RUN_SCRIPT = """
 import sys
 sys.path.insert(0, sys.argv.pop(1))
 from runner.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
 
-_TRACE = """
+_TRACE_SCRIPT = """
 import sys, threading
 sys.path.insert(0, sys.argv.pop(1))
 import runner
@@ -78,7 +78,7 @@ def play(folder: Path, games: int, checkout: str) -> None:
         "rollouts": {"per_datapoint": games // points, "concurrency": 64},
     }  # fmt: skip
     (folder / "spec.yaml").write_text(json.dumps(spec))
-    measured([sys.executable, "-c", _RUN, checkout, "spec.yaml", "-q"], folder)
+    measure_process([sys.executable, "-c", _RUN_SCRIPT, checkout, "spec.yaml", "-q"], folder)
 
 
 def main() -> None:
@@ -89,25 +89,28 @@ def main() -> None:
     args = parser.parse_args()
     checkouts = [str(args.other.resolve()), str(ROOT)]
     rows: list[list[object]] = []
-    with temporary_folder() as folder, temporary_folder() as small, temporary_folder() as bytecode:
+    with temporary_folder() as folder, temporary_folder() as small_folder, temporary_folder() as bytecode:
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = str(bytecode)
         play(folder, args.games, checkouts[0])
-        play(small, 100, checkouts[0])
-        for name, words in COMMANDS.items():
-            command = [word.replace("OUT", str(folder / "out")) for word in words]
+        play(small_folder, 100, checkouts[0])
+        for name, options in COMMANDS.items():
+            command = [option.replace("OUT", str(folder / "out")) for option in options]
             cpu: list[list[float]] = [[], []]
             for _ in range(args.repeat):
                 for times, checkout in zip(cpu, checkouts, strict=True):
-                    times.append(measured([sys.executable, "-c", _RUN, checkout, *command], folder).cpu)
+                    times.append(measure_process([sys.executable, "-c", _RUN_SCRIPT, checkout, *command], folder).cpu)
             before, after = map(min, cpu)
-            traces = [measured([sys.executable, "-c", _TRACE, path, *command], small) for path in checkouts]
+            traces = [
+                measure_process([sys.executable, "-c", _TRACE_SCRIPT, path, *command], small_folder)
+                for path in checkouts
+            ]
             files, loaded, engine = zip(*(trace.out.split()[-3:] for trace in traces), strict=True)
             assert engine[1] == "False", "the engine was executed"
             rows.append([name, before, after, after / before, *files, *loaded])
     columns = ("command", "CPU s before", "CPU s", "ratio", "executed before", "executed", "loaded before", "loaded")
-    table(f"reading a finished run of {args.games:,} games", columns, rows)
-    footer(__file__)
+    print_table(f"reading a finished run of {args.games:,} games", columns, rows)
+    print_footer(__file__)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Check that queries of a board of ten million rollouts answer within a second, in limited memory.
 
-`python benchmarks/sql_large.py [--rollouts N]`. The board and the runs' messages are created in a temporary folder
-(about 1 GB). Each query runs in a process of its own, whose start counts.
+`python benchmarks/sql_large.py [--rollouts N]`. The script creates the board and the runs' messages in a temporary
+folder (about 1 GB). Each query runs in its own process, and the start of the process counts.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tests.support.processes import environment
 from tests.support.soft_assertions import SoftAssertions
 
 RUNS = 1_000
-SECONDS = 1.0
-MEGABYTES = 700
+MAX_SECONDS = 1.0
+MAX_MB = 700
 """The limit of a process: the memory that DuckDB may use, and that of Python with its packages."""
 
-FIRST = (
+QUERIES = (
     "SELECT outcome, count(*) AS n FROM rollouts GROUP BY outcome",
     "FROM rollouts LIMIT 5",
     "SELECT run_id, avg(correct::INT) AS accuracy FROM rollouts GROUP BY run_id ORDER BY 2 DESC LIMIT 5",
@@ -46,7 +46,7 @@ FIRST = (
 )
 
 
-def make(results: Path, rollouts: int, run: RunFolder) -> None:
+def create_board(results: Path, rollouts: int, run: RunFolder) -> None:
     """Create a board with that many rollouts in a thousand runs, and the messages of these runs in their folders."""
     board = results / FILE
     connection = connect(memory="1GB", threads=2, spill=results)
@@ -80,23 +80,23 @@ def make(results: Path, rollouts: int, run: RunFolder) -> None:
         os.link(messages, folder.table("messages"))
 
 
-def ask(results: Path, *words: str, first_line: bool = False) -> tuple[float, float, str]:
+def run_query(results: Path, *arguments: str, first_line: bool = False) -> tuple[float, float, str]:
     """Run a query; return the seconds until its answer or first line, the peak megabytes, and the answer.
 
     The seconds of a whole answer are at most the CPU seconds of the process, so that other work of the machine does not
     count.
     """
-    command = [sys.executable, "-m", "runner", "sql", *words, "--results", str(results)]
+    command = [sys.executable, "-m", "runner", "sql", *arguments, "--results", str(results)]
     start = time.monotonic()
     process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE)
     assert process.stdout is not None
     output = process.stdout.readline()
     seconds = time.monotonic() - start
-    size = 0
-    while more := process.stdout.read(1 << 20):
-        size += len(more)
-        if size < 1 << 20:
-            output += more
+    extra_bytes = 0
+    while chunk := process.stdout.read(1 << 20):
+        extra_bytes += len(chunk)
+        if extra_bytes < 1 << 20:
+            output += chunk
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0
@@ -105,25 +105,25 @@ def ask(results: Path, *words: str, first_line: bool = False) -> tuple[float, fl
     return seconds, usage.ru_maxrss / 1024, output.decode()
 
 
-def prove(results: Path, rollouts: int, check: SoftAssertions) -> None:
-    for question in FIRST:
-        seconds, peak, _ = min(ask(results, question) for _ in range(3))
-        check(seconds < SECONDS, f"{seconds:.2f} s, {peak:.0f} MB: {question}")
-        check(peak < MEGABYTES, f"at most {MEGABYTES} MB")
-    (counted,) = json.loads(ask(results, "SELECT count(*) AS n FROM rollouts", "--json")[2])
-    check(counted == {"n": rollouts}, f"{rollouts:,} rollouts are there")
-    part = f"FROM rollouts LIMIT {rollouts // 5}"
-    seconds, peak, _ = ask(results, part, "--format", "csv", first_line=True)
-    check(seconds < SECONDS, f"{rollouts // 5:,} rows as CSV: the first after {seconds:.2f} s")
-    check(peak < MEGABYTES, f"and all of them in {peak:.0f} MB")
+def check_queries(results: Path, rollouts: int, check: SoftAssertions) -> None:
+    for query in QUERIES:
+        seconds, peak, _ = min(run_query(results, query) for _ in range(3))
+        check(seconds < MAX_SECONDS, f"{seconds:.2f} s, {peak:.0f} MB: {query}")
+        check(peak < MAX_MB, f"at most {MAX_MB} MB")
+    (count_row,) = json.loads(run_query(results, "SELECT count(*) AS n FROM rollouts", "--json")[2])
+    check(count_row == {"n": rollouts}, f"{rollouts:,} rollouts are there")
+    partial_query = f"FROM rollouts LIMIT {rollouts // 5}"
+    seconds, peak, _ = run_query(results, partial_query, "--format", "csv", first_line=True)
+    check(seconds < MAX_SECONDS, f"{rollouts // 5:,} rows as CSV: the first after {seconds:.2f} s")
+    check(peak < MAX_MB, f"and all of them in {peak:.0f} MB")
     target = results / "all.parquet"
-    seconds, peak, _ = ask(results, "FROM rollouts", "-o", str(target))
+    seconds, peak, _ = run_query(results, "FROM rollouts", "-o", str(target))
     check(
-        peak < MEGABYTES,
+        peak < MAX_MB,
         f"{rollouts:,} rows as Parquet, {target.stat().st_size >> 20} MB, in {seconds:.1f} s and {peak:.0f} MB",
     )
-    seconds, peak, _ = ask(results, "FROM rollouts ORDER BY hash(rollout_id) LIMIT 10")
-    check(peak < MEGABYTES, f"sorted in {seconds:.1f} s and {peak:.0f} MB")
+    seconds, peak, _ = run_query(results, "FROM rollouts ORDER BY hash(rollout_id) LIMIT 10")
+    check(peak < MAX_MB, f"sorted in {seconds:.1f} s and {peak:.0f} MB")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -133,15 +133,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     check = SoftAssertions()
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "results"
-        played = [sys.executable, "-m", "runner", "specs/quickstart.yaml", "-q", "--results", str(results)]
-        subprocess.run(played, cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL, check=True)
+        command = [sys.executable, "-m", "runner", "specs/quickstart.yaml", "-q", "--results", str(results)]
+        subprocess.run(command, cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL, check=True)
         (results / FILE).unlink()
         if (child := os.fork()) == 0:  # later processes would inherit the peak memory of this one
-            make(results, rollouts, next(Results(results).runs()))
+            create_board(results, rollouts, next(Results(results).runs()))
             os._exit(0)
         if os.waitpid(child, 0)[1]:
             raise RuntimeError("the board was not made")
-        prove(results, rollouts, check)
+        check_queries(results, rollouts, check)
     return check.exit_code()
 
 

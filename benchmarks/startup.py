@@ -1,4 +1,4 @@
-"""The start-up time of commands from a warm install, as ratios to `python -c pass`; fails above a limit."""
+"""Measure the start-up time of commands from a warm install as ratios to `python -c pass`; fail above a limit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from common import ROOT, footer, measured, median, table, temporary_folder
+from common import ROOT, measure_process, median, print_footer, print_table, temporary_folder
 
 QUICKSTART = str(ROOT / "specs" / "quickstart.yaml")
 NIP_RUN = ["-c", "import sys; from runner.cli.main import main; sys.exit(main())"]
@@ -40,13 +40,14 @@ def main() -> int:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # a warm install has compiled files
     costs: dict[str, list[tuple[float, float]]] = {name: [] for name in COMMANDS}
     with temporary_folder() as folder:
-        measured([sys.executable, *NIP_RUN, QUICKSTART, "-q"], folder)
+        measure_process([sys.executable, *NIP_RUN, QUICKSTART, "-q"], folder)
         for _ in range(args.repeat + 1):
             for name, arguments in COMMANDS.items():
-                result = measured(
-                    [sys.executable, *(word.replace("{again}", str(folder / "again")) for word in arguments)], folder
+                process = measure_process(
+                    [sys.executable, *(argument.replace("{again}", str(folder / "again")) for argument in arguments)],
+                    folder,
                 )
-                costs[name].append((result.wall, result.cpu))
+                costs[name].append((process.wall, process.cpu))
     # The first time of each command is left out: it warms the caches.
     times = {name: [median([time[i] for time in pairs[1:]]) * 1000 for i in (0, 1)] for name, pairs in costs.items()}
     base_wall, base_cpu = times["python -c pass"]
@@ -56,8 +57,8 @@ def main() -> int:
         for name, (wall, cpu) in times.items()
     ]
     columns = ("command", "wall ms", "CPU ms", "wall ratio", "CPU ratio", "target", "limit")
-    table(f"start-up, medians of {args.repeat}", columns, rows)
-    footer(__file__)
+    print_table(f"start-up, medians of {args.repeat}", columns, rows)
+    print_footer(__file__)
     exceeded = [name for name, (_, limit) in TARGETS.items() if ratios[name] > limit]
     print(f"\nabove the limit: {', '.join(exceeded) or 'none'}")
     return 1 if exceeded else 0

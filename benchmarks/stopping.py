@@ -1,4 +1,4 @@
-"""Check runs that stop early: they must err at most 5 % of the time, and need fewer games than a fixed plan.
+"""Check runs that stop early: at most 5 % may err, and they must need fewer games than a fixed plan.
 
     python benchmarks/stopping.py [--times N] [--seed S]
 
@@ -6,8 +6,8 @@ N runs are simulated in each situation, and the sequences of the project are eva
 games. An interval errs if it ever excludes the true mean; a comparison errs if it ever reports a difference where there
 is none. Each run draws new groups, as from all possible problems.
 
-Then two runs on the same datapoints, played once each, differ by 15 points; the share of datapoints on which they
-disagree varies. The fixed plan is that of `nip-run plan --detect 0.15` without an earlier run: 80 % power for two
+Then two runs on the same datapoints, played once each, differ by 15 points. They disagree on a share of the datapoints,
+which varies. The fixed plan is that of `nip-run plan --detect 0.15` without an earlier run: 80 % power for two
 independent runs with the largest possible variance of a share (0.25). For comparison, the output also has a plan that
 knows the variance.
 """
@@ -30,7 +30,7 @@ GAMES = 400
 EFFECT = 0.15
 CONCURRENCY = 64
 REALISTIC = (0.2, 0.25)
-"""The shares of datapoints on which two judges disagree who are right in 60 % and 75 % and find the same ones hard.
+"""The shares of disagreement of two judges who are right in 60 % and 75 % and find the same datapoints hard.
 
 Their scores have a correlation of 0.6 and 0.5, and Var(d) is 0.18 and 0.23.
 """
@@ -48,22 +48,23 @@ def main() -> int:
     for name, draw in NO_DIFFERENCE.items():
         share = wrong_decisions(draw, args.times, np.random.default_rng([args.seed, *name.encode()]))
         check(share <= 0.05, f"no difference, {name}: {share:.1%} of {args.times} runs said there is one")
-    fixed = groups_needed(EFFECT, UNKNOWN)
-    print(f"\n15 points; the fixed plan that knows nothing: {fixed} games")
+    fixed_plan = groups_needed(EFFECT, UNKNOWN)
+    print(f"\n15 points; the fixed plan that knows nothing: {fixed_plan} games")
     for disagree in (*REALISTIC, 0.3, 0.45):
-        known = groups_needed(EFFECT, disagree - EFFECT**2)
+        informed_plan = groups_needed(EFFECT, disagree - EFFECT**2)
         runs, rng = max(args.times // 2, 100), np.random.default_rng([args.seed, 15])
-        needed, started, right = stopped(disagree, runs, rng)
-        mean = float(np.mean(needed))
-        decided_in_time = float(np.mean((needed <= fixed) & right))
+        game_counts, started_counts, is_right = simulate_stopping(disagree, runs, rng)
+        mean = float(np.mean(game_counts))
+        decided_in_time = float(np.mean((game_counts <= fixed_plan) & is_right))
         line = (
-            f"disagreeing on {disagree:.0%}: {mean:.0f} games on average, {started.mean():.0f} with others begun "
-            f"at concurrency {CONCURRENCY}: {1 - started.mean() / fixed:.0%} fewer than {fixed}; "
-            f"{decided_in_time:.0%} decided rightly within {fixed}. A plan with the variance known beforehand: {known}"
+            f"disagreeing on {disagree:.0%}: {mean:.0f} games on average, {started_counts.mean():.0f} with others "
+            f"begun at concurrency {CONCURRENCY}: {1 - started_counts.mean() / fixed_plan:.0%} fewer than "
+            f"{fixed_plan}; {decided_in_time:.0%} decided rightly within {fixed_plan}. A plan with the variance known "
+            f"beforehand: {informed_plan}"
         )
         if disagree in REALISTIC:
-            check(started.mean() <= 0.6 * fixed, line)
-            check(np.mean(right) >= 0.975, f"disagreeing on {disagree:.0%}: {np.mean(right):.1%} decided rightly")
+            check(started_counts.mean() <= 0.6 * fixed_plan, line)
+            check(np.mean(is_right) >= 0.975, f"disagreeing on {disagree:.0%}: {np.mean(is_right):.1%} decided rightly")
         else:
             print(f"      {line}")
     return check.exit_code()
@@ -71,10 +72,10 @@ def main() -> int:
 
 def wrong_intervals(draw: Draw, truth: float, runs: int, rng: np.random.Generator) -> float:
     """Return the share of runs whose interval ever excludes the truth."""
-    return float(np.mean([_left_out(draw(rng), truth) for _ in range(runs)]))
+    return float(np.mean([_excludes_truth(draw(rng), truth) for _ in range(runs)]))
 
 
-def _left_out(observations: Iterator[tuple[float, float]], truth: float) -> bool:
+def _excludes_truth(observations: Iterator[tuple[float, float]], truth: float) -> bool:
     sequence = ConfidenceSequence()
     for value, weight in observations:
         sequence.add(value, weight)
@@ -85,21 +86,23 @@ def _left_out(observations: Iterator[tuple[float, float]], truth: float) -> bool
 
 def wrong_decisions(draw: Draw, runs: int, rng: np.random.Generator) -> float:
     """Return the share of runs that ever find a difference."""
-    return float(np.mean([_until_decided(draw(rng))[1] != 0 for _ in range(runs)]))
+    return float(np.mean([_play_until_decided(draw(rng))[1] != 0 for _ in range(runs)]))
 
 
-def stopped(disagree: float, runs: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Simulate runs with the planted effect: the games that each needed, those started, and whether it decided rightly.
+def simulate_stopping(
+    disagree: float, runs: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Simulate runs with the planted effect. Return the needed and the started games, and if it decided rightly.
 
-    As many games are started as the engine would start: those beyond the needed ones are paid for without use.
+    The simulation starts as many games as the engine would; those beyond the needed ones have a cost but no use.
     """
     better, worse = (disagree + EFFECT) / 2, (disagree - EFFECT) / 2
-    decisions = [_until_decided(_pairs(better, worse)(rng)) for _ in range(runs)]
+    decisions = [_play_until_decided(_draw_pairs(better, worse)(rng)) for _ in range(runs)]
     games, signs, started = map(np.array, zip(*decisions, strict=True))
     return games, started, signs > 0
 
 
-def _until_decided(observations: Iterator[tuple[float, float]]) -> tuple[int, int, int]:
+def _play_until_decided(observations: Iterator[tuple[float, float]]) -> tuple[int, int, int]:
     """Return how many observations a decision took, its sign (0: undecided), and how many games were started."""
     sequence, games, started = DifferenceSequence(), 0, games_ahead(0, 0.0, CONCURRENCY, steady=False)
     for games, (difference, weight) in enumerate(observations, 1):
@@ -111,35 +114,35 @@ def _until_decided(observations: Iterator[tuple[float, float]]) -> tuple[int, in
     return games, 0, games
 
 
-def _games(chance: float) -> Draw:
+def _draw_games(chance: float) -> Draw:
     """Draw games on datapoints that are groups of their own, played once."""
     return lambda rng: ((float(right), 1.0) for right in rng.random(GAMES) < chance)
 
 
-def _groups(rng: np.random.Generator) -> Iterator[tuple[float, float]]:
+def _draw_groups(rng: np.random.Generator) -> Iterator[tuple[float, float]]:
     """Draw groups of one to four datapoints, played three times. Larger groups are harder; weights are sizes."""
     sizes = rng.integers(1, 5, GAMES // 4)
-    chances = rng.beta(*_HARDER[sizes - 1].T)
+    chances = rng.beta(*_GROUP_BETAS[sizes - 1].T)
     for size, chance in zip(sizes, chances, strict=True):
         yield rng.binomial(3 * size, chance) / (3 * size), size / 4
 
 
-_HARDER = np.array([(9.0, 1.0), (8.0, 2.0), (6.0, 4.0), (4.0, 6.0)])
-_OF_GROUPS = float(np.average(_HARDER[:, 0] / 10, weights=[1, 2, 3, 4]))
+_GROUP_BETAS = np.array([(9.0, 1.0), (8.0, 2.0), (6.0, 4.0), (4.0, 6.0)])
+_GROUPED_MEAN = float(np.average(_GROUP_BETAS[:, 0] / 10, weights=[1, 2, 3, 4]))
 """The mean over all datapoints, which differs from the mean over groups."""
 
 
-def _pairs(better: float, worse: float) -> Draw:
+def _draw_pairs(better: float, worse: float) -> Draw:
     """Draw the differences of two runs that played each datapoint once."""
 
     def draw(rng: np.random.Generator) -> Iterator[tuple[float, float]]:
-        chance = rng.random(GAMES)
-        return ((float(one < better) - float(better <= one < better + worse), 1.0) for one in chance)
+        numbers = rng.random(GAMES)
+        return ((float(number < better) - float(better <= number < better + worse), 1.0) for number in numbers)
 
     return draw
 
 
-def _repeats(rng: np.random.Generator) -> Iterator[tuple[float, float]]:
+def _draw_repeats(rng: np.random.Generator) -> Iterator[tuple[float, float]]:
     """Draw the differences of two runs of the same system: groups of one to four datapoints, played three times."""
     sizes = rng.integers(1, 5, GAMES // 4)
     for size, chance in zip(sizes, rng.beta(1.4, 0.6, len(sizes)), strict=True):
@@ -147,12 +150,12 @@ def _repeats(rng: np.random.Generator) -> Iterator[tuple[float, float]]:
 
 
 MEANS: dict[str, tuple[Draw, float]] = {
-    **{f"accuracy {chance:.0%}": (_games(chance), chance) for chance in (0.5, 0.7, 0.95)},
-    "groups of unequal size": (_groups, _OF_GROUPS),
+    **{f"accuracy {chance:.0%}": (_draw_games(chance), chance) for chance in (0.5, 0.7, 0.95)},
+    "groups of unequal size": (_draw_groups, _GROUPED_MEAN),
 }
 NO_DIFFERENCE: dict[str, Draw] = {
-    **{f"disagreeing on {2 * side:.0%}": _pairs(side, side) for side in (0.05, 0.15, 0.25)},
-    "three repeats in groups": _repeats,
+    **{f"disagreeing on {2 * side:.0%}": _draw_pairs(side, side) for side in (0.05, 0.15, 0.25)},
+    "three repeats in groups": _draw_repeats,
 }
 
 

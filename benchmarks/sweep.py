@@ -1,7 +1,7 @@
-"""The time of a sweep whose points are played together, compared with the same points one after another.
+"""Compare the time of a sweep whose points are played together with the same points one after another.
 
-Nine points of a few games each are played against a slow loopback server. The two ways alternate, each in a process of
-its own; the figures are medians. `one by one` plays each point as a run of its own, and `together` plays the sweep.
+Nine points of a few games each are played against a slow loopback server. The two ways alternate, each in its own
+process; the figures are medians. `one by one` plays each point as a separate run, and `together` plays the sweep.
 Imports are not counted. Both ways produce the same runs.
 """
 
@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import child, footer, median, table, temporary_folder
+from common import measure_child, median, print_footer, print_table, temporary_folder
 from engine import write_spec
 
 POINTS = 9
@@ -50,10 +50,10 @@ def main() -> None:
         write_spec(folder, server.base_url, args.games, args.concurrency)
         for number in range(args.times):
             for way in WAYS:
-                played[way].append(child(__file__, way, folder, folder / f"{way}-{number}"))
+                played[way].append(measure_child(__file__, way, folder, folder / f"{way}-{number}"))
     figures = {way: [median([run[name] for run in played[way]]) for name in ("wall", "cpu", "calls")] for way in WAYS}
     wall, cpu, _ = figures[WAYS[0]]
-    table(
+    print_table(
         f"{POINTS} points of {args.games} games, {args.latency:g} s a call, concurrency {args.concurrency}",
         ["way", "seconds", "ratio", "CPU s", "CPU ratio", "calls"],
         [
@@ -61,7 +61,7 @@ def main() -> None:
             for way, (seconds, cpu_seconds, calls) in figures.items()
         ],
     )
-    footer(__file__)
+    print_footer(__file__)
 
 
 if __name__ == "__main__":

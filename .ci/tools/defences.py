@@ -1,10 +1,10 @@
-"""Every defence is switched off in turn, by one edit of the code, and some test must fail for it.
+"""Switch off each defence in turn with one edit of the code, and check that a test fails.
 
     python .ci/tools/defences.py [WORD...] [--table NAME] [--jobs N]
 
-`tests/defences/*.toml` lists the defences: what each is for, the edit that switches it off, the tests that must fail.
-With WORDs, those whose names have one of them; with a table, those of that file. First all those tests are run on the
-code as it is, and must pass.
+`tests/defences/*.toml` lists the defences: their purpose, the edit that switches each off, and the tests that must
+fail. WORDs select the defences whose names contain one of them; a table selects those of one file. First the script
+runs all their tests on the unchanged code; these must pass.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from queue import SimpleQueue
 from shared import ROOT, SoftAssertions
 
 TABLES = ROOT / "tests" / "defences"
-COPIED = ("runner", "tests", "specs", "prompts", "benchmarks", "pyproject.toml", "README.md", "CONTRIBUTING.md")
+COPIED_PATHS = ("runner", "tests", "specs", "prompts", "benchmarks", "pyproject.toml", "README.md", "CONTRIBUTING.md")
 PASSED, FAILED = 0, 1
-"""What pytest's exit says; any other is a mistake in the table."""
+"""Exit codes of pytest. Any other exit code means a mistake in the table."""
 SECONDS = 300
 
 
@@ -41,53 +41,53 @@ class Defence:
     replace: str
     tests: tuple[str, ...]
 
-    def switched_off(self, text: str) -> str:
-        count = text.count(self.find)
+    def switch_off(self, source: str) -> str:
+        count = source.count(self.find)
         if count != 1:
             raise ValueError(f"{self.file} has the text to replace {count} times")
-        return text.replace(self.find, self.replace)
+        return source.replace(self.find, self.replace)
 
 
-def defences(words: Sequence[str], table: str | None = None) -> list[Defence]:
-    found = {
+def load_defences(terms: Sequence[str], table: str | None = None) -> list[Defence]:
+    by_table = {
         path.stem: [
             Defence(**{**row, "tests": tuple(row["tests"])}) for row in tomllib.loads(path.read_text())["defence"]
         ]
         for path in sorted(TABLES.glob("*.toml"))
     }
-    names = [defence.name for rows in found.values() for defence in rows]
+    names = [defence.name for rows in by_table.values() for defence in rows]
     assert len(set(names)) == len(names), "two defences have one name"
-    chosen = [defence for name, rows in found.items() if table in (None, name) for defence in rows]
-    return [defence for defence in chosen if not words or any(word in defence.name for word in words)]
+    chosen = [defence for name, rows in by_table.items() if table in (None, name) for defence in rows]
+    return [defence for defence in chosen if not terms or any(term in defence.name for term in terms)]
 
 
-class Copy:
-    """A copy of the tree, in which one defence at a time is off."""
+class TreeCopy:
+    """A copy of the source tree to switch off one defence at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        for name in COPIED:
+        for name in COPIED_PATHS:
             source, target = ROOT / name, folder / name
             if source.is_dir():
                 shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
             else:
                 shutil.copy(source, target)
-        # Byte code that is known by the hash of its source: two edits within one second would be taken for one by time.
+        # Byte code is checked by the hash of its source: time stamps would miss the second of two edits in a second.
         for name in ("runner", "tests"):
             compile_dir(folder / name, quiet=2, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
 
-    def without(self, defence: Defence) -> tuple[int, str]:
-        """What the tests of a defence say when it is off: pytest's exit, and the end of its output."""
+    def run_tests_without(self, defence: Defence) -> tuple[int, str]:
+        """Run a defence's tests while it is off. Return pytest's exit code and the end of its output."""
         path = self._folder / defence.file
-        whole = path.read_text("utf-8")
-        path.write_text(defence.switched_off(whole), "utf-8")
+        original = path.read_text("utf-8")
+        path.write_text(defence.switch_off(original), "utf-8")
         try:
-            return self.tested(defence.tests)
+            return self.run_tests(defence.tests)
         finally:
-            path.write_text(whole, "utf-8")
+            path.write_text(original, "utf-8")
 
-    def tested(self, tests: Sequence[str], *, workers: int = 0, seconds: float = SECONDS) -> tuple[int, str]:
-        words = [
+    def run_tests(self, tests: Sequence[str], *, workers: int = 0, seconds: float = SECONDS) -> tuple[int, str]:
+        command = [
             sys.executable,
             "-m",
             "pytest",
@@ -103,13 +103,13 @@ class Copy:
         ]
         environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(self._folder)}
         try:
-            done = subprocess.run(
-                words, cwd=self._folder, env=environment, capture_output=True, text=True, timeout=seconds, check=False,
-                stdin=subprocess.DEVNULL,
+            process = subprocess.run(
+                command, cwd=self._folder, env=environment, capture_output=True, text=True, timeout=seconds,
+                check=False, stdin=subprocess.DEVNULL,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            return FAILED, f"no end in {seconds} s"  # what a defence against endless things turns into
-        return done.returncode, (done.stdout + done.stderr)[-2000:]
+            return FAILED, f"no end in {seconds} s"  # for example without a limit that ends a loop
+        return process.returncode, (process.stdout + process.stderr)[-2000:]
 
 
 def main() -> int:
@@ -118,37 +118,37 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="copies at work at once")
     parser.add_argument("--table", metavar="NAME", choices=[path.stem for path in TABLES.glob("*.toml")])
     arguments = parser.parse_args()
-    check, chosen = SoftAssertions(), defences(arguments.words, arguments.table)
+    check, selected = SoftAssertions(), load_defences(arguments.words, arguments.table)
 
     with tempfile.TemporaryDirectory(prefix="nip-run-proof-") as name:
-        copies: SimpleQueue[Copy] = SimpleQueue()
+        copies: SimpleQueue[TreeCopy] = SimpleQueue()
         for number in range(arguments.jobs):
-            copies.put(Copy(Path(name) / str(number)))
+            copies.put(TreeCopy(Path(name) / str(number)))
 
-        first = copies.get()
-        tests = sorted({test for defence in chosen for test in defence.tests})
-        code, said = first.tested(tests, workers=arguments.jobs, seconds=10 * SECONDS)
-        copies.put(first)
-        check(code == PASSED, f"all tests pass with every defence on{'' if code == PASSED else said}")
+        first_copy = copies.get()
+        tests = sorted({test for defence in selected for test in defence.tests})
+        code, output = first_copy.run_tests(tests, workers=arguments.jobs, seconds=10 * SECONDS)
+        copies.put(first_copy)
+        check(code == PASSED, f"all tests pass with every defence on{'' if code == PASSED else output}")
 
-        def without(defence: Defence) -> tuple[Defence, int, str]:
-            copy = copies.get()
+        def check_defence(defence: Defence) -> tuple[Defence, int, str]:
+            tree_copy = copies.get()
             try:
-                return defence, *copy.without(defence)
+                return defence, *tree_copy.run_tests_without(defence)
             except ValueError as error:
                 return defence, -1, str(error)
             finally:
-                copies.put(copy)
+                copies.put(tree_copy)
 
         survived = 0
         with ThreadPoolExecutor(arguments.jobs) as pool:
-            for defence, code, said in pool.map(without, chosen):
+            for defence, code, output in pool.map(check_defence, selected):
                 survived += code != FAILED
                 check(
                     code == FAILED,
-                    f"a test fails without: {defence.name}{'' if code == FAILED else f' ({code}) {said}'}",
+                    f"a test fails without: {defence.name}{'' if code == FAILED else f' ({code}) {output}'}",
                 )
-    print(f"{len(chosen)} defences were switched off, {survived} without any test that failed")
+    print(f"{len(selected)} defences were switched off, {survived} without any test that failed")
     return check.exit_code()
 
 

@@ -1,8 +1,8 @@
-"""The schemas in an editor: what the YAML language server completes, tells and underlines.
+"""Check the schemas in an editor: completion, hover texts and diagnostics of the YAML language server.
 
     python .ci/tools/editor.py     # needs node and npm; installs the server in a temporary folder
 
-The server is spoken to over standard input and output, as an editor does it.
+The script talks to the server over standard input and output, as an editor does.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shared import ROOT, SoftAssertions, folder
+from shared import ROOT, SoftAssertions, temporary_folder
 
 SERVER = "yaml-language-server@2.0.0"
 TIMEOUT = 60.0
-HERE = "|"
-"""Where the cursor stands in a text."""
+CURSOR = "|"
+"""Marks the position of the cursor in a text."""
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Editor:
         self.process.stdin.flush()
 
     def listen(self) -> None:
-        """Take what the server says to its end, and answer what it asks: an editor without settings of its own."""
+        """Read messages until the server exits, and answer its requests like an editor without settings."""
         assert self.process.stdout is not None
         while True:
             size = 0
@@ -64,7 +64,7 @@ class Editor:
                 self.send(id=message["id"], result=[{} for _ in message["params"]["items"]] if is_settings else None)
 
     def ask(self, method: str, **params: Any) -> Any:
-        """The answer to a request."""
+        """Send a request and return its answer."""
         number = next(self.numbers)
         self.send(id=number, method=method, params=params)
         while True:
@@ -75,41 +75,44 @@ class Editor:
                 return answer["result"]
 
     def open(self, text: str, name: str) -> tuple[str, list[dict[str, Any]]]:
-        """Open a new file beside the schemas; its address and its diagnostics."""
+        """Open a new file next to the schemas. Return its URI and its diagnostics."""
         uri = (ROOT / "specs" / f"{next(self.numbers)}-{name}").as_uri()
         item = {"uri": uri, "languageId": "yaml", "version": 1, "text": text}
         self.send(method="textDocument/didOpen", params={"textDocument": item})
         while True:
-            of, found = self.diagnostics.get(timeout=TIMEOUT)
-            if of == uri:
-                return uri, found
+            address, diagnostics = self.diagnostics.get(timeout=TIMEOUT)
+            if address == uri:
+                return uri, diagnostics
 
-    def at_cursor(self, method: str, text: str) -> Any:
-        """What the server answers where the cursor stands in a text."""
-        before, _, after = text.partition(HERE)
+    def ask_at_cursor(self, method: str, text: str) -> Any:
+        """Open a text and send a request for the cursor's position in it."""
+        before, _, after = text.partition(CURSOR)
         uri, _ = self.open(before + after, "edited.yaml")
         lines = before.split("\n")
         position = {"line": len(lines) - 1, "character": len(lines[-1])}
         return self.ask(f"textDocument/{method}", textDocument={"uri": uri}, position=position)
 
-    def completes(self, text: str) -> dict[str, str]:
-        """What is offered at the cursor, with the text that each would insert."""
-        found = self.at_cursor("completion", text)
-        items = found["items"] if isinstance(found, dict) else found or []
+    def complete(self, text: str) -> dict[str, str]:
+        """Return the completions at the cursor: each label with the text to insert."""
+        answer = self.ask_at_cursor("completion", text)
+        items = answer["items"] if isinstance(answer, dict) else answer or []
         return {item["label"]: item.get("insertText", item["label"]) for item in items}
 
     def hover(self, text: str) -> str:
-        found = self.at_cursor("hover", text)
-        return str(found["contents"]["value"]) if found else ""
+        answer = self.ask_at_cursor("hover", text)
+        return str(answer["contents"]["value"]) if answer else ""
 
-    def complaints(self, text: str, name: str = "edited.yaml") -> list[str]:
-        """What is underlined, with its line."""
-        return [f"{one['range']['start']['line'] + 1}: {one['message']}" for one in self.open(text, name)[1]]
+    def find_diagnostics(self, text: str, name: str = "edited.yaml") -> list[str]:
+        """Return the diagnostics of a text as `LINE: MESSAGE`."""
+        return [
+            f"{diagnostic['range']['start']['line'] + 1}: {diagnostic['message']}"
+            for diagnostic in self.open(text, name)[1]
+        ]
 
 
 @contextmanager
-def editing(work: Path) -> Iterator[Editor]:
-    """A language server of a fresh installation, ready to be asked."""
+def start_editor(work: Path) -> Iterator[Editor]:
+    """Install and start a language server, and stop it at the end."""
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
         sys.exit("FAIL  no node or npm here: install Debian's nodejs and npm")
@@ -119,7 +122,7 @@ def editing(work: Path) -> Iterator[Editor]:
         editor = Editor(process)
         threading.Thread(target=editor.listen, daemon=True).start()
         markdown = {"contentFormat": ["markdown"]}
-        can = {
+        capabilities = {
             "textDocument": {
                 "completion": {"completionItem": {"snippetSupport": True, "documentationFormat": ["markdown"]}},
                 "hover": markdown,
@@ -127,7 +130,7 @@ def editing(work: Path) -> Iterator[Editor]:
             },
             "workspace": {"configuration": True},
         }
-        editor.ask("initialize", processId=os.getpid(), rootUri=None, capabilities=can)
+        editor.ask("initialize", processId=os.getpid(), rootUri=None, capabilities=capabilities)
         editor.send(method="initialized", params={})
         try:
             yield editor
@@ -143,7 +146,7 @@ def protocol(text: str) -> str:
     return f"# yaml-language-server: $schema=protocol.schema.json\n{text}"
 
 
-COMPLETED: tuple[tuple[str, str, dict[str, str]], ...] = (
+COMPLETIONS: tuple[tuple[str, str, dict[str, str]], ...] = (
     (
         "the keys of a spec, those behind `benchmark` too",
         spec("seed: 0\n|"),
@@ -174,7 +177,7 @@ COMPLETED: tuple[tuple[str, str, dict[str, str]], ...] = (
         "true and false",
         spec("fine_tune:\n  only_correct: |"),
         {"true": "true", "false": "false", "null": ""},
-    ),  # null: what is inherited is taken away
+    ),  # null removes an inherited value
     ("the entries of a list", spec("fine_tune:\n  formats:\n    - |"), {"openai": "", "trl": "", "verl": ""}),
     (
         "the roles of a protocol's agents",
@@ -182,7 +185,7 @@ COMPLETED: tuple[tuple[str, str, dict[str, str]], ...] = (
         {"prover": "prover", "verifier": "verifier"},
     ),
 )
-"""What is completed, where, and what each insertion begins with."""
+"""The subject of each completion, the text with the cursor, and the beginning of each expected insertion."""
 
 HOVER_TEXTS: tuple[tuple[str, str], ...] = (
     (spec("protocol:\n  max_mess|age_rounds: 3"), "Maximum number of rounds of a game."),
@@ -191,9 +194,9 @@ HOVER_TEXTS: tuple[tuple[str, str], ...] = (
     (spec("ext|ends: base/offline.yaml"), "The base file or files"),
     (protocol("cycle:\n  - dr|aw: one"), "only one of them speaks, chosen at random in each game"),
 )
-"""What an editor shows for the key under the cursor."""
+"""Texts with the cursor on a key, and a part of the hover text."""
 
-UNDERLINED: tuple[tuple[str, str], ...] = (
+MISTAKES: tuple[tuple[str, str], ...] = (
     (spec("dataset: {splitt: x}"), "2: Property splitt is not allowed"),
     (spec("seed: 0\n\nmodles: {}"), "4: Property modles is not allowed"),
     (spec("models: {mine: {provider: openai, temprature: 1}}"), "2: Property temprature is not allowed"),
@@ -208,9 +211,9 @@ UNDERLINED: tuple[tuple[str, str], ...] = (
     (protocol("agents: {mine: {role: judge}}"), "2: Value is not accepted. Valid values: "),
     (protocol("cycle: [{speek: {}}]"), "2: Property speek is not allowed"),
 )
-"""Mistakes, each with the one thing that is said of it."""
+"""Texts with one mistake, each with its diagnostic."""
 
-SOUND: tuple[str, ...] = (
+VALID_TEXTS: tuple[str, ...] = (
     spec("extends: [base/offline.yaml, mine.yaml]\nprotocol: {use: ../protocols/council.yaml}"),
     spec("seed: ${rollouts.per_datapoint}\nname: ${benchmark}-2\nkind: ${mode}\nrollouts: ${other.rollouts}"),
     spec("models:\n  a: {provider: '${models.b.provider}', top_p: '${t}', base_url: '${server}/v1'}\n  b: ${models.a}"),
@@ -219,30 +222,36 @@ SOUND: tuple[str, ...] = (
     spec("sweep: {agents.verifier.model: [small, strong], seed: [0, 1]}"),
     protocol("extends: debate\nparameters: {max_message_rounds: 4, sequential: true}"),
 )
-"""What must not be underlined."""
+"""Texts without diagnostics."""
 
 
 def main() -> int:
-    claim = SoftAssertions()
-    with folder() as work, editing(work) as editor:
-        for what, text, wanted in COMPLETED:
-            offered = editor.completes(text)
-            holds = all(offered.get(label, "-").startswith(begins) for label, begins in wanted.items())
-            claim(holds and ("null" in offered) == ("null" in wanted), f"completes {what} ({len(offered)} offers)")
-        for text, wanted_text in HOVER_TEXTS:
-            claim(wanted_text in editor.hover(text).replace("\\", ""), f"hovering tells {wanted_text!r}")
-        for text, wanted_text in UNDERLINED:
-            said = editor.complaints(text)
-            claim(len(said) == 1 and said[0].startswith(wanted_text), f"underlines {text.splitlines()[-1]!r}: {said}")
-        for text in SOUND:
-            claim(not (said := editor.complaints(text)), f"no false alarm on {text.splitlines()[1:]!r}: {said}")
+    check = SoftAssertions()
+    with temporary_folder() as work, start_editor(work) as editor:
+        for subject, text, expected in COMPLETIONS:
+            offered = editor.complete(text)
+            holds = all(offered.get(label, "-").startswith(start) for label, start in expected.items())
+            check(holds and ("null" in offered) == ("null" in expected), f"completes {subject} ({len(offered)} offers)")
+        for text, expected_text in HOVER_TEXTS:
+            check(expected_text in editor.hover(text).replace("\\", ""), f"hovering tells {expected_text!r}")
+        for text, expected_text in MISTAKES:
+            diagnostics = editor.find_diagnostics(text)
+            check(
+                len(diagnostics) == 1 and diagnostics[0].startswith(expected_text),
+                f"underlines {text.splitlines()[-1]!r}: {diagnostics}",
+            )
+        for text in VALID_TEXTS:
+            check(
+                not (diagnostics := editor.find_diagnostics(text)),
+                f"no false alarm on {text.splitlines()[1:]!r}: {diagnostics}",
+            )
         for path in sorted([*(ROOT / "specs").glob("*.yaml"), *(ROOT / "specs" / "base").glob("*.yaml")]):
-            said = editor.complaints(spec(path.read_text("utf-8")))
-            claim(not said, f"no false alarm on {path.relative_to(ROOT)}: {said}")
+            diagnostics = editor.find_diagnostics(spec(path.read_text("utf-8")))
+            check(not diagnostics, f"no false alarm on {path.relative_to(ROOT)}: {diagnostics}")
         for path in sorted((ROOT / "runner" / "game" / "protocols").glob("*.yaml")):
-            said = editor.complaints(protocol(path.read_text("utf-8")))
-            claim(not said, f"no false alarm on {path.relative_to(ROOT)}: {said}")
-    return claim.exit_code()
+            diagnostics = editor.find_diagnostics(protocol(path.read_text("utf-8")))
+            check(not diagnostics, f"no false alarm on {path.relative_to(ROOT)}: {diagnostics}")
+    return check.exit_code()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Exported runs in the tools that they are for: Inspect and Inspect Scout, the Hub's client, Every Eval Ever's schema.
+"""Read exported runs with Inspect, Inspect Scout, the Hub's client and the schema of Every Eval Ever.
 
     python .ci/tools/exports.py     # installs the tools in a temporary folder
 
-A run with two provers, private channels, repeats and hostile texts is exported in each format, and
-read by the tool's own reader. So is one whose datapoints are each played in four ways, with three votes a verdict.
+The script exports a run with two provers, private channels, repeats and hostile texts in each format, and reads the
+files with each tool's own reader. A second run has four games per datapoint and three votes per verdict.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import venv
 from pathlib import Path
 from typing import Any
 
-from shared import ROOT, SoftAssertions, folder
+from shared import ROOT, SoftAssertions, temporary_folder
 
 PACKAGES = ("inspect-ai>=0.3.285", "inspect-scout>=0.6", "huggingface-hub>=2", "jsonschema", "pyyaml")
 
-READ = """
+READ_SCRIPT = """
 import asyncio, json, sys
 from pathlib import Path
 
@@ -31,11 +31,11 @@ from inspect_ai.log import read_eval_log, read_eval_log_sample_summaries
 from inspect_scout import TranscriptContent, transcripts_from
 
 here, schemas = Path(sys.argv[1]), Path(sys.argv[2])
-said = {}
+facts = {}
 
 (path,) = (here / "inspect").glob("*.eval")
 log = read_eval_log(str(path))
-said["inspect"] = {
+facts["inspect"] = {
     "status": log.status,
     "samples": len(log.samples),
     "summaries": len(read_eval_log_sample_summaries(str(path))),
@@ -48,12 +48,12 @@ said["inspect"] = {
 
 async def scout():
     async with transcripts_from(str(here / "scout")).reader() as reader:
-        found = [info async for info in reader.index()]
-        said["scout"] = {"transcripts": len(found), "messages": 0, "right": 0}
-        for info in found:
-            whole = await reader.read(info, TranscriptContent(messages="all"))
-            said["scout"]["messages"] += len(whole.messages)
-            said["scout"]["right"] += info.agent == "verifier" and info.success
+        infos = [info async for info in reader.index()]
+        facts["scout"] = {"transcripts": len(infos), "messages": 0, "right": 0}
+        for info in infos:
+            transcript = await reader.read(info, TranscriptContent(messages="all"))
+            facts["scout"]["messages"] += len(transcript.messages)
+            facts["scout"]["right"] += info.agent == "verifier" and info.success
 
 asyncio.run(scout())
 
@@ -61,7 +61,7 @@ asyncio.run(scout())
 blocks = read_eval_log(str(path))
 turns = [m for s in blocks.samples for m in s.messages if m.role == "assistant"]
 plays = {(sample.id, sample.epoch) for sample in blocks.samples}
-said["blocks"] = {
+facts["blocks"] = {
     "samples": len(blocks.samples),
     "summaries": len(read_eval_log_sample_summaries(str(path))),
     "plays": len(plays),
@@ -72,15 +72,15 @@ said["blocks"] = {
 
 async def ways():
     async with transcripts_from(str(here / "blocks-scout")).reader() as reader:
-        found = [info async for info in reader.index()]
-        said["blocks"]["cast"] = sorted({(info.agent, info.model) for info in found if info.model})
-        said["blocks"]["told"] = len({(i.metadata["stance"], i.metadata["swapped"]) for i in found})
+        infos = [info async for info in reader.index()]
+        facts["blocks"]["cast"] = sorted({(info.agent, info.model) for info in infos if info.model})
+        facts["blocks"]["designs"] = len({(i.metadata["stance"], i.metadata["swapped"]) for i in infos})
 
 asyncio.run(ways())
 
 (path,) = (here / "hf" / ".eval_results").iterdir()
 (entry,) = parse_eval_result_entries(yaml.safe_load(path.read_text()))
-said["hub"] = {"value": entry.value, "dataset": entry.dataset_id, "notes": entry.notes}
+facts["hub"] = {"value": entry.value, "dataset": entry.dataset_id, "notes": entry.notes}
 
 (path,) = here.glob("eee/data/*/*/*/*.json")
 record = json.loads(path.read_text())
@@ -89,7 +89,7 @@ rows = jsonschema.Draft202012Validator(json.loads((schemas / "instance_level_eva
 lines = path.with_name(path.stem + "_samples.jsonl").read_text().splitlines()
 for line in lines:
     rows.validate(json.loads(line))
-said["every"] = {
+facts["every"] = {
     "rows": len(lines),
     "score": next(
         result["score_details"]["score"]
@@ -97,7 +97,7 @@ said["every"] = {
         if result["metric_config"]["metric_id"] == "accuracy"
     ),
 }
-print(json.dumps(said))
+print(json.dumps(facts))
 """
 
 SPEC = f"""\
@@ -106,7 +106,7 @@ name: hostile
 dataset: {{path: data.jsonl, split: null, group_by: null}}
 rollouts: {{per_datapoint: 2}}
 """
-BLOCKS = f"""\
+BLOCKS_SPEC = f"""\
 extends: {ROOT}/specs/mnip.yaml
 name: blocks
 dataset: {{limit: 4}}
@@ -116,7 +116,7 @@ stances: both
 seats: swap
 votes: 3
 """
-HOSTILE = 'x = "</script>\\u0000\\u202e" ${env} {{ y }} \\ud83d\\ude00 \\u001b[31m'
+HOSTILE_TEXT = 'x = "</script>\\u0000\\u202e" ${env} {{ y }} \\ud83d\\ude00 \\u001b[31m'
 
 
 def main() -> int:
@@ -124,19 +124,19 @@ def main() -> int:
     parser.add_argument("--python", type=Path, metavar="PATH", help="of an environment that has the tools")
     python = parser.parse_args().python
     check = SoftAssertions()
-    with folder() as here:
+    with temporary_folder() as here:
         rows = [
-            {"id": f"a/b {i} ö?", "label": i % 2, "question": f"{HOSTILE} {i}", "solution": HOSTILE * i}
+            {"id": f"a/b {i} ö?", "label": i % 2, "question": f"{HOSTILE_TEXT} {i}", "solution": HOSTILE_TEXT * i}
             for i in range(6)
         ]
         (here / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         (here / "spec.yaml").write_text(SPEC)
-        (here / "blocks.yaml").write_text(BLOCKS)
-        called("blocks.yaml", "-q", here=here)
+        (here / "blocks.yaml").write_text(BLOCKS_SPEC)
+        run_nip_run("blocks.yaml", "-q", here=here)
         for name in ("inspect", "scout"):
-            called("export", "last", "--format", name, "--out", str(here / f"blocks-{name}"), here=here)
-        called("spec.yaml", "-q", here=here)
-        result = json.loads(called("show", "last", "--json", here=here))
+            run_nip_run("export", "last", "--format", name, "--out", str(here / f"blocks-{name}"), here=here)
+        run_nip_run("spec.yaml", "-q", here=here)
+        result = json.loads(run_nip_run("show", "last", "--json", here=here))
         accuracy = next(
             r["value"] for r in result["metrics"]["metrics"] if r["metric"] == "accuracy" and r["agent"] is None
         )
@@ -147,24 +147,26 @@ def main() -> int:
             "eee": ["--subject", "verifier", "--organization", "Acme", "--relationship", "other"],
         }
         names = {"hf": "hf-eval-results", "eee": "every-eval-ever"}
-        for name, words in exports.items():
-            called("export", "last", "--format", names.get(name, name), "--out", str(here / name), *words, here=here)
-        said = read(here, python or installed(here))
-        claim_all(check, said, len(rows) * 2, accuracy)
+        for name, options in exports.items():
+            run_nip_run(
+                "export", "last", "--format", names.get(name, name), "--out", str(here / name), *options, here=here
+            )
+        facts = read_exports(here, python or install_tools(here))
+        check_exports(check, facts, len(rows) * 2, accuracy)
     return check.exit_code()
 
 
-def called(*words: str, here: Path) -> str:
-    """What `nip-run` says to these words."""
+def run_nip_run(*arguments: str, here: Path) -> str:
+    """Run `nip-run` and return its output."""
     return subprocess.run(
-        [sys.executable, "-m", "runner", *(str(here / w) if w.endswith(".yaml") else w for w in words),
+        [sys.executable, "-m", "runner", *(str(here / w) if w.endswith(".yaml") else w for w in arguments),
          "--results", str(here / "results")],
         cwd=ROOT, check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip
 
 
-def claim_all(check: SoftAssertions, said: dict[str, dict[str, Any]], games: int, accuracy: float) -> None:
-    inspect, scout, blocks = said["inspect"], said["scout"], said["blocks"]
+def check_exports(check: SoftAssertions, facts: dict[str, dict[str, Any]], games: int, accuracy: float) -> None:
+    inspect, scout, blocks = facts["inspect"], facts["scout"], facts["blocks"]
     check(
         inspect["samples"] == inspect["summaries"] == games and inspect["status"] == "success",
         f"Inspect reads the log: {inspect['samples']} of {games} samples, roles {', '.join(inspect['roles'])}",
@@ -177,44 +179,44 @@ def claim_all(check: SoftAssertions, said: dict[str, dict[str, Any]], games: int
         scout["transcripts"] >= 2 * games and scout["right"] == inspect["right"],
         f"Inspect Scout reads {scout['transcripts']} transcripts of {scout['messages']} messages",
     )
-    plays = 4 * 4
+    game_count = 4 * 4
     check(
-        blocks["samples"] == blocks["summaries"] == blocks["plays"] == plays and blocks["ways"] == 4,
-        f"of datapoints that are played in four ways, Inspect reads {blocks['samples']} of {plays} samples",
+        blocks["samples"] == blocks["summaries"] == blocks["plays"] == game_count and blocks["ways"] == 4,
+        f"of datapoints that are played in four ways, Inspect reads {blocks['samples']} of {game_count} samples",
     )
     check(blocks["votes"] == [3], "with the three votes of each verdict")
     cast = [[seat, model] for seat in ("prover0", "prover1") for model in ("cheap-1", "dear-1")]
     cast.append(["verifier", "cheap-1"])
     check(
-        blocks["models"] == blocks["cast"] == cast and blocks["told"] == 4,
-        "in both tools both models stand in both seats, as they played",
+        blocks["models"] == blocks["cast"] == cast and blocks["designs"] == 4,
+        "both tools show both models in both seats, as they played",
     )
     check(
-        said["hub"]["value"] == accuracy and f"n = {games}" in said["hub"]["notes"],
-        f"the Hub's client parses the entry: {said['hub']['value']:.4f}",
+        facts["hub"]["value"] == accuracy and f"n = {games}" in facts["hub"]["notes"],
+        f"the Hub's client parses the entry: {facts['hub']['value']:.4f}",
     )
     check(
-        said["every"]["rows"] == games and said["every"]["score"] == accuracy,
-        f"the record is valid by Every Eval Ever's schema, and so are its {said['every']['rows']} rows",
+        facts["every"]["rows"] == games and facts["every"]["score"] == accuracy,
+        f"the record is valid by Every Eval Ever's schema, and so are its {facts['every']['rows']} rows",
     )
 
 
-def installed(here: Path) -> Path:
-    """An environment with the tools, which want other versions than ours."""
-    place = here / "tools"
-    venv.create(place, with_pip=True)
-    subprocess.run([str(place / "bin" / "pip"), "install", "-q", *PACKAGES], check=True)
-    return place / "bin" / "python"
+def install_tools(here: Path) -> Path:
+    """Create an environment with the tools, which need other package versions than nip-run."""
+    environment = here / "tools"
+    venv.create(environment, with_pip=True)
+    subprocess.run([str(environment / "bin" / "pip"), "install", "-q", *PACKAGES], check=True)
+    return environment / "bin" / "python"
 
 
-def read(here: Path, python: Path) -> dict[str, dict[str, Any]]:
-    """What the tools say."""
-    (here / "read.py").write_text(READ)
-    done = subprocess.run(
+def read_exports(here: Path, python: Path) -> dict[str, dict[str, Any]]:
+    """Read the exported files with the tools."""
+    (here / "read.py").write_text(READ_SCRIPT)
+    process = subprocess.run(
         [str(python), str(here / "read.py"), str(here), str(ROOT / "tests/fixtures/every_eval_ever")],
         check=True, capture_output=True, text=True,
     )  # fmt: skip
-    return dict(json.loads(done.stdout.strip().splitlines()[-1]))
+    return dict(json.loads(process.stdout.strip().splitlines()[-1]))
 
 
 if __name__ == "__main__":

@@ -31,17 +31,17 @@ from email.parser import Parser
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from shared import ROOT, SoftAssertions, folder
+from shared import ROOT, SoftAssertions, temporary_folder
 
 TOOLS = ("build==1.6.1", "check-wheel-contents==0.6.3", "cyclonedx-bom==7.5.0", "twine==7.0.0", "uv==0.13.9")
 LOCK = ROOT / ".ci" / "lock.txt"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-CLAIMED = re.findall(r"Python :: (3\.\d+)$", "\n".join(PROJECT["classifiers"]), re.MULTILINE)
-GAMES = 96
-PAIRS = 7
+CLAIMED_PYTHONS = re.findall(r"Python :: (3\.\d+)$", "\n".join(PROJECT["classifiers"]), re.MULTILINE)
+GAME_COUNT = 96
+PAIR_COUNT = 7
 """Measurements of start-up time, each next to one of the baseline."""
-IMPORTS = ("import runner", "from runner import load_spec, run")
-VARIABLES = (
+IMPORT_STATEMENTS = ("import runner", "from runner import load_spec, run")
+INHERITED_VARIABLES = (
     "PATH",
     "HOME",
     "LANG",
@@ -53,7 +53,7 @@ VARIABLES = (
     "UV_INDEX_URL",
 )
 """Variables that commands inherit: no keys, and no settings of the calling environment's Python."""
-CONSUMERS = (
+CONSUMER_TESTS = (
     "tests/results/finetune/test_dataset_consumers.py",
     "tests/registry/test_signing.py",
     "tests/api/test_chart_packages.py",
@@ -61,17 +61,17 @@ CONSUMERS = (
 """Tests that need the extra `consumers`, as in `.ci/run`."""
 
 
-def call(*words: str | Path, cwd: Path | None = None, **variables: str) -> str:
+def call(*command: str | Path, cwd: Path | None = None, **variables: str) -> str:
     """Return what a command prints. If it fails, show its output and raise an exception."""
-    inherited = {name: os.environ[name] for name in VARIABLES if name in os.environ}
-    done = subprocess.run(
-        list(map(str, words)), cwd=cwd, env=inherited | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"} | variables,
+    inherited = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
+    process = subprocess.run(
+        list(map(str, command)), cwd=cwd, env=inherited | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"} | variables,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, check=False,
     )  # fmt: skip
-    if done.returncode:
-        print(done.stdout[-6000:], flush=True)
-        raise RuntimeError(f"exit code {done.returncode}: {' '.join(map(str, words))}")
-    return done.stdout
+    if process.returncode:
+        print(process.stdout[-6000:], flush=True)
+        raise RuntimeError(f"exit code {process.returncode}: {' '.join(map(str, command))}")
+    return process.stdout
 
 
 def install_tools(place: Path) -> Path:
@@ -101,9 +101,9 @@ def build(check: SoftAssertions, dist: Path, tools: Path, tag: str | None) -> No
     """Build the sdist, and the wheel from the sdist; check both."""
     call(tools / "python", "-m", "build", "--outdir", dist, ROOT, PIP_BUILD_CONSTRAINT=str(LOCK))
     wheel, sdist = find_file(dist, "*.whl"), find_file(dist, "*.tar.gz")
-    for words in (["twine", "check", "--strict", wheel, sdist], ["check-wheel-contents", wheel]):
-        printed = call(tools / str(words[0]), *words[1:], cwd=ROOT)
-        check(True, " ".join(printed.split()))
+    for command in (["twine", "check", "--strict", wheel, sdist], ["check-wheel-contents", wheel]):
+        output = call(tools / str(command[0]), *command[1:], cwd=ROOT)
+        check(True, " ".join(output.split()))
     compare_contents(check, wheel, sdist)
     metadata = read_metadata(wheel)
     page = str(metadata.get_payload())
@@ -178,9 +178,9 @@ def find_python(version: str) -> Path | None:
         root = Path(call(pyenv, "root").strip())
         candidates += sorted(map(str, root.glob(f"versions/{version}.*/bin/python")), reverse=True)
     for candidate in filter(None, candidates):
-        words = [candidate, "-c", "import sys, venv; print('%d.%d' % sys.version_info[:2])"]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        if done.stdout.strip() == version:  # a wrapper of pyenv prints an error for a version that is not active
+        command = [candidate, "-c", "import sys, venv; print('%d.%d' % sys.version_info[:2])"]
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
+        if process.stdout.strip() == version:  # a wrapper of pyenv prints an error for a version that is not active
             return Path(candidate)
     return None
 
@@ -224,40 +224,42 @@ def measure_imports(python: Path, here: Path) -> Mapping[str, float]:
         end = resource.getrusage(resource.RUSAGE_CHILDREN)
         return end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime
 
-    pairs = [[cpu_seconds(code) for code in ("pass", *IMPORTS)] for _ in range(PAIRS + 1)][1:]  # the first warms up
+    pairs = [[cpu_seconds(code) for code in ("pass", *IMPORT_STATEMENTS)] for _ in range(PAIR_COUNT + 1)]
+    pairs = pairs[1:]  # the first warms up
     ratios = [[seconds / pair[0] for seconds in pair[1:]] for pair in pairs]
-    return dict(zip(IMPORTS, map(statistics.median, zip(*ratios, strict=True)), strict=True))
+    return dict(zip(IMPORT_STATEMENTS, map(statistics.median, zip(*ratios, strict=True)), strict=True))
 
 
 def try_wheel(check: SoftAssertions, name: str, nip_run: Path, version: str, here: Path) -> None:
     """Play the README's first spec in an empty folder, with random answers and at a loopback server."""
     elsewhere = here / f"{nip_run.parents[1].name}-work"
     elsewhere.mkdir()
-    printed = call(nip_run, "--version", cwd=elsewhere).strip()
-    check(printed == f"nip-run {version}", f"{name}: `nip-run --version` prints {printed!r}")
+    output = call(nip_run, "--version", cwd=elsewhere).strip()
+    check(output == f"nip-run {version}", f"{name}: `nip-run --version` prints {output!r}")
     call(nip_run, "specs/quickstart.yaml", cwd=elsewhere)
-    with chat_server() as (address, requests):
+    with chat_server() as (address, requested_models):
         model = f'{{"provider": "openai", "model": "tiny", "base_url": "{address}"}}'
         call(nip_run, "specs/quickstart.yaml", f"models.offline={model}", "--results", "served", cwd=elsewhere)
     query = "SELECT outcome, count(*) AS games FROM rollouts GROUP BY outcome"
     rows = json.loads(call(nip_run, "sql", query, "--json", "--results", "served", cwd=elsewhere))
     check(
-        rows == [{"outcome": "decided", "games": GAMES}] and len(requests) >= 2 * GAMES,
-        f"{name}: the {GAMES} games of the first spec are decided after {len(requests)} requests to a server; {rows}",
+        rows == [{"outcome": "decided", "games": GAME_COUNT}] and len(requested_models) >= 2 * GAME_COUNT,
+        f"{name}: the {GAME_COUNT} games of the first spec are decided after {len(requested_models)} requests to a "
+        f"server; {rows}",
     )
 
 
 @contextmanager
 def chat_server() -> Iterator[tuple[str, Sequence[str]]]:
-    """A server on loopback that accepts every claim in its second answer; its address, and the models asked for."""
-    seen: list[str] = []
+    """Run a server that accepts every claim in its second answer. Yield its URL and the requested models."""
+    requested_models: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            seen.append(body["model"])
+            requested_models.append(body["model"])
             has_answers = any(message["role"] == "assistant" for message in body["messages"])
             text = "Decision: accept" if has_answers else "Why is it right?"
             answer = {
@@ -281,7 +283,7 @@ def chat_server() -> Iterator[tuple[str, Sequence[str]]]:
     running = Server(("127.0.0.1", 0), Handler)
     threading.Thread(target=running.serve_forever, daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{running.server_port}/v1", seen
+        yield f"http://127.0.0.1:{running.server_port}/v1", requested_models
     finally:
         running.shutdown()
         running.server_close()
@@ -294,7 +296,7 @@ def run_tests(check: SoftAssertions, version: str, dist: Path, place: Path, test
         tar.extractall(place / "sdist", filter="data")
     (source,) = (place / "sdist").iterdir()
     call(python, "-m", "pip", "install", "--quiet", "--constraint", LOCK, f"{find_file(dist, '*.whl')}[dev]")
-    ignored = [f"--ignore={path}" for path in CONSUMERS]
+    ignored = [f"--ignore={path}" for path in CONSUMER_TESTS]
     summary = call(python, "-m", "pytest", "-q", *ignored, *tests, cwd=source).strip().rpartition("\n")[2]
     check("passed" in summary and "skipped" not in summary, f"Python {version}, tests of the sdist: {summary}")
 
@@ -305,7 +307,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--dist", type=Path, metavar="DIR", help="of the wheel and the sdist; default: a temporary one")
     parser.add_argument("--sbom", type=Path, metavar="FILE")
     parser.add_argument("--tag", help="the tag of the version to release")
-    parser.add_argument("--python", nargs="+", default=CLAIMED, choices=CLAIMED, metavar="VERSION")
+    parser.add_argument("--python", nargs="+", default=CLAIMED_PYTHONS, choices=CLAIMED_PYTHONS, metavar="VERSION")
     parser.add_argument("--tests", nargs="*", default=["tests"], metavar="PATH", help="without a PATH: no tests")
     args = parser.parse_args()
     args.steps = args.steps or ["build", "install"]
@@ -317,7 +319,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> int:
     args = parse_arguments()
     check = SoftAssertions()
-    with folder() as here:
+    with temporary_folder() as here:
         dist = (args.dist or here / "dist").resolve()
         tools = install_tools(here / "tools")
         if "build" in args.steps:

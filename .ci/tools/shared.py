@@ -1,4 +1,4 @@
-"""The project on the path, and a temporary folder for each script."""
+"""Import path and temporary folder of the scripts."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ from tests.support.soft_assertions import SoftAssertions as SoftAssertions  # no
 
 
 @contextmanager
-def folder() -> Iterator[Path]:
+def temporary_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="nip-run-tools-") as name:
         yield Path(name)

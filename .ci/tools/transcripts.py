@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from shared import ROOT, SoftAssertions, folder
+from shared import ROOT, SoftAssertions, temporary_folder
 
 PACKAGES = ("inspect-ai>=0.3.285", "inspect-scout>=0.6", "pandas")
 SPEC = """\
@@ -33,7 +33,7 @@ RUNS = {
 }
 """The log, the unit and the label of each run."""
 
-READ = """
+READ_SCRIPT = """
 import asyncio, json, math, sys
 from pathlib import Path
 
@@ -48,8 +48,8 @@ for name, log_name in (("eval", "chores.eval"), ("json", "chores.json"), ("calls
     scored = {f"{s.id}-{s.epoch}": s.scores[score].value for s in log.samples if score in (s.scores or {})}
     others = [
         {n: repr(v.value) for n, v in (s.scores or {}).items() if n != score}
-        for one in (log, original)
-        for s in one.samples
+        for source in (log, original)
+        for s in source.samples
     ]
     facts[name] = {
         "scored": scored,
@@ -84,54 +84,59 @@ def main() -> int:
     parser.add_argument("--python", type=Path, metavar="PATH", help="of an environment that has the tools")
     python = parser.parse_args().python
     check = SoftAssertions()
-    with folder() as here:
+    with temporary_folder() as here:
         python = python or install_tools(here)
         (here / "logs").mkdir()
         subprocess.run([str(python), str(ROOT / ".ci/tools/inspect_logs.py"), str(here / "logs")], check=True, cwd=here)
         (here / "prompts").mkdir()
         (here / "prompts" / "verifier.jinja").write_text(PROMPT)
-        rows = {name: judge(here, name) for name in RUNS}
-        nip_run(here, "export", "judged-calls", "--format", "scout-results", "--out", str(here / "scan"))
-        (here / "read.py").write_text(READ)
-        done = subprocess.run(
+        rows = {name: judge_log(here, name) for name in RUNS}
+        run_nip_run(here, "export", "judged-calls", "--format", "scout-results", "--out", str(here / "scan"))
+        (here / "read.py").write_text(READ_SCRIPT)
+        process = subprocess.run(
             [str(python), str(here / "read.py"), str(here)], check=True, capture_output=True, text=True
         )
-        claim_all(check, json.loads(done.stdout.strip().splitlines()[-1]), rows)
+        check_results(check, json.loads(process.stdout.strip().splitlines()[-1]), rows)
     return check.exit_code()
 
 
-def judge(here: Path, name: str) -> list[dict[str, Any]]:
+def judge_log(here: Path, name: str) -> list[dict[str, Any]]:
     """Judge a log, write the scores to a copy, and return the run's games."""
     log, unit, label = RUNS[name]
     (here / f"{name}.yaml").write_text(SPEC.format(name=name, log=log, unit=unit, label=label))
-    nip_run(here, str(here / f"{name}.yaml"), "-q", "--run-id", f"judged-{name}")
+    run_nip_run(here, str(here / f"{name}.yaml"), "-q", "--run-id", f"judged-{name}")
     original = here / "logs" / log
     before = original.read_bytes()
-    words = ("--format", "inspect-scores", "--log", str(original), "--out", str(here / f"scored-{name}"))
-    nip_run(here, "export", f"judged-{name}", *words)
+    options = ("--format", "inspect-scores", "--log", str(original), "--out", str(here / f"scored-{name}"))
+    run_nip_run(here, "export", f"judged-{name}", *options)
     if original.read_bytes() != before:
         raise AssertionError(f"{original} was changed")
     sql = f"SELECT datapoint_id, decision FROM rollouts WHERE run_id = 'judged-{name}'"
-    games: list[dict[str, Any]] = json.loads(nip_run(here, "sql", sql, "--json"))
+    games: list[dict[str, Any]] = json.loads(run_nip_run(here, "sql", sql, "--json"))
     return games
 
 
-def nip_run(here: Path, *words: str) -> str:
+def run_nip_run(here: Path, *arguments: str) -> str:
     """Run nip-run and return its output."""
-    command = [sys.executable, "-m", "runner", *words, "--results", str(here / "results")]
+    command = [sys.executable, "-m", "runner", *arguments, "--results", str(here / "results")]
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
-def claim_all(check: SoftAssertions, facts: dict[str, dict[str, Any]], rows: dict[str, list[dict[str, Any]]]) -> None:
+def check_results(
+    check: SoftAssertions, facts: dict[str, dict[str, Any]], rows: dict[str, list[dict[str, Any]]]
+) -> None:
     for name in ("eval", "json"):
         expected = {row["datapoint_id"]: float(row["decision"]) for row in rows[name] if row["decision"] in (0, 1)}
-        found = facts[name]
-        check(found["scored"] == expected, f"Inspect reads our {len(expected)} verdicts in the .{name} log: {expected}")
+        log_facts = facts[name]
+        check(
+            log_facts["scored"] == expected,
+            f"Inspect reads our {len(expected)} verdicts in the .{name} log: {expected}",
+        )
         by_sample: dict[str, list[float]] = {}
         for id_, value in expected.items():
             by_sample.setdefault(id_.rpartition("-")[0], []).append(value)
         mean = fmean(map(fmean, by_sample.values()))
-        check(abs(found["mean"] - mean) < 1e-9, f"the mean over samples in its results is {found['mean']:.3f}")
+        check(abs(log_facts["mean"] - mean) < 1e-9, f"the mean over samples in its results is {log_facts['mean']:.3f}")
     for name in RUNS:
         check(
             facts[name]["kept"] and facts[name]["messages"], f"{name}: the other scores and all messages are unchanged"
@@ -148,10 +153,10 @@ def claim_all(check: SoftAssertions, facts: dict[str, dict[str, Any]], rows: dic
 
 def install_tools(here: Path) -> Path:
     """Create an environment with the tools."""
-    place = here / "tools"
-    venv.create(place, with_pip=True)
-    subprocess.run([str(place / "bin" / "pip"), "install", "-q", *PACKAGES], check=True)
-    return place / "bin" / "python"
+    environment = here / "tools"
+    venv.create(environment, with_pip=True)
+    subprocess.run([str(environment / "bin" / "pip"), "install", "-q", *PACKAGES], check=True)
+    return environment / "bin" / "python"
 
 
 if __name__ == "__main__":

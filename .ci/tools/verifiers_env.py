@@ -1,13 +1,15 @@
-"""Exported environments in verifiers 0.4, beside runs of the same specs at the same server.
+"""Compare exported environments in verifiers 0.4 with runs of the same specs at the same server.
 
     python .ci/tools/verifiers_env.py [--python PYTHON_WITH_VERIFIERS_AND_HATCHLING] [--only NAME...]
 
-Without a Python that has verifiers, an environment with it is made. The specs are those of the six protocols of the
-paper, two of protocols that a user wrote, and one of listed answers. Each is exported and installed by pip. Then
-`vf-validate --only-gold` checks all of its tasks, and `vf-eval` plays 50 games. A loopback server derives each answer
-from the messages of the request alone. Claimed: the requests have the bytes of a run's requests, each as often; every
-game has the id, outcome and rewards of the run's game; the branches of each trace are the longest chats that the
-server saw from this agent, each with its answer.
+If no Python with verifiers is given, the script creates an environment with it. The specs are those of the six
+protocols of the paper, two of protocols that a user wrote, and one of listed answers. The script exports each spec and
+installs it with pip. Then `vf-validate --only-gold` checks all tasks, and `vf-eval` plays 50 games. A loopback server
+derives each answer from the messages of the request alone. The script checks:
+
+- the requests have the same bytes as a run's requests, with the same counts
+- every game has the id, outcome and rewards of the run's game
+- the branches of each trace are the agent's longest chats at the server, each with its answer
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from shared import ROOT, SoftAssertions, folder
+from shared import ROOT, SoftAssertions, temporary_folder
 
 from runner.api import run
 from runner.cli.main import main as nip_run
@@ -35,9 +37,9 @@ from runner.spec.loader import load_spec
 from tests.support.files import parquet_rows
 
 PACKAGES = ("verifiers==0.4.*", "hatchling>=1.27")
-GAMES = 50
+GAME_COUNT = 50
 
-DRIVE = """
+DRIVER_SCRIPT = """
 import json, os, sys, traceback
 from pathlib import Path
 from verifiers.v1.cli.eval.main import main as vf_eval
@@ -50,10 +52,10 @@ for name, url in json.loads(sys.argv[1]).items():
             sys.exit(f"{name} failed")
         continue
     try:
-        words = [name, "--no-rich", "--run.dir", name]
-        vf_validate([*words, "--only-gold", "--runtime.type", "subprocess", "-o", "validated"])
+        options = [name, "--no-rich", "--run.dir", name]
+        vf_validate([*options, "--only-gold", "--runtime.type", "subprocess", "-o", "validated"])
         server = ["--client.base-url", url, "--client.api-key-var", "HOME"]
-        vf_eval([*words, "--no-push", "-m", "tiny", "-c", "8", *server, "-o", "evaluated"])
+        vf_eval([*options, "--no-push", "-m", "tiny", "-c", "8", *server, "-o", "evaluated"])
     except BaseException as error:
         if not isinstance(error, SystemExit) or error.code:
             traceback.print_exc()
@@ -61,9 +63,9 @@ for name, url in json.loads(sys.argv[1]).items():
     sys.stdout.flush()
     os._exit(0)
 """
-"""Runs both commands for each environment, in a process that has imported verifiers, which takes long."""
+"""Runs both commands for each environment in a fork, so that verifiers is imported once: the import takes long."""
 
-COUNCIL = """
+COUNCIL_PROTOCOL = """
 name: council
 agents:
   chair: {role: prover, human_name: Chair}
@@ -79,7 +81,7 @@ cycle:
   - speak: {chair: [hall]}
 parameters: {max_message_rounds: 6}
 """
-JURY = """
+JURY_PROTOCOL = """
 name: jury
 extends: panel_debate
 agents:
@@ -104,8 +106,8 @@ SPECS: Mapping[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def reply(messages: list[dict[str, Any]]) -> str:
-    """The answer to a chat: it depends on nothing else, may be unusable, and sometimes decides."""
+def choose_reply(messages: list[dict[str, Any]]) -> str:
+    """Derive an answer from a chat alone: an unusable text, a decision, or an argument."""
     text = json.dumps(messages, ensure_ascii=False)
     kind, number = hashlib.sha256(text.encode()).digest()[:2]
     if kind % 8 == 0:
@@ -122,8 +124,8 @@ Chat = tuple[tuple[str, str], ...]
 
 
 @dataclass
-class Seen:
-    """What a server saw."""
+class ServerLog:
+    """The requests and chats at a server."""
 
     bodies: defaultdict[str, list[bytes]] = field(default_factory=lambda: defaultdict(list))
     """The body of each request by the first part of its path."""
@@ -131,14 +133,16 @@ class Seen:
     """Each chat with its answer, by the id of the trace."""
 
 
-def chat_of(messages: list[dict[str, Any]]) -> Chat:
+def to_chat(messages: list[dict[str, Any]]) -> Chat:
     return tuple((message["role"], message.get("content") or "") for message in messages)
 
 
 @contextmanager
-def server(answer_to: Callable[[str, list[dict[str, Any]]], str] | None = None) -> Iterator[tuple[str, Seen]]:
-    """A server on loopback; its address, and what it sees. It may answer by the first part of the path too."""
-    seen = Seen()
+def run_chat_server(
+    answer_to: Callable[[str, list[dict[str, Any]]], str] | None = None,
+) -> Iterator[tuple[str, ServerLog]]:
+    """Run a server on loopback. Yield its URL and log. `answer_to` gets the first part of the path and the messages."""
+    server_log = ServerLog()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -147,11 +151,11 @@ def server(answer_to: Callable[[str, list[dict[str, Any]]], str] | None = None) 
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             parameters = {name: value for name, value in sorted(body.items()) if name != "messages"}
             sent = json.dumps([body["messages"], parameters], ensure_ascii=False)
-            place = self.path.split("/")[1]
-            seen.bodies[place].append(sent.encode("utf-8", "surrogatepass"))
-            text = answer_to(place, body["messages"]) if answer_to else reply(body["messages"])
+            path_prefix = self.path.split("/")[1]
+            server_log.bodies[path_prefix].append(sent.encode("utf-8", "surrogatepass"))
+            text = answer_to(path_prefix, body["messages"]) if answer_to else choose_reply(body["messages"])
             message = {"role": "assistant", "content": text}
-            seen.chats[self.headers.get("X-Session-ID", "")].append(chat_of([*body["messages"], message]))
+            server_log.chats[self.headers.get("X-Session-ID", "")].append(to_chat([*body["messages"], message]))
             answer = {
                 "id": "1", "object": "chat.completion", "created": 1, "model": body["model"],
                 "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
@@ -173,7 +177,7 @@ def server(answer_to: Callable[[str, list[dict[str, Any]]], str] | None = None) 
     running = Waiting(("127.0.0.1", 0), Handler)
     threading.Thread(target=running.serve_forever, daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{running.server_port}", seen
+        yield f"http://127.0.0.1:{running.server_port}", server_log
     finally:
         running.shutdown()
         running.server_close()
@@ -181,12 +185,12 @@ def server(answer_to: Callable[[str, list[dict[str, Any]]], str] | None = None) 
 
 def write_spec(here: Path, name: str, url: str) -> Path:
     """Write the spec of 50 games with this name, whose models are all at `url`."""
-    own = SPECS[name]
+    settings = SPECS[name]
     model = {"provider": "openai", "model": "tiny", "base_url": url, "temperature": 0.5}
     spec = {
-        "name": name, "seed": 3, "rollouts": {"per_datapoint": 2}, **own,
+        "name": name, "seed": 3, "rollouts": {"per_datapoint": 2}, **settings,
         "models": dict.fromkeys(("offline", *(("juror", "foreman") if name == "jury" else ())), model),
-        "dataset": {**own.get("dataset", {}), "split": None, "group_by": None, "limit": GAMES // 2},
+        "dataset": {**settings.get("dataset", {}), "split": None, "group_by": None, "limit": GAME_COUNT // 2},
         "retry": {"invalid_response": {"attempts": 2, "then": "empty_message"}}, "fine_tune": None,
     }  # fmt: skip
     path = here / f"{name}-spec.yaml"
@@ -195,15 +199,15 @@ def write_spec(here: Path, name: str, url: str) -> Path:
 
 
 def write_protocols(here: Path) -> None:
-    (here / "council.yaml").write_text(COUNCIL)
-    (here / "jury.yaml").write_text(JURY)
+    (here / "council.yaml").write_text(COUNCIL_PROTOCOL)
+    (here / "jury.yaml").write_text(JURY_PROTOCOL)
     (here / "council").mkdir()
     for agent in ("chair", "critic", "scout", "verifier", "verifier.last_round"):
         (here / "council" / f"{agent}.jinja").write_text(TEMPLATE)
 
 
-def installed(here: Path) -> Path:
-    """An environment that has verifiers."""
+def install_verifiers(here: Path) -> Path:
+    """Create an environment with verifiers, and return its Python."""
     venv.create(here / "venv", with_pip=True)
     python = here / "venv" / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "-q", *PACKAGES], check=True)
@@ -216,30 +220,30 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=list(SPECS), choices=list(SPECS), metavar="NAME")
     args = parser.parse_args()
     check = SoftAssertions()
-    with folder() as here, server() as (address, seen):
+    with temporary_folder() as here, run_chat_server() as (address, server_log):
         write_protocols(here)
-        python = args.python or installed(here)
-        games = {name: play(here, name, f"{address}/{name}/v1") for name in args.only}
-        evaluate(here, python, {module_of(name): f"{address}/{module_of(name)}/v1" for name in args.only})
+        python = args.python or install_verifiers(here)
+        games = {name: play_and_export(here, name, f"{address}/{name}/v1") for name in args.only}
+        evaluate(here, python, {module_name(name): f"{address}/{module_name(name)}/v1" for name in args.only})
         for name in args.only:
-            compare(check, here, name, seen, games[name])
+            compare_games(check, here, name, server_log, games[name])
     return check.exit_code()
 
 
-def module_of(name: str) -> str:
+def module_name(name: str) -> str:
     return f"{name}_games"
 
 
 Games = dict[str, tuple[str, dict[str, float]]]
-"""The outcome of each game, and the rewards of its seats, by its id."""
+"""The outcome of each game and the rewards of its agents, by its id."""
 
 
-def play(here: Path, name: str, url: str) -> Games:
+def play_and_export(here: Path, name: str, url: str) -> Games:
     """Play a spec with nip-run, and export it."""
     spec = write_spec(here, name, url)
     result = run(load_spec(spec), here / "results")
     rows = parquet_rows(result.path / "rollouts.parquet")
-    code = nip_run(["export-env", str(spec), "-o", str(here / "packages" / module_of(name)), "-q"])
+    code = nip_run(["export-env", str(spec), "-o", str(here / "packages" / module_name(name)), "-q"])
     assert code == 0, f"{name}: export-env ended with exit code {code}"
     return {row["rollout_id"]: (row["outcome"], json.loads(row["rewards"])) for row in rows}
 
@@ -248,36 +252,39 @@ def evaluate(here: Path, python: Path, addresses: Mapping[str, str]) -> None:
     """Install the exported packages with pip, then validate and evaluate each at its address."""
     packages = [here / "packages" / module for module in addresses]
     subprocess.run([python, "-m", "pip", "install", "-q", "--no-build-isolation", *packages], check=True)
-    done = subprocess.run(
-        [python, "-c", DRIVE, json.dumps(addresses)], cwd=here, env={"HOME": str(here)},
+    process = subprocess.run(
+        [python, "-c", DRIVER_SCRIPT, json.dumps(addresses)], cwd=here, env={"HOME": str(here)},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    if done.returncode:
-        print(done.stdout[-6_000:], done.stderr[-6_000:])
+    if process.returncode:
+        print(process.stdout[-6_000:], process.stderr[-6_000:])
 
 
-def compare(check: SoftAssertions, here: Path, name: str, seen: Seen, games: Games) -> None:
-    """Compare what the server saw of an evaluation, and what its traces say, with the run."""
-    module = module_of(name)
+def compare_games(check: SoftAssertions, here: Path, name: str, server_log: ServerLog, games: Games) -> None:
+    """Compare an evaluation's requests and traces with the run."""
+    module = module_name(name)
     checks = [
         json.loads(line) for line in (here / "validated" / module / "results.jsonl").read_text("utf-8").splitlines()
     ]
     valid = sum(row["valid"] is True for row in checks)
-    check(valid == len(checks) == GAMES, f"{name}: vf-validate finds {valid} of {GAMES} tasks valid")
-    ours, theirs = Counter(seen.bodies[name]), Counter(seen.bodies[module])
+    check(valid == len(checks) == GAME_COUNT, f"{name}: vf-validate finds {valid} of {GAME_COUNT} tasks valid")
+    run_requests, evaluation_requests = Counter(server_log.bodies[name]), Counter(server_log.bodies[module])
     check(
-        ours == theirs,
-        f"{name}: vf-eval sent {theirs.total()} requests and nip-run {ours.total()}, each with the same bytes",
+        run_requests == evaluation_requests,
+        f"{name}: vf-eval sent {evaluation_requests.total()} requests and nip-run {run_requests.total()}, "
+        "each with the same bytes",
     )
     traces = read_traces(here / "evaluated" / module / "traces.jsonl")
-    differing = [trace["id"] for trace in traces if branches_of(trace) != longest_chats(seen.chats[trace["id"]])]
-    branches = sum(len(branches_of(trace)) for trace in traces)
+    differing = [
+        trace["id"] for trace in traces if find_branches(trace) != find_longest_chats(server_log.chats[trace["id"]])
+    ]
+    branches = sum(len(find_branches(trace)) for trace in traces)
     check(
         not differing,
         f"{name}: the {branches} branches of {len(traces)} traces are the longest chats; not in {differing[:3]}",
     )
-    traced = results_of(traces)
-    wrong = [
+    traced = collect_results(traces)
+    differing_games = [
         rollout
         for rollout, (outcome, rewards) in games.items()
         if rollout not in traced
@@ -286,18 +293,19 @@ def compare(check: SoftAssertions, here: Path, name: str, seen: Seen, games: Gam
     ]
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in Counter(o for o, _ in games.values()).items())
     check(
-        not wrong and len(traced) == len(games) == GAMES,
-        f"{name}: the {len(traced)} games have the outcomes ({outcomes}) and rewards of the run; not {wrong[:3]}",
+        not differing_games and len(traced) == len(games) == GAME_COUNT,
+        f"{name}: the {len(traced)} games have the outcomes ({outcomes}) and rewards of the run; "
+        f"not {differing_games[:3]}",
     )
 
 
 def read_traces(path: Path) -> list[dict[str, Any]]:
-    """The traces of all games."""
+    """Read the traces of all games."""
     return [trace for line in path.read_text("utf-8").strip().split("\n") for trace in json.loads(line)["traces"]]
 
 
-def results_of(traces: list[dict[str, Any]]) -> Games:
-    """The outcome of each game, and the reward of each seat that was asked."""
+def collect_results(traces: list[dict[str, Any]]) -> Games:
+    """Return the outcome of each game, and the rewards of the agents that a request was sent for."""
     games: Games = {}
     for trace in traces:
         facts = trace["info"]
@@ -306,8 +314,8 @@ def results_of(traces: list[dict[str, Any]]) -> Games:
     return games
 
 
-def branches_of(trace: Mapping[str, Any]) -> set[Chat]:
-    """The chats of a trace: for each message that no other message follows, the path to it."""
+def find_branches(trace: Mapping[str, Any]) -> set[Chat]:
+    """Return the chats of a trace: the path to each message that no other message follows."""
     nodes = trace["nodes"]
     leaves = set(range(len(nodes))) - {node.get("parent") for node in nodes}
     branches = set()
@@ -316,13 +324,17 @@ def branches_of(trace: Mapping[str, Any]) -> set[Chat]:
         while node is not None:
             path.append(nodes[node]["message"])
             node = nodes[node].get("parent")
-        branches.add(chat_of(path[::-1]))
+        branches.add(to_chat(path[::-1]))
     return branches
 
 
-def longest_chats(chats: list[Chat]) -> set[Chat]:
-    """The chats that are not the beginning of another chat."""
-    return {chat for chat in chats if not any(len(other) > len(chat) and other[: len(chat)] == chat for other in chats)}
+def find_longest_chats(chats: list[Chat]) -> set[Chat]:
+    """Return the chats that are not the beginning of another chat."""
+    return {
+        chat
+        for chat in chats
+        if not any(len(other_chat) > len(chat) and other_chat[: len(chat)] == chat for other_chat in chats)
+    }
 
 
 if __name__ == "__main__":

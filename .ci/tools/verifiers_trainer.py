@@ -1,12 +1,14 @@
-"""Five training steps by TRL on a game that verifiers 0.4 plays.
+"""Check five training steps of TRL on a game that verifiers 0.4 plays.
 
     python .ci/tools/verifiers_trainer.py [--python PYTHON_WITH_VERIFIERS_HATCHLING_AND_TRL]
 
-Without a Python that has verifiers, an environment with it is made, which takes TRL and PyTorch from this one. The spec
-`nip` is exported. `specs/train_environment_with_trl.py` trains its prover on the CPU, starting from a tiny model with
-random weights; a server derives each answer of the verifier from its chat. Claimed: TRL takes five steps, which change
-the weights; the tokens of each row are those of the prover's chat, and their probabilities those of the model; a run of
-nip-run in which the prover gives the same answers has the same rewards; and TRL used these rewards.
+If no Python with verifiers is given, the script creates an environment with it, which takes TRL and PyTorch from this
+one. The script exports the spec `nip`. `specs/train_environment_with_trl.py` trains its prover on the CPU, starting
+from a tiny model with random weights; a server derives each answer of the verifier from its chat. The script checks:
+
+- TRL takes five steps, which change the weights
+- the tokens of each row are those of the prover's chat, and their probabilities those of the model
+- a run of nip-run with the same answers of the prover has the same rewards, and TRL used these
 """
 
 from __future__ import annotations
@@ -23,20 +25,20 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from shared import ROOT, SoftAssertions, folder
+from shared import ROOT, SoftAssertions, temporary_folder
 from tokenizers import Tokenizer, decoders, models, trainers
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-from verifiers_env import Chat, chat_of, installed, reply, server
+from verifiers_env import Chat, choose_reply, install_verifiers, run_chat_server, to_chat
 
 from runner.api import run
 from runner.cli.main import main as nip_run
 from runner.spec.loader import load_spec
 from tests.support.files import parquet_rows
 
-STEPS, GAMES, PER_TASK = 5, 8, 4
-TASKS = STEPS * GAMES // PER_TASK
-SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"] + [
+STEPS, GAMES_PER_STEP, PER_TASK = 5, 8, 4
+TASKS = STEPS * GAMES_PER_STEP // PER_TASK
+SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"] + [
     f"<{slash}tool_{kind}>" for kind in ("call", "response") for slash in ("", "/")
 ]
 """The tokens that the renderer for Qwen3 needs."""
@@ -49,11 +51,14 @@ def make_model(place: Path) -> None:
     pairs.pre_tokenizer, pairs.decoder = ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     alphabet = ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=2048, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+        vocab_size=2048, special_tokens=SPECIAL_TOKENS, initial_alphabet=alphabet, show_progress=False
     )
     pairs.train([str(ROOT / "specs/data/code_validation.jsonl")], trainer)
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=pairs, pad_token="<|endoftext|>", eos_token="<|im_end|>", additional_special_tokens=SPECIAL[1:]
+        tokenizer_object=pairs,
+        pad_token="<|endoftext|>",
+        eos_token="<|im_end|>",
+        additional_special_tokens=SPECIAL_TOKENS[1:],
     )
     config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
@@ -79,9 +84,9 @@ def write_spec(here: Path, name: str, url: str) -> Path:
     return path
 
 
-def python_of(here: Path) -> Path:
-    """An environment that has verifiers, and what this one has besides."""
-    python = installed(here)
+def create_environment(here: Path) -> Path:
+    """Create an environment with verifiers that also finds the packages of this one."""
+    python = install_verifiers(here)
     site = subprocess.run(
         [python, "-c", "import site; print(site.getsitepackages()[0])"], capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -90,24 +95,24 @@ def python_of(here: Path) -> Path:
 
 
 def train(here: Path, python: Path, url: str) -> str:
-    """Train the prover with TRL; what went wrong, or nothing."""
+    """Train the prover with TRL. Return the output of a failure, or an empty text."""
     install = [python, "-m", "pip", "install", "-q", "--no-build-isolation", "--no-deps", here / "nip_games"]
     subprocess.run(install, check=True)
     options = {
         "agent": "prover", "model": "start", "output": "trained", "others": f"{url}/verifier/v1",
-        "others-model": "tiny", "others-key-var": "HOME", "steps": STEPS, "games": GAMES, "per-task": PER_TASK,
+        "others-model": "tiny", "others-key-var": "HOME", "steps": STEPS, "games": GAMES_PER_STEP, "per-task": PER_TASK,
         "max-tokens": 24, "learning-rate": 1e-3,
     }  # fmt: skip
-    words = [f"--{name}={value}" for name, value in options.items()]
-    done = subprocess.run(
-        [python, ROOT / "specs/train_environment_with_trl.py", "nip_games", *words], cwd=here, check=False,
+    arguments = [f"--{name}={value}" for name, value in options.items()]
+    process = subprocess.run(
+        [python, ROOT / "specs/train_environment_with_trl.py", "nip_games", *arguments], cwd=here, check=False,
         env={"HOME": str(here), "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}, capture_output=True, text=True,
     )  # fmt: skip
-    return f"{done.stdout[-2000:]} {done.stderr[-6000:]}" if done.returncode else ""
+    return f"{process.stdout[-2000:]} {process.stderr[-6000:]}" if process.returncode else ""
 
 
-def answers_in(trace: dict[str, Any]) -> Iterator[tuple[Chat, str]]:
-    """Each chat that the agent was sent, and its answer."""
+def iterate_answers(trace: dict[str, Any]) -> Iterator[tuple[Chat, str]]:
+    """Yield each chat that was sent to the agent, with its answer."""
     nodes = trace["nodes"]
     for node in nodes:
         if node["message"]["role"] == "assistant":
@@ -115,21 +120,21 @@ def answers_in(trace: dict[str, Any]) -> Iterator[tuple[Chat, str]]:
             while parent is not None:
                 path.append(nodes[parent]["message"])
                 parent = nodes[parent].get("parent")
-            yield chat_of(path[::-1]), node["message"].get("content") or ""
+            yield to_chat(path[::-1]), node["message"].get("content") or ""
 
 
-def trace_of(line: dict[str, Any]) -> dict[str, Any]:
+def find_prover_trace(line: dict[str, Any]) -> dict[str, Any]:
     return next(trace for trace in line["episode"]["traces"] if trace["info"]["seat"] == "prover")
 
 
-def replay(here: Path, lines: list[dict[str, Any]]) -> dict[str, float]:
-    """The prover's rewards in a run in which it gives the answers of these games, one about each datapoint."""
-    answers = dict(pair for line in lines for pair in answers_in(trace_of(line)))
+def replay_rewards(here: Path, lines: list[dict[str, Any]]) -> dict[str, float]:
+    """Play one game about each datapoint with the prover's answers from `lines`. Return the prover's rewards."""
+    answers = dict(pair for line in lines for pair in iterate_answers(find_prover_trace(line)))
 
     def answer(agent: str, messages: list[dict[str, Any]]) -> str:
-        return answers[chat_of(messages)] if agent == "prover" else reply(messages)
+        return answers[to_chat(messages)] if agent == "prover" else choose_reply(messages)
 
-    with server(answer) as (url, _):
+    with run_chat_server(answer) as (url, _):
         result = run(load_spec(write_spec(here, "again", url)), here)
     rows = parquet_rows(result.path / "rollouts.parquet")
     return {row["rollout_id"]: json.loads(row["rewards"])["prover"] for row in rows}
@@ -141,26 +146,32 @@ def compare_rows(check: SoftAssertions, here: Path, lines: list[dict[str, Any]])
         AutoModelForCausalLM.from_pretrained(here / "start"),
         AutoTokenizer.from_pretrained(here / "start"),
     )
-    farthest, sampled, missing = 0.0, 0, []
+    largest_difference, token_count, missing = 0.0, 0, []
     for line in lines:
         row = line["row"]
         ids, start = row["prompt_ids"] + row["completion_ids"], len(row["prompt_ids"])
         text = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
-        chat = [message["message"].get("content") or "" for message in trace_of(line)["nodes"]]
+        chat = [message["message"].get("content") or "" for message in find_prover_trace(line)["nodes"]]
         missing += [part for part in chat if part not in text]
         if line["step"]:
             continue
         with torch.no_grad():
-            chances = torch.log_softmax(model(torch.tensor([ids])).logits[0, start - 1 : -1], dim=-1)
-        for place, own in enumerate(row["env_mask"]):
-            if own:
-                wanted = chances[place, row["completion_ids"][place]].item()
-                farthest, sampled = max(farthest, abs(wanted - row["logprobs"][place])), sampled + 1
-    turns = sum(len(list(answers_in(trace_of(line)))) for line in lines)
+            log_probabilities = torch.log_softmax(model(torch.tensor([ids])).logits[0, start - 1 : -1], dim=-1)
+        for position, is_sampled in enumerate(row["env_mask"]):
+            if is_sampled:
+                expected = log_probabilities[position, row["completion_ids"][position]].item()
+                largest_difference, token_count = (
+                    max(largest_difference, abs(expected - row["logprobs"][position])),
+                    token_count + 1,
+                )
+    turns = sum(len(list(iterate_answers(find_prover_trace(line)))) for line in lines)
     check(
         not missing, f"the rows have the text of the chats, in which the prover answered {turns} times: {missing[:2]}"
     )
-    check(farthest < 1e-3, f"{sampled} tokens of step 1 have the start model's log probabilities within {farthest:.1e}")
+    check(
+        largest_difference < 1e-3,
+        f"{token_count} tokens of step 1 have the start model's log probabilities within {largest_difference:.1e}",
+    )
 
 
 def compare_weights(check: SoftAssertions, here: Path) -> None:
@@ -174,26 +185,36 @@ def compare_rewards(check: SoftAssertions, here: Path, lines: list[dict[str, Any
     """Compare the rewards with those of nip-run, and with what TRL logged."""
     by_task: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for line in lines:
-        by_task[trace_of(line)["info"]["rollout_id"]].append(line)
+        by_task[find_prover_trace(line)["info"]["rollout_id"]].append(line)
     check(sorted(map(len, by_task.values())) == [PER_TASK] * TASKS, f"{PER_TASK} games of each of {len(by_task)} tasks")
-    same = 0
+    equal_count = 0
     for number in range(PER_TASK):
         part = [games[number] for games in by_task.values()]
         place = here / f"replayed-{number}"  # in one folder, the second run would be the first, which is complete
         place.mkdir()
-        rewards = replay(place, part)
-        same += sum(rewards[trace_of(line)["info"]["rollout_id"]] == line["row"]["game_reward"] for line in part)
-    check(same == len(lines), f"{same} of {len(lines)} games have the reward of nip-run's game with the same answers")
+        rewards = replay_rewards(place, part)
+        equal_count += sum(
+            rewards[find_prover_trace(line)["info"]["rollout_id"]] == line["row"]["game_reward"] for line in part
+        )
+    check(
+        equal_count == len(lines),
+        f"{equal_count} of {len(lines)} games have the reward of nip-run's game with the same answers",
+    )
     logged = [
-        one for one in json.loads((here / "trained/trainer_state.json").read_bytes())["log_history"] if "reward" in one
+        entry
+        for entry in json.loads((here / "trained/trainer_state.json").read_bytes())["log_history"]
+        if "reward" in entry
     ]
     means = [fmean(line["row"]["game_reward"] for line in lines if line["step"] == step) for step in range(STEPS)]
-    equal = len(logged) == STEPS and all(
-        abs(one["reward"] - mean) < 1e-6 for one, mean in zip(logged, means, strict=True)
+    has_equal_means = len(logged) == STEPS and all(
+        abs(entry["reward"] - mean) < 1e-6 for entry, mean in zip(logged, means, strict=True)
     )
-    check(equal, f"TRL took {len(logged)} steps with these rewards, on average {means}")
-    varied = [one["reward_std"] > 0 and one["grad_norm"] > 0 for one in logged]
-    check(sum(varied) > STEPS / 2, f"rewards of the same task vary in {sum(varied)} steps, which have a gradient")
+    check(has_equal_means, f"TRL took {len(logged)} steps with these rewards, on average {means}")
+    has_gradient = [entry["reward_std"] > 0 and entry["grad_norm"] > 0 for entry in logged]
+    check(
+        sum(has_gradient) > STEPS / 2,
+        f"rewards of the same task vary in {sum(has_gradient)} steps, which have a gradient",
+    )
 
 
 def main() -> int:
@@ -201,13 +222,13 @@ def main() -> int:
     parser.add_argument("--python", type=Path, metavar="PATH", help="of an environment that has the tools")
     args = parser.parse_args()
     check = SoftAssertions()
-    with folder() as here, server() as (url, _):
+    with temporary_folder() as here, run_chat_server() as (url, _):
         make_model(here / "start")
         code = nip_run(["export-env", str(write_spec(here, "nip", url)), "-o", str(here / "nip_games"), "-q"])
         assert code == 0, f"export-env ended with exit code {code}"
-        begun = time.monotonic()
-        failure = train(here, args.python or python_of(here), url)
-        check(not failure, f"training took {time.monotonic() - begun:.0f} s {failure}")
+        started = time.monotonic()
+        failure = train(here, args.python or create_environment(here), url)
+        check(not failure, f"training took {time.monotonic() - started:.0f} s {failure}")
         if not failure:
             lines = [json.loads(line) for line in (here / "trained/episodes.jsonl").read_text("utf-8").splitlines()]
             compare_weights(check, here)

@@ -1,7 +1,7 @@
 """The game of `benchmarks/engine.py` with LangGraph, Inspect and verifiers: `python games.py TOOL SITUATION`.
 
-SITUATION is a JSON file with the address of the server, the number of games at the same time, and `games`: for each
-turn of each game, the messages that its prompt starts with. Prints the CPU seconds from the first call to the last byte
+SITUATION is a JSON file with the address of the server, the number of games at the same time, and `games`: the first
+messages of the prompt of each turn of each game. Prints the CPU seconds from the first call to the last byte
 on disk. This file runs in an environment without nip-run.
 """
 
@@ -18,33 +18,33 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-Work = Callable[[], Any]
+PlayGames = Callable[[], Any]
 
 
 class State(TypedDict):
     """The state of LangGraph's graph."""
 
     starts: list[Any]
-    said: Annotated[list[str], operator.add]
+    texts: Annotated[list[str], operator.add]
 
 
-def chat(starts: list[list[dict[str, str]]], said: list[str]) -> list[dict[str, str]]:
+def next_messages(starts: list[list[dict[str, str]]], texts: list[str]) -> list[dict[str, str]]:
     """Return the messages of the next turn: its own texts are the assistant's, the others the user's."""
-    start, turn = starts[len(said)], len(said)
+    start, turn = starts[len(texts)], len(texts)
     roles = ("assistant" if (turn - index) % 2 == 0 else "user" for index in range(turn))
-    return [*start[:1], *({"role": role, "content": text} for role, text in zip(roles, said, strict=True)), *start[1:]]
+    return [*start[:1], *({"role": role, "content": text} for role, text in zip(roles, texts, strict=True)), *start[1:]]
 
 
-def langgraph(base_url: str, concurrency: int, games: list[Any]) -> Work:
-    """A graph with a node for each player, and LangChain's model of OpenAI."""
+def prepare_langgraph(base_url: str, concurrency: int, games: list[Any]) -> PlayGames:
+    """Prepare a graph with a node for each player, and LangChain's OpenAI model."""
     from langchain_openai import ChatOpenAI
     from langgraph.graph import END, START, StateGraph
 
     model = ChatOpenAI(model="tiny", base_url=base_url, api_key="none", max_retries=0)
 
     async def speak(state: State) -> dict[str, list[str]]:
-        answer = await model.ainvoke(chat(state["starts"], state["said"]))
-        return {"said": [answer.content]}
+        answer = await model.ainvoke(next_messages(state["starts"], state["texts"]))
+        return {"texts": [answer.content]}
 
     graph = StateGraph(State)
     graph.add_node("verifier", speak)
@@ -52,15 +52,15 @@ def langgraph(base_url: str, concurrency: int, games: list[Any]) -> Work:
     graph.add_edge(START, "verifier")
     graph.add_edge("prover", "verifier")
     graph.add_conditional_edges(
-        "verifier", lambda state: END if len(state["said"]) == len(state["starts"]) else "prover"
+        "verifier", lambda state: END if len(state["texts"]) == len(state["starts"]) else "prover"
     )
     app = graph.compile()
-    inputs = [{"starts": starts, "said": []} for starts in games]
+    inputs = [{"starts": starts, "texts": []} for starts in games]
     return lambda: asyncio.run(app.abatch(inputs, config={"max_concurrency": concurrency}))
 
 
-def inspect(base_url: str, concurrency: int, games: list[Any]) -> Work:
-    """A task with a solver of its own, which writes Inspect's log."""
+def prepare_inspect(base_url: str, concurrency: int, games: list[Any]) -> PlayGames:
+    """Prepare a task with its own solver, which writes Inspect's log."""
     import inspect_ai
     from inspect_ai.dataset import MemoryDataset, Sample
     from inspect_ai.model import ChatMessageAssistant, ChatMessageUser, get_model
@@ -72,12 +72,12 @@ def inspect(base_url: str, concurrency: int, games: list[Any]) -> Work:
     @solver
     def play() -> Any:
         async def solve(state: Any, _: Any) -> Any:
-            said: list[str] = []
+            texts: list[str] = []
             for _ in state.metadata["starts"]:
-                messages = chat(state.metadata["starts"], said)
+                messages = next_messages(state.metadata["starts"], texts)
                 state.messages = [kinds[message["role"]](content=message["content"]) for message in messages]
                 state.output = await get_model().generate(state.messages)
-                said.append(state.output.completion)
+                texts.append(state.output.completion)
             return state
 
         return solve
@@ -95,8 +95,8 @@ def inspect(base_url: str, concurrency: int, games: list[Any]) -> Work:
     return work
 
 
-def verifiers(base_url: str, concurrency: int, games: list[Any]) -> Work:
-    """An environment with two seats, and a harness in the same process."""
+def prepare_verifiers(base_url: str, concurrency: int, games: list[Any]) -> PlayGames:
+    """Prepare an environment with two agents, and a harness in the same process."""
     import verifiers_game
     from verifiers.v1.cli.eval.runner import run_eval
     from verifiers.v1.configs.cli.eval import EvalConfig
@@ -115,21 +115,23 @@ def verifiers(base_url: str, concurrency: int, games: list[Any]) -> Work:
     return work
 
 
-def cpu() -> float:
-    """CPU seconds of this process and of its finished children."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in used)
+def cpu_seconds() -> float:
+    """Return the CPU seconds of this process and of its finished children."""
+    usages = [resource.getrusage(scope) for scope in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def main() -> None:
     tool, situation = sys.argv[1], json.loads(Path(sys.argv[2]).read_bytes())
     sys.stdout = sys.stderr
-    work = {"langgraph": langgraph, "inspect": inspect, "verifiers": verifiers}[tool](**situation)
+    work = {"langgraph": prepare_langgraph, "inspect": prepare_inspect, "verifiers": prepare_verifiers}[tool](
+        **situation
+    )
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        before = cpu()
+        before = cpu_seconds()
         work()
-        print(json.dumps({"cpu": cpu() - before}), file=sys.__stdout__)
+        print(json.dumps({"cpu": cpu_seconds() - before}), file=sys.__stdout__)
         os.chdir("/")
 
 

@@ -3,10 +3,10 @@
 const fs = require("node:fs");
 const promptfoo = require("promptfoo");
 
-function chat(starts, said) {
-  const turn = said.length;
-  const texts = said.map((content, index) => ({ role: (turn - index) % 2 === 0 ? "assistant" : "user", content }));
-  return [...starts[turn].slice(0, 1), ...texts, ...starts[turn].slice(1)];
+function nextMessages(starts, texts) {
+  const turn = texts.length;
+  const previous = texts.map((content, index) => ({ role: (turn - index) % 2 === 0 ? "assistant" : "user", content }));
+  return [...starts[turn].slice(0, 1), ...previous, ...starts[turn].slice(1)];
 }
 
 async function main() {
@@ -17,13 +17,13 @@ async function main() {
     id: () => "game",
     async callApi(prompt, context) {
       const starts = games[context.vars.game];
-      const said = [];
-      while (said.length < starts.length) {
-        const answer = await model.callApi(JSON.stringify(chat(starts, said)));
+      const texts = [];
+      while (texts.length < starts.length) {
+        const answer = await model.callApi(JSON.stringify(nextMessages(starts, texts)));
         if (answer.error) throw new Error(answer.error);
-        said.push(answer.output);
+        texts.push(answer.output);
       }
-      return { output: said.at(-1) };
+      return { output: texts.at(-1) };
     },
   };
   const tests = games.map((_, game) => ({ vars: { game } }));

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import verifiers.v1 as vf
-from games import chat
+from games import next_messages
 
 GAMES: list[list[list[dict[str, str]]]] = []
 
@@ -33,12 +33,12 @@ class PlayersConfig(vf.EnvConfig):
 
 class Players(vf.Env[PlayersConfig]):
     async def run(self, task: GameTask, agents: Any) -> None:
-        said: list[str] = []
+        texts: list[str] = []
         async with agents.verifier.interaction(task) as verifier, agents.prover.interaction(task) as prover:
             for turn in range(len(task.data.starts)):
                 player = verifier if turn % 2 == 0 else prover
-                answer = await player.turn(json.dumps(chat(task.data.starts, said)))
-                said.append(answer.last_reply)
+                answer = await player.turn(json.dumps(next_messages(task.data.starts, texts)))
+                texts.append(answer.last_reply)
 
 
 __all__ = ["Games", "Players"]

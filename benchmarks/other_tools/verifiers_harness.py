@@ -1,4 +1,4 @@
-"""A harness of verifiers that sends a chat to the model from this process, instead of a program of its own."""
+"""A harness of verifiers that sends a chat to the model from this process, instead of a separate program."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Direct(vf.Harness[DirectConfig]):
         raise NotImplementedError("the players are always asked by turns")
 
     async def resume(self, *arguments: Any) -> ProgramResult:
-        ctx, _, _, endpoint, secret, _, _, messages, _ = arguments
-        body = {"model": ctx.model, "messages": json.loads(messages[0].content)}
+        context, _, _, endpoint, secret, _, _, messages, _ = arguments
+        body = {"model": context.model, "messages": json.loads(messages[0].content)}
         headers = {"authorization": f"Bearer {secret}"}
-        answer = await CLIENT.post(f"{endpoint}/chat/completions", json=body, headers=headers)
-        answer.raise_for_status()
+        response = await CLIENT.post(f"{endpoint}/chat/completions", json=body, headers=headers)
+        response.raise_for_status()
         return ProgramResult(0, "", "")
 
 

@@ -32,9 +32,9 @@ def write_analysis(
     }  # fmt: skip
     rows = [
         {**dict.fromkeys(ANALYSIS_COLUMNS), **defaults, **game, "group": game["datapoint_id"],
-         "unit_id": f"{game['rollout_id']}/{place}", **unit}
+         "unit_id": f"{game['rollout_id']}/{index}", **unit}
         for number, game in enumerate(games)
-        for place, unit in enumerate(answers(number, game))
+        for index, unit in enumerate(answers(number, game))
     ]  # fmt: skip
     values = {str(row["answer"]): row["value"] for row in rows if row["status"] == "answered"}
     values = {"yes": 1.0, "no": 0.0} if set(values) <= {"yes", "no"} else values

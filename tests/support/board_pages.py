@@ -1,4 +1,4 @@
-"""Rows of boards as the board has them, and their pages."""
+"""Rows of registry boards, and the pages of boards."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def board_row(**changes: Any) -> PublishedRow:
-    """A row of a registry's board."""
+    """Return a row of a registry's board with these changes."""
     assert changes.keys() <= _DEFAULTS.keys()
     return PublishedRow(**{**_DEFAULTS, **changes})
 
@@ -38,17 +38,17 @@ def build_board(*rows: PublishedRow, **of_board: Any) -> BoardPage:
 
 
 def render_board(board: BoardPage, *runs: str) -> bytes:
-    """A board as one file."""
+    """Render a board as one HTML file."""
     data: dict[str, bytes] = {}
     return b"".join(as_one_file(board_site(board, data.__setitem__, runs), data))
 
 
 def read_page_rows(board: BoardPage) -> list[dict[str, Any]]:
-    """The rows that the script of a board's page reads, all lists one after another."""
+    """Return the rows that the script of a board's page reads, of all lists in order."""
     data: dict[str, bytes] = {}
     board_site(board, data.__setitem__)
     rows: list[dict[str, Any]] = []
-    for packed in data.values():
-        piece = json.loads(gzip.decompress(packed))
-        rows += [{name: column[at] for name, column in piece["columns"].items()} for at in range(piece["count"])]
+    for compressed in data.values():
+        part = json.loads(gzip.decompress(compressed))
+        rows += [{name: column[index] for name, column in part["columns"].items()} for index in range(part["count"])]
     return rows

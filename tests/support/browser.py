@@ -63,8 +63,8 @@ class WatchedPage:
         A request to a URL that does not start with `own` is a problem.
         """
         url = address.as_uri() if isinstance(address, Path) else address
-        bare = url.partition("#")[0]
-        self._own_origin = own or (bare.rpartition("/")[0] + "/" if url.startswith("http") else bare)
+        page_url = url.partition("#")[0]
+        self._own_origin = own or (page_url.rpartition("/")[0] + "/" if url.startswith("http") else page_url)
         self.page.goto(f"{url}#/{route}" if route else url)
         return self.page
 
@@ -95,7 +95,7 @@ class WatchedPage:
 
 
 class _FileHandler(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in http.server
         """Log nothing."""
 
     def send_head(self) -> Any:

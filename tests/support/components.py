@@ -50,5 +50,5 @@ class Project:
         return nip_run_here(*arguments, cwd=self.folder, **self.variables)
 
     def install(self, *references: str) -> None:
-        done = self.nip_run("install", *references)
-        assert done.returncode == 0, done.stderr
+        process = self.nip_run("install", *references)
+        assert process.returncode == 0, process.stderr

@@ -100,12 +100,12 @@ class CuttingProxy:
             self._close(connection)
 
     def _close(self, *sockets: socket.socket) -> None:
-        for each in sockets:
+        for connection in sockets:
             with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
             with self._lock:
-                self._open.discard(each)
+                self._open.discard(connection)
 
     def close(self) -> None:
         self._close(self._listener)

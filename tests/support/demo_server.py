@@ -85,14 +85,16 @@ class DemoServer:
         home.mkdir(exist_ok=True)
         variables = {"NIP_RUN_REGISTRY": self.served.address, "NIP_RUN_TOKEN": self.served.tokens[account],
                      "NIP_RUN_STORE": str(home / "store"), "XDG_CACHE_HOME": str(home / "cache")}  # fmt: skip
-        done = nip_run_here(*arguments, cwd=home, **variables)
-        assert done.returncode == 0, (arguments, done.stdout, done.stderr)
-        return done
+        process = nip_run_here(*arguments, cwd=home, **variables)
+        assert process.returncode == 0, (arguments, process.stdout, process.stderr)
+        return process
 
     def publish(self, account: str, owner: str, *runs: str, **options: str | bool) -> None:
         """Publish runs under their ids. `--force` allows files that are in no public commit."""
-        more = [argument for name, value in options.items() for argument in (f"--{name.replace('_', '-')}", value)]
-        arguments = [str(argument) for argument in more if argument is not True]
+        option_parts = [
+            argument for name, value in options.items() for argument in (f"--{name.replace('_', '-')}", value)
+        ]
+        arguments = [str(argument) for argument in option_parts if argument is not True]
         self.nip_run(account, "publish", *runs, "--as", owner, "--licence", "MIT", "--force", "-q", *arguments)
 
 
@@ -136,9 +138,9 @@ def _publish_components(demo: DemoServer) -> None:
         home, demo.judges, "solo_verifier", "mole-mini", labels=[number % 2 for number in range(CLAIMS)], pairs=True
     )
     component = ("--licence", "CC-BY-4.0", "--force", "-q")
-    for version, arguments in (("1.0", ""), ("1.1", "Think of how such claims fail before you answer.\n")):
+    for version, hint in (("1.0", ""), ("1.1", "Think of how such claims fail before you answer.\n")):
         path = home / "prompts" / "verifier.jinja"
-        path.write_text(arguments + path.read_text("utf-8"), "utf-8")
+        path.write_text(hint + path.read_text("utf-8"), "utf-8")
         demo.nip_run("alice", "publish", "prompts", "--kind", "prompts", "--as", f"acme/plain-claims@{version}",
                   "--description", "A claim, and a verdict on it with its confidence.", *component)  # fmt: skip
     demo.nip_run("alice", "publish", "claims.jsonl", "--kind", "dataset", "--as", "acme/claims@1",

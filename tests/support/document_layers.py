@@ -44,6 +44,6 @@ def load_in_process(seconds: float, path: Path) -> str:
         "path = Path(sys.argv[1]); found = load_layers(path, path.name, (), find)\n"
         "print(*found.problems, sep='\\n')\n"
     )
-    done = python(code, path, timeout=seconds)
-    assert done.returncode == 0, done.stderr[-500:]
-    return done.stdout
+    process = python(code, path, timeout=seconds)
+    assert process.returncode == 0, process.stderr[-500:]
+    return process.stdout

@@ -70,8 +70,8 @@ def _blocks(page: str) -> Iterator[Block]:
             mark = (match[1], match[2] or "") if match else ("", "")
             continue
         indent = len(fence[1])
-        text = [inner[indent:] for inner in iter(lambda: next(lines), f"{fence[1]}```")]
-        yield Block(fence[2], "".join(f"{inner}\n" for inner in text), *mark)
+        text = [content_line[indent:] for content_line in iter(lambda: next(lines), f"{fence[1]}```")]
+        yield Block(fence[2], "".join(f"{content_line}\n" for content_line in text), *mark)
         mark = ("", "")
 
 
@@ -114,12 +114,12 @@ def script(page: str) -> str:
 
 def prints(printed: str, expected: str) -> bool:
     """Return whether a text has the parts of another between its `...` in this order, ignoring space between words."""
-    text, place = " ".join(printed.split()), 0
-    for part in (" ".join(piece.split()) for piece in re.split(r"^ *\.\.\.$", expected, flags=re.MULTILINE)):
-        place = text.find(part, place)
-        if place < 0:
+    text, position = " ".join(printed.split()), 0
+    for part in (" ".join(section.split()) for section in re.split(r"^ *\.\.\.$", expected, flags=re.MULTILINE)):
+        position = text.find(part, position)
+        if position < 0:
             return False
-        place += len(part)
+        position += len(part)
     return True
 
 

@@ -95,7 +95,7 @@ def play_game(
 
 
 def make_undecided_speaker(protocol: Protocol) -> Callable[[PendingTurn, str], str]:
-    def says(turn: PendingTurn, name: str) -> str:
+    def speak(turn: PendingTurn, name: str) -> str:
         headers = protocol.agent_spec(name).headers
         channels = turn.speakers[name]
         text = f"{name} in round {turn.round}"
@@ -104,7 +104,7 @@ def make_undecided_speaker(protocol: Protocol) -> Callable[[PendingTurn, str], s
         text += STATED.get(protocol.step(turn.round).states or "", "")
         return text if len(channels) == 1 else "\n".join(f"{headers[c]} {text}" for c in channels)
 
-    return says
+    return speak
 
 
 def list_speakers(protocol: Protocol, rounds: int, seed: int = 0) -> list[set[str]]:

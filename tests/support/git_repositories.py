@@ -36,12 +36,12 @@ def git_environment(**variables: str) -> dict[str, str]:
 
 
 def git(folder: Path, *arguments: str, feed: bytes = b"", check: bool = True) -> str:
-    done = subprocess.run(
+    process = subprocess.run(
         ("git", *arguments), cwd=folder, env=git_environment(), input=feed, capture_output=True, check=False,
         timeout=HANG_SECONDS,
     )  # fmt: skip
-    assert not check or done.returncode == 0, (arguments, done.stderr)
-    return done.stdout.decode("utf-8", "backslashreplace").strip()
+    assert not check or process.returncode == 0, (arguments, process.stderr)
+    return process.stdout.decode("utf-8", "backslashreplace").strip()
 
 
 def init_bare(folder: Path, *settings: str) -> Path:
@@ -190,11 +190,11 @@ def _answer_with_git(handler: BaseHTTPRequestHandler, root: Path) -> None:
         "REMOTE_ADDR": "127.0.0.1", "CONTENT_LENGTH": str(len(body)),
         "GIT_PROTOCOL": handler.headers.get("Git-Protocol", ""),
     }  # fmt: skip
-    done = subprocess.run(
+    process = subprocess.run(
         ["git", "http-backend"], input=body, env=git_environment(**variables), capture_output=True, check=False,
         timeout=HANG_SECONDS,
     )  # fmt: skip
-    head, _, content = done.stdout.partition(b"\r\n\r\n")
+    head, _, content = process.stdout.partition(b"\r\n\r\n")
     fields = dict(line.split(": ", 1) for line in head.decode().split("\r\n") if line)
     handler.send_response(int(fields.pop("Status", "200").split()[0]))
     for name, value in fields.items():

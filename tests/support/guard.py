@@ -16,7 +16,7 @@ from typing import Any
 from tests.support.paths import ROOT
 
 FOLDERS = "NIP_RUN_TESTS_FOLDERS"
-"""The environment variable that lists the folders to which a process may write."""
+"""The environment variable that lists the writable folders of a process."""
 STARTUP = str(ROOT / "tests" / "support" / "startup")
 REPOSITORY = str(ROOT)
 SECRETS = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_HEADERS", "_PROXY")
@@ -33,11 +33,11 @@ class _State:
 
     installed = False
     folders: tuple[str, ...] | None = None
-    """Folders to which the process may write. None disables the guard."""
+    """Writable folders of the process. None disables the guard."""
 
 
 def remove_secrets(environ: MutableMapping[str, str]) -> None:
-    """Remove secrets, which could spend money, and proxies, with which loopback could reach another machine."""
+    """Remove secrets, which could spend money, and proxies, which could connect loopback to another machine."""
     for name in [name for name in environ if name.upper().endswith(SECRETS)]:
         del environ[name]
 

@@ -24,11 +24,11 @@ def release_tree() -> Folder:
     root: Folder = {}
     for path, content in bundle().files():
         assert isinstance(content, bytes)
-        inside = path.encode().split(b"/")
-        name, place = inside[-1], root
-        for part in (*RELEASE, *inside[:-1]):
-            place = place.setdefault(part, ("40000", {}))[1]
-        place[name] = ("100644", content)
+        parts = path.encode().split(b"/")
+        name, folder = parts[-1], root
+        for part in (*RELEASE, *parts[:-1]):
+            folder = folder.setdefault(part, ("40000", {}))[1]
+        folder[name] = ("100644", content)
     return root
 
 
@@ -97,7 +97,7 @@ def _commands(repository: Path, tree: Folder) -> None:
 
 
 def _promisor(repository: Path, tree: Folder) -> None:
-    """A repository that would have git fetch what it lacks, by a command of its own."""
+    """Configure a command that git would run to fetch missing objects."""
     evil = _script(repository)
     for name, value in (
         ("core.repositoryFormatVersion", "1"), ("extensions.partialClone", "origin"), ("remote.origin.promisor",
@@ -110,7 +110,7 @@ def _promisor(repository: Path, tree: Folder) -> None:
 
 
 def _not_bare(repository: Path, tree: Folder) -> None:
-    """Who pushes to it would have it checked out, through a filter."""
+    """Configure a checkout that runs a filter after each push."""
     _commands(repository, tree)
     tree[b".gitattributes"] = ("100644", b"* filter=evil\n")
     git_repositories.git(repository, "config", "core.bare", "false")
@@ -119,16 +119,16 @@ def _not_bare(repository: Path, tree: Folder) -> None:
     git_repositories.git(repository, "config", "receive.denyCurrentBranch", "updateInstead")
 
 
-def _entry(name: bytes, mode: str = "100644", content: Any = b"x", within: tuple[bytes, ...] = RELEASE) -> Any:
+def _entry(name: bytes, mode: str = "100644", content: Any = b"x", folder: tuple[bytes, ...] = RELEASE) -> Any:
     def plant(repository: Path, tree: Folder) -> None:
         del repository
-        descend(tree, *within)[name] = (mode, content)
+        descend(tree, *folder)[name] = (mode, content)
 
     return plant
 
 
 def _root(name: bytes, mode: str, content: Any) -> Any:
-    return _entry(name, mode, content, within=())
+    return _entry(name, mode, content, folder=())
 
 
 def _deep(repository: Path, tree: Folder) -> None:
@@ -143,8 +143,8 @@ def _bomb(repository: Path, tree: Folder) -> None:
     name = git_repositories.write_object(repository, "blob", b"x")
     lines = b"".join(b"100644 f%d\0" % i + bytes.fromhex(name) for i in range(10))
     for _ in range(8):
-        below = bytes.fromhex(git_repositories.write_object(repository, "tree", lines))
-        lines = b"".join(b"40000 f%d\0" % i + below for i in range(10))
+        subtree = bytes.fromhex(git_repositories.write_object(repository, "tree", lines))
+        lines = b"".join(b"40000 f%d\0" % i + subtree for i in range(10))
     descend(tree, b"prompts", b"acme")[b"bomb"] = ("40000", git_repositories.write_object(repository, "tree", lines))
 
 
@@ -202,7 +202,7 @@ def _damaged(repository: Path, tree: Folder) -> bool:
 
 
 def _other_bytes(repository: Path, tree: Folder) -> bool:
-    """An object whose content is not what its name says."""
+    """Store an object whose content does not match its hash."""
     git_repositories.commit(repository, git_repositories.write_tree(repository, tree))
     name, second = (git_repositories.write_object(repository, "blob", text) for text in (b"Judge.\n", b"Accept\n"))
     paths = [repository / "objects" / sha1[:2] / sha1[2:] for sha1 in (name, second)]
@@ -228,11 +228,11 @@ def _unordered(repository: Path, tree: Folder) -> bool:
 
 def _twice(repository: Path, tree: Folder) -> None:
     release = descend(tree, *RELEASE)
-    listed = b"".join(
+    entries = b"".join(
         b"100644 " + name + b"\0" + bytes.fromhex(git_repositories.write_object(repository, "blob", content))
         for name, (_, content) in sorted([*release.items(), *release.items()])
     )
-    descend(tree, *RELEASE[:-1])[RELEASE[-1]] = ("40000", git_repositories.write_object(repository, "tree", listed))
+    descend(tree, *RELEASE[:-1])[RELEASE[-1]] = ("40000", git_repositories.write_object(repository, "tree", entries))
 
 
 def _settings(*settings: str) -> Any:
@@ -249,7 +249,7 @@ _MODULES = b'[submodule "x"]\n\tpath = prompts/x\n\turl = '
 _AUTHOR = "ann <ann@example.org> 1700000000 +0000"
 
 BOMB = Case("a hundred million files of twelve objects", _bomb, bounds={"entries": 20_000})
-"""Beside the release that is asked for by name, where nobody looks who does not list the whole registry."""
+"""The files are next to the requested release. Only a list of the complete registry reaches them."""
 
 CASES = (
     Case("hooks", _hooks),

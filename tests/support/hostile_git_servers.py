@@ -14,7 +14,7 @@ def make_packet(text: bytes) -> bytes:
     return b"%04x" % (len(text) + 4) + text
 
 
-def _hangs(connection: socket.socket) -> None:
+def _hang(connection: socket.socket) -> None:
     connection.recv(1 << 16)
     time.sleep(20)
 
@@ -29,7 +29,7 @@ def _endless(piece: bytes, first: bytes = b"") -> Callable[[socket.socket], None
     return answer
 
 
-def _answers_with(response: bytes) -> Callable[[socket.socket], None]:
+def _answer_with(response: bytes) -> Callable[[socket.socket], None]:
     def answer(connection: socket.socket) -> None:
         connection.recv(1 << 16)
         connection.sendall(response)
@@ -37,7 +37,7 @@ def _answers_with(response: bytes) -> Callable[[socket.socket], None]:
     return answer
 
 
-def _drips(connection: socket.socket) -> None:
+def _drip(connection: socket.socket) -> None:
     connection.recv(1 << 16)
     connection.sendall(b"0fff")
     while True:
@@ -49,7 +49,7 @@ _V2 = make_packet(b"version 2\n") + make_packet(b"ls-refs=unborn\n") + make_pack
 _REF = make_packet(b"%s refs/heads/main\n" % (b"55" * 20))
 
 
-def _promises(after: bytes, again: bytes = b"") -> Callable[[socket.socket], None]:
+def _answer_like_git(response: bytes, repeated_response: bytes = b"") -> Callable[[socket.socket], None]:
     """Answer like git until the client requests a commit."""
 
     def answer(connection: socket.socket) -> None:
@@ -65,9 +65,9 @@ def _promises(after: bytes, again: bytes = b"") -> Callable[[socket.socket], Non
                 return
             while not request.endswith((b"0009done\n0000", b"0000")):
                 request += connection.recv(1 << 16)
-        connection.sendall(after)
-        while again:
-            connection.sendall(again)
+        connection.sendall(response)
+        while repeated_response:
+            connection.sendall(repeated_response)
 
     return answer
 
@@ -75,13 +75,13 @@ def _promises(after: bytes, again: bytes = b"") -> Callable[[socket.socket], Non
 _PACK = make_packet(b"packfile\n")
 
 SERVERS: Mapping[str, tuple[Callable[[socket.socket], None], str]] = {
-    "hangs": (_hangs, "nothing arrived for|is too slow"),
+    "hangs": (_hang, "nothing arrived for|is too slow"),
     "hangs up": (lambda _: None, "git failed"),
-    "drips": (_drips, "nothing arrived for|is too slow"),
-    "answers garbage": (_answers_with(os.urandom(4_000)), "git failed"),
-    "answers as a web server": (_answers_with(b"HTTP/1.0 200 OK\r\n\r\n<html>"), "git failed"),
+    "drips": (_drip, "nothing arrived for|is too slow"),
+    "answers garbage": (_answer_with(os.urandom(4_000)), "git failed"),
+    "answers as a web server": (_answer_with(b"HTTP/1.0 200 OK\r\n\r\n<html>"), "git failed"),
     "says an error that writes on a terminal": (
-        _answers_with(make_packet(b"ERR \x1b[2J\x1b]0;x\x07 https://ann:secret-of-ann@example.org/x")),
+        _answer_with(make_packet(b"ERR \x1b[2J\x1b]0;x\x07 https://ann:secret-of-ann@example.org/x")),
         "git failed",
     ),
     "lists branches for ever": (
@@ -89,21 +89,24 @@ SERVERS: Mapping[str, tuple[Callable[[socket.socket], None], str]] = {
         "nothing arrived for|is too slow|more memory|larger than|git failed",
     ),
     "lists one branch of any length": (_endless(b"a" * 60_000, b"fff0"), "git failed"),
-    "has no objects for what it lists": (_promises(b""), "git failed"),
-    "sends no pack": (_promises(_PACK + make_packet(b"\x01" + b"x" * 900) + b"0000"), "git failed|damaged|crashed"),
+    "has no objects for what it lists": (_answer_like_git(b""), "git failed"),
+    "sends no pack": (
+        _answer_like_git(_PACK + make_packet(b"\x01" + b"x" * 900) + b"0000"),
+        "git failed|damaged|crashed",
+    ),
     "sends a pack of a billion objects": (
-        _promises(_PACK + make_packet(b"\x01PACK\0\0\0\2\x3f\xff\xff\xff") + b"0000"),
+        _answer_like_git(_PACK + make_packet(b"\x01PACK\0\0\0\2\x3f\xff\xff\xff") + b"0000"),
         "git failed|damaged|memory|crashed",
     ),
     "sends a pack for ever": (
-        _promises(
+        _answer_like_git(
             _PACK + make_packet(b"\x01PACK\0\0\0\2\0\0\1\0\xb0\xff\xff\xff\xff\1\x78\1"),
             make_packet(b"\x01\0\xff\xff\0\0" + os.urandom(65_000 - 4)),
         ),
         "git failed|damaged|is too slow|larger than the limit|crashed",
     ),
-    "talks for ever": (_promises(_PACK, make_packet(b"\x02" + b"still counting\n" * 500)), "writes more than"),
-    "is silent in the middle": (_promises(_PACK, make_packet(b"\x01")), "nothing arrived for|is too slow"),
+    "talks for ever": (_answer_like_git(_PACK, make_packet(b"\x02" + b"still counting\n" * 500)), "writes more than"),
+    "is silent in the middle": (_answer_like_git(_PACK, make_packet(b"\x01")), "nothing arrived for|is too slow"),
 }
 """The behavior of each server, and a pattern of the expected error message."""
 
@@ -111,12 +114,12 @@ SERVERS: Mapping[str, tuple[Callable[[socket.socket], None], str]] = {
 @contextmanager
 def run_git_server(answer: Callable[[socket.socket], None]) -> Iterator[str]:
     """Run a server on loopback that answers each connection with `answer`; yield its address."""
-    listening = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
         while True:
             try:
-                connection, _ = listening.accept()
+                connection, _ = listener.accept()
             except OSError:
                 return
             threading.Thread(target=talk, args=(connection,), daemon=True).start()
@@ -127,7 +130,7 @@ def run_git_server(answer: Callable[[socket.socket], None]) -> Iterator[str]:
 
     threading.Thread(target=serve, daemon=True).start()
     try:
-        yield f"git://127.0.0.1:{listening.getsockname()[1]}/registry.git"
+        yield f"git://127.0.0.1:{listener.getsockname()[1]}/registry.git"
     finally:
-        listening.shutdown(socket.SHUT_RDWR)
-        listening.close()
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()

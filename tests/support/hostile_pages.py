@@ -25,21 +25,21 @@ def report_full_of(text: str, run: Path) -> bytes:
     data: dict[str, bytes] = {}
     site = runs_site([RunFolder(run)], data.__setitem__)
 
-    def ends(original: str) -> str:
+    def append_text(original: str) -> str:
         return f"{original[:40]} {text}"
 
-    def piece(name: str, packed: bytes) -> bytes:
-        inside = json.loads(gzip.decompress(packed))
-        changed = change_texts(inside, ends, names=KEYED_BY_NAME if "games" in name else frozenset())
+    def change_piece(name: str, compressed: bytes) -> bytes:
+        content = json.loads(gzip.decompress(compressed))
+        changed = change_texts(content, append_text, names=KEYED_BY_NAME if "games" in name else frozenset())
         return (
             gzip.compress(json.dumps(changed).encode(), mtime=0) if has_lone_surrogate(text) else compress_json(changed)
         )
 
-    pieces = {name: piece(name, packed) for name, packed in data.items()}
-    about = json.loads(json.dumps(site.about))
+    pieces = {name: change_piece(name, compressed) for name, compressed in data.items()}
+    metadata = json.loads(json.dumps(site.about))
     if not has_lone_surrogate(text):
-        about = change_texts(about, ends, names=frozenset())
-    return b"".join(as_one_file(replace(site, about=about), pieces))
+        metadata = change_texts(metadata, append_text, names=frozenset())
+    return b"".join(as_one_file(replace(site, about=metadata), pieces))
 
 
 def change_texts(data: Any, ends: Callable[[str], str], *, names: frozenset[str], name: str = "") -> Any:

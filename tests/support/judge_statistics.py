@@ -44,9 +44,11 @@ def acceptance_probability(judge: Judge, label: int, arguments: Sequence[tuple[s
     `arguments` are the side and the force of each argument, in the order of the debate.
     """
     shift = sum(SIGN[side] * force for side, force in arguments)
-    discriminates = NORMAL.cdf((judge.sensitivity / 2) * (1 if label else -1) + shift - judge.criterion)
-    follows = judge.follows_first if arguments else 0.0
-    return (1 - follows) * discriminates + follows * (bool(arguments) and arguments[0][0] == "accept")
+    probability_by_evidence = NORMAL.cdf((judge.sensitivity / 2) * (1 if label else -1) + shift - judge.criterion)
+    follow_share = judge.follows_first if arguments else 0.0
+    return (1 - follow_share) * probability_by_evidence + follow_share * (
+        bool(arguments) and arguments[0][0] == "accept"
+    )
 
 
 def estimate_share(values: Iterable[bool]) -> Estimate:
@@ -75,7 +77,7 @@ def estimate_signal_detection(rows: Sequence[dict[str, Any]]) -> tuple[Estimate,
 def average_estimates(parts: Sequence[Estimate]) -> Estimate:
     """Average independent estimates with equal weights."""
     size = len(parts)
-    return Estimate(sum(p.value for p in parts) / size, math.sqrt(sum(p.stderr**2 for p in parts)) / size)
+    return Estimate(sum(part.value for part in parts) / size, math.sqrt(sum(part.stderr**2 for part in parts)) / size)
 
 
 def estimate_first_seat_lead(rows: Sequence[dict[str, Any]]) -> Estimate:

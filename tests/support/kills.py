@@ -38,11 +38,11 @@ def kill_at_random_moments(
     not recorded. `results` is the results folder, relative to `folder`.
     """
     rng, results = random.Random(needed), folder / results
-    for goal in sorted(rng.uniform(0, needed) for _ in range(kills)):
+    for call_goal in sorted(rng.uniform(0, needed) for _ in range(kills)):
         before, start = recorded_calls(results), server.requests
         process = start_nip_run_silently(*command, cwd=folder)
-        wanted = max(1, goal - len(before))
-        wait_until(lambda: process.poll() is not None or server.requests - start >= wanted)  # noqa: B023
+        request_goal = max(1, call_goal - len(before))
+        wait_until(lambda: process.poll() is not None or server.requests - start >= request_goal)  # noqa: B023
         process.kill()
         process.wait()
         wait_until(lambda: server.stats()["open"] == 0)

@@ -98,11 +98,11 @@ def rewritten(items: list[AuditItem], rng: Random) -> list[AuditItem]:
         refactored = base
         for _ in range(4):
             refactored = edit(refactored, rng)
-        for one, label, code in zip(
+        for original, label, code in zip(
             items[start : start + 3], (1, 0, 1), (base, edit(base, rng), refactored), strict=True
         ):
-            columns = {**one.columns, "solution": code}
-            versions.append(replace(one, label=label, columns=columns))
+            columns = {**original.columns, "solution": code}
+            versions.append(replace(original, label=label, columns=columns))
     return versions
 
 
@@ -111,10 +111,10 @@ def changed_code(change: Callable[[str, Random], str], share: float = 1.0) -> Pl
 
     def plant(items: list[AuditItem], rng: Random) -> list[AuditItem]:
         return [
-            replace(one, columns={**one.columns, "solution": change(one.columns["solution"], rng)})
-            if one.label == 0 and rng.random() < share
-            else one
-            for one in items
+            replace(audit_item, columns={**audit_item.columns, "solution": change(audit_item.columns["solution"], rng)})
+            if audit_item.label == 0 and rng.random() < share
+            else audit_item
+            for audit_item in items
         ]
 
     return plant
@@ -122,7 +122,8 @@ def changed_code(change: Callable[[str, Random], str], share: float = 1.0) -> Pl
 
 def added_column(value: Callable[[int, Random], object]) -> Plant:
     return lambda items, rng: [
-        replace(one, columns={**one.columns, "extra": value(one.label or 0, rng)}) for one in items
+        replace(audit_item, columns={**audit_item.columns, "extra": value(audit_item.label or 0, rng)})
+        for audit_item in items
     ]
 
 
@@ -156,8 +157,8 @@ def lengthen_names(code: str, _: Random) -> str:
 def repeat_lines(code: str, _: Random) -> str:
     """Replace the second half of the lines by copies of the first half."""
     lines = code.splitlines()
-    half = lines[1 : 1 + len(lines) // 2]
-    return "\n".join([lines[0], *half, *half]) + "\n"
+    first_half = lines[1 : 1 + len(lines) // 2]
+    return "\n".join([lines[0], *first_half, *first_half]) + "\n"
 
 
 def predicts(*measures: str) -> Callable[[AuditReport], bool]:
@@ -226,14 +227,14 @@ LEAKS: Mapping[str, Leak] = {
 
 
 def power(leak: Leak, times: int, seed: int) -> float:
-    """Return the share of datasets with a leak in which the audit finds it."""
+    """Return how often the audit finds a leak, as a share of datasets with it."""
     rng = np.random.default_rng([seed, 1])
-    found = [leak.is_found(audit(leak.plant(leak.simulate(rng), rng))) for _ in range(times)]
-    return sum(found) / times
+    is_found = [leak.is_found(audit(leak.plant(leak.simulate(rng), rng))) for _ in range(times)]
+    return sum(is_found) / times
 
 
 def false_alarms(simulate: Callable[[Random], list[AuditItem]], times: int, seed: int) -> float:
-    """Return the share of clean datasets in which the audit finds something."""
+    """Return how often the audit reports a finding, as a share of clean datasets."""
     rng = np.random.default_rng([seed, 0])
     return sum(bool(audit(simulate(rng)).findings) for _ in range(times)) / times
 

@@ -18,7 +18,7 @@ def write_data(folder: Path, size: int, answers: int = 2) -> None:
 
 
 def answer_spec(folder: Path, protocol: str, size: int = 12, answers: int = 2, **changes: Any) -> Path:
-    """Write a spec about questions of which the right answer is known by the number."""
+    """Write a spec about questions whose right answer follows from their number."""
     write_data(folder, size, answers)
     agents = ("prover0", "prover1") if protocol == "answer_debate" else ("prover",)
     spec = {

@@ -23,7 +23,7 @@ def answer_with(program: str) -> str:
 
 
 def planted_rules(question: str, bugs: Iterable[str], refactorings: Iterable[str]) -> list[Rule]:
-    """Return the rules with which an author edits the program about a question."""
+    """Return an author's rules for edits of the program about a question."""
     return [
         (["one subtle error", question], [answer_with(program) for program in bugs]),
         (["stays right", question], [answer_with(program) for program in refactorings]),
@@ -62,7 +62,7 @@ def write_recipe(folder: Path, server: LoopbackServer, **keys: Any) -> Path:
 def make_here(
     recipe: Path, folder: Path, mechanism: Mechanism, *overrides: str, results: Path | None = None
 ) -> dict[str, Any]:
-    """Make a dataset in this process with a mechanism that is not attacked first, and return its counts."""
+    """Make a dataset in this process without testing the mechanism with attacks first, and return its counts."""
     loaded = load_recipe(recipe, overrides)
     with start_dataset(loaded, folder, mechanism, lambda _: None) as maker:
         result = run(maker.plan().spec, results or recipe.parent / "results")

@@ -41,14 +41,14 @@ def serve_openai_at(patch: pytest.MonkeyPatch, url: str) -> None:
 def complete_chat(chosen: ModelSettings, chat: Sequence[ChatMessage] = CHAT) -> Completion:
     """Request one completion, then close the connections."""
 
-    async def once() -> Completion:
+    async def request_completion() -> Completion:
         model = OpenAiModel(chosen, "small", 4)
         try:
             return await model.complete(Request("small", chat, SAMPLE))
         finally:
             await model.close()
 
-    return asyncio.run(once())
+    return asyncio.run(request_completion())
 
 
 class PrescribedAnswerServer(Server):
@@ -64,7 +64,7 @@ def complete_with_answer(status: int, body: Any, headers: dict[str, str] | None 
     """Request one completion from a server that gives this answer."""
     message = json.dumps({"status": status, "body": body, "headers": headers or {}})
 
-    async def once() -> Completion:
+    async def request_completion() -> Completion:
         async with run_in_event_loop(PrescribedAnswerServer(frame.Options()).connected) as address:
             model = OpenAiModel(model_settings(base_url=f"{address}/v1"), "small", 1)
             try:
@@ -72,4 +72,4 @@ def complete_with_answer(status: int, body: Any, headers: dict[str, str] | None 
             finally:
                 await model.close()
 
-    return asyncio.run(once())
+    return asyncio.run(request_completion())

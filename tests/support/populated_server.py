@@ -35,11 +35,11 @@ def populate_server(settings: Settings, scratch: Path) -> None:
             server.publish(owner, bundle)
         with server.registry("bob") as registry:
             registry.yank(Reference(Kind.RUN, "bob", "run-1", "1"), "played with the wrong key")
-        hidden = nip_run(
+        process = nip_run(
             "server", "hide", settings.folder, "run/mallory/run-3@1", *database_option, cwd=scratch,
             timeout=HANG_SECONDS,
         )  # fmt: skip
-        assert hidden.returncode == 0, hidden.stderr
+        assert process.returncode == 0, process.stderr
         _submit_to_competition(server, scratch)
 
 
@@ -50,8 +50,8 @@ def _submit_to_competition(server: ServerProcess, scratch: Path) -> None:
     choices = PublisherChoices(owner="acme", name="claims", version="1", licence="MIT")
     server.publish("alice", build_component_draft(scratch / "rows.jsonl", Kind.DATASET, choices, None).bundle())
     body = competition_body("cup", held_out=[f"p{index}" for index in range(16)], day_limit=100)
-    created = server.request("/api/v1/competitions", "POST", body, token=server.tokens["alice"])
-    assert created.status == 201, created.body
+    response = server.request("/api/v1/competitions", "POST", body, token=server.tokens["alice"])
+    assert response.status == 201, response.body
     run = contest.run("first")
     for number in range(SUBMISSIONS):
         path = contest.submit("bob", "bob", run, name=f"try-{number}")

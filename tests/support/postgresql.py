@@ -40,14 +40,14 @@ def run_postgresql() -> Iterator[Callable[[], str]]:
         user_options = ["--reuid=nobody", "--regid=nogroup", "--clear-groups"]
 
     def as_user(*command: str) -> list[str]:
-        # The kernel stops PostgreSQL if the process that started it ends for whatever reason.
+        # The kernel stops PostgreSQL if the process that started it ends for any reason.
         return ["setpriv", *user_options, "--pdeathsig=QUIT", "--", *command]
 
     def run(*command: str) -> None:
-        done = subprocess.run(
+        result = subprocess.run(
             as_user(*command), cwd=home, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
         )
-        assert done.returncode == 0, done.stderr + done.stdout
+        assert result.returncode == 0, result.stderr + result.stdout
 
     def create_database() -> str:
         name = f"d{secrets.token_hex(6)}"

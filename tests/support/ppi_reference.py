@@ -1,4 +1,4 @@
-"""Writes `tests/fixtures/ppi_python.json`: the results of ppi-python for the samples that are in the file.
+"""Write `tests/fixtures/ppi_python.json`: samples with the results of ppi-python.
 
     pip install ppi-python==0.2.3 && python -m tests.support.ppi_reference
 
@@ -48,10 +48,12 @@ def main() -> None:
     for seed, (labeled, units) in enumerate([(25, 80), (60, 100), (20, 90), (30, 70), (40, 60)]):
         rng = np.random.default_rng(seed)
         truth = (rng.random(units) < 0.4).astype(float)
-        judged = np.where(rng.random(units) < (0.5, 0.9, 0.2, 0.8, 1.0)[seed], truth, 1.0 - (rng.random(units) < 0.3))
+        judgments = np.where(
+            rng.random(units) < (0.5, 0.9, 0.2, 0.8, 1.0)[seed], truth, 1.0 - (rng.random(units) < 0.3)
+        )
         if seed == 3:  # scores
-            truth, judged = (np.round(np.clip(x + rng.normal(0, 0.3, units), 0, 1), 3) for x in (truth, judged))
-        rows.append(compute(truth[:labeled], judged[:labeled], judged[labeled:]))
+            truth, judgments = (np.round(np.clip(x + rng.normal(0, 0.3, units), 0, 1), 3) for x in (truth, judgments))
+        rows.append(compute(truth[:labeled], judgments[:labeled], judgments[labeled:]))
     FIXTURE.write_text(json.dumps([asdict(row) for row in rows]) + "\n", "utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Uploads as a client could send them that does not follow the rules of ours."""
+"""Uploads by a client that does not follow the rules of nip-run's own client."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ class RawUploadClient:
 
     def publish(self, folders: Mapping[str, Mapping[str, bytes]]) -> dict[str, Any]:
         """Declare, send and commit files; return the body of the last response, with its status."""
-        started = self.start_upload(folders)
-        if started.status_code != 200:
-            return {"status": started.status_code, **started.json()}
-        upload = started.json()
+        response = self.start_upload(folders)
+        if response.status_code != 200:
+            return {"status": response.status_code, **response.json()}
+        upload = response.json()
         by_hash = {hashlib.sha256(data).hexdigest(): data for files in folders.values() for data in files.values()}
-        for missing in upload["missing"]:
-            sent = self.send_blob(upload["id"], by_hash[missing["sha256"]])
-            assert sent.status_code == 200, sent.text
-        committed = self.commit(upload["id"])
-        result = self.wait_for_result(upload["id"]) if committed.status_code == 202 else committed.json()
-        return {"status": committed.status_code, **result}
+        for missing_file in upload["missing"]:
+            blob_response = self.send_blob(upload["id"], by_hash[missing_file["sha256"]])
+            assert blob_response.status_code == 200, blob_response.text
+        commit_response = self.commit(upload["id"])
+        result = self.wait_for_result(upload["id"]) if commit_response.status_code == 202 else commit_response.json()
+        return {"status": commit_response.status_code, **result}
 
     def list_files(self) -> list[str]:
         """Return the files of all releases that this token can see."""

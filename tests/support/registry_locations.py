@@ -28,7 +28,7 @@ def folder(root: Path) -> Iterator[str]:
 
 @contextmanager
 def git_path(root: Path) -> Iterator[str]:
-    """A bare repository on the same disk: git fetches all files at once."""
+    """Create a bare repository on the same disk: git fetches all files at once."""
     yield f"git:{git_repositories.init_bare(root / 'registry.git')}"
 
 
@@ -41,7 +41,7 @@ def git_daemon(root: Path) -> Iterator[str]:
 
 @contextmanager
 def git_http(root: Path) -> Iterator[str]:
-    """A repository over HTTP, configured as at large hosts: git fetches a large file when it is read."""
+    """Serve a repository over HTTP, configured as at large hosts: git fetches a large file when it is read."""
     git_repositories.init_bare(root / "served" / "registry.git", "uploadpack.allowFilter=true", "http.receivepack=true")
     with git_repositories.run_git_http(root / "served") as address:
         yield f"git:{address}/registry.git"
@@ -49,7 +49,7 @@ def git_http(root: Path) -> Iterator[str]:
 
 @contextmanager
 def hub(root: Path) -> Iterator[str]:
-    """A dataset repository on a local Hub, which environment variables name."""
+    """Run a local Hub with a dataset repository; environment variables point to it."""
     del root
     with run_hub() as (server, _), patch.dict(os.environ, {"HF_ENDPOINT": server.root, "HF_TOKEN": WRITE_TOKEN}):
         os.environ.pop("HF_HUB_OFFLINE", None)
@@ -58,7 +58,7 @@ def hub(root: Path) -> Iterator[str]:
 
 @contextmanager
 def server(root: Path) -> Iterator[str]:
-    """The server that all tests of this process share, with a token of `acme`."""
+    """Use the server that all tests of this process share, with a token of `acme`."""
     del root
     with (
         server_process.shared_empty_server() as running,

@@ -102,9 +102,13 @@ def copy_by_file(registry: Path, into: Path, order: list[Path]) -> Iterator[tupl
         (into / path).parent.mkdir(parents=True, exist_ok=True)
         for part in (data[: len(data) // 2], data):
             (into / path).write_bytes(part)
-            with connect(str(into)) as copied:
-                entries = copied.entries()
-                yield number, entries[0] if entries else None, list(copied.find_problems(entries[0])) if entries else []
+            with connect(str(into)) as copied_registry:
+                entries = copied_registry.entries()
+                yield (
+                    number,
+                    entries[0] if entries else None,
+                    list(copied_registry.find_problems(entries[0])) if entries else [],
+                )
 
 
 def read_release(registry: Registry, entry: ReleaseEntry) -> int:

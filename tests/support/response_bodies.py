@@ -15,12 +15,12 @@ def make_logprobs(text: str, size: int = 3) -> list[dict[str, Any]]:
     Some of these tokens end in the middle of a character.
     """
     data = text.encode()
-    return [_make_logprob(data[at : at + size], -0.25 * (at % 5)) for at in range(0, len(data), size)]
+    return [_make_logprob(data[offset : offset + size], -0.25 * (offset % 5)) for offset in range(0, len(data), size)]
 
 
 def _make_logprob(data: bytes, logprob: float) -> dict[str, Any]:
-    spelled = {"token": data.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(data)}
-    return {**spelled, "top_logprobs": [dict(spelled), {"token": "~", "logprob": -9999.0, "bytes": [126]}]}
+    entry = {"token": data.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(data)}
+    return {**entry, "top_logprobs": [dict(entry), {"token": "~", "logprob": -9999.0, "bytes": [126]}]}
 
 
 def vllm_body(texts: Sequence[str] = (ANSWER_TEXT,)) -> dict[str, Any]:

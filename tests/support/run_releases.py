@@ -19,8 +19,10 @@ def play_and_publish(folder: Path, *, size: int = 4) -> tuple[Release, Mapping[s
     """Play a run in `folder`, publish it to a registry in `folder` and return its release and contents."""
     run(load_spec(spec_file(folder, size=size, benchmark="played/v1")), folder / "results", run_id="one")
     registry = f"file:{folder / 'local'}"
-    done = nip_run_here("publish", "one", "--to", registry, "--as", "acme", "--licence", "MIT", "--force", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    process = nip_run_here(
+        "publish", "one", "--to", registry, "--as", "acme", "--licence", "MIT", "--force", cwd=folder
+    )
+    assert process.returncode == 0, process.stderr
     return load_local_release(folder)
 
 

@@ -90,8 +90,8 @@ def _store_files(server: Service, bundle: Bundle) -> Iterator[tuple[str, str, in
 
 def insert_copies(server: Service, bundles: Sequence[Bundle], count: int, *, first: int = 0) -> None:
     """Insert `count` copies of a few releases, each under its own name, for twenty owners."""
-    for begin in range(first, first + count, 500):
-        numbers = range(begin, min(begin + 500, first + count))
+    for start in range(first, first + count, 500):
+        numbers = range(start, min(start + 500, first + count))
         insert_releases(
             server, [copy_bundle(bundles[n % len(bundles)], owner=f"group{n % 20}", name=f"run-{n}") for n in numbers]
         )

@@ -1,4 +1,4 @@
-"""All shards of a run."""
+"""Lists of shards of a run."""
 
 from __future__ import annotations
 

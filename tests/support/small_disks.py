@@ -14,10 +14,10 @@ from pathlib import Path
 def mount_small_disk(at: Path, kib: int = 16 << 10) -> Iterator[None]:
     """Mount a small tmpfs, which requires root."""
     at.mkdir()
-    done = subprocess.run(
+    process = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", at], check=False, capture_output=True, text=True
     )
-    assert done.returncode == 0, f"mounting a tmpfs needs root: {done.stderr.strip()}"
+    assert process.returncode == 0, f"mounting a tmpfs needs root: {process.stderr.strip()}"
     try:
         yield
     finally:

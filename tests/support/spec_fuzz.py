@@ -80,13 +80,13 @@ def values_of_schema(schema: Mapping[str, Any], root: Mapping[str, Any]) -> st.S
     if "enum" in schema:
         return st.sampled_from(schema["enum"])
     kinds = schema.get("type", [])
-    drawn = [_STRATEGIES[kind](schema, root) for kind in ([kinds] if isinstance(kinds, str) else kinds)]
-    if not drawn:
+    strategies = [_STRATEGIES[kind](schema, root) for kind in ([kinds] if isinstance(kinds, str) else kinds)]
+    if not strategies:
         return values
     if not schema.get("examples"):
-        return st.one_of(drawn)
+        return st.one_of(strategies)
     # Copies, because a mutation changes the generated value, and the schema must not change.
-    return mostly(st.sampled_from(schema["examples"]).map(copy.deepcopy), st.one_of(drawn), 3)
+    return mostly(st.sampled_from(schema["examples"]).map(copy.deepcopy), st.one_of(strategies), 3)
 
 
 def _objects_of_schema(schema: Mapping[str, Any], root: Mapping[str, Any]) -> st.SearchStrategy[Any]:
@@ -192,22 +192,22 @@ def _mutate(draw: st.DrawFn, data: dict[str, Any]) -> None:
     """Change one key or value of a spec, or add one."""
     paths = _list_paths(data)
     path: tuple[Any, ...] = draw(st.sampled_from(paths)) if paths else ()
-    holder: Any = data
+    container: Any = data
     for part in path[:-1]:
-        holder = holder[part]
+        container = container[part]
     key = ".".join(map(str, path))
     change = draw(st.sampled_from([0, 1, 2, 2, 2, 2, 3, 4])) if path else 3
     if change == 0:
-        del holder[path[-1]]
-    elif change == 1 and isinstance(holder, dict):
-        holder[draw(texts)] = holder.pop(path[-1])
+        del container[path[-1]]
+    elif change == 1 and isinstance(container, dict):
+        container[draw(texts)] = container.pop(path[-1])
     elif change == 2 and key in KEYS:
-        holder[path[-1]] = draw(values_of_schema(KEYS[key], SCHEMA))
+        container[path[-1]] = draw(values_of_schema(KEYS[key], SCHEMA))
     elif change == 3:
         name = draw(st.sampled_from(sorted(SCHEMA["properties"])))
         data[name] = draw(mostly(values_of_schema(SCHEMA["properties"][name], SCHEMA), values, 2))
     else:
-        holder[path[-1]] = draw(values)
+        container[path[-1]] = draw(values)
 
 
 @st.composite
@@ -262,18 +262,18 @@ def examples(draw: st.DrawFn) -> Example:
     kind = draw(st.integers(0, 9))
     spec = draw(st.one_of(mutated_specs(), schema_specs()) if kind < 9 else st.text(max_size=40))
     files["spec.yaml"] = spec.encode("utf-8", "surrogatepass")
-    additional = list(draw(st.lists(overrides(), max_size=2)))
-    extra = draw(st.integers(0, 5))
-    if extra == 0:
+    override_texts = list(draw(st.lists(overrides(), max_size=2)))
+    extra_file = draw(st.integers(0, 5))
+    if extra_file == 0:
         files["data.jsonl"] = draw(datasets())
-        additional += ["dataset.path=data.jsonl", "dataset.limit=null"]
-    elif extra == 1:
+        override_texts += ["dataset.path=data.jsonl", "dataset.limit=null"]
+    elif extra_file == 1:
         files["rules.yaml"] = draw(protocols()).encode("utf-8", "surrogatepass")
-        additional.append("protocol.use=rules.yaml")
-    elif extra == 2:
+        override_texts.append("protocol.use=rules.yaml")
+    elif extra_file == 2:
         name = draw(st.sampled_from(SPECS))
-        return Example(files, name, tuple(additional))
-    return Example(files, "spec.yaml", tuple(additional))
+        return Example(files, name, tuple(override_texts))
+    return Example(files, "spec.yaml", tuple(override_texts))
 
 
 @dataclass

@@ -13,7 +13,7 @@ from runner.cli.main import main
 
 
 def run_sql(results: Path, *arguments: str | Path, stdin: str | bytes | None = "") -> subprocess.CompletedProcess[str]:
-    """`nip-run sql` in this process."""
+    """Run `nip-run sql` in this process."""
     out, err = io.StringIO(), io.StringIO()
     data = stdin.encode() if isinstance(stdin, str) else stdin
     with (
@@ -26,6 +26,6 @@ def run_sql(results: Path, *arguments: str | Path, stdin: str | bytes | None = "
 
 
 def read_sql_output(results: Path, *arguments: str | Path, stdin: str = "") -> str:
-    done = run_sql(results, *arguments, stdin=stdin)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    process = run_sql(results, *arguments, stdin=stdin)
+    assert process.returncode == 0, process.stderr
+    return process.stdout

@@ -1,10 +1,10 @@
-/* Loaded into a process before libc: its N-th write, flush, truncation or rename below a folder goes wrong.
+/* Loaded into a process before libc: makes its N-th write, flush, truncation or rename below a folder fail.
  *
- *   NIP_FAULT_FOLDER  calls on files below it count
- *   NIP_FAULT_AT      which call, from 0; none if it is not set
+ *   NIP_FAULT_FOLDER  the folder; calls on files below it are counted
+ *   NIP_FAULT_AT      the number of the call, from 0; no call fails if it is not set
  *   NIP_FAULT_HOW     kill, short, or the number of an error
- *   NIP_FAULT_LASTS   every later call fails too
- *   NIP_FAULT_LOG     gets a line for each call that counts: what it was, and on what
+ *   NIP_FAULT_LASTS   if set, every later call fails too
+ *   NIP_FAULT_LOG     a file that gets a line for each counted call: its kind and its path
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -33,7 +33,7 @@ __attribute__((constructor)) static void begin(void) {
     if (log != NULL) log_fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
 }
 
-/* Whether this call goes wrong. */
+/* Return whether this call fails. */
 static int faulty(const char *kind, const char *path) {
     if (folder == NULL || strncmp(path, folder, strlen(folder)) != 0) return 0;
     long number = atomic_fetch_add(&seen, 1);
@@ -60,7 +60,7 @@ static int fails(void) {
     static result (*real)(__VA_ARGS__); \
     if (real == NULL) real = dlsym(RTLD_NEXT, #name)
 
-/* Half of it arrives; then the process is killed, or is told how much, or that it failed. */
+/* Write half of the data; then kill the process, or return the short length or an error. */
 #define HALF(call, size) \
     do { \
         ssize_t taken = (size) > 1 ? (call) : 0; \

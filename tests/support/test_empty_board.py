@@ -1,4 +1,4 @@
-"""A copied leaderboard has all that a new one has."""
+"""A copied leaderboard equals a new one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read_catalog(connection: duckdb.DuckDBPyConnection) -> list[list[tuple[Any, 
     return [[row for row in rows if row[0] != "format"] for rows in results]
 
 
-def test_a_new_board_of_a_test_has_the_tables_views_and_comments_of_the_definitions(tmp_path: Path) -> None:
+def test_copied_board_has_the_tables_views_and_comments_of_the_definitions(tmp_path: Path) -> None:
     Leaderboard(tmp_path, lambda: ()).rebuild()
     with duckdb.connect(tmp_path / FILE, read_only=True) as board, duckdb.connect() as defined:
         defined.execute(definitions_sql())

@@ -1,4 +1,4 @@
-"""The loopback provider that fine-tunes does what the tests of training rely on."""
+"""The loopback provider that fine-tunes behaves as the tests of training expect."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tests.support.servers.fine_tune_client import FineTuningProvider, run_fine_
 from tests.support.specs import spec_file
 
 
-def trained(
+def train_model(
     server: FineTuningProvider, folder: Path, base_model: str, *, examples: int = 12, key: str = "run/1/m"
 ) -> str:
-    """The name of a model that was trained once more."""
+    """Train a model once more and return the new model's name."""
     folder.mkdir(parents=True, exist_ok=True)
     dataset = folder / "m.sft.jsonl"
     dataset.write_text((json.dumps({"messages": []}) + "\n") * examples)
@@ -38,12 +38,12 @@ def trained(
 
 
 @pytest.mark.full
-def test_a_verifier_is_right_more_often_the_more_it_was_trained(tmp_path: Path) -> None:
+def test_accuracy_of_a_verifier_grows_with_its_trainings(tmp_path: Path) -> None:
     accuracies = []
     with run_fine_tuning_provider(accuracy=0.5, gain=0.15) as server:
         names = ["tiny"]
         for index in range(3):
-            names.append(trained(server, tmp_path / str(index), names[-1]))
+            names.append(train_model(server, tmp_path / str(index), names[-1]))
         for index in (0, 1, 3):
             (tmp_path / f"play{index}").mkdir()
             path = spec_file(
@@ -51,32 +51,32 @@ def test_a_verifier_is_right_more_often_the_more_it_was_trained(tmp_path: Path) 
             )
             result = run_spec(path, tmp_path / f"play{index}" / "results")
             accuracies.append(metric(result, "accuracy")["value"])
-        asked = server.stats()["models"]
+        model_requests = server.stats()["models"]
     assert [count_trainings(name) for name in names] == [0, 1, 2, 3]
     assert len(set(names)) == 4
     assert accuracies[0] < accuracies[1] < accuracies[2]
     assert accuracies[0] < 0.6
     assert accuracies[2] > 0.85
-    assert set(asked) == {names[0], names[1], names[3]}
+    assert set(model_requests) == {names[0], names[1], names[3]}
 
 
-def test_equal_jobs_get_equal_names_from_another_server(tmp_path: Path) -> None:
+def test_equal_jobs_get_equal_model_names_at_two_servers(tmp_path: Path) -> None:
     names = []
     for _ in range(2):
         with run_fine_tuning_provider() as server:
-            names.append(trained(server, tmp_path, trained(server, tmp_path, "tiny")))
-            more = trained(server, tmp_path, "tiny", examples=13)
-            assert more != names[-1]
+            names.append(train_model(server, tmp_path, train_model(server, tmp_path, "tiny")))
+            other_name = train_model(server, tmp_path, "tiny", examples=13)
+            assert other_name != names[-1]
     assert names[0] == names[1]
 
 
-def test_a_model_can_be_asked_when_its_job_has_succeeded_and_not_before(tmp_path: Path) -> None:
+def test_model_answers_only_after_its_job_has_succeeded(tmp_path: Path) -> None:
     body: dict[str, Any] = {"messages": [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]}
     with run_fine_tuning_provider() as server:
         with pytest.raises(urllib.error.HTTPError, match="404"):
             server.request_json("/v1/chat/completions", {**body, "model": "ft:tiny:tiny:1x000000"})
-        name = trained(server, tmp_path, "tiny")
+        name = train_model(server, tmp_path, "tiny")
         answer = server.request_json("/v1/chat/completions", {**body, "model": name})
-        listed = server.request_json("/v1/models")
+        models = server.request_json("/v1/models")
     assert answer["model"] == name
-    assert [model["id"] for model in listed["data"]] == ["tiny", "small", name]
+    assert [model["id"] for model in models["data"]] == ["tiny", "small", name]

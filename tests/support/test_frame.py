@@ -13,20 +13,20 @@ from tests.support.servers.fine_tune_client import run_fine_tuning_provider
 
 def test_unknown_options_and_faults_are_refused() -> None:
     with run_fine_tuning_provider() as server:
-        for unknown in ({"statuses": ["error"]}, {"looks": ["eror"]}, {"faults": {"dropp": 1.0}}):
+        for options in ({"statuses": ["error"]}, {"looks": ["eror"]}, {"faults": {"dropp": 1.0}}):
             with pytest.raises(urllib.error.HTTPError, match="400"):
-                server.change(**unknown)
+                server.change(**options)
     with ExitStack() as stack, pytest.raises(RuntimeError, match="did not start"):
         stack.enter_context(run_chat_server(kind="no_such_kind"))
 
 
-def test_requests_of_the_test_itself_are_not_counted() -> None:
+def test_control_requests_are_not_counted() -> None:
     with run_chat_server(record=9) as server:
         server.change(decide=0.0)
         assert (server.requests, server.recorded_requests()) == (0, [])
 
 
-def test_an_unknown_path_is_counted_and_not_found() -> None:
+def test_request_for_an_unknown_path_is_counted_and_gets_404() -> None:
     with run_chat_server(record=9) as server:
         with pytest.raises(urllib.error.HTTPError, match="404"):
             server.request_json("/v1/nowhere?a=b", {})

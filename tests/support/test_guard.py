@@ -19,16 +19,16 @@ from tests.support.paths import ROOT
 from tests.support.processes import environment, nip_run, python
 from tests.support.specs import spec_file
 
-AWAY = "192.0.2.1"
+UNUSED_ADDRESS = "192.0.2.1"
 """An address that no machine has (RFC 5737)."""
 
 
-def datagram() -> None:
+def send_datagram() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        sender.sendto(b"x", (AWAY, 9))
+        sender.sendto(b"x", (UNUSED_ADDRESS, 9))
 
 
-def listening() -> None:
+def listen_on_all_interfaces() -> None:
     with socket.socket() as listener:
         listener.bind(("", 0))
 
@@ -36,44 +36,44 @@ def listening() -> None:
 @pytest.mark.parametrize(
     "attempt",
     [
-        lambda: socket.create_connection((AWAY, 80)),
-        lambda: socket.socket().connect((AWAY, 80)),
-        lambda: asyncio.run(asyncio.open_connection(AWAY, 80)),
+        lambda: socket.create_connection((UNUSED_ADDRESS, 80)),
+        lambda: socket.socket().connect((UNUSED_ADDRESS, 80)),
+        lambda: asyncio.run(asyncio.open_connection(UNUSED_ADDRESS, 80)),
         lambda: socket.getaddrinfo("example.com", 80),
         lambda: socket.gethostbyname("example.com"),
-        datagram,
-        listening,
+        send_datagram,
+        listen_on_all_interfaces,
     ],
     ids=["connection", "socket", "stream", "lookup", "old lookup", "datagram", "listening to all"],
 )
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_test_cannot_reach_another_machine(attempt: Callable[[], object]) -> None:
+def test_tests_cannot_reach_another_machine(attempt: Callable[[], object]) -> None:
     with pytest.raises(AccessForbidden, match=r"127\.0\.0\.1 alone"):
         attempt()
 
 
-def test_a_test_can_reach_its_own_machine() -> None:
+def test_tests_can_reach_loopback() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         socket.create_connection(server.getsockname()).close()
         socket.create_connection(("localhost", server.getsockname()[1])).close()
 
 
-CONNECTS = f"import socket; socket.create_connection(({AWAY!r}, 80))"
+CONNECT_CODE = f"import socket; socket.create_connection(({UNUSED_ADDRESS!r}, 80))"
 
 
-def test_a_process_of_a_test_cannot_reach_another_machine() -> None:
-    inherited = subprocess.run([sys.executable, "-c", CONNECTS], capture_output=True, text=True, check=False)
-    for done in (inherited, python(CONNECTS)):
-        assert done.returncode == 1
-        assert f"do not look up '{AWAY}'" in done.stderr
+def test_child_processes_of_tests_cannot_reach_another_machine() -> None:
+    inherited = subprocess.run([sys.executable, "-c", CONNECT_CODE], capture_output=True, text=True, check=False)
+    for process in (inherited, python(CONNECT_CODE)):
+        assert process.returncode == 1
+        assert f"do not look up '{UNUSED_ADDRESS}'" in process.stderr
 
 
 @pytest.mark.full
-def test_a_run_that_calls_another_machine_ends_at_once(tmp_path: Path) -> None:
-    spec_file(tmp_path, f"http://{AWAY}/v1", retry={"transient": {"first_wait": 30.0}})
-    done = nip_run("spec.yaml", "-q", cwd=tmp_path)
-    assert done.returncode != 0
-    assert "127.0.0.1 alone" in done.stderr
+def test_run_that_calls_another_machine_fails_at_once(tmp_path: Path) -> None:
+    spec_file(tmp_path, f"http://{UNUSED_ADDRESS}/v1", retry={"transient": {"first_wait": 30.0}})
+    process = nip_run("spec.yaml", "-q", cwd=tmp_path)
+    assert process.returncode != 0
+    assert "127.0.0.1 alone" in process.stderr
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_run_that_calls_another_machine_ends_at_once(tmp_path: Path) -> None:
         "times",
     ],
 )
-def test_a_test_can_write_only_to_temporary_folders(
+def test_tests_can_write_only_to_temporary_folders(
     attempt: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -119,13 +119,13 @@ def test_a_test_can_write_only_to_temporary_folders(
 @pytest.mark.full
 def test_a_run_in_the_repository_cannot_write_there() -> None:
     before = sorted((ROOT / "results").rglob("*"))
-    done = nip_run("specs/quickstart.yaml", "-q", cwd=ROOT)
-    assert done.returncode != 0
-    assert "temporary folders alone" in done.stderr
+    process = nip_run("specs/quickstart.yaml", "-q", cwd=ROOT)
+    assert process.returncode != 0
+    assert "temporary folders alone" in process.stderr
     assert sorted((ROOT / "results").rglob("*")) == before
 
 
-SECRETS = """\
+SECRETS_TEST = """\
 import os
 
 def test_there_are_none():
@@ -135,8 +135,8 @@ def test_there_are_none():
 
 @pytest.mark.full
 def test_keys_and_proxies_of_the_shell_are_removed(tmp_path: Path) -> None:
-    (tmp_path / "test_secrets.py").write_text(SECRETS)
-    exported = {
+    (tmp_path / "test_secrets.py").write_text(SECRETS_TEST)
+    shell_variables = {
         "OPENAI_API_KEY": "sk-mine",
         "HF_TOKEN": "hf-mine",
         "https_proxy": "http://127.0.0.1:9",
@@ -144,9 +144,13 @@ def test_keys_and_proxies_of_the_shell_are_removed(tmp_path: Path) -> None:
     }
     arguments = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 
-    def outcome(*more: str) -> int:
+    def run_pytest(*options: str) -> int:
         return subprocess.run(
-            [*arguments, *more], cwd=tmp_path, env=environment(**exported), stdout=subprocess.DEVNULL, check=False
+            [*arguments, *options],
+            cwd=tmp_path,
+            env=environment(**shell_variables),
+            stdout=subprocess.DEVNULL,
+            check=False,
         ).returncode
 
-    assert (outcome(), outcome("-p", "tests.conftest")) == (1, 0)
+    assert (run_pytest(), run_pytest("-p", "tests.conftest")) == (1, 0)

@@ -13,7 +13,7 @@ from tests.support.paths import ROOT
 
 pytest_plugins = ["pytester"]
 
-MARKED = """
+MARKED_TESTS = """
 import pytest
 
 def test_plain(): ...
@@ -36,15 +36,15 @@ def test_gate_sample(n): ...
 """
 
 
-def tiers(item: pytest.Item) -> list[str]:
+def list_tiers(item: pytest.Item) -> list[str]:
     return [mark.name for mark in item.iter_markers() if mark.name in ("gate", "full")]
 
 
 def test_marks_put_each_case_into_one_tier(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\nmarkers =\n  gate\n  full\n  sample\n")
-    items = pytester.getitems(MARKED)
+    items = pytester.getitems(MARKED_TESTS)
     conftest.pytest_collection_modifyitems(items)
-    assert [(item.name, tiers(item)) for item in items] == [
+    assert [(item.name, list_tiers(item)) for item in items] == [
         ("test_plain", []),
         ("test_gate", ["gate"]),
         ("test_gate_and_full[1]", ["gate"]),
@@ -73,18 +73,18 @@ FILES = {
 def test_skipped_files_contain_no_test_of_the_selected_tier(pytester: pytest.Pytester, tier: str) -> None:
     pytester.makeini("[pytest]\nmarkers =\n  gate\n  full\n  sample\n")
     pytester.makepyfile(**{name: f"import pytest\n{text}" for name, text in FILES.items()})
-    skipping, all_files = (
+    output_with_skips, all_files = (
         pytester.runpytest_inprocess("--collect-only", "-qq", "-p", "tests.conftest", "-m", marks).outlines
         for marks in (tier, f"({tier})")  # files are skipped only for the exact expressions
     )
-    assert skipping == all_files != []
+    assert output_with_skips == all_files != []
     config = pytester.parseconfig("-m", tier)
     skipped = {name for name in FILES if conftest.pytest_ignore_collect(pytester.path / f"{name}.py", config)}
     unmarked = {"test_plain", "test_others"} if tier == "gate" else set()
     assert skipped == {"test_full", "test_full_list"} | unmarked
 
 
-def test_marks_that_select_files_stand_in_these_files(pytester: pytest.Pytester) -> None:
+def test_tier_marks_are_in_the_files_that_they_select(pytester: pytest.Pytester) -> None:
     config = pytester.parseconfig("-m", "not gate and not full")
     for path in (ROOT / "tests").rglob("*.py"):
         text = path.read_text("utf-8")
@@ -98,7 +98,7 @@ def test_marks_that_select_files_stand_in_these_files(pytester: pytest.Pytester)
 @pytest.mark.full
 @pytest.mark.parametrize("tier", ["not gate and not full", "gate"])
 def test_no_selected_test_of_the_project_is_in_a_skipped_file(tier: str) -> None:
-    skipping, all_files = (
+    output_with_skips, all_files = (
         subprocess.check_output(
             [sys.executable, "-m", "pytest", "-n0", "--collect-only", "-qq", "-p", "no:cacheprovider", "-m", marks],
             cwd=ROOT,
@@ -106,4 +106,4 @@ def test_no_selected_test_of_the_project_is_in_a_skipped_file(tier: str) -> None
         )
         for marks in (tier, f"({tier})")
     )
-    assert skipping == all_files != ""
+    assert output_with_skips == all_files != ""

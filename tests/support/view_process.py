@@ -46,10 +46,10 @@ class ViewProcess:
         """Send a request to an absolute path. A header with the value None is left out."""
         changes = {name.replace("_", "-"): value for name, value in headers.items()}
         length = {"Content-Length": str(len(body))} if body else {}
-        sent = {"Host": f"127.0.0.1:{self.port}", **length, **changes}
+        all_headers = {"Host": f"127.0.0.1:{self.port}", **length, **changes}
         lines = [
             f"{method} {path} HTTP/1.1",
-            *(f"{name}: {value}" for name, value in sent.items() if value is not None),
+            *(f"{name}: {value}" for name, value in all_headers.items() if value is not None),
         ]
         return self.send_raw("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
 

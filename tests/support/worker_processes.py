@@ -28,9 +28,9 @@ def is_worker_running(pid: int, parent: int | None = None) -> bool:
 def read_sorted_answers(run: Path) -> list[str]:
     """Return the answers in a journal without positions and latencies, sorted."""
 
-    def dump(record: dict[str, Any]) -> str:
+    def to_json(record: dict[str, Any]) -> str:
         return json.dumps(
             {name: value for name, value in record.items() if name not in ("seq", "ms", "from")}, sort_keys=True
         )
 
-    return sorted(dump(record) for record in journal_records(run) if record["kind"] not in ("begun", "lost"))
+    return sorted(to_json(record) for record in journal_records(run) if record["kind"] not in ("begun", "lost"))

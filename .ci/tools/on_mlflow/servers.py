@@ -1,4 +1,4 @@
-"""Servers that are between the exporter and MLflow, to kill it or to fail, and a model that takes its time."""
+"""A proxy that kills the exporter or fails instead of MLflow, and a slow model server."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 
-class Quiet(ThreadingHTTPServer):
-    """A server that says nothing of a client that was killed."""
+class QuietServer(ThreadingHTTPServer):
+    """A server that prints no error when its client is killed."""
 
     daemon_threads = True
 
@@ -25,19 +25,19 @@ class Quiet(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-class Between(Quiet):
-    """Hands requests on to a server; kills who asks at one of them, or answers in its place from one on."""
+class InterceptingProxy(QuietServer):
+    """A proxy that forwards requests, kills its client at one of them, or fails from one of them on."""
 
     def __init__(self, port: int) -> None:
         super().__init__(("127.0.0.1", 0), _Forward)
-        self.port, self.asked = port, 0
-        self.at, self.after = 0, False
-        """At which request who asks is killed; once it is handed on, or before."""
-        self.fails_from: int | None = None
-        self.said: tuple[int, str, bytes] = (500, "text/html", b"<h1>Internal Server Error</h1>")
-        """From which request on what is answered: a status, a type, a body."""
+        self.port, self.request_count = port, 0
+        self.kill_at, self.kill_after_forwarding = 0, False
+        """The number of the request that kills the client, and whether it is forwarded first."""
+        self.failing_from: int | None = None
+        self.failure_response: tuple[int, str, bytes] = (500, "text/html", b"<h1>Internal Server Error</h1>")
+        """The status, content type and body of each answer from request `failing_from` on."""
         self.victim: subprocess.Popen[str] | None = None
-        self.guard = threading.Lock()
+        self.lock = threading.Lock()
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property
@@ -45,9 +45,9 @@ class Between(Quiet):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def count(self) -> int:
-        with self.guard:
-            self.asked += 1
-            return self.asked
+        with self.lock:
+            self.request_count += 1
+            return self.request_count
 
     def kill(self) -> None:
         while self.victim is None:
@@ -56,30 +56,30 @@ class Between(Quiet):
         self.victim.wait()
 
 
-OF_A_HOP = ("host", "connection", "transfer-encoding", "content-length")
+HOP_HEADERS = ("host", "connection", "transfer-encoding", "content-length")
 
 
 class _Forward(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: Between
+    server: InterceptingProxy
 
-    def _any(self) -> None:
+    def _forward(self) -> None:
         body = self._body()
         count = self.server.count()
-        due = count == self.server.at
-        if due and not self.server.after:
+        is_kill_due = count == self.server.kill_at
+        if is_kill_due and not self.server.kill_after_forwarding:
             self.server.kill()
             return
-        if self.server.fails_from is not None and count >= self.server.fails_from:
-            status, kind, said = self.server.said
-            self._reply(status, [("Content-Type", kind)], said)
+        if self.server.failing_from is not None and count >= self.server.failing_from:
+            status, kind, content = self.server.failure_response
+            self._reply(status, [("Content-Type", kind)], content)
             return
         onward = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=120)
-        headers = {name: value for name, value in self.headers.items() if name.lower() not in OF_A_HOP}
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in HOP_HEADERS}
         onward.request(self.command, self.path, body, headers)
         answer = onward.getresponse()
         data = answer.read()
-        if due:
+        if is_kill_due:
             self.server.kill()
             return
         self._reply(answer.status, answer.getheaders(), data)
@@ -94,7 +94,7 @@ class _Forward(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def _body(self) -> bytes:
-        """What was sent; an empty file comes in chunks."""
+        """Read the request body, which is chunked for an empty file."""
         if "chunked" not in self.headers.get("Transfer-Encoding", ""):
             return self.rfile.read(int(self.headers.get("Content-Length") or 0))
         body = b""
@@ -104,21 +104,21 @@ class _Forward(BaseHTTPRequestHandler):
         self.rfile.readline()
         return body
 
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _any  # noqa: N815 - the names that http.server calls
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _forward  # noqa: N815 - the names that http.server calls
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in http.server
         """Say nothing."""
 
 
-class SlowModel(Quiet):
-    """A model that takes a moment to answer."""
+class SlowModel(QuietServer):
+    """A model server with slow answers."""
 
     seconds = 0.5
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answer)
-        self.answers = threading.Event()
-        self.answers.set()
+        self.may_answer = threading.Event()
+        self.may_answer.set()
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property
@@ -126,13 +126,13 @@ class SlowModel(Quiet):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     @contextmanager
-    def silent(self) -> Iterator[None]:
-        """It answers nothing meanwhile, so that no run ends before what is beside it has begun."""
-        self.answers.clear()
+    def paused(self) -> Iterator[None]:
+        """Answer no requests inside the block, so that a run cannot end before its follower starts."""
+        self.may_answer.clear()
         try:
             yield
         finally:
-            self.answers.set()
+            self.may_answer.set()
 
 
 class _Answer(BaseHTTPRequestHandler):
@@ -141,14 +141,14 @@ class _Answer(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.answers.wait()
+        self.server.may_answer.wait()
         time.sleep(self.server.seconds)
         stance = ("accept", "reject")[hashlib.sha256(body).digest()[0] % 2]
         message = {"role": "assistant", "content": f"I have looked.\n\nDecision: {stance}"}
         usage = {"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14}
         choice = {"index": 0, "finish_reason": "stop", "message": message}
-        said = {"id": "x", "object": "chat.completion", "created": 1, "model": "slow", "choices": [choice]}
-        data = json.dumps({**said, "usage": usage}).encode()
+        completion = {"id": "x", "object": "chat.completion", "created": 1, "model": "slow", "choices": [choice]}
+        data = json.dumps({**completion, "usage": usage}).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))

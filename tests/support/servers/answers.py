@@ -1,7 +1,7 @@
 """A loopback server for games about listed answers, with planted debaters and a planted judge.
 
-A prover argues for the answer of its prompt in the sentence `I argue for B.` The judge reads these sentences and gives
-each argued answer the probability that a planted function sets, by the texts of the question and of the answer.
+A prover argues for the answer of its prompt in the sentence `I argue for B.` The judge reads these sentences. A planted
+function sets its answer from the question, the listed answers and the argued ones.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def _reply(body: Mapping[str, Any], judge: Judge) -> str:
     question = re.findall(r"<question>\s*(.*?)\s*</question>", text, re.DOTALL)[0]
     answers = dict(re.findall(r"^([A-Z])\) (.*)$", text, re.MULTILINE))
     if body["model"] == "judge":
-        argued = re.findall(r"I argue for ([A-Z])\.", text)
-        return judge(question, answers, argued)
-    assigned = re.findall(r"the right answer is ([A-Z])\)", text)
-    if assigned:
-        return f"I argue for {assigned[0]}."
+        argued_letters = re.findall(r"I argue for ([A-Z])\.", text)
+        return judge(question, answers, argued_letters)
+    assigned_letters = re.findall(r"the right answer is ([A-Z])\)", text)
+    if assigned_letters:
+        return f"I argue for {assigned_letters[0]}."
     letter = next(letter for letter, answer in answers.items() if answer == body["model"])
     return f"Answer: {letter}\nI argue for {letter}."
 

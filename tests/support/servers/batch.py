@@ -194,8 +194,8 @@ class Server(frame.Server):
         return DROPPED if kind == "drop" else answer
 
     def reply(self, body: dict[str, Any], digest: str) -> dict[str, Any]:
-        limited = {**body, "n": min(body.get("n") or 1, self.options.most_n or 10_000)}
-        return completion(self.options.style, limited, digest, None)
+        limited_body = {**body, "n": min(body.get("n") or 1, self.options.most_n or 10_000)}
+        return completion(self.options.style, limited_body, digest, None)
 
     # Files and batches
 
@@ -273,16 +273,16 @@ class Server(frame.Server):
         output, errors, expired = [], [], False
         for line in batch["lines"]:
             name = line["custom_id"]
-            first = self.requested_lines[name] == 0
+            is_first = self.requested_lines[name] == 0
             self.requested_lines[name] += 1
-            draw = random.Random(f"line/{name}").random() if first else 1.0
+            chance = random.Random(f"line/{name}").random() if is_first else 1.0
             row: dict[str, Any] = {"id": f"r-{name}", "custom_id": name, "response": None, "error": None}
-            if draw < options.expired_lines:
+            if chance < options.expired_lines:
                 expired = True
                 row["error"] = {"code": "batch_expired", "message": "This request could not be executed in time"}
                 if not options.unlisted:
                     errors.append(row)
-            elif draw < options.expired_lines + options.failing_lines:
+            elif chance < options.expired_lines + options.failing_lines:
                 problem = {
                     "error": {"message": "Rate limit", "type": "t", "param": None, "code": "rate_limit_exceeded"}
                 }

@@ -62,7 +62,7 @@ AnyLoopback = TypeVar("AnyLoopback", bound=LoopbackServer)
 
 @contextmanager
 def run_loopback_server(client: type[AnyLoopback], name: str, **options: Any) -> Iterator[AnyLoopback]:
-    """A client of `tests.support.servers.NAME`, started with these options, for as long as the block runs."""
+    """Run `tests.support.servers.NAME` with these options until the block ends; yield a client."""
     process = subprocess.Popen(
         [sys.executable, "-m", f"tests.support.servers.{name}", "--options", json.dumps(options)],
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,

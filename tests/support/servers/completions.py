@@ -142,8 +142,8 @@ def _text(style: Style, messages: list[dict[str, Any]], key: str) -> str:
     argument = f"Look at {rng.choice(TOPICS)} ({rng.randrange(10_000)}): {rng.choice(CLAIMS)}."
     if ACCEPT not in system or REJECT not in system:
         return argument
-    must = MUST_DECIDE[0] in system or MUST_DECIDE[1] in messages[-1]["content"]
-    if must or rng.random() < style.decide:
+    must_decide = MUST_DECIDE[0] in system or MUST_DECIDE[1] in messages[-1]["content"]
+    if must_decide or rng.random() < style.decide:
         verdict = f"{argument}\n\n{rng.choice((ACCEPT, REJECT))}"
         if style.confidence is not None:
             return f"{verdict}\n{style.confidence}"

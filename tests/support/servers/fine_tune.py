@@ -222,10 +222,10 @@ class Server(batch.Server):
         }  # fmt: skip
 
     def _set(self, request: Request) -> Answer:
-        expected = request.json()
-        job = self.jobs[expected.pop("id")]
+        fields = request.json()
+        job = self.jobs[fields.pop("id")]
         job.script = Script(through=[], end=None)
-        for name, value in expected.items():
+        for name, value in fields.items():
             setattr(job, name, value)
         return json_answer({})
 

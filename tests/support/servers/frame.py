@@ -98,10 +98,10 @@ class Answer(NamedTuple):
     """Whether the body is sent again and again until the client closes the connection."""
 
     def head(self) -> bytes:
-        more = "".join([f"{name}: {value}\r\n" for name, value in self.headers.items()]) if self.headers else ""
+        header_lines = "".join([f"{name}: {value}\r\n" for name, value in self.headers.items()]) if self.headers else ""
         return (
             f"HTTP/1.1 {self.status} X\r\ncontent-type: {self.content_type}\r\n"
-            f"content-length: {len(self.body) if self.length is None else self.length}\r\n{more}\r\n"
+            f"content-length: {len(self.body) if self.length is None else self.length}\r\n{header_lines}\r\n"
         ).encode("latin-1")
 
 
@@ -172,10 +172,10 @@ class Server:
     def fault(self, seed: int, digest: str, attempt: int) -> str | None:
         """Return the fault for this attempt, or None."""
         if self.options.faults and attempt < self.options.max_faults:
-            draw = random.Random(f"{seed}/{digest}/{attempt}").random()
+            remaining = random.Random(f"{seed}/{digest}/{attempt}").random()
             for kind, probability in self.options.faults.items():
-                draw -= probability
-                if draw < 0:
+                remaining -= probability
+                if remaining < 0:
                     return kind
         return None
 
@@ -224,8 +224,8 @@ class Server:
         self.body_bytes += len(request.body)
         if len(self.recorded) < self.options.record and self.is_recorded(request):
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers.items()}
-            recorded = {"method": request.method, "path": request.path, "headers": headers}
-            self.recorded.append({**recorded, "body": request.body.decode("utf-8", "replace")})
+            record = {"method": request.method, "path": request.path, "headers": headers}
+            self.recorded.append({**record, "body": request.body.decode("utf-8", "replace")})
         self.open += 1
         self.max_open = max(self.max_open, self.open)
         try:
@@ -275,24 +275,24 @@ def run_server(server: type[Server], options: type[Options], description: str | 
     """Run a server. This is the main function of the modules of servers."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--options", default="{}", metavar="JSON")
-    chosen = options(**orjson.loads(parser.parse_args().options))
+    server_options = options(**orjson.loads(parser.parse_args().options))
     try:
-        asyncio.run(_serve(server(chosen)))
+        asyncio.run(_serve(server(server_options)))
     except KeyboardInterrupt:
         sys.exit(130)
 
 
 async def _serve(server: Server) -> None:
-    stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+    stdin_closed, loop = asyncio.Event(), asyncio.get_running_loop()
     port = server.options.port
-    listening = await asyncio.start_server(server.connected, "127.0.0.1", port, backlog=4096, limit=BUFFERED)
-    print(listening.sockets[0].getsockname()[1], flush=True)
+    socket_server = await asyncio.start_server(server.connected, "127.0.0.1", port, backlog=4096, limit=BUFFERED)
+    print(socket_server.sockets[0].getsockname()[1], flush=True)
 
     def wait_until_stdin_closes() -> None:
         while sys.stdin.buffer.read(1):
             pass
-        loop.call_soon_threadsafe(stopped.set)
+        loop.call_soon_threadsafe(stdin_closed.set)
 
     threading.Thread(target=wait_until_stdin_closes, daemon=True).start()
-    await stopped.wait()
-    listening.close()
+    await stdin_closed.wait()
+    socket_server.close()

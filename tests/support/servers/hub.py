@@ -212,7 +212,7 @@ class HubServer(Server):
             | ({} if blob.data is not None else {"lfs": {"oid": blob.oid, "size": blob.size, "pointerSize": 130}})
             for path, blob in sorted(tree.items())
         ]
-        folders = {path[:at] for path in tree for at, sign in enumerate(path) if sign == "/"}
+        folders = {path[:position] for path in tree for position, character in enumerate(path) if character == "/"}
         listed = [
             *({"type": "directory", "path": entry, "oid": "0" * 40, "size": 0} for entry in sorted(folders)),
             *files,
@@ -248,8 +248,10 @@ class HubServer(Server):
         headers = {"ETag": f'"{blob.oid}"', "X-Repo-Commit": commit}
         mode = self.options.mode if path.endswith(self.options.only) else ""
         if mode == "elsewhere" or blob.data is None:
-            place = f"{self.options.elsewhere}/{path}" if mode == "elsewhere" else f"{self.options.storage}/{blob.oid}"
-            return Answer(302, headers={**headers, "X-Linked-Size": str(blob.size), "Location": place})
+            location = (
+                f"{self.options.elsewhere}/{path}" if mode == "elsewhere" else f"{self.options.storage}/{blob.oid}"
+            )
+            return Answer(302, headers={**headers, "X-Linked-Size": str(blob.size), "Location": location})
         data = blob.data
         if request.method == "HEAD":
             return Answer(headers=headers, length=len(data))
@@ -259,12 +261,12 @@ class HubServer(Server):
             return Answer(body=data.ljust(65536), headers=headers, endless=True, length=1 << 50)
         if mode == "cut":
             return Answer(body=data, headers=headers, cut=len(data) // 2)
-        changed = {
+        faulty_data = {
             "other_bytes": bytes([data[0] ^ 1]) + data[1:] if data else b"",
             "longer": data + b"x",
             "shorter": data[:-1],
         }
-        return Answer(body=changed.get(mode, data), headers=headers, content_type="application/octet-stream")
+        return Answer(body=faulty_data.get(mode, data), headers=headers, content_type="application/octet-stream")
 
     def _find_writable(self, request: Request, name: str) -> Repository | Answer:
         repository = self._find_readable(request, name)
@@ -300,8 +302,8 @@ class HubServer(Server):
         if isinstance(repository, Answer):
             return repository
         if self.options.mode == "refuse_upload":
-            refused = {"error": {"code": 422, "message": "no room"}}
-            return json_answer({"objects": [{**entry, **refused} for entry in request.json()["objects"]]})
+            refusal = {"error": {"code": 422, "message": "no room"}}
+            return json_answer({"objects": [{**entry, **refusal} for entry in request.json()["objects"]]})
         stored = {blob.oid for tree in repository.trees.values() for blob in tree.values()}
         objects = [
             entry if entry["oid"] in stored else
@@ -326,7 +328,7 @@ class HubServer(Server):
             value = line["value"]
             if line["key"] == "file":
                 tree[value["path"]] = Blob.of(base64.b64decode(value["content"]))
-            elif self._stored(value["oid"]):
+            elif self._is_stored(value["oid"]):
                 tree[value["path"]] = Blob(value["size"], value["oid"], None)
             else:
                 return problem(400, "", f"LFS object {value['oid']} is not there")
@@ -343,11 +345,11 @@ class HubServer(Server):
             answer["pullRequestUrl"] = f"{page}/discussions/{self._pull_requests}"
         return json_answer(answer)._replace(wait=self.options.slow_commit)
 
-    def _stored(self, oid: str) -> bool:
+    def _is_stored(self, oid: str) -> bool:
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
             f"{self.options.storage}/{oid}"
-        ) as stored:
-            return bool(stored.status == 200)
+        ) as response:
+            return bool(response.status == 200)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,6 @@ READ_TOKEN, WRITE_TOKEN = "hf_" + "r" * 30, "hf_" + "w" * 30
 def run_hub(**options: Any) -> Iterator[tuple[LoopbackServer, LoopbackServer]]:
     """Run the Hub and its storage."""
     options = {"tokens": {READ_TOKEN: "read", WRITE_TOKEN: "write"}, "record": 100_000, **options}
-    with ExitStack() as both:
-        storage = both.enter_context(run_loopback_server(LoopbackServer, "hub_storage"))
-        yield both.enter_context(run_loopback_server(LoopbackServer, "hub", storage=storage.root, **options)), storage
+    with ExitStack() as stack:
+        storage = stack.enter_context(run_loopback_server(LoopbackServer, "hub_storage"))
+        yield stack.enter_context(run_loopback_server(LoopbackServer, "hub", storage=storage.root, **options)), storage

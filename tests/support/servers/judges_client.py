@@ -32,7 +32,7 @@ def judged_spec(
     folder: Path, base_url: str, protocol: str, judge: str, provers: Sequence[str] = (), *, labels: Sequence[int],
     pairs: bool = False, **changes: Any,
 ) -> Path:  # fmt: skip
-    """Write a spec in which a planted judge hears planted provers, one per agent, on a claim for each label.
+    """Write a spec of a planted judge who hears planted provers, one per agent, on a claim for each label.
 
     With `pairs`, every two claims form a group. The provers speak once, then the judge decides.
     """

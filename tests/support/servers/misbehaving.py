@@ -1,9 +1,9 @@
-"""Every way in which a server can misbehave, by name: raw bytes on a socket, and no HTTP library to keep them in order.
+"""A server that misbehaves in all known ways, by name. It sends raw bytes on a socket, without an HTTP library.
 
     POST /NAME/v1/chat/completions      behaves as `ROWS[NAME]` says
-    GET /stats                          how many requests each name got
+    GET /stats                          the number of requests by name
 
-What a row sends may hold `KEY`, which becomes the key that the request was sent with.
+The text `KEY` in a response is replaced by the API key of the request.
 """
 
 from __future__ import annotations
@@ -58,22 +58,22 @@ def head(status: str = "200 OK", *lines: str) -> bytes:
 def raw(*pieces: bytes) -> Responder:
     """Send these bytes, then close the connection."""
 
-    async def says(_: ReceivedRequest) -> AsyncIterator[bytes]:
+    async def respond(_: ReceivedRequest) -> AsyncIterator[bytes]:
         for piece in pieces:
             yield piece
 
-    return says
+    return respond
 
 
 def keep_open(body: bytes, status: str = "200 OK", *lines: str) -> Responder:
     """Send a complete response, and keep the connection open."""
 
-    async def says(request: ReceivedRequest) -> AsyncIterator[bytes]:
+    async def respond(request: ReceivedRequest) -> AsyncIterator[bytes]:
         response_body = insert_key(body, request.key)
         yield insert_key(head(status, f"content-length: {len(response_body)}", *lines), request.key) + response_body
         yield b""
 
-    return says
+    return respond
 
 
 def reply(data: Any, status: str = "200 OK", *lines: str) -> Responder:
@@ -85,34 +85,34 @@ def error(status: str, message: str, *lines: str, **fields: Any) -> Responder:
 
 
 def endless(start: bytes, piece: bytes) -> Responder:
-    async def says(_: ReceivedRequest) -> AsyncIterator[bytes]:
+    async def respond(_: ReceivedRequest) -> AsyncIterator[bytes]:
         yield start
         while True:
             yield piece
 
-    return says
+    return respond
 
 
 def slow(start: bytes, piece: bytes = b" ") -> Responder:
     """Send a byte every 50 ms, which never triggers a time limit for the next byte."""
 
-    async def says(_: ReceivedRequest) -> AsyncIterator[bytes]:
+    async def respond(_: ReceivedRequest) -> AsyncIterator[bytes]:
         yield start
         while True:
             await asyncio.sleep(0.05)
             yield piece
 
-    return says
+    return respond
 
 
 def then_good(first: Responder) -> Responder:
     """Use `first` for the first request, and a valid completion for later ones."""
 
-    async def says(request: ReceivedRequest) -> AsyncIterator[bytes]:
+    async def respond(request: ReceivedRequest) -> AsyncIterator[bytes]:
         async for piece in (first if request.earlier == 0 else reply(completion()))(request):
             yield piece
 
-    return says
+    return respond
 
 
 def insert_key(template: bytes, key: bytes) -> bytes:
@@ -133,7 +133,7 @@ def insert_key(template: bytes, key: bytes) -> bytes:
 def poison(wait: float) -> Responder:
     """Send an answer, and then bytes that look like the answer to the next request."""
 
-    async def says(request: ReceivedRequest) -> AsyncIterator[bytes]:
+    async def respond(request: ReceivedRequest) -> AsyncIterator[bytes]:
         good, next_body = (json.dumps(completion(text)).encode() for text in (ANSWER, NEXT_ANSWER))
         first = head("200 OK", f"content-length: {len(good)}") + good
         second = head("200 OK", f"content-length: {len(next_body)}") + next_body
@@ -141,12 +141,12 @@ def poison(wait: float) -> Responder:
             yield first
             await asyncio.sleep(wait)
             yield second
-            SECOND_ANSWERS[request.address.decode()] += 1  # what is written has been sent by now
+            SECOND_ANSWERS[request.address.decode()] += 1  # all written bytes have been sent by now
         else:
             yield first + second
         yield b""
 
-    return says
+    return respond
 
 
 def packed(data: bytes, encoding: str) -> bytes:
@@ -182,7 +182,7 @@ ROWS: Mapping[str, Responder] = {
     "30 MiB that are no JSON": keep_open(b"x" * (30 << 20)),
     "gzip bomb": raw(packed(BOMB, "gzip")),
     "gzip bomb in an error": raw(head("500 Oops", "content-encoding: gzip", "connection: close") + BOMB),
-    # Packed, though nobody asked for it
+    # Compressed without a request for it
     "gzip": raw(packed(gzip.compress(JSON), "gzip")),
     "gzip in two members": raw(packed(gzip.compress(JSON[:50]) + gzip.compress(JSON[50:]), "gzip")),
     "deflate": raw(packed(zlib.compress(JSON), "deflate")),
@@ -210,7 +210,7 @@ ROWS: Mapping[str, Responder] = {
     "length in words": raw(head("200 OK", "content-length: many") + JSON),
     "length and chunks": raw(head("200 OK", "content-length: 5", "transfer-encoding: chunked") + b"0\r\n\r\n"),
     "chunk of no size": raw(CHUNKED + b"zz\r\n" + JSON),
-    # No HTTP, or another one
+    # Not HTTP, or another version of it
     "no HTTP": raw(b"220 mail ready\r\n"),
     "HTTP 0.9": raw(JSON),
     "HTTP 2 preface": raw(b"\0\0\x12\x04\0\0\0\0\0\0\x03\0\0\0\x64"),
@@ -302,7 +302,7 @@ ROWS: Mapping[str, Responder] = {
     "finish reason nested": reply(change_choice(finish_reason={"a": [1]})),
     "model a number": reply(completion(model=3)),
     "model a list": reply(completion(model=["tiny"])),
-    # Bytes that are no text
+    # Bytes that are not text
     "bad UTF-8": keep_open(json.dumps(completion("? " + ANSWER)).encode().replace(b"?", b"\xff\xfe\xc0\xaf")),
     "half of a pair": reply(completion("\ud800 " + ANSWER)),
     "half of a pair, deep": keep_open(json.dumps(completion("\ud800 " + ANSWER)).encode()[:-1] + DEEP_FIELD),
@@ -317,7 +317,7 @@ ROWS: Mapping[str, Responder] = {
     "exponent of 5,000": keep_open(JSON[:-1] + b', "score": 1e5000}'),
     "several documents": keep_open(JSON + JSON),
     "keys twice": keep_open(b'{"choices": [], ' + JSON[1:]),
-    # What proxies make of refusals and limits
+    # Refusals and limits as proxies report them
     "refusal in a proxy's fields": reply(change_choice(message={
         "role": "assistant", "content": None, "provider_specific_fields": {"refusal": "I cannot. KEY"}})),
     "blank at the limit": reply(change_choice(
@@ -340,7 +340,7 @@ class Server:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         """Number of requests for each row."""
-        self.came: Counter[bytes] = Counter()
+        self.request_counts: Counter[bytes] = Counter()
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -359,34 +359,34 @@ class Server:
         address = lines[0].split(b" ")[1]
         name = address.split(b"/")[1].decode().replace("%20", " ").replace("%2C", ",")
         request = ReceivedRequest(
-            headers.get(b"authorization", b"").removeprefix(b"Bearer "), self.came[address], address
+            headers.get(b"authorization", b"").removeprefix(b"Bearer "), self.request_counts[address], address
         )
-        self.came[address] += 1
+        self.request_counts[address] += 1
         if name == "stats":
-            says = reply(self.counts | SECOND_ANSWERS)
+            responder = reply(self.counts | SECOND_ANSWERS)
         else:
             self.counts[name] += 1
-            says = ROWS.get(name, error("404 None", "elsewhere"))
+            responder = ROWS.get(name, error("404 None", "elsewhere"))
         piece = None
-        async for piece in says(request):
+        async for piece in responder(request):
             writer.write(insert_key(piece, request.key) if b"KEY" in piece else piece)
             await writer.drain()
         return piece == b""
 
 
 async def _serve() -> None:
-    ended, loop = asyncio.Event(), asyncio.get_running_loop()
-    listening = await asyncio.start_server(Server().connected, "127.0.0.1", 0, limit=1 << 22)
-    print(listening.sockets[0].getsockname()[1], flush=True)
+    stdin_closed, loop = asyncio.Event(), asyncio.get_running_loop()
+    server = await asyncio.start_server(Server().connected, "127.0.0.1", 0, limit=1 << 22)
+    print(server.sockets[0].getsockname()[1], flush=True)
 
-    def until_stdin_closes() -> None:
+    def wait_until_stdin_closes() -> None:
         while sys.stdin.buffer.read(1):
             pass
-        loop.call_soon_threadsafe(ended.set)
+        loop.call_soon_threadsafe(stdin_closed.set)
 
-    threading.Thread(target=until_stdin_closes, daemon=True).start()
-    await ended.wait()
-    listening.close()
+    threading.Thread(target=wait_until_stdin_closes, daemon=True).start()
+    await stdin_closed.wait()
+    server.close()
 
 
 if __name__ == "__main__":

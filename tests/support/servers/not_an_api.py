@@ -37,7 +37,7 @@ class WebPage(BaseHTTPRequestHandler):
         self.wfile.write(self.page)
 
     def log_message(self, *args: object) -> None:
-        """Say nothing on stderr."""
+        """Print nothing on stderr."""
 
 
 class CommentedPage(WebPage):
@@ -63,7 +63,7 @@ class Status(WebPage):
 
 
 class Flaky(WebPage):
-    """A model API whose second answer to its sixth are no completions."""
+    """A model API whose second to sixth answers are not completions."""
 
     requests = 0
 
@@ -92,7 +92,7 @@ class Files(SimpleHTTPRequestHandler):
 
 
 class Greeter(BaseHTTPRequestHandler):
-    """Speaks first and no HTTP, as an SSH server does."""
+    """Sends the first bytes itself, and does not speak HTTP, like an SSH server."""
 
     def handle(self) -> None:
         self.wfile.write(b"SSH-2.0-OpenSSH_9.9\r\n")
@@ -118,7 +118,7 @@ class Server(ThreadingHTTPServer):
     """A server whose failed handshakes are not printed."""
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing: a client that speaks another protocol is what the tests are about."""
+        """Print nothing: the tests expect clients that speak another protocol."""
 
 
 def main() -> None:

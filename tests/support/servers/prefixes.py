@@ -31,8 +31,8 @@ class Prefixes:
             self.sessions[session.decode("latin-1")] += 1
         text = "\n".join(f"{message['role']}: {message['content']}" for message in request.json()["messages"]).encode()
         chain, is_warm = hashlib.blake2b(digest_size=8), True
-        for at in range(0, len(text) - self._block + 1, self._block):
-            chain.update(text[at : at + self._block])
+        for start in range(0, len(text) - self._block + 1, self._block):
+            chain.update(text[start : start + self._block])
             key = chain.digest()
             is_warm = is_warm and key in self._cached
             self.warm_blocks += is_warm
