@@ -23,7 +23,7 @@ Change = Callable[[ReleaseTree], object]
 class Row:
     name: str
     change: Change
-    words: str
+    message: str
 
 
 FORM = "each part of a path is 1 to 100 of"

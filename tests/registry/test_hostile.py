@@ -46,7 +46,7 @@ def find_problem(row: Row, folder: Path, home: Path) -> str | None:
         unpack(tree.registry, home / "work" / "got")
     except (ReleaseError, NewerFormatError) as error:
         message = str(error).replace(str(folder), "")
-        if row.words not in message or len(message) > MAX_MESSAGE_LENGTH:
+        if row.message not in message or len(message) > MAX_MESSAGE_LENGTH:
             return message
         return None if snapshot_folder(folder) == before else "the registry has changed"
     return "it was taken"

@@ -25,7 +25,7 @@ OURS = (
 )  # fmt: skip
 """How a server says what a reader says otherwise: it sees what is sent beside what is listed."""
 ODD = ("is a link", "is a FIFO", "is a socket")
-NO_LINKS = [row for row in ROWS if row.words != LINK and not row.name.endswith(ODD)]
+NO_LINKS = [row for row in ROWS if row.message != LINK and not row.name.endswith(ODD)]
 """An upload has no links and no devices."""
 
 
@@ -71,7 +71,7 @@ def wrong_with(said: dict[str, Any], row: Row) -> str | None:
     told = json.dumps([said.get("message", ""), *said.get("problems", [])], ensure_ascii=False)
     if said["status"] not in (400, 202, 422) or said.get("state", "refused") not in ("refused", "open"):
         return f"{said}"
-    if not any(words in told or words in json.loads(told).__str__() for words in (row.words, *OURS)):
+    if not any(words in told or words in json.loads(told).__str__() for words in (row.message, *OURS)):
         return told[:500]
     return None if len(told) < 10_000 else "it says too much"
 
