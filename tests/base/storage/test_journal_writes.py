@@ -20,7 +20,7 @@ class FailingDisk:
     """A real disk whose N-th call fails, once or permanently."""
 
     def __init__(self, fail_at: int, failure: str, *, permanent: bool) -> None:
-        self.fail_at, self.how, self.permanent = fail_at, failure, permanent
+        self.fail_at, self.failure, self.permanent = fail_at, failure, permanent
         self.calls = 0
         self.failed = False
         self._disk = RealDisk()
@@ -34,14 +34,14 @@ class FailingDisk:
     def write(self, fd: int, data: bytes) -> int:
         if not self._fails():
             return self._disk.write(fd, data)
-        if self.how == "short":
+        if self.failure == "short":
             return self._disk.write(fd, data[: len(data) // 2] or data)
-        if self.how == "short_then_full":
+        if self.failure == "short_then_full":
             self._disk.write(fd, data[: len(data) // 2])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        if self.how == "nothing":
+        if self.failure == "nothing":
             return 0
-        raise OSError(getattr(errno, self.how), os.strerror(getattr(errno, self.how)))
+        raise OSError(getattr(errno, self.failure), os.strerror(getattr(errno, self.failure)))
 
     def fsync(self, fd: int) -> None:
         if self._fails():

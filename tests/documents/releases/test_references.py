@@ -16,17 +16,21 @@ NAME_RULE = "must be 1 to 100 of a-z"
 NOT_A_REFERENCE = "is not a reference; write"
 
 WRONG_REFERENCES = (
-    ("", NOT_A_REFERENCE), ("x", NOT_A_REFERENCE), ("run/acme", "is a reserved name|unknown kind|has no kind|is not a reference"),
-    ("run/acme/x@1@2", NOT_A_REFERENCE), ("run/acme/x/y@1", NOT_A_REFERENCE), ("run/acme/x@", NOT_A_REFERENCE), ("run//x@1", NOT_A_REFERENCE),
+    ("", NOT_A_REFERENCE), ("x", NOT_A_REFERENCE),
+    ("run/acme", "is a reserved name|unknown kind|has no kind|is not a reference"), ("run/acme/x@1@2", NOT_A_REFERENCE),
+    ("run/acme/x/y@1", NOT_A_REFERENCE), ("run/acme/x@", NOT_A_REFERENCE), ("run//x@1", NOT_A_REFERENCE),
     ("malware/acme/x@1", "unknown kind 'malware'"), ("runs/acme/x@1", "did you mean 'run'"), ("run/../x@1", NAME_RULE),
     ("run/./x@1", NAME_RULE), ("run/acme/..@1", NAME_RULE), ("run/acme/x@..", NAME_RULE), ("run/Acme/x@1", NAME_RULE),
-    ("run/\u0430cme/x@1", NAME_RULE), ("run/acme/x\n@1", NAME_RULE), ("run/acme/x\x00@1", NAME_RULE), ("run/acme/x@1 ", NAME_RULE),
-    ("run/acme/x@\u0661", NAME_RULE), ("run/-rf/x@1", NAME_RULE), ("run/acme/.git@1", NAME_RULE), ("run/acme/a..b@1", "two dots"),
-    ("run/con/x@1", "reserved"), ("run/acme/nul.txt@1", "reserved"), ("run/latest/x@1", "reserved"),
-    ("run/acme/x\u202e@1", NAME_RULE), (f"run/{'a' * 101}/x@1", NAME_RULE), ("sha256:abc", NOT_A_REFERENCE), ("sha256:" + "g" * 64, NOT_A_REFERENCE),
-    ("sha256:" + "A" * 64, NOT_A_REFERENCE), ("sha256:" + "a" * 65, NOT_A_REFERENCE), ("md5:" + "a" * 32, NOT_A_REFERENCE), ("x" * 100_000, NOT_A_REFERENCE),
-    ("run/" + "x" * 100_000 + "/y@1", NAME_RULE), ("run/acme/x@" + "9" * 100_000, NAME_RULE), ("https://evil/x@1", NOT_A_REFERENCE),
-    ("run/acme\\x@1", NAME_RULE), ("run/$HOME/x@1", NAME_RULE), ("run/~/x@1", NAME_RULE), ("run/acme/%2e%2e@1", NAME_RULE),
+    ("run/\u0430cme/x@1", NAME_RULE), ("run/acme/x\n@1", NAME_RULE), ("run/acme/x\x00@1", NAME_RULE),
+    ("run/acme/x@1 ", NAME_RULE), ("run/acme/x@\u0661", NAME_RULE), ("run/-rf/x@1", NAME_RULE),
+    ("run/acme/.git@1", NAME_RULE), ("run/acme/a..b@1", "two dots"), ("run/con/x@1", "reserved"),
+    ("run/acme/nul.txt@1", "reserved"), ("run/latest/x@1", "reserved"), ("run/acme/x\u202e@1", NAME_RULE),
+    (f"run/{'a' * 101}/x@1", NAME_RULE), ("sha256:abc", NOT_A_REFERENCE), ("sha256:" + "g" * 64, NOT_A_REFERENCE),
+    ("sha256:" + "A" * 64, NOT_A_REFERENCE), ("sha256:" + "a" * 65, NOT_A_REFERENCE),
+    ("md5:" + "a" * 32, NOT_A_REFERENCE), ("x" * 100_000, NOT_A_REFERENCE),
+    ("run/" + "x" * 100_000 + "/y@1", NAME_RULE), ("run/acme/x@" + "9" * 100_000, NAME_RULE),
+    ("https://evil/x@1", NOT_A_REFERENCE), ("run/acme\\x@1", NAME_RULE), ("run/$HOME/x@1", NAME_RULE),
+    ("run/~/x@1", NAME_RULE), ("run/acme/%2e%2e@1", NAME_RULE),
 )  # fmt: skip
 
 
