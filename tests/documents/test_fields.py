@@ -27,9 +27,9 @@ ALL_SCHEMAS = {**SCHEMAS, "experiment for editors": editor_schema(), "protocol f
 
 def iterate_keys(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any], bool]]:
     """Yield for every key its owner, its name, its schema, and whether it is optional."""
-    for name, definition in {"(root)": document, **document["$defs"]}.items():
-        for key_, node in definition["properties"].items():
-            yield name, key_, node, key_ not in definition.get("required", ())
+    for owner, definition in {"(root)": document, **document["$defs"]}.items():
+        for name, node in definition["properties"].items():
+            yield owner, name, node, name not in definition.get("required", ())
 
 
 KEYS = [

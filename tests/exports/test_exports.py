@@ -196,7 +196,7 @@ def test_sensitivity_is_exported_as_d_prime(result: FinishedRun, tmp_path: Path)
 
 
 def test_text_columns_of_parquet_files_are_strings(tmp_path: Path) -> None:
-    """polars reads Parquet's JSON type as bytes, and fails on other types. `parquet_schema` returns the stored types."""
+    """polars reads Parquet's JSON type as bytes, and fails on others. `parquet_schema` returns the stored types."""
     results = tmp_path / "results"
     overrides = ("fine_tune.formats=[verl]", "dataset.limit=4", "votes=3")
     played_run = run_spec(SPEC, results, *overrides)
