@@ -14,7 +14,7 @@ from runner.curation.sandbox.sandbox import RunLimits, Sandbox, SandboxError
 
 @pytest.fixture(scope="session")
 def mechanism() -> Mechanism:
-    """Strongest mechanism that starts on this machine, without the attacks of `choose_mechanism`, which take seconds."""
+    """Strongest mechanism that starts here, without the attacks of `choose_mechanism`, which take seconds."""
     for candidate in list_mechanisms():
         if not isinstance(candidate, UnavailableMechanism):
             with suppress(SandboxError), Sandbox(candidate) as sandbox:

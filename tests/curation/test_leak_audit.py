@@ -55,7 +55,7 @@ def test_a_clean_dataset_has_no_findings() -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("name", CLEAN)
 def test_few_clean_datasets_have_findings(name: str) -> None:
-    """A small form of `benchmarks/leak_audit.py`. At a 5 % rate, more than 9 alarms of 60 have a probability < 0.1 %."""
+    """A small form of `benchmarks/leak_audit.py`. At 5 %, more than 9 alarms of 60 have a probability < 0.1 %."""
     assert false_alarms(CLEAN[name], 60, 7) <= 9 / 60
 
 
