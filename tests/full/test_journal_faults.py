@@ -139,7 +139,8 @@ def check_single_faults(check: SoftAssertions, folder: Path) -> None:
     disordered = sum(outcome.is_disordered for outcome in outcomes)
     unacknowledged = sum(outcome.unacknowledged for outcome in outcomes)
     check(
-        lost == 0, f"{len(outcomes)} faults ({', '.join(FAULTS)}; once, for good) lose no acknowledged record: {lost}"
+        lost == 0,
+        f"{len(outcomes)} faults ({', '.join(FAULTS)}; once, permanently) lose no acknowledged record: {lost}",
     )
     check(
         disordered == 0,

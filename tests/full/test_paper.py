@@ -87,7 +87,8 @@ def run_with_trained_verifier(results: Path, check: SoftAssertions) -> None:
     run = next(folder.run_id for folder in Results(results).runs() if folder.run_id.startswith("ei-nip-"))
     path = PAPER / "worst_case_nip.yaml"
     code, output = run_command(
-        str(path), *make_overrides(path), "sweep=null", "name=worst-case-trained", f"models.verifier.from_run={run}@last",
+        str(path), *make_overrides(path), "sweep=null", "name=worst-case-trained",
+        f"models.verifier.from_run={run}@last",
         "--results", str(results),
     )  # fmt: skip
     lineage = query_rows(
@@ -134,7 +135,8 @@ def check_queries(results: Path, check: SoftAssertions) -> None:
     complete_curves = [name for name, iteration in last_iterations.items() if iteration == 7]
     check(
         len(last_iterations) >= 10 and complete_curves == ["ei-nip"],
-        f"@learning_curve returns at least 10 curves with {SEEDS} seeds: {len(last_iterations)}; complete: {complete_curves}",
+        f"@learning_curve returns at least 10 curves with {SEEDS} seeds: {len(last_iterations)}; "
+        f"complete: {complete_curves}",
     )
     worst_provers = query_rows(results, "@worst_prover")
     check(
