@@ -82,7 +82,8 @@ def check_killed_publishers(
     leftover_folders = len(list((registry_folder / ".incoming").iterdir()))
     check(
         not problems and kills,
-        f"after {kills} kills, all listed releases are valid ({leftover_folders} temporary folders are left) {problems[:3]}",
+        f"after {kills} kills, all listed releases are valid ({leftover_folders} temporary folders are left) "
+        f"{problems[:3]}",
     )
     check(publish_concurrently(registry_folder, count) == [], "the same publishes finish")
     check_releases(check, registry_folder, expected, leftover_folders)

@@ -213,7 +213,8 @@ def start_publisher(work: Path, url: str, number: int, log: Path) -> subprocess.
     variables = {name: os.environ[name] for name in ("NIP_RUN_REGISTRY", "NIP_RUN_TOKEN")}
     arguments = [url, str(work), str(log), str(number), str(RUNS)]
     return subprocess.Popen(
-        [sys.executable, "-c", PUBLISH_SCRIPT, *arguments], cwd=ROOT, env=environment(**variables), stdin=subprocess.DEVNULL,
+        [sys.executable, "-c", PUBLISH_SCRIPT, *arguments], cwd=ROOT, env=environment(**variables),
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     )  # fmt: skip
 
