@@ -101,15 +101,15 @@ def test_colleague_downloads_checks_changes_and_republishes_a_run(ann: Person, t
     edited, count = re.subn(r"(verifier:\n(?: +[^\n]*\n)*? +max_response_words: )100\b", r"\g<1>40", parameters)
     assert count == 1
     (folder / "parameters.yaml").write_text(edited)
-    (played,) = json.loads(bea.run_command("theirs", "--json"))
-    changed_run = bea.home / "results" / "runs" / played["run_id"]
+    (played_run,) = json.loads(bea.run_command("theirs", "--json"))
+    changed_run = bea.home / "results" / "runs" / played_run["run_id"]
     assert "max_response_words: 40" in (changed_run / "spec.yaml").read_text()
     compared = bea.run_command("compare", "theirs", "last", in_process=True)
-    assert f"{played['run_id']} minus {run_id} is " in compared
+    assert f"{played_run['run_id']} minus {run_id} is " in compared
 
     options = ("--as", "bea", "--licence", "MIT", "--force", "--json")
     (child,) = json.loads(bea.run_command("publish", "last", *options, in_process=False, **registry))["releases"]
-    links = json.loads((tmp_path / "registry" / "run" / "bea" / played["run_id"] / "1" / MANIFEST).read_bytes())[
+    links = json.loads((tmp_path / "registry" / "run" / "bea" / played_run["run_id"] / "1" / MANIFEST).read_bytes())[
         "links"
     ]
     (link,) = [link for link in links if link["role"] == "child_of"]
@@ -122,7 +122,7 @@ def test_colleague_downloads_checks_changes_and_republishes_a_run(ann: Person, t
     history = bea.run_json_command("history", "verifier", "--from", registry["NIP_RUN_REGISTRY"])["sessions"]
     replay = f"{run_id}-reproduced"
     releases_by_run = {row["run_id"]: (row["published"], row["replayed_by"]) for row in history}
-    assert releases_by_run == {run_id: ([reference], [replay]), played["run_id"]: ([child["reference"]], [])}
+    assert releases_by_run == {run_id: ([reference], [replay]), played_run["run_id"]: ([child["reference"]], [])}
     status = {row["run_id"]: row["notes"] for row in bea.run_json_command("status")}
     assert f"a replay of {run_id}" in status[replay]
 

@@ -1,4 +1,4 @@
-"""The tables in `tests/defences` match the code. `.ci/tools/defences.py` switches each defence off, which takes minutes."""
+"""The tables in `tests/defences` match the code. `.ci/tools/defences.py` switches off each defence, in minutes."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ REQUIRED = "required"
 class Row(NamedTuple):
     names: str
     original_default: str
-    ours: str
+    nip_run_key: str
     default: str
     note: str
 
@@ -66,14 +66,14 @@ def parse_default(cell: str) -> Any:
 
 def test_page_has_all_tables() -> None:
     assert len(ROWS) >= 70
-    assert sum(row.ours != "none" for row in ROWS) >= 50
+    assert sum(row.nip_run_key != "none" for row in ROWS) >= 50
 
 
 def test_every_key_in_the_tables_has_the_stated_default() -> None:
     for row in ROWS:
-        if row.ours == "none":
+        if row.nip_run_key == "none":
             continue
-        default = find_default(parse_key(row.ours))
+        default = find_default(parse_key(row.nip_run_key))
         if row.default:
             stated_default = parse_default(row.default)
             assert stated_default == default, row.names
@@ -85,7 +85,7 @@ def test_every_key_in_the_tables_has_the_stated_default() -> None:
 
 
 def test_a_missing_parameter_has_no_default() -> None:
-    assert [row.names for row in ROWS if row.ours == "none" and row.default] == []
+    assert [row.names for row in ROWS if row.nip_run_key == "none" and row.default] == []
 
 
 def test_every_key_named_in_the_text_exists() -> None:

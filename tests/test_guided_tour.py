@@ -1,4 +1,4 @@
-"""The guided tour in CONTRIBUTING.md lists the files of one rollout in the order in which a run executes them."""
+"""The guided tour in CONTRIBUTING.md lists the files of one rollout in the order of their execution."""
 
 from __future__ import annotations
 

@@ -497,14 +497,14 @@ def find_results_paths(code: ast.AST) -> Iterator[str]:
     for node in walk(code):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             parameters = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
-            yield from (node.name for one in parameters if is_path(one.arg, one.annotation))
+            yield from (node.name for parameter in parameters if is_path(parameter.arg, parameter.annotation))
         elif isinstance(node, ast.ClassDef):
             yield from (
-                f"{node.name}.{one.target.id}"
-                for one in node.body
-                if isinstance(one, ast.AnnAssign)
-                and isinstance(one.target, ast.Name)
-                and is_path(one.target.id, one.annotation)
+                f"{node.name}.{statement.target.id}"
+                for statement in node.body
+                if isinstance(statement, ast.AnnAssign)
+                and isinstance(statement.target, ast.Name)
+                and is_path(statement.target.id, statement.annotation)
             )
 
 

@@ -1,4 +1,4 @@
-"""Operations that only some modules may use, or none: writing and reading files, printing, and machine-specific paths."""
+"""Operations that only some modules may use: writing and reading files, printing. And no machine-specific paths."""
 
 from __future__ import annotations
 

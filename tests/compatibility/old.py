@@ -237,7 +237,7 @@ def read_games_and_answers(path: Path) -> tuple[set[str], set[str]]:
 
 
 def find_different_results(left: Path, right: Path, *tables: str) -> list[str]:
-    """Return the files that differ between two runs, of those that are derived from the runs' answers."""
+    """Return the files derived from answers that differ between two runs."""
     names = [*(f"{table}.parquet" for table in tables or TABLES), "metrics.json"]
     differences = [name for name in names if not has_same_content(left / name, right / name)]
     folders = [left / "fine_tune", right / "fine_tune"]

@@ -118,12 +118,12 @@ def test_replay_reports_zero_cost_if_prices_are_unknown(folder: Path) -> None:
     (row,) = called("runs", "--json", "--results", "again", cwd=folder).json
     assert row["cost_usd"] is None  # no price is known
     assert f"cost      $0.0000 (replayed), {row['completions']} answers\n" in printed.out
-    shown = called("show", "last", "--results", "again", cwd=folder)
-    assert re.search(r"^cost_usd +0.0$", shown.out, re.MULTILINE)
+    details = called("show", "last", "--results", "again", cwd=folder)
+    assert re.search(r"^cost_usd +0.0$", details.out, re.MULTILINE)
 
 
 def test_cache_of_0_1_0_answers_every_request(folder: Path) -> None:
-    """A cache key includes the server's address, so the spec keeps its address, at which no server listens."""
+    """A cache key includes the server's address, so the spec keeps that address. No server listens there."""
     options = ("models.m.chat_format=openai", "--results", "again")
     (row,) = called("run", "specs/served.yaml", "--json", *options, cwd=folder).json
     new, old = folder / row["folder"], run_folder(folder, "served")

@@ -76,7 +76,7 @@ def test_an_escaped_interpolation_stays_text(tmp_path: Path) -> None:
 
 
 def make_bomb(first: str, reference: str, opening: str = "", closing: str = "", last: int = 9) -> str:
-    """Return a document in which each key contains the previous one ten times. `P` stands for its number."""
+    """Return a document whose keys each contain the previous key ten times. `P` stands for its number."""
     rows = [f"a{i}: {opening}{reference.replace('P', str(i - 1)) * 10}{closing}\n" for i in range(1, last)]
     return first + "".join(rows)
 

@@ -277,13 +277,13 @@ def test_misspelled_key_of_a_base_in_the_project_gets_a_suggestion(foreign_file:
     foreign_file.write_text("rolouts: {concurrency: 3}\n")
     root = foreign_file.parent.parent
     spec = write_spec(root / "project", extends="../private/secret.yaml")
-    (hidden,) = load_with_problems(spec)
-    assert "rolouts" not in str(hidden)
+    (redacted_problem,) = load_with_problems(spec)
+    assert "rolouts" not in str(redacted_problem)
     with chdir(root):
-        (shown,) = load_with_problems(spec)
-    assert (shown.key, "did you mean 'rollouts'?" in shown.message) == ("rolouts", True)
+        (visible_problem,) = load_with_problems(spec)
+    assert (visible_problem.key, "did you mean 'rollouts'?" in visible_problem.message) == ("rolouts", True)
     subprocess.run(["git", "init", "-q", root], check=True)
-    assert [problem.message for problem in load_with_problems(spec)] == [shown.message]
+    assert [problem.message for problem in load_with_problems(spec)] == [visible_problem.message]
 
 
 def test_text_of_packaged_files_is_always_shown(tmp_path: Path) -> None:

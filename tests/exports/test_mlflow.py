@@ -256,7 +256,7 @@ def test_options_of_a_tracking_server_are_refused_for_files(
 
 
 def play_run(folder: Path) -> RunFolder:
-    """Play a run and set its start to the hour in which its server created all responses."""
+    """Play a run and set its start to the hour of its server's responses."""
     with run_chat_server() as server:
         spec = spec_file(folder, server.base_url, size=2)
         path = run_spec(spec, folder / "results").path

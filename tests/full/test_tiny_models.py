@@ -194,7 +194,8 @@ def test_same_command_continues_after_kills_of_run_server_and_training(example: 
         stack.enter_context(kill_at_end(server))
         arguments = [
             "expert_iteration.yaml", "--run-id", "killed", "training.iterations=1", "training.test.limit=20",
-            "training.datapoints_per_iteration=150", f"rollouts.concurrency={concurrency}", *make_address_overrides(address),
+            "training.datapoints_per_iteration=150", f"rollouts.concurrency={concurrency}",
+            *make_address_overrides(address),
         ]  # fmt: skip
         with run_and_kill(example, arguments) as process:
             wait_until(lambda: len(read_requests(example)) > 80 or process.poll() is not None)

@@ -103,7 +103,10 @@ def follow_until_killed(
     wait_until(lambda: pages.games_done > first_count and pages.games_listed > games_listed + 10)
     second_count = pages.games_done
     wait_until(lambda: pages.games_done > second_count)
-    progress = f"{first_count}, {second_count}, {pages.games_done} of {GAMES} games; the list from {games_listed} to {pages.games_listed}"
+    progress = (
+        f"{first_count}, {second_count}, {pages.games_done} of {GAMES} games; "
+        f"the list from {games_listed} to {pages.games_listed}"
+    )
     check(True, f"the progress grows: {progress}")
     pages.check_unchanged(check, "while the run plays")
     seconds = [cpu_seconds(run) - start[0], cpu_seconds(view.process) - start[1], time.monotonic() - start[2]]
