@@ -58,7 +58,7 @@ async def open_seats(names):
 async def send(name, body):
     messages = json.loads(body)["messages"]
     sent.append(messages)
-    return answer(messages)
+    return make_answer(messages)
 
 results = {}
 for job in map(read_job, jobs):

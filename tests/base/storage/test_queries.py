@@ -95,8 +95,8 @@ def test_connection_loads_no_extension_for_a_query() -> None:
 def test_query_cannot_read_python_variables() -> None:
     numbers = np.array([1, 2])
     with connect() as connection, pytest.raises(duckdb.CatalogException):
-        connection.execute("FROM here")
-    assert duckdb.execute("FROM here").fetchall() == [(number,) for number in numbers]
+        connection.execute("FROM numbers")
+    assert duckdb.execute("FROM numbers").fetchall() == [(number,) for number in numbers]
 
 
 def test_out_of_memory_query_writes_nothing_to_the_working_folder(
