@@ -1,4 +1,4 @@
-"""The tables in `tests/defences` fit the code; `.ci/tools/defences.py` switches each defence off, for minutes."""
+"""The tables in `tests/defences` match the code. `.ci/tools/defences.py` switches off each defence, in minutes."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from tests.support.paths import ROOT
 FILES = sorted((ROOT / "tests" / "defences").glob("*.toml"))
 
 
-def rows() -> list[dict[str, Any]]:
+def load_rows() -> list[dict[str, Any]]:
     return [row for file in FILES for row in tomllib.loads(file.read_text("utf-8"))["defence"]]
 
 
-def test_every_edit_finds_its_text_once_and_changes_it() -> None:
-    wrong = {
-        row["name"]: found
-        for row in rows()
-        if (found := (ROOT / row["file"]).read_text("utf-8").count(row["find"])) != 1 or row["find"] == row["replace"]
+def test_every_defence_finds_its_text_once_and_changes_it() -> None:
+    problems = {
+        row["name"]: count
+        for row in load_rows()
+        if (count := (ROOT / row["file"]).read_text("utf-8").count(row["find"])) != 1 or row["find"] == row["replace"]
     }
-    assert wrong == {}
+    assert problems == {}
 
 
-def test_the_tests_that_must_notice_are_there() -> None:
-    for row in rows():
+def test_tests_of_every_defence_exist() -> None:
+    for row in load_rows():
         for name in row["tests"]:
             file, _, function = name.partition("::")
             assert (ROOT / file).exists(), name

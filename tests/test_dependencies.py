@@ -1,4 +1,4 @@
-"""What pyproject.toml asks of others: a floor that is a release and a reason for each, and the gate's lock meets it."""
+"""Dependencies in pyproject.toml have a minimum version and a reason, and the lock of the gate meets them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "pyproject.toml").read_text("utf-8")
 SETTINGS = tomllib.loads(TEXT)
 PROJECT = SETTINGS["project"]
-WANTED = [
+REQUIREMENTS = [
     *SETTINGS["build-system"]["requires"],
     *PROJECT["dependencies"],
     *(line for extra in PROJECT["optional-dependencies"].values() for line in extra),
@@ -25,24 +25,24 @@ LOCKED = {
 }
 
 
-def test_a_dependency_has_a_released_floor_that_the_lock_meets() -> None:
-    for line in sorted(set(WANTED)):
-        wanted = Requirement(line)
-        (floor,) = wanted.specifier
+def test_dependency_has_a_released_minimum_version_that_the_lock_meets() -> None:
+    for line in sorted(set(REQUIREMENTS)):
+        requirement = Requirement(line)
+        (floor,) = requirement.specifier
         assert floor.operator == ">=", line
         assert not Version(floor.version).is_prerelease, line
-        assert LOCKED[canonicalize_name(wanted.name)] >= Version(floor.version), line
+        assert LOCKED[canonicalize_name(requirement.name)] >= Version(floor.version), line
 
 
-def test_a_dependency_has_its_reason_beside_it() -> None:
-    for line in sorted({line for line in WANTED if not line.startswith("hatchling")}):
+def test_dependency_has_a_comment_with_its_reason() -> None:
+    for line in sorted({line for line in REQUIREMENTS if not line.startswith("hatchling")}):
         assert re.search(rf'"{re.escape(line)}"(,|\]) *# \w', TEXT), line
 
 
-NEVER_RELEASED = {"opentelemetry-exporter-prometheus", "opentelemetry-semantic-conventions"}
-"""Of Ray's dashboard, which tests of jobs need: there are betas of these alone."""
+ONLY_PRERELEASES = {"opentelemetry-exporter-prometheus", "opentelemetry-semantic-conventions"}
+"""Dependencies of Ray's dashboard, which tests of jobs need. They have only prereleases."""
 
 
-def test_the_lock_has_no_version_before_its_release() -> None:
-    assert {name for name, version in LOCKED.items() if version.is_prerelease} == NEVER_RELEASED
-    assert len(LOCKED) > len(WANTED)
+def test_lock_has_no_prereleases() -> None:
+    assert {name for name, version in LOCKED.items() if version.is_prerelease} == ONLY_PRERELEASES
+    assert len(LOCKED) > len(REQUIREMENTS)

@@ -53,124 +53,129 @@ PAGES = pages()
 README = PAGES["README.md"]
 INDEX = PAGES["docs/index.md"]
 TEXT = "\n".join(PAGES.values())
-WRITTEN = {name: page for name, page in PAGES.items() if name not in GENERATED}
+HANDWRITTEN_PAGES = {name: page for name, page in PAGES.items() if name not in GENERATED}
 
-LONGEST_PAGE = 1500
-"""Words of a page that is not generated."""
-ALL_WORDS = 44_000
-"""Words of all pages that are not generated."""
+MAX_PAGE_WORDS = 1500
+"""Maximum number of words of a page that is not generated."""
+MAX_TOTAL_WORDS = 44_000
+"""Maximum number of words of all pages that are not generated."""
 LANGUAGES = {"sh", "python", "yaml", "toml", "json", "jinja", "text", "nginx"}
 
 
-def all_blocks(language: str) -> list[str]:
+def list_blocks(language: str) -> list[str]:
     return [block.text for page in PAGES.values() for block in blocks(page, language)]
 
 
-def commands() -> list[list[str]]:
-    """Return the words of every nip-run command in the pages, up to the first operator of the shell."""
-    listed = []
-    for line in "".join(all_blocks("sh")).replace("\\\n", " ").splitlines():
+def list_commands() -> list[list[str]]:
+    """Return the arguments of every nip-run command in the docs, up to the first shell operator."""
+    found_commands = []
+    for line in "".join(list_blocks("sh")).replace("\\\n", " ").splitlines():
         lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
-        words = list(lexer) if line.startswith("nip-run ") else []
-        end = next((index for index, word in enumerate(words) if set(word) <= set("<>|&;()")), len(words))
-        listed += [words[:end]] if words else []
-    return [list(words) for words in dict.fromkeys(map(tuple, listed))]
+        tokens = list(lexer) if line.startswith("nip-run ") else []
+        end = next((index for index, token in enumerate(tokens) if set(token) <= set("<>|&;()")), len(tokens))
+        found_commands += [tokens[:end]] if tokens else []
+    return [list(tokens) for tokens in dict.fromkeys(map(tuple, found_commands))]
 
 
-def keys(node: object) -> set[str]:
-    """Return every key that the schema knows, by name."""
-    known: set[str] = set()
+def list_schema_keys(node: object) -> set[str]:
+    """Return the names of all keys in a schema."""
+    names: set[str] = set()
     if isinstance(node, dict):
         for name, value in node.items():
             if name == "properties":
-                known |= set(value)
-            known |= keys(value)
-    return known
+                names |= set(value)
+            names |= list_schema_keys(value)
+    return names
 
 
-def test_every_command_of_the_pages_is_valid() -> None:
+def test_every_command_in_the_docs_is_valid() -> None:
     import argparse
 
-    for words in commands():
-        name = words[1] if words[1] in COMMANDS else "run"
+    for arguments in list_commands():
+        name = arguments[1] if arguments[1] in COMMANDS else "run"
         parser = argparse.ArgumentParser(exit_on_error=False)
         load_command(name).add_arguments(parser)
         parser.add_argument("--results")
         parser.add_argument("--json", action="store_true")
         parser.add_argument("-v", "--verbose", action="count")
-        # As main() parses: options may stand between words.
-        parsed, unknown = parser.parse_known_intermixed_args(words[1:] if name != words[1] else words[2:])
-        assert not unknown, words
-        for word in getattr(parsed, "words", []):
-            if word.startswith("specs/") and word.endswith(".yaml") and "mine" not in word and "*" not in word:
-                assert (ROOT / word).is_file(), words
+        # Parse like main(): options may be between positional arguments.
+        options, unknown = parser.parse_known_intermixed_args(arguments[1:] if name != arguments[1] else arguments[2:])
+        assert not unknown, arguments
+        for argument in getattr(options, "words", []):
+            if (
+                argument.startswith("specs/")
+                and argument.endswith(".yaml")
+                and "mine" not in argument
+                and "*" not in argument
+            ):
+                assert (ROOT / argument).is_file(), arguments
 
 
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"`(specs/[\w./-]+\.\w+)`", TEXT))))
-def test_every_spec_of_the_pages_is_there(path: str) -> None:
+def test_every_spec_named_in_the_docs_exists(path: str) -> None:
     assert path == "specs/mine.yaml" or (ROOT / path).is_file()
 
 
-FOR_OTHER_TOOLS = ("runs-on:", "repos:")
+KEYS_OF_OTHER_TOOLS = ("runs-on:", "repos:")
 """Keys of YAML for GitHub and pre-commit."""
 
 
 @pytest.mark.parametrize(
     "block",
-    [block for block in all_blocks("yaml") if not any(key in block for key in FOR_OTHER_TOOLS)],
+    [block for block in list_blocks("yaml") if not any(key in block for key in KEYS_OF_OTHER_TOOLS)],
     ids=lambda block: block[:30],
 )
-def test_every_yaml_of_the_pages_has_known_keys(block: str) -> None:
+def test_every_yaml_block_in_the_docs_has_known_keys(block: str) -> None:
     data = yaml.safe_load(block)
     if "question" in data or "tests" in data:
-        assert set(data) <= keys(analyzer_schema() if "question" in data else recipe_schema())
+        assert set(data) <= list_schema_keys(analyzer_schema() if "question" in data else recipe_schema())
         return
     protocol = "cycle" in data or "parameters" in data
-    known = keys(experiment_schema()) if not protocol else None
+    schema_keys = list_schema_keys(experiment_schema()) if not protocol else None
     for name, value in data.items():
-        if known is not None:
-            assert name in known | {"extends"}
+        if schema_keys is not None:
+            assert name in schema_keys | {"extends"}
             if isinstance(value, dict) and name not in ("models", "agents", "sweep"):
-                assert set(value) <= known, name
+                assert set(value) <= schema_keys, name
 
 
-def test_the_first_spec_explained_is_the_quickstart(tmp_path: Path) -> None:
-    explained = next(yaml.safe_load(block.text) for block in blocks(README, "yaml") if "name: quickstart" in block.text)
+def test_spec_in_the_readme_equals_the_quickstart(tmp_path: Path) -> None:
+    spec = next(yaml.safe_load(block.text) for block in blocks(README, "yaml") if "name: quickstart" in block.text)
     from runner.rollouts.plan import Plan
     from runner.spec.loader import load_spec
 
     file = tmp_path / "explained.yaml"
-    file.write_text(yaml.safe_dump(explained), "utf-8")
+    file.write_text(yaml.safe_dump(spec), "utf-8")
     assert Plan(load_spec(file)).identity == Plan(load_spec(ROOT / "specs" / "quickstart.yaml")).identity
 
 
-def test_the_council_of_the_protocols_page_is_a_protocol(tmp_path: Path) -> None:
+def test_protocol_in_the_docs_can_be_loaded(tmp_path: Path) -> None:
     from runner.game.protocols.loader import load_protocol
 
-    text = next(block for block in all_blocks("yaml") if "name: council" in block)
+    text = next(block for block in list_blocks("yaml") if "name: council" in block)
     (tmp_path / "council.yaml").write_text(text, "utf-8")
     protocol = load_protocol("council.yaml", folder=tmp_path)
     assert "chamber" not in protocol.visible_channels("verifier")
     assert [list(protocol.can_be_active(i)) for i in range(4)] == [["verifier"], ["scout"], ["critic"], ["chair"]]
 
 
-def test_the_page_about_prompts_names_every_variable_of_templates() -> None:
+def test_prompts_page_lists_every_template_variable() -> None:
     assert all(f"`{name}`" in PAGES["docs/how-to/write-prompts.md"] for name in VARIABLES)
 
 
 @pytest.mark.gate
-def test_the_page_about_environment_variables_names_every_one_of_ours() -> None:
-    ours = {name for text in constants() for name in re.findall(r"NIP_RUN_[A-Z]+", text)}
-    assert len(ours) >= 5
-    assert all(f"`{name}`" in PAGES["docs/reference/environment-variables.md"] for name in ours)
+def test_environment_variables_page_is_complete() -> None:
+    variables = {name for text in list_string_constants() for name in re.findall(r"NIP_RUN_[A-Z]+", text)}
+    assert len(variables) >= 5
+    assert all(f"`{name}`" in PAGES["docs/reference/environment-variables.md"] for name in variables)
 
 
-def test_the_page_about_failures_has_every_exit_code() -> None:
+def test_failures_page_lists_every_exit_code() -> None:
     assert all(f"\n| {code.value} |" in PAGES["docs/reference/failures.md"] for code in ExitCode)
 
 
-def constants() -> list[str]:
+def list_string_constants() -> list[str]:
     """Return the strings in the source of the runner."""
     trees = (ast.parse(path.read_text("utf-8")) for path in sorted((ROOT / "runner").rglob("*.py")))
     return [
@@ -182,9 +187,9 @@ def constants() -> list[str]:
 
 
 @pytest.mark.full
-def test_every_message_of_the_troubleshooting_page_is_one() -> None:
+def test_every_message_on_the_troubleshooting_page_is_in_the_source() -> None:
     messages = re.findall(r"^\| `(.+?)` \|", PAGES["docs/reference/troubleshooting.md"], re.MULTILINE)
-    source = "\n".join(constants())
+    source = "\n".join(list_string_constants())
     assert len(messages) >= 25
     assert [message for message in messages if message not in source] == []
 
@@ -192,31 +197,31 @@ def test_every_message_of_the_troubleshooting_page_is_one() -> None:
 # Layout and links
 
 
-def test_the_readme_is_short_and_leads_to_the_documentation() -> None:
+def test_readme_is_short_and_links_to_the_docs() -> None:
     assert len(README.splitlines()) <= 120
     assert "(docs/index.md)" in README
 
 
-def navigation() -> Iterator[str]:
+def iterate_navigation() -> Iterator[str]:
     """Yield the pages of the site in the order of its menu."""
-    rest = [yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"]]
-    while rest:
-        item = rest.pop(0)
+    pending = [yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"]]
+    while pending:
+        item = pending.pop(0)
         if isinstance(item, str):
             yield f"docs/{item}"
         else:
-            rest[:0] = item if isinstance(item, list) else item.values()
+            pending[:0] = item if isinstance(item, list) else item.values()
 
 
-def test_the_menu_and_the_first_page_lead_to_every_page() -> None:
-    every = set(PAGES) - {"README.md"}
-    assert set(navigation()) == every
+def test_menu_and_index_link_to_every_page() -> None:
+    all_pages = set(PAGES) - {"README.md"}
+    assert set(iterate_navigation()) == all_pages
     linked = {f"docs/{link}" for link in re.findall(r"\]\(([\w/.-]+\.md)\)", INDEX)}
-    assert linked == every - {"docs/index.md"}
+    assert linked == all_pages - {"docs/index.md"}
 
 
-def links() -> list[tuple[str, str]]:
-    texts = WRITTEN | {"CONTRIBUTING.md": CONTRIBUTING}
+def list_links() -> list[tuple[str, str]]:
+    texts = HANDWRITTEN_PAGES | {"CONTRIBUTING.md": CONTRIBUTING}
     texts |= {name: (ROOT / name).read_text("utf-8") for name in ("CHANGELOG.md", "SECURITY.md")}
     return [
         (name, link)
@@ -229,9 +234,9 @@ def links() -> list[tuple[str, str]]:
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 
 
-def test_every_link_of_a_page_leads_to_a_file_and_a_heading_of_it() -> None:
+def test_every_link_has_an_existing_file_and_heading() -> None:
     broken = []
-    for name, link in links():
+    for name, link in list_links():
         path, _, anchor = link.partition("#")
         target = ROOT / name if not path else (ROOT / name).parent / path
         if not target.exists() or (anchor and anchor not in anchors(target.read_text("utf-8"))):
@@ -241,47 +246,47 @@ def test_every_link_of_a_page_leads_to_a_file_and_a_heading_of_it() -> None:
     assert broken == []
 
 
-def test_every_page_that_the_code_names_is_there() -> None:
+def test_every_docs_page_named_in_the_code_exists() -> None:
     paths = [*(ROOT / "runner").rglob("*.py"), *(ROOT / "specs").rglob("*.yaml"), *(ROOT / "benchmarks").rglob("*")]
     texts = [path.read_text("utf-8") for path in paths if path.is_file() and path.suffix in (".py", ".yaml", ".md")]
-    named = {name for text in texts for name in re.findall(r"\bdocs/[\w/-]+\.md\b", text)}
-    assert len(named) >= 5
-    assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []
+    pages = {name for text in texts for name in re.findall(r"\bdocs/[\w/-]+\.md\b", text)}
+    assert len(pages) >= 5
+    assert [name for name in sorted(pages) if not (ROOT / name).is_file()] == []
 
 
 def test_every_page_is_short() -> None:
-    assert [name for name, text in WRITTEN.items() if prose_words(text) > LONGEST_PAGE] == []
+    assert [name for name, text in HANDWRITTEN_PAGES.items() if prose_words(text) > MAX_PAGE_WORDS] == []
 
 
-def test_all_pages_together_stay_readable() -> None:
-    assert sum(map(prose_words, WRITTEN.values())) <= ALL_WORDS
+def test_total_length_of_the_docs_is_limited() -> None:
+    assert sum(map(prose_words, HANDWRITTEN_PAGES.values())) <= MAX_TOTAL_WORDS
 
 
 # Generated parts
 
 
 @pytest.mark.parametrize("name", GENERATED)
-def test_a_generated_page_follows_from_the_code(name: str) -> None:
+def test_generated_page_is_up_to_date(name: str) -> None:
     assert generated_pages()[name.removeprefix("docs/")] == PAGES[name], "generate it again: python docs/make.py"
 
 
-def test_the_tables_of_the_page_about_metrics_are_those_of_the_table_of_metrics() -> None:
+def test_tables_of_the_metrics_page_are_up_to_date() -> None:
     page = PAGES["docs/reference/metrics.md"]
     assert with_metric_tables(page) == page, "generate them again: python docs/make.py"
-    named = set(re.findall(r"^\| `(\w+)`", page, re.MULTILINE))
-    assert {metric.base_name for metric in METRICS.values()} <= named
+    metrics = set(re.findall(r"^\| `(\w+)`", page, re.MULTILINE))
+    assert {metric.base_name for metric in METRICS.values()} <= metrics
 
 
-def test_the_picture_shows_commands() -> None:
-    written = html.unescape(re.sub("<[^>]+>", "", (ROOT / "docs" / "terminal.svg").read_text("utf-8")))
-    shown = re.findall(r"^ *\$ (.*)$", written.replace("\xa0", " "), re.MULTILINE)
-    assert tuple(shown) == SHOWN, "make it again: python docs/make.py"
+def test_terminal_picture_shows_the_current_commands() -> None:
+    text = html.unescape(re.sub("<[^>]+>", "", (ROOT / "docs" / "terminal.svg").read_text("utf-8")))
+    commands_shown = re.findall(r"^ *\$ (.*)$", text.replace("\xa0", " "), re.MULTILINE)
+    assert tuple(commands_shown) == SHOWN, "make it again: python docs/make.py"
 
 
 # Code blocks
 
 
-def test_a_code_block_says_its_language_and_what_it_needs() -> None:
+def test_every_code_block_has_a_language_and_a_valid_mark() -> None:
     for name, page in PAGES.items():
         for block in blocks(page):
             assert block.language in LANGUAGES, (name, block.text)
@@ -293,25 +298,25 @@ def test_a_code_block_says_its_language_and_what_it_needs() -> None:
         assert marked == sum(bool(block.mark) for block in blocks(page)), f"{name}: a mark is not above a block"
 
 
-QUICK = "docs/tutorials/first-experiment.md"
+FAST_PAGE = "docs/tutorials/first-experiment.md"
 """The page whose commands the gate runs."""
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.gate if name == QUICK else pytest.mark.full)
-        for name, page in WRITTEN.items()
+        pytest.param(name, marks=pytest.mark.gate if name == FAST_PAGE else pytest.mark.full)
+        for name, page in HANDWRITTEN_PAGES.items()
         if name != "README.md" and any(block.mark != "needs" for block in blocks(page, "sh"))
     ],
 )
-def test_the_commands_of_a_page_run_and_print_what_is_promised(name: str, tmp_path: Path) -> None:
+def test_commands_of_a_page_run_and_print_the_shown_output(name: str, tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "work").mkdir()
-    path = f"{Path(sys.executable).parent}:{environment()['PATH']}"
+    search_path = f"{Path(sys.executable).parent}:{environment()['PATH']}"
     done = subprocess.run(
         ["bash", "-c", script(PAGES[name])], cwd=tmp_path / "work", capture_output=True, text=True, check=False,
-        env=environment(PATH=path, HOME=str(tmp_path / "home"), COLUMNS="120"), timeout=3 * HANG_SECONDS,
+        env=environment(PATH=search_path, HOME=str(tmp_path / "home"), COLUMNS="120"), timeout=3 * HANG_SECONDS,
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
@@ -320,7 +325,7 @@ def test_the_commands_of_a_page_run_and_print_what_is_promised(name: str, tmp_pa
 
 
 @pytest.mark.parametrize("sql", dict.fromkeys(re.findall(r'nip-run sql "(.*?)"', TEXT)))
-def test_every_question_of_the_pages_has_an_answer(sql: str) -> None:
+def test_every_sql_query_in_the_docs_runs(sql: str) -> None:
     import duckdb
 
     connection = duckdb.connect(":memory:")
@@ -336,7 +341,7 @@ def test_every_question_of_the_pages_has_an_answer(sql: str) -> None:
 
 
 @pytest.mark.gate
-def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
+def test_python_code_of_the_readme_runs(tmp_path: Path) -> None:
     (block,) = blocks(README, "python")
     done = python(block.text, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -345,37 +350,37 @@ def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
 
 @pytest.mark.gate
 @pytest.mark.parametrize(
-    ("page", "promises"),
+    ("page", "minimum"),
     [
         ("reference/agent.md", 15),
         pytest.param("reference/python.md", 10, marks=pytest.mark.full),
         pytest.param("how-to/draw-figures.md", 1, marks=pytest.mark.full),
     ],
 )
-def test_the_python_of_a_page_prints_what_is_promised(page: str, promises: int, tmp_path: Path) -> None:
+def test_python_code_of_a_page_prints_the_shown_output(page: str, minimum: int, tmp_path: Path) -> None:
     code = "\n".join(block.text for block in blocks(PAGES[f"docs/{page}"], "python"))
     done = python(code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    promised = re.findall(r"# -> (.*)", code)
-    assert len(promised) >= promises
-    assert done.stdout.splitlines() == promised
+    expected = re.findall(r"# -> (.*)", code)
+    assert len(expected) >= minimum
+    assert done.stdout.splitlines() == expected
 
 
 @pytest.mark.full
-def test_the_cells_of_the_notebook_print_what_it_shows() -> None:
+def test_notebook_cells_print_the_saved_output() -> None:
     text = (ROOT / "docs" / "tutorials" / "first_experiment.ipynb").read_text("utf-8")
     assert sum(bool(cell.get("outputs")) for cell in json.loads(text)["cells"]) >= 5
     assert executed_notebook(text) == text, "run it again: python docs/make.py"
 
 
-def test_every_python_block_is_run_or_saved() -> None:
-    run = {"README.md", "docs/reference/agent.md", "docs/reference/python.md", "docs/how-to/draw-figures.md"}
+def test_every_python_block_is_tested_or_marked() -> None:
+    tested_pages = {"README.md", "docs/reference/agent.md", "docs/reference/python.md", "docs/how-to/draw-figures.md"}
     for name, page in PAGES.items():
-        assert name in run or all(block.mark in ("file", "needs") for block in blocks(page, "python")), name
+        assert name in tested_pages or all(block.mark in ("file", "needs") for block in blocks(page, "python")), name
 
 
 @pytest.mark.full  # needs the extra `docs`
-def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+def test_site_is_built_without_warnings(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")], cwd=ROOT,
         capture_output=True, text=True, check=False, env=environment(NO_MKDOCS_2_WARNING="1"), timeout=HANG_SECONDS,
@@ -394,15 +399,19 @@ HEADINGS = re.findall(r"^## (\S+)$", (ROOT / "CHANGELOG.md").read_text("utf-8"),
 RELEASED = next(heading for heading in HEADINGS if heading != "Unreleased")
 
 
-def test_the_citation_has_the_version_the_licence_and_the_paper() -> None:
-    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+def test_citation_has_the_version_license_and_paper() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert (cited["title"], cited["license"], cited["type"]) == (project["name"], project["license"], "software")
-    assert cited["version"] == RELEASED
-    assert cited["references"][0]["url"] in README
+    assert (citation["title"], citation["license"], citation["type"]) == (
+        project["name"],
+        project["license"],
+        "software",
+    )
+    assert citation["version"] == RELEASED
+    assert citation["references"][0]["url"] in README
 
 
-def test_the_changelog_knows_the_version() -> None:
+def test_changelog_has_the_version() -> None:
     """The newest release; a later version must be a development version."""
     from runner.version import __version__
 
@@ -410,13 +419,13 @@ def test_the_changelog_knows_the_version() -> None:
     assert __version__.partition(".dev")[0] not in HEADINGS[1:]
 
 
-def test_the_files_that_contributors_read_of_exist() -> None:
+def test_files_named_in_contributing_exist() -> None:
     paths = re.findall(r"`([\w.]+/[\w/.]*)`", CONTRIBUTING)
     assert len(paths) >= 40
     missing = [path for path in paths if not ((ROOT / path).exists() or (ROOT / "runner" / path).exists())]
     assert missing == []
 
 
-def test_the_order_that_contributors_read_is_the_one_that_is_tested() -> None:
+def test_package_order_in_contributing_equals_the_tested_one() -> None:
     quoted = " ".join(re.findall(r"^> (.*)$", CONTRIBUTING, re.MULTILINE))
     assert tuple(name.strip() for name in quoted.split("<")) == ORDER

@@ -21,8 +21,8 @@ REQUIRED = "required"
 
 class Row(NamedTuple):
     names: str
-    theirs: str
-    ours: str
+    original_default: str
+    nip_run_key: str
     default: str
     note: str
 
@@ -31,12 +31,12 @@ ROWS = [Row(*cells) for line in TEXT.splitlines() if len(cells := [c.strip() for
 ROWS = [row for row in ROWS if row.names != "original" and not row.names.startswith("---")]
 
 
-def key_of(cell: str) -> str:
+def parse_key(cell: str) -> str:
     return cell.strip("`")
 
 
-def default_of(key: str) -> Any:
-    """A key's default in the schema; REQUIRED where it has to be given, None for what has names of its own below it.
+def find_default(key: str) -> Any:
+    """Return a key's default in the schema, REQUIRED if it has none, or None for a mapping with free names.
 
     Raises:
         KeyError: there is no such key.
@@ -44,7 +44,7 @@ def default_of(key: str) -> Any:
     node: dict[str, Any] = SCHEMA
     section: dict[str, Any] = {}
     for name in key.split("."):
-        section = _resolved(node)
+        section = resolve_schema(node)
         node = section["additionalProperties"] if name in ("GROUP", "AGENT") else section["properties"][name]
     parts = key.split(".")
     if parts[0] == "protocol" and parts[-1] in PARAMETERS:
@@ -52,60 +52,67 @@ def default_of(key: str) -> Any:
     return REQUIRED if parts[-1] in section.get("required", ()) else node.get("default")
 
 
-def _resolved(node: dict[str, Any]) -> dict[str, Any]:
+def resolve_schema(node: dict[str, Any]) -> dict[str, Any]:
     while "$ref" in node or "anyOf" in node:
         node = SCHEMA["$defs"][node["$ref"].rpartition("/")[2]] if "$ref" in node else node["anyOf"][0]
     return node
 
 
 def parse_default(cell: str) -> Any:
-    """What a cell says that a default is."""
+    """Parse a cell with a default."""
     text = cell.strip("*").strip("`")
     return REQUIRED if text == REQUIRED else json.loads(text)
 
 
-def test_it_has_every_table() -> None:
+def test_page_has_all_tables() -> None:
     assert len(ROWS) >= 70
-    assert sum(row.ours != "none" for row in ROWS) >= 50
+    assert sum(row.nip_run_key != "none" for row in ROWS) >= 50
 
 
-def test_our_key_beside_a_parameter_has_the_stated_default() -> None:
+def test_every_key_in_the_tables_has_the_stated_default() -> None:
     for row in ROWS:
-        if row.ours == "none":
+        if row.nip_run_key == "none":
             continue
-        found = default_of(key_of(row.ours))
+        default = find_default(parse_key(row.nip_run_key))
         if row.default:
-            ours = parse_default(row.default)
-            assert ours == found, row.names
-            assert type(ours) is type(found), row.names
+            stated_default = parse_default(row.default)
+            assert stated_default == default, row.names
+            assert type(stated_default) is type(default), row.names
             marked = row.default.startswith("**")
-            assert marked == (str(parse_default(row.theirs)).lower() != str(ours).lower()), f"{row.names}: bold?"
+            assert marked == (str(parse_default(row.original_default)).lower() != str(stated_default).lower()), (
+                f"{row.names}: bold?"
+            )
 
 
 def test_a_missing_parameter_has_no_default() -> None:
-    assert [row.names for row in ROWS if row.ours == "none" and row.default] == []
+    assert [row.names for row in ROWS if row.nip_run_key == "none" and row.default] == []
 
 
-def test_every_key_that_a_sentence_names_is_one() -> None:
+def test_every_key_named_in_the_text_exists() -> None:
     sections = "|".join(SCHEMA["properties"])
-    named = set(re.findall(rf"`((?:{sections})(?:\.\w+)+)", TEXT))
-    assert len(named) >= 45
-    for key in sorted(named):
-        default_of(key)
+    keys = set(re.findall(rf"`((?:{sections})(?:\.\w+)+)", TEXT))
+    assert len(keys) >= 45
+    for key in sorted(keys):
+        find_default(key)
 
 
-def test_a_key_that_is_none_is_noticed() -> None:
-    for wrong in ("retry.invalid_response.tries", "models.GROUP.max_words", "protocol.rounds", "agents.GROUP.model.x"):
+def test_unknown_key_is_detected() -> None:
+    for unknown_key in (
+        "retry.invalid_response.tries",
+        "models.GROUP.max_words",
+        "protocol.rounds",
+        "agents.GROUP.model.x",
+    ):
         with pytest.raises(KeyError):
-            default_of(wrong)
+            find_default(unknown_key)
 
 
-def test_the_numbers_in_sentences_are_the_defaults() -> None:
-    assert f"{default_of('retry.invalid_response.attempts')} times: `retry.invalid_response.attempts`" in TEXT
-    attempts, seconds = default_of("retry.transient.attempts"), default_of("retry.transient.total_seconds")
+def test_numbers_in_the_text_are_the_defaults() -> None:
+    assert f"{find_default('retry.invalid_response.attempts')} times: `retry.invalid_response.attempts`" in TEXT
+    attempts, seconds = find_default("retry.transient.attempts"), find_default("retry.transient.total_seconds")
     assert f"`retry.transient`: {attempts} attempts within {seconds:g} seconds" in TEXT
-    assert default_of("training.from_scratch") is default_of("protocol.randomize_channel_order") is False
+    assert find_default("training.from_scratch") is find_default("protocol.randomize_channel_order") is False
 
 
-def test_the_readme_leads_to_it() -> None:
+def test_readme_links_to_the_page() -> None:
     assert "(docs/reference/from-the-original.md)" in (ROOT / "README.md").read_text("utf-8")

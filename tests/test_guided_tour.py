@@ -1,4 +1,4 @@
-"""The guided tour of CONTRIBUTING.md leads through the files of one rollout, as a real run executes them."""
+"""The guided tour in CONTRIBUTING.md lists the files of one rollout in the order of their execution."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.support.paths import ROOT
 from tests.support.processes import python
 
-MOST_FILES = 25
+MAX_FILES = 25
 
 _TRACE = """
 import json, sys, threading
@@ -43,18 +43,18 @@ print("|", json.dumps(sorted(calls)))
 """
 
 
-def toured_files() -> list[str]:
+def list_toured_files() -> list[str]:
     text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     section = text.split("## One rollout, file by file")[1].split("\n## ")[0]
     return re.findall(r"^\d+\. `([\w/]+\.py)`: \w.*", section, re.MULTILINE)
 
 
 @pytest.mark.gate
-def test_every_file_of_the_tour_is_called_by_a_file_before_it(tmp_path: Path) -> None:
+def test_every_file_of_the_tour_is_called_by_an_earlier_one(tmp_path: Path) -> None:
     done = python(_TRACE, str(tmp_path), cwd=ROOT)
     assert done.returncode == 0, done.stderr
     calls = json.loads(done.stdout.rsplit("|", 1)[1])
-    files = toured_files()
+    files = list_toured_files()
     unreached = [
         file
         for number, file in enumerate(files)
@@ -63,9 +63,9 @@ def test_every_file_of_the_tour_is_called_by_a_file_before_it(tmp_path: Path) ->
     assert unreached == []
 
 
-def test_the_tour_is_short_and_goes_from_the_command_to_the_journal() -> None:
-    files = toured_files()
-    assert 10 < len(files) <= MOST_FILES
+def test_tour_is_short_and_starts_with_the_command_line() -> None:
+    files = list_toured_files()
+    assert 10 < len(files) <= MAX_FILES
     assert len(set(files)) == len(files)
     assert files[0] == "cli/main.py"
     assert {"rollouts/engine.py", "base/storage/journal.py"} <= set(files)

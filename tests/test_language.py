@@ -1,6 +1,6 @@
-"""Names and first lines of docstrings that a newcomer understands; CONTRIBUTING has the rules and examples.
+"""Names and first lines of docstrings are clear to newcomers. CONTRIBUTING has the rules and examples.
 
-The test is a net with holes: what it finds should be reworded, what it misses may still be unclear.
+The test is a net with holes: reword its findings, but other names may also be unclear.
 """
 
 from __future__ import annotations
@@ -66,16 +66,16 @@ def unclear_docstrings(code: ast.AST) -> Iterator[str]:
 
 
 @pytest.mark.gate
-def test_names_say_what_they_hold() -> None:
-    found = {module: frozenset(opaque_names(tree(module))) for module in FILES}
-    extra = {module: names - EXCEPTIONS.get(module, ("", frozenset()))[1] for module, names in found.items()}
+def test_names_describe_their_values() -> None:
+    names_by_module = {module: frozenset(opaque_names(tree(module))) for module in FILES}
+    extra = {module: names - EXCEPTIONS.get(module, ("", frozenset()))[1] for module, names in names_by_module.items()}
     assert {module: names for module, names in extra.items() if names} == {}
-    unused = {module: allowed - found.get(module, frozenset()) for module, (_, allowed) in EXCEPTIONS.items()}
+    unused = {module: allowed - names_by_module.get(module, frozenset()) for module, (_, allowed) in EXCEPTIONS.items()}
     assert {module: names for module, names in unused.items() if names} == {}, "remove these exceptions"
 
 
 @pytest.mark.gate
-def test_docstrings_begin_with_what_something_does_or_is() -> None:
+def test_docstrings_begin_with_a_verb_or_noun() -> None:
     assert {module: texts for module in FILES if (texts := list(unclear_docstrings(tree(module))))} == {}
 
 
@@ -91,5 +91,5 @@ def test_an_unclear_docstring_is_found() -> None:
     assert not list(unclear_docstrings(ast.parse('def f():\n    """Return its size."""')))
 
 
-def test_contributing_names_the_vocabulary() -> None:
+def test_contributing_asks_for_plain_english() -> None:
     assert "plain English" in (ROOT / "CONTRIBUTING.md").read_text("utf-8")

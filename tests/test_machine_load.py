@@ -1,4 +1,4 @@
-"""No test depends on how fast the machine is: none waits for a fixed time, and none fails because something is slow.
+"""No test depends on the speed of the machine: none waits for a fixed time or fails because something is slow.
 
 Wait for an event instead: `wait_until` and `interrupt` in `tests/support/processes.py`, `held_after` of the servers,
 `run_loop_turns` in `tests/support/event_loop.py`. If time itself is the subject, pass a `FakeClock`.
@@ -14,14 +14,14 @@ import pytest
 from tests.support.paths import ROOT
 
 CLOCKS = {"monotonic", "perf_counter", "process_time", "thread_time", "time"}
-SHORT = 60.0
-"""A time limit below this many seconds is no hang guard."""
+MIN_TIME_LIMIT = 60.0
+"""Minimum number of seconds of a time limit that only guards against hanging."""
 
-NEVER_OVER = "a wait that is never over: the test ends it"
+ENDED_BY_TEST = "an endless wait, which the test ends"
 POLLS = "polls, within the hang guard"
-ANY_MOMENT = "a kill or a signal at any moment: whatever has happened by then is right"
-PLAYED = "the delay of a server is what is played; nothing is asserted of the time"
-CPU_TIME = "CPU time where what it guards against takes minutes or more"
+ANY_MOMENT = "a kill or a signal at any moment: any progress until then is right"
+SERVER_DELAY = "a server's delay is simulated; the test asserts nothing about time"
+CPU_TIME = "a limit on CPU time, which a regression would exceed by minutes"
 
 EXCEPTIONS: dict[str, tuple[int, str]] = {
     "tests/fixtures/v0_1_0/make.py": (4, "run by hand, with 0.1.0"),
@@ -33,37 +33,37 @@ EXCEPTIONS: dict[str, tuple[int, str]] = {
     "tests/full/test_server_recovery.py": (2, ANY_MOMENT),
     "tests/full/test_shards.py": (2, POLLS),
     "tests/models/test_batch_stopped.py": (1, ANY_MOMENT),
-    "tests/models/test_bodies.py": (1, "a time-out that is to be reached"),
-    "tests/models/test_budget.py": (1, NEVER_OVER),
-    "tests/models/test_connect.py": (1, NEVER_OVER),
+    "tests/models/test_bodies.py": (1, "a time-out that must be reached"),
+    "tests/models/test_budget.py": (1, ENDED_BY_TEST),
+    "tests/models/test_connect.py": (1, ENDED_BY_TEST),
     "tests/game/protocols/test_confidence.py": (1, CPU_TIME),
     "tests/registry/test_fetched.py": (1, ANY_MOMENT),
-    "tests/runs/test_faults.py": (1, PLAYED),
+    "tests/runs/test_faults.py": (1, SERVER_DELAY),
     "tests/runs/workers/test_ray.py": (1, POLLS),
     "tests/runs/workers/test_ray_nodes.py": (1, POLLS),
-    "tests/runs/workers/test_silence.py": (3, "looks are counted, not seconds"),
+    "tests/runs/workers/test_silence.py": (3, "counts checks, not seconds"),
     "tests/spec/test_spec_fuzz.py": (1, CPU_TIME),
-    "tests/server/test_answers.py": (1, NEVER_OVER),
-    "tests/server/test_isolated_task.py": (1, NEVER_OVER),
-    "tests/server/test_bodies.py": (1, NEVER_OVER),
-    "tests/server/test_connections.py": (2, "connections arrive in turn; what is asserted is waited for"),
-    "tests/server/test_pages.py": (2, "at least so long; and a kill at any moment"),
+    "tests/server/test_answers.py": (1, ENDED_BY_TEST),
+    "tests/server/test_isolated_task.py": (1, ENDED_BY_TEST),
+    "tests/server/test_bodies.py": (1, ENDED_BY_TEST),
+    "tests/server/test_connections.py": (2, "connections arrive in turn; the test waits for the asserted state"),
+    "tests/server/test_pages.py": (2, "a minimum duration; and a kill at any moment"),
     "tests/server/test_serve.py": (1, "a signal at any moment"),
     "tests/base/storage/test_journal_writes.py": (1, CPU_TIME),
     "tests/support/cookie_client.py": (1, POLLS),
-    "tests/support/hostile_git_servers.py": (2, PLAYED),
+    "tests/support/hostile_git_servers.py": (2, SERVER_DELAY),
     "tests/support/processes.py": (1, POLLS),
     "tests/support/registry_publishers.py": (1, "a reader that leaves time to the publishers"),
-    "tests/support/servers/batch.py": (1, PLAYED),
-    "tests/support/servers/frame.py": (1, PLAYED),
-    "tests/support/servers/misbehaving.py": (2, PLAYED),
+    "tests/support/servers/batch.py": (1, SERVER_DELAY),
+    "tests/support/servers/frame.py": (1, SERVER_DELAY),
+    "tests/support/servers/misbehaving.py": (2, SERVER_DELAY),
     "tests/base/test_redaction.py": (2, CPU_TIME),
     "tests/training/test_fine_tune_command.py": (2, "polls, within the hang guard; and a kill at any moment"),
-    "tests/registry/transports/test_git_publishers.py": (1, "a commit that must not come has time to"),
-    "tests/registry/transports/test_pace.py": (1, PLAYED),
+    "tests/registry/transports/test_git_publishers.py": (1, "leaves time for a commit that must not be made"),
+    "tests/registry/transports/test_pace.py": (1, SERVER_DELAY),
     "tests/registry/transports/test_shared_folder.py": (1, ANY_MOMENT),
 }
-"""How many places of a file are exceptions, and why no load of the machine makes them fail."""
+"""Number of exceptions of each file, and why they do not depend on the load of the machine."""
 
 
 def _name(function: ast.expr) -> str:
@@ -75,13 +75,13 @@ def _number(value: ast.expr | None) -> float | None:
 
 
 def _is_elapsed_time(value: ast.expr) -> bool:
-    """Whether a value is what a clock says less when something began."""
+    """Return whether a value is the current time minus an earlier one."""
     is_difference = isinstance(value, ast.BinOp) and isinstance(value.op, ast.Sub) and isinstance(value.left, ast.Call)
     return is_difference and _name(value.left.func) in CLOCKS  # type: ignore[attr-defined]
 
 
-def timing(code: ast.AST) -> Iterator[str]:
-    """Return what depends on the machine: fixed waits, limits on elapsed time, and short time limits."""
+def find_timing(code: ast.AST) -> Iterator[str]:
+    """Yield code that depends on the machine: fixed waits, limits on elapsed time, and short time limits."""
     for node in ast.walk(code):
         if isinstance(node, ast.Compare):
             values = [node.left, *node.comparators]
@@ -99,20 +99,20 @@ def timing(code: ast.AST) -> Iterator[str]:
         limits = [keyword.value for keyword in node.keywords if keyword.arg == "timeout"]
         limits += node.args[1:2] if name == "wait_for" else []
         limits += node.args if name in ("wait", "join", "timeout") and len(node.args) == 1 else []
-        if any((seconds := _number(limit)) is not None and seconds < SHORT for limit in limits):
+        if any((seconds := _number(limit)) is not None and seconds < MIN_TIME_LIMIT for limit in limits):
             yield ast.unparse(node)
 
 
 @pytest.mark.gate
-def test_no_test_depends_on_how_busy_the_machine_is() -> None:
-    found = {
-        str(path.relative_to(ROOT)): list(timing(ast.parse(path.read_text("utf-8"))))
+def test_no_test_depends_on_the_load_of_the_machine() -> None:
+    calls_by_file = {
+        str(path.relative_to(ROOT)): list(find_timing(ast.parse(path.read_text("utf-8"))))
         for path in sorted((ROOT / "tests").rglob("*.py"))
     }
-    counts = {path: len(places) for path, places in found.items() if places}
+    counts = {path: len(calls) for path, calls in calls_by_file.items() if calls}
     allowed = {path: count for path, (count, _) in EXCEPTIONS.items()}
     assert counts == allowed, [
-        (path, found.get(path)) for path in {**counts, **allowed} if counts.get(path) != allowed.get(path)
+        (path, calls_by_file.get(path)) for path in {**counts, **allowed} if counts.get(path) != allowed.get(path)
     ]
 
 
@@ -135,6 +135,6 @@ def test_no_test_depends_on_how_busy_the_machine_is() -> None:
         ("async with asyncio.timeout(2): pass", 1),
     ],
 )
-def test_what_depends_on_the_machine_is_seen(code: str, count: int) -> None:
+def test_dependence_on_the_machine_is_detected(code: str, count: int) -> None:
     indented = "\n".join(["async def f():", *(f"    {line}" for line in code.splitlines())])
-    assert len(list(timing(ast.parse(indented)))) == count
+    assert len(list(find_timing(ast.parse(indented)))) == count

@@ -45,14 +45,14 @@ RENDERED = ("runner.server.web.views", "runner.pages.html")
 """Modules whose classes are only rendered: tests render every template with undefined names as errors."""
 
 
-def dataclass_at(path: str) -> type[Any]:
+def import_dataclass(path: str) -> type[Any]:
     module, _, name = path.rpartition(".")
-    found: type[Any] = getattr(importlib.import_module(module), name)
-    return found
+    cls: type[Any] = getattr(importlib.import_module(module), name)
+    return cls
 
 
-def writing_classes() -> Iterator[str]:
-    """Yield the classes of which a method writes all fields."""
+def iterate_writing_classes() -> Iterator[str]:
+    """Yield the classes with a method that writes all fields."""
     for file in sorted((ROOT / "runner").rglob("*.py")):
         module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
         if module in RENDERED:
@@ -66,21 +66,21 @@ def _writes_self(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and ast.unparse(node) in ("asdict(self)", "vars(self)")
 
 
-def types_for_checking(module: str) -> dict[str, Any]:
-    """Return what a module imports only for the type checker."""
+def find_type_checking_imports(module: str) -> dict[str, Any]:
+    """Return the names that a module imports only for type checkers."""
     names: dict[str, Any] = {}
     for node in ast.parse(inspect.getsource(importlib.import_module(module))).body:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             for part in node.body:
                 if isinstance(part, ast.ImportFrom) and part.module is not None:
-                    imported = importlib.import_module(part.module)
-                    names |= {alias.asname or alias.name: getattr(imported, alias.name) for alias in part.names}
+                    imported_module = importlib.import_module(part.module)
+                    names |= {alias.asname or alias.name: getattr(imported_module, alias.name) for alias in part.names}
     return names
 
 
-def nested(cls: type[Any]) -> Iterator[type[Any]]:
+def iterate_nested_dataclasses(cls: type[Any]) -> Iterator[type[Any]]:
     """Yield the dataclasses in the types of a dataclass's fields."""
-    for hint in typing.get_type_hints(cls, localns=types_for_checking(cls.__module__)).values():
+    for hint in typing.get_type_hints(cls, localns=find_type_checking_imports(cls.__module__)).values():
         stack = [hint]
         while stack:
             current = stack.pop()
@@ -89,25 +89,25 @@ def nested(cls: type[Any]) -> Iterator[type[Any]]:
                 yield current
 
 
-def current_names() -> dict[str, list[str]]:
+def list_current_names() -> dict[str, list[str]]:
     """Return the names of all written fields and columns by class or table."""
     names = {f"table {table}": list(columns) for table, columns in COLUMNS.items()}
     names["table runs of the leaderboard"] = list(NEW_RUN_COLUMNS)
     names["table rollouts of the leaderboard"] = list(NEW_ROLLOUT_COLUMNS)
     names["table metrics of the leaderboard"] = list(NEW_METRIC_COLUMNS)
-    pending = [dataclass_at(path) for path in (*WRITTEN_ELSEWHERE, *writing_classes())]
+    pending = [import_dataclass(path) for path in (*WRITTEN_ELSEWHERE, *iterate_writing_classes())]
     while pending:
         cls = pending.pop()
         key = f"{cls.__module__}.{cls.__qualname__}"
         if key not in names and dataclasses.is_dataclass(cls) and cls.__module__.startswith("runner."):
             names[key] = [field.name for field in dataclasses.fields(cls)]
-            pending += nested(cls)
+            pending += iterate_nested_dataclasses(cls)
     return dict(sorted(names.items()))
 
 
 @pytest.mark.gate
 def test_no_stored_name_disappears_or_is_added_unrecorded() -> None:
-    frozen, current = json.loads(FROZEN.read_text("utf-8")), current_names()
+    frozen, current = json.loads(FROZEN.read_text("utf-8")), list_current_names()
     gone = {key: sorted({*names} - {*current.get(key, ())}) for key, names in frozen.items()}
     added = {key: sorted({*names} - {*frozen.get(key, ())}) for key, names in current.items()}
     assert not (missing := {key: names for key, names in gone.items() if names}), (
@@ -119,4 +119,4 @@ def test_no_stored_name_disappears_or_is_added_unrecorded() -> None:
 
 
 if __name__ == "__main__":
-    FROZEN.write_text(json.dumps(current_names(), indent=1) + "\n", "utf-8")
+    FROZEN.write_text(json.dumps(list_current_names(), indent=1) + "\n", "utf-8")

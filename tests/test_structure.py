@@ -1,4 +1,4 @@
-"""The shape of the code base: imports point one way, every foreign package has its home, help is cheap."""
+"""The structure of the code base: import order, modules that import third-party packages, and fast help."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ ORDER = (
     "version", "base", "statistics", "documents", "game", "models", "spec", "rollouts", "agents", "results", "runs",
     "training", "analysis", "curation", "exports", "registry", "pages", "server", "api", "cli",
 )  # fmt: skip
-"""The rooms of `runner/`, each a package or a file; one may import only those before it."""
+"""The packages and modules of `runner/`. Each may import only those before it."""
 
-HOMES = {
+IMPORTING_MODULES = {
     "anthropic": {"runner.models.providers.anthropic"},
     "aiohttp": {"runner.models.providers.client_errors", "runner.models.providers.openai_http"},
     "multidict": {"runner.models.providers.openai_http"},
@@ -252,24 +252,24 @@ HOMES = {
         "runner.results.saved_spec",
     },
 }
-"""Where each package of others is imported, and nowhere else."""
+"""The only modules that may import each third-party package."""
 
-ROOMS = {
+IMPORTING_PACKAGES = {
     "fastapi": "runner.server.web.",
     "pydantic": "runner.server.web.",
     "sqlalchemy": "runner.server.",
     "starlette": "runner.server.web.",
 }
-"""Packages that a whole room is written in."""
+"""Third-party packages that all modules with a prefix may import."""
 
 
 @cache
-def imported(module: str) -> frozenset[str]:
-    """Everything a module imports: at its top, inside functions, and for type checkers only."""
-    return frozenset(_imported(module))
+def find_imports(module: str) -> frozenset[str]:
+    """Return all imports of a module: at its top, inside functions, and for type checkers only."""
+    return frozenset(iterate_imports(module))
 
 
-def _imported(module: str) -> Iterator[str]:
+def iterate_imports(module: str) -> Iterator[str]:
     for node in walk(tree(module)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -280,49 +280,49 @@ def _imported(module: str) -> Iterator[str]:
 
 
 @cache
-def graph() -> dict[str, set[str]]:
-    """Which modules each imports."""
+def build_import_graph() -> dict[str, set[str]]:
+    """Return the imported modules of each module."""
     return {
-        module: {name for name in imported(module) if name in FILES and name not in (module, "runner")}
+        module: {name for name in find_imports(module) if name in FILES and name not in (module, "runner")}
         for module in FILES
     }
 
 
-def room(module: str) -> str:
-    """The room that a module stands in; that of the package's own face is the last."""
+def find_top_package(module: str) -> str:
+    """Return the top-level package of a module. `runner` itself counts as part of the last one."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 and parts[1] != "__main__" else "cli"
 
 
 @pytest.mark.full
-def test_no_room_imports_by_the_face_of_the_package() -> None:
-    """`from runner import run` would be an import of a later room that the order does not see."""
-    faces = {
+def test_no_module_imports_from_the_root_package() -> None:
+    """`from runner import run` would import a later package without violating the checked order."""
+    package_imports = {
         f"{module} imports {name}"
         for module in FILES
-        for name in imported(module)
+        for name in find_imports(module)
         if name.split(".")[0] == "runner" and name.count(".") == 1 and name not in FILES
     }
-    assert faces <= {"runner.version imports runner.__version__"}
+    assert package_imports <= {"runner.version imports runner.__version__"}
 
 
-def test_every_room_stands_in_the_order_and_nothing_else_does() -> None:
-    assert {room(module) for module in FILES} == set(ORDER)
+def test_package_order_lists_every_package() -> None:
+    assert {find_top_package(module) for module in FILES} == set(ORDER)
 
 
-def test_imports_go_down_the_order() -> None:
+def test_imports_follow_the_package_order() -> None:
     rank = {name: index for index, name in enumerate(ORDER)}
     wrong = [
         f"{module} imports {name}"
-        for module, names in graph().items()
+        for module, names in build_import_graph().items()
         for name in sorted(names)
-        if rank[room(name)] > rank[room(module)]
+        if rank[find_top_package(name)] > rank[find_top_package(module)]
     ]
     assert wrong == []
 
 
 MAX_FILES = 25
-"""Python files in one folder, `__init__.py` included."""
+"""Maximum number of Python files in one folder, including `__init__.py`."""
 
 INNER_ORDERS: Mapping[str, Sequence[str]] = {
     "base": ("storage",),
@@ -348,92 +348,98 @@ INNER_ORDERS: Mapping[str, Sequence[str]] = {
     "server.web": ("api", "pages"),
     "cli": ("terminal", "registry", "results", "server", "experiments", "curation"),
 }  # fmt: skip
-"""The subpackages of each package; one may import only those before it, also by way of the modules beside them."""
+"""The subpackages of each package. Each may import only those before it, directly or through other modules."""
 
 
-def test_every_subpackage_stands_in_an_order() -> None:
+def test_subpackage_orders_list_every_subpackage() -> None:
     packages = [module for module, file in FILES.items() if file.name == "__init__.py" and module.count(".") > 1]
-    found: dict[str, set[str]] = {}
+    subpackages: dict[str, set[str]] = {}
     for package in packages:
         parent, _, name = package.removeprefix("runner.").rpartition(".")
-        found.setdefault(parent, set()).add(name)
-    assert found == {parent: set(names) for parent, names in INNER_ORDERS.items()}
+        subpackages.setdefault(parent, set()).add(name)
+    assert subpackages == {parent: set(names) for parent, names in INNER_ORDERS.items()}
 
 
-def parts_below(parent: str) -> dict[str, set[str]]:
-    """The subpackages and modules of a package, each with those of them that it imports."""
+def find_subpackage_imports(parent: str) -> dict[str, set[str]]:
+    """Return the subpackages and modules of a package with their imports among each other."""
     start = f"runner.{parent}."
-    found: dict[str, set[str]] = {}
-    for module, names in graph().items():
+    imports: dict[str, set[str]] = {}
+    for module, names in build_import_graph().items():
         if module.startswith(start):
             part = module.removeprefix(start).split(".")[0]
-            others = {name.removeprefix(start).split(".")[0] for name in names if name.startswith(start)}
-            found.setdefault(part, set()).update(others - {part})
-    return found
+            imported_parts = {name.removeprefix(start).split(".")[0] for name in names if name.startswith(start)}
+            imports.setdefault(part, set()).update(imported_parts - {part})
+    return imports
 
 
 @pytest.mark.parametrize("parent", INNER_ORDERS)
-def test_subpackages_import_down_their_order(parent: str) -> None:
-    parts, order = parts_below(parent), INNER_ORDERS[parent]
-    for place, name in enumerate(order):
-        seen, waiting = set[str](), list(parts[name])
-        while waiting:
-            if (one := waiting.pop()) not in seen:
-                seen.add(one)
-                waiting += parts.get(one, ())
-        assert not seen.intersection(order[place:]), (
-            f"{parent}.{name} imports {sorted(seen.intersection(order[place:]))}"
+def test_imports_follow_the_subpackage_order(parent: str) -> None:
+    parts, order = find_subpackage_imports(parent), INNER_ORDERS[parent]
+    for position, name in enumerate(order):
+        reachable, pending = set[str](), list(parts[name])
+        while pending:
+            if (part := pending.pop()) not in reachable:
+                reachable.add(part)
+                pending += parts.get(part, ())
+        assert not reachable.intersection(order[position:]), (
+            f"{parent}.{name} imports {sorted(reachable.intersection(order[position:]))}"
         )
 
 
-def test_no_folder_has_more_files_than_a_reader_can_hold() -> None:
+def test_no_folder_has_too_many_files() -> None:
     sizes = Counter(file.parent for file in FILES.values())
     assert {str(folder): size for folder, size in sizes.items() if size > MAX_FILES} == {}
 
 
-def test_the_longest_chain_of_rooms_has_at_most_17() -> None:
-    below = {name: {room(n) for m, ns in graph().items() if room(m) == name for n in ns} - {name} for name in ORDER}
+def test_longest_import_chain_has_at_most_17_packages() -> None:
+    below = {
+        name: {find_top_package(n) for m, ns in build_import_graph().items() if find_top_package(m) == name for n in ns}
+        - {name}
+        for name in ORDER
+    }
     length: dict[str, int] = {}
     for name in ORDER:
-        length[name] = 1 + max((length[other] for other in below[name]), default=0)
+        length[name] = 1 + max((length[imported_name] for imported_name in below[name]), default=0)
     assert max(length.values()) <= 17
 
 
-def test_files_make_no_circle() -> None:
-    done: set[str] = set()
+def test_modules_have_no_import_cycles() -> None:
+    visited: set[str] = set()
 
-    def visit(module: str, way: tuple[str, ...]) -> None:
-        assert module not in way, " -> ".join((*way[way.index(module) :], module))
-        if module not in done:
-            for name in sorted(graph()[module]):
-                visit(name, (*way, module))
-            done.add(module)
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " -> ".join((*path[path.index(module) :], module))
+        if module not in visited:
+            for name in sorted(build_import_graph()[module]):
+                visit(name, (*path, module))
+            visited.add(module)
 
-    for module in graph():
+    for module in build_import_graph():
         visit(module, ())
 
 
-def test_each_foreign_package_is_imported_at_home_and_only_there() -> None:
+def test_third_party_packages_are_imported_only_in_their_modules() -> None:
     users: dict[str, set[str]] = {}
     for module in FILES:
-        for package in {name.split(".")[0] for name in imported(module)} - {"runner", *sys.stdlib_module_names}:
+        for package in {name.split(".")[0] for name in find_imports(module)} - {"runner", *sys.stdlib_module_names}:
             users.setdefault(package, set()).add(module)
-    assert {package: using for package, using in users.items() if package not in ROOMS} == HOMES
-    for package, room_of_it in ROOMS.items():
-        assert all(module.startswith(room_of_it) for module in users[package]), package
+    assert {
+        package: modules for package, modules in users.items() if package not in IMPORTING_PACKAGES
+    } == IMPORTING_MODULES
+    for package, prefix in IMPORTING_PACKAGES.items():
+        assert all(module.startswith(prefix) for module in users[package]), package
 
 
-def test_only_models_import_a_provider() -> None:
+def test_only_models_import_providers() -> None:
     outside = [module for module in FILES if not module.startswith("runner.models.")]
     assert not [
         f"{module} imports {name}"
         for module in outside
-        for name in imported(module)
+        for name in find_imports(module)
         if name.startswith("runner.models.providers")
     ]
 
 
-def compared_provider_names(code: ast.AST) -> Iterator[str]:
+def find_provider_comparisons(code: ast.AST) -> Iterator[str]:
     """Yield each comparison with the name of a provider: capabilities are declared in `provider_traits`."""
     for node in walk(code):
         compared = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
@@ -443,33 +449,33 @@ def compared_provider_names(code: ast.AST) -> Iterator[str]:
             yield ast.unparse(node)
 
 
-def test_no_module_but_its_own_compares_the_name_of_a_provider() -> None:
+def test_only_providers_compare_provider_names() -> None:
     assert not [
         f"{module}: {code}"
         for module in FILES
         if not module.startswith("runner.models.providers.")
-        for code in compared_provider_names(tree(module))
+        for code in find_provider_comparisons(tree(module))
     ]
 
 
 @pytest.mark.parametrize(
     "code", ["p == 'openai'", "p in ('dummy', 'x')", "'replay' != p", "match p:\n    case 'openai': ..."]
 )
-def test_a_comparison_with_a_provider_name_is_found(code: str) -> None:
-    assert list(compared_provider_names(ast.parse(code)))
+def test_comparison_with_a_provider_name_is_detected(code: str) -> None:
+    assert list(find_provider_comparisons(ast.parse(code)))
 
 
-def test_every_connection_to_duckdb_is_opened_in_one_place() -> None:
+def test_duckdb_connections_are_opened_in_one_module() -> None:
     def opens(code: ast.AST) -> bool:
         called = [ast.unparse(node.func) for node in walk(code) if isinstance(node, ast.Call)]
         return any(name.split(".")[0] == "duckdb" for name in called)
 
-    using = [module for module in FILES if "duckdb" in imported(module)]
-    assert {module for module in using if opens(tree(module))} == {"runner.base.storage.duckdb_connections"}
-    assert not [module for module in FILES if "duckdb.connect" in imported(module)]
+    duckdb_modules = [module for module in FILES if "duckdb" in find_imports(module)]
+    assert {module for module in duckdb_modules if opens(tree(module))} == {"runner.base.storage.duckdb_connections"}
+    assert not [module for module in FILES if "duckdb.connect" in find_imports(module)]
 
 
-def test_every_public_class_has_a_name_of_its_own() -> None:
+def test_every_public_class_name_is_unique() -> None:
     modules: dict[str, list[str]] = {}
     for module in FILES:
         for node in walk(tree(module)):
@@ -481,29 +487,29 @@ def test_every_public_class_has_a_name_of_its_own() -> None:
 # The results folder
 
 
-def paths_of_results(code: ast.AST) -> Iterator[str]:
-    """Where a results folder is taken as a path, or as nothing said: parameters, and fields of classes."""
+def find_results_paths(code: ast.AST) -> Iterator[str]:
+    """Yield functions and class fields that take a results folder as a path, or without a type."""
 
     def is_path(name: str, kind: ast.expr | None) -> bool:
-        kinds = {"Path"} if kind is None else {one.strip(" '\"") for one in ast.unparse(kind).split("|")}
+        kinds = {"Path"} if kind is None else {type_name.strip(" '\"") for type_name in ast.unparse(kind).split("|")}
         return "results" in name and not kinds.isdisjoint(("Path", "str", "Any", "object", "PathLike[str]"))
 
     for node in walk(code):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            given = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
-            yield from (node.name for one in given if is_path(one.arg, one.annotation))
+            parameters = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+            yield from (node.name for parameter in parameters if is_path(parameter.arg, parameter.annotation))
         elif isinstance(node, ast.ClassDef):
             yield from (
-                f"{node.name}.{one.target.id}"
-                for one in node.body
-                if isinstance(one, ast.AnnAssign)
-                and isinstance(one.target, ast.Name)
-                and is_path(one.target.id, one.annotation)
+                f"{node.name}.{statement.target.id}"
+                for statement in node.body
+                if isinstance(statement, ast.AnnAssign)
+                and isinstance(statement.target, ast.Name)
+                and is_path(statement.target.id, statement.annotation)
             )
 
 
-def test_only_the_public_functions_take_the_results_folder_as_a_path() -> None:
-    takers = {f"{module}.{name}" for module in FILES for name in paths_of_results(tree(module))}
+def test_only_public_functions_take_the_results_folder_as_a_path() -> None:
+    functions = {f"{module}.{name}" for module in FILES for name in find_results_paths(tree(module))}
     public = {
         "api.specs": ("duration", "load_spec", "load_specs", "sample_size"),
         "api.runs": ("run", "run_sweep", "open_run", "merge"),
@@ -511,7 +517,7 @@ def test_only_the_public_functions_take_the_results_folder_as_a_path() -> None:
         "api.judging": ("rejudge",),
         "api.analysis": ("analyze",),
     }
-    assert takers == {f"runner.{module}.{name}" for module, names in public.items() for name in names}
+    assert functions == {f"runner.{module}.{name}" for module, names in public.items() for name in names}
 
 
 @pytest.mark.parametrize(
@@ -523,48 +529,48 @@ def test_only_the_public_functions_take_the_results_folder_as_a_path() -> None:
         "class A:\n    results: Path",
     ],
 )
-def test_a_results_folder_that_is_taken_as_a_path_is_seen(code: str) -> None:
-    assert len(list(paths_of_results(ast.parse(code)))) == 1
+def test_results_folder_taken_as_a_path_is_detected(code: str) -> None:
+    assert len(list(find_results_paths(ast.parse(code)))) == 1
 
 
-def layout_of_results(code: ast.AST) -> bool:
-    """Whether code finds a run in a results folder, or the results folder of a run, by itself."""
+def computes_results_path(code: ast.AST) -> bool:
+    """Return whether code computes the path of a run in a results folder, or the results folder of a run."""
     for node in walk(code):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-            named = node.right.value if isinstance(node.right, ast.Constant) else getattr(node.right, "id", None)
-            if named in ("runs", "RUNS"):
+            name = node.right.value if isinstance(node.right, ast.Constant) else getattr(node.right, "id", None)
+            if name in ("runs", "RUNS"):
                 return True
         if isinstance(node, ast.Attribute) and (node.attr == "parents" or "parent.parent" in ast.unparse(node)):
             return True
     return False
 
 
-def test_only_results_know_where_a_run_stands_in_them() -> None:
-    knowing = {module for module in FILES if layout_of_results(tree(module))}
-    assert knowing == {"runner.results.leaderboard.results_folder"}
+def test_only_one_module_computes_paths_in_the_results_folder() -> None:
+    modules = {module for module in FILES if computes_results_path(tree(module))}
+    assert modules == {"runner.results.leaderboard.results_folder"}
 
 
-# What is loaded
+# Loaded packages
 
 
-HEAVY = (
+HEAVY_PACKAGES = (
     "dataclasses", "numpy", "duckdb", "openai", "omegaconf", "jinja2", "rich", "scipy", "jsonschema", "aiohttp",
     "fastapi", "sqlalchemy", "uvicorn",
 )  # fmt: skip
 
 
-def _loaded(code: str) -> set[str]:
-    """The heavy packages that a fresh process has loaded after some code."""
+def find_loaded_packages(code: str) -> set[str]:
+    """Return the heavy packages that a new process has loaded after running some code."""
     done = python(f"import sys\n{code}\nprint('|', *sys.modules)")
     assert done.returncode == 0, done.stderr
-    return set(done.stdout.rsplit("|", 1)[1].split()) & set(HEAVY)
+    return set(done.stdout.rsplit("|", 1)[1].split()) & set(HEAVY_PACKAGES)
 
 
-def test_help_loads_nothing_heavy() -> None:
-    assert _loaded("from runner.cli.main import main; assert main(['--help']) == 0") == set()
+def test_help_loads_no_heavy_packages() -> None:
+    assert find_loaded_packages("from runner.cli.main import main; assert main(['--help']) == 0") == set()
 
 
-LOADED: Mapping[str, frozenset[str]] = {
+PACKAGES_BY_COMMAND: Mapping[str, frozenset[str]] = {
     "--help": frozenset(),
     "check specs/quickstart.yaml": frozenset({"jinja2", "markupsafe", "orjson", "yaml"}),
     "sql 'select 1'": frozenset({"_duckdb", "duckdb", "orjson"}),
@@ -572,7 +578,7 @@ LOADED: Mapping[str, frozenset[str]] = {
     "show last": frozenset({"_duckdb", "duckdb", "orjson"}),
     "leaderboard": frozenset({"_duckdb", "duckdb", "orjson"}),
 }
-"""The packages of others that each command may load."""
+"""The third-party packages that each command may load."""
 
 
 @pytest.fixture(scope="module")
@@ -582,8 +588,8 @@ def folder_with_a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("command", LOADED)
-def test_a_command_loads_only_the_packages_that_it_uses(command: str, folder_with_a_run: Path) -> None:
+@pytest.mark.parametrize("command", PACKAGES_BY_COMMAND)
+def test_command_loads_only_the_packages_that_it_uses(command: str, folder_with_a_run: Path) -> None:
     code = (
         "import sys\nbefore = set(sys.modules)\nfrom runner.cli.main import main\ncode = main(sys.argv[1:])\n"
         "print('|', *(set(sys.modules) - before))\nsys.exit(code)"
@@ -591,31 +597,33 @@ def test_a_command_loads_only_the_packages_that_it_uses(command: str, folder_wit
     done = python(code, *shlex.split(command), cwd=folder_with_a_run)
     assert done.returncode == 0, done.stderr
     packages = {name.split(".")[0] for name in done.stdout.rsplit("|", 1)[1].split() if "cython_" not in name}
-    assert packages - {"runner", *sys.stdlib_module_names} <= LOADED[command]
+    assert packages - {"runner", *sys.stdlib_module_names} <= PACKAGES_BY_COMMAND[command]
 
 
-def test_a_commands_help_loads_nothing_heavy() -> None:
+def test_help_of_commands_loads_no_heavy_packages() -> None:
     code = f"""from runner.cli.main import main
 for command in {list(COMMANDS)}:
     assert main([command, "--help"]) == 0
-    assert not {set(HEAVY)} & set(sys.modules), command
+    assert not {set(HEAVY_PACKAGES)} & set(sys.modules), command
 """
-    assert _loaded(code) == set()
+    assert find_loaded_packages(code) == set()
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_module_of_every_command_executes_it(name: str) -> None:
+def test_every_command_module_has_an_execute_function(name: str) -> None:
     assert inspect.signature(load_command(name).execute).return_annotation == "int"
 
 
-def test_importing_the_package_loads_nothing_heavy() -> None:
-    assert _loaded("import runner; assert runner.__version__") == set()
+def test_importing_the_package_loads_no_heavy_packages() -> None:
+    assert find_loaded_packages("import runner; assert runner.__version__") == set()
 
 
-def test_the_table_of_fine_tune_backends_loads_no_client() -> None:
-    assert _loaded("from runner.training.backends.registry import BACKENDS; assert BACKENDS") <= {"dataclasses"}
+def test_registry_of_fine_tuning_backends_loads_no_clients() -> None:
+    assert find_loaded_packages("from runner.training.backends.registry import BACKENDS; assert BACKENDS") <= {
+        "dataclasses"
+    }
 
 
-def test_printing_a_schema_asks_no_dataset_and_no_model() -> None:
-    loaded = _loaded("from runner.cli.main import main; assert main(['schema']) == 0")
+def test_printing_a_schema_loads_no_dataset_or_model_packages() -> None:
+    loaded = find_loaded_packages("from runner.cli.main import main; assert main(['schema']) == 0")
     assert not loaded & {"duckdb", "openai", "aiohttp", "scipy"}

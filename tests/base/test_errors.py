@@ -1,4 +1,4 @@
-"""The exceptions: the tree that is drawn is the tree there is, with the exit code of each."""
+"""The exception tree in the docs equals the classes and their exit codes."""
 
 from __future__ import annotations
 
@@ -16,50 +16,50 @@ from runner.cli.main import main
 from runner.rollouts import agents
 
 TreeLine = tuple[str, str | None, ExitCode]
-"""A class, the one above it, its exit code."""
+"""A class, its parent and its exit code."""
 
 
 def parse_error_tree() -> list[TreeLine]:
-    """The tree in the docstring of `runner.base.errors`."""
-    found: list[TreeLine] = []
-    above: list[tuple[str, ExitCode]] = []
+    """Return the tree in the docstring of `runner.base.errors`."""
+    tree: list[TreeLine] = []
+    ancestors: list[tuple[str, ExitCode]] = []
     for line in (errors.__doc__ or "").splitlines():
         parts = re.fullmatch(r" {4}((?:│   |    )*(?:[├└]── )?)([A-Z]\w+)( +(?:exit (\d+))?.*)?", line)
         if parts is None:
             continue
         depth = len(parts[1]) // 4
-        parent, code = above[depth - 1] if depth else (None, ExitCode.FAILED)
-        code = next(one for one in ExitCode if one == int(parts[4])) if parts[4] else code
-        above[depth:] = [(parts[2], code)]
-        found.append((parts[2], parent, code))
-    return found
+        parent, code = ancestors[depth - 1] if depth else (None, ExitCode.FAILED)
+        code = next(exit_code for exit_code in ExitCode if exit_code == int(parts[4])) if parts[4] else code
+        ancestors[depth:] = [(parts[2], code)]
+        tree.append((parts[2], parent, code))
+    return tree
 
 
-def real(cls: type[NipRunError] = NipRunError, parent: str | None = None) -> Iterator[TreeLine]:
-    """The classes there are, each before those below it, in the order of their definition."""
+def walk_error_classes(cls: type[NipRunError] = NipRunError, parent: str | None = None) -> Iterator[TreeLine]:
+    """Yield the error classes in the order of their definition, parents first."""
     yield cls.__name__, parent, cls.exit_code
-    for below in cls.__subclasses__():
-        if below.__module__ == errors.__name__:
-            yield from real(below, cls.__name__)
+    for subclass in cls.__subclasses__():
+        if subclass.__module__ == errors.__name__:
+            yield from walk_error_classes(subclass, cls.__name__)
 
 
-def test_the_drawn_exception_tree_is_the_one_there_is() -> None:
-    assert parse_error_tree() == list(real())
+def test_documented_exception_tree_equals_the_classes() -> None:
+    assert parse_error_tree() == list(walk_error_classes())
 
 
-def test_the_agents_package_hands_on_what_its_agents_raise() -> None:
-    raised = ["AgentNotActiveInChannelError", *(name for name, _, _ in real(GenerationError))]
+def test_agents_package_exports_the_errors_of_its_agents() -> None:
+    raised = ["AgentNotActiveInChannelError", *(name for name, _, _ in walk_error_classes(GenerationError))]
     assert all(getattr(agents, name) is getattr(errors, name) for name in raised)
     assert set(raised) == {name for name in agents.__all__ if name.endswith("Error")}
 
 
-def test_help_names_every_exit_code_with_its_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_exit_code_with_its_meaning(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == ExitCode.DONE
-    said = capsys.readouterr().out.partition("exit codes:\n")[2].splitlines()
-    assert [line.split(maxsplit=1) for line in said] == [[str(int(code)), code.meaning] for code in ExitCode]
+    lines = capsys.readouterr().out.partition("exit codes:\n")[2].splitlines()
+    assert [line.split(maxsplit=1) for line in lines] == [[str(int(code)), code.meaning] for code in ExitCode]
 
 
-def test_a_spec_error_says_every_problem_and_then_its_notes() -> None:
+def test_spec_error_lists_every_problem_and_then_its_notes() -> None:
     place = Place("spec.yaml", 3, 1)
     error = SpecError([Problem(place, "seed", "wrong"), Problem(place, "name", "missing")])
     error.add_note("Resume with: nip-run spec.yaml")
@@ -72,6 +72,6 @@ def test_a_spec_error_says_every_problem_and_then_its_notes() -> None:
 
 
 @pytest.mark.parametrize("kind", [GenerationError, InvalidDecisionError])
-def test_a_failure_after_retries_is_of_its_kind(kind: type[GenerationError]) -> None:
+def test_error_after_retries_keeps_its_class(kind: type[GenerationError]) -> None:
     error = kind("neither yes nor no").after(3)
     assert (type(error), str(error), error.num_retries) == (kind, "neither yes nor no", 3)

@@ -1,4 +1,4 @@
-"""Plugins of other distributions: what uses them, what they may be called, and who may load them."""
+"""Plugins of other distributions: their uses, allowed names and consent to load them."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def test_the_template_plays_games_computes_a_metric_and_writes_an_export(tmp_pat
     pin = {"distribution": "nip-run-example", "version": "1.0", "sha256": hashes.pop()}
     assert manifest["plugins"] == {"nip_run.providers:example": pin, "nip_run.metrics:words": pin}
     metrics = json.loads((folder / "metrics.json").read_text("utf-8"))["metrics"]
-    (words,) = (row for row in metrics if row["metric"] == "words")
+    (words_metric,) = (row for row in metrics if row["metric"] == "words")
     query = "SELECT avg((plugin_metrics->>'words')::DOUBLE) AS mean FROM rollouts WHERE run_id = 'one'"
-    assert json.loads(run("sql", query, "--json").stdout) == [{"mean": words["value"]}]
-    shown = run("show", "one")
-    assert f"words     {words['value']:.3f}" in " ".join(shown.stdout.split()).replace("words ", "words     ")
+    assert json.loads(run("sql", query, "--json").stdout) == [{"mean": words_metric["value"]}]
+    printed = run("show", "one")
+    assert f"words     {words_metric['value']:.3f}" in " ".join(printed.stdout.split()).replace("words ", "words     ")
     compared = read_json(run("compare", "one", "two", "--metric", "words", "--json"))
     assert compared["metric"] == "words"
     exported = run("export", "one", "--format", "verdicts-csv", "--out", "csv")
@@ -67,7 +67,7 @@ def test_the_template_plays_games_computes_a_metric_and_writes_an_export(tmp_pat
     assert len((tmp_path / "csv" / "verdicts.csv").read_text("utf-8").splitlines()) == 5
     assert run("verify", "one").returncode == 0
     # Without the plugin, the run can be read, but not played.
-    assert nip_run("show", "one", cwd=tmp_path).stdout == shown.stdout
+    assert nip_run("show", "one", cwd=tmp_path).stdout == printed.stdout
     missing = nip_run("check", spec, cwd=tmp_path)
     assert missing.returncode == 2
     assert "models.m.provider" in missing.stderr
@@ -75,7 +75,7 @@ def test_the_template_plays_games_computes_a_metric_and_writes_an_export(tmp_pat
 
 
 @pytest.mark.full
-def test_another_version_of_a_metric_is_computed_again_and_of_a_provider_is_another_run(tmp_path: Path) -> None:
+def test_new_metric_version_recomputes_and_new_provider_version_is_another_run(tmp_path: Path) -> None:
     site = tmp_path / "site"
     install_template(site)
     spec = example_spec(tmp_path, metrics=["words"])
@@ -85,16 +85,16 @@ def test_another_version_of_a_metric_is_computed_again_and_of_a_provider_is_anot
         (point,) = json.loads(nip_run("check", path, "--json", cwd=tmp_path, PYTHONPATH=path_with(site)).stdout)
         return point["run_id"]
 
-    first = run_id(spec), run_id(dummy)
+    first_ids = run_id(spec), run_id(dummy)
     (without_plugins,) = json.loads(nip_run_here("check", dummy, "metrics=[]", "--json", cwd=tmp_path).stdout)
-    assert first[1] == without_plugins["run_id"]
+    assert first_ids[1] == without_plugins["run_id"]
     for name in ("old", "new"):
         arguments = (dummy, "--run-id", name) if name == "old" else (dummy, "seed=9", "--run-id", name)
         assert nip_run(*arguments, cwd=tmp_path, PYTHONPATH=path_with(site)).returncode == 0
         shutil.rmtree(site)
         install_template(site, "1.1")
-    assert run_id(spec) != first[0]
-    assert run_id(dummy) == first[1]
+    assert run_id(spec) != first_ids[0]
+    assert run_id(dummy) == first_ids[1]
     compare = ("compare", "old", "new", "--metric", "words")
     refused = nip_run(*compare, cwd=tmp_path, PYTHONPATH=path_with(site))
     assert "old and new have 'words' from different versions of its plugin" in refused.stderr
@@ -121,7 +121,7 @@ BAD_PROVIDERS: Mapping[str, tuple[str, str]] = {
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder in `sys.path` for distributions, whose modules are forgotten after the test."""
+    """A folder in `sys.path` for distributions, whose modules are unloaded after the test."""
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(folder)
@@ -146,22 +146,25 @@ def test_an_error_of_a_provider_names_its_plugin_and_distribution(site: Path, tm
     assert "provider plugin 'broken' of dist-broken 1.0 cannot be imported" in listed.stderr
 
 
-def test_a_name_that_is_built_in_or_used_twice_is_an_error_with_the_distributions(site: Path, tmp_path: Path) -> None:
+def test_reserved_or_duplicate_plugin_name_is_an_error_with_its_distributions(site: Path, tmp_path: Path) -> None:
     install_template(site)
     spec, template = example_spec(tmp_path), nip_run_here("plugins", "--json", cwd=tmp_path)
     assert template.returncode == 0
     install_plugins(site, "rival", {PROVIDERS: {"example": "rival:connect"}}, {"rival.py": "connect = 1"})
-    twice = nip_run_here("check", spec, cwd=tmp_path)
-    assert "models.m.provider: provider plugin 'example' of nip-run-example 1.0: rival 1.0 has a plugin" in twice.stderr
+    duplicate = nip_run_here("check", spec, cwd=tmp_path)
+    assert (
+        "models.m.provider: provider plugin 'example' of nip-run-example 1.0: rival 1.0 has a plugin"
+        in duplicate.stderr
+    )
     shutil.rmtree(site / "rival-1.0.dist-info")
     install_plugins(site, "thief", {PROVIDERS: {"openai": "thief:connect"}}, {"thief.py": "connect = 1"})
-    stolen = nip_run_here("check", spec, cwd=tmp_path)
-    assert "provider plugin 'openai' of thief 1.0: the name 'openai' is built in" in stolen.stderr
+    reserved = nip_run_here("check", spec, cwd=tmp_path)
+    assert "provider plugin 'openai' of thief 1.0: the name 'openai' is built in" in reserved.stderr
     assert nip_run_here("check", spec, "models.m.provider=dummy", cwd=tmp_path).returncode == 0
 
 
 @pytest.mark.full
-def test_a_metric_that_fails_stops_the_run_and_one_without_values_is_left_out(tmp_path: Path) -> None:
+def test_failing_metric_stops_the_run_and_one_without_values_is_left_out(tmp_path: Path) -> None:
     site = tmp_path / "site"
     code = "from runner import PluginMetric\n" + "".join(
         f"{name} = PluginMetric(description='d', compute=lambda rollout: {value}, is_proportion={name == 'half'})\n"
@@ -172,8 +175,8 @@ def test_a_metric_that_fails_stops_the_run_and_one_without_values_is_left_out(tm
     for name in names:
         install_plugins(site, f"d-{name}", {"nip_run.metrics": {name: f"m:{name}"}}, {"m.py": code})
     spec = spec_file(tmp_path, size=2, fine_tune=None)
-    taken = nip_run(spec, "metrics=[half]", cwd=tmp_path, PYTHONPATH=path_with(site))
-    assert "metric plugin 'accuracy' of d-accuracy 1.0: the name 'accuracy' is built in" in taken.stderr
+    reserved = nip_run(spec, "metrics=[half]", cwd=tmp_path, PYTHONPATH=path_with(site))
+    assert "metric plugin 'accuracy' of d-accuracy 1.0: the name 'accuracy' is built in" in reserved.stderr
     shutil.rmtree(site / "d_accuracy-1.0.dist-info")
     expected = {
         "half": "metric plugin 'half' of d-half 1.0 returned '0.5' for rollout",
@@ -196,10 +199,10 @@ def test_a_downloaded_spec_uses_a_plugin_only_with_consent(site: Path, tmp_path:
     trap = "from pathlib import Path\nPath('imported').touch()\nfrom nip_run_example import connect\n"
     install_template(site)
     install_plugins(site, "trap", {PROVIDERS: {"trap": "trap:connect"}}, {"trap.py": trap})
-    got = tmp_path / "got"
-    got.mkdir()
-    (got / MARKER).write_bytes(marker_bytes("run/acme/x@1", "0" * 64, "file:/r"))
-    spec = spec_file(got, size=2, models={"m": {"provider": "trap"}})
+    download = tmp_path / "got"
+    download.mkdir()
+    (download / MARKER).write_bytes(marker_bytes("run/acme/x@1", "0" * 64, "file:/r"))
+    spec = spec_file(download, size=2, models={"m": {"provider": "trap"}})
     for command in (("check",), ()):
         done = nip_run_here(*command, spec, cwd=tmp_path)
         assert "plugin:trap" in done.stdout + done.stderr
@@ -213,9 +216,7 @@ def test_a_downloaded_spec_uses_a_plugin_only_with_consent(site: Path, tmp_path:
 
 
 @pytest.mark.full
-def test_a_merge_imports_only_the_plugin_of_the_shards_and_for_downloaded_shards_none(
-    site: Path, tmp_path: Path
-) -> None:
+def test_merge_imports_only_the_plugin_of_the_shards_and_none_for_downloads(site: Path, tmp_path: Path) -> None:
     template = "from pathlib import Path\nfrom runner import PluginMetric\nPath('imported').touch()\n"
     code = template + "WORDS = PluginMetric(description='d', compute=lambda rollout: {})\n"
 
@@ -233,8 +234,8 @@ def test_a_merge_imports_only_the_plugin_of_the_shards_and_for_downloaded_shards
         install(version)
         done = call(spec, "--run-id", "r", "--shard", shard)
     assert done.returncode == 1, "the last shard merges the run"
-    differ = "the shards have the metric 'words' from different versions of its plugin: shard 1/2"
-    assert differ in done.stderr, done.stderr
+    message = "the shards have the metric 'words' from different versions of its plugin: shard 1/2"
+    assert message in done.stderr, done.stderr
     assert "from dist-words 1.0 (sha256 " in done.stderr
     assert "Install dist-words 2.0 (sha256 " in done.stderr
     install("1.0")
@@ -315,7 +316,7 @@ def test_a_training_backend_trains_and_an_analyzer_answers(site: Path, tmp_path:
     assert "analyzer plugin 'lost' of mine 1.0: mine:LOST is a str, but must be the path of a YAML file" in lost.stderr
 
 
-def test_no_entry_points_are_read_while_all_names_are_built_in(tmp_path: Path) -> None:
+def test_entry_points_are_not_read_if_all_names_are_built_in(tmp_path: Path) -> None:
     spec = spec_file(tmp_path, size=2)
     code = (
         "import sys, importlib.metadata as m\nm.entry_points = None\nfrom runner.cli.main import main\n"

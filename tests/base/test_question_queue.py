@@ -24,7 +24,7 @@ class Clock:
 
 @dataclass
 class Desk:
-    """A queue with a clock of its own, and the answers that its questions have received."""
+    """A queue with its own clock, and the answers to its questions."""
 
     clock: Clock = field(default_factory=Clock)
     answers: list[PersonAnswer] = field(default_factory=list)
@@ -40,8 +40,8 @@ class Desk:
 
 def test_a_question_is_given_to_one_person_at_a_time() -> None:
     desk = Desk()
-    asked = {desk.ask(), desk.ask()}
-    assert {desk.queue.take("Ann"), desk.queue.take("Ben")} == asked
+    questions = {desk.ask(), desk.ask()}
+    assert {desk.queue.take("Ann"), desk.queue.take("Ben")} == questions
     assert desk.queue.take("Cid") is None
     assert desk.queue.count_waiting() == 2
 
@@ -56,7 +56,7 @@ def test_a_person_gets_the_same_question_until_it_is_answered() -> None:
     assert desk.queue.take("Ann") is second
 
 
-def test_the_time_goes_on_while_a_page_is_reloaded() -> None:
+def test_time_continues_while_a_page_is_reloaded() -> None:
     desk = Desk()
     question = desk.ask()
     desk.queue.take("Ann")
@@ -86,7 +86,7 @@ def test_a_question_returns_when_its_person_is_away_and_a_late_answer_is_refused
     assert desk.answers[0].seconds == 0
 
 
-def test_a_person_who_was_away_starts_again_if_nobody_has_taken_the_question() -> None:
+def test_time_restarts_for_a_person_who_was_away() -> None:
     desk = Desk()
     question = desk.ask()
     desk.queue.take("Ann")
@@ -97,7 +97,7 @@ def test_a_person_who_was_away_starts_again_if_nobody_has_taken_the_question() -
 
 
 @pytest.mark.parametrize("error", [UsageError("no verdict"), RunError("the disk is full")])
-def test_an_answer_that_is_refused_or_not_saved_leaves_the_question_with_its_person(error: Exception) -> None:
+def test_question_stays_with_its_person_if_the_answer_is_refused_or_not_saved(error: Exception) -> None:
     desk = Desk()
 
     def refuse(_: PersonAnswer) -> None:
@@ -140,15 +140,15 @@ def test_a_person_never_gets_two_roles_of_a_game_and_keeps_a_role_while_present(
     assert desk.queue.take("Ann") is None
     assert desk.queue.take("Ben") is judge
     desk.queue.answer("Ben", judge.id, {})
-    again = desk.ask(topic="game", role="judge")
+    second_judge = desk.ask(topic="game", role="judge")
     assert desk.queue.take("Cid") is None
-    assert desk.queue.take("Ben") is again
+    assert desk.queue.take("Ben") is second_judge
     desk.clock.now = LEASE_SECONDS
     assert desk.queue.take("Ann") is None
-    assert desk.queue.take("Cid") is again
+    assert desk.queue.take("Cid") is second_judge
 
 
-def test_the_roles_of_an_earlier_process_count() -> None:
+def test_roles_of_an_earlier_process_are_respected() -> None:
     desk = Desk()
     desk.queue.remember("game", "prover", "Ann")
     judge = desk.ask(topic="game", role="judge")
@@ -165,7 +165,7 @@ def test_a_removed_question_is_not_given() -> None:
     assert desk.queue.count_waiting() == 0
 
 
-def test_people_learn_of_the_end_and_are_away_then() -> None:
+def test_people_are_notified_of_the_end_and_then_count_as_away() -> None:
     desk = Desk()
     desk.queue.take("Ann")
     assert desk.queue.has_people()
@@ -177,6 +177,6 @@ def test_people_learn_of_the_end_and_are_away_then() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "  ", "x" * 61, "a\nb", "a\x1b[31m"])
-def test_a_name_that_cannot_be_shown_is_refused(name: str) -> None:
+def test_unprintable_name_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="name of 1 to 60"):
         QuestionQueue().take(name)

@@ -1,4 +1,4 @@
-"""A file that is not there gets a name that is like it, and none that is like it in its suffix alone."""
+"""Suggestions for misspelled names, and the formats of numbers and CSV text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPECS = ("nip.yaml", "debate.yaml", "quickstart.yaml", "merlin_arthur.yaml")
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"),
+    ("name", "suggestion"),
     [
         ("nipp.yaml", "nip.yaml"),
         ("debat.yml", "debate.yaml"),
@@ -30,16 +30,16 @@ SPECS = ("nip.yaml", "debate.yaml", "quickstart.yaml", "merlin_arthur.yaml")
         ("merlin-arthur.yaml", "merlin_arthur.yaml"),
     ],
 )
-def test_a_misspelt_file_gets_the_one_that_was_meant(name: str, meant: str) -> None:
-    assert did_you_mean_file(name, SPECS) == f"; did you mean {meant!r}?"
+def test_misspelled_file_name_gets_a_suggestion(name: str, suggestion: str) -> None:
+    assert did_you_mean_file(name, SPECS) == f"; did you mean {suggestion!r}?"
 
 
 @pytest.mark.parametrize("name", ["gone.yaml", "mine.yaml", "x.yaml", ".yaml", "yaml"])
-def test_a_file_that_is_like_no_other_but_in_its_suffix_gets_no_name(name: str) -> None:
+def test_file_name_with_only_the_suffix_in_common_gets_no_suggestion(name: str) -> None:
     assert did_you_mean_file(name, SPECS) == ""
 
 
-def test_a_spec_that_is_not_there_is_not_taken_for_a_built_in_one(tmp_path: Path) -> None:
+def test_missing_spec_gets_no_suggestion_of_a_built_in_spec(tmp_path: Path) -> None:
     for name in ("gone.yaml", "specs/gone.yaml"):
         done = nip_run_here(name, cwd=tmp_path)
         assert done.returncode == 2
@@ -47,30 +47,30 @@ def test_a_spec_that_is_not_there_is_not_taken_for_a_built_in_one(tmp_path: Path
         assert "did you mean" not in done.stderr
 
 
-def test_a_misspelt_command_is_still_known_for_one(tmp_path: Path) -> None:
+def test_misspelled_command_gets_a_suggestion(tmp_path: Path) -> None:
     assert "did you mean 'leaderboard'?" in nip_run_here("leaderbord", cwd=tmp_path).stderr
 
 
-def test_a_template_that_is_not_there_is_not_taken_for_a_shorter_one(tmp_path: Path) -> None:
+def test_missing_template_gets_no_suggestion_of_a_shorter_name(tmp_path: Path) -> None:
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "judge.jinja").write_text("Judge.")
     path = spec_file(tmp_path, prompts="prompts")
     with pytest.raises(SpecError) as caught:
         load_specs(path)
     missing = [problem.message for problem in caught.value.problems if "no template" in problem.message]
-    assert len(missing) == 3  # prover, verifier, and what the verifier is told in the last round
+    assert len(missing) == 3  # prover, verifier, and the verifier's template for the last round
     for message in missing:
         assert "did you mean" not in message
         assert "its folder has judge.jinja" in message
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@a", " =1", "\t=1", "\x00=1", "\r=1", "\n-1"])
-def test_a_formula_is_a_text_in_csv(text: str) -> None:
+def test_csv_formula_is_escaped_as_text(text: str) -> None:
     assert csv_text(text) == f"'{text}"
     assert csv_text(f"a{text}") == f"a{text}"
 
 
-def test_numbers_are_rounded_by_one_function_and_what_is_infinite_is_not_estimable() -> None:
+def test_numbers_are_rounded_and_infinite_ones_are_not_estimable() -> None:
     assert with_interval(0.7, 0.62, 0.79) == "0.700 [0.620, 0.790]"
     assert with_interval(0.7, None, None) == "0.700"
     assert with_interval(None, None, None) == "-"
@@ -81,7 +81,7 @@ def test_numbers_are_rounded_by_one_function_and_what_is_infinite_is_not_estimab
     assert (p_value(0.00001), p_value(0.0625), p_value(None)) == ("<0.0001", "0.0625", "-")
 
 
-def test_scripts_of_pages_round_as_python_does() -> None:
+def test_page_scripts_round_like_python() -> None:
     node = shutil.which("node")
     if node is None:
         pytest.skip("node is not installed")
@@ -93,13 +93,13 @@ def test_scripts_of_pages_round_as_python_does() -> None:
     assert done.stdout.split() == [decimal(value) for value in values]
 
 
-def test_no_module_rounds_a_result_by_itself() -> None:
-    """A number with three decimals is written by `runner.base.text`."""
-    own = re.compile(r":z?\.[34]f\}")
-    dollars = re.compile(r"\$\{[^{}]*:,?\.4f\}")
-    found = {
+def test_only_the_text_module_formats_three_decimals() -> None:
+    """Numbers with three decimals are formatted in `runner.base.text`."""
+    rounding = re.compile(r":z?\.[34]f\}")
+    dollar_amounts = re.compile(r"\$\{[^{}]*:,?\.4f\}")
+    files = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "runner").rglob("*.py")
-        if own.search(dollars.sub("", path.read_text("utf-8")))
+        if rounding.search(dollar_amounts.sub("", path.read_text("utf-8")))
     }
-    assert found == set()
+    assert files == set()

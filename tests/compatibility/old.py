@@ -1,6 +1,6 @@
-"""What 0.1.0 wrote, in a folder of a test's own; the command line on it; and how its files are compared.
+"""Copy the files that 0.1.0 wrote, run the command line on them, and compare files.
 
-Only the command line is used, and files are read by other readers than the program's own.
+The tests use only the command line, and read files without the code of nip-run.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from typing import Any
 import duckdb
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "v0_1_0"
-MADE = json.loads((FIXTURES / "made.json").read_text("utf-8"))
-RUNS = MADE["runs"]
+FIXTURE_INFO = json.loads((FIXTURES / "made.json").read_text("utf-8"))
+RUNS = FIXTURE_INFO["runs"]
 """The id of each run, by the name of its spec."""
 
-RENAMED = ": 'rollouts.most_calls' is now 'rollouts.max_calls'"
-"""How the note on a key ends that has another name since."""
+RENAMED_KEY_NOTICE = ": 'rollouts.most_calls' is now 'rollouts.max_calls'"
+"""End of the notice about a renamed key."""
 
 TABLES = ("rollouts", "messages", "completions")
 
 
 def opened(folder: Path) -> Path:
-    """A copy of the specs, the results and the cache; what others may read, no test writes to."""
+    """Copy the specs, the results and the cache to a folder, because no test may change the fixtures."""
     for name in ("specs", "results"):
         shutil.copytree(FIXTURES / name, folder / name)
     shutil.copyfile(FIXTURES / "cache.sqlite", folder / "cache.sqlite")
-    packed = folder / "results" / "leaderboard.duckdb.gz"
-    packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
-    packed.unlink()
+    compressed_leaderboard = folder / "results" / "leaderboard.duckdb.gz"
+    compressed_leaderboard.with_suffix("").write_bytes(gzip.decompress(compressed_leaderboard.read_bytes()))
+    compressed_leaderboard.unlink()
     return folder
 
 
 def run_folder(folder: Path, name: str, results: str = "results") -> Path:
-    """The folder of the run of a spec."""
+    """Return the run folder of a spec."""
     return folder / results / "runs" / str(RUNS[name])
 
 
 @dataclass(frozen=True)
-class Called:
+class CommandResult:
     code: int
     out: str
     err: str
@@ -60,27 +60,27 @@ class Called:
         return json.loads(self.out)
 
 
-def called(*words: str, cwd: Path) -> Called:
-    """`python -m runner` in this process, which saves starting one."""
+def called(*arguments: str, cwd: Path) -> CommandResult:
+    """Run `python -m runner` in this process, which is faster than a new one."""
     out, err = io.StringIO(), io.StringIO()
-    before, arguments = Path.cwd(), sys.argv
+    previous_folder, previous_argv = Path.cwd(), sys.argv
     os.chdir(cwd)
-    sys.argv = ["nip-run", *words]
+    sys.argv = ["nip-run", *arguments]
     try:
         with redirect_stdout(out), redirect_stderr(err):
             try:
                 runpy.run_module("runner", run_name="__main__")
                 code: Any = 0
-            except SystemExit as end:
-                code = end.code
+            except SystemExit as error:
+                code = error.code
     finally:
-        sys.argv = arguments
-        os.chdir(before)
-    return Called(code, out.getvalue(), err.getvalue())
+        sys.argv = previous_argv
+        os.chdir(previous_folder)
+    return CommandResult(code, out.getvalue(), err.getvalue())
 
 
-def contents(folder: Path) -> dict[str, str]:
-    """The hash of every file below a folder but locks, in which whoever holds one writes its name."""
+def hash_files(folder: Path) -> dict[str, str]:
+    """Return the hash of every file below a folder, except lock files, which contain the name of their holder."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -96,36 +96,38 @@ ADDED_COLUMNS = (
     "answer_order", "argued_answers", "answer_scores", "p_right", "answer_brier",
     "judged_text", "statements", "plugin_metrics",
 )  # fmt: skip
-"""Columns of the tables that 0.1.0 did not have: null for all that it kept."""
+"""Columns that 0.1.0 did not have. They are null in its rows."""
 
 
-def rows(path: Path, *without: str) -> tuple[list[tuple[str, Any]], list[tuple[Any, ...]]]:
-    """The columns of a Parquet file with their types, and its rows in their order, without columns that came since.
+def read_table(path: Path, *excluded: str) -> tuple[list[tuple[str, Any]], list[tuple[Any, ...]]]:
+    """Return the columns of a Parquet file with their types, and its rows in order, without columns newer than 0.1.0.
 
-    A column of JSON is a string now, with the same text.
+    JSON columns are string columns since then, with the same text.
     """
     with duckdb.connect(":memory:") as connection:
-        every = connection.execute(f"DESCRIBE SELECT * FROM read_parquet('{path}')").fetchall()
-        since = [name for name, *_ in every if name in ADDED_COLUMNS]
-        for name in since:
+        described = connection.execute(f"DESCRIBE SELECT * FROM read_parquet('{path}')").fetchall()
+        added_columns = [name for name, *_ in described if name in ADDED_COLUMNS]
+        for name in added_columns:
             assert connection.execute(f"SELECT count({name}) FROM read_parquet('{path}')").fetchall() == [(0,)]
-        left_out = f"EXCLUDE ({', '.join([*without, *since])})" if without or since else ""
-        found = connection.execute(f"SELECT * {left_out} FROM read_parquet('{path}')")
-        columns = [(name, str(kind).replace("JSON", "VARCHAR")) for name, kind, *_ in found.description or ()]
-        return columns, found.fetchall()
+        exclude_clause = f"EXCLUDE ({', '.join([*excluded, *added_columns])})" if excluded or added_columns else ""
+        cursor = connection.execute(f"SELECT * {exclude_clause} FROM read_parquet('{path}')")
+        columns = [(name, str(kind).replace("JSON", "VARCHAR")) for name, kind, *_ in cursor.description or ()]
+        return columns, cursor.fetchall()
 
 
-HAVE_MORE = ("rollouts.parquet", "completions.parquet", "messages.parquet")
-"""Tables with columns that 0.1.0 did not have."""
+FILES_WITH_ADDED_COLUMNS = ("rollouts.parquet", "completions.parquet", "messages.parquet")
+"""Tables with columns newer than 0.1.0."""
 
 
-def same_file(one: Path, other: Path) -> bool:
-    """Whether two files are the same: of Parquet the rows, and the bytes too where one DuckDB has written both."""
-    if one.name == "metrics.json":
-        return metrics(one) == metrics(other)
-    if one.suffix == ".parquet" and (MADE["duckdb"] != duckdb.__version__ or one.name in HAVE_MORE):
-        return rows(one) == rows(other)
-    return one.read_bytes() == other.read_bytes()
+def has_same_content(left: Path, right: Path) -> bool:
+    """Return whether two files are equal. Parquet files of different DuckDB versions are compared by rows."""
+    if left.name == "metrics.json":
+        return read_comparable_metrics(left) == read_comparable_metrics(right)
+    if left.suffix == ".parquet" and (
+        FIXTURE_INFO["duckdb"] != duckdb.__version__ or left.name in FILES_WITH_ADDED_COLUMNS
+    ):
+        return read_table(left) == read_table(right)
+    return left.read_bytes() == right.read_bytes()
 
 
 ADDED_TO_METRICS = ("methods", "monitor_curves", "reliability_curves", "vote_curve")
@@ -133,24 +135,24 @@ ADDED_METRICS = (
     "balanced_accuracy", "sensitivity", "criterion", "completeness", "soundness_error", "undecided_0", "undecided_1",
     "always_failed", "majority_accuracy", "pair_score",
 )  # fmt: skip
-"""What 0.1.0 did not count."""
+"""Metrics that 0.1.0 did not compute."""
 
 
-def metrics(path: Path) -> str:
-    """What `metrics.json` says, in its order, but for what is counted otherwise since 0.1.0.
+def read_comparable_metrics(path: Path) -> str:
+    """Return the content of `metrics.json` in its order, without the values that are computed differently since 0.1.0.
 
-    `retry_proportion` among our own metrics is `retries_per_round`, with its numbers; of `token_limit_proportion`,
-    which is over messages since, the value alone is compared; the deviations of trees are over all rounds of all trees.
-    `calls_per_message` counts the turns that a failure cut off, and is compared where no game has one. Of all metrics
-    but accuracy the interval is left out: it is NULL since where its coverage is poor or unknown, and of rewards and
-    decisions that of a share; their values, errors and counts are compared.
+    - `retry_proportion` is named `retries_per_round`, with the same numbers.
+    - `token_limit_proportion` is computed over messages: only its value is compared.
+    - Standard deviations of trees are computed over all rounds of all trees: they are removed.
+    - `calls_per_message` includes turns that a failure interrupted: it is compared only if no game failed.
+    - Intervals are compared for accuracy only. Others use a different method, or are null if their coverage is poor.
     """
-    told = read_json(path)
+    document = read_json(path)
     for name in (*ADDED_TO_METRICS, "variance"):
-        told.pop(name, None)
-    told["metrics"] = [row for row in told["metrics"] if row["metric"] not in ADDED_METRICS]
-    cut_off = any(told["outcomes"].get(name) for name in ("invalid_response", "refused", "context_exceeded"))
-    for row in told["metrics"]:
+        document.pop(name, None)
+    document["metrics"] = [row for row in document["metrics"] if row["metric"] not in ADDED_METRICS]
+    cut_off = any(document["outcomes"].get(name) for name in ("invalid_response", "refused", "context_exceeded"))
+    for row in document["metrics"]:
         row.pop("reason", None)
         if row["metric"] == "worst_datapoint_accuracy":  # a number since, where there are repeats enough
             del row["value"]
@@ -163,82 +165,87 @@ def metrics(path: Path) -> str:
         if row["metric"] == "calls_per_message" and cut_off:
             for name in ("value", "stderr", "n", "clusters"):
                 del row[name]
-    for name in [name for name in told.get("original_statistics", ()) if name.endswith(TREE_DEVIATIONS)]:
-        del told["original_statistics"][name]
-    return json.dumps(told)
+    for name in [name for name in document.get("original_statistics", ()) if name.endswith(TREE_DEVIATIONS)]:
+        del document["original_statistics"][name]
+    return json.dumps(document)
 
 
 TREE_DEVIATIONS = (".std_expected_reward", ".std_is_positive_example", ".std_has_positive_and_negative")
 
 
-def differing(one: Path, other: Path) -> list[str]:
-    """The files of two folders that are not the same, or not in both.
+def find_different_files(left: Path, right: Path) -> list[str]:
+    """Return the files that differ between two folders, or exist in only one.
 
-    Fine-tune files are the same where they teach the same; see `teaches_the_same`.
+    Fine-tune files are compared with `has_same_training_examples`.
     """
-    names = {str(p.relative_to(root)) for root in (one, other) for p in root.rglob("*") if p.is_file()}
+    names = {str(p.relative_to(root)) for root in (left, right) for p in root.rglob("*") if p.is_file()}
     return sorted(
         name
         for name in names
-        if not ((one / name).is_file() and (other / name).is_file() and same_file(one / name, other / name))
-        and not any(teaches_the_same(*pair) for pair in ((one / name, other / name), (other / name, one / name)))
+        if not ((left / name).is_file() and (right / name).is_file() and has_same_content(left / name, right / name))
+        and not any(
+            has_same_training_examples(*pair) for pair in ((left / name, right / name), (right / name, left / name))
+        )
     )
 
 
-# Fine-tune files, which 0.1.0 wrote in chats of their own: with the instructions of an agent's first turn before all
-# of its turns, and for TRL and verl with senders in the text. They are written as they were played since.
+# 0.1.0 wrote fine-tune files in a chat format of their own: the instructions of an agent's first turn preceded all of
+# its turns, and files for TRL and verl had the senders in the text. Newer versions write the chats as they were played.
 
 
-def teaches_the_same(old: Path, new: Path) -> bool:
-    """Whether a fine-tune file or its trace, or a report of such files, has all of one of 0.1.0 but the chats' form."""
+def has_same_training_examples(old: Path, new: Path) -> bool:
+    """Return whether a new fine-tune file, trace or report contains all examples of an old one, in any chat format."""
     if not (old.is_file() and new.is_file()):
         return False
     if old.name == "report.json":
         pairs = zip(read_json(old), read_json(new), strict=True)
-        return all((was["file"], was["written"]) == (row["file"], row["written"]) for was, row in pairs)
-    data, form = old.name.removesuffix(".trace.jsonl"), 0 if old.name.endswith(".trace.jsonl") else 1
+        return all((old_row["file"], old_row["written"]) == (row["file"], row["written"]) for old_row, row in pairs)
+    data, index = old.name.removesuffix(".trace.jsonl"), 0 if old.name.endswith(".trace.jsonl") else 1
     if data.endswith((".sft.jsonl", ".sft.trl.jsonl")):
-        return facts(old)[form] <= facts(new)[form]
+        return read_games_and_answers(old)[index] <= read_games_and_answers(new)[index]
     if data.endswith((".dpo.trl.jsonl", ".rl.parquet")):
-        pairs = zip(chats(old), chats(new), strict=True)
-        return all(rest == now and has_same_texts(chat, then) for (then, rest), (chat, now) in pairs)
+        pairs = zip(read_prompts(old), read_prompts(new), strict=True)
+        return all(
+            old_line == new_line and has_same_texts(new_chat, old_chat)
+            for (old_chat, old_line), (new_chat, new_line) in pairs
+        )
     return False
 
 
-def has_same_texts(chat: list[dict[str, Any]], then: list[dict[str, Any]]) -> bool:
-    """Whether a chat as it was played says what one with senders in the text said, in that order."""
-    said = [f"{message.get('name')}: " * bool(message.get("name")) + message["content"] for message in chat]
-    return "\n\n".join(said) == "\n\n".join(message["content"] for message in then)
+def has_same_texts(chat: list[dict[str, Any]], old_chat: list[dict[str, Any]]) -> bool:
+    """Return whether a new chat has the texts of an old one, which has the senders in the text, in the same order."""
+    texts = [f"{message.get('name')}: " * bool(message.get("name")) + message["content"] for message in chat]
+    return "\n\n".join(texts) == "\n\n".join(message["content"] for message in old_chat)
 
 
-def chats(path: Path) -> list[tuple[list[dict[str, Any]], dict[str, Any]]]:
-    """The prompt of each line of a file, and all else of it."""
+def read_prompts(path: Path) -> list[tuple[list[dict[str, Any]], dict[str, Any]]]:
+    """Return the prompt of each line, and the rest of the line."""
     if path.suffix == ".parquet":
-        columns, found = rows(path)
-        lines = [dict(zip((name for name, _ in columns), row, strict=True)) for row in found]
+        columns, parquet_rows = read_table(path)
+        lines = [dict(zip((name for name, _ in columns), row, strict=True)) for row in parquet_rows]
     else:
         lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     return [(line.pop("prompt"), line) for line in lines]
 
 
-def facts(path: Path) -> tuple[set[str], set[str]]:
-    """Of a supervised file or its trace: the games that it teaches, and the answers."""
+def read_games_and_answers(path: Path) -> tuple[set[str], set[str]]:
+    """Return the games and the trained answers in a supervised file or its trace."""
     lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     games = {line["rollout_id"] for line in lines if "rollout_id" in line}
-    learnt = (m for line in lines for m in (*line.get("messages", ()), *line.get("completion", ())))
-    return games, {m["content"] for m in learnt if m["role"] == "assistant" and m.get("weight") != 0}
+    messages = (m for line in lines for m in (*line.get("messages", ()), *line.get("completion", ())))
+    return games, {m["content"] for m in messages if m["role"] == "assistant" and m.get("weight") != 0}
 
 
-def differing_results(one: Path, other: Path, *tables: str) -> list[str]:
-    """Which of the files that follow from a run's answers are not the same in two runs."""
+def find_different_results(left: Path, right: Path, *tables: str) -> list[str]:
+    """Return the files derived from answers that differ between two runs."""
     names = [*(f"{table}.parquet" for table in tables or TABLES), "metrics.json"]
-    found = [name for name in names if not same_file(one / name, other / name)]
-    both = [one / "fine_tune", other / "fine_tune"]
-    return [*found, *(differing(*both) if any(path.is_dir() for path in both) else [])]
+    differences = [name for name in names if not has_same_content(left / name, right / name)]
+    folders = [left / "fine_tune", right / "fine_tune"]
+    return [*differences, *(find_different_files(*folders) if any(path.is_dir() for path in folders) else [])]
 
 
-def journal(run: Path, name: str = "journal.jsonl") -> list[dict[str, Any]]:
-    """The records of a journal whose lines are all whole; from format 2 on, each checksum starts from the first."""
+def read_journal(run: Path, name: str = "journal.jsonl") -> list[dict[str, Any]]:
+    """Return the records of an undamaged journal. From format 2, every checksum starts from the first one."""
     records: list[dict[str, Any]] = []
     seed = 0
     for line in (run / name).read_bytes().splitlines(keepends=True):
@@ -254,16 +261,16 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text("utf-8"))
 
 
-def holds(new: Any, old: Any) -> bool:
-    """Whether all that was said is still said: mappings may have more keys, and nothing else may differ."""
+def contains(new: Any, old: Any) -> bool:
+    """Return whether `new` equals `old`, except that mappings may have more keys."""
     if isinstance(old, dict):
-        return isinstance(new, dict) and all(name in new and holds(new[name], old[name]) for name in old)
+        return isinstance(new, dict) and all(name in new and contains(new[name], old[name]) for name in old)
     if isinstance(old, list):
-        return isinstance(new, list) and len(new) == len(old) and all(map(holds, new, old))
+        return isinstance(new, list) and len(new) == len(old) and all(map(contains, new, old))
     return bool(new == old)
 
 
-ADDED = (
+ADDED_SPEC_KEYS = (
     "      from_scratch: null\n",  # of each trainer
     "      files: null\n",
     "      load_lora: false\n",
@@ -304,19 +311,19 @@ ADDED = (
     "  from: null\n",
     "      cache_write: null\n      reasoning: null\n      audio_input: null\n      audio_output: null\n",  # of a price
 )
-"""What a saved spec has more than one of 0.1.0: keys that came since, as 0.1.0 would have had them."""
+"""Parts of a saved spec that 0.1.0 did not write: newer keys, with the values that match its behavior."""
 
 
-def without_new_keys(spec: Path) -> str:
-    """A saved spec without the keys that 0.1.0 does not know; those of models as often as they."""
+def remove_new_keys(spec: Path) -> str:
+    """Return a saved spec without the keys that are newer than 0.1.0."""
     text = spec.read_text("utf-8")
-    for block in ADDED:
+    for block in ADDED_SPEC_KEYS:
         text = text.replace(block, "")
     return text
 
 
-def with_new_names(spec: Path) -> str:
-    """A saved spec of 0.1.0 with the keys that were renamed since by their new names."""
+def rename_old_keys(spec: Path) -> str:
+    """Return a saved spec of 0.1.0 with the current names of renamed keys."""
     text = spec.read_text("utf-8")
     assert text.count("  most_calls: ") == 1
     return text.replace("  most_calls: ", "  max_calls: ")

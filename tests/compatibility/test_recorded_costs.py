@@ -1,4 +1,4 @@
-"""A run that billed prompt, cached and answer tokens alone costs what was recorded, wherever it is read."""
+"""A run that billed only prompt, cached and answer tokens keeps its recorded cost in all outputs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.support.runs import run_spec
 from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
-AS_BILLED_THEN = 4 * (100_000 * 5 + 1_000 * 25) / 1e6
-"""Four calls. Tokens written to a cache had the price of other prompt tokens; now they cost 1.25 times as much."""
+RECORDED_COST = 4 * (100_000 * 5 + 1_000 * 25) / 1e6
+"""Cost of four calls. Tokens written to a cache had the prompt price; now they cost 1.25 times as much."""
 
 
 @pytest.fixture
@@ -37,43 +37,43 @@ def old_run(tmp_path: Path) -> Path:
     assert manifest["cost_usd"] == pytest.approx(2.6)
     for name in ("prices", "cache_write_tokens"):
         manifest.pop(name, None)
-    manifest |= {"cost_usd": AS_BILLED_THEN, "cost_usd_at_most": AS_BILLED_THEN}
+    manifest |= {"cost_usd": RECORDED_COST, "cost_usd_at_most": RECORDED_COST}
     folder.manifest_path.write_text(json.dumps(manifest))
     return spec
 
 
-def folder_of(spec: Path) -> RunFolder:
+def find_run_folder(spec: Path) -> RunFolder:
     (path,) = (spec.parent / "results" / "runs").iterdir()
     return RunFolder(path)
 
 
 def test_sealing_an_old_run_again_keeps_its_recorded_cost(old_run: Path) -> None:
-    folder_of(old_run).metrics.unlink()
+    find_run_folder(old_run).metrics.unlink()
     result = run_spec(old_run, old_run.parent / "results")
     assert result.folder.metrics.is_file()
-    assert result.manifest.cost_usd == AS_BILLED_THEN
+    assert result.manifest.cost_usd == RECORDED_COST
     assert "prices" not in json.loads(result.folder.manifest_path.read_bytes())
 
 
 def test_pages_and_checks_of_an_old_run_show_its_recorded_cost(old_run: Path) -> None:
-    folder = folder_of(old_run)
+    folder = find_run_folder(old_run)
     tally = RunTally(played_plan(folder), measures=False)
     for game in games_of(folder):
         tally.add(game.details)
     (verifier,) = tally.agents
-    assert verifier.usd == pytest.approx(AS_BILLED_THEN)
-    with recompute_run(folder) as again:
-        assert again.counts["cost_usd"] == pytest.approx(AS_BILLED_THEN)
+    assert verifier.usd == pytest.approx(RECORDED_COST)
+    with recompute_run(folder) as recomputed:
+        assert recomputed.counts["cost_usd"] == pytest.approx(RECORDED_COST)
 
 
 def test_compare_counts_the_recorded_cost_of_an_old_run(old_run: Path) -> None:
-    scores = load_scores(folder_of(old_run), [compared_metric("cost", ["verifier"])]).scores["cost"]
+    scores = load_scores(find_run_folder(old_run), [compared_metric("cost", ["verifier"])]).scores["cost"]
     assert not isinstance(scores, UsageError)
-    assert sum(cost or 0 for cost in scores) == pytest.approx(AS_BILLED_THEN)
+    assert sum(cost or 0 for cost in scores) == pytest.approx(RECORDED_COST)
 
 
 def test_verify_says_when_a_recorded_cost_does_not_follow_from_the_journal(old_run: Path) -> None:
-    folder = folder_of(old_run)
+    folder = find_run_folder(old_run)
     assert list(find_run_problems(folder)) == []
     manifest = json.loads(folder.manifest_path.read_bytes())
     folder.manifest_path.write_text(json.dumps(manifest | {"cost_usd": 0.01}))

@@ -12,29 +12,29 @@ from typing import Any
 import duckdb
 import pytest
 
-from tests.compatibility.old import called, contents, holds, journal, read_json
+from tests.compatibility.old import called, contains, hash_files, read_journal, read_json
 from tests.fixtures.v0_1_0.make import KILLED_FAULTS
 from tests.support.server_process import ServerProcess, run_server
 from tests.support.servers.chat_client import run_chat_server
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "v0_2_0_dev"
-MADE = read_json(FIXTURES / "made.json")
-RUNS, EXPECTED = MADE["runs"], MADE["expected"]
+FIXTURE_INFO = read_json(FIXTURES / "made.json")
+RUNS, EXPECTED = FIXTURE_INFO["runs"], FIXTURE_INFO["expected"]
 RELEASES = EXPECTED["releases"]
 """The SHA-256 of each release of the registry."""
-LEFT = ("killed", "parts", "broken", "waiting", "exhausted", "refused", "incomplete")
+UNFINISHED = ("killed", "parts", "broken", "waiting", "exhausted", "refused", "incomplete")
 """Runs that are not finished."""
-FINISHED = [name for name in RUNS if name not in LEFT]
+FINISHED = [name for name in RUNS if name not in UNFINISHED]
 VERIFIED = [name for name in FINISHED if name not in ("replayed", "solo")]
 """Already 0.2.0.dev0 finds another hash for the spec of a run with `provider: replay`; `solo` lacks newer metrics."""
 
 
-def unpacked(folder: Path, *names: str) -> Path:
+def unpack_fixtures(folder: Path, *archives: str) -> Path:
     """Copy the fixtures to a folder: the specs, the cache, and these archives."""
     shutil.copytree(FIXTURES / "specs", folder / "specs")
     for name in ("cache.sqlite", "nip-run.lock"):
         shutil.copyfile(FIXTURES / name, folder / name)
-    for name in names:
+    for name in archives:
         with tarfile.open(FIXTURES / f"{name}.tar.gz") as archive:
             archive.extractall(folder, filter="data")
     return folder
@@ -42,31 +42,31 @@ def unpacked(folder: Path, *names: str) -> Path:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The results and the registry, for tests that only read. In the end no run has changed."""
-    folder = unpacked(tmp_path_factory.mktemp("dev"), "results", "registry")
-    before = contents(folder / "results" / "runs")
+    """Results and registry for tests that only read. The end checks that no run has changed."""
+    folder = unpack_fixtures(tmp_path_factory.mktemp("dev"), "results", "registry")
+    before = hash_files(folder / "results" / "runs")
     yield folder
-    assert contents(folder / "results" / "runs") == before
+    assert hash_files(folder / "results" / "runs") == before
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The results, for tests that write."""
-    return unpacked(tmp_path, "results")
+    return unpack_fixtures(tmp_path, "results")
 
 
 def run_folder(folder: Path, name: str, results: str = "results") -> Path:
     return folder / results / "runs" / str(RUNS[name])
 
 
-def same_rows(new: Path, old: Path, table: str, *without: str) -> bool:
+def has_same_rows(new: Path, old: Path, table: str, *excluded: str) -> bool:
     """Whether two tables have the same rows in the columns of the old one."""
     with duckdb.connect(":memory:") as connection:
         paths = [str(run / f"{table}.parquet") for run in (old, new)]
         described = connection.execute(f"DESCRIBE SELECT * FROM '{paths[0]}'").fetchall()
-        columns = ", ".join(f'"{name}"' for name, *_ in described if name not in without)
-        first, second = (connection.execute(f"SELECT {columns} FROM '{path}'").fetchall() for path in paths)
-        return (len(first) > 0 or table != "rollouts") and first == second
+        columns = ", ".join(f'"{name}"' for name, *_ in described if name not in excluded)
+        old_rows, new_rows = (connection.execute(f"SELECT {columns} FROM '{path}'").fetchall() for path in paths)
+        return (len(old_rows) > 0 or table != "rollouts") and old_rows == new_rows
 
 
 # Results
@@ -79,7 +79,7 @@ def test_every_run_is_listed_in_its_state(shared: Path) -> None:
     ]
     rows = {row["run_id"]: row for row in listed.json}
     assert rows.keys() == EXPECTED["runs"].keys()
-    assert {name: holds(rows[name], row) for name, row in EXPECTED["runs"].items()} == dict.fromkeys(rows, True)
+    assert {name: contains(rows[name], row) for name, row in EXPECTED["runs"].items()} == dict.fromkeys(rows, True)
     states = {row["status"] for row in rows.values()}
     assert states == {"done", "failed", "incomplete", "interrupted"}
 
@@ -88,23 +88,23 @@ def test_every_run_is_listed_in_its_state(shared: Path) -> None:
 @pytest.mark.parametrize("name", ["malt", "judged", "served", "debate", "composed", "trees", *FINISHED])
 def test_a_finished_run_is_shown_with_the_metrics_it_recorded(shared: Path, name: str) -> None:
     run = run_folder(shared, name)
-    shown = called("show", RUNS[name], "--json", cwd=shared).json
-    assert holds(shown["manifest"], read_json(run / "manifest.json"))
-    assert holds(shown["metrics"], read_json(run / "metrics.json"))
+    document = called("show", RUNS[name], "--json", cwd=shared).json
+    assert contains(document["manifest"], read_json(run / "manifest.json"))
+    assert contains(document["metrics"], read_json(run / "metrics.json"))
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("name", [name for name in LEFT if name != "parts"])
+@pytest.mark.parametrize("name", [name for name in UNFINISHED if name != "parts"])
 def test_an_unfinished_run_is_shown(shared: Path, name: str) -> None:
-    shown = called("show", RUNS[name], cwd=shared)
-    assert shown.code == 0
-    assert RUNS[name] in shown.out
+    printed = called("show", RUNS[name], cwd=shared)
+    assert printed.code == 0
+    assert RUNS[name] in printed.out
 
 
 def test_a_transcript_is_shown_as_it_was(shared: Path) -> None:
-    shown = called("show", RUNS["debate"], "test1", "--json", cwd=shared).json
+    document = called("show", RUNS["debate"], "test1", "--json", cwd=shared).json
     assert EXPECTED["transcript"]["transcript"]
-    assert holds(shown, EXPECTED["transcript"])
+    assert contains(document, EXPECTED["transcript"])
 
 
 def test_notes_are_listed(shared: Path) -> None:
@@ -129,7 +129,7 @@ def test_reports_are_written(shared: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.gate
-def test_sql_reads_the_board_and_all_tables(shared: Path) -> None:
+def test_sql_reads_the_leaderboard_and_all_tables(shared: Path) -> None:
     board = called("sql", "SELECT run_id, status FROM runs", "--json", cwd=shared).json
     done = {name for name, row in EXPECTED["runs"].items() if row["status"] == "done"}
     assert {row["run_id"] for row in board if row["status"] == "done"} == done
@@ -182,50 +182,50 @@ def test_verify_names_the_metrics_that_are_newer_than_the_run(shared: Path) -> N
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("format_", ["inspect", "scout", "every-eval-ever"])
 def test_runs_are_exported(shared: Path, tmp_path: Path, format_: str) -> None:
-    words = {"every-eval-ever": ("--subject", "verifier", "--organization", "acme", "--relationship", "other")}
-    done = called(
+    options = {"every-eval-ever": ("--subject", "verifier", "--organization", "acme", "--relationship", "other")}
+    result = called(
         "export",
         RUNS["debate"],
         "--format",
         format_,
-        *words.get(format_, ()),
+        *options.get(format_, ()),
         "--out",
         str(tmp_path / "out"),
         cwd=shared,
     )
-    assert done.code == 0, done.err
+    assert result.code == 0, result.err
     assert any(path.is_file() for path in (tmp_path / "out").rglob("*"))
 
 
-def test_every_spec_makes_the_run_that_it_made(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_spec_has_its_recorded_run_id_and_identity(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NIP_RUN_STORE", str(shared / "store"))
     installed = called("install", "--from", "registry", "-q", cwd=shared)
     assert installed.code == 0, installed.err
     specs = list(dict.fromkeys(row["spec"] for row in EXPECTED["check"]))
     checked = called("check", "--json", *specs, cwd=shared).json
     assert len(specs) > 25
-    assert holds(
+    assert contains(
         [{name: row[name] for name in ("spec", "run_id", "identity", "point")} for row in checked], EXPECTED["check"]
     )
 
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", ["served", "malt", "judged", "whole", *FINISHED])
-def test_a_finished_run_is_shown_by_its_folder_and_not_played(folder: Path, name: str) -> None:
-    before = contents(folder)
+def test_finished_run_is_shown_by_its_folder_and_not_played(folder: Path, name: str) -> None:
+    before = hash_files(folder)
     (row,) = called("run", f"results/runs/{RUNS[name]}", "--json", cwd=folder).json
     assert (row["run_id"], row["was_finished"]) == (RUNS[name], True)
-    assert contents(folder) == before
+    assert hash_files(folder) == before
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["served", "debate", "trees", "solo", "merlin_arthur", "lost", "batched"])
 def test_a_replay_gives_the_same_rows_without_a_call(folder: Path, name: str) -> None:
     source = f"results/runs/{RUNS[name]}"
-    words = ("--replay", source, "--results", "again", "fine_tune=null")
-    (row,) = called("run", f"specs/{name}.yaml", "--json", *words, cwd=folder).json
+    options = ("--replay", source, "--results", "again", "fine_tune=null")
+    (row,) = called("run", f"specs/{name}.yaml", "--json", *options, cwd=folder).json
     for table in ("rollouts", "messages"):
-        assert same_rows(folder / row["folder"], folder / source, table, "run_id")
+        assert has_same_rows(folder / row["folder"], folder / source, table, "run_id")
 
 
 def test_the_cache_answers_every_request_again(folder: Path) -> None:
@@ -233,37 +233,37 @@ def test_the_cache_answers_every_request_again(folder: Path) -> None:
     (row,) = called("run", "specs/served.yaml", "--json", "--results", "again", cwd=folder).json
     assert row["cost_usd"] == 0
     for table in ("rollouts", "messages"):
-        assert same_rows(folder / row["folder"], run_folder(folder, "served"), table, "run_id")
+        assert has_same_rows(folder / row["folder"], run_folder(folder, "served"), table, "run_id")
 
 
 # Unfinished runs
 
 
 @pytest.mark.gate
-def resumed(folder: Path, name: str, *words: str, **options: Any) -> dict[str, Any]:
+def resume_run(folder: Path, name: str, *overrides: str, **server_options: Any) -> dict[str, Any]:
     """Resume a run at a loopback server and return its row, with the number of requests."""
-    with run_chat_server(**options) as server:
-        group = f"models.m.base_url={server.base_url}"
-        found = called("run", f"specs/{name}.yaml", "--json", group, *words, cwd=folder).json
-        row: dict[str, Any] = found[0]
+    with run_chat_server(**server_options) as server:
+        server_option = f"models.m.base_url={server.base_url}"
+        rows = called("run", f"specs/{name}.yaml", "--json", server_option, *overrides, cwd=folder).json
+        row: dict[str, Any] = rows[0]
         return {**row, "requests": server.requests}
 
 
 @pytest.mark.gate
 def test_a_killed_run_is_resumed_with_the_same_rows(folder: Path) -> None:
-    unpacked_after(folder)
+    unpack_resumed_runs(folder)
     run, after = run_folder(folder, "killed"), run_folder(folder, "killed", "after")
     recorded = (run / "journal.jsonl").read_bytes()
     assert (run / ".in_flight").is_file()
-    row = resumed(folder, "killed", "rollouts.concurrency=1", faults=KILLED_FAULTS)
-    assert (row["run_id"], row["requests"]) == (RUNS["killed"], MADE["requests"]["killed"])
+    row = resume_run(folder, "killed", "rollouts.concurrency=1", faults=KILLED_FAULTS)
+    assert (row["run_id"], row["requests"]) == (RUNS["killed"], FIXTURE_INFO["requests"]["killed"])
     assert (run / "journal.jsonl").read_bytes().startswith(recorded)
-    assert same_rows(run, after, "rollouts", "error")
-    assert same_rows(run, after, "messages")
-    assert len(journal(run)) == len(journal(after))
+    assert has_same_rows(run, after, "rollouts", "error")
+    assert has_same_rows(run, after, "messages")
+    assert len(read_journal(run)) == len(read_journal(after))
 
 
-def unpacked_after(folder: Path) -> None:
+def unpack_resumed_runs(folder: Path) -> None:
     """Add the runs as 0.2.0.dev0 resumed them."""
     with tarfile.open(FIXTURES / "after.tar.gz") as archive:
         archive.extractall(folder, filter="data")
@@ -271,45 +271,45 @@ def unpacked_after(folder: Path) -> None:
 
 @pytest.mark.full
 def test_a_run_without_budget_is_resumed_with_a_larger_one(folder: Path) -> None:
-    unpacked_after(folder)
-    row = resumed(folder, "exhausted", "budget.completions=1000")
+    unpack_resumed_runs(folder)
+    row = resume_run(folder, "exhausted", "budget.completions=1000")
     assert row["run_id"] == RUNS["exhausted"]
     assert 0 < row["requests"] < row["completions"]
-    assert same_rows(run_folder(folder, "exhausted"), run_folder(folder, "exhausted", "after"), "messages")
+    assert has_same_rows(run_folder(folder, "exhausted"), run_folder(folder, "exhausted", "after"), "messages")
 
 
 @pytest.mark.gate
 def test_the_last_shard_completes_the_run(folder: Path) -> None:
-    unpacked_after(folder)
-    done = called("run", "specs/parts.yaml", "--json", "--shard", "2/2", cwd=folder)
-    assert done.code == 0, done.err
+    unpack_resumed_runs(folder)
+    result = called("run", "specs/parts.yaml", "--json", "--shard", "2/2", cwd=folder)
+    assert result.code == 0, result.err
     for table in ("rollouts", "messages"):
-        assert same_rows(run_folder(folder, "parts"), run_folder(folder, "parts", "after"), table)
+        assert has_same_rows(run_folder(folder, "parts"), run_folder(folder, "parts", "after"), table)
 
 
 @pytest.mark.gate
-def test_a_training_run_continues_with_the_models_that_are_named(folder: Path) -> None:
-    unpacked_after(folder)
+def test_training_run_continues_with_the_given_models(folder: Path) -> None:
+    unpack_resumed_runs(folder)
     assert called("run", "specs/waiting.yaml", "-q", "--set-model", "p=first", cwd=folder).code == 1
     (row,) = called("run", "specs/waiting.yaml", "--json", "--set-model", "p=second", cwd=folder).json
     assert row["run_id"] == RUNS["waiting"]
     for path in sorted((folder / "after" / "runs").glob(f"{RUNS['waiting']}-*")):
-        assert same_rows(folder / "results" / "runs" / path.name, path, "messages")
+        assert has_same_rows(folder / "results" / "runs" / path.name, path, "messages")
 
 
 @pytest.mark.full
 def test_a_training_run_that_was_killed_is_resumed(folder: Path) -> None:
-    unpacked_after(folder)
-    row = resumed(folder, "broken", "rollouts.concurrency=1", faults=KILLED_FAULTS)
-    assert (row["run_id"], row["requests"]) == (RUNS["broken"], MADE["requests"]["broken"])
+    unpack_resumed_runs(folder)
+    row = resume_run(folder, "broken", "rollouts.concurrency=1", faults=KILLED_FAULTS)
+    assert (row["run_id"], row["requests"]) == (RUNS["broken"], FIXTURE_INFO["requests"]["broken"])
     games = f"{RUNS['broken']}-i0"
-    assert same_rows(folder / "results" / "runs" / games, folder / "after" / "runs" / games, "messages")
+    assert has_same_rows(folder / "results" / "runs" / games, folder / "after" / "runs" / games, "messages")
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["incomplete", "refused"])
 def test_a_run_that_failed_is_resumed_to_its_end(folder: Path, name: str) -> None:
-    assert resumed(folder, name)["run_id"] == RUNS[name]
+    assert resume_run(folder, name)["run_id"] == RUNS[name]
     assert called("verify", RUNS[name], cwd=folder).code == 0
 
 
@@ -317,21 +317,21 @@ def test_a_run_that_failed_is_resumed_to_its_end(folder: Path, name: str) -> Non
 
 
 def test_the_registry_lists_every_release(shared: Path) -> None:
-    found = called("search", "--all", "--from", "registry", "--json", cwd=shared).json
-    assert {row["release"]: row["sha256"] for row in found["releases"]} == RELEASES
-    kinds = {row["kind"] for row in found["releases"]}
+    listing = called("search", "--all", "--from", "registry", "--json", cwd=shared).json
+    assert {row["release"]: row["sha256"] for row in listing["releases"]} == RELEASES
+    kinds = {row["kind"] for row in listing["releases"]}
     assert kinds == {"run", "protocol", "prompts", "dataset", "agent", "trainer", "model", "spec"}
 
 
 @pytest.mark.gate
-def test_every_release_is_got_and_is_whole(shared: Path, tmp_path: Path) -> None:
+def test_every_release_can_be_downloaded_and_shown(shared: Path, tmp_path: Path) -> None:
     for number, release in enumerate(RELEASES):
         target = tmp_path / str(number)
-        done = called("get", release, str(target), "--from", "registry", "-q", cwd=shared)
-        assert done.code == 0, f"{release}: {done.err}"
+        result = called("get", release, str(target), "--from", "registry", "-q", cwd=shared)
+        assert result.code == 0, f"{release}: {result.err}"
         if "manifest.json" in {path.name for path in (target / "data").glob("*")}:
-            shown = called("show", str(target / "data"), cwd=shared)
-            assert shown.code == 0, f"{release}: {shown.err}"
+            printed = called("show", str(target / "data"), cwd=shared)
+            assert printed.code == 0, f"{release}: {printed.err}"
 
 
 @pytest.mark.sample(3)
@@ -343,9 +343,9 @@ def test_a_release_is_verified(shared: Path, release: str) -> None:
 
 def test_a_release_is_reproduced(shared: Path, tmp_path: Path) -> None:
     name = f"acme/{RUNS['composed']}"
-    words = ("--from", "registry", "--results", str(tmp_path / "again"))
-    done = called("reproduce", name, *words, cwd=shared)
-    assert done.code == 0, done.out + done.err
+    options = ("--from", "registry", "--results", str(tmp_path / "again"))
+    result = called("reproduce", name, *options, cwd=shared)
+    assert result.code == 0, result.out + result.err
 
 
 @pytest.mark.gate
@@ -360,9 +360,9 @@ def test_the_published_runs_are_ranked(shared: Path, tmp_path: Path, monkeypatch
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    folder = unpacked(tmp_path_factory.mktemp("server"), "server")
-    with run_server(folder / "server", people=False) as served:
-        yield served
+    folder = unpack_fixtures(tmp_path_factory.mktemp("server"), "server")
+    with run_server(folder / "server", people=False) as process:
+        yield process
 
 
 @pytest.mark.gate
@@ -373,22 +373,22 @@ def test_a_server_continues_with_its_database(server: ServerProcess) -> None:
         "/owner/acme": "acme",
     }  # fmt: skip
     for path, text in pages.items():
-        answer = server.request(path)
-        assert (path, answer.status) == (path, 200)
-        assert text in answer.body.decode(), path
+        response = server.request(path)
+        assert (path, response.status) == (path, 200)
+        assert text in response.body.decode(), path
     assert server.request(f"/run/acme/{RUNS['debate']}/1").status == 404  # hidden
     assert server.request(f"/run/acme/{RUNS['solo']}/1").status == 404  # private
 
 
 @pytest.mark.full
-def test_the_owner_of_a_private_release_still_has_it(server: ServerProcess, tmp_path: Path) -> None:
+def test_owner_can_still_download_private_releases(server: ServerProcess, tmp_path: Path) -> None:
     token = server.create_token("alice")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NIP_RUN_REGISTRY", server.address)
         patch.setenv("NIP_RUN_TOKEN", token)
         for name in ("nip", "solo"):
-            done = called("get", f"acme/{RUNS[name]}", str(tmp_path / name), "-q", cwd=tmp_path)
-            assert done.code == 0, done.err
+            result = called("get", f"acme/{RUNS[name]}", str(tmp_path / name), "-q", cwd=tmp_path)
+            assert result.code == 0, result.err
 
 
 @pytest.mark.full

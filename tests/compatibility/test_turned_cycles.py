@@ -1,6 +1,6 @@
-"""A run of 0.1.0, which turned every cycle to the verifier, goes on so by a protocol's file that does not say it.
+"""Runs of 0.1.0, which started every cycle with the verifier, resume so if the protocol file has another order.
 
-0.1.0 hashed the parameters in force: its run is the one that a file with `verifier_first: true` makes.
+0.1.0 hashed the effective parameters: its run has the identity of a file with `verifier_first: true`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.support.specs import spec_file
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A spec with a protocol of its own and the run that 0.1.0 would have made of it."""
+    """A spec with its own protocol, and the run that 0.1.0 would have made of it."""
     spec = spec_file(tmp_path, size=2, protocol=None)
     data = {**json.loads(spec.read_text()), "protocol": {"use": "own.yaml"}}
     spec.write_text(json.dumps(data))
@@ -32,19 +32,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_its_spec_goes_on_with_it_and_says_so(folder: Path) -> None:
+def test_old_run_resumes_with_the_verifier_first_and_reports_it(folder: Path) -> None:
     run = only_run(folder / "results")
-    done = called("run", "spec.yaml", "rollouts.per_datapoint=2", cwd=folder)
-    assert done.code == 0, done.err
-    assert f"run {run.name} started with protocol.verifier_first=true and resumes with this value" in done.err
+    result = called("run", "spec.yaml", "rollouts.per_datapoint=2", cwd=folder)
+    assert result.code == 0, result.err
+    assert f"run {run.name} started with protocol.verifier_first=true and resumes with this value" in result.err
     assert only_run(folder / "results") == run
-    first = [row["agent"] for row in table(run, "messages") if row["round"] == 0]
-    assert (len(table(run, "rollouts")), set(first)) == (4, {"verifier"})
+    first_agents = [row["agent"] for row in table(run, "messages") if row["round"] == 0]
+    assert (len(table(run, "rollouts")), set(first_agents)) == (4, {"verifier"})
     assert called("check", str(run), "--json", cwd=folder).json[0]["run_id"] == run.name
 
 
 @pytest.mark.full
-def test_a_new_run_starts_as_the_cycle_is_written(folder: Path) -> None:
+def test_new_run_starts_with_the_first_agent_of_the_cycle(folder: Path) -> None:
     old = only_run(folder / "results")
     assert called("run", "spec.yaml", "--again", cwd=folder).code == 0
     (new,) = set((folder / "results" / "runs").iterdir()) - {old}
@@ -54,8 +54,8 @@ def test_a_new_run_starts_as_the_cycle_is_written(folder: Path) -> None:
 
 
 @pytest.mark.full
-def test_its_replay_keeps_its_order_of_turns(folder: Path) -> None:
+def test_replay_of_an_old_run_keeps_its_order_of_turns(folder: Path) -> None:
     run = only_run(folder / "results")
-    done = called("run", "spec.yaml", "--replay", run.name, cwd=folder)
-    assert done.code == 0, done.err
-    assert f"the replay of run {run.name} uses protocol.verifier_first=true, because the run started" in done.err
+    result = called("run", "spec.yaml", "--replay", run.name, cwd=folder)
+    assert result.code == 0, result.err
+    assert f"the replay of run {run.name} uses protocol.verifier_first=true, because the run started" in result.err

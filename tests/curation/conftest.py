@@ -1,4 +1,4 @@
-"""The mechanism of the sandbox for tests that are not about the mechanism."""
+"""Fixtures with a sandbox mechanism, for tests that are not about the mechanism."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.curation.sandbox.sandbox import RunLimits, Sandbox, SandboxError
 
 @pytest.fixture(scope="session")
 def mechanism() -> Mechanism:
-    """The strongest mechanism that starts here. `choose_mechanism` would attack it first, which takes seconds."""
+    """Strongest mechanism that starts here, without the attacks of `choose_mechanism`, which take seconds."""
     for candidate in list_mechanisms():
         if not isinstance(candidate, UnavailableMechanism):
             with suppress(SandboxError), Sandbox(candidate) as sandbox:

@@ -16,7 +16,7 @@ CLEAN = [
     for label in (0, 1)
 ]
 LEAKY = [row | {"text": row["text"] + ("<b>" if row["ok"] == "n" else "")} for row in CLEAN]
-KEYS = ("dataset.columns.label=ok", "dataset.labels={y: 1, n: 0}", "dataset.group_by=problem")
+DATASET_OPTIONS = ("dataset.columns.label=ok", "dataset.labels={y: 1, n: 0}", "dataset.group_by=problem")
 
 
 @pytest.fixture
@@ -31,15 +31,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_clean_file_ends_with_0_and_a_leaky_one_with_1(folder: Path) -> None:
-    done = nip_run_here("audit", "clean.jsonl", *KEYS, cwd=folder)
+def test_audit_exits_with_0_for_clean_and_1_for_leaky_data(folder: Path) -> None:
+    done = nip_run_here("audit", "clean.jsonl", *DATASET_OPTIONS, cwd=folder)
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "clean.jsonl: no findings")
-    done = nip_run_here("audit", "leaky.jsonl", *KEYS, cwd=folder)
+    done = nip_run_here("audit", "leaky.jsonl", *DATASET_OPTIONS, cwd=folder)
     assert done.returncode == 1
     assert "column 'text': words predicts the label, AUC 1.000" in done.stdout
 
 
-def test_a_spec_needs_no_other_section_and_is_audited_with_all_rows_after_its_steps(folder: Path) -> None:
+def test_dataset_section_of_a_spec_is_audited_after_its_transforms(folder: Path) -> None:
     done = nip_run_here("audit", "spec.yaml", "--json", cwd=folder)
     report = json.loads(done.stdout)
     assert (report["items"], report["groups"], report["findings"], report["exit_code"]) == (60, 30, [], 0)
@@ -48,7 +48,7 @@ def test_a_spec_needs_no_other_section_and_is_audited_with_all_rows_after_its_st
 
 
 def test_the_page_has_the_findings_and_no_script(folder: Path) -> None:
-    done = nip_run_here("audit", "leaky.jsonl", *KEYS, "--html", "a.html", cwd=folder)
+    done = nip_run_here("audit", "leaky.jsonl", *DATASET_OPTIONS, "--html", "a.html", cwd=folder)
     page = (folder / "a.html").read_text("utf-8")
     assert done.returncode == 1
     assert "column &#39;text&#39;: words predicts the label" in page
@@ -60,27 +60,27 @@ def test_the_page_has_the_findings_and_no_script(folder: Path) -> None:
     ("arguments", "message"),
     [
         (("clean.jsonl",), "the file has no column 'label'"),
-        (("clean.jsonl", *KEYS, "dataset.group_by=problm"), "no column 'problm'; did you mean 'problem'?"),
-        (("clean.jsonl", *KEYS, "--ignore", "txt"), "--ignore txt: no such column; the audit uses text"),
-        (("clean.jsonl", *KEYS, "--max-auc", "0.3"), "must be from 0.5 to 1"),
-        (("clean.jsonl", *KEYS, "--html", "page"), "must end in .html"),
+        (("clean.jsonl", *DATASET_OPTIONS, "dataset.group_by=problm"), "no column 'problm'; did you mean 'problem'?"),
+        (("clean.jsonl", *DATASET_OPTIONS, "--ignore", "txt"), "--ignore txt: no such column; the audit uses text"),
+        (("clean.jsonl", *DATASET_OPTIONS, "--max-auc", "0.3"), "must be from 0.5 to 1"),
+        (("clean.jsonl", *DATASET_OPTIONS, "--html", "page"), "must end in .html"),
         (("missing.jsonl",), "no file 'missing.jsonl'"),
         (("missing.yaml",), "no such spec file"),
     ],
 )
-def test_a_mistake_ends_with_2_and_a_message(folder: Path, arguments: tuple[str, ...], message: str) -> None:
+def test_invalid_arguments_exit_with_2_and_a_message(folder: Path, arguments: tuple[str, ...], message: str) -> None:
     done = nip_run_here("audit", *arguments, cwd=folder)
     assert done.returncode == 2
     assert message in done.stderr
 
 
-def test_too_little_data_ends_with_5(folder: Path) -> None:
+def test_too_little_data_exits_with_5(folder: Path) -> None:
     (folder / "few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in CLEAN[:8]), "utf-8")
-    done = nip_run_here("audit", "few.jsonl", *KEYS, cwd=folder)
+    done = nip_run_here("audit", "few.jsonl", *DATASET_OPTIONS, cwd=folder)
     assert done.returncode == 5
     assert "too little data: 4 groups with label 0, but 5 are needed" in done.stderr
 
 
 @pytest.mark.gate
-def test_the_shipped_programs_do_not_give_their_labels_away() -> None:
+def test_shipped_programs_have_no_leaks() -> None:
     assert nip_run_here("audit", "specs/quickstart.yaml", cwd=ROOT).returncode == 0

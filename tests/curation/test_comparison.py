@@ -1,4 +1,4 @@
-"""Outputs are compared exactly, then stripped, then by line, then as numbers; values as assertions or JSON do."""
+"""Outputs are compared exactly, then stripped, then by line, then as numbers. Values are compared as in JSON."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from runner.curation.comparison import ComparisonRule, is_equal_in_json, match_o
         ("-1", "1", None),
     ],
 )
-def test_the_first_rule_that_matches_is_returned(output: str, expected: str, rule: ComparisonRule | None) -> None:
+def test_first_matching_comparison_rule_is_returned(output: str, expected: str, rule: ComparisonRule | None) -> None:
     assert match_output(output, expected) == rule
 
 
@@ -46,12 +46,12 @@ def test_a_very_long_integer_is_compared_without_an_error() -> None:
     ("value", "expected"),
     [((1, 2), [1, 2]), ({2, 1}, [1, 2]), ({1: "a"}, {"1": "a"}), (0.1 + 0.2, 0.3), (5, [5]), ([(1,)], [[1]])],
 )
-def test_a_value_equals_its_form_in_json(value: object, expected: object) -> None:
+def test_value_equals_its_json_form(value: object, expected: object) -> None:
     assert is_equal_in_json(value, expected)
 
 
 @pytest.mark.parametrize(
     ("value", "expected"), [((1, 2), [2, 1]), ({1: "a"}, {"2": "a"}), (1, 2), ("1", 1), (None, False), (2.5, 2)]
 )
-def test_another_value_does_not_equal_it(value: object, expected: object) -> None:
+def test_different_values_are_not_equal_in_json(value: object, expected: object) -> None:
     assert not is_equal_in_json(value, expected)

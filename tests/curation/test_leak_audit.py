@@ -1,4 +1,4 @@
-"""The leak audit: what predicts a label, which texts are in several splits, and which labels contradict each other."""
+"""The leak audit: predictors of labels, duplicates across splits, and contradicting labels."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from tests.support.processes import python
 DEFAULTS = AuditSettings()
 
 
-def items_of(*rows: tuple[str, int, str]) -> list[AuditItem]:
+def make_items(*rows: tuple[str, int, str]) -> list[AuditItem]:
     """Return items with a group, a label and a text."""
     return [AuditItem(f"i{n}", label, group, None, {"text": text}) for n, (group, label, text) in enumerate(rows)]
 
 
-def random_items(size: int, seed: int = 0) -> list[AuditItem]:
+def make_random_items(size: int, seed: int = 0) -> list[AuditItem]:
     return single(np.random.default_rng(seed), size)
 
 
-# What predicts the label
+# Predictors of the label
 
 
 @pytest.mark.sample(3)
@@ -55,7 +55,7 @@ def test_a_clean_dataset_has_no_findings() -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("name", CLEAN)
 def test_few_clean_datasets_have_findings(name: str) -> None:
-    """The small form of `benchmarks/leak_audit.py`: more than 9 of 60 alarms have a chance below 0.1 % at 5 %."""
+    """A small form of `benchmarks/leak_audit.py`. At 5 %, more than 9 alarms of 60 have a probability < 0.1 %."""
     assert false_alarms(CLEAN[name], 60, 7) <= 9 / 60
 
 
@@ -65,7 +65,7 @@ def test_most_planted_leaks_are_found(name: str) -> None:
     assert power(LEAKS[name], 20, 11) >= 0.8
 
 
-def test_permutations_keep_the_labels_of_groups_together() -> None:
+def test_permutations_keep_the_label_counts_of_groups() -> None:
     groups = ["a", "a", "b", "b", "c", "c", "d", "e", "f", "f", "f"]
     labels = [1, 1, 0, 0, 1, 0, 1, 0, 1, 0, 0]
     permutations = LabelPermutations(labels, groups, 500, 0)
@@ -84,7 +84,7 @@ def test_permutations_keep_the_labels_of_groups_together() -> None:
     assert permutations.min_p == pytest.approx(1 / distinct)
 
 
-def test_the_p_value_of_pairs_is_that_of_a_sign_flip_test() -> None:
+def test_p_value_of_pairs_equals_that_of_a_sign_flip_test() -> None:
     rng = np.random.default_rng(2)
     values = rng.permutation(40).astype(float)
     values[1::2] += 5
@@ -104,19 +104,19 @@ def test_ratings_by_words_are_about_as_good_as_logistic_regression() -> None:
     name = "words: 25 % of wrong programs use a name that no other program has"
     rng = np.random.default_rng(4)
     items = LEAKS[name].plant(single(rng), rng)
-    (words,) = [p for p in find_predictors(items) if (p.column, p.measure) == ("solution", "words")]
+    (words_predictor,) = [p for p in find_predictors(items) if (p.column, p.measure) == ("solution", "words")]
     labels, groups = [item.label or 0 for item in items], [item.group for item in items]
-    ours = check_predictor(words, LabelPermutations(labels, groups, 199, 0))
-    scaled = (words.values - words.values.mean(axis=0)) / words.values.std(axis=0)
+    check = check_predictor(words_predictor, LabelPermutations(labels, groups, 199, 0))
+    scaled = (words_predictor.values - words_predictor.values.mean(axis=0)) / words_predictor.values.std(axis=0)
     model = LogisticRegression(C=0.001, max_iter=500)
     ratings = cross_val_predict(model, scaled, labels, groups=groups, cv=GroupKFold(5), method="decision_function")
-    assert ours.auc == pytest.approx(roc_auc_score(labels, ratings), abs=0.07)
-    assert "legacy" in ours.terms
+    assert check.auc == pytest.approx(roc_auc_score(labels, ratings), abs=0.07)
+    assert "legacy" in check.terms
 
 
 def test_a_column_that_determines_the_label_is_named() -> None:
     items = [
-        replace(item, columns={**item.columns, "source": f"m{item.label}"}) for item in random_items(60)
+        replace(item, columns={**item.columns, "source": f"m{item.label}"}) for item in make_random_items(60)
     ]  # fmt: skip
     assert any("column 'source': value determines the label" in line for line in audit(items).findings)
 
@@ -124,7 +124,7 @@ def test_a_column_that_determines_the_label_is_named() -> None:
 def test_a_weak_leak_can_be_accepted() -> None:
     rng = np.random.default_rng(1)
     items = [
-        replace(item, columns={"n": float(rng.normal()) + 0.8 * (item.label or 0)}) for item in random_items(200)
+        replace(item, columns={"n": float(rng.normal()) + 0.8 * (item.label or 0)}) for item in make_random_items(200)
     ]  # fmt: skip
     strict = audit_items(items, DEFAULTS)
     assert (len(strict.findings), strict.exit_code) == (1, ExitCode.FAILED)
@@ -134,13 +134,13 @@ def test_a_weak_leak_can_be_accepted() -> None:
 @pytest.mark.parametrize(
     ("items", "reason"),
     [
-        (items_of(*((str(n), n // 6, f"text {n}") for n in range(9))), "3 groups with label 1, but 5 are needed"),
-        ([replace(item, label=None) for item in random_items(20)], "the dataset has no labels"),
-        (items_of(*((str(n), n % 2, "same") for n in range(20))), "no column can predict the label"),
-        (items_of(*(("abcdefg"[n % 7], n % 7 % 2, f"{n}" * n) for n in range(7)))[:0], "the dataset has no labels"),
+        (make_items(*((str(n), n // 6, f"text {n}") for n in range(9))), "3 groups with label 1, but 5 are needed"),
+        ([replace(item, label=None) for item in make_random_items(20)], "the dataset has no labels"),
+        (make_items(*((str(n), n % 2, "same") for n in range(20))), "no column can predict the label"),
+        (make_items(*(("abcdefg"[n % 7], n % 7 % 2, f"{n}" * n) for n in range(7)))[:0], "the dataset has no labels"),
     ],
 )
-def test_without_enough_data_the_audit_is_undecided(items: list[AuditItem], reason: str) -> None:
+def test_audit_without_enough_data_is_undecided(items: list[AuditItem], reason: str) -> None:
     report = audit_items(items, replace(DEFAULTS, similarity=1.0))
     if report.contradictions:
         report = replace(report, contradictions=())
@@ -150,7 +150,7 @@ def test_without_enough_data_the_audit_is_undecided(items: list[AuditItem], reas
 
 
 @pytest.mark.full
-def test_an_audit_depends_on_nothing_but_the_data_and_the_seed() -> None:
+def test_audit_does_not_depend_on_the_hash_seed() -> None:
     code = (
         "from tests.support.leaky_datasets import *\n"
         "print(audit(single(np.random.default_rng(0), 40)).to_json())"
@@ -172,12 +172,12 @@ def test_an_audit_depends_on_nothing_but_the_data_and_the_seed() -> None:
         ("abab", "abXXab", Edit(2, 0.5)),
     ],
 )
-def test_an_edit_is_the_part_between_the_common_start_and_end(first: str, second: str, edit: Edit) -> None:
+def test_edit_is_the_part_between_common_prefix_and_suffix(first: str, second: str, edit: Edit) -> None:
     assert find_edit(first, second) == edit
 
 
-def test_edits_predict_nothing_in_groups_of_two() -> None:
-    items = items_of(("a", 0, "x = 1"), ("a", 1, "x = 2"))
+def test_edits_are_not_predictors_in_groups_of_two() -> None:
+    items = make_items(("a", 0, "x = 1"), ("a", 1, "x = 2"))
     assert nearest_versions(items, [item.text("text") for item in items]) is None
     assert [(edit.edits, edit.median_size) for edit in summarize_edits(items)] == [(1, 1)]
 
@@ -185,13 +185,13 @@ def test_edits_predict_nothing_in_groups_of_two() -> None:
 # Duplicates and contradictions
 
 
-def test_equal_items_with_different_labels_contradict_each_other_and_indentation_matters() -> None:
-    items = items_of(("a", 0, "if x:\n    y\nz"), ("b", 1, "if x:  \r\n\ty\r\nz\n"), ("c", 1, "if x:\n    y\n    z"))
+def test_equal_items_with_different_labels_are_contradictions() -> None:
+    items = make_items(("a", 0, "if x:\n    y\nz"), ("b", 1, "if x:  \r\n\ty\r\nz\n"), ("c", 1, "if x:\n    y\n    z"))
     assert find_contradictions(items) == [["i0", "i1"]]
     assert audit_items(items, DEFAULTS).exit_code == ExitCode.FAILED
 
 
-def test_pairs_of_similar_texts_are_those_of_an_exhaustive_search() -> None:
+def test_similar_pairs_equal_those_of_an_exhaustive_search() -> None:
     rng = random.Random(0)
     base = [[rng.choice("abcdefgh") for _ in range(40)] for _ in range(6)]
     texts = []
@@ -209,9 +209,9 @@ def test_pairs_of_similar_texts_are_those_of_an_exhaustive_search() -> None:
     assert {(i, j) for i, j, _ in _similar_pairs(texts, places, 0.7)} == expected != set()
 
 
-def test_duplicates_are_sought_between_splits_and_otherwise_between_groups() -> None:
+def test_duplicates_are_searched_between_splits_or_else_between_groups() -> None:
     text = " ".join(f"word{n}" for n in range(30))
-    items = items_of(("a", 0, text), ("a", 1, text + " more"), ("b", 1, text), ("c", 1, "other " * 30))
+    items = make_items(("a", 0, text), ("a", 1, text + " more"), ("b", 1, text), ("c", 1, "other " * 30))
     assert {(pair.first, pair.second) for pair in find_duplicates(items, 0.8)} == {("i0", "i2"), ("i1", "i2")}
     splits = [replace(item, split=split) for item, split in zip(items, ("train", "test", "train", "test"), strict=True)]
     assert {pair.places for pair in find_duplicates(splits, 0.8)} == {("train", "test")}
@@ -229,7 +229,7 @@ def test_each_candidate_answer_is_an_item() -> None:
     ]  # fmt: skip
 
 
-def test_groups_splits_and_ignored_columns_predict_nothing() -> None:
+def test_group_split_and_ignored_columns_are_not_predictors() -> None:
     point = Datapoint("q", 1, {"text": "t", "split": "test", "problem": "p", "number": 3}, "p")
     (item,) = list_items(Dataset((point,), tuple(point.columns), "0", "problem"), {"number"})
     assert (item.split, item.group, item.columns) == ("test", "p", {"text": "t"})

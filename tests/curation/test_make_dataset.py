@@ -1,4 +1,4 @@
-"""`nip-run make-dataset`: which programs are used, what is written, and what a repeated command repeats."""
+"""`nip-run make-dataset`: the choice of programs, the written files, and repeated commands."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ for number in numbers:
         total += number
 print(total)
 """
-SECOND = "input()\nprint(sum(x for x in map(int, input().split()) if x % 2 == 0))\n"
+SECOND_SOLUTION = "input()\nprint(sum(x for x in map(int, input().split()) if x % 2 == 0))\n"
 PROBLEM = {
-    "id": "sum-even", "question": QUESTION, "solutions": [ORIGINAL, SECOND],
+    "id": "sum-even", "question": QUESTION, "solutions": [ORIGINAL, SECOND_SOLUTION],
     "input_output": {
         "inputs": ["3\n1 2 4\n", "2\n-2 -4\n", "1\n7\n", "4\n0 0 2 3\n", "2\n10 11\n", "2\n8 -8\n"],
         "outputs": ["6\n", "-6\n", "0\n", "2\n", "10\n", "0\n"],
@@ -52,35 +52,35 @@ PROBLEM = {
 }  # fmt: skip
 
 
-def edited(old: str, new: str) -> str:
+def edit_original(old: str, new: str) -> str:
     assert old in ORIGINAL
     return ORIGINAL.replace(old, new)
 
 
-GOOD = edited("% 2 == 0", "% 2 == 0 and number > -3")
-RARER = edited("% 2 == 0", "% 2 == 0 and number != -4")
-"""Also fails one test, but fewer fuzzed inputs."""
+SUBTLE_BUG = edit_original("% 2 == 0", "% 2 == 0 and number > -3")
+RARER_BUG = edit_original("% 2 == 0", "% 2 == 0 and number != -4")
+"""A bug that also fails one test, but fewer fuzzed inputs."""
 BUGS = {
-    GOOD: None,
-    RARER: None,
+    SUBTLE_BUG: None,
+    RARER_BUG: None,
     ORIGINAL: "the program is the given one",
     ORIGINAL.replace("\n", "  # done\n", 1): "the program is the same as an earlier one",
-    edited("total", "amount"): "only names, layout, comments or docstrings differ from the given program",
-    edited("print(total)", "print(total"): "the program does not compile",
-    edited("number % 2 == 0", "not number % 2"): "no input shows a difference from the given program",
-    edited("print(total)", "print(total + 1)"): "it fails too many tests or fuzzed inputs",
-    edited("total += number", "total += number // number * number"): "it fails only by exceptions or limits",
+    edit_original("total", "amount"): "only names, layout, comments or docstrings differ from the given program",
+    edit_original("print(total)", "print(total"): "the program does not compile",
+    edit_original("number % 2 == 0", "not number % 2"): "no input shows a difference from the given program",
+    edit_original("print(total)", "print(total + 1)"): "it fails too many tests or fuzzed inputs",
+    edit_original("total += number", "total += number // number * number"): "it fails only by exceptions or limits",
     "import os\n"
-    + edited("print(total)", "print(total if hash('a') % 2 else 1)"): "the verdicts of the program differ "
+    + edit_original("print(total)", "print(total if hash('a') % 2 else 1)"): "the verdicts of the program differ "
     "between repetitions",
     "print('something else entirely, which is much longer than the given program was, and wrong, too')\n"
     * 3: "too much of the program is changed",
 }
 REFACTORINGS = {
-    edited("number % 2 == 0", "not number % 2"): None,
-    edited("total += number", "total = total + number"): None,
-    edited("% 2 == 0", "% 2 == 1"): "the refactored program fails a test",
-    edited("% 2 == 0", "% 2 == 0 and number != 12"): None,
+    edit_original("number % 2 == 0", "not number % 2"): None,
+    edit_original("total += number", "total = total + number"): None,
+    edit_original("% 2 == 0", "% 2 == 1"): "the refactored program fails a test",
+    edit_original("% 2 == 0", "% 2 == 0 and number != 12"): None,
 }
 
 
@@ -94,9 +94,7 @@ def author(tmp_path: Path) -> Any:
 
 
 @pytest.mark.gate
-def test_of_planted_programs_only_subtle_repeatable_bugs_are_used(
-    tmp_path: Path, author: LoopbackServer, mechanism: Mechanism
-) -> None:
+def test_only_subtle_and_repeatable_bugs_are_used(tmp_path: Path, author: LoopbackServer, mechanism: Mechanism) -> None:
     counts = make_here(
         tmp_path / "recipe.yaml", tmp_path / "out", mechanism, "tests.repetitions=5", "tests.fuzzed_inputs=16"
     )
@@ -106,7 +104,7 @@ def test_of_planted_programs_only_subtle_repeatable_bugs_are_used(
     assert counts["programs_rejected"]["bug"] == expected
     assert counts["programs_rejected"]["refactoring"]["the refactored program fails a test"] == 1
     by_label = programs_by_label(tmp_path / "out")
-    assert by_label[0] == [RARER]
+    assert by_label[0] == [RARER_BUG]
     assert len(by_label[1]) == 1
     assert by_label[1][0] in REFACTORINGS
     (details,) = [row for row in read_lines(tmp_path / "out" / "details.jsonl") if row["label"] == 0]
@@ -117,44 +115,45 @@ def test_of_planted_programs_only_subtle_repeatable_bugs_are_used(
 
 
 @pytest.mark.gate
-def test_a_repeated_command_asks_nothing_and_writes_the_same_bytes(
+def test_repeated_command_makes_no_requests_and_writes_identical_files(
     tmp_path: Path, author: LoopbackServer, mechanism: Mechanism
 ) -> None:
     recipe, settings = tmp_path / "recipe.yaml", ("tests.fuzzed_inputs=3", "tests.repetitions=1")
     make_here(recipe, tmp_path / "out", mechanism, *settings)
-    requests, before = author.requests, files_of(tmp_path / "out")
+    requests, before = author.requests, read_dataset_files(tmp_path / "out")
     with (tmp_path / "out" / "verdicts.jsonl").open("ab") as file:
         file.write(b'{"key": "incomplete')  # as after a kill
     (tmp_path / "out" / "data.jsonl").unlink()
     make_here(recipe, tmp_path / "out", mechanism, *settings)
     assert author.requests == requests
-    assert files_of(tmp_path / "out") == before
+    assert read_dataset_files(tmp_path / "out") == before
     # The folder has a recipe that makes the same dataset, with the same run.
     shutil.copytree(tmp_path / "out", tmp_path / "copy")
     make_here(tmp_path / "copy" / "recipe.yaml", tmp_path / "again", mechanism, results=tmp_path / "results")
     assert author.requests == requests
-    assert files_of(tmp_path / "again") == before
+    assert read_dataset_files(tmp_path / "again") == before
     (tmp_path / "out" / "verdicts.jsonl").write_text("[]\n", "utf-8")
     with pytest.raises(RunError, match=r"verdicts\.jsonl:1: not a verdict"):
         make_here(recipe, tmp_path / "out", mechanism, *settings)
 
 
 @pytest.mark.gate
-def test_proposals_are_labelled_by_their_tests_and_balanced_within_problems(
-    tmp_path: Path, mechanism: Mechanism
-) -> None:
-    other = {**PROBLEM, "id": "other", "question": "The other problem, which has no solution."}
-    answers = [answer_with(program) for program in (ORIGINAL, GOOD, SECOND, edited("0:", "1:"), "print(0)\n")]
-    rules = [(["other problem"], [answer_with(GOOD)]), ([QUESTION], answers)]
+def test_proposals_are_labeled_by_tests_and_balanced_within_problems(tmp_path: Path, mechanism: Mechanism) -> None:
+    unsolved_problem = {**PROBLEM, "id": "other", "question": "The other problem, which has no solution."}
+    answers = [
+        answer_with(program)
+        for program in (ORIGINAL, SUBTLE_BUG, SECOND_SOLUTION, edit_original("0:", "1:"), "print(0)\n")
+    ]
+    rules = [(["other problem"], [answer_with(SUBTLE_BUG)]), ([QUESTION], answers)]
     with run_author(tmp_path, rules) as server:
-        write_problems(tmp_path / "problems.jsonl", PROBLEM, {**other, "solutions": None})
+        write_problems(tmp_path / "problems.jsonl", PROBLEM, {**unsolved_problem, "solutions": None})
         recipe = write_recipe(tmp_path, server, make="proposals", versions=len(answers), format="parquet")
         counts = make_here(recipe, tmp_path / "out", mechanism)
     rows = parquet_rows(tmp_path / "out" / "data.parquet")
     assert sorted((row["label"], row["solution"]) for row in rows) == [
-        (0, GOOD),
-        (0, edited("0:", "1:")),
-        (1, SECOND),
+        (0, SUBTLE_BUG),
+        (0, edit_original("0:", "1:")),
+        (1, SECOND_SOLUTION),
         (1, ORIGINAL),
     ]
     assert counts["problems_not_used"] == {"all proposals that can be used are right, or all are wrong": 1}
@@ -162,21 +161,21 @@ def test_proposals_are_labelled_by_their_tests_and_balanced_within_problems(
 
 
 @pytest.mark.gate
-def test_a_bug_that_only_fuzzed_inputs_show_needs_a_second_solution(tmp_path: Path, mechanism: Mechanism) -> None:
-    hidden = edited("% 2 == 0", "% 2 == 0 and number < 12")  # no test has an even number above 11
-    rules = planted_rules(QUESTION, [hidden], [edited("total += number", "total = total + number")])
-    alone = {**PROBLEM, "id": "alone", "solutions": [ORIGINAL]}
+def test_bug_found_only_by_fuzzed_inputs_needs_a_second_solution(tmp_path: Path, mechanism: Mechanism) -> None:
+    hidden_bug = edit_original("% 2 == 0", "% 2 == 0 and number < 12")  # no test has an even number above 11
+    rules = planted_rules(QUESTION, [hidden_bug], [edit_original("total += number", "total = total + number")])
+    single_solution_problem = {**PROBLEM, "id": "alone", "solutions": [ORIGINAL]}
     with run_author(tmp_path, rules) as server:
-        write_problems(tmp_path / "problems.jsonl", PROBLEM, alone)
+        write_problems(tmp_path / "problems.jsonl", PROBLEM, single_solution_problem)
         counts = make_here(write_recipe(tmp_path, server, versions=1), tmp_path / "out", mechanism)
     assert counts["programs_rejected"]["bug"] == {
         "it differs only on fuzzed inputs, which no second solution confirms": 1
     }
     assert {row["problem"] for row in read_lines(tmp_path / "out" / "data.jsonl")} == {"sum-even"}
-    assert programs_by_label(tmp_path / "out")[0] == [hidden]
+    assert programs_by_label(tmp_path / "out")[0] == [hidden_bug]
 
 
-def test_every_error_of_a_recipe_is_reported_at_once(tmp_path: Path) -> None:
+def test_all_errors_of_a_recipe_are_reported_together(tmp_path: Path) -> None:
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "bug.jinja").write_text("{{ solution }} {{ solutoin }}", "utf-8")
     (tmp_path / "recipe.yaml").write_text(
@@ -193,7 +192,9 @@ def test_every_error_of_a_recipe_is_reported_at_once(tmp_path: Path) -> None:
         load_recipe(tmp_path / "recipe.yaml", ["versions=0"])
 
 
-def test_problems_without_a_right_solution_are_an_error_before_any_call(tmp_path: Path, mechanism: Mechanism) -> None:
+def test_problems_without_a_right_solution_are_an_error_before_any_request(
+    tmp_path: Path, mechanism: Mechanism
+) -> None:
     with run_loopback_server(LoopbackServer, "author") as server:
         write_problems(tmp_path / "problems.jsonl", {**PROBLEM, "solutions": ["print(1)"]})
         recipe = write_recipe(tmp_path, server)
@@ -214,7 +215,7 @@ def test_problems_without_a_right_solution_are_an_error_before_any_call(tmp_path
         ((), {"NIP_RUN_RESULTS": "results"}, "results"),
     ],
 )
-def test_the_run_is_in_the_results_folder_that_is_named_else_in_the_dataset(
+def test_run_is_in_the_given_results_folder_or_else_in_the_dataset(
     tmp_path: Path, author: LoopbackServer, options: tuple[str, ...], variables: dict[str, Any], results: str
 ) -> None:
     command = ("make-dataset", "recipe.yaml", "-q", "-o", "out", "tests.fuzzed_inputs=0", "tests.repetitions=1")
@@ -223,9 +224,9 @@ def test_the_run_is_in_the_results_folder_that_is_named_else_in_the_dataset(
 
 
 @pytest.mark.full
-def test_twenty_kills_lose_no_answer_and_change_no_byte(tmp_path: Path) -> None:
+def test_twenty_kills_lose_no_answers_and_change_no_files(tmp_path: Path) -> None:
     problems = [{**PROBLEM, "id": f"p{n}", "question": f"{QUESTION} (Problem {n}.)"} for n in range(40)]
-    rules = planted_rules("Problem", [GOOD], [edited("number % 2 == 0", "not number % 2")])
+    rules = planted_rules("Problem", [SUBTLE_BUG], [edit_original("number % 2 == 0", "not number % 2")])
     command = ("make-dataset", "recipe.yaml", "-q", "-o", "out")
     with run_author(tmp_path, rules, latency=0.05) as server:
         for name in ("killed", "whole"):
@@ -239,12 +240,12 @@ def test_twenty_kills_lose_no_answer_and_change_no_byte(tmp_path: Path) -> None:
             results=Path("out") / "generation" / "results",
         )  # fmt: skip
         assert nip_run(*command, cwd=tmp_path / "whole").returncode == 0
-    assert files_of(tmp_path / "killed" / "out") == files_of(tmp_path / "whole" / "out")
+    assert read_dataset_files(tmp_path / "killed" / "out") == read_dataset_files(tmp_path / "whole" / "out")
     assert len(read_lines(tmp_path / "whole" / "out" / "data.jsonl")) == 80
 
 
 @pytest.mark.gate
-def test_values_of_fuzzed_calls_are_compared_as_those_of_tests_and_copies_confirm_nothing(
+def test_fuzzed_values_are_compared_like_tests_and_copies_do_not_confirm_bugs(
     tmp_path: Path, mechanism: Mechanism
 ) -> None:
     original = "def ends(items):\n    return [items[0], items[-1] / 3]\n"
@@ -252,13 +253,13 @@ def test_values_of_fuzzed_calls_are_compared_as_those_of_tests_and_copies_confir
         "id": "ends", "question": "Return the first item, and a third of the last one.",
         "input_output": {"inputs": [[[3, 6]], [[9, 3]]], "outputs": [[[3, 2.0]], [[9, 1.0]]], "fn_name": "ends"},
     }  # fmt: skip
-    as_tuple = original.replace("[items[0], items[-1] / 3]", "(items[0], items[-1] / 3)")
-    rounded = original.replace("/ 3", "* (1 / 3)")
-    negative = original.replace("items[0],", "abs(items[0]),")  # no test has a negative number
-    rules = planted_rules(str(problem["question"]), [as_tuple, rounded, negative], [])
+    tuple_program = original.replace("[items[0], items[-1] / 3]", "(items[0], items[-1] / 3)")
+    rounded_program = original.replace("/ 3", "* (1 / 3)")
+    negative_bug = original.replace("items[0],", "abs(items[0]),")  # no test has a negative number
+    rules = planted_rules(str(problem["question"]), [tuple_program, rounded_program, negative_bug], [])
     with run_author(tmp_path, rules) as server:
-        copies = {**problem, "solutions": [original, original + "\n", original.replace("items", "list_")]}
-        write_problems(tmp_path / "problems.jsonl", copies)
+        problem_with_copies = {**problem, "solutions": [original, original + "\n", original.replace("items", "list_")]}
+        write_problems(tmp_path / "problems.jsonl", problem_with_copies)
         counts = make_here(write_recipe(tmp_path, server, versions=3, refactor=False), tmp_path / "out", mechanism)
     assert counts["programs_rejected"]["bug"] == {
         "it differs only on fuzzed inputs, which no second solution confirms": 1,
@@ -268,12 +269,12 @@ def test_values_of_fuzzed_calls_are_compared_as_those_of_tests_and_copies_confir
 
 
 @pytest.mark.gate
-def test_odd_rows_and_answers_are_rejected_without_ending_the_command(tmp_path: Path, mechanism: Mechanism) -> None:
+def test_malformed_rows_and_answers_are_rejected_without_an_error(tmp_path: Path, mechanism: Mechanism) -> None:
     bugs = [
-        edited("total = 0", f"total = 0x{'f' * 5000}"), "```x\n" * 20_000, "y" * 99_000,
-        edited("total = 0", "total = 0  # \0"), GOOD,
+        edit_original("total = 0", f"total = 0x{'f' * 5000}"), "```x\n" * 20_000, "y" * 99_000,
+        edit_original("total = 0", "total = 0  # \0"), SUBTLE_BUG,
     ]  # fmt: skip
-    rules = planted_rules(QUESTION, bugs, [edited("total += number", "total = total + number")])
+    rules = planted_rules(QUESTION, bugs, [edit_original("total += number", "total = total + number")])
     nested = {**PROBLEM, "id": "nested", "input_output": "[" * 100_000}
     surrogate = {
         **PROBLEM,
@@ -292,8 +293,8 @@ def test_odd_rows_and_answers_are_rejected_without_ending_the_command(tmp_path: 
             make_here(recipe, tmp_path, mechanism)
 
 
-def test_problems_of_one_group_are_in_one_split(tmp_path: Path, mechanism: Mechanism) -> None:
-    rules = planted_rules(QUESTION, [GOOD], [])
+def test_problems_of_a_group_are_in_one_split(tmp_path: Path, mechanism: Mechanism) -> None:
+    rules = planted_rules(QUESTION, [SUBTLE_BUG], [])
     problems = [{**PROBLEM, "id": f"p{n}", "topic": f"t{n % 4}", "solutions": [ORIGINAL]} for n in range(8)]
     with run_author(tmp_path, rules) as server:
         write_problems(tmp_path / "problems.jsonl", *problems)
@@ -310,7 +311,7 @@ def test_problems_of_one_group_are_in_one_split(tmp_path: Path, mechanism: Mecha
 
 
 @pytest.mark.full
-def test_a_repeated_command_in_another_folder_asks_nothing(tmp_path: Path, author: LoopbackServer) -> None:
+def test_repeated_command_in_another_folder_makes_no_requests(tmp_path: Path, author: LoopbackServer) -> None:
     settings = ("tests.fuzzed_inputs=0", "tests.repetitions=1", "-o", tmp_path / "out")
     assert nip_run("make-dataset", "recipe.yaml", *settings, cwd=tmp_path).returncode == 0
     requests = author.requests
@@ -319,12 +320,12 @@ def test_a_repeated_command_in_another_folder_asks_nothing(tmp_path: Path, autho
     assert (done.returncode, author.requests) == (0, requests)
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
-    """Return the content of each file of a made dataset."""
+def read_dataset_files(folder: Path) -> dict[str, bytes]:
+    """Return the content of each file of a generated dataset."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.suffix != ".lock"}
 
 
-def test_a_downloaded_recipe_is_refused_where_it_is(tmp_path: Path) -> None:
+def test_recipe_in_a_downloaded_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / MARKER).write_text("{}", "utf-8")
     (tmp_path / "recipe.yaml").write_text("name: x\n", "utf-8")
     with pytest.raises(SpecError, match="a downloaded recipe is not run where it is"):
@@ -332,9 +333,7 @@ def test_a_downloaded_recipe_is_refused_where_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_hundred_made_pairs_are_right_and_wrong_when_they_are_tested_again(
-    tmp_path: Path, mechanism: Mechanism
-) -> None:
+def test_labels_of_a_hundred_generated_pairs_are_confirmed_by_tests(tmp_path: Path, mechanism: Mechanism) -> None:
     planted = {row["problem"]: row for row in read_lines(ROOT / "tests" / "support" / "planted_programs.jsonl")}
     sources: dict[ProgramFormat, list[dict[str, Any]]] = {
         "apps": read_lines(DATA / "problems.jsonl"),

@@ -18,7 +18,7 @@ def total(items):
 '''
 
 
-def test_layout_comments_and_docstrings_do_not_change_a_program_and_names_do_not_change_its_shape() -> None:
+def test_layout_and_comments_do_not_change_a_program_and_names_not_its_shape() -> None:
     form = describe_program(PROGRAM)
     assert form is not None
     same = describe_program(PROGRAM.replace('"""Add."""', "# add").replace("= 0", "=  0"))
@@ -27,12 +27,12 @@ def test_layout_comments_and_docstrings_do_not_change_a_program_and_names_do_not
     assert renamed is not None
     assert (renamed.tree == form.tree, renamed.shape == form.shape) == (False, True)
     for change in (("+=", "-="), ("in items", "in sorted(items)"), ("return result", "return item")):
-        other = describe_program(PROGRAM.replace(*change))
-        assert other is not None
-        assert other.shape != form.shape, change
+        changed = describe_program(PROGRAM.replace(*change))
+        assert changed is not None
+        assert changed.shape != form.shape, change
 
 
-def test_a_program_that_python_cannot_compile_has_no_form() -> None:
+def test_program_that_does_not_compile_has_no_form() -> None:
     for source in ("def f(:", "return 1", "x = " + "(" * 5000 + ")" * 5000, "\0", "break"):
         assert describe_program(source) is None, source[:20]
     deep = (
@@ -44,7 +44,7 @@ def test_a_program_that_python_cannot_compile_has_no_form() -> None:
     assert describe_program(deep) is not None
 
 
-def test_the_program_of_an_answer_is_its_last_code_block() -> None:
+def test_program_of_an_answer_is_its_last_code_block() -> None:
     assert find_program("First:\n```\nx = 1\n```\nBetter:\n```python\nx = 2\n```\nDone.") == "x = 2\n"
     assert find_program("x = 3") == "x = 3\n"
     assert find_program("```python\nx = 4\n```\nIt prints:\n```\n4\n```") == "x = 4\n"
@@ -54,7 +54,7 @@ def test_the_program_of_an_answer_is_its_last_code_block() -> None:
         assert find_program(empty) is None
 
 
-def test_edit_distances_are_those_of_the_textbook_algorithm() -> None:
+def test_edit_distance_equals_the_textbook_algorithm() -> None:
     def textbook(first: str, second: str) -> int:
         row = list(range(len(second) + 1))
         for i, a in enumerate(first, 1):
@@ -71,7 +71,7 @@ def test_edit_distances_are_those_of_the_textbook_algorithm() -> None:
     assert (edit.distance, edit.share, edit.first_line, edit.position) == (1, 1 / 8, 3, 0.5)
 
 
-def test_fuzzed_inputs_differ_from_those_of_the_tests_and_do_not_depend_on_the_process() -> None:
+def test_fuzzed_inputs_are_new_and_deterministic() -> None:
     tests: list[ProgramTest] = [
         StdinTest("2\n3 5\n", "8"),
         CallTest("f([1, 'a'], {2: True})", 3),

@@ -1,4 +1,4 @@
-"""Programs are tested in the sandbox: on a stdin, by calls of functions, and by assertions that they never see."""
+"""Programs are tested in the sandbox with stdin, function calls, and assertions that they cannot see."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from runner.curation.sandbox.sandbox import ProgramRun
 ADD = "print(sum(map(int, input().split())))"
 
 
-def results(tester: ProgramTester, source: str, *tests: ProgramTest, preamble: str = "") -> list[ProgramTestResult]:
-    ((*found,),) = tester.test([(Program(source, preamble), tests)])
-    return found
+def run_tests(tester: ProgramTester, source: str, *tests: ProgramTest, preamble: str = "") -> list[ProgramTestResult]:
+    ((*program_results,),) = tester.test([(Program(source, preamble), tests)])
+    return program_results
 
 
-def verdicts(tester: ProgramTester, source: str, *tests: ProgramTest) -> list[Verdict]:
-    return [result.verdict for result in results(tester, source, *tests)]
+def run_for_verdicts(tester: ProgramTester, source: str, *tests: ProgramTest) -> list[Verdict]:
+    return [result.verdict for result in run_tests(tester, source, *tests)]
 
 
 @pytest.mark.parametrize(
@@ -62,26 +62,26 @@ def verdicts(tester: ProgramTester, source: str, *tests: ProgramTest) -> list[Ve
         ("x = int\ndef add(a: x): ...\nprint(5 if add.__annotations__['a'] is int else 0)", Verdict.PASS),
     ],
 )
-def test_each_end_of_a_program_has_its_verdict(tester: ProgramTester, source: str, verdict: Verdict) -> None:
-    assert verdicts(tester, source, StdinTest("2 3\n", "5\n")) == [verdict]
+def test_each_outcome_of_a_program_has_its_verdict(tester: ProgramTester, source: str, verdict: Verdict) -> None:
+    assert run_for_verdicts(tester, source, StdinTest("2 3\n", "5\n")) == [verdict]
 
 
-def test_the_detail_names_the_difference_or_the_error(tester: ProgramTester) -> None:
-    assert results(tester, "print(6)", StdinTest("", "5"))[0].detail == "expected '5', but got '6\\n'"
-    assert results(tester, "1 / 0", StdinTest("", "5"))[0].detail == "ZeroDivisionError: division by zero"
+def test_detail_states_the_difference_or_the_error(tester: ProgramTester) -> None:
+    assert run_tests(tester, "print(6)", StdinTest("", "5"))[0].detail == "expected '5', but got '6\\n'"
+    assert run_tests(tester, "1 / 0", StdinTest("", "5"))[0].detail == "ZeroDivisionError: division by zero"
 
 
 def test_apps_tests_are_stdins_or_calls(tester: ProgramTester) -> None:
     stdins = parse_apps_tests('{"inputs": ["1 2", ["3", "4"]], "outputs": ["3", ["3"]]}')
     assert stdins == [StdinTest("1 2", "3"), StdinTest("3\n4", "3")]
-    assert verdicts(tester, ADD, *stdins) == [Verdict.PASS] * 2
+    assert run_for_verdicts(tester, ADD, *stdins) == [Verdict.PASS] * 2
     calls = parse_apps_tests({"inputs": [[[1, 2]], [[]]], "outputs": [[[1, 2]], [None]], "fn_name": "ends"})
     source = (
         "class Solution:\n    def ends(self, items: List[int]):\n"
         "        return (min(items), max(items)) if items else None"
     )
-    assert is_correct(results(tester, source, *calls, preamble=APPS_IMPORTS))
-    assert verdicts(tester, "def ends(items): return items[:1]", *calls) == [Verdict.WRONG] * 2
+    assert is_correct(run_tests(tester, source, *calls, preamble=APPS_IMPORTS))
+    assert run_for_verdicts(tester, "def ends(items): return items[:1]", *calls) == [Verdict.WRONG] * 2
     with pytest.raises(ValueError, match="not the tests"):
         parse_apps_tests({"inputs": ["1"]})
 
@@ -99,12 +99,12 @@ def check(candidate):
 def test_humaneval_tests_call_functions_of_the_program(tester: ProgramTester) -> None:
     (test,) = parse_humaneval_tests(HUMANEVAL, "total")
     double = "import math\ndef double(x): return 2 * x\n"
-    assert is_correct(results(tester, f"{double}def total(items): return sum(items)", test))
-    (result,) = results(tester, f"{double}def total(items): return sum(items[:1]) + sum(items[1:2])", test)
+    assert is_correct(run_tests(tester, f"{double}def total(items): return sum(items)", test))
+    (result,) = run_tests(tester, f"{double}def total(items): return sum(items[:1]) + sum(items[1:2])", test)
     assert result.verdict is Verdict.PASS
-    (result,) = results(tester, f"{double}def total(items): return round(sum(items))", test)
+    (result,) = run_tests(tester, f"{double}def total(items): return round(sum(items))", test)
     assert (result.verdict, result.detail) == (Verdict.WRONG, "AssertionError: ")
-    (result,) = results(tester, f"{double}def total(items): return items[0] + items[1]", test)
+    (result,) = run_tests(tester, f"{double}def total(items): return items[0] + items[1]", test)
     assert (result.verdict, result.detail) == (Verdict.CRASH, "IndexError: list index out of range")
 
 
@@ -113,13 +113,13 @@ def test_mbpp_tests_are_assertions(tester: ProgramTester) -> None:
         ["assert f(2) == (2, {3})", "assert set(f(2)[1]) == {3}", "assert f(x=2)[0] > 1", "assert f(0)"]
     )
     assert [type(test) for test in tests] == [CallTest, CallTest, AssertionTest, AssertionTest]
-    assert is_correct(results(tester, "def f(x): return (x, {x + 1})", *tests))
-    assert verdicts(tester, "def f(x): return (x, [x + 1])", *tests) == [Verdict.WRONG, *[Verdict.PASS] * 3]
+    assert is_correct(run_tests(tester, "def f(x): return (x, {x + 1})", *tests))
+    assert run_for_verdicts(tester, "def f(x): return (x, [x + 1])", *tests) == [Verdict.WRONG, *[Verdict.PASS] * 3]
 
 
 def test_a_test_that_is_not_python_is_an_error(tester: ProgramTester) -> None:
     with pytest.raises(RunError, match="the test is not Python"):
-        results(tester, "", *parse_assertions(["assert f("]))
+        run_tests(tester, "", *parse_assertions(["assert f("]))
 
 
 SEARCH = """
@@ -135,25 +135,25 @@ def search():
 """
 
 
-def test_a_program_finds_neither_expected_values_nor_other_programs(tester: ProgramTester) -> None:
-    assert is_correct(results(tester, SEARCH, CallTest("search()", True, arguments=("a4711b",)))), (
+def test_program_cannot_find_expected_values_or_assertions(tester: ProgramTester) -> None:
+    assert is_correct(run_tests(tester, SEARCH, CallTest("search()", True, arguments=("a4711b",)))), (
         "it finds what is there"
     )
-    assert is_correct(results(tester, SEARCH, AssertionTest("hidden = 'a4711b'\nassert search() is False")))
-    assert results(tester, SEARCH, CallTest("search()", "a4711b"))[0].detail.endswith("but got False")
+    assert is_correct(run_tests(tester, SEARCH, AssertionTest("hidden = 'a4711b'\nassert search() is False")))
+    assert run_tests(tester, SEARCH, CallTest("search()", "a4711b"))[0].detail.endswith("but got False")
 
 
-def test_no_program_changes_the_next_one(tester: ProgramTester) -> None:
+def test_program_cannot_affect_the_next_one(tester: ProgramTester) -> None:
     source = "import builtins, json\nbuiltins.len = json.dumps = lambda *_: 5\ndef f(): return len([])"
     assert [outcome.value for outcome in tester.run([ProgramRun(source, expression="f()")] * 2)] != [0, 0]
-    assert verdicts(tester, "def f(): return len([])", CallTest("f()", 0)) == [Verdict.PASS]
+    assert run_for_verdicts(tester, "def f(): return len([])", CallTest("f()", 0)) == [Verdict.PASS]
 
 
 def test_repetition_finds_programs_that_depend_on_the_order_of_sets(mechanism: Mechanism) -> None:
     source = "print(next(iter({str(number) for number in range(9)})))"
     with ProgramTester(mechanism, ProgramTestSettings(repetitions=4, workers=1)) as tester:
         (first,) = tester.run([ProgramRun(source)])
-        flaky, steady = results(tester, source, StdinTest("", first.stdout), StdinTest("", "nothing"))
+        flaky, steady = run_tests(tester, source, StdinTest("", first.stdout), StdinTest("", "nothing"))
     assert flaky.verdict is Verdict.PASS
     assert flaky.is_flaky
     assert not is_correct([flaky])
@@ -163,16 +163,16 @@ def test_repetition_finds_programs_that_depend_on_the_order_of_sets(mechanism: M
 def test_a_checker_replaces_the_comparison(mechanism: Mechanism) -> None:
     checker = "def check(given, output, expected):\n    return sorted(output.split()) == sorted(expected.split())"
     with ProgramTester(mechanism, ProgramTestSettings(checker=checker, workers=1)) as tester:
-        assert verdicts(tester, "print('b a')", StdinTest("", "a b"), StdinTest("", "a")) == [
+        assert run_for_verdicts(tester, "print('b a')", StdinTest("", "a b"), StdinTest("", "a")) == [
             Verdict.PASS,
             Verdict.WRONG,
         ]
     with ProgramTester(mechanism, ProgramTestSettings(checker="def check(*_): 1 / 0", workers=1)) as tester:
-        (result,) = results(tester, "print('b a')", StdinTest("", "a b"))
+        (result,) = run_tests(tester, "print('b a')", StdinTest("", "a b"))
         assert result.detail == "the checker fails: ZeroDivisionError: division by zero"
 
 
-def test_a_program_is_not_idle_while_the_machine_is_too_busy_to_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_in_which_the_machine_is_busy_does_not_count_as_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: seconds[0])
     monkeypatch.setattr(time, "clock_gettime", lambda _: 0.0)
@@ -181,7 +181,7 @@ def test_a_program_is_not_idle_while_the_machine_is_too_busy_to_run_it(monkeypat
     for _ in range(60):  # called again only after 5 seconds each time
         seconds[0] += 5
         assert not clock.is_late()
-    calls = 0  # of 6 seconds that count so far
+    calls = 0  # 6 seconds have counted so far
     while not clock.is_late():
         seconds[0] += 0.05
         calls += 1

@@ -1,4 +1,4 @@
-"""The sandbox is used only if it blocks all attacks, and its parts do what they say."""
+"""The sandbox is used only if it blocks all attacks; tests of its parts."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import nip_run_here, wait_until
 
 
-def one_mechanism(mechanism: Mechanism | UnavailableMechanism) -> AbstractContextManager[object]:
+def patch_mechanisms(mechanism: Mechanism | UnavailableMechanism) -> AbstractContextManager[object]:
     return patch.object(probe, "list_mechanisms", lambda *_: iter([mechanism]))
 
 
-def test_if_there_is_no_sandbox_no_program_runs_and_the_message_says_what_is_missing() -> None:
+def test_missing_sandbox_is_an_error_that_states_what_is_missing() -> None:
     with (
-        one_mechanism(UnavailableMechanism("bubblewrap", "`bwrap` is not installed")),
+        patch_mechanisms(UnavailableMechanism("bubblewrap", "`bwrap` is not installed")),
         pytest.raises(SandboxError) as error,
     ):
         choose_mechanism()
@@ -41,14 +41,14 @@ def test_if_there_is_no_sandbox_no_program_runs_and_the_message_says_what_is_mis
 
 def test_a_sandbox_that_does_not_block_an_attack_is_not_used(mechanism: Mechanism, tmp_path: Path) -> None:
     attacks = (Attack("sum", "attempt(lambda: 1 + 1)"), Attack("nothing", "attempt(lambda: 1 / 0)"))
-    with one_mechanism(mechanism), patch.object(probe, "ATTACKS", attacks):
+    with patch_mechanisms(mechanism), patch.object(probe, "ATTACKS", attacks):
         (check,) = check_mechanisms()
         assert check.escapes == ("sum",)
         with pytest.raises(SandboxError, match="does not block 1 of 2 attacks: sum"):
             choose_mechanism()
         done = nip_run_here("sandbox", "check", cwd=tmp_path)
         assert (done.returncode, "No sandbox blocks" in done.stdout) == (1, True)
-    with one_mechanism(mechanism), patch.object(probe, "ATTACKS", attacks[1:]):
+    with patch_mechanisms(mechanism), patch.object(probe, "ATTACKS", attacks[1:]):
         assert choose_mechanism() is mechanism
         done = nip_run_here("sandbox", "check", "--json", cwd=tmp_path)
         assert (done.returncode, f'"used": "{mechanism.name}"' in done.stdout) == (0, True)
@@ -67,9 +67,9 @@ def test_a_command_that_does_not_start_is_reported_with_its_error() -> None:
 
 def test_a_machine_without_linux_has_no_sandbox() -> None:
     with patch.object(platform, "machine", return_value="riscv64"):
-        (only,) = list_mechanisms()
-    assert isinstance(only, UnavailableMechanism)
-    assert "x86_64 or aarch64" in only.reason
+        (mechanism,) = list_mechanisms()
+    assert isinstance(mechanism, UnavailableMechanism)
+    assert "x86_64 or aarch64" in mechanism.reason
 
 
 def test_a_sandbox_that_was_killed_starts_again(mechanism: Mechanism) -> None:
@@ -85,7 +85,7 @@ def test_a_sandbox_that_was_killed_starts_again(mechanism: Mechanism) -> None:
         assert sandbox.run(run, RunLimits()).stdout == "1\n"
 
 
-def test_nothing_outlives_the_process_that_uses_the_sandbox() -> None:
+def test_sandbox_ends_with_the_process_that_uses_it() -> None:
     code = (
         "import os, sys, threading\nfrom runner.curation.sandbox.mechanisms import list_mechanisms\n"
         "from runner.curation.sandbox.sandbox import *\n"
@@ -111,14 +111,14 @@ def test_programs_import_packages_from_the_given_folders(tmp_path: Path) -> None
                 assert sandbox.run(run, RunLimits()).stdout == "5\n"
 
 
-# Landlock, the filter, and the tables
+# Landlock, the system call filter, and its tables
 
 
 HEADERS = {"x86_64": "/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "aarch64": "/usr/include/asm-generic/unistd.h"}
 
 
 @pytest.mark.parametrize("machine", ARCHITECTURES)
-def test_the_numbers_of_system_calls_are_the_kernels(machine: str) -> None:
+def test_system_call_numbers_equal_those_of_the_kernel_headers(machine: str) -> None:
     if not Path(HEADERS[machine]).exists():
         pytest.skip("needs the package linux-libc-dev")
     text = Path(HEADERS[machine]).read_text("utf-8")
@@ -134,7 +134,7 @@ def test_the_numbers_of_system_calls_are_the_kernels(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", ARCHITECTURES)
-def test_a_filter_has_whole_instructions_within_the_limits_of_the_kernel(machine: str) -> None:
+def test_filter_has_complete_instructions_within_the_kernel_limit(machine: str) -> None:
     program = filter_program(describe_filter(machine), 1234)
     assert len(program) % 8 == 0
     assert len(program) // 8 < 4096
@@ -148,13 +148,15 @@ def targets() -> Iterator[AttackTargets]:
         yield targets
 
 
-ENDLESS = {"CPU", "sleep", "output flood", "error flood"}
-NOT_EVERYWHERE = {"ptrace", "user namespace", "/proc", "big file", "open files", "fork bomb"}
-"""They need rights that some machines do not give, would fill the disk, or are about the sandbox's descriptors."""
+ENDLESS_ATTACKS = {"CPU", "sleep", "output flood", "error flood"}
+MACHINE_DEPENDENT = {"ptrace", "user namespace", "/proc", "big file", "open files", "fork bomb"}
+"""Attacks that need rights that some machines do not grant, fill the disk, or use the sandbox's descriptors."""
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("attack", [a for a in ATTACKS if a.name not in ENDLESS | NOT_EVERYWHERE], ids=lambda a: a.name)
+@pytest.mark.parametrize(
+    "attack", [a for a in ATTACKS if a.name not in ENDLESS_ATTACKS | MACHINE_DEPENDENT], ids=lambda a: a.name
+)
 def test_an_attack_succeeds_without_a_sandbox(attack: Attack, targets: AttackTargets) -> None:
     run = targets.program(attack)
     done = subprocess.run(
@@ -165,7 +167,7 @@ def test_an_attack_succeeds_without_a_sandbox(attack: Attack, targets: AttackTar
 
 
 @pytest.mark.full
-def test_each_mechanism_of_this_machine_that_starts_blocks_all_attacks() -> None:
+def test_every_mechanism_that_starts_blocks_all_attacks() -> None:
     checks = [check for check in check_mechanisms() if check.problem is None]
     assert checks
     assert {check.name: check.escapes for check in checks} == {check.name: () for check in checks}

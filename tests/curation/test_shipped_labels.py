@@ -14,10 +14,10 @@ from tests.support.files import json_lines
 pytestmark = pytest.mark.full
 
 
-def test_the_labels_of_the_shipped_programs_are_confirmed_in_the_sandbox(mechanism: Mechanism) -> None:
+def test_labels_of_the_shipped_programs_are_confirmed_in_the_sandbox(mechanism: Mechanism) -> None:
     data = root() / "specs" / "data"
     tests = {row["problem"]: parse_assertions(row["tests"]) for row in json_lines(data / "code_validation.tests.jsonl")}
     rows = json_lines(data / "code_validation.jsonl")
     with ProgramTester(mechanism) as tester:
         results = list(tester.test((Program(row["solution"]), tests[row["problem"]]) for row in rows))
-    assert [is_correct(found) for found in results] == [row["label"] == 1 for row in rows]
+    assert [is_correct(result) for result in results] == [row["label"] == 1 for row in rows]

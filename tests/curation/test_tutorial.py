@@ -1,4 +1,4 @@
-"""The tutorial about making a dataset, followed word for word, with an author that has planted programs."""
+"""The commands of the tutorial about making a dataset, with a server that returns planted programs."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ def test_the_tutorial_leads_from_problems_to_a_game_and_a_release(tmp_path: Path
         for edits in [planted[problem["id"]]]
         for rule in planted_rules(problem["question"], [edits["bug"]], [edits["refactored"]])
     ]
-    place = tmp_path / "empty"
-    place.mkdir()
+    folder = tmp_path / "empty"
+    folder.mkdir()
     with run_author(tmp_path, rules) as server:
         bin_folder = tmp_path / "bin"
         bin_folder.mkdir()
         (bin_folder / "nip-run").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m runner "$@"\n', "utf-8")
         (bin_folder / "nip-run").chmod(0o755)
         variables = environment(OPENAI_API_KEY="a-key", PYTHONPATH=str(ROOT))
-        # The only difference from what a reader with an OpenAI key does:
+        # The only difference from a reader with an OpenAI key:
         address = f"model.base_url={server.base_url} 'model.price={{input: 1, output: 4}}'"
         variables["PATH"] = f"{bin_folder}:{variables['PATH']}"
         for block in blocks(PAGE):
             if block.mark == "file":
-                (place / block.value).write_text(block.text, "utf-8")
+                (folder / block.value).write_text(block.text, "utf-8")
             elif block.language == "sh":
                 command = block.text.replace("make-dataset recipe.yaml", f"make-dataset recipe.yaml {address}")
                 done = subprocess.run(
-                    ["bash", "-c", command], cwd=place, env=variables, capture_output=True, text=True,
+                    ["bash", "-c", command], cwd=folder, env=variables, capture_output=True, text=True,
                     timeout=HANG_SECONDS, check=False,
                 )  # fmt: skip
-                # The audit finds that many of the planted refactorings have one name more.
+                # The audit fails, because many of the planted refactorings have one more name.
                 assert done.returncode == (1 if "audit" in block.text else 0), done.stdout + done.stderr
         assert server.requests == 8 * len(rules) // 2
-    rows = read_lines(place / "bugs" / "data.jsonl")
+    rows = read_lines(folder / "bugs" / "data.jsonl")
     assert len(rows) > 50
     assert sorted({row["label"] for row in rows}) == [0, 1]
-    card = json.loads(next((place / "board").rglob("croissant.json")).read_text("utf-8"))
+    card = json.loads(next((folder / "board").rglob("croissant.json")).read_text("utf-8"))
     assert card["rai:dataCollectionType"] == "Synthetic data"

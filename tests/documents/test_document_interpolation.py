@@ -1,4 +1,4 @@
-"""Interpolation in documents: keys of their own, no function, no circle, no bomb."""
+"""Interpolation in documents: only keys of the document, no functions, no cycles, no bombs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_every_broken_interpolation_is_reported_at_its_place(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("text", ["a: ${b}\nb: ${a}\n", "a: ${a}\n", "a: {b: '${a}'}\n"])
-def test_interpolation_in_a_circle_is_refused(tmp_path: Path, text: str) -> None:
+def test_circular_interpolation_is_refused(tmp_path: Path, text: str) -> None:
     assert list_problems(tmp_path, text)
 
 
@@ -75,22 +75,22 @@ def test_an_escaped_interpolation_stays_text(tmp_path: Path) -> None:
     assert load_text(tmp_path, "a: \\${oc.env:HOME}\nb: x \\${a} y\n").data == {"a": "${oc.env:HOME}", "b": "x ${a} y"}
 
 
-def _bomb(first: str, one: str, opening: str = "", closing: str = "", last: int = 9) -> str:
-    """Each key holds the one before it ten times; `one` is how it is referred to, `P` its number."""
-    rows = [f"a{i}: {opening}{one.replace('P', str(i - 1)) * 10}{closing}\n" for i in range(1, last)]
+def make_bomb(first: str, reference: str, opening: str = "", closing: str = "", last: int = 9) -> str:
+    """Return a document whose keys each contain the previous key ten times. `P` stands for its number."""
+    rows = [f"a{i}: {opening}{reference.replace('P', str(i - 1)) * 10}{closing}\n" for i in range(1, last)]
     return first + "".join(rows)
 
 
 BOMBS = {
-    "text": _bomb("a0: x\n", "${aP}"),
-    "spaces": _bomb("a0: x\n", "${ aP }"),
-    "lists": _bomb("a0: [x]\n", "'${aP}', ", "[", "]"),
-    "empty lists": _bomb("a0: []\n", "'${aP}', ", "[", "]"),
-    "empty text": _bomb("a0: ''\n", "'${aP}', ", "[", "]"),
-    "brackets": _bomb("a0: [x]\n", "${aP[0]}", "['", "']"),
-    "number as a key": _bomb("a0: {'1': x}\n", "${aP.1}", "{'1': '", "'}"),
-    "computed names": _bomb("n: a\na0: x\n", "${${n}P}"),
-    "relative": _bomb("a0: x\n", "${.aP}"),
+    "text": make_bomb("a0: x\n", "${aP}"),
+    "spaces": make_bomb("a0: x\n", "${ aP }"),
+    "lists": make_bomb("a0: [x]\n", "'${aP}', ", "[", "]"),
+    "empty lists": make_bomb("a0: []\n", "'${aP}', ", "[", "]"),
+    "empty text": make_bomb("a0: ''\n", "'${aP}', ", "[", "]"),
+    "brackets": make_bomb("a0: [x]\n", "${aP[0]}", "['", "']"),
+    "number as a key": make_bomb("a0: {'1': x}\n", "${aP.1}", "{'1': '", "'}"),
+    "computed names": make_bomb("n: a\na0: x\n", "${${n}P}"),
+    "relative": make_bomb("a0: x\n", "${.aP}"),
     "mappings": "a0: {k: x}\n"
     + "".join(f"a{i}:\n" + "".join(f"  k{j}: ${{a{i - 1}}}\n" for j in range(10)) for i in range(1, 9)),
 }
@@ -103,7 +103,7 @@ def test_an_interpolation_bomb_is_refused(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_the_same_in_small_is_no_bomb(tmp_path: Path, name: str) -> None:
+def test_small_nested_interpolation_is_accepted(tmp_path: Path, name: str) -> None:
     small = BOMBS[name].split("a3:")[0]
     layered = load_text(tmp_path, small)
     assert name == "computed names" or not layered.problems

@@ -1,4 +1,4 @@
-"""Overrides of a document's keys: set, added, deleted, or refused by their own text."""
+"""Overrides set, add or delete keys of a document. Errors quote the override."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BASE = "a: 1\nb: {c: 2, d: [1, 2]}\n"
 
 
 @pytest.mark.parametrize(
-    ("override", "at", "value"),
+    ("override", "key", "value"),
     [
         ("a=2", "a", 2),
         ("a=2.5", "a", 2.5),
@@ -40,13 +40,13 @@ BASE = "a: 1\nb: {c: 2, d: [1, 2]}\n"
         ("a=${b.c}", "a", 2),
     ],
 )
-def test_an_override_sets_adds_or_deletes(tmp_path: Path, override: str, at: str, value: Any) -> None:
+def test_an_override_sets_adds_or_deletes(tmp_path: Path, override: str, key: str, value: Any) -> None:
     layered = load_text(tmp_path, BASE, override)
     assert not layered.problems
-    assert layered.data[at] == value
+    assert layered.data[key] == value
 
 
-def test_a_deleted_key_is_gone(tmp_path: Path) -> None:
+def test_delete_override_removes_a_key(tmp_path: Path) -> None:
     assert load_text(tmp_path, BASE, "~b").data == {"a": 1}
 
 
@@ -75,12 +75,12 @@ def test_overrides_are_applied_in_order(tmp_path: Path) -> None:
         ("a={on: 1}", "a: a key must be text, but YAML reads this one as bool; put it in quotes"),
     ],
 )
-def test_a_malformed_override_is_refused_by_its_own_text(tmp_path: Path, override: str, message: str) -> None:
-    (found,) = list_problems(tmp_path, BASE, override)
-    assert found == f"override {override!r}:1:1: {message}"
+def test_error_quotes_a_malformed_override(tmp_path: Path, override: str, message: str) -> None:
+    (problem,) = list_problems(tmp_path, BASE, override)
+    assert problem == f"override {override!r}:1:1: {message}"
 
 
-def test_an_override_of_two_lines_is_refused_or_kept_whole(tmp_path: Path) -> None:
+def test_two_line_override_is_refused_or_stays_one_value(tmp_path: Path) -> None:
     layered = load_text(tmp_path, BASE, "a=1\nz: 2")
     assert layered.problems or "z" in str(layered.data["a"])
 
@@ -89,13 +89,13 @@ def test_all_bad_overrides_are_reported_at_once(tmp_path: Path) -> None:
     assert len(list_problems(tmp_path, BASE, "a.b=1", "nope", "~zz")) == 3
 
 
-def test_the_place_of_an_overridden_leaf_is_the_override(tmp_path: Path) -> None:
+def test_place_of_an_overridden_value_is_the_override(tmp_path: Path) -> None:
     layered = load_text(tmp_path, BASE, "b.c=3", "b.d=[7]")
     assert layered.place(("b", "c")).file == "override 'b.c=3'"
     assert layered.place(("b", "d", 0)).file == "override 'b.d=[7]'"
     assert layered.place(("b",)) == Place("a.yaml", 2, 1)
 
 
-def test_an_override_calls_no_function_either(tmp_path: Path) -> None:
+def test_override_cannot_call_functions(tmp_path: Path) -> None:
     (message,) = list_problems(tmp_path, BASE, "a=${oc.env:HOME}")
     assert "only ${key} is allowed" in message

@@ -1,4 +1,4 @@
-"""Reading, layering and writing of YAML documents: every refusal at its place, and what is read is what was meant."""
+"""Reading, layering and writing of YAML documents. Errors have a place, and dumped data is read back unchanged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runner.documents.yaml_reader import read_yaml
 from runner.documents.yaml_writer import dump
 from tests.support.document_layers import list_problems, load_in_process, load_text, write_document
 
-# What the reader refuses, and where
+# Refused documents
 
 MERGE_KEY_BOMB = "a0: &a0 {k: 1}\n" + "".join(f"a{i}: &a{i}\n  <<: [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 26))
 ALIAS_BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -27,7 +27,7 @@ ALIAS_BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
 
 
 @pytest.mark.parametrize(
-    ("text", "first"),
+    ("text", "message"),
     [
         ("a: 1\na: 2\n", "a.yaml:2:1: a: a duplicate key, which is already set in line 1; remove one of the two"),
         (
@@ -112,11 +112,11 @@ ALIAS_BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_what_a_document_must_not_hold_is_refused_at_its_place(tmp_path: Path, text: str, first: str) -> None:
-    assert list_problems(tmp_path, text)[0] == first
+def test_invalid_document_is_refused_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+    assert list_problems(tmp_path, text)[0] == message
 
 
-def test_a_key_that_is_a_list_is_refused_without_the_parsers_innards(tmp_path: Path) -> None:
+def test_error_about_a_list_key_does_not_show_parser_nodes(tmp_path: Path) -> None:
     (message,) = list_problems(tmp_path, "? [a, b]\n: 1\n")
     assert message.startswith("a.yaml:1:3: ")
     assert "a key must be text" in message
@@ -124,18 +124,18 @@ def test_a_key_that_is_a_list_is_refused_without_the_parsers_innards(tmp_path: P
 
 
 @pytest.mark.parametrize("value", ["${", "${x", "a ${} b", "${:x}"])
-def test_a_malformed_interpolation_is_refused_at_the_key_that_holds_it(tmp_path: Path, value: str) -> None:
+def test_malformed_interpolation_is_refused_at_its_key(tmp_path: Path, value: str) -> None:
     (message,) = list_problems(tmp_path, f"n: 1\nz:\n  k: '{value}'\n")
     assert message.startswith("a.yaml:3:3: z.k: ")
 
 
 @pytest.mark.parametrize("value", ["<<", "="])
-def test_yamls_own_odd_scalars_are_text_or_refused_at_their_place(tmp_path: Path, value: str) -> None:
+def test_special_yaml_scalars_are_text_or_refused_with_their_place(tmp_path: Path, value: str) -> None:
     layered = load_text(tmp_path, f"n: 1\nk: {value}\n")
     assert layered.data.get("k") == value or layered.problems[0].place == Place("a.yaml", 2, 1)
 
 
-def test_a_byte_order_mark_is_read_over(tmp_path: Path) -> None:
+def test_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     assert load_text(tmp_path, b"\xef\xbb\xbfa: 1\n").data == {"a": 1}
 
 
@@ -147,8 +147,8 @@ def test_a_missing_file_and_a_folder_cannot_be_read(tmp_path: Path) -> None:
 
 
 @contextmanager
-def not_as_root() -> Iterator[None]:
-    """Root reads everything: where the tests run as root, they do this as nobody."""
+def run_without_root() -> Iterator[None]:
+    """Switch to the user `nobody` if the tests run as root, who can read every file."""
     if os.geteuid() != 0:
         yield
         return
@@ -160,17 +160,17 @@ def not_as_root() -> Iterator[None]:
 
 
 def test_a_file_without_permission_cannot_be_read() -> None:
-    with TemporaryDirectory() as folder:  # pytest's own folders are its user's alone
+    with TemporaryDirectory() as folder:  # other users cannot read pytest's folders
         Path(folder).chmod(0o755)
         path = write_document(Path(folder), "a.yaml", "a: 1\n")
-        with not_as_root():
+        with run_without_root():
             assert read_yaml(path).problems == []
         path.chmod(0)
-        with not_as_root():
+        with run_without_root():
             assert "Permission denied" in str(read_yaml(path).problems[0])
 
 
-def test_all_double_keys_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
+def test_all_duplicate_keys_are_reported_together(tmp_path: Path) -> None:
     assert [m.split(" ")[0] for m in list_problems(tmp_path, "a: 1\na: 2\nb: {c: 1, c: 2}\n1: x\n")] == [
         "a.yaml:2:1:", "a.yaml:3:11:", "a.yaml:4:1:",
     ]  # fmt: skip
@@ -179,13 +179,13 @@ def test_all_double_keys_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
 # extends
 
 
-def test_a_file_extends_one_other_and_wins(tmp_path: Path) -> None:
+def test_file_overrides_the_file_it_extends(tmp_path: Path) -> None:
     write_document(tmp_path, "base.yaml", "a: 1\nm: {x: 1, y: 2}\nl: [1, 2, 3]\n")
     layered = load_text(tmp_path, "extends: base.yaml\nm: {y: 3, z: 4}\nl: [9]\n")
     assert layered.data == {"a": 1, "m": {"x": 1, "y": 3, "z": 4}, "l": [9]}
 
 
-def test_of_several_bases_the_later_wins(tmp_path: Path) -> None:
+def test_later_base_overrides_earlier_bases(tmp_path: Path) -> None:
     write_document(tmp_path, "one.yaml", "a: 1\nb: 1\nc: 1\n")
     write_document(tmp_path, "two.yaml", "b: 2\nc: 2\n")
     assert load_text(tmp_path, "extends: [one.yaml, two.yaml]\nc: 3\n").data == {"a": 1, "b": 2, "c": 3}
@@ -199,13 +199,13 @@ def test_two_files_may_extend_the_same_base(tmp_path: Path) -> None:
     assert load_text(tmp_path, "extends: [one.yaml, two.yaml]\n").data == {"a": 1, "b": 1, "c": 1}
 
 
-def test_a_base_is_looked_up_beside_the_file_that_names_it(tmp_path: Path) -> None:
+def test_base_is_found_relative_to_the_file_that_extends_it(tmp_path: Path) -> None:
     write_document(tmp_path, "sub/one.yaml", "extends: two.yaml\n")
     write_document(tmp_path, "sub/two.yaml", "a: 2\n")
     assert load_text(tmp_path, "extends: sub/one.yaml\n").data == {"a": 2}
 
 
-def test_a_cycle_of_files_is_refused(tmp_path: Path) -> None:
+def test_extends_cycle_is_refused(tmp_path: Path) -> None:
     write_document(tmp_path, "b.yaml", "extends: a.yaml\n")
     (message,) = list_problems(tmp_path, "n: 1\nextends: b.yaml\n")
     assert message.endswith(
@@ -214,26 +214,26 @@ def test_a_cycle_of_files_is_refused(tmp_path: Path) -> None:
     assert "extends itself" in list_problems(tmp_path, "extends: a.yaml\n")[0]
 
 
-def test_a_missing_base_is_reported_where_it_is_named(tmp_path: Path) -> None:
+def test_missing_base_is_reported_with_its_place(tmp_path: Path) -> None:
     write_document(tmp_path, "one.yaml", "a: 1\n")
     (message,) = list_problems(tmp_path, "extends:\n- one.yaml\n- nope.yaml\n")
     assert message.startswith("a.yaml:3:3: extends: no file 'nope.yaml' in ")
 
 
 @pytest.mark.parametrize("value", ["3", "{a: b}", "[1]"])
-def test_extends_takes_file_names_only(tmp_path: Path, value: str) -> None:
+def test_extends_accepts_only_file_names(tmp_path: Path, value: str) -> None:
     (message,) = list_problems(tmp_path, f"n: 1\nextends: {value}\n")
     assert message == "a.yaml:2:1: extends: a file name or a list of file names belongs here"
 
 
-def test_a_chain_of_files_without_end_is_refused(tmp_path: Path) -> None:
+def test_long_extends_chain_is_refused(tmp_path: Path) -> None:
     for i in range(30):
         write_document(tmp_path, f"f{i}.yaml", f"extends: f{i + 1}.yaml\n")
     write_document(tmp_path, "f30.yaml", "a: 1\n")
     assert "a chain of more than 16 files" in list_problems(tmp_path, "extends: f0.yaml\n")[0]
 
 
-def test_bases_that_each_name_the_next_twice_do_not_multiply(tmp_path: Path) -> None:
+def test_chain_of_bases_extended_twice_loads_in_bounded_time(tmp_path: Path) -> None:
     for i in range(15):
         write_document(tmp_path, f"f{i}.yaml", f"extends: [f{i + 1}.yaml, f{i + 1}.yaml]\n")
     write_document(tmp_path, "f15.yaml", "a: 1\n")
@@ -241,7 +241,7 @@ def test_bases_that_each_name_the_next_twice_do_not_multiply(tmp_path: Path) -> 
     load_in_process(5, path)
 
 
-def test_a_leaf_stands_where_the_file_that_set_it_says_it(tmp_path: Path) -> None:
+def test_place_of_a_value_is_in_the_file_that_sets_it(tmp_path: Path) -> None:
     write_document(tmp_path, "base.yaml", "# a base\nm:\n  x: 1\n  y: 2\nl: [1, 2]\n")
     layered = load_text(tmp_path, "extends: base.yaml\nm: {y: 3}\n")
     assert layered.place(("m", "y")) == Place("a.yaml", 2, 5)
@@ -251,14 +251,14 @@ def test_a_leaf_stands_where_the_file_that_set_it_says_it(tmp_path: Path) -> Non
     assert layered.place(("m", "missing")) == layered.place(("m",))
 
 
-def test_a_replaced_mapping_leaves_no_places_behind(tmp_path: Path) -> None:
+def test_places_of_a_replaced_mapping_are_removed(tmp_path: Path) -> None:
     write_document(tmp_path, "base.yaml", "# one\n# two\nm: {x: {deep: 1}}\n")
     layered = load_text(tmp_path, "extends: base.yaml\nm: {x: 5}\n")
     assert layered.data == {"m": {"x": 5}}
     assert layered.place(("m", "x", "deep")).file == "a.yaml"
 
 
-def test_errors_of_several_files_come_at_once(tmp_path: Path) -> None:
+def test_errors_of_several_files_are_reported_together(tmp_path: Path) -> None:
     write_document(tmp_path, "one.yaml", "a: 1\na: 2\n")
     write_document(tmp_path, "two.yaml", "x: !t 1\n")
     messages = list_problems(tmp_path, "extends: [one.yaml, two.yaml, nope.yaml]\n")
@@ -268,10 +268,10 @@ def test_errors_of_several_files_come_at_once(tmp_path: Path) -> None:
     assert "no file 'nope.yaml'" in messages[2]
 
 
-# Writing and reading again
+# Dumping and loading
 
 
-def _read_again(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
+def dump_and_load(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
     layered = load_text(folder, dump(data))
     assert not layered.problems
     return layered.data
@@ -286,36 +286,36 @@ def _read_again(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_dumped_text_is_read_back_unchanged(tmp_path: Path, text: str) -> None:
-    assert _read_again(tmp_path, {"k": text, "l": [text]}) == {"k": text, "l": [text]}
+    assert dump_and_load(tmp_path, {"k": text, "l": [text]}) == {"k": text, "l": [text]}
 
 
 @pytest.mark.parametrize("name", ["on", "1", "1e3", "", "a.b", "<<", "${k}", "é"])
 def test_dumped_keys_are_read_back_unchanged(tmp_path: Path, name: str) -> None:
-    assert _read_again(tmp_path, {"m": {name: 1}}) == {"m": {name: 1}}
+    assert dump_and_load(tmp_path, {"m": {name: 1}}) == {"m": {name: 1}}
 
 
 def test_any_data_is_read_back_unchanged(tmp_path: Path) -> None:
     rng = random.Random(7)
     pieces = ["${", "}", "\\", "a", " ", "\n", "'", '"', ":", "#", "é", "😀", "1", "e", ".", "-", "{", "\u2028"]
 
-    def value(depth: int) -> Any:
+    def make_value(depth: int) -> Any:
         kind = rng.randrange(9 if depth else 6)
         if kind < 3:
             return "".join(rng.choices(pieces, k=rng.randrange(8)))
         if kind < 6:
             return rng.choice([None, True, False, 0, -5, 10**20, 1.5, 1e300, 1e-7, float("inf")])
         if kind == 6:
-            return [value(depth - 1) for _ in range(rng.randrange(4))]
-        return {f"k{i}": value(depth - 1) for i in range(rng.randrange(4))}
+            return [make_value(depth - 1) for _ in range(rng.randrange(4))]
+        return {f"k{i}": make_value(depth - 1) for i in range(rng.randrange(4))}
 
     for _ in range(60):
-        data = {f"r{i}": value(3) for i in range(4)}
-        assert _read_again(tmp_path, data) == data
+        data = {f"r{i}": make_value(3) for i in range(4)}
+        assert dump_and_load(tmp_path, data) == data
 
 
-def test_what_came_from_elsewhere_is_named_where_the_spec_itself_did_not(tmp_path: Path) -> None:
-    got = tmp_path / "got"
-    got.mkdir()
-    (got / MARKER).write_bytes(marker_bytes("run/acme/learn@1", "0" * 64, "file:/there"))
-    assert describe_origin(got / "spec.yaml", got) == "came from elsewhere"
-    assert describe_origin(tmp_path / "own.yaml", got) == "uses what came from elsewhere, run/acme/learn@1"
+def test_origin_of_downloaded_files_is_described(tmp_path: Path) -> None:
+    download = tmp_path / "got"
+    download.mkdir()
+    (download / MARKER).write_bytes(marker_bytes("run/acme/learn@1", "0" * 64, "file:/there"))
+    assert describe_origin(download / "spec.yaml", download) == "came from elsewhere"
+    assert describe_origin(tmp_path / "own.yaml", download) == "uses what came from elsewhere, run/acme/learn@1"

@@ -1,4 +1,4 @@
-"""The schemas that ship, on files as they are written: complete, and without a false alarm."""
+"""The shipped schemas for editors are complete and give no false alarms."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ PROTOCOLS = sorted((ROOT / "runner" / "game" / "protocols").glob("*.yaml"))
 
 
 @cache
-def shipped(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((ROOT / "specs" / f"{name}.schema.json").read_text("utf-8"))
-    return found
+def load_shipped_schema(name: str) -> dict[str, Any]:
+    schema: dict[str, Any] = json.loads((ROOT / "specs" / f"{name}.schema.json").read_text("utf-8"))
+    return schema
 
 
-def wrong(name: str, data: Any) -> list[str]:
-    """The keys that a schema finds something wrong with."""
-    errors = Draft202012Validator(shipped(name)).iter_errors(data)
+def list_invalid_keys(name: str, data: Any) -> list[str]:
+    """Return the keys that a schema refuses."""
+    errors = Draft202012Validator(load_shipped_schema(name)).iter_errors(data)
     return [".".join(map(str, error.absolute_path)) for error in errors]
 
 
@@ -36,32 +36,32 @@ def wrong(name: str, data: Any) -> list[str]:
     [*(("experiment", path) for path in SPECS), *(("protocol", path) for path in PROTOCOLS)],
     ids=lambda value: value.stem if isinstance(value, Path) else value,
 )
-def test_no_shipped_file_is_underlined(name: str, path: Path) -> None:
-    assert wrong(name, yaml.safe_load(path.read_text("utf-8"))) == []
+def test_shipped_files_have_no_editor_errors(name: str, path: Path) -> None:
+    assert list_invalid_keys(name, yaml.safe_load(path.read_text("utf-8"))) == []
 
 
-def keys_of(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def iterate_keys(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     for owner, node in {"(root)": schema, **schema["$defs"]}.items():
         for name, value in node["properties"].items():
             yield f"{owner}.{name}", value
 
 
-def nulls(value: Any) -> bool:
-    return value is None or (isinstance(value, dict) and any(map(nulls, value.values())))
+def contains_null(value: Any) -> bool:
+    return value is None or (isinstance(value, dict) and any(map(contains_null, value.values())))
 
 
 @pytest.mark.parametrize("name", ["experiment", "protocol"])
 def test_every_key_has_a_description_an_example_and_no_default_of_null(name: str) -> None:
-    for key, node in keys_of(shipped(name)):
+    for key, node in iterate_keys(load_shipped_schema(name)):
         assert node["description"].endswith((".", "?")), key
         assert node["examples"], key
-        assert "default" not in node or not nulls(node["default"]), key
+        assert "default" not in node or not contains_null(node["default"]), key
 
 
 @pytest.mark.parametrize("name", ["experiment", "protocol"])
-def test_a_reference_may_stand_at_every_key(name: str) -> None:
-    for owner, node in {"(root)": shipped(name), **shipped(name)["$defs"]}.items():
-        validator = Draft202012Validator({**node, "$defs": shipped(name)["$defs"]})
+def test_every_key_accepts_an_interpolation(name: str) -> None:
+    for owner, node in {"(root)": load_shipped_schema(name), **load_shipped_schema(name)["$defs"]}.items():
+        validator = Draft202012Validator({**node, "$defs": load_shipped_schema(name)["$defs"]})
         data = dict.fromkeys(node["properties"], "${some.key}")
         assert [error.message for error in validator.iter_errors(data)] == [], owner
 
@@ -81,12 +81,13 @@ def test_a_reference_may_stand_at_every_key(name: str) -> None:
         ({"dataset": {"splitt": "test"}}, ["dataset"]),
     ],
 )
-def test_mistakes_are_underlined_and_references_are_not(data: dict[str, Any], keys: list[str]) -> None:
-    assert sorted(wrong("experiment", data)) == keys
+def test_editor_underlines_mistakes_but_not_interpolations(data: dict[str, Any], keys: list[str]) -> None:
+    assert sorted(list_invalid_keys("experiment", data)) == keys
 
 
-def test_every_built_in_protocol_is_offered() -> None:
-    (offered,) = [
-        arm["enum"] for arm in shipped("experiment")["$defs"]["ProtocolUse"]["properties"]["use"]["anyOf"][:1]
+def test_editor_suggests_every_built_in_protocol() -> None:
+    (names,) = [
+        branch["enum"]
+        for branch in load_shipped_schema("experiment")["$defs"]["ProtocolUse"]["properties"]["use"]["anyOf"][:1]
     ]
-    assert offered == builtin_names()
+    assert names == builtin_names()

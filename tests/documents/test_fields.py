@@ -1,4 +1,4 @@
-"""The schemas made from dataclasses: complete for an editor, valid, and the same as those that ship."""
+"""The schemas built from dataclasses are valid, complete for editors, and equal the shipped ones."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from runner.spec.schemas import editor_schema, experiment_schema
 from tests.support.paths import ROOT
 from tests.support.processes import nip_run
 
-CHECKED = {"experiment": experiment_schema(), "protocol": protocol_schema()}
-ALL = {**CHECKED, "experiment for editors": editor_schema(), "protocol for editors": protocol_editor_schema()}
+SCHEMAS = {"experiment": experiment_schema(), "protocol": protocol_schema()}
+ALL_SCHEMAS = {**SCHEMAS, "experiment for editors": editor_schema(), "protocol for editors": protocol_editor_schema()}
 
 
-def keys_of(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any], bool]]:
-    """Every key: of which object, its name, its schema, whether it may be left out."""
-    for name, node in {"(root)": document, **document["$defs"]}.items():
-        for key_, value in node["properties"].items():
-            yield name, key_, value, key_ not in node.get("required", ())
+def iterate_keys(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any], bool]]:
+    """Yield for every key its owner, its name, its schema, and whether it is optional."""
+    for owner, definition in {"(root)": document, **document["$defs"]}.items():
+        for name, node in definition["properties"].items():
+            yield owner, name, node, name not in definition.get("required", ())
 
 
 KEYS = [
     (document, owner, name, node, optional)
-    for document in CHECKED.values()
-    for owner, name, node, optional in keys_of(document)
+    for document in SCHEMAS.values()
+    for owner, name, node, optional in iterate_keys(document)
 ]
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("title", ALL)
+@pytest.mark.parametrize("title", ALL_SCHEMAS)
 def test_every_schema_is_valid_draft_2020_12(title: str) -> None:
-    assert ALL[title]["$schema"] == "https://json-schema.org/draft/2020-12/schema"
-    Draft202012Validator.check_schema(ALL[title])
+    assert ALL_SCHEMAS[title]["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    Draft202012Validator.check_schema(ALL_SCHEMAS[title])
 
 
 VALUES: tuple[Any, ...] = (
@@ -52,10 +52,10 @@ VALUES: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def test_a_value_that_needs_no_jsonschema_is_valid() -> None:
+def test_values_accepted_without_jsonschema_are_valid() -> None:
     accepted = 0
-    for document in CHECKED.values():
-        for _, _, node, _ in keys_of(document):
+    for document in SCHEMAS.values():
+        for _, _, node, _ in iterate_keys(document):
             validator = _validator()({**node, "$defs": document["$defs"]})
             for value in (*VALUES, *node["examples"]):
                 is_valid = _is_valid(value, node, document["$defs"])
@@ -64,7 +64,7 @@ def test_a_value_that_needs_no_jsonschema_is_valid() -> None:
     assert accepted > 1_000
 
 
-def test_every_key_has_what_an_editor_shows() -> None:
+def test_every_key_has_a_description_type_and_example() -> None:
     for _, owner, name, node, optional in KEYS:
         assert node["description"].strip(), (owner, name)
         assert {"type", "anyOf", "$ref"} & node.keys(), (owner, name)
@@ -75,29 +75,29 @@ def test_every_key_has_what_an_editor_shows() -> None:
 
 
 @pytest.mark.full
-def test_every_example_and_default_is_accepted_by_its_own_key() -> None:
+def test_every_example_and_default_is_valid() -> None:
     for document, owner, name, node, _ in KEYS:
         validator = Draft202012Validator({**node, "$defs": document["$defs"]})
         for value in [*node["examples"], *([node["default"]] if "default" in node else [])]:
             assert not [error.message for error in validator.iter_errors(value)], (owner, name, value)
 
 
-def test_an_editor_sees_a_full_example_where_the_default_is_empty() -> None:
-    for title, document in CHECKED.items():
-        for owner, name, node, _ in keys_of(document):
+def test_every_key_has_an_example_that_is_not_null() -> None:
+    for title, document in SCHEMAS.items():
+        for owner, name, node, _ in iterate_keys(document):
             assert node["examples"] != [None], f"{title} {owner}.{name}"
 
 
 @pytest.mark.parametrize("title", ["experiment for editors", "protocol for editors"])
-def test_an_editor_asks_for_nothing_that_a_base_may_give(title: str) -> None:
-    assert not list(Draft202012Validator(ALL[title]).iter_errors({"extends": "base.yaml"}))
-    assert not list(Draft202012Validator(ALL[title]).iter_errors({"extends": ["one.yaml", "two.yaml"]}))
-    assert list(Draft202012Validator(ALL[title]).iter_errors({"exends": "base.yaml"}))
+def test_editor_schema_requires_no_keys_of_a_file_with_extends(title: str) -> None:
+    assert not list(Draft202012Validator(ALL_SCHEMAS[title]).iter_errors({"extends": "base.yaml"}))
+    assert not list(Draft202012Validator(ALL_SCHEMAS[title]).iter_errors({"extends": ["one.yaml", "two.yaml"]}))
+    assert list(Draft202012Validator(ALL_SCHEMAS[title]).iter_errors({"exends": "base.yaml"}))
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["experiment", "protocol"])
-def test_the_schema_that_ships_is_the_one_that_is_printed(name: str) -> None:
+def test_shipped_schema_equals_the_printed_one(name: str) -> None:
     printed = nip_run("schema", name, cwd=ROOT).stdout
     assert json.loads((ROOT / "specs" / f"{name}.schema.json").read_text("utf-8")) == json.loads(printed)
 
@@ -129,7 +129,7 @@ class Tree:
 TREE = build_schema(Tree, "tree")
 
 
-def test_types_bounds_and_texts_of_a_field_become_its_schema() -> None:
+def test_schema_has_the_types_bounds_and_descriptions_of_fields() -> None:
     assert TREE["description"] == "A tree."
     assert TREE["$defs"]["Leaf"]["description"] == "A leaf."
     assert TREE["required"] == ["name"]
@@ -150,7 +150,7 @@ def test_path_keys_are_found() -> None:
     assert ("dataset", "path") in path_keys(Experiment)
 
 
-DATA = {
+TREE_DATA = {
     "name": "oak",
     "file": "oak.png",
     "leaves": [{"size": 2.0, "kind": "red"}, {"size": 1.0, "kind": "green"}],
@@ -161,18 +161,18 @@ DATA = {
 }
 
 
-def test_what_is_built_is_frozen_and_comes_back_as_it_was() -> None:
-    tree = from_plain(Tree, DATA)
+def test_objects_from_plain_data_are_frozen_and_convert_back() -> None:
+    tree = from_plain(Tree, TREE_DATA)
     assert tree.leaves[0] == Leaf(size=2.0, kind="red")
     assert tree.by_name["a"].size == 3.0
     assert tree.rows == ("a", ("b", "c"))
-    assert to_plain(tree) == DATA
+    assert to_plain(tree) == TREE_DATA
     assert from_plain(Tree, to_plain(tree)) == tree
     with pytest.raises(AttributeError):
         tree.name = "elm"  # type: ignore[misc]
 
 
-def test_defaults_are_written_out_and_whole_numbers_become_numbers() -> None:
+def test_plain_data_includes_defaults_and_integers_become_floats() -> None:
     tree = from_plain(Tree, {"name": "oak", "top": {"size": 2}})
     assert tree.top is not None
     assert isinstance(tree.top.size, float)
@@ -182,16 +182,16 @@ def test_defaults_are_written_out_and_whole_numbers_become_numbers() -> None:
     }  # fmt: skip
 
 
-def test_a_whole_experiment_comes_back_as_it_was() -> None:
-    required = {f.name: CHECKED["experiment"]["properties"][f.name]["examples"][0] for f in fields(Experiment)}
+def test_experiment_converts_to_plain_data_and_back() -> None:
+    required = {f.name: SCHEMAS["experiment"]["properties"][f.name]["examples"][0] for f in fields(Experiment)}
     data = {name: value for name, value in required.items() if value is not None}
     experiment = from_plain(Experiment, data)
     assert from_plain(Experiment, to_plain(experiment)) == experiment
-    assert not list(Draft202012Validator(CHECKED["experiment"]).iter_errors(to_plain(experiment)))
+    assert not list(Draft202012Validator(SCHEMAS["experiment"]).iter_errors(to_plain(experiment)))
 
 
-def complaints(data: dict[str, Any]) -> list[str]:
-    """What `check` says, without the places."""
+def list_problems(data: dict[str, Any]) -> list[str]:
+    """Return the problems that `check_schema` finds, without places."""
     layered = LayeredData(data, {(): Place("f")}, files=["f"])
     return [f"{problem.key}: {problem.message}" for problem in check_schema(layered, TREE)]
 
@@ -224,14 +224,14 @@ def complaints(data: dict[str, Any]) -> list[str]:
         ({"name": "a", "top": []}, "top: a mapping (KEY: VALUE lines) belongs here, not a list"),
     ],
 )
-def test_a_violation_says_what_belongs_there(data: dict[str, Any], message: str) -> None:
-    assert complaints(data) == [message]
+def test_error_states_the_expected_value(data: dict[str, Any], message: str) -> None:
+    assert list_problems(data) == [message]
 
 
-def test_all_violations_come_at_once() -> None:
-    assert len(complaints({"nam": 1, "top": {"size": "x", "kind": 2}, "leaves": [{"a": 1}, {"b": 1}]})) >= 6
+def test_all_schema_violations_are_reported_together() -> None:
+    assert len(list_problems({"nam": 1, "top": {"size": "x", "kind": 2}, "leaves": [{"a": 1}, {"b": 1}]})) >= 6
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_a_number_is_finite(value: float) -> None:
-    assert complaints({"name": "a", "top": {"size": value}})
+def test_infinite_number_is_refused(value: float) -> None:
+    assert list_problems({"name": "a", "top": {"size": value}})

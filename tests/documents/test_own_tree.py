@@ -1,4 +1,4 @@
-"""Files that are not a spec's own: read up to a bound, and never quoted."""
+"""Foreign files, outside the folder tree of a spec, are read up to a bound and never quoted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.processes import nip_run_here
 from tests.support.specs import spec_file
 
 SECRET = "hunter2"
-FOREIGN = {
+FOREIGN_TEXTS = {
     "passwords": f"root:{SECRET}:0:0\ndaemon:{SECRET}:1:1\n",
     "keys": f"{SECRET}: value\n{SECRET}more: 1\n",
     "key below": f"name: fine\nmodels: {{{SECRET}: {{{SECRET}: 1}}}}\n",
@@ -38,24 +38,24 @@ FOREIGN = {
     "text": f"{SECRET}\n",
     "list": f"- {SECRET}\n",
 }
-"""What another file may hold, and where its text came out with a message."""
+"""Contents of foreign files, chosen so that an error message could quote them."""
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path) -> Path:
-    """A file beside the spec's folder."""
+def foreign_file(tmp_path: Path) -> Path:
+    """A file next to the spec's folder."""
     (tmp_path / "project").mkdir()
     (tmp_path / "private").mkdir()
     return tmp_path / "private" / "secret.yaml"
 
 
-def problems(spec: Path, *overrides: str) -> tuple[Problem, ...]:
+def load_with_problems(spec: Path, *overrides: str) -> tuple[Problem, ...]:
     with pytest.raises(SpecError) as raised:
         load_spec(spec, overrides)
     return raised.value.problems
 
 
-def foreign_spec(project: Path, **changes: Any) -> Path:
+def write_spec(project: Path, **changes: Any) -> Path:
     spec = spec_file(project, **changes)
     (project / "data").mkdir(exist_ok=True)
     return spec
@@ -63,43 +63,47 @@ def foreign_spec(project: Path, **changes: Any) -> Path:
 
 @pytest.mark.sample(23)
 @pytest.mark.parametrize("linked", [False, True])
-@pytest.mark.parametrize("name", FOREIGN)
-def test_no_text_of_another_file_is_in_a_message(elsewhere: Path, name: str, linked: bool) -> None:
-    project = elsewhere.parent.with_name("project")
-    elsewhere.write_bytes(FOREIGN[name].encode("utf-8", "surrogateescape"))
+@pytest.mark.parametrize("name", FOREIGN_TEXTS)
+def test_messages_contain_no_text_of_a_foreign_file(foreign_file: Path, name: str, linked: bool) -> None:
+    project = foreign_file.parent.with_name("project")
+    foreign_file.write_bytes(FOREIGN_TEXTS[name].encode("utf-8", "surrogateescape"))
     if linked:
-        (project / "base.yaml").symlink_to(elsewhere)
-    spec = foreign_spec(project, extends="base.yaml" if linked else "../private/secret.yaml", seed=None)
-    found = problems(spec)
-    assert SECRET not in "\n".join(map(str, found))
-    assert any(problem.place.file.endswith(("base.yaml", "secret.yaml")) for problem in found)
-    assert all("outside the folder tree of the spec" in problem.message for problem in found if problem.key == "")
+        (project / "base.yaml").symlink_to(foreign_file)
+    spec = write_spec(project, extends="base.yaml" if linked else "../private/secret.yaml", seed=None)
+    problems_found = load_with_problems(spec)
+    assert SECRET not in "\n".join(map(str, problems_found))
+    assert any(problem.place.file.endswith(("base.yaml", "secret.yaml")) for problem in problems_found)
+    assert all(
+        "outside the folder tree of the spec" in problem.message for problem in problems_found if problem.key == ""
+    )
     done = nip_run_here("check", spec, cwd=project)
     assert (done.returncode, SECRET in done.stdout + done.stderr) == (2, False)
 
 
-def test_the_place_and_the_kind_of_an_error_are_said(elsewhere: Path) -> None:
-    elsewhere.write_text(f"\n\n{SECRET}: 1\n")
-    (found,) = problems(foreign_spec(elsewhere.parent.with_name("project"), extends="../private/secret.yaml"))
-    assert (found.place.line, found.key) == (3, "")
-    assert found.message.startswith("unknown key; its text is not shown, because the file is outside")
+def test_error_in_a_foreign_file_has_its_place_and_kind(foreign_file: Path) -> None:
+    foreign_file.write_text(f"\n\n{SECRET}: 1\n")
+    (problem,) = load_with_problems(
+        write_spec(foreign_file.parent.with_name("project"), extends="../private/secret.yaml")
+    )
+    assert (problem.place.line, problem.key) == (3, "")
+    assert problem.message.startswith("unknown key; its text is not shown, because the file is outside")
 
 
 @pytest.mark.parametrize("kind", ["keys", "base and key"])
-def test_nothing_is_taken_of_another_file_that_is_no_spec(elsewhere: Path, kind: str) -> None:
-    elsewhere.write_text({**FOREIGN, "base and key": f"{SECRET}: 1\nextends: more.yaml\n"}[kind])
-    elsewhere.with_name("more.yaml").write_text("name: theirs\n")
-    spec = foreign_spec(elsewhere.parent.with_name("project"), extends="../private/secret.yaml")
+def test_foreign_file_that_is_not_a_spec_is_ignored(foreign_file: Path, kind: str) -> None:
+    foreign_file.write_text({**FOREIGN_TEXTS, "base and key": f"{SECRET}: 1\nextends: more.yaml\n"}[kind])
+    foreign_file.with_name("more.yaml").write_text("name: theirs\n")
+    spec = write_spec(foreign_file.parent.with_name("project"), extends="../private/secret.yaml")
     layered = load_layers(spec, "spec.yaml", (), package_data.find_file, keys=experiment_schema()["properties"])
     assert SECRET not in str(layered.data)
     assert [Path(file).name for file in layered.files] == ["spec.yaml", "secret.yaml"]
 
 
-def test_a_name_from_another_file_is_no_hint(elsewhere: Path) -> None:
-    elsewhere.write_text(f"{SECRET}: 1\n")
-    spec = foreign_spec(elsewhere.parent.with_name("project"), extends="../private/secret.yaml")
+def test_keys_of_a_foreign_file_are_not_suggested(foreign_file: Path) -> None:
+    foreign_file.write_text(f"{SECRET}: 1\n")
+    spec = write_spec(foreign_file.parent.with_name("project"), extends="../private/secret.yaml")
     for override in (f"~{SECRET[:-1]}", "name=${" + SECRET[:-1] + "}"):
-        assert SECRET not in "\n".join(str(p) for p in problems(spec, override)).replace(override, "")
+        assert SECRET not in "\n".join(str(p) for p in load_with_problems(spec, override)).replace(override, "")
 
 
 @pytest.mark.full
@@ -120,50 +124,54 @@ def test_a_name_from_another_file_is_no_hint(elsewhere: Path) -> None:
         {"sweep": {"seed": ["${description}", 2]}},
     ],
 )
-def test_no_text_that_came_by_way_of_another_file_is_told(elsewhere: Path, changes: dict[str, Any]) -> None:
-    elsewhere.write_text(f"description: {SECRET}\nmodels: {{other: {{model: {SECRET}}}, {SECRET}: {{model: x}}}}\n")
-    project = elsewhere.parent.with_name("project")
-    found = problems(foreign_spec(project, extends="../private/secret.yaml", **changes))
-    assert SECRET not in "\n".join(map(str, found))
-    assert all("outside the folder tree of the spec" in problem.message for problem in found)
+def test_messages_contain_no_values_interpolated_from_a_foreign_file(
+    foreign_file: Path, changes: dict[str, Any]
+) -> None:
+    foreign_file.write_text(f"description: {SECRET}\nmodels: {{other: {{model: {SECRET}}}, {SECRET}: {{model: x}}}}\n")
+    project = foreign_file.parent.with_name("project")
+    problems_found = load_with_problems(write_spec(project, extends="../private/secret.yaml", **changes))
+    assert SECRET not in "\n".join(map(str, problems_found))
+    assert all("outside the folder tree of the spec" in problem.message for problem in problems_found)
 
 
 @pytest.mark.parametrize("override", [f"~models.{SECRET[:-1]}", "description.x=1"])
-def test_an_override_tells_nothing_of_another_file(elsewhere: Path, override: str) -> None:
-    elsewhere.write_text(f"description: {SECRET}\nmodels: {{{SECRET}: {{model: x}}}}\n")
-    spec = foreign_spec(elsewhere.parent.with_name("project"), extends="../private/secret.yaml")
-    assert SECRET not in "\n".join(str(p) for p in problems(spec, override))
+def test_error_of_an_override_contains_no_text_of_a_foreign_file(foreign_file: Path, override: str) -> None:
+    foreign_file.write_text(f"description: {SECRET}\nmodels: {{{SECRET}: {{model: x}}}}\n")
+    spec = write_spec(foreign_file.parent.with_name("project"), extends="../private/secret.yaml")
+    assert SECRET not in "\n".join(str(p) for p in load_with_problems(spec, override))
 
 
-def test_a_value_that_is_wholly_the_specs_own_is_told(elsewhere: Path) -> None:
-    elsewhere.write_text(f"description: {SECRET}\n")
-    spec = foreign_spec(
-        elsewhere.parent.with_name("project"), extends="../private/secret.yaml",
+def test_messages_show_values_of_the_spec_itself(foreign_file: Path) -> None:
+    foreign_file.write_text(f"description: {SECRET}\n")
+    spec = write_spec(
+        foreign_file.parent.with_name("project"), extends="../private/secret.yaml",
         seed="seven", rolouts={},
     )  # fmt: skip
-    found = "\n".join(map(str, problems(spec)))
-    assert "seed: a whole number belongs here, not 'seven'" in found
-    assert "did you mean 'rollouts'?" in found
+    messages = "\n".join(map(str, load_with_problems(spec)))
+    assert "seed: a whole number belongs here, not 'seven'" in messages
+    assert "did you mean 'rollouts'?" in messages
 
 
-def test_a_template_from_elsewhere_is_not_quoted(elsewhere: Path) -> None:
-    project = elsewhere.parent.with_name("project")
+def test_foreign_template_is_not_quoted(foreign_file: Path) -> None:
+    project = foreign_file.parent.with_name("project")
     (project / "prompts").mkdir()
     for name, text in (("prover", f"{{{{ {SECRET} }}}}"), ("verifier", f"{{% {SECRET} %}}")):
-        (elsewhere.parent / name).write_text(text)
-        (project / "prompts" / f"{name}.jinja").symlink_to(elsewhere.parent / name)
-    found = "\n".join(map(str, problems(foreign_spec(project, prompts="prompts"))))
-    assert SECRET not in found
-    assert "prover.jinja:1:" in found
-    assert "verifier.jinja:1:" in found
+        (foreign_file.parent / name).write_text(text)
+        (project / "prompts" / f"{name}.jinja").symlink_to(foreign_file.parent / name)
+    messages = "\n".join(map(str, load_with_problems(write_spec(project, prompts="prompts"))))
+    assert SECRET not in messages
+    assert "prover.jinja:1:" in messages
+    assert "verifier.jinja:1:" in messages
 
 
-def test_a_protocol_from_elsewhere_is_not_quoted(elsewhere: Path) -> None:
-    elsewhere.write_text(f"extends: nip\n{SECRET}: 1\n")
-    project = elsewhere.parent.with_name("project")
-    found = problems(foreign_spec(project, protocol={"use": "../private/secret.yaml", "max_message_rounds": None}))
-    assert SECRET not in "\n".join(map(str, found))
-    assert any("unknown key; its text is not shown" in problem.message for problem in found)
+def test_foreign_protocol_is_not_quoted(foreign_file: Path) -> None:
+    foreign_file.write_text(f"extends: nip\n{SECRET}: 1\n")
+    project = foreign_file.parent.with_name("project")
+    problems_found = load_with_problems(
+        write_spec(project, protocol={"use": "../private/secret.yaml", "max_message_rounds": None})
+    )
+    assert SECRET not in "\n".join(map(str, problems_found))
+    assert any("unknown key; its text is not shown" in problem.message for problem in problems_found)
 
 
 @pytest.mark.full
@@ -171,85 +179,85 @@ def test_a_protocol_from_elsewhere_is_not_quoted(elsewhere: Path) -> None:
     "text",
     [f'{{"{SECRET}": 1}}\n', f"{SECRET}\n", f'{{"id": "{SECRET}", "label": 7, "question": "", "solution": ""}}\n'],
 )
-def test_a_dataset_from_elsewhere_is_quoted_if_the_user_names_it(elsewhere: Path, text: str) -> None:
-    data = elsewhere.with_suffix(".jsonl")
+def test_foreign_dataset_is_quoted_only_if_an_override_names_it(foreign_file: Path, text: str) -> None:
+    data = foreign_file.with_suffix(".jsonl")
     data.write_text(text)
-    spec = foreign_spec(elsewhere.parent.with_name("project"), dataset={"path": f"../private/{data.name}"})
-    (found,) = problems(spec)
-    assert SECRET not in str(found)
-    assert found.message.startswith("dataset.path: ")
-    assert SECRET not in str(problems(spec, "dataset.path=../private/nothing.jsonl"))
-    assert "is not shown" not in str(problems(spec, f"dataset.path={data}"))
+    spec = write_spec(foreign_file.parent.with_name("project"), dataset={"path": f"../private/{data.name}"})
+    (problem,) = load_with_problems(spec)
+    assert SECRET not in str(problem)
+    assert problem.message.startswith("dataset.path: ")
+    assert SECRET not in str(load_with_problems(spec, "dataset.path=../private/nothing.jsonl"))
+    assert "is not shown" not in str(load_with_problems(spec, f"dataset.path={data}"))
 
 
-def rows_elsewhere(elsewhere: Path, column: str, value: Any) -> Path:
-    data = elsewhere.with_suffix(".jsonl")
+def write_foreign_dataset(foreign_file: Path, column: str, value: Any) -> Path:
+    data = foreign_file.with_suffix(".jsonl")
     row = {"label": 1, "question": "x", "solution": "x", column: value}
     data.write_text("".join(json.dumps({"id": f"{SECRET}{number}", **row}) + "\n" for number in range(2)))
     return data
 
 
-def test_no_id_of_a_dataset_from_elsewhere_is_told(elsewhere: Path) -> None:
-    data = rows_elsewhere(elsewhere, "question", None)
-    spec = foreign_spec(elsewhere.parent.with_name("project"), dataset={"path": f"../private/{data.name}"})
-    (found,) = problems(spec)
-    assert SECRET not in str(found)
-    assert "a template shows a column without text or numbers; its text is not shown" in found.message
-    assert f"{SECRET}0, {SECRET}1" in str(problems(spec, f"dataset.path={data}"))
+def test_datapoint_ids_of_a_foreign_dataset_are_not_shown(foreign_file: Path) -> None:
+    data = write_foreign_dataset(foreign_file, "question", None)
+    spec = write_spec(foreign_file.parent.with_name("project"), dataset={"path": f"../private/{data.name}"})
+    (problem,) = load_with_problems(spec)
+    assert SECRET not in str(problem)
+    assert "a template shows a column without text or numbers; its text is not shown" in problem.message
+    assert f"{SECRET}0, {SECRET}1" in str(load_with_problems(spec, f"dataset.path={data}"))
 
 
-def test_no_column_of_a_dataset_from_elsewhere_is_a_hint(elsewhere: Path) -> None:
-    data = rows_elsewhere(elsewhere, f"{SECRET}_pay", "x")
-    project = elsewhere.parent.with_name("project")
+def test_columns_of_a_foreign_dataset_are_not_suggested(foreign_file: Path) -> None:
+    data = write_foreign_dataset(foreign_file, f"{SECRET}_pay", "x")
+    project = foreign_file.parent.with_name("project")
     (project / "prompts").mkdir()
     for name, variable in (("prover", f"{SECRET}_pa"), ("verifier", "agent_nam")):
         (project / "prompts" / f"{name}.jinja").write_text(f"{{{{ {variable} }}}}")
-    spec = foreign_spec(project, prompts="prompts", dataset={"path": f"../private/{data.name}"})
-    told = "\n".join(map(str, problems(spec)))
-    assert f"{SECRET}_pay" not in told
-    assert "did you mean 'agent_name'?" in told
-    assert f"did you mean '{SECRET}_pay'?" in "\n".join(map(str, problems(spec, f"dataset.path={data}")))
+    spec = write_spec(project, prompts="prompts", dataset={"path": f"../private/{data.name}"})
+    messages = "\n".join(map(str, load_with_problems(spec)))
+    assert f"{SECRET}_pay" not in messages
+    assert "did you mean 'agent_name'?" in messages
+    assert f"did you mean '{SECRET}_pay'?" in "\n".join(map(str, load_with_problems(spec, f"dataset.path={data}")))
 
 
-def test_no_datapoint_of_a_dataset_from_elsewhere_is_told_by_the_splits(elsewhere: Path) -> None:
-    data = rows_elsewhere(elsewhere, "split", "train")
+def test_split_error_shows_no_datapoints_of_a_foreign_dataset(foreign_file: Path) -> None:
+    data = write_foreign_dataset(foreign_file, "split", "train")
     data.write_text(data.read_text().replace('"train"', '"test"', 1))
-    spec = foreign_spec(
-        elsewhere.parent.with_name("project"),
+    spec = write_spec(
+        foreign_file.parent.with_name("project"),
         dataset={"path": f"../private/{data.name}", "split": "train"},
         kind="training",
         training={"method": "expert_iteration", "test": {"split": "test"}, "trainers": {"m": {"backend": "files"}}},
     )
-    told = "\n".join(map(str, problems(spec)))
-    assert "training.test.split: some datapoints are also trained on" in told
-    assert SECRET not in told
-    assert f"{SECRET}0" in "\n".join(map(str, problems(spec, f"dataset.path={data}")))
+    messages = "\n".join(map(str, load_with_problems(spec)))
+    assert "training.test.split: some datapoints are also trained on" in messages
+    assert SECRET not in messages
+    assert f"{SECRET}0" in "\n".join(map(str, load_with_problems(spec, f"dataset.path={data}")))
 
 
-# What is read at all
+# Files that are not read
 
 
 @pytest.mark.parametrize("kind", ["/dev/zero", "FIFO", "large"])
-def test_what_has_no_end_is_not_read(elsewhere: Path, kind: str) -> None:
+def test_endless_or_large_base_is_not_read(foreign_file: Path, kind: str) -> None:
     if kind == "FIFO":
-        os.mkfifo(elsewhere)
+        os.mkfifo(foreign_file)
     elif kind == "large":
-        elsewhere.write_bytes(b"#" * (300 << 10))
-    named = "/dev/zero" if kind == "/dev/zero" else "../private/secret.yaml"
-    (found,) = problems(foreign_spec(elsewhere.parent.with_name("project"), extends=named))
-    said = "larger than 256 KiB" if kind == "large" else "cannot read the file: not a regular file"
-    assert said in found.message
+        foreign_file.write_bytes(b"#" * (300 << 10))
+    base = "/dev/zero" if kind == "/dev/zero" else "../private/secret.yaml"
+    (problem,) = load_with_problems(write_spec(foreign_file.parent.with_name("project"), extends=base))
+    message = "larger than 256 KiB" if kind == "large" else "cannot read the file: not a regular file"
+    assert message in problem.message
 
 
-def test_a_protocol_that_has_no_end_is_not_read(elsewhere: Path) -> None:
-    os.mkfifo(elsewhere)
-    changes = {"use": "../private/secret.yaml", "max_message_rounds": None}
-    found = problems(foreign_spec(elsewhere.parent.with_name("project"), protocol=changes))
-    assert any("not a regular file" in problem.message for problem in found)
+def test_protocol_that_is_a_fifo_is_not_read(foreign_file: Path) -> None:
+    os.mkfifo(foreign_file)
+    protocol = {"use": "../private/secret.yaml", "max_message_rounds": None}
+    problems_found = load_with_problems(write_spec(foreign_file.parent.with_name("project"), protocol=protocol))
+    assert any("not a regular file" in problem.message for problem in problems_found)
 
 
 @pytest.mark.parametrize("kind", ["/dev/zero", "FIFO"])
-def test_a_template_that_has_no_end_is_not_read(tmp_path: Path, kind: str) -> None:
+def test_endless_template_is_not_read(tmp_path: Path, kind: str) -> None:
     (tmp_path / "prompts").mkdir()
     for name in ("prover", "verifier"):
         path = tmp_path / "prompts" / f"{name}.jinja"
@@ -257,39 +265,41 @@ def test_a_template_that_has_no_end_is_not_read(tmp_path: Path, kind: str) -> No
             os.mkfifo(path)
         else:
             path.symlink_to(kind)
-    found = problems(spec_file(tmp_path, prompts="prompts"))
-    assert sum("not a regular file" in problem.message for problem in found) == 2
+    problems_found = load_with_problems(spec_file(tmp_path, prompts="prompts"))
+    assert sum("not a regular file" in problem.message for problem in problems_found) == 2
 
 
-# Which files are a spec's own
+# The folder tree of a spec
 
 
-def test_a_misspelt_key_of_a_base_in_the_project_gets_its_hint(elsewhere: Path) -> None:
-    """The current folder, and a git checkout, hold what a spec below them extends."""
-    elsewhere.write_text("rolouts: {concurrency: 3}\n")
-    root = elsewhere.parent.parent
-    spec = foreign_spec(root / "project", extends="../private/secret.yaml")
-    (hidden,) = problems(spec)
-    assert "rolouts" not in str(hidden)
+def test_misspelled_key_of_a_base_in_the_project_gets_a_suggestion(foreign_file: Path) -> None:
+    """A base is in the project if it is in the current folder or the git checkout."""
+    foreign_file.write_text("rolouts: {concurrency: 3}\n")
+    root = foreign_file.parent.parent
+    spec = write_spec(root / "project", extends="../private/secret.yaml")
+    (redacted_problem,) = load_with_problems(spec)
+    assert "rolouts" not in str(redacted_problem)
     with chdir(root):
-        (told,) = problems(spec)
-    assert (told.key, "did you mean 'rollouts'?" in told.message) == ("rolouts", True)
+        (visible_problem,) = load_with_problems(spec)
+    assert (visible_problem.key, "did you mean 'rollouts'?" in visible_problem.message) == ("rolouts", True)
     subprocess.run(["git", "init", "-q", root], check=True)
-    assert [problem.message for problem in problems(spec)] == [told.message]
+    assert [problem.message for problem in load_with_problems(spec)] == [visible_problem.message]
 
 
-def test_what_ships_with_the_package_is_always_shown(tmp_path: Path) -> None:
-    (found,) = problems(spec_file(tmp_path, protocol={"use": "nip", "max_message_rounds": 1, "min_message_rounds": 3}))
-    assert "is more than max_message_rounds" in found.message
+def test_text_of_packaged_files_is_always_shown(tmp_path: Path) -> None:
+    (problem,) = load_with_problems(
+        spec_file(tmp_path, protocol={"use": "nip", "max_message_rounds": 1, "min_message_rounds": 3})
+    )
+    assert "is more than max_message_rounds" in problem.message
 
 
-def test_the_home_folder_is_no_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_folder_is_not_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "home"
     spec = home / "downloads" / "spec.yaml"
     spec.parent.mkdir(parents=True)
     monkeypatch.setenv("HOME", str(home))
-    for made in (home / ".git", tmp_path / ".git"):
-        made.mkdir()
+    for git_folder in (home / ".git", tmp_path / ".git"):
+        git_folder.mkdir()
         with chdir(home):
             assert ProjectTree.of(spec).root == spec.parent.resolve()
     with chdir(spec.parent):
@@ -297,7 +307,7 @@ def test_the_home_folder_is_no_project(tmp_path: Path, monkeypatch: pytest.Monke
         assert not ProjectTree.of(Path("spec.yaml")).contains(home / ".ssh" / "config")
 
 
-def test_the_nearer_of_the_current_folder_and_the_checkout_counts(tmp_path: Path) -> None:
+def test_project_is_the_nearer_of_current_folder_and_git_checkout(tmp_path: Path) -> None:
     spec = tmp_path / "a" / "b" / "c" / "spec.yaml"
     spec.parent.mkdir(parents=True)
     (tmp_path / "a" / ".git").mkdir()
@@ -317,20 +327,20 @@ def test_the_nearer_of_the_current_folder_and_the_checkout_counts(tmp_path: Path
     ],
     ids=str,
 )
-def test_no_name_of_a_file_elsewhere_is_a_hint(elsewhere: Path, changes: dict[str, Any]) -> None:
+def test_names_of_foreign_files_are_not_suggested(foreign_file: Path, changes: dict[str, Any]) -> None:
     for name in ("secret.yaml", "secret.jsonl"):
-        elsewhere.with_name(name).write_text("")
-    elsewhere.with_name("secrets").mkdir()
-    told = "\n".join(map(str, problems(foreign_spec(elsewhere.parent.with_name("project"), **changes))))
-    assert "secret" not in told
-    assert "relative to the folder of the file that" in told
+        foreign_file.with_name(name).write_text("")
+    foreign_file.with_name("secrets").mkdir()
+    messages = "\n".join(map(str, load_with_problems(write_spec(foreign_file.parent.with_name("project"), **changes))))
+    assert "secret" not in messages
+    assert "relative to the folder of the file that" in messages
 
 
-def test_the_line_of_a_file_elsewhere_is_not_shown(elsewhere: Path) -> None:
-    elsewhere.write_text(f"seed: 1 # {SECRET}\nrolouts: 1 # {SECRET}\n")
-    spec = foreign_spec(elsewhere.parent.with_name("project"), extends="../private/secret.yaml", seed=None)
-    found = problems(spec)
-    assert all(problem.place.source is None for problem in found)
-    assert SECRET not in "\n".join(line for problem in found for line in error_lines(SpecError([problem])))
-    with chdir(elsewhere.parent.parent):
-        assert any(problem.place.source == f"rolouts: 1 # {SECRET}" for problem in problems(spec))
+def test_lines_of_a_foreign_file_are_not_shown(foreign_file: Path) -> None:
+    foreign_file.write_text(f"seed: 1 # {SECRET}\nrolouts: 1 # {SECRET}\n")
+    spec = write_spec(foreign_file.parent.with_name("project"), extends="../private/secret.yaml", seed=None)
+    problems_found = load_with_problems(spec)
+    assert all(problem.place.source is None for problem in problems_found)
+    assert SECRET not in "\n".join(line for problem in problems_found for line in error_lines(SpecError([problem])))
+    with chdir(foreign_file.parent.parent):
+        assert any(problem.place.source == f"rolouts: 1 # {SECRET}" for problem in load_with_problems(spec))

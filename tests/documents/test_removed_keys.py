@@ -1,4 +1,4 @@
-"""Null in a file takes away an entry that the file inherits; where null is a value, it stays one."""
+"""Null in a file deletes an inherited entry or resets it, unless null is a valid value of the key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.specs import spec_file
 REMOVABLE = frozenset({("m", "*"), ("m", "*", "deep", "*"), ("sweep",)})
 
 
-def layers(folder: Path, text: str, *overrides: str) -> LayeredData:
+def load_with_base(folder: Path, text: str, *overrides: str) -> LayeredData:
     write_document(
         folder, "base.yaml", "m: {x: {a: 1, deep: {p: 1, q: 2}}, y: {a: 2}}\nn: {x: 1}\nsweep: {seed: [1]}\n"
     )
@@ -29,14 +29,14 @@ def layers(folder: Path, text: str, *overrides: str) -> LayeredData:
     return load_layers(path, "a.yaml", [Override(o) for o in overrides], find_in_folder, removable=REMOVABLE)
 
 
-def test_null_takes_an_inherited_entry_away_and_stays_a_value_elsewhere(tmp_path: Path) -> None:
-    layered = layers(tmp_path, "m: {x: {deep: {p: null}}, y: null}\nn: {x: null}\nsweep: null\n")
+def test_null_deletes_a_removable_entry_and_stays_a_value_elsewhere(tmp_path: Path) -> None:
+    layered = load_with_base(tmp_path, "m: {x: {deep: {p: null}}, y: null}\nn: {x: null}\nsweep: null\n")
     assert layered.problems == []
     assert layered.data == {"m": {"x": {"a": 1, "deep": {"q": 2}}}, "n": {"x": None}}
 
 
-def test_a_file_in_the_middle_takes_away_and_the_last_one_adds_again(tmp_path: Path) -> None:
-    layers(tmp_path, "")
+def test_entry_deleted_by_a_base_can_be_added_again(tmp_path: Path) -> None:
+    load_with_base(tmp_path, "")
     write_document(tmp_path, "middle.yaml", "extends: base.yaml\nm: {x: null}\n")
     path = write_document(tmp_path, "last.yaml", "extends: middle.yaml\nm: {x: {b: 3}}\n")
     assert load_layers(path, "last.yaml", [], find_in_folder, removable=REMOVABLE).data["m"] == {
@@ -46,7 +46,7 @@ def test_a_file_in_the_middle_takes_away_and_the_last_one_adds_again(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("m: {xx: null}\n", ("a.yaml:2:5: m.xx: null deletes an inherited key, and this file inherits no such key; "
          "did you mean 'x'?")),
@@ -54,17 +54,17 @@ def test_a_file_in_the_middle_takes_away_and_the_last_one_adds_again(tmp_path: P
          "leave the line out")),
     ],
 )  # fmt: skip
-def test_taking_away_what_is_not_there_is_an_error(tmp_path: Path, text: str, said: str) -> None:
-    assert [str(problem) for problem in layers(tmp_path, text).wrong_nulls] == [said]
+def test_deleting_a_missing_entry_is_an_error(tmp_path: Path, text: str, message: str) -> None:
+    assert [str(problem) for problem in load_with_base(tmp_path, text).wrong_nulls] == [message]
 
 
-def test_null_in_an_override_takes_away_as_a_tilde_does(tmp_path: Path) -> None:
-    assert layers(tmp_path, "", "m.y=null", "m.x.deep=null").data["m"] == {"x": {"a": 1, "deep": None}}
-    (problem,) = layers(tmp_path, "", "m.z=null").problems
+def test_null_in_an_override_deletes_like_a_tilde(tmp_path: Path) -> None:
+    assert load_with_base(tmp_path, "", "m.y=null", "m.x.deep=null").data["m"] == {"x": {"a": 1, "deep": None}}
+    (problem,) = load_with_base(tmp_path, "", "m.z=null").problems
     assert "no such key to delete" in str(problem)
 
 
-def test_the_keys_that_null_takes_away_are_those_of_which_it_is_no_value() -> None:
+def test_removable_keys_are_those_that_cannot_be_null() -> None:
     keys = removable_spec_keys()
     assert {
         ("agents", "*"),
@@ -86,7 +86,7 @@ def test_the_keys_that_null_takes_away_are_those_of_which_it_is_no_value() -> No
     )
 
 
-def test_an_agent_of_the_base_is_taken_away_for_another_protocol(tmp_path: Path) -> None:
+def test_agent_of_a_base_can_be_deleted_for_another_protocol(tmp_path: Path) -> None:
     spec_file(tmp_path)
     (tmp_path / "mine.yaml").write_text(
         "extends: spec.yaml\nprotocol: {use: solo_verifier, max_message_rounds: null}\nfine_tune: null\n"
@@ -96,19 +96,19 @@ def test_an_agent_of_the_base_is_taken_away_for_another_protocol(tmp_path: Path)
     assert (list(experiment.agents), experiment.fine_tune) == (["verifier"], None)
 
 
-RESET = (
+RESET_TEXT = (
     "seed: null\nretry: {transient: null}\nrollouts: null\ndataset: {shuffle: null, limits: null}\n"
     "agents: {prover: {max_response_words: null}}\n"
 )
 
 
-def test_null_sets_an_inherited_key_back_to_its_default_where_null_is_no_value(tmp_path: Path) -> None:
+def test_null_resets_an_inherited_key_that_cannot_be_null(tmp_path: Path) -> None:
     spec_file(tmp_path, dataset={"shuffle": True, "limits": {"rows": 50}}, agents={"prover": {"max_response_words": 9}})
-    (tmp_path / "mine.yaml").write_text("extends: spec.yaml\n" + RESET)
-    words = ["seed=null", "retry.transient=null", "dataset.shuffle=null", "dataset.limits=null", "rollouts=null"]
+    (tmp_path / "mine.yaml").write_text("extends: spec.yaml\n" + RESET_TEXT)
+    overrides = ["seed=null", "retry.transient=null", "dataset.shuffle=null", "dataset.limits=null", "rollouts=null"]
     for experiment in (
         load_spec(tmp_path / "mine.yaml").experiment,
-        load_spec(tmp_path / "spec.yaml", [*words, "agents.prover.max_response_words=null"]).experiment,
+        load_spec(tmp_path / "spec.yaml", [*overrides, "agents.prover.max_response_words=null"]).experiment,
     ):
         assert (experiment.seed, experiment.retry, experiment.rollouts) == (0, Retry(), Rollouts())
         assert (experiment.dataset.shuffle, experiment.dataset.limits) == (False, DatasetLimits())
@@ -121,12 +121,12 @@ def test_null_of_a_key_that_is_not_inherited_is_still_an_error(tmp_path: Path) -
         load_spec(path, ["dataset.shuffle=null"])
 
 
-def test_a_point_of_a_sweep_sets_a_key_back_too(tmp_path: Path) -> None:
+def test_null_in_a_sweep_point_resets_a_key(tmp_path: Path) -> None:
     path = spec_file(tmp_path)
     assert [spec.experiment.seed for spec in load_specs(path, ["sweep={seed: [null, 1]}"])] == [0, 1]
 
 
-def test_a_wrong_null_hides_no_other_problem(tmp_path: Path) -> None:
+def test_invalid_null_does_not_hide_other_problems(tmp_path: Path) -> None:
     path = spec_file(tmp_path, agents={"extra": 1}, sed=1)
     path.write_text(path.read_text("utf-8").replace('"extra": 1', '"extra": null'), "utf-8")
     with pytest.raises(SpecError) as caught:

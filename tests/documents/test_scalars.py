@@ -1,4 +1,4 @@
-"""Single values of a YAML text replaced where they stand."""
+"""Replacing single values in a YAML text."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from runner.documents.plain_values import KeyPath
 from runner.documents.yaml_edits import replace_texts
 
 
-def shouted(at: KeyPath, text: str) -> str | None:
-    return f"{'.'.join(map(str, at))}!" if text.startswith("x") else None
+def replace_value(key_path: KeyPath, text: str) -> str | None:
+    return f"{'.'.join(map(str, key_path))}!" if text.startswith("x") else None
 
 
 @pytest.mark.parametrize(
@@ -23,5 +23,5 @@ def shouted(at: KeyPath, text: str) -> str | None:
         ("a: y\n", "a: y\n"),
     ],
 )
-def test_all_but_the_values_stays_as_it_was(text: str, new: str) -> None:
-    assert replace_texts(text, shouted) == new
+def test_replacing_values_keeps_the_rest_of_the_text(text: str, new: str) -> None:
+    assert replace_texts(text, replace_value) == new

@@ -16,17 +16,17 @@ from tests.support.files import parquet_rows
 from tests.support.runs import run_spec
 from tests.support.specs import spec_file
 
-PLACE = {"agent": "verifier", "channel": "main", "round": 0}
-NAME = f"role_conformance-{INSTRUMENT}"
+TURN = {"agent": "verifier", "channel": "main", "round": 0}
+SCANNER = f"role_conformance-{INSTRUMENT}"
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """A run with answers of a model and a function, other statuses, and a label."""
+    """A run with answers of a model and of a function, all other statuses, and a label."""
     folder = tmp_path_factory.mktemp("exported")
     run = run_spec(spec_file(folder, size=2), folder / "results").folder
     write_analysis(run.path, lambda *_: [
-        yes(True, **PLACE, reason="It argues.", spans=[{**PLACE, "round": 1, "start": 0, "end": 2}]),
+        yes(True, **TURN, reason="It argues.", spans=[{**TURN, "round": 1, "start": 0, "end": 2}]),
         yes(False, unit="game", model="code"),
         {"status": "no_answer", "reason": "perhaps"}, {"status": "failed"}, {"status": "not_applicable"},
     ])  # fmt: skip
@@ -38,28 +38,32 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return run
 
 
-def test_scout_gets_a_scan_whose_results_refer_to_transcripts_and_messages(run: RunFolder, tmp_path: Path) -> None:
+def test_scout_results_refer_to_transcripts_and_messages(run: RunFolder, tmp_path: Path) -> None:
     command = ["export", str(run.path), "--format", "scout", "--out", str(tmp_path / "scout")]
     assert main(command) == main(command) == 0
     (scan,) = (tmp_path / "scout-scans").iterdir()
-    assert sorted(path.name for path in scan.iterdir()) == ["_scan.json", "_summary.json", f"{NAME}.parquet"]
+    assert sorted(path.name for path in scan.iterdir()) == ["_scan.json", "_summary.json", f"{SCANNER}.parquet"]
     spec = json.loads((scan / "_scan.json").read_text())
-    assert spec["scanners"][NAME]["params"]["instrument"] == INSTRUMENT
-    assert json.loads((scan / "_summary.json").read_text())["scanners"][NAME] == {"scans": 8, "results": 2, "errors": 2}
-    rows = parquet_rows(scan / f"{NAME}.parquet")[:4]
+    assert spec["scanners"][SCANNER]["params"]["instrument"] == INSTRUMENT
+    assert json.loads((scan / "_summary.json").read_text())["scanners"][SCANNER] == {
+        "scans": 8,
+        "results": 2,
+        "errors": 2,
+    }
+    rows = parquet_rows(scan / f"{SCANNER}.parquet")[:4]
     assert [(row["value"], row["value_type"]) for row in rows] == [
         ("true", "boolean"), ("false", "boolean"), (None, "null"), (None, "null")
     ]  # fmt: skip
     assert [row["scan_error"] for row in rows] == [None, None, None, "the calls failed"]
     references = [reference["id"] for reference in json.loads(rows[0]["message_references"])]
     assert references == ["0/verifier/main", "1/verifier/main"]
-    write_analysis(run.path, lambda *_: [yes(True, **PLACE)], instrument="1111111111")
+    write_analysis(run.path, lambda *_: [yes(True, **TURN)], instrument="1111111111")
     assert main(command) == 0
-    other = "role_conformance-1111111111.parquet"
-    (scan,) = (path for path in (tmp_path / "scout-scans").iterdir() if (path / other).exists())
-    ids = [row["uuid"] for name in (f"{NAME}.parquet", other) for row in parquet_rows(scan / name)]
+    other_file = "role_conformance-1111111111.parquet"
+    (scan,) = (path for path in (tmp_path / "scout-scans").iterdir() if (path / other_file).exists())
+    ids = [row["uuid"] for name in (f"{SCANNER}.parquet", other_file) for row in parquet_rows(scan / name)]
     assert len(set(ids)) == len(ids) == 10
-    (run.path / "analyses" / other).unlink()
+    (run.path / "analyses" / other_file).unlink()
     (path,) = (tmp_path / "scout").iterdir()
     games = {row["transcript_id"]: row for row in parquet_rows(path) if row["agent"] == "all agents"}
     assert set(spec["transcripts"]["transcript_ids"]) == set(games)
@@ -67,13 +71,13 @@ def test_scout_gets_a_scan_whose_results_refer_to_transcripts_and_messages(run: 
     assert all(message["id"] == "{round}/{agent}/{channel}".format(**message["metadata"]) for message in messages)
 
 
-def test_mlflow_gets_an_assessment_for_each_answer_with_its_source(run: RunFolder) -> None:
+def test_mlflow_receives_an_assessment_with_source_for_each_answer(run: RunFolder) -> None:
     with closing(GamesRecordBuilder(run, journal=False)) as builder:
         record = builder.record()
     traces, assessments = {trace.key for trace in record.traces()}, list(record.assessments())
     assert {assessment.trace for assessment in assessments} == traces
-    first = [(each.source_type, each.source, each.value) for each in assessments[:4]]
-    assert first == [
+    first_assessments = [(each.source_type, each.source, each.value) for each in assessments[:4]]
+    assert first_assessments == [
         ("LLM_JUDGE", f"judge-1@{INSTRUMENT}", "yes"), ("CODE", f"code@{INSTRUMENT}", "no"),
         ("LLM_JUDGE", f"judge-1@{INSTRUMENT}", None), ("LLM_JUDGE", f"judge-1@{INSTRUMENT}", None),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""A run in the plain values that MLflow gets; `.ci/tools/mlflow_server.py` asks a server what it holds."""
+"""The plain values of a run for MLflow. `.ci/tools/mlflow_server.py` checks them with a server."""
 
 from __future__ import annotations
 
@@ -44,31 +44,31 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+def training_run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     folder = tmp_path_factory.mktemp("trained")
     spec = training_spec(folder, training={"test": {"scheme": "first_and_last"}})
     return Results(folder / "results").find(run_spec(spec, folder / "results").run_id)
 
 
-def record_of(path: Path) -> MlflowRun:
+def build_record(path: Path) -> MlflowRun:
     with closing(GamesRecordBuilder(RunFolder(path), journal=False)) as games:
         return games.record()
 
 
-def curve(points: list[MetricPoint]) -> list[tuple[int, float]]:
+def read_accuracy_curve(points: list[MetricPoint]) -> list[tuple[int, float]]:
     return [(point.step, point.value) for point in points if point.key == "accuracy"]
 
 
 @pytest.mark.full
-def test_a_benchmark_has_its_accuracy_after_each_game_and_all_its_numbers_after_the_last(result: FinishedRun) -> None:
-    record = record_of(result.path)
-    steps = curve(list(record.metrics))
+def test_benchmark_has_accuracy_by_game_and_all_metrics_at_the_last_step(result: FinishedRun) -> None:
+    record = build_record(result.path)
+    steps = read_accuracy_curve(list(record.metrics))
     assert [step for step, _ in steps] == list(range(1, 13))
     assert steps[-1] == (12, metric(result, "accuracy")["value"])
-    at_the_end = {point.key: point.value for point in record.metrics if point.step == 12}
-    assert at_the_end["accuracy.ci_low"] == metric(result, "accuracy")["ci_low"]
-    assert at_the_end["prover.reward"] == metric(result, "reward", "prover")["value"]
-    assert at_the_end["counts.completions"] == RunFolder(result.path).manifest().completions
+    last_metrics = {point.key: point.value for point in record.metrics if point.step == 12}
+    assert last_metrics["accuracy.ci_low"] == metric(result, "accuracy")["ci_low"]
+    assert last_metrics["prover.reward"] == metric(result, "reward", "prover")["value"]
+    assert last_metrics["counts.completions"] == RunFolder(result.path).manifest().completions
     assert record.status == "FINISHED"
     assert record.notes == ()
 
@@ -76,19 +76,21 @@ def test_a_benchmark_has_its_accuracy_after_each_game_and_all_its_numbers_after_
 @pytest.mark.full
 def test_a_run_with_fixed_verdicts_has_a_tag_with_the_reason(tmp_path: Path) -> None:
     forced = run_spec(spec_file(tmp_path), tmp_path / "results", "protocol.force_guess=y")
-    assert record_of(forced.path).tags["nip_run.fixed_verdicts"].startswith("its verdicts are the labels, not answers")
+    assert (
+        build_record(forced.path).tags["nip_run.fixed_verdicts"].startswith("its verdicts are the labels, not answers")
+    )
 
 
 @pytest.mark.full
-def test_each_point_stands_once(result: FinishedRun, trained: RunFolder) -> None:
-    for record in (record_of(result.path), training_record(trained, journal=False)):
+def test_each_metric_has_one_point_per_step(result: FinishedRun, training_run: RunFolder) -> None:
+    for record in (build_record(result.path), training_record(training_run, journal=False)):
         counts = Counter((point.key, point.step) for point in record.metrics)
         assert max(counts.values()) == 1
 
 
-def test_what_a_killed_run_has_is_the_beginning_of_what_it_has_in_the_end(result: FinishedRun, tmp_path: Path) -> None:
-    """Whoever answered first: a point that was sent of a run that plays is a point of the finished run."""
-    whole = record_of(result.path)
+def test_points_of_a_killed_run_are_a_prefix_of_the_finished_run(result: FinishedRun, tmp_path: Path) -> None:
+    """Points sent during a run are points of the finished run, whichever model answers first."""
+    complete_record = build_record(result.path)
     killed = tmp_path / "runs" / result.run_id
     shutil.copytree(result.path, killed)
     (killed / "metrics.json").unlink()
@@ -99,11 +101,11 @@ def test_what_a_killed_run_has_is_the_beginning_of_what_it_has_in_the_end(result
     lengths = []
     for share in (0, 2, 3, 4):
         (killed / "journal.jsonl").write_bytes(b"".join(lines[: max(1, len(lines) * share // 4)]))
-        record = record_of(killed)
-        assert record.key == whole.key
+        record = build_record(killed)
+        assert record.key == complete_record.key
         assert record.status == "KILLED"
-        points = curve(list(record.metrics))
-        assert points == curve(list(whole.metrics))[: len(points)]
+        points = read_accuracy_curve(list(record.metrics))
+        assert points == read_accuracy_curve(list(complete_record.metrics))[: len(points)]
         lengths.append(len(points))
     assert lengths == sorted(lengths)
     assert lengths[0] == 0
@@ -111,33 +113,35 @@ def test_what_a_killed_run_has_is_the_beginning_of_what_it_has_in_the_end(result
 
 
 @pytest.mark.full
-def test_the_learning_curve_is_the_accuracy_of_the_tests_by_iteration(trained: RunFolder) -> None:
-    record = training_record(trained, journal=False)
-    tests = json.loads(trained.metrics.read_text())["tests"]
-    assert curve(list(record.metrics)) == [(test["iteration"], test["accuracy"]["value"]) for test in tests]
+def test_learning_curve_is_the_test_accuracy_by_iteration(training_run: RunFolder) -> None:
+    record = training_record(training_run, journal=False)
+    tests = json.loads(training_run.metrics.read_text())["tests"]
+    assert read_accuracy_curve(list(record.metrics)) == [
+        (test["iteration"], test["accuracy"]["value"]) for test in tests
+    ]
     assert [test["iteration"] for test in tests] == [0, 2]
 
 
 @pytest.mark.full
-def test_models_of_a_training_run_have_their_lineage_and_are_those_that_play_after_it(trained: RunFolder) -> None:
-    record = training_record(trained, journal=False)
+def test_trained_models_have_a_lineage_and_play_in_the_following_test(training_run: RunFolder) -> None:
+    record = training_record(training_run, journal=False)
     assert [(model.step, model.params["group"]) for model in record.models] == [(0, "p"), (0, "v"), (1, "p"), (1, "v")]
     lineage = json.loads(record.models[2].tags["nip_run.lineage"])
     assert [step["model"] for step in lineage] == [record.models[0].params["model"], record.models[2].params["model"]]
-    parts = {one.run_id[-2:]: record_of(one.path) for one in Results.of(trained).parts_of(trained.run_id)}
+    parts = {
+        part.run_id[-2:]: build_record(part.path) for part in Results.of(training_run).parts_of(training_run.run_id)
+    }
     assert set(parts["t2"].plays_with) == {model.key for model in record.models if model.step == 1}
     assert parts["i0"].plays_with == ()
 
 
-def test_a_training_run_names_every_dataset_that_was_learnt_from(trained: RunFolder) -> None:
-    first, *learnt = training_record(trained, journal=False).inputs
-    assert first.sha256 == trained.manifest().dataset_sha256
-    assert len(learnt) == len({data.sha256 for data in learnt}) == 4
+def test_training_run_lists_every_training_dataset(training_run: RunFolder) -> None:
+    first, *training_data = training_record(training_run, journal=False).inputs
+    assert first.sha256 == training_run.manifest().dataset_sha256
+    assert len(training_data) == len({data.sha256 for data in training_data}) == 4
 
 
-def test_a_secret_of_this_machine_is_in_nothing_that_is_sent(
-    result: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_with_a_secret_is_sent(result: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "runs" / result.run_id
     shutil.copytree(result.path, path)
     spec = yaml.safe_load((path / "spec.yaml").read_text())
@@ -145,31 +149,31 @@ def test_a_secret_of_this_machine_is_in_nothing_that_is_sent(
     manifest = json.loads((path / "manifest.json").read_text())
     (path / "manifest.json").write_text(json.dumps({**manifest, "why_stopped": f"said {SECRET}"}))
     monkeypatch.setenv("ACME_API_KEY", SECRET)
-    record = record_of(path)
+    record = build_record(path)
     assert REMOVED in record.tags["nip_run.why_stopped"]
     assert record.params["description"] == f"with {REMOVED}"
     assert SECRET not in repr((record.params, record.tags, record.inputs))
-    sent = {artifact.name for artifact in record.artifacts}
-    assert "metrics.json" in sent
-    assert not {"manifest.json", "spec.yaml"} & sent
+    artifact_names = {artifact.name for artifact in record.artifacts}
+    assert "metrics.json" in artifact_names
+    assert not {"manifest.json", "spec.yaml"} & artifact_names
     assert any(
         note.startswith("manifest.json is not sent, because the file contains an API key or token")
         for note in record.notes
     )
 
 
-def test_a_name_that_mlflow_refuses_is_changed_and_stays_another_than_its_neighbour() -> None:
-    fitted = MlflowTexts(Redactor(()))
-    given = ("a/b", "a#b", "../x", "x" * 400, "x" * 399 + "y", "", "a\nb", "ö b:c.d")
-    names = [fitted.key(name) for name in given]
-    assert len(set(names)) == len(given)
+def test_names_that_mlflow_refuses_are_changed_and_stay_distinct() -> None:
+    texts = MlflowTexts(Redactor(()))
+    original_names = ("a/b", "a#b", "../x", "x" * 400, "x" * 399 + "y", "", "a\nb", "ö b:c.d")
+    names = [texts.key(name) for name in original_names]
+    assert len(set(names)) == len(original_names)
     assert all(0 < len(name) <= limits.MAX_KEY and "/" not in name and not name.startswith(".") for name in names)
     assert names[-1] == "ö b:c.d"
-    assert len(fitted.notes) == len(given) - 2  # of those that begin alike for long, one says it
+    assert len(texts.notes) == len(original_names) - 2  # names with a long common prefix share one note
 
 
 @pytest.mark.parametrize(
-    ("file", "key", "value", "said"),
+    ("file", "key", "value", "message"),
     [
         ("metrics.json", "metrics", 5, "damaged"),
         ("metrics.json", "metrics", [{"agent": None, "metric": "accuracy", "value": "much"}], "much"),
@@ -178,34 +182,34 @@ def test_a_name_that_mlflow_refuses_is_changed_and_stays_another_than_its_neighb
         ("manifest.json", "started_at", "0001-01-01T00:00:00Z", "before 1970"),
     ],
 )
-def test_a_run_whose_files_hold_what_they_should_not_is_refused_in_words(
-    result: FinishedRun, tmp_path: Path, file: str, key: str, value: Any, said: str
+def test_run_with_invalid_files_is_refused_with_a_message(
+    result: FinishedRun, tmp_path: Path, file: str, key: str, value: Any, message: str
 ) -> None:
     path = tmp_path / "runs" / result.run_id
     shutil.copytree(result.path, path)
     (path / "SHA256SUMS").unlink()
     (path / file).write_text(json.dumps({**json.loads((path / file).read_text()), key: value}))
-    with pytest.raises(RunError, match=said):
-        record_of(path)
+    with pytest.raises(RunError, match=message):
+        build_record(path)
 
 
-def test_a_value_that_is_too_long_says_how_long_it_was() -> None:
-    fitted = MlflowTexts(Redactor(()))
-    value = fitted.param("models.p.stop", ["x" * 7_000])
+def test_shortened_value_states_its_original_length() -> None:
+    texts = MlflowTexts(Redactor(()))
+    value = texts.param("models.p.stop", ["x" * 7_000])
     assert len(value) == limits.MAX_PARAM
     assert "7,004 characters" in value
-    assert fitted.notes == ["the parameter models.p.stop has 7,004 characters; shortened to MLflow's limit of 6,000"]
+    assert texts.notes == ["the parameter models.p.stop has 7,004 characters; shortened to MLflow's limit of 6,000"]
 
 
 @pytest.mark.parametrize("text", ["x" * 6_000, "\u20ac" * 6_000, "\U0001f600" * 6_000])
-def test_no_batch_is_larger_than_mlflow_takes(text: str) -> None:
+def test_batches_respect_the_limits_of_mlflow(text: str) -> None:
     rows = [("key", text)] * 250
-    made = list(batches(rows, limits.MAX_PARAMS, limits.MAX_BYTES, lambda row: sent_bytes(*row)))
-    assert sum(map(len, made)) == 250
-    assert all(len(batch) <= 100 and len(json.dumps(batch)) < 1_000_000 for batch in made)
+    created_batches = list(batches(rows, limits.MAX_PARAMS, limits.MAX_BYTES, lambda row: sent_bytes(*row)))
+    assert sum(map(len, created_batches)) == 250
+    assert all(len(batch) <= 100 and len(json.dumps(batch)) < 1_000_000 for batch in created_batches)
 
 
-def test_a_curve_of_many_games_has_few_points() -> None:
+def test_curve_of_many_games_has_few_points() -> None:
     steps = [games for games in range(1, 100_001) if is_step(games)]
     assert steps[:100] == list(range(1, 101))
     assert len(steps) < 400
@@ -213,7 +217,7 @@ def test_a_curve_of_many_games_has_few_points() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("options", "message"),
     [
         ((), "--tracking-uri URI or MLFLOW_TRACKING_URI"),
         (("--tracking-uri", "./mlruns"), "is not a tracking server"),
@@ -226,33 +230,33 @@ def test_a_curve_of_many_games_has_few_points() -> None:
         (("--tracking-uri", "http://127.0.0.1:9"), "pip install 'nip-run[mlflow]'"),
     ],
 )
-def test_what_cannot_be_sent_to_is_refused_before_anything_is_sent(
+def test_invalid_tracking_server_is_refused(
     result: FinishedRun,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    words: tuple[str, ...],
-    said: str,
+    options: tuple[str, ...],
+    message: str,
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setitem(sys.modules, "mlflow", None)  # as where it is not installed
+    monkeypatch.setitem(sys.modules, "mlflow", None)  # as if mlflow were not installed
     for name in ("DISABLE_TELEMETRY", "HTTP_REQUEST_MAX_RETRIES"):
         monkeypatch.setenv(f"MLFLOW_{name}", "1")
     results = str(result.path.parent.parent)
-    assert main(["export", result.run_id, "--format", "mlflow", "--results", results, *words]) == 2
-    assert said in capsys.readouterr().err
+    assert main(["export", result.run_id, "--format", "mlflow", "--results", results, *options]) == 2
+    assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [("--follow",), ("--experiment", "x"), ("last",)])
-def test_what_is_for_a_server_is_for_no_file(
-    result: FinishedRun, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+@pytest.mark.parametrize("arguments", [("--follow",), ("--experiment", "x"), ("last",)])
+def test_options_of_a_tracking_server_are_refused_for_files(
+    result: FinishedRun, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
     results = str(result.path.parent.parent)
-    assert main(["export", result.run_id, *words, "--format", "inspect", "--results", results]) == 2
+    assert main(["export", result.run_id, *arguments, "--format", "inspect", "--results", results]) == 2
     assert "--format" in capsys.readouterr().err
 
 
-def live_run(folder: Path) -> RunFolder:
-    """A run that began in the hour in which its server says that it created all answers."""
+def play_run(folder: Path) -> RunFolder:
+    """Play a run and set its start to the hour of its server's responses."""
     with run_chat_server() as server:
         spec = spec_file(folder, server.base_url, size=2)
         path = run_spec(spec, folder / "results").path
@@ -264,8 +268,8 @@ def live_run(folder: Path) -> RunFolder:
 CREATED_MS = 1_790_000_000_000
 
 
-def test_each_game_is_a_trace_with_a_span_for_each_turn_at_the_servers_time(tmp_path: Path) -> None:
-    folder = live_run(tmp_path)
+def test_each_game_is_a_trace_with_a_span_per_turn_at_server_time(tmp_path: Path) -> None:
+    folder = play_run(tmp_path)
     with closing(GamesRecordBuilder(folder, journal=False)) as games:
         record = games.record()
         traces = list(record.traces())
@@ -283,7 +287,7 @@ def test_each_game_is_a_trace_with_a_span_for_each_turn_at_the_servers_time(tmp_
     assert {point.time_ms for point in record.metrics if point.step == 1} == {CREATED_MS}
 
 
-def test_spans_are_below_their_game_and_within_its_time(result: FinishedRun) -> None:
+def test_turn_spans_are_children_of_their_game_and_within_its_time(result: FinishedRun) -> None:
     with closing(GamesRecordBuilder(RunFolder(result.path), journal=False)) as games:
         record = games.record()
         trace = next(iter(record.traces()))
@@ -295,16 +299,16 @@ def test_spans_are_below_their_game_and_within_its_time(result: FinishedRun) -> 
     assert all(turn["end_time_unix_nano"] <= game["end_time_unix_nano"] for turn in turns)
 
 
-def test_a_run_that_can_go_on_has_no_traces_yet(result: FinishedRun, tmp_path: Path) -> None:
+def test_run_that_can_be_resumed_has_no_traces(result: FinishedRun, tmp_path: Path) -> None:
     path = tmp_path / "runs" / result.run_id
     shutil.copytree(result.path, path)
     manifest = json.loads((path / "manifest.json").read_text())
     (path / "manifest.json").write_text(json.dumps({**manifest, "status": "interrupted"}))
-    assert list(record_of(path).traces()) == []
+    assert list(build_record(path).traces()) == []
 
 
-def test_a_secret_of_this_machine_is_in_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = live_run(tmp_path)
+def test_traces_contain_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = play_run(tmp_path)
     text = next(row["raw_message"] for row in parquet_rows(folder.table("completions")))
     monkeypatch.setenv("ACME_API_KEY", text[:30])
     with closing(GamesRecordBuilder(folder, journal=False)) as games:
@@ -313,7 +317,7 @@ def test_a_secret_of_this_machine_is_in_no_trace(tmp_path: Path, monkeypatch: py
     assert REMOVED in repr(traces)
 
 
-def test_a_dataset_has_the_path_and_split_that_the_run_was_played_with(result: FinishedRun) -> None:
-    (data,) = record_of(result.path).inputs
+def test_dataset_input_has_its_path_and_split(result: FinishedRun) -> None:
+    (data,) = build_record(result.path).inputs
     assert data.facts["path"].endswith("specs/data/code_validation.jsonl")
     assert data.facts["split"] == "test"

@@ -1,4 +1,4 @@
-"""The script of `docs/how-to/log-to-a-tracker.md`, with a tracker that records what it gets."""
+"""The script in `docs/how-to/log-to-a-tracker.md`, with a tracker that records its calls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RecordingTracker:
         self.is_open = True
         self.runs.append({"project": project, "name": name, "config": config})
 
-    def log(self, metrics: dict[str, float], step: int) -> None:
+    def log_with_script(self, metrics: dict[str, float], step: int) -> None:
         assert self.is_open
         self.steps.append((step, metrics))
 
@@ -38,7 +38,7 @@ class RecordingTracker:
         self.is_open = False
 
 
-def log(run: Path) -> RecordingTracker:
+def log_with_script(run: Path) -> RecordingTracker:
     script, tracker = ModuleType("log_runs"), RecordingTracker()
     exec(compile(SCRIPT, "log_runs.py", "exec"), script.__dict__)
     script.log_run(tracker, "debates", str(run))
@@ -50,9 +50,9 @@ def test_the_script_is_at_most_80_lines() -> None:
     assert len(SCRIPT.splitlines()) <= 80
 
 
-def test_a_run_is_logged_with_its_spec_its_curve_and_its_metrics(tmp_path: Path) -> None:
+def test_run_is_logged_with_its_spec_curve_and_metrics(tmp_path: Path) -> None:
     result = run_spec(spec_file(tmp_path, size=6), tmp_path / "results")
-    tracker = log(result.folder.path)
+    tracker = log_with_script(result.folder.path)
     (run,) = tracker.runs
     assert (run["project"], run["name"]) == ("debates", result.run_id)
     assert run["config"]["models"]["m"]["provider"] == "dummy"
@@ -64,8 +64,8 @@ def test_a_run_is_logged_with_its_spec_its_curve_and_its_metrics(tmp_path: Path)
     assert any(name.startswith("verifier.") for name in last)
 
 
-def test_a_training_run_is_logged_by_iteration(tmp_path: Path) -> None:
+def test_training_run_is_logged_by_iteration(tmp_path: Path) -> None:
     shutil.copytree(FIXTURES / "results" / "runs", tmp_path / "runs")
-    tracker = log(tmp_path / "runs" / RUNS["learning"])
+    tracker = log_with_script(tmp_path / "runs" / RUNS["learning"])
     assert [step for step, _ in tracker.steps] == sorted({step for step, _ in tracker.steps})
     assert {"games.accuracy", "test.accuracy"} <= {name for _, metrics in tracker.steps for name in metrics}

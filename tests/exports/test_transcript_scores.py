@@ -1,4 +1,4 @@
-"""Verdicts on transcripts, written back; `.ci/tools/transcripts.py` opens them in Inspect and Scout."""
+"""Verdicts on transcripts, exported as scores. `.ci/tools/transcripts.py` opens them in Inspect and Scout."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def judge(
     return run_spec(spec, folder / "results", run_id=run_id)
 
 
-def export(result: FinishedRun, target: Path, name: str, *words: str) -> int:
+def export(result: FinishedRun, target: Path, name: str, *options: str) -> int:
     results = str(result.path.parent.parent)
-    return main(["export", result.run_id, "--format", name, "--out", str(target), "--results", results, *words])
+    return main(["export", result.run_id, "--format", name, "--out", str(target), "--results", results, *options])
 
 
 def read_log(path: Path) -> dict[str, Any]:
@@ -57,18 +57,18 @@ def read_log(path: Path) -> dict[str, Any]:
     return {**members["header.json"], "samples": samples, "summaries": members["summaries.json"]}
 
 
-def verdicts(result: FinishedRun) -> dict[str, float]:
+def read_verdicts(result: FinishedRun) -> dict[str, float]:
     rows = parquet_rows(result.path / "rollouts.parquet")
     return {row["datapoint_id"]: float(row["decision"]) for row in rows if row["decision"] in (0, 1)}
 
 
 @pytest.mark.parametrize("name", ["chores.eval", "chores.json"])
-def test_verdicts_are_scores_in_a_copy_of_the_log(tmp_path: Path, name: str) -> None:
+def test_verdicts_become_scores_in_a_copy_of_the_log(tmp_path: Path, name: str) -> None:
     result, log = judge(tmp_path, LOGS / name), LOGS / name
-    before = hashlib.sha256(log.read_bytes()).hexdigest()
+    hash_before = hashlib.sha256(log.read_bytes()).hexdigest()
     assert export(result, tmp_path / "out", "inspect-scores", "--log", str(log)) == 0
-    assert hashlib.sha256(log.read_bytes()).hexdigest() == before
-    copy, expected, score = read_log(tmp_path / "out" / name), verdicts(result), result.run_id
+    assert hashlib.sha256(log.read_bytes()).hexdigest() == hash_before
+    copy, expected, score = read_log(tmp_path / "out" / name), read_verdicts(result), result.run_id
     assert expected
     scored = {id_: s["scores"][score]["value"] for id_, s in copy["samples"].items() if score in s.get("scores") or ()}
     assert scored == expected
@@ -84,11 +84,11 @@ def test_verdicts_are_scores_in_a_copy_of_the_log(tmp_path: Path, name: str) -> 
         assert (score in summary["scores"]) == (f"{summary['id']}-{summary['epoch']}" in expected)
 
 
-def test_verdicts_on_tool_calls_are_collected_by_sample_and_given_to_scout(tmp_path: Path) -> None:
+def test_verdicts_on_tool_calls_are_grouped_by_sample_and_exported_to_scout(tmp_path: Path) -> None:
     log = LOGS / "chores.eval"
     result = judge(tmp_path, log, unit="tool_call", label="null")
     assert export(result, tmp_path / "out", "inspect-scores", "--log", str(log)) == 0
-    copy, expected = read_log(tmp_path / "out" / log.name), verdicts(result)
+    copy, expected = read_log(tmp_path / "out" / log.name), read_verdicts(result)
     units = [
         unit
         for s in copy["samples"].values()
@@ -106,7 +106,7 @@ def test_verdicts_on_tool_calls_are_collected_by_sample_and_given_to_scout(tmp_p
     assert (summary["scans"], summary["results"]) == (len(rows), sum(expected.values()))
 
 
-def test_another_log_the_folder_of_the_log_and_other_runs_are_refused(
+def test_other_logs_the_folder_of_the_log_and_other_runs_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / "chores.eval"
@@ -118,8 +118,8 @@ def test_another_log_the_folder_of_the_log_and_other_runs_are_refused(
         "differs from the log": ("--log", str(LOGS / "chores.json")),
         "is not an Inspect log": ("--log", str(tmp_path / "spec.yaml")),
     }
-    for message, words in cases.items():
-        assert export(result, tmp_path / "out", "inspect-scores", *words) == 2
+    for message, options in cases.items():
+        assert export(result, tmp_path / "out", "inspect-scores", *options) == 2
         assert message in capsys.readouterr().err
     assert export(result, tmp_path, "inspect-scores", "--log", str(log)) == 2
     assert "choose another folder" in capsys.readouterr().err
@@ -128,30 +128,30 @@ def test_another_log_the_folder_of_the_log_and_other_runs_are_refused(
     assert "did not judge transcripts" in capsys.readouterr().err
 
 
-def scored_samples(result: FinishedRun, log: Path) -> set[str]:
+def find_scored_samples(result: FinishedRun, log: Path) -> set[str]:
     samples = read_log(log)["samples"].items()
     return {id_ for id_, sample in samples if result.run_id in (sample.get("scores") or ())}
 
 
-def test_renamed_logs_get_the_scores_of_the_logs_that_the_run_judged(tmp_path: Path) -> None:
+def test_renamed_logs_get_the_scores_of_their_samples(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
     for name in ("a.json", "b.json"):
         content = json.loads((LOGS / "chores.json").read_text())
-        content["samples"] = [{**each, "id": f"{name[0]}-{each['id']}"} for each in content["samples"]]
+        content["samples"] = [{**sample, "id": f"{name[0]}-{sample['id']}"} for sample in content["samples"]]
         (logs / name).write_text(json.dumps(content))
-    one, both = judge(tmp_path, logs / "a.json"), judge(tmp_path, logs)
+    single_result, both_results = judge(tmp_path, logs / "a.json"), judge(tmp_path, logs)
     (logs / "b.json").rename(logs / "c.json")
     (logs / "a.json").rename(logs / "b.json")
-    assert export(one, tmp_path / "one", "inspect-scores", "--log", str(logs / "b.json")) == 0
-    assert scored_samples(one, tmp_path / "one" / "b.json") == verdicts(one).keys()
-    assert export(both, tmp_path / "both", "inspect-scores", "--log", str(logs)) == 0
+    assert export(single_result, tmp_path / "one", "inspect-scores", "--log", str(logs / "b.json")) == 0
+    assert find_scored_samples(single_result, tmp_path / "one" / "b.json") == read_verdicts(single_result).keys()
+    assert export(both_results, tmp_path / "both", "inspect-scores", "--log", str(logs)) == 0
     for name, id_ in (("b.json", "a"), ("c.json", "b")):
-        expected = {each.partition("/")[2] for each in verdicts(both) if each.startswith(f"{id_}/")}
-        assert scored_samples(both, tmp_path / "both" / name) == expected != set()
+        expected = {sample.partition("/")[2] for sample in read_verdicts(both_results) if sample.startswith(f"{id_}/")}
+        assert find_scored_samples(both_results, tmp_path / "both" / name) == expected != set()
 
 
-def test_logs_without_a_verdict_or_with_unclear_names_are_refused() -> None:
+def test_logs_without_verdicts_or_missing_logs_are_refused() -> None:
     logs = [Path("a.json"), Path("b.json")]
     with pytest.raises(UsageError, match="r has no verdict of accept or reject"):
         match_logs(logs, {}, "r")
@@ -160,7 +160,7 @@ def test_logs_without_a_verdict_or_with_unclear_names_are_refused() -> None:
     assert match_logs(logs, {"b.json": {}}, "r") == {logs[1]: {}}
 
 
-def test_a_score_of_the_log_is_never_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_existing_score_of_a_log_is_never_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("chores.eval", "chores.json"):
         result = judge(tmp_path / name, LOGS / name, run_id="match")
         assert export(result, tmp_path / "out", "inspect-scores", "--log", str(LOGS / name)) == 2

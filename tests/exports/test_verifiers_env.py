@@ -1,4 +1,4 @@
-"""Packages for verifiers, without verifiers; `.ci/tools/verifiers_env.py` plays them with it."""
+"""Packages for the verifiers library, tested without it. `.ci/tools/verifiers_env.py` plays them with it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def open_seats(names):
 async def send(name, body):
     messages = json.loads(body)["messages"]
     sent.append(messages)
-    return answer(messages)
+    return make_answer(messages)
 
 results = {}
 for job in map(read_job, jobs):
@@ -68,8 +68,8 @@ print(json.dumps([sorted(map(json.dumps, sent)), results]))
 """
 
 
-def answer(messages: Any) -> bytes:
-    """An answer that depends on the messages alone."""
+def make_answer(messages: Any) -> bytes:
+    """Return an answer that depends only on the messages."""
     number = hashlib.sha256(json.dumps(messages).encode()).digest()[0]
     text = ("", "Decision: accept", "Decision: reject", "Why?", "Because.\\u2028")[number % 5]
     choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
@@ -80,22 +80,22 @@ def load_plan(name: str, *overrides: str) -> Plan:
     return Plan(load_spec(ROOT / "specs" / f"{name}.yaml", [ALTERNATING, "dataset.limit=4", *overrides]))
 
 
-def played_by_engine(plan: Plan) -> tuple[list[str], dict[str, dict[str, float]]]:
-    """The requests of a plan's games, and the rewards by game, as the engine plays them."""
-    sent: list[str] = []
+def play_with_engine(plan: Plan) -> tuple[list[str], dict[str, dict[str, float]]]:
+    """Play a plan with the engine. Return the requests, and the rewards by game."""
+    requests: list[str] = []
 
     async def complete(request: Request) -> Completion:
         settings = plan.spec.experiment.models[request.group]
         messages = json.loads(orjson.dumps(list(settings.sent_messages(request.messages))))
-        sent.append(json.dumps(messages))
-        return Completion(choices_of(json.loads(answer(messages))), "m")
+        requests.append(json.dumps(messages))
+        return Completion(choices_of(json.loads(make_answer(messages))), "m")
 
     async def play() -> dict[str, dict[str, float]]:
         engine = Engine.from_plan(plan, complete)
         return {job.rollout_id: dict((await engine.play(job))[0].rewards) for job in plan.jobs()}
 
     rewards = asyncio.run(play())
-    return sorted(sent), rewards
+    return sorted(requests), rewards
 
 
 @pytest.mark.gate
@@ -106,7 +106,7 @@ def played_by_engine(plan: Plan) -> tuple[list[str], dict[str, dict[str, float]]
         ("mnip", ("votes=3", "rollouts.per_datapoint=2")),
     ],
 )
-def test_a_package_plays_the_games_of_a_run_without_nip_run(
+def test_package_plays_the_games_of_a_run_without_nip_run(
     tmp_path: Path, name: str, overrides: tuple[str, ...]
 ) -> None:
     plan = load_plan(name, "retry.invalid_response.attempts=2", "retry.invalid_response.then=empty_message", *overrides)
@@ -115,14 +115,14 @@ def test_a_package_plays_the_games_of_a_run_without_nip_run(
         target = tmp_path / "alone" / "core" / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, "utf-8")
-    code = f"import hashlib, json\nfrom typing import Any\n{inspect.getsource(answer)}\n{PLAYER}"
+    code = f"import hashlib, json\nfrom typing import Any\n{inspect.getsource(make_answer)}\n{PLAYER}"
     done = subprocess.run(
         [sys.executable, "-P", "-c", code, str(tmp_path / "alone"), str(package.folder / "games_core")],
         capture_output=True, text=True, check=False, cwd=tmp_path, env={},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     sent, results = json.loads(done.stdout)
-    expected_requests, expected_rewards = played_by_engine(plan)
+    expected_requests, expected_rewards = play_with_engine(plan)
     assert sent == expected_requests
     assert {
         rollout: {seat: reward for seat, (reward, _) in seats.items()} for rollout, seats in results.items()
@@ -131,31 +131,31 @@ def test_a_package_plays_the_games_of_a_run_without_nip_run(
     assert package.games == plan.size == len(results)
 
 
-def problems_of(plan: Plan, folder: Path) -> Mapping[str, str]:
+def find_problems(plan: Plan, folder: Path) -> Mapping[str, str]:
     with pytest.raises(SpecError) as error:
         write_package(plan, folder)
     assert not folder.exists()
     return {problem.key: problem.message for problem in error.value.problems}
 
 
-def test_everything_that_cannot_be_exported_is_reported_at_once(tmp_path: Path) -> None:
+def test_all_unsupported_settings_are_reported_together(tmp_path: Path) -> None:
     plan = Plan(
         load_spec(
             ROOT / "specs" / "best_of_n_debate.yaml",
             ["models.offline.n=2", "models.offline.system_role=developer", "rollouts.per_datapoint=1"],
         )
     )
-    assert set(problems_of(plan, tmp_path / "games")) == {
+    assert set(find_problems(plan, tmp_path / "games")) == {
         "protocol.use", "models.offline.chat_format", "models.offline.system_role", "models.offline.n",
     }  # fmt: skip
     trees = load_plan("debate", "rollouts.num_responses_per_timestep=2")
-    assert "rollouts.num_responses_per_timestep" in problems_of(trees, tmp_path / "games")
+    assert "rollouts.num_responses_per_timestep" in find_problems(trees, tmp_path / "games")
     people = load_plan("nip", "models.offline.provider=human")
-    assert "models.offline.provider" in problems_of(people, tmp_path / "games")
+    assert "models.offline.provider" in find_problems(people, tmp_path / "games")
 
 
-def plan_with_agent(folder: Path, name: str) -> Plan:
-    """The plan of a game whose prover has this name."""
+def make_plan_with_agent(folder: Path, name: str) -> Plan:
+    """Return the plan of a game whose prover has this name."""
     (folder / "prompts").mkdir(parents=True)
     for agent in (name, "verifier"):
         (folder / "prompts" / f"{agent}.jinja").write_text("{{ question }} {{ solution }} {{ accept }} {{ reject }}\n")
@@ -178,14 +178,14 @@ def plan_with_agent(folder: Path, name: str) -> Plan:
 
 
 @pytest.mark.parametrize("name", ["timeout", "env_id", "model_config", "copy", "class"])
-def test_an_agent_whose_name_has_a_meaning_in_verifiers_is_refused(tmp_path: Path, name: str) -> None:
-    plan = plan_with_agent(tmp_path / "spec", name)
-    assert name in problems_of(plan, tmp_path / "games")["protocol.use"]
+def test_agent_name_that_is_reserved_in_verifiers_is_refused(tmp_path: Path, name: str) -> None:
+    plan = make_plan_with_agent(tmp_path / "spec", name)
+    assert name in find_problems(plan, tmp_path / "games")["protocol.use"]
 
 
 @pytest.mark.parametrize("name", ["seat", "vf", "int"])
-def test_the_name_of_an_agent_does_not_hide_a_name_of_the_module(tmp_path: Path, name: str) -> None:
-    package = write_package(plan_with_agent(tmp_path / "spec", name), tmp_path / "games")
+def test_agent_name_does_not_shadow_a_name_of_the_module(tmp_path: Path, name: str) -> None:
+    package = write_package(make_plan_with_agent(tmp_path / "spec", name), tmp_path / "games")
     module = (package.folder / "games" / "__init__.py").read_text("utf-8")
     seats = module[module.index("_Seat =") : module.index("class NipRunEnv")]
     verifiers = SimpleNamespace(AgentConfig=SimpleNamespace, SubprocessConfig=SimpleNamespace, EnvConfig=object)
@@ -195,19 +195,19 @@ def test_the_name_of_an_agent_does_not_hide_a_name_of_the_module(tmp_path: Path,
     assert [getattr(config, agent).harness for agent in (name, "verifier")] == [{"id": "games_core"}] * 2
 
 
-def test_a_group_of_a_plugin_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_group_of_a_plugin_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = load_plan("nip")
     settings = plan.spec.experiment.models["offline"]
     monkeypatch.setitem(vars(settings), "provider", "house_model")
-    assert "plugin" in problems_of(plan, tmp_path / "games")["models.offline.provider"]
+    assert "plugin" in find_problems(plan, tmp_path / "games")["models.offline.provider"]
 
 
-def test_a_verifier_without_others_may_have_any_chat_format(tmp_path: Path) -> None:
+def test_solo_verifier_can_have_any_chat_format(tmp_path: Path) -> None:
     plan = Plan(load_spec(ROOT / "specs" / "solo_verifier.yaml", ["dataset.limit=2"]))
     assert write_package(plan, tmp_path / "games").games == 2
 
 
-def test_a_package_names_no_server_key_or_folder_of_the_spec(tmp_path: Path) -> None:
+def test_package_contains_no_server_key_or_folder_of_the_spec(tmp_path: Path) -> None:
     model = {
         "provider": "openai", "model": "tiny", "base_url": "http://zq7-host:1/v1", "api_key_env": "ZQ7_KEY",
         "headers": {"X-Team": "$ZQ7_TEAM"}, "temperature": 0.25,
@@ -218,7 +218,7 @@ def test_a_package_names_no_server_key_or_folder_of_the_spec(tmp_path: Path) -> 
     assert '"temperature": 0.25' in (tmp_path / "games" / "games_core" / "game.json").read_text("utf-8")
 
 
-def test_rows_are_in_a_file_of_their_own_on_request(tmp_path: Path) -> None:
+def test_rows_option_writes_the_rows_to_a_separate_file(tmp_path: Path) -> None:
     command = ["export-env", str(ROOT / "specs" / "nip.yaml"), ALTERNATING, "dataset.limit=3", "-q"]
     assert main([*command, "-o", str(tmp_path / "with-rows")]) == 0
     assert main([*command, "-o", str(tmp_path / "no_rows"), "--rows", str(tmp_path / "rows.jsonl")]) == 0
@@ -237,7 +237,7 @@ def test_rows_are_in_a_file_of_their_own_on_request(tmp_path: Path) -> None:
         ("full", "not an empty"), ("link", "not an empty"),
     ],
 )  # fmt: skip
-def test_a_folder_that_cannot_be_used_is_refused(
+def test_invalid_or_nonempty_folder_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], folder: str, message: str
 ) -> None:
     (tmp_path / "full").mkdir()
@@ -258,7 +258,7 @@ def test_rows_inside_the_package_are_refused(tmp_path: Path, capsys: pytest.Capt
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_hostile_description_stays_text(tmp_path: Path) -> None:
+def test_hostile_description_is_escaped(tmp_path: Path) -> None:
     description = 'A """ \\" quote, $core, \x7f, \u2028, \u202e and {{ x }}\n[project]\nname = "other"\\'
     alternating = {"m": {"chat_format": "alternating"}}
     plan = Plan(load_spec(spec_file(tmp_path / "spec", description=description, models=alternating)))
@@ -271,7 +271,7 @@ def test_a_hostile_description_stays_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_an_export_is_the_same_in_every_process(tmp_path: Path) -> None:
+def test_export_does_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
     folders = []
     for seed in ("1", "2"):
         folder = tmp_path / seed / "games"

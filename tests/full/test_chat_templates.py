@@ -1,4 +1,4 @@
-"""Every chat template that TRL ships, with the chats of every protocol, agent and round.
+"""Every chat template in TRL, with the chats of every protocol, agent and round.
 
 A template accepts a chat if it raises no error, and if its result has every text and every sender. It must accept the
 chats of a spec without `system_role`. The test prints which templates also accept `system_role: system`. A template for
@@ -120,12 +120,12 @@ def build_plan(folder: Path, protocol: str, parameters: Mapping[str, Any], setti
 def build_cases(plan: Plan, openai_plan: Plan, description: str) -> Iterator[Case]:
     protocol, agents, openai_chat = plan.spec.protocol, plan.agents(), openai_plan.agents()
     for job in plan.jobs():
-        spoken = [i for i in range(protocol.max_message_rounds) if protocol.speakers(i, job.seed)]
-        rounds = asyncio.run(undecided_rounds(protocol, agents, job, spoken[-1]))
-        for round_ in spoken:
+        rounds_with_messages = [i for i in range(protocol.max_message_rounds) if protocol.speakers(i, job.seed)]
+        rounds = asyncio.run(undecided_rounds(protocol, agents, job, rounds_with_messages[-1]))
+        for round_ in rounds_with_messages:
             observation = job.observation(round_, rounds[:round_])
             for name in protocol.speakers(round_, job.seed):
-                chats = (each[name].prompt(observation) for each in (agents, openai_chat))
+                chats = (agents_of_plan[name].prompt(observation) for agents_of_plan in (agents, openai_chat))
                 yield Case(f"{description}, {name} in round {round_}", *chats)
 
 
@@ -163,5 +163,5 @@ def find_problem(template: str, case: Case, *, parts: bool) -> str | None:
         )
     except Exception as error:  # noqa: BLE001 - a template that raises any error does not accept the chat
         return f"{type(error).__name__}: {error}"
-    lost = [text for text in case.texts if text not in rendered[0]]
-    return f"the result lacks {lost[0][:80]!r}" if lost else None
+    missing = [text for text in case.texts if text not in rendered[0]]
+    return f"the result lacks {missing[0][:80]!r}" if missing else None

@@ -28,7 +28,7 @@ RUNS, SEED = 12, 1
 SHORT_ANSWERS = {"max_response_words": 1}
 
 
-def test_a_run_on_a_full_disk_fails_clearly_and_resumes_once_there_is_room(
+def test_run_on_a_full_disk_fails_with_a_clear_error_and_resumes_with_space(
     tmp_path: Path, check: SoftAssertions
 ) -> None:
     with mount_small_disk(tmp_path / "disk"), run_chat_server() as server:
@@ -36,22 +36,22 @@ def test_a_run_on_a_full_disk_fails_clearly_and_resumes_once_there_is_room(
         path = spec_file(
             tmp_path, server.base_url, size=40, agents=dict.fromkeys(("prover", "verifier"), SHORT_ANSWERS)
         )
-        undisturbed = run_spec(path, tmp_path / "whole").folder.path
-        check_full_journal(check, tmp_path, server, undisturbed)
-        check_full_tables(check, tmp_path, server, undisturbed)
+        expected_run = run_spec(path, tmp_path / "whole").folder.path
+        check_full_journal(check, tmp_path, server, expected_run)
+        check_full_tables(check, tmp_path, server, expected_run)
         check_full_board(check, tmp_path)
 
 
-def check_full_journal(check: SoftAssertions, folder: Path, server: LoopbackServer, undisturbed: Path) -> None:
+def check_full_journal(check: SoftAssertions, folder: Path, server: LoopbackServer, expected_run: Path) -> None:
     rng = random.Random(SEED)
-    disk, expected = folder / "disk", derived_files(undisturbed)
-    needed = len(read_calls(undisturbed))
-    size = (undisturbed / "journal.jsonl").stat().st_size
+    disk, expected = folder / "disk", derived_files(expected_run)
+    needed = len(read_calls(expected_run))
+    size = (expected_run / "journal.jsonl").stat().st_size
     codes: Counter[int] = Counter()
     unclear = lost = differing = repaid = 0
     for number in range(RUNS):
         results = disk / f"results-{number}"
-        before = server.requests
+        requests_before = server.requests
         with fill_disk(disk, rng.randrange(30_000, 30_000 + size + 60_000)):
             done = nip_run("spec.yaml", "-q", "--results", results, cwd=folder)
             codes[done.returncode] += 1
@@ -63,7 +63,7 @@ def check_full_journal(check: SoftAssertions, folder: Path, server: LoopbackServ
         samples = read_calls(run)
         lost += len(set(samples)) != needed or len(samples) != needed
         # The resumed run repeats at most the calls that were in flight.
-        repaid += server.requests - before > needed + 8
+        repaid += server.requests - requests_before > needed + 8
         shutil.rmtree(results)
     check(
         set(codes) <= {0, 1} and codes[1] > 0,
@@ -75,9 +75,9 @@ def check_full_journal(check: SoftAssertions, folder: Path, server: LoopbackServ
     check(differing == 0, f"every resumed run equals the undisturbed one (except {differing})")
 
 
-def check_full_tables(check: SoftAssertions, folder: Path, server: LoopbackServer, undisturbed: Path) -> None:
+def check_full_tables(check: SoftAssertions, folder: Path, server: LoopbackServer, expected_run: Path) -> None:
     """Build the tables, metrics, fine-tuning files, manifest and board of a finished run with too little space."""
-    disk, expected = folder / "disk", derived_files(undisturbed)
+    disk, expected = folder / "disk", derived_files(expected_run)
     results = disk / "results"
     assert nip_run("spec.yaml", "-q", "--results", results, cwd=folder).returncode == 0
     run = only_run(results)
@@ -155,10 +155,10 @@ def check_full_board(check: SoftAssertions, folder: Path) -> None:
     assert nip_run("leaderboard", "--rebuild", "--results", results, cwd=folder).returncode == 0
     both_rows = read_board(results)
     new_run = next(run_id for run_id, _ in both_rows if run_id != find_first_run(results))
-    aside = folder / "aside"
-    shutil.move(results / "runs" / new_run, aside)
+    backup = folder / "aside"
+    shutil.move(results / "runs" / new_run, backup)
     assert nip_run("leaderboard", "--rebuild", "--results", results, cwd=folder).returncode == 0
-    shutil.move(aside, results / "runs" / new_run)
+    shutil.move(backup, results / "runs" / new_run)
     shutil.copyfile(board, old_copy)
     old_rows = read_board(results)
     codes: Counter[int] = Counter()

@@ -1,4 +1,4 @@
-"""No hostile program escapes, whatever the kernel refuses; if no sandbox is left, no program runs."""
+"""No hostile program escapes on kernels that lack features. Without a sandbox, no program runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FILES = ("hostile_driver.py", "hostile_programs.py", "hostile_programs.txt", "__
 
 @pytest.fixture(scope="module")
 def checkout() -> Iterator[Path]:
-    """A copy of the package that every user can read, with a file of keys that only its owner should."""
+    """A copy of the package that every user can read, with a planted key file."""
     folder = Path(tempfile.mkdtemp())
     shutil.copytree(ROOT / "runner", folder / "runner", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "tests" / "support").mkdir(parents=True)
@@ -50,7 +50,7 @@ def user() -> int:
 
 @pytest.fixture(scope="module")
 def interpreter(user: int) -> str:
-    """A Python 3.11 or newer that the user can run: that of the tests may be in root's home."""
+    """Python 3.11 or newer that the user can run. That of the tests may be in root's home folder."""
     for path in (sys.executable, "/usr/local/bin/python3", "/usr/bin/python3"):
         code = "import sys; sys.exit(sys.version_info < (3, 11))"
         try:
@@ -62,7 +62,7 @@ def interpreter(user: int) -> str:
     pytest.skip(f"user {user} has no Python 3.11")
 
 
-def drive(environment: str, user: int, interpreter: str, checkout: Path) -> dict[str, Any]:
+def run_hostile_programs(environment: str, user: int, interpreter: str, checkout: Path) -> dict[str, Any]:
     done = subprocess.run(
         [interpreter, "-m", "tests.support.hostile_driver", environment, str(user), str(checkout)],
         env={"PATH": os.defpath, "HOME": str(checkout), "PYTHONPATH": str(checkout), "OPENAI_API_KEY": KEY},
@@ -81,7 +81,7 @@ def test_there_are_enough_hostile_programs() -> None:
 
 @pytest.mark.parametrize("environment", [name for name in ENVIRONMENTS if name != "nothing"])
 def test_no_hostile_program_escapes(environment: str, user: int, interpreter: str, checkout: Path) -> None:
-    result = drive(environment, user, interpreter, checkout)
+    result = run_hostile_programs(environment, user, interpreter, checkout)
     if "refusal" not in result:
         assert result["escapes"] == []
         assert result["target is alive"]
@@ -90,13 +90,13 @@ def test_no_hostile_program_escapes(environment: str, user: int, interpreter: st
         assert "no program is run" in result["refusal"]
 
 
-def test_root_is_confined_too(interpreter: str, checkout: Path) -> None:
+def test_programs_of_root_cannot_escape(interpreter: str, checkout: Path) -> None:
     if os.getuid() != 0:
         pytest.skip("needs root")
-    assert drive("no user namespaces", 0, interpreter, checkout)["escapes"] == []
+    assert run_hostile_programs("no user namespaces", 0, interpreter, checkout)["escapes"] == []
 
 
-def test_without_namespaces_and_landlock_no_program_runs(user: int, interpreter: str, checkout: Path) -> None:
-    refusal = drive("nothing", user, interpreter, checkout)["refusal"]
+def test_no_program_runs_without_namespaces_and_landlock(user: int, interpreter: str, checkout: Path) -> None:
+    refusal = run_hostile_programs("nothing", user, interpreter, checkout)["refusal"]
     assert "no program is run" in refusal
     assert "this kernel has no Landlock" in refusal

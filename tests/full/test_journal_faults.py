@@ -34,26 +34,26 @@ FAULTS = ("ENOSPC", "EIO", "short", "nothing")
 class FaultyDisk(RealDisk):
     """A disk that fails at the calls in `faults`, a mapping from `(kind, number)` to the fault.
 
-    If `for_good` is true, all later calls fail as well.
+    If `permanent` is true, all later calls fail as well.
     """
 
-    def __init__(self, faults: dict[tuple[str, int], str], *, for_good: bool) -> None:
-        self.faults, self.for_good = faults, for_good
+    def __init__(self, faults: dict[tuple[str, int], str], *, permanent: bool) -> None:
+        self.faults, self.permanent = faults, permanent
         self.calls = dict.fromkeys(KINDS, 0)
-        self.lasting_fault: str | None = None
+        self.permanent_fault: str | None = None
         self.fault_count = 0
 
     def _fault(self, kind: str) -> str | None:
         number = self.calls[kind]
         self.calls[kind] += 1
-        fault = self.lasting_fault or self.faults.get((kind, number))
+        fault = self.permanent_fault or self.faults.get((kind, number))
         if fault is not None:
             self.fault_count += 1
-            if self.for_good:
-                self.lasting_fault = fault
+            if self.permanent:
+                self.permanent_fault = fault
         return fault
 
-    def write(self, fd: int, data: bytes) -> int:
+    def write_journal(self, fd: int, data: bytes) -> int:
         fault = self._fault("write")
         if fault == "nothing":
             return 0
@@ -78,7 +78,7 @@ class FaultyDisk(RealDisk):
         super().truncate(fd, length)
 
 
-async def write(path: Path, disk: FaultyDisk, batch: int) -> tuple[list[int], list[int]]:
+async def write_journal(path: Path, disk: FaultyDisk, batch: int) -> tuple[list[int], list[int]]:
     """Append records until the disk fails; return the numbers of the acknowledged and of the attempted records."""
     acknowledged: list[int] = []
     attempted: list[int] = []
@@ -113,12 +113,12 @@ class Outcome(NamedTuple):
     has_failed: bool
 
 
-def write_with_faults(path: Path, faults: dict[tuple[str, int], str], *, for_good: bool, batch: int) -> Outcome:
+def write_with_faults(path: Path, faults: dict[tuple[str, int], str], *, permanent: bool, batch: int) -> Outcome:
     """Write a journal on a faulty disk, continue it on a good disk, and read it."""
     path.unlink(missing_ok=True)
-    disk = FaultyDisk(faults, for_good=for_good)
-    acknowledged, _ = asyncio.run(write(path, disk, batch))
-    first_new_record = asyncio.run(write(path, FaultyDisk({}, for_good=False), batch))[1][0]
+    disk = FaultyDisk(faults, permanent=permanent)
+    acknowledged, _ = asyncio.run(write_journal(path, disk, batch))
+    first_new_record = asyncio.run(write_journal(path, FaultyDisk({}, permanent=False), batch))[1][0]
     numbers = [record["n"] for _, record in read_journal(path) if record["kind"] == "call"]
     return Outcome(
         lost=len(set(acknowledged) - set(numbers)),
@@ -132,14 +132,15 @@ def check_single_faults(check: SoftAssertions, folder: Path) -> None:
     """Let each call of each kind fail in each way."""
     outcomes = [
         outcome
-        for batch, kind, fault, for_good in itertools.product((1, 4), KINDS, FAULTS, (False, True))
-        for outcome in fail_at_each_call(folder / "journal.jsonl", kind, fault, for_good=for_good, batch=batch)
+        for batch, kind, fault, permanent in itertools.product((1, 4), KINDS, FAULTS, (False, True))
+        for outcome in fail_at_each_call(folder / "journal.jsonl", kind, fault, permanent=permanent, batch=batch)
     ]
     lost = sum(outcome.lost for outcome in outcomes)
     disordered = sum(outcome.is_disordered for outcome in outcomes)
     unacknowledged = sum(outcome.unacknowledged for outcome in outcomes)
     check(
-        lost == 0, f"{len(outcomes)} faults ({', '.join(FAULTS)}; once, for good) lose no acknowledged record: {lost}"
+        lost == 0,
+        f"{len(outcomes)} faults ({', '.join(FAULTS)}; once, permanently) lose no acknowledged record: {lost}",
     )
     check(
         disordered == 0,
@@ -147,13 +148,13 @@ def check_single_faults(check: SoftAssertions, folder: Path) -> None:
     )
 
 
-def fail_at_each_call(path: Path, kind: str, fault: str, *, for_good: bool, batch: int) -> Iterator[Outcome]:
+def fail_at_each_call(path: Path, kind: str, fault: str, *, permanent: bool, batch: int) -> Iterator[Outcome]:
     """Let the first call of a kind fail, then the second call, and so on, until the journal makes no such call."""
     for number in range(2 * RECORDS + 1):
         faults = {(kind, number): fault}
         if kind == "truncate":
             faults[("fsync", number)] = "EIO"  # a journal truncates only after another fault
-        outcome = write_with_faults(path, faults, for_good=for_good, batch=batch)
+        outcome = write_with_faults(path, faults, permanent=permanent, batch=batch)
         if not outcome.has_failed:
             return
         yield outcome
@@ -164,7 +165,7 @@ def check_random_faults(check: SoftAssertions, folder: Path, count: int, seed: i
     lost = disordered = 0
     for _ in range(count):
         faults = {(rng.choice(KINDS), rng.randrange(RECORDS)): rng.choice(FAULTS) for _ in range(rng.randrange(1, 6))}
-        outcome = write_with_faults(path, faults, for_good=rng.random() < 0.3, batch=rng.choice((1, 3, 8)))
+        outcome = write_with_faults(path, faults, permanent=rng.random() < 0.3, batch=rng.choice((1, 3, 8)))
         lost, disordered = lost + outcome.lost, disordered + outcome.is_disordered
     check(
         lost == disordered == 0,
@@ -186,8 +187,8 @@ def check_cuts(check: SoftAssertions, folder: Path) -> None:
         for cut in range(len(data) + 1):
             cut_file.write_bytes(data[:cut])
             complete = sum(end <= cut for end in ends)
-            opened = asyncio.run(open_and_close(cut_file))
-            errors += opened.records != complete
+            state = asyncio.run(open_and_close(cut_file))
+            errors += state.records != complete
             errors += [record for _, record in read_journal(cut_file)] != expected[:complete]
             errors += cut_file.stat().st_size != (ends[complete - 1] if complete else 0)
         check(
@@ -198,10 +199,10 @@ def check_cuts(check: SoftAssertions, folder: Path) -> None:
             journal.write_bytes(data[:cut])
             manifest = (run / "manifest.json").read_text().replace('"done"', '"running"')
             (run / "manifest.json").write_text(manifest)
-            before = server.requests
+            requests_before = server.requests
             run_spec(path, folder / "results")
             complete = max(sum(end <= cut for end in ends), 1)  # the first record is the header
-            extra_calls += server.requests - before - (len(expected) - complete)
+            extra_calls += server.requests - requests_before - (len(expected) - complete)
             different += derived_files(only_run(folder / "results")) != files
         check(different == 0, f"runs resumed from 12 of the cuts have the same files ({different} differ)")
         check(extra_calls == 0, f"runs resumed from 12 of the cuts repeat no recorded call ({extra_calls} repeated)")
@@ -213,7 +214,7 @@ async def open_and_close(path: Path) -> Any:
     return journal.state_at_opening
 
 
-def test_no_acknowledged_record_is_lost_or_repeated_wherever_the_journal_or_its_disk_fails(
+def test_cuts_and_disk_faults_neither_lose_nor_repeat_acknowledged_records(
     tmp_path: Path, check: SoftAssertions
 ) -> None:
     check_cuts(check, tmp_path)

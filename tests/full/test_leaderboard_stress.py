@@ -25,7 +25,7 @@ from tests.support.soft_assertions import SoftAssertions
 from tests.support.specs import spec_file
 
 APPENDS = 100
-APPEND = """
+APPEND_SCRIPT = """
 import sys, time
 from pathlib import Path
 from runner.results.leaderboard.results_folder import Results
@@ -43,7 +43,7 @@ for name in names:
 print(slowest, len(failed), *failed[:3], sep="|", flush=True)
 """
 
-FOREIGN = """
+FOREIGN_PROCESS_SCRIPT = """
 import sys, time, duckdb
 connection = duckdb.connect(sys.argv[1], read_only=sys.argv[2] == "reader")
 if sys.argv[2] == "writer":
@@ -114,7 +114,7 @@ def count_rollouts(results: Path) -> dict[str, int]:
     return dict(rows)
 
 
-def append(results: Path, name: str) -> None:
+def append_run(results: Path, name: str) -> None:
     Results(results).board.append(Results(results).run(name))
 
 
@@ -129,7 +129,9 @@ def read_all_rows(results: Path) -> list[list[str]]:
         connection.close()
 
 
-def test_a_leaderboard_survives_writers_kills_and_foreign_programs(tmp_path: Path, check: SoftAssertions) -> None:
+def test_leaderboard_survives_concurrent_writers_kills_and_foreign_programs(
+    tmp_path: Path, check: SoftAssertions
+) -> None:
     results = tmp_path / "results"
     original = run_spec(spec_file(tmp_path, size=4), results).folder.path
     check_concurrent_appends(check, results, original, APPENDS)
@@ -149,7 +151,7 @@ def test_a_leaderboard_survives_writers_kills_and_foreign_programs(tmp_path: Pat
 
 def check_concurrent_appends(check: SoftAssertions, results: Path, original: Path, per_process: int) -> None:
     names = copy_run(results, original, 4 * per_process)
-    processes = [start_python(APPEND, results, ",".join(names[index::4])) for index in range(4)]
+    processes = [start_python(APPEND_SCRIPT, results, ",".join(names[index::4])) for index in range(4)]
     for process in processes:
         read_line(process)
     started = time.monotonic()
@@ -175,7 +177,7 @@ def check_concurrent_appends(check: SoftAssertions, results: Path, original: Pat
         f"no append waits longer than 10 s: {max(float(report[0]) for report in reports):.2f} s",
     )
     for name in lost:
-        append(results, name)
+        append_run(results, name)
 
 
 def check_killed_appends(check: SoftAssertions, results: Path, count: int, rng: random.Random) -> None:
@@ -185,7 +187,7 @@ def check_killed_appends(check: SoftAssertions, results: Path, count: int, rng: 
     for index in range(count):
         (name,) = copy_run(results, original, 1, start=5000 + index)
         before = count_rollouts(results)
-        process = start_python(APPEND, results, name)
+        process = start_python(APPEND_SCRIPT, results, name)
         read_line(process)
         send_line(process)
         time.sleep(rng.uniform(0.0, 0.12))
@@ -201,7 +203,7 @@ def check_killed_appends(check: SoftAssertions, results: Path, count: int, rng: 
         except duckdb.Error as error:
             print(f"      {error}")
             unreadable += 1
-        append(results, name)
+        append_run(results, name)
         changed += count_rollouts(results) != {**before, name: 4}
     check(
         unreadable == 0, f"the board is readable after {kills} of {count} appends were killed ({unreadable} times not)"
@@ -222,18 +224,18 @@ def find_original(results: Path) -> Path:
 
 def check_foreign_process(check: SoftAssertions, results: Path, kind: str) -> None:
     """Let another DuckDB process keep the file open for five seconds during an append."""
-    process = start_python(FOREIGN, results / FILE, kind)
+    process = start_python(FOREIGN_PROCESS_SCRIPT, results / FILE, kind)
     assert read_line(process) == "open", process.communicate()[1]
     (name,) = copy_run(results, find_original(results), 1, start=7000 + (kind == "writer"))
     started = time.monotonic()
-    append(results, name)
+    append_run(results, name)
     seconds = time.monotonic() - started
     time.sleep(max(5 - seconds, 0))
     send_line(process)
-    read = read_line(process)
+    last_line = read_line(process)
     send_line(process)
     process.communicate()
-    check(read == "read" and process.returncode == 0, f"a foreign {kind} is not disturbed")
+    check(last_line == "read" and process.returncode == 0, f"a foreign {kind} is not disturbed")
     check(
         is_readable(results) and name in count_rollouts(results),
         f"an append during a foreign {kind} is stored, after {seconds:.2f} s",
@@ -242,7 +244,7 @@ def check_foreign_process(check: SoftAssertions, results: Path, kind: str) -> No
 
 def check_killed_foreign_writer(check: SoftAssertions, results: Path) -> None:
     """Kill a foreign writer, which leaves its write-ahead log next to the board, then append a run."""
-    process = start_python(FOREIGN, results / FILE, "writer")
+    process = start_python(FOREIGN_PROCESS_SCRIPT, results / FILE, "writer")
     assert read_line(process) == "open", process.communicate()[1]
     send_line(process)
     read_line(process)
@@ -251,7 +253,7 @@ def check_killed_foreign_writer(check: SoftAssertions, results: Path) -> None:
     (name,) = copy_run(results, find_original(results), 1, start=7100)
     error = ""
     try:
-        append(results, name)
+        append_run(results, name)
         is_stored = name in count_rollouts(results) and name in dict(
             Results(results).board.query("SELECT run_id, 1 FROM runs")[1]
         )
@@ -275,7 +277,7 @@ def check_leftover_files(check: SoftAssertions, results: Path) -> None:
         (results / (FILE + ".new.wal")).write_bytes(data[: cut // 2])
         errors += count_rollouts(results) != before
         (name,) = copy_run(results, original, 1, start=8000 + index)
-        append(results, name)
+        append_run(results, name)
         before[name] = 4
         errors += count_rollouts(results) != before
         errors += (results / (FILE + ".new")).exists() or (results / (FILE + ".new.wal")).exists()

@@ -29,9 +29,7 @@ ITERATIONS = 2
 SEEDS = 3
 
 
-def test_every_experiment_of_the_paper_runs_offline_and_yields_its_figures(
-    tmp_path: Path, check: SoftAssertions
-) -> None:
+def test_paper_experiments_run_offline_and_yield_their_figures(tmp_path: Path, check: SoftAssertions) -> None:
     results = tmp_path / "results"
     for path in sorted(PAPER.glob("*.yaml")):
         run_offline(path, results, check)
@@ -43,19 +41,20 @@ def run_offline(path: Path, results: Path, check: SoftAssertions) -> None:
     """Check the unchanged spec, then run a tenth of it offline."""
     code, output = run_command("check", str(path))
     check(code == 0, f"{path.stem}: the unchanged spec passes `check`" if code == 0 else f"{path.stem}: {output}")
-    small = tenth_of(path)
-    points = load_specs(path, small)
-    code, output = run_command(str(path), *small, "--results", str(results))
-    done = [run for spec in points if (run := finished(spec, results))]
+    overrides = make_overrides(path)
+    points = load_specs(path, overrides)
+    code, output = run_command(str(path), *overrides, "--results", str(results))
+    finished_points = [run for spec in points if (run := is_finished(spec, results))]
     games = sum(plan.size for spec in points for plan in plan_of(spec).list_game_plans())
-    is_complete = code == 0 and len(done) == len(points)
+    is_complete = code == 0 and len(finished_points) == len(points)
     check(
         is_complete,
-        f"{path.stem}: {len(done)} of {len(points)} points are done, {games:,} games" + ("" if is_complete else output),
+        f"{path.stem}: {len(finished_points)} of {len(points)} points are done, {games:,} games"
+        + ("" if is_complete else output),
     )
 
 
-def tenth_of(path: Path) -> list[str]:
+def make_overrides(path: Path) -> list[str]:
     """Return the overrides that run a tenth of a spec offline."""
     spec = load_specs(path)[0]
     training = spec.experiment.training
@@ -71,7 +70,7 @@ def tenth_of(path: Path) -> list[str]:
     ]
 
 
-def finished(spec: Spec, results: Path) -> bool:
+def is_finished(spec: Spec, results: Path) -> bool:
     """Return whether the run of a point and all its parts are done."""
     plan = plan_of(spec)
     run = Results(results).run(plan.run_id)
@@ -88,10 +87,11 @@ def run_with_trained_verifier(results: Path, check: SoftAssertions) -> None:
     run = next(folder.run_id for folder in Results(results).runs() if folder.run_id.startswith("ei-nip-"))
     path = PAPER / "worst_case_nip.yaml"
     code, output = run_command(
-        str(path), *tenth_of(path), "sweep=null", "name=worst-case-trained", f"models.verifier.from_run={run}@last",
+        str(path), *make_overrides(path), "sweep=null", "name=worst-case-trained",
+        f"models.verifier.from_run={run}@last",
         "--results", str(results),
     )  # fmt: skip
-    lineage = rows(
+    lineage = query_rows(
         results, "SELECT spec->'$.models.verifier.lineage' AS steps FROM runs WHERE name = 'worst-case-trained'"
     )
     steps = [json.loads(row["steps"]) for row in lineage]
@@ -104,7 +104,7 @@ def run_with_trained_verifier(results: Path, check: SoftAssertions) -> None:
         str(PAPER / "ei_nip.yaml"), OFFLINE, "sweep=null", "name=ei-nip-again", f"training.rerun_tests.run={run}",
         "training.test.per_datapoint=10", "training.test.limit=10", "--results", str(results),
     )  # fmt: skip
-    failures = rows(results, "@always_failed", "repeats=10") if code == 0 else []
+    failures = query_rows(results, "@always_failed", "repeats=10") if code == 0 else []
     iterations = [row["iteration"] for row in failures if row["run"].startswith("ei-nip-again")]
     check(
         iterations == list(range(8)),
@@ -114,39 +114,40 @@ def run_with_trained_verifier(results: Path, check: SoftAssertions) -> None:
 
 def check_queries(results: Path, check: SoftAssertions) -> None:
     """Check the queries that yield the figures of the paper."""
-    untrained = [row for row in rows(results, "@protocols") if row["name"].startswith("untrained-")]
+    untrained = [row for row in query_rows(results, "@protocols") if row["name"].startswith("untrained-")]
     protocols = {row["protocol"] for row in untrained if row["seeds"] == SEEDS}
     check(len(protocols) == 6, f"@protocols returns 6 protocols with {SEEDS} seeds: {len(protocols)}")
-    uplift = rows(results, "@uplift")
+    uplift = query_rows(results, "@uplift")
     check(
         len({row["protocol"] for row in uplift}) == 5,
         f"@uplift compares 5 protocols with the verifier alone: {len(uplift)} runs",
     )
-    failed = [row for row in rows(results, "@always_failed", "repeats=10") if row["iteration"] is None]
+    failed = [row for row in query_rows(results, "@always_failed", "repeats=10") if row["iteration"] is None]
     check(
         len({row["protocol"] for row in failed}) == 6,
         f"@always_failed returns 6 protocols: {len(failed)} untrained runs",
     )
-    curves = rows(results, "@learning_curve")
-    last: dict[str, int] = {}
+    curves = query_rows(results, "@learning_curve")
+    last_iterations: dict[str, int] = {}
     for row in curves:
         if row["seeds"] == SEEDS:
-            last[row["name"]] = max(row["iteration"], last.get(row["name"], 0))
-    complete_curves = [name for name, iteration in last.items() if iteration == 7]
+            last_iterations[row["name"]] = max(row["iteration"], last_iterations.get(row["name"], 0))
+    complete_curves = [name for name, iteration in last_iterations.items() if iteration == 7]
     check(
-        len(last) >= 10 and complete_curves == ["ei-nip"],
-        f"@learning_curve returns at least 10 curves with {SEEDS} seeds: {len(last)}; complete: {complete_curves}",
+        len(last_iterations) >= 10 and complete_curves == ["ei-nip"],
+        f"@learning_curve returns at least 10 curves with {SEEDS} seeds: {len(last_iterations)}; "
+        f"complete: {complete_curves}",
     )
-    worst_provers = rows(results, "@worst_prover")
+    worst_provers = query_rows(results, "@worst_prover")
     check(
         any(row["provers"] > 1 for row in worst_provers),
         f"@worst_prover ranks runs by verifier: {len(worst_provers)} runs",
     )
-    stances = {row["stance"] for row in rows(results, "@stances") if row["run_id"].startswith("stances-nip")}
+    stances = {row["stance"] for row in query_rows(results, "@stances") if row["run_id"].startswith("stances-nip")}
     check(stances == {0, 1}, f"@stances returns both stances: {stances}")
 
 
-def rows(results: Path, query: str, *parameters: str) -> list[dict[str, Any]]:
+def query_rows(results: Path, query: str, *parameters: str) -> list[dict[str, Any]]:
     code, output = run_command("sql", query, *parameters, "--json", "--results", str(results))
     if code != 0:
         raise RuntimeError(output)

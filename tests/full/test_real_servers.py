@@ -38,10 +38,10 @@ ONE_ROUND = ("adp", "merlin_arthur", "solo_verifier")
 """Protocols whose verifier speaks once and decides."""
 TWO_CHANNELS = ("debate", "mnip")
 
-DECISION = 'decision ::= "Decision: accept" | "Decision: reject"\n'
-WORDS = "words ::= [a-z] [a-z ]{3,15}\n"
+DECISION_RULE = 'decision ::= "Decision: accept" | "Decision: reject"\n'
+WORDS_RULE = "words ::= [a-z] [a-z ]{3,15}\n"
 
-LLAMA = """
+LLAMA_SERVER_SCRIPT = """
 import sys, xllamacpp
 chosen = xllamacpp.CommonParams()
 chosen.model.path = sys.argv[1]
@@ -79,11 +79,11 @@ def test_all_protocols_run_with_servers_of_other_projects(tmp_path: Path, check:
             total == tuple(f"{tokens:.6g}" for tokens in proxy.totals()),
             f"llama.cpp: its metrics {total} equal the totals of its answers {proxy.totals()}",
         )
-        check_whole_chats(check, proxy, model, "llama.cpp")
+        check_complete_chats(check, proxy, model, "llama.cpp")
     with transformers_server(model) as address, run_counting_proxy(address) as proxy:
         for name in PROTOCOLS:
             play_at_transformers(check, tmp_path / "transformers serve", proxy, name, model)
-        check_whole_chats(check, proxy, model, "transformers serve")
+        check_complete_chats(check, proxy, model, "transformers serve")
 
 
 # The model
@@ -176,36 +176,36 @@ def run_process(arguments: Sequence[str], log: Path = Path(os.devnull)) -> Itera
         log.open("w") as err,
         subprocess.Popen(
             arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, text=True, env=variables
-        ) as running,
+        ) as process,
     ):
         try:
-            yield running
+            yield process
         finally:
-            running.terminate()
+            process.terminate()
 
 
 @contextmanager
 def llama_server(gguf_file: Path) -> Iterator[str]:
-    with run_process([sys.executable, "-c", LLAMA, str(gguf_file)]) as running:
-        assert running.stdout is not None
-        yield running.stdout.readline().strip()
+    with run_process([sys.executable, "-c", LLAMA_SERVER_SCRIPT, str(gguf_file)]) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
 
 
 @contextmanager
 def transformers_server(model: Path) -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as free:
-        port = free.server_port
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as listener:
+        port = listener.server_port
     arguments = ["serve", str(model), "--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
     with run_process(
         [str(Path(sys.executable).with_name("transformers")), *arguments], model.with_suffix(".log")
-    ) as running:
+    ) as process:
         address = f"http://127.0.0.1:{port}"
         for _ in range(600):
             try:
                 with urlopen(f"{address}/health", timeout=HANG_SECONDS):
                     break
             except OSError:
-                assert running.poll() is None, model.with_suffix(".log").read_text()[-3000:]
+                assert process.poll() is None, model.with_suffix(".log").read_text()[-3000:]
                 time.sleep(0.2)
         yield address
 
@@ -234,14 +234,14 @@ def run_counting_proxy(server: str) -> Iterator[CountingProxy]:
             body = self.rfile.read(int(self.headers["content-length"]))
             with closing(http.client.HTTPConnection(server.removeprefix("http://"), timeout=600)) as connection:
                 connection.request("POST", self.path, body, {"content-type": "application/json"})
-                answer = connection.getresponse()
-                data = answer.read()
-            if answer.status == 200:
+                response = connection.getresponse()
+                data = response.read()
+            if response.status == 200:
                 proxy.chats.append((json.loads(body)["messages"], json.loads(data)["usage"]))
             else:
-                proxy.errors.append(f"{answer.status} {data.decode('utf-8', 'replace')[:300]}")
-            self.send_response(answer.status)
-            self.send_header("content-type", answer.headers.get("content-type", "application/json"))
+                proxy.errors.append(f"{response.status} {data.decode('utf-8', 'replace')[:300]}")
+            self.send_response(response.status)
+            self.send_header("content-type", response.headers.get("content-type", "application/json"))
             self.send_header("content-length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
@@ -258,8 +258,8 @@ def run_counting_proxy(server: str) -> Iterator[CountingProxy]:
 
 def read_llama_totals(address: str) -> tuple[str, str]:
     """Return the tokens of all prompts and answers from the metrics of the server, which print six digits."""
-    with urlopen(f"{address}/metrics", timeout=HANG_SECONDS) as answer:
-        text = answer.read().decode()
+    with urlopen(f"{address}/metrics", timeout=HANG_SECONDS) as response:
+        text = response.read().decode()
     matches = [
         re.search(rf"^llamacpp:{name}_total (\S+)", text, re.MULTILINE)
         for name in ("prompt_tokens", "tokens_predicted")
@@ -282,17 +282,17 @@ def play_at_llama(
         question_rule = ' | "Question: " words'
     # At this temperature a random model decides at about half of its opportunities.
     sampling = {"temperature": 4.0, "model": "tiny", "max_tokens": 80}
-    verifier = f"root ::= decision{question_rule}\n" + DECISION + (WORDS if question_rule else "")
-    grammars = {"prover": "root ::= words\n" + WORDS, "verifier": verifier}
+    verifier = f"root ::= decision{question_rule}\n" + DECISION_RULE + (WORDS_RULE if question_rule else "")
+    grammars = {"prover": "root ::= words\n" + WORDS_RULE, "verifier": verifier}
     models = {name: {**sampling, "extra_body": {"grammar": grammar}} for name, grammar in grammars.items()}
     rounds = {"min_message_rounds": 5, "max_message_rounds": 24}
-    return play(check, folder / protocol, proxy, models, rounds=rounds, games=games, processes=processes)
+    return play_games(check, folder / protocol, proxy, models, rounds=rounds, games=games, processes=processes)
 
 
 def play_at_transformers(check: SoftAssertions, folder: Path, proxy: CountingProxy, protocol: str, model: Path) -> int:
     """Run a protocol with the unconstrained answers of a random model."""
     settings = {"model": str(model), "max_tokens": 24}
-    return play(
+    return play_games(
         check,
         folder / protocol,
         proxy,
@@ -302,7 +302,7 @@ def play_at_transformers(check: SoftAssertions, folder: Path, proxy: CountingPro
     )
 
 
-def play(
+def play_games(
     check: SoftAssertions,
     folder: Path,
     proxy: CountingProxy,
@@ -351,7 +351,7 @@ def play(
     return decided
 
 
-def check_whole_chats(check: SoftAssertions, proxy: CountingProxy, model: Path, name: str) -> None:
+def check_complete_chats(check: SoftAssertions, proxy: CountingProxy, model: Path, name: str) -> None:
     """Check that each prompt had as many tokens as its complete chat has in the model's template."""
     from transformers import AutoTokenizer
 

@@ -1,4 +1,4 @@
-"""A publish into a folder with a fault in each system call in turn, and registries that are damaged or copied.
+"""Publishes into a folder with a fault in each system call in turn, and damaged or copied registries.
 
 The release has a file of 512 KiB, which is written in pieces of 64 KiB, and small files.
 """
@@ -41,7 +41,7 @@ except NipRunError as error:
 """
 
 
-def test_a_publish_survives_every_fault_of_a_system_call(tmp_path: Path, check: SoftAssertions, origin: Path) -> None:
+def test_publish_survives_every_fault_of_a_system_call(tmp_path: Path, check: SoftAssertions, origin: Path) -> None:
     check_all_faults(check, tmp_path, fault_library(tmp_path), read_release(origin))
 
 
@@ -49,7 +49,7 @@ def test_every_flipped_byte_of_a_release_is_reported(tmp_path: Path, check: Soft
     check_flipped_bytes(check, tmp_path)
 
 
-def test_a_registry_that_is_copied_file_by_file_is_never_read_as_complete_too_early(
+def test_partial_copy_of_a_registry_is_never_read_as_complete(
     tmp_path: Path, check: SoftAssertions, origin: Path
 ) -> None:
     check_copies(check, tmp_path, origin)
@@ -64,7 +64,7 @@ def origin(tmp_path: Path) -> Path:
 
 
 def read_release(registry: Path) -> dict[str, str]:
-    """Return the content of a registry without the folders that no reader looks at."""
+    """Return the content of a registry without hidden folders, which readers ignore."""
     return {path: content for path, content in snapshot_folder(registry).items() if not path.startswith(".")}
 
 
@@ -115,8 +115,8 @@ def publish_with_fault(
     second_code, output = publish(registry_folder, library)
     if second_code or read_release(registry_folder) != expected:
         return code, f"the second publish: exit {second_code} {output[-300:]}"
-    left = list((registry_folder / ".incoming").iterdir())
-    return code, f"files are left: {left}" if left and fault.how != "kill" and not fault.lasts else None
+    leftover = list((registry_folder / ".incoming").iterdir())
+    return code, f"files are left: {leftover}" if leftover and fault.how != "kill" and not fault.lasts else None
 
 
 def check_flipped_bytes(check: SoftAssertions, folder: Path) -> None:

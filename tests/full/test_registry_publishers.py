@@ -27,14 +27,14 @@ RELEASES = 20
 
 
 def test_concurrent_publishers_publish_every_release_once_and_completely(tmp_path: Path, check: SoftAssertions) -> None:
-    check_concurrent_publishers(check, tmp_path / "registry", RELEASES, expected_names())
+    check_concurrent_publishers(check, tmp_path / "registry", RELEASES, list_expected_names())
 
 
 def test_killed_publishers_leave_no_partial_release(tmp_path: Path, check: SoftAssertions) -> None:
-    check_killed_publishers(check, tmp_path / "killed", RELEASES, expected_names(), random.Random(1))
+    check_killed_publishers(check, tmp_path / "killed", RELEASES, list_expected_names(), random.Random(1))
 
 
-def expected_names() -> list[str]:
+def list_expected_names() -> list[str]:
     names = (name for number in range(PUBLISHERS) for name in own_names(number, RELEASES))
     return sorted([*names, *shared_names(min(SHARED, RELEASES))])
 
@@ -50,10 +50,10 @@ def check_concurrent_publishers(check: SoftAssertions, registry_folder: Path, co
         reader.stop()
     check(errors == [], f"{PUBLISHERS} processes publish {len(expected)} releases in {seconds:.1f} s {errors[:3]}")
     problems = [line for reader in readers for line in reader.problems]
-    rounds, read = sum(reader.rounds for reader in readers), sum(reader.read_counts.total() for reader in readers)
+    rounds, read_count = sum(reader.rounds for reader in readers), sum(reader.read_counts.total() for reader in readers)
     check(
         not problems and rounds > READERS,
-        f"{rounds} listings and {read} releases read at the same time are valid {problems[:3]}",
+        f"{rounds} listings and {read_count} releases read at the same time are valid {problems[:3]}",
     )
     check_releases(check, registry_folder, expected)
     before = snapshot_folder(registry_folder)
@@ -69,9 +69,9 @@ def check_killed_publishers(
     """Kill each publisher at a random moment, check the listed releases, then publish everything again."""
     problems: list[str] = []
     kills = 0
-    for turn in range(3):
+    for round_ in range(3):
         processes = [start_publisher(registry_folder, number, count, SHARED) for number in range(PUBLISHERS)]
-        wait_until(lambda more=5 * turn: len(list(registry_folder.glob("run/*/*/*"))) > more)  # type: ignore[misc]
+        wait_until(lambda more=5 * round_: len(list(registry_folder.glob("run/*/*/*"))) > more)  # type: ignore[misc]
         for process in rng.sample(processes, len(processes)):
             time.sleep(rng.uniform(0.0, 0.1))
             kills += process.poll() is None
@@ -79,13 +79,14 @@ def check_killed_publishers(
             process.communicate()
         with connect(str(registry_folder)) as registry:
             problems += [line for entry in registry.entries() for line in find_all_problems(registry, entry)]
-    left = len(list((registry_folder / ".incoming").iterdir()))
+    leftover_folders = len(list((registry_folder / ".incoming").iterdir()))
     check(
         not problems and kills,
-        f"after {kills} kills, all listed releases are valid ({left} temporary folders are left) {problems[:3]}",
+        f"after {kills} kills, all listed releases are valid ({leftover_folders} temporary folders are left) "
+        f"{problems[:3]}",
     )
     check(publish_concurrently(registry_folder, count) == [], "the same publishes finish")
-    check_releases(check, registry_folder, expected, left)
+    check_releases(check, registry_folder, expected, leftover_folders)
 
 
 def publish_concurrently(registry_folder: Path, count: int) -> list[str]:
@@ -95,7 +96,9 @@ def publish_concurrently(registry_folder: Path, count: int) -> list[str]:
     return [error[-300:] for error, process in errors if process.returncode]
 
 
-def check_releases(check: SoftAssertions, registry_folder: Path, expected: list[str], left: int = 0) -> None:
+def check_releases(
+    check: SoftAssertions, registry_folder: Path, expected: list[str], expected_leftovers: int = 0
+) -> None:
     with connect(str(registry_folder)) as registry:
         started = time.monotonic()
         entries = registry.entries()
@@ -107,4 +110,4 @@ def check_releases(check: SoftAssertions, registry_folder: Path, expected: list[
         f"each release is listed once and valid: {len(names)}, in {seconds:.2f} s {problems[:3]}",
     )
     remaining = len(list((registry_folder / ".incoming").iterdir()))
-    check(remaining == left, f"no other temporary folders are left: {remaining}")
+    check(remaining == expected_leftovers, f"no other temporary folders are left: {remaining}")

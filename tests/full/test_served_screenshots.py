@@ -22,7 +22,7 @@ STATUS_404 = "the server responded with a status of 404"
 
 
 @dataclass(frozen=True)
-class PageToShow:
+class ServedPage:
     """A page of a server, with the cookies of the account that is signed in."""
 
     name: str
@@ -31,27 +31,27 @@ class PageToShow:
     cookies: Sequence[dict[str, str]] = ()
 
 
-def test_no_page_of_a_server_overflows_or_has_an_error(tmp_path: Path, check: SoftAssertions) -> None:
+def test_no_server_page_overflows_or_has_an_error(tmp_path: Path, check: SoftAssertions) -> None:
     pictures = tmp_path / "pictures"
     pictures.mkdir()
     with chromium() as browser, run_demo_server(tmp_path) as demo, run_empty_server(tmp_path) as empty_server:
         empty_pages = (
-            PageToShow("empty", empty_server.address, "/"),
-            PageToShow("empty-search", empty_server.address, "/search?q=x"),
+            ServedPage("empty", empty_server.address, "/"),
+            ServedPage("empty-search", empty_server.address, "/search?q=x"),
         )
         for page_to_show in (*_list_pages(demo), *empty_pages):
             _check_page(check, browser, page_to_show, pictures)
 
 
-def _list_pages(demo: DemoServer) -> Iterator[PageToShow]:
+def _list_pages(demo: DemoServer) -> Iterator[ServedPage]:
     for name, path in {**demo.pages, **ABSENT_PAGES}.items():
-        yield PageToShow(name, demo.served.address, path)
+        yield ServedPage(name, demo.served.address, path)
     bob = demo.sign_in_cookies("bob")
     for name, path in PRIVATE_PAGES.items():
-        yield PageToShow(name, demo.served.address, path, bob)
+        yield ServedPage(name, demo.served.address, path, bob)
 
 
-def _check_page(check: SoftAssertions, browser: Any, page_to_show: PageToShow, folder: Path) -> None:
+def _check_page(check: SoftAssertions, browser: Any, page_to_show: ServedPage, folder: Path) -> None:
     problems: list[str] = []
     overflow = {}
     for scheme in SCHEMES:
@@ -73,7 +73,7 @@ def _check_page(check: SoftAssertions, browser: Any, page_to_show: PageToShow, f
 
 
 @contextmanager
-def _open_page(browser: Any, page_to_show: PageToShow, problems: list[str], **options: Any) -> Iterator[Any]:
+def _open_page(browser: Any, page_to_show: ServedPage, problems: list[str], **options: Any) -> Iterator[Any]:
     watched_page = WatchedPage(browser, **options)
     watched_page.context.set_default_timeout(SCREENSHOT_MILLISECONDS)
     watched_page.context.add_cookies(list(page_to_show.cookies))

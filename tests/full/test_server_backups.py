@@ -29,9 +29,7 @@ BACKUPS = 3
 
 
 @pytest.mark.parametrize("database", ["SQLite", "PostgreSQL"])
-def test_a_restored_server_has_the_same_rows_and_the_same_board(
-    tmp_path: Path, check: SoftAssertions, database: str
-) -> None:
+def test_restored_server_has_the_same_rows_and_board(tmp_path: Path, check: SoftAssertions, database: str) -> None:
     with run_postgresql() as create_database:
         original = Settings(
             folder=tmp_path / "server", database=create_database() if database == "PostgreSQL" else None
@@ -41,8 +39,8 @@ def test_a_restored_server_has_the_same_rows_and_the_same_board(
         check_is_populated(check, tables, board)
 
         file = tmp_path / "server.backup"
-        saved = run_command(original, "server", "backup", original.folder, file)
-        check(saved.returncode == 0, f"the backup succeeds: {saved.stdout.strip()} {saved.stderr.strip()}")
+        backup = run_command(original, "server", "backup", original.folder, file)
+        check(backup.returncode == 0, f"the backup succeeds: {backup.stdout.strip()} {backup.stderr.strip()}")
         for target, url in (("SQLite", None), ("PostgreSQL", create_database())):
             copy = copy_blobs(original, Settings(folder=tmp_path / f"restored-{target}", database=url))
             restored = run_command(copy, "server", "restore", copy.folder, file)
@@ -71,7 +69,7 @@ def check_is_populated(check: SoftAssertions, tables: dict[str, list[Any]], boar
 
 
 @pytest.mark.parametrize("database", ["SQLite", "PostgreSQL"])
-def test_a_backup_during_publishes_has_every_release_acknowledged_before_it(
+def test_backup_during_publishes_has_all_releases_acknowledged_before(
     tmp_path: Path, check: SoftAssertions, database: str
 ) -> None:
     with run_postgresql() as create_postgresql:
@@ -89,7 +87,7 @@ def test_a_backup_during_publishes_has_every_release_acknowledged_before_it(
 def back_up_while_publishing(
     check: SoftAssertions, settings: Settings, folder: Path
 ) -> tuple[list[tuple[Path, set[str]]], int]:
-    """Make backups of a server while two accounts publish all the time.
+    """Make backups of a server while two accounts publish continuously.
 
     Return each backup with the releases whose publication was acknowledged before the backup started, and the number of
     all published releases.

@@ -33,7 +33,7 @@ COMMANDS = 6
 
 
 @pytest.mark.parametrize("database", ["SQLite", "PostgreSQL"])
-def test_a_publish_whose_connection_is_cut_is_all_or_nothing(
+def test_publish_with_a_cut_connection_publishes_all_or_nothing(
     tmp_path: Path, check: SoftAssertions, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (
@@ -45,11 +45,11 @@ def test_a_publish_whose_connection_is_cut_is_all_or_nothing(
     ):
         monkeypatch.setenv("NIP_RUN_REGISTRY", proxy.address)
         monkeypatch.setenv("NIP_RUN_TOKEN", server.create_token("acme"))
-        check_publishes_cut_for_good(check, proxy)
+        check_publishes_cut_permanently(check, proxy)
         check_commands_cut_once(check, tmp_path, server, proxy)
 
 
-def check_publishes_cut_for_good(check: SoftAssertions, proxy: CuttingProxy) -> None:
+def check_publishes_cut_permanently(check: SoftAssertions, proxy: CuttingProxy) -> None:
     """Cut a publish at every point. Its release must be complete or absent, and a second publish must succeed."""
     errors, sent, marks = record_shortest_publish(proxy)
     points = choose_cut_points(sent, marks)
@@ -145,7 +145,7 @@ def read_release(url: str, bundle: Bundle) -> tuple[list[str], list[str]]:
 
 
 def check_commands_cut_once(check: SoftAssertions, folder: Path, server: ServerProcess, proxy: CuttingProxy) -> None:
-    """Cut `nip-run publish` once at several points. It must go on by itself.
+    """Cut `nip-run publish` once at several points. It must continue by itself.
 
     Each command publishes privately with another account, so that the server knows none of the files, and the client
     has to send all of them.

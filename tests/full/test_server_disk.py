@@ -48,9 +48,7 @@ serve(Settings(folder=Path(sys.argv[1]), spare_bytes=0), "127.0.0.1", 0, on_star
 """
 
 
-def test_a_server_on_a_full_or_read_only_disk_reports_it_and_loses_nothing(
-    tmp_path: Path, check: SoftAssertions
-) -> None:
+def test_server_reports_a_full_or_read_only_disk_and_loses_nothing(tmp_path: Path, check: SoftAssertions) -> None:
     with mount_small_disk(tmp_path / "disk"):
         settings = create_server(tmp_path / "disk" / "server")
         check_backups(check, tmp_path, settings)
@@ -68,7 +66,7 @@ def create_server(folder: Path) -> Settings:
     return settings
 
 
-def amounts_of_free_space() -> Iterator[int]:
+def list_amounts_of_free_space() -> Iterator[int]:
     yield from (0, 8 << 10, 24 << 10, 40 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 4 << 20)
 
 
@@ -89,7 +87,7 @@ def check_backups(check: SoftAssertions, folder: Path, settings: Settings) -> No
     before, file = read_tables(settings.database_url), disk / "a.backup"
     codes: Counter[int] = Counter()
     unclear = partial = 0
-    for free_bytes in amounts_of_free_space():
+    for free_bytes in list_amounts_of_free_space():
         with fill_disk(disk, free_bytes):
             done = nip_run("server", "backup", settings.folder, file, cwd=folder)
             codes[done.returncode] += 1
@@ -112,7 +110,7 @@ def check_restores(check: SoftAssertions, folder: Path) -> None:
     expected = read_tables(original.database_url)
     codes: Counter[int] = Counter()
     unclear = partial = 0
-    for number, free_bytes in enumerate(amounts_of_free_space()):
+    for number, free_bytes in enumerate(list_amounts_of_free_space()):
         new = Settings(folder=folder / "disk" / f"new{number}")
         arguments = ("server", "restore", new.folder, folder / "large.backup", "--json")
         with fill_disk(folder / "disk", free_bytes):
@@ -138,7 +136,7 @@ def check_publishes(check: SoftAssertions, folder: Path) -> None:
     problems: list[str] = []
     try:
         server.start()
-        for number, free_bytes in enumerate(amounts_of_free_space()):
+        for number, free_bytes in enumerate(list_amounts_of_free_space()):
             release = bundle(f"n{number}", {"data.txt": b"0123456789" * 20_000}, kind=Kind.DATASET)
             with fill_disk(folder / "disk", free_bytes):
                 error = publish(server, release)

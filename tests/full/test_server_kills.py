@@ -33,8 +33,8 @@ from tests.support.server_process import ServerProcess
 from tests.support.soft_assertions import SoftAssertions
 
 KILLS, PUBLISHERS, RUNS, SEED = 20, 10, 20, 1
-PATIENT = Timeouts(wait=0.1, tries=8, longest_wait=3.0)
-PUBLISH = """
+RETRY_TIMEOUTS = Timeouts(wait=0.1, tries=8, longest_wait=3.0)
+PUBLISH_SCRIPT = """
 import sys, time
 from pathlib import Path
 from runner.base.errors import NipRunError
@@ -60,7 +60,7 @@ for run in range(runs):
 
 
 @pytest.mark.parametrize("database", ["SQLite", "PostgreSQL"])
-def test_a_server_that_is_killed_under_load_loses_no_acknowledged_release(
+def test_server_killed_under_load_loses_no_acknowledged_release(
     tmp_path: Path, check: SoftAssertions, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "work").mkdir()
@@ -89,7 +89,7 @@ class LoadTest:
         self._rng = random.Random(SEED)
         self._logs = [server.folder.with_name(f"acknowledged-{number}") for number in range(PUBLISHERS)]
         self._publishers = [start_publisher(work, server.address, number, log) for number, log in enumerate(self._logs)]
-        self._readers = [Reader(server.address, hashes, SEED + number) for number in range(2)]
+        self._readers = [ReleaseReader(server.address, hashes, SEED + number) for number in range(2)]
         self._lost: list[str] = []
         self._interrupted: Counter[str] = Counter()
         """Uploads that the kills interrupted, by state."""
@@ -142,9 +142,10 @@ class LoadTest:
 
     def _check_kills(self) -> None:
         self._check(self._kills == KILLS, f"{self._kills} of {KILLS} kills happened under load")
-        opened, checking = self._interrupted[OPEN], self._interrupted[CHECKING]
+        open_uploads, checking_uploads = self._interrupted[OPEN], self._interrupted[CHECKING]
         self._check(
-            opened and checking, f"the kills interrupted {opened} uploads in transfer, and {checking} during checks"
+            open_uploads and checking_uploads,
+            f"the kills interrupted {open_uploads} uploads in transfer, and {checking_uploads} during checks",
         )
         self._check(not self._lost, f"no acknowledged release is lost {self._lost[:3]}")
 
@@ -156,14 +157,14 @@ class LoadTest:
             if "cannot reach" not in problem and "broke" not in problem
         ]
         rounds = sum(reader.rounds for reader in self._readers)
-        read = sum(reader.read for reader in self._readers)
+        read_count = sum(reader.read for reader in self._readers)
         self._check(
             not problems and rounds,
-            f"{rounds} listings and {read} releases read at the same time are valid {problems[:3]}",
+            f"{rounds} listings and {read_count} releases read at the same time are valid {problems[:3]}",
         )
 
     def _check_releases(self) -> None:
-        with Registry(HttpTransport(self._server.address, timeouts=PATIENT)) as registry:
+        with Registry(HttpTransport(self._server.address, timeouts=RETRY_TIMEOUTS)) as registry:
             entries = registry.entries()
             problems = [problem for entry in entries for problem in registry.find_problems(entry)]
         is_complete = sorted((entry.reference.name, entry.sha256) for entry in entries) == sorted(self._hashes.items())
@@ -172,7 +173,7 @@ class LoadTest:
         self._check(not left, f"no file of an upload is left {left[:3]}")
 
 
-class Reader(threading.Thread):
+class ReleaseReader(threading.Thread):
     """Lists all releases and reads some of them until `stopped` is set. The server may be unreachable."""
 
     def __init__(self, url: str, hashes: dict[str, str], seed: int) -> None:
@@ -189,7 +190,7 @@ class Reader(threading.Thread):
                     self._read_releases(registry)
                 self.rounds += 1
             except NipRunError:
-                pass  # the server is down at the moment
+                pass  # the server is down
 
     def _read_releases(self, registry: Registry) -> None:
         entries = registry.entries()
@@ -212,7 +213,8 @@ def start_publisher(work: Path, url: str, number: int, log: Path) -> subprocess.
     variables = {name: os.environ[name] for name in ("NIP_RUN_REGISTRY", "NIP_RUN_TOKEN")}
     arguments = [url, str(work), str(log), str(number), str(RUNS)]
     return subprocess.Popen(
-        [sys.executable, "-c", PUBLISH, *arguments], cwd=ROOT, env=environment(**variables), stdin=subprocess.DEVNULL,
+        [sys.executable, "-c", PUBLISH_SCRIPT, *arguments], cwd=ROOT, env=environment(**variables),
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     )  # fmt: skip
 
@@ -230,5 +232,5 @@ def read_acknowledged(logs: list[Path]) -> dict[str, str]:
 
 def list_releases(url: str) -> dict[str, str]:
     """Return the hashes of the listed releases by name."""
-    with Registry(HttpTransport(url, timeouts=PATIENT)) as registry:
+    with Registry(HttpTransport(url, timeouts=RETRY_TIMEOUTS)) as registry:
         return {entry.reference.name: entry.sha256 for entry in registry.entries()}

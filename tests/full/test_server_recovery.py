@@ -1,8 +1,7 @@
-"""The server's own work, killed at random moments: restore, rebuild, boards, and the scoring of submissions.
+"""Server tasks, killed at random moments: restore, rebuild, boards, and the scoring of submissions.
 
-Each kind of work is killed five times and started again. In the end, every row of every table, every blob and the
-public board must be as they were before, and no temporary file may be left. A worker process that scores submissions is
-also killed alone.
+Each task is killed five times and started again. In the end, every row of every table, every blob and the public board
+must be unchanged, and no temporary file may be left. A worker process that scores submissions is also killed alone.
 """
 
 from __future__ import annotations
@@ -34,15 +33,13 @@ from tests.support.server_process import ServerProcess, run_server
 from tests.support.soft_assertions import SoftAssertions
 
 CHECK_SECONDS = int(Settings(folder=Path()).check_seconds)
-ACTS = 40_000
+ADDED_ROWS = 40_000
 """Number of rows that are added to a table before the backup, so that the restore takes long enough to be killed."""
 KILLS = 5
 
 
 @pytest.mark.parametrize("database", ["SQLite", "PostgreSQL"])
-def test_killed_work_of_a_server_ends_as_if_it_had_not_been_killed(
-    tmp_path: Path, check: SoftAssertions, database: str
-) -> None:
+def test_killed_server_tasks_complete_after_a_restart(tmp_path: Path, check: SoftAssertions, database: str) -> None:
     with run_postgresql() as create_postgresql:
 
         def create_database() -> str | None:
@@ -181,7 +178,7 @@ class RecoveryTest:
 
     def _back_up_with_many_acts(self) -> Path:
         with self._write() as connection:
-            rows = [{"at": 1.0, "by": "", "did": "test", "to": f"{n}", "why": "x" * 60} for n in range(ACTS)]
+            rows = [{"at": 1.0, "by": "", "did": "test", "to": f"{n}", "why": "x" * 60} for n in range(ADDED_ROWS)]
             connection.execute(insert(acts), rows)
         file = self._folder / "large.backup"
         option = database_option(self._settings)
@@ -196,7 +193,7 @@ class RecoveryTest:
         option = database_option(settings)
         return settings, ["server", "restore", str(settings.folder), str(file), "--json", *option]
 
-    # Shared by all kinds of work
+    # Shared by all tasks
 
     def _run_and_kill(self, arguments: list[str], duration: float) -> bool:
         """Run a command and kill it at a random moment; return whether it was killed before it ended by itself."""

@@ -40,7 +40,7 @@ TIMES = {"started_at", "finished_at"}
 LATENCY = "latency_ms"
 
 
-def test_a_run_in_shards_equals_the_run_of_one_process(tmp_path: Path, check: SoftAssertions) -> None:
+def test_sharded_run_equals_the_run_of_one_process(tmp_path: Path, check: SoftAssertions) -> None:
     rng = random.Random(SEED)
     with run_chat_server(latency=[0.0, 0.06]) as server:
         spec = write_spec(tmp_path, server.base_url)
@@ -230,7 +230,7 @@ def count_records(run: Path) -> Counter[str]:
     return records
 
 
-def test_a_merge_survives_faults_of_system_calls(tmp_path: Path, check: SoftAssertions) -> None:
+def test_merge_survives_faults_of_system_calls(tmp_path: Path, check: SoftAssertions) -> None:
     """After a fault there is no merged run or a complete one, and the next merge completes it."""
     library, spec = fault_library(tmp_path), spec_file(tmp_path, size=6)
     for shard in all_shards(SHARD_COUNT):
@@ -286,7 +286,7 @@ def is_complete(run: Path, expected: dict[str, bytes]) -> bool:
     return is_equal and files.keys() == expected.keys() and read_status(run) == "done"
 
 
-def test_one_of_two_shards_that_end_together_merges(tmp_path: Path, check: SoftAssertions) -> None:
+def test_one_of_two_shards_that_end_together_merges_the_run(tmp_path: Path, check: SoftAssertions) -> None:
     merged = unfinished = 0
     for repeat in range(KILLS):
         folder = tmp_path / str(repeat)
@@ -305,17 +305,17 @@ def test_one_of_two_shards_that_end_together_merges(tmp_path: Path, check: SoftA
     check(not unfinished, f"no merge leaves its temporary folder (except {unfinished})")
 
 
-def test_every_kind_of_invalid_parts_is_refused_with_its_reason(tmp_path: Path, check: SoftAssertions) -> None:
+def test_invalid_shards_are_refused_with_the_reason(tmp_path: Path, check: SoftAssertions) -> None:
     spec = spec_file(tmp_path, size=6, fine_tune=None)
     for shard in all_shards(SHARD_COUNT):
         run_spec(spec, tmp_path / "results", shard=str(shard))
     run = only_run(tmp_path / "results")
-    accepted = []
+    not_refused = []
     for number, (name, (damage, pattern)) in enumerate(INVALID_PARTS.items()):
         copy = tmp_path / f"way{number}" / "results" / "runs" / run.name
         shutil.copytree(run, copy)
         parts = Parts(spec, copy, copy.parents[2] / "elsewhere")
         damage(parts)
         if not re.search(pattern, parts.problems()):
-            accepted.append(name)
-    check(not accepted and len(INVALID_PARTS) >= 20, f"{len(INVALID_PARTS)} kinds are refused, except {accepted}")
+            not_refused.append(name)
+    check(not not_refused and len(INVALID_PARTS) >= 20, f"{len(INVALID_PARTS)} kinds are refused, except {not_refused}")

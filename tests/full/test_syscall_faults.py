@@ -41,11 +41,11 @@ class Result:
     problems: tuple[str, ...]
 
 
-def test_an_append_to_a_board_survives_every_fault_of_a_system_call(tmp_path: Path, check: SoftAssertions) -> None:
+def test_append_to_a_leaderboard_survives_every_fault_of_a_system_call(tmp_path: Path, check: SoftAssertions) -> None:
     check_append_faults(check, tmp_path, fault_library(tmp_path))
 
 
-def test_a_run_survives_faults_of_system_calls(tmp_path: Path, check: SoftAssertions) -> None:
+def test_run_survives_faults_of_system_calls(tmp_path: Path, check: SoftAssertions) -> None:
     check_run_faults(check, tmp_path, fault_library(tmp_path), RUN_FAULTS, random.Random(1))
 
 
@@ -79,8 +79,8 @@ class Workspace:
         done = self.command(NIP_FAULT_AT=str(number), **fault.variables)
         return done.returncode, find_exit_problems(self.results, fault, done.returncode, done.stderr)
 
-    def copy_to(self, to: Path) -> Workspace:
-        return Workspace(Path(shutil.copytree(self.path, to)), self.library)
+    def copy_to(self, target: Path) -> Workspace:
+        return Workspace(Path(shutil.copytree(self.path, target)), self.library)
 
 
 def find_exit_problems(results: Path, fault: Fault, code: int, stderr: str) -> list[str]:
@@ -164,11 +164,11 @@ def append_with_fault(workspace: Workspace, fault: Fault, number: int, run: str,
     return Result(fault, number, code, tuple(problems))
 
 
-# A whole run
+# A complete run
 
 
 def check_run_faults(check: SoftAssertions, folder: Path, library: Path, count: int, rng: random.Random) -> None:
-    """Let random calls of a whole run fail. The same command must then finish the run as if nothing had happened."""
+    """Let random calls of a complete run fail. The same command must then finish the run with equal files."""
     origin = folder / "run"
     origin.mkdir()
     spec_file(origin, size=2)

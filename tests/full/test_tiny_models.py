@@ -29,7 +29,7 @@ from tests.support.soft_assertions import SoftAssertions
 PROTOCOLS = ("solo_verifier", "adp", "nip", "debate", "merlin_arthur")
 ONE_THREAD = environment(OMP_NUM_THREADS="1", PATH=f"{Path(sys.executable).parent}:{environment()['PATH']}")
 
-PRETRAINING_CHATS = """
+PRETRAINING_CHECK = """
 import json, re, sys
 import pretrain
 from claims import Claim
@@ -44,7 +44,7 @@ for line in sys.stdin:
         if chat:
             print(chat[0]["content"] == content)
 """
-"""Print, for each line of a fine-tuning file with a whole proof, whether its prompt is as in pretraining."""
+"""Print, for each line of a fine-tuning file with a complete proof, whether its prompt equals that of pretraining."""
 
 
 REQUESTS = "requests.jsonl"
@@ -53,14 +53,14 @@ REQUESTS = "requests.jsonl"
 
 def start_server(folder: Path, port: int = 0) -> tuple[subprocess.Popen[str], str]:
     """Start the example's server in a folder, and return its process and its address."""
-    words = [sys.executable, "server.py", "--port", str(port), "--log", REQUESTS]
-    process = subprocess.Popen(words, cwd=folder, env=ONE_THREAD, stdout=subprocess.PIPE, text=True)
+    arguments = [sys.executable, "server.py", "--port", str(port), "--log", REQUESTS]
+    process = subprocess.Popen(arguments, cwd=folder, env=ONE_THREAD, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     return process, process.stdout.readline().strip()
 
 
 @contextmanager
-def killed_at_end(process: subprocess.Popen[Any]) -> Iterator[None]:
+def kill_at_end(process: subprocess.Popen[Any]) -> Iterator[None]:
     with process:
         try:
             yield
@@ -69,15 +69,15 @@ def killed_at_end(process: subprocess.Popen[Any]) -> Iterator[None]:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[str]:
+def run_example_server(folder: Path) -> Iterator[str]:
     process, address = start_server(folder)
-    with killed_at_end(process):
+    with kill_at_end(process):
         yield address
 
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that prepare.sh makes, with models that were trained for at most 100 steps."""
+    """The folder that prepare.sh creates, with models trained for at most 100 steps."""
     folder = tmp_path_factory.mktemp("tiny")
     command = ["bash", str(ROOT / "specs/tiny/prepare.sh")]
     done = subprocess.run(
@@ -88,33 +88,35 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def play(folder: Path, address: str, *arguments: str) -> Any:
-    done = nip_run(*arguments, *at(address), "--json", cwd=folder, timeout=10 * HANG_SECONDS, **ONE_THREAD)
+def play_spec(folder: Path, address: str, *arguments: str) -> Any:
+    done = nip_run(
+        *arguments, *make_address_overrides(address), "--json", cwd=folder, timeout=10 * HANG_SECONDS, **ONE_THREAD
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def at(address: str) -> list[str]:
+def make_address_overrides(address: str) -> list[str]:
     """Return the overrides of a spec for a server's address."""
     return [f"models.{group}.base_url={address}" for group in ("prover", "verifier")]
 
 
-def requests(folder: Path) -> list[Any]:
-    """Return what the server has logged: requests and their responses."""
+def read_requests(folder: Path) -> list[Any]:
+    """Return the requests that the server has logged, with their responses."""
     path = folder / REQUESTS
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
 
 
-def played_chats(folder: Path) -> set[str]:
+def read_chats(folder: Path) -> set[str]:
     """Return each chat that the server has received with each of its answers, as JSON."""
     return {
         json.dumps([entry["request"]["messages"], choice["message"]["content"]])
-        for entry in requests(folder)
+        for entry in read_requests(folder)
         for choice in entry["response"]["choices"]
     }
 
 
-def answers(address: str, chat: Any, **settings: Any) -> Any:
+def request_answers(address: str, chat: Any, **settings: Any) -> Any:
     body = {"model": "./models/0/start/verifier.pt", "messages": chat, "max_tokens": 20, **settings}
     request = Request(f"{address}/chat/completions", json.dumps(body).encode())
     with urlopen(request, timeout=HANG_SECONDS) as response:
@@ -130,13 +132,13 @@ def test_train_and_test_claims_share_no_digits(example: Path) -> None:
         assert row["label"] == (sum(map(int, row["digits"])) % 5 == int(row["claim"][-2]))
 
 
-def test_the_example_plays_and_trains(example: Path, check: SoftAssertions) -> None:
-    with serving(example) as address:
+def test_example_plays_and_trains(example: Path, check: SoftAssertions) -> None:
+    with run_example_server(example) as address:
         for protocol in PROTOCOLS:
-            play(example, address, f"{protocol}.yaml", "--run-id", protocol, "dataset.limit=20")
+            play_spec(example, address, f"{protocol}.yaml", "--run-id", protocol, "dataset.limit=20")
         for method in ("expert_iteration", "malt"):
-            small = ["training.iterations=1", "training.datapoints_per_iteration=60", "training.test.limit=20"]
-            play(example, address, f"{method}.yaml", "--run-id", method, *small)
+            overrides = ["training.iterations=1", "training.datapoints_per_iteration=60", "training.test.limit=20"]
+            play_spec(example, address, f"{method}.yaml", "--run-id", method, *overrides)
             check_training(example, method, check)
 
 
@@ -146,68 +148,73 @@ def check_training(example: Path, run: str, check: SoftAssertions) -> None:
         (step,) = model["lineage"]
         weights = (example / step["model"]).read_bytes()
         check(weights != (example / step["from_model"]).read_bytes(), f"{run}: {group} has new weights")
-    played = played_chats(example)
+    received_chats = read_chats(example)
     datasets = sorted((folder / "iterations/0").glob("*.trl.jsonl"))
     check(bool(datasets), f"{run}: {len(datasets)} fine-tuning files")
     for path in datasets:
         examples = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
         keys = [key for key in ("completion", "chosen", "rejected") if key in examples[0]]
-        learned = {json.dumps([row["prompt"], row[key][0]["content"]]) for row in examples for key in keys}
+        training_chats = {json.dumps([row["prompt"], row[key][0]["content"]]) for row in examples for key in keys}
         check(
-            learned <= played,
-            f"{path.name}: {len(learned)} chats to learn are as the server received and answered them",
+            training_chats <= received_chats,
+            f"{path.name}: {len(training_chats)} chats to learn are as the server received and answered them",
         )
     for path in sorted((folder / "iterations/0").glob("*.sft.trl.jsonl")):
-        command = [sys.executable, "-c", PRETRAINING_CHATS]
-        compared = subprocess.check_output(
+        command = [sys.executable, "-c", PRETRAINING_CHECK]
+        comparisons = subprocess.check_output(
             command, cwd=example, env=ONE_THREAD, input=path.read_text("utf-8"), text=True
         ).split()
-        check(set(compared) == {"True"}, f"{path.name}: {len(compared)} prompts are as in pretraining")
+        check(set(comparisons) == {"True"}, f"{path.name}: {len(comparisons)} prompts are as in pretraining")
 
 
 def test_answers_do_not_change_when_the_server_restarts(example: Path) -> None:
     chat = [{"role": "user", "content": "Do these digits add up to this sum modulo 5? 314102430212=3?"}]
-    sent = [(0, {"n": 1}), (1, {"n": 3}), (0, {"logprobs": True, "top_logprobs": 2})]
+    request_settings = [(0, {"n": 1}), (1, {"n": 3}), (0, {"logprobs": True, "top_logprobs": 2})]
     before: list[Any] = []
     after: list[Any] = []
     for results in (before, after):
-        with serving(example) as address:
-            results += [answers(address, chat, temperature=temperature, **more) for temperature, more in sent]
+        with run_example_server(example) as address:
+            results += [
+                request_answers(address, chat, temperature=temperature, **settings)
+                for temperature, settings in request_settings
+            ]
     assert before == after
     assert [len(choices) for choices in before] == [1, 3, 1]
     tokens = before[2][0]["logprobs"]["content"]
     assert "".join(token["token"] for token in tokens) == before[2][0]["message"]["content"]
 
 
-def test_after_kills_of_the_game_the_server_and_training_the_same_command_goes_on(
-    example: Path, check: SoftAssertions
-) -> None:
-    """A kill loses at most the answers that are on their way, one for each game that is played at the same time."""
+def test_same_command_continues_after_kills_of_run_server_and_training(example: Path, check: SoftAssertions) -> None:
+    """A kill loses at most the answers in flight, one for each concurrent game."""
     (example / REQUESTS).unlink(missing_ok=True)
     trainer_log = example / "results/runs/killed/iterations/0/verifier.job/trainer.log"
     concurrency = 8
     with ExitStack() as stack:
         server, address = start_server(example)
-        stack.enter_context(killed_at_end(server))
-        words = [
+        stack.enter_context(kill_at_end(server))
+        arguments = [
             "expert_iteration.yaml", "--run-id", "killed", "training.iterations=1", "training.test.limit=20",
-            "training.datapoints_per_iteration=150", f"rollouts.concurrency={concurrency}", *at(address),
+            "training.datapoints_per_iteration=150", f"rollouts.concurrency={concurrency}",
+            *make_address_overrides(address),
         ]  # fmt: skip
-        with playing(example, words) as process:
-            wait_until(lambda: len(requests(example)) > 80 or process.poll() is not None)
-        before = len(requests(example))
-        with playing(example, words) as process:
-            wait_until(lambda: len(requests(example)) > before + 40 or process.poll() is not None)
+        with run_and_kill(example, arguments) as process:
+            wait_until(lambda: len(read_requests(example)) > 80 or process.poll() is not None)
+        requests_before = len(read_requests(example))
+        with run_and_kill(example, arguments) as process:
+            wait_until(lambda: len(read_requests(example)) > requests_before + 40 or process.poll() is not None)
             server.kill()
             server.wait()
-            restarted, _ = start_server(example, urlsplit(address).port or 0)
-            stack.enter_context(killed_at_end(restarted))
+            new_server, _ = start_server(example, urlsplit(address).port or 0)
+            stack.enter_context(kill_at_end(new_server))
             wait_until(lambda: trainer_log.exists() or process.poll() is not None)
-        done = nip_run(*words, "--json", cwd=example, timeout=10 * HANG_SECONDS, **ONE_THREAD)
+        done = nip_run(*arguments, "--json", cwd=example, timeout=10 * HANG_SECONDS, **ONE_THREAD)
     assert done.returncode == 0, done.stderr
-    calls = check_saved_answers(example, "killed", check)
-    answered = len(requests(example))
-    check(calls <= answered <= calls + 2 * concurrency, f"{calls} saved answers, {answered} answers of the server")
+    saved_count = check_saved_answers(example, "killed", check)
+    answer_count = len(read_requests(example))
+    check(
+        saved_count <= answer_count <= saved_count + 2 * concurrency,
+        f"{saved_count} saved answers, {answer_count} answers of the server",
+    )
     check_training(example, "killed", check)
 
 
@@ -225,7 +232,7 @@ def check_saved_answers(example: Path, run: str, check: SoftAssertions) -> int:
     return len(samples)
 
 
-def trainer_process(job: Path) -> int:
+def read_trainer_pid(job: Path) -> int:
     """Return the id of the process that trains in a job's folder, or 0 before it has started."""
     lock = job / "trainer.lock"
     text = lock.read_text("utf-8") if lock.exists() else ""
@@ -233,32 +240,35 @@ def trainer_process(job: Path) -> int:
 
 
 @contextmanager
-def playing(folder: Path, words: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+def run_and_kill(folder: Path, arguments: list[str]) -> Iterator[subprocess.Popen[bytes]]:
     """Run nip-run until the end of the block, and kill it."""
-    with subprocess.Popen(command(*words), cwd=folder, env=ONE_THREAD, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(command(*arguments), cwd=folder, env=ONE_THREAD, stderr=subprocess.DEVNULL) as process:
         yield process
         assert process.poll() is None, "the run ended before it was killed"
         process.kill()
 
 
-def test_after_a_kill_of_the_trainer_the_same_command_trains_again(example: Path, check: SoftAssertions) -> None:
+def test_same_command_trains_again_after_a_kill_of_the_trainer(example: Path, check: SoftAssertions) -> None:
     (example / REQUESTS).unlink(missing_ok=True)
-    with serving(example) as address:
-        words = [
+    with run_example_server(example) as address:
+        arguments = [
             "verifier_only.yaml", "--run-id", "trainer-killed", "training.iterations=1", "training.test.limit=20",
-            "training.datapoints_per_iteration=150", *at(address),
+            "training.datapoints_per_iteration=150", *make_address_overrides(address),
         ]  # fmt: skip
         job = example / "results/runs/trainer-killed/iterations/0/verifier.job"
         with subprocess.Popen(
-            command(*words), cwd=example, env=ONE_THREAD, stderr=subprocess.PIPE, text=True
+            command(*arguments), cwd=example, env=ONE_THREAD, stderr=subprocess.PIPE, text=True
         ) as process:
-            wait_until(lambda: trainer_process(job) != 0 or process.poll() is not None)
-            os.kill(trainer_process(job), signal.SIGKILL)
+            wait_until(lambda: read_trainer_pid(job) != 0 or process.poll() is not None)
+            os.kill(read_trainer_pid(job), signal.SIGKILL)
             _, message = process.communicate(timeout=10 * HANG_SECONDS)
         check(process.returncode == ExitCode.FAILED and "killed by SIGKILL" in message, message)
-        done = nip_run(*words, "--json", cwd=example, timeout=10 * HANG_SECONDS, **ONE_THREAD)
+        done = nip_run(*arguments, "--json", cwd=example, timeout=10 * HANG_SECONDS, **ONE_THREAD)
     assert done.returncode == 0, done.stderr
     check((job / "trainer.1.log").exists(), "the killed trainer has left its log")
-    calls = check_saved_answers(example, "trainer-killed", check)
-    check(calls == len(requests(example)), f"{calls} saved answers, {len(requests(example))} answers of the server")
+    saved_count = check_saved_answers(example, "trainer-killed", check)
+    check(
+        saved_count == len(read_requests(example)),
+        f"{saved_count} saved answers, {len(read_requests(example))} answers of the server",
+    )
     check_training(example, "trainer-killed", check)

@@ -68,8 +68,8 @@ class OpenPages:
 
     def check_unchanged(self, check: SoftAssertions, when: str) -> None:
         """Check that note, filter, scroll position and open game are unchanged."""
-        typed = self.summary.locator("section.notes textarea").first.input_value()
-        check(typed == NOTE, f"{when}: the note is unchanged: {typed!r}")
+        note = self.summary.locator("section.notes textarea").first.input_value()
+        check(note == NOTE, f"{when}: the note is unchanged: {note!r}")
         self.list.locator("p.count").wait_for()
         script = "() => document.querySelector('div.scrolled')?.scrollTop ?? -1"
         wait_until(lambda: self.list.evaluate(script) == SCROLL_TOP)
@@ -98,21 +98,22 @@ def follow_until_killed(
     start = [cpu_seconds(run), cpu_seconds(view.process), time.monotonic()]
     pages = OpenPages(browser, view, run_id)
     wait_until(lambda: pages.run_status == "Playing")
-    first, games_listed = pages.games_done, pages.games_listed
+    first_count, games_listed = pages.games_done, pages.games_listed
     pages.scroll()
-    wait_until(lambda: pages.games_done > first and pages.games_listed > games_listed + 10)
-    second = pages.games_done
-    wait_until(lambda: pages.games_done > second)
+    wait_until(lambda: pages.games_done > first_count and pages.games_listed > games_listed + 10)
+    second_count = pages.games_done
+    wait_until(lambda: pages.games_done > second_count)
     progress = (
-        f"{first}, {second}, {pages.games_done} of {GAMES} games; the list from {games_listed} to {pages.games_listed}"
+        f"{first_count}, {second_count}, {pages.games_done} of {GAMES} games; "
+        f"the list from {games_listed} to {pages.games_listed}"
     )
     check(True, f"the progress grows: {progress}")
     pages.check_unchanged(check, "while the run plays")
-    spent = [cpu_seconds(run) - start[0], cpu_seconds(view.process) - start[1], time.monotonic() - start[2]]
+    seconds = [cpu_seconds(run) - start[0], cpu_seconds(view.process) - start[1], time.monotonic() - start[2]]
     check(
-        spent[1] <= MAX_CPU_SHARE * spent[2],
-        f"following takes at most {MAX_CPU_SHARE:.0%} of a CPU: {spent[1]:.2f} s in {spent[2]:.1f} s; "
-        f"the run takes {spent[0]:.2f} s",
+        seconds[1] <= MAX_CPU_SHARE * seconds[2],
+        f"following takes at most {MAX_CPU_SHARE:.0%} of a CPU: {seconds[1]:.2f} s in {seconds[2]:.1f} s; "
+        f"the run takes {seconds[0]:.2f} s",
     )
     run.kill()
     wait_for_exit(run)

@@ -1,4 +1,4 @@
-"""Files of ours are new or their own, and what stands in their place leads nowhere."""
+"""Files are written to new or own files only, never through links or other planted files."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from runner.base.storage.safe_files import (
     remove_folder,
 )
 
-SECRET = b"somebody else's"
+FOREIGN_CONTENT = b"somebody else's"
 
 
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
-    """A file that must stay as it is."""
+    """A file that must not change."""
     (tmp_path / "ours").mkdir()
     path = tmp_path / "target"
-    path.write_bytes(SECRET)
+    path.write_bytes(FOREIGN_CONTENT)
     return path
 
 
-def link(kind: str, target: Path, path: Path) -> None:
-    """Plant something that leads elsewhere."""
+def plant_link(kind: str, target: Path, path: Path) -> None:
+    """Create a link to the target, or a FIFO, at a path."""
     if kind == "link":
         path.symlink_to(target)
     elif kind == "dangling link":
@@ -57,110 +57,112 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "lock": take_lock,
     "log": append_to,
 }
-"""What opens a file that may be there already."""
+"""Functions that open a file that may exist."""
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling link", "FIFO"])
 @pytest.mark.parametrize("name", WRITERS)
-def test_what_is_appended_to_is_no_link_and_no_fifo(tmp_path: Path, target: Path, name: str, kind: str) -> None:
+def test_append_refuses_links_and_fifos(tmp_path: Path, target: Path, name: str, kind: str) -> None:
     path = tmp_path / "ours" / "file"
-    link(kind, target, path)
-    said = "not a regular file" if kind == "FIFO" else "this is a link, which nip-run does not follow here; remove it"
-    with pytest.raises((OSError, RunError), match=said):
+    plant_link(kind, target, path)
+    message = (
+        "not a regular file" if kind == "FIFO" else "this is a link, which nip-run does not follow here; remove it"
+    )
+    with pytest.raises((OSError, RunError), match=message):
         WRITERS[name](path)
     assert not is_locked(path)
-    assert target.read_bytes() == SECRET
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["ours", "target"]
+    assert target.read_bytes() == FOREIGN_CONTENT
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["ours", "target"]
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling link", "hard link", "FIFO"])
-def test_what_is_written_whole_goes_through_nothing_that_was_planted(tmp_path: Path, target: Path, kind: str) -> None:
+def test_atomic_write_does_not_follow_a_planted_temporary_file(tmp_path: Path, target: Path, kind: str) -> None:
     path = tmp_path / "ours" / "manifest.json"
-    link(kind, target, path.with_name("manifest.json.new"))
+    plant_link(kind, target, path.with_name("manifest.json.new"))
     atomic_write(path, b"ours")
     assert path.read_bytes() == b"ours"
     assert not path.is_symlink()
-    assert target.read_bytes() == SECRET
-    assert sorted(each.name for each in tmp_path.rglob("*")) == ["manifest.json", "ours", "target"]
+    assert target.read_bytes() == FOREIGN_CONTENT
+    assert sorted(entry.name for entry in tmp_path.rglob("*")) == ["manifest.json", "ours", "target"]
 
 
-def test_what_is_written_whole_takes_the_place_of_a_link(tmp_path: Path, target: Path) -> None:
+def test_atomic_write_replaces_a_link(tmp_path: Path, target: Path) -> None:
     path = tmp_path / "ours" / "manifest.json"
     path.symlink_to(target)
     atomic_write(path, b"ours")
-    assert (path.read_bytes(), path.is_symlink(), target.read_bytes()) == (b"ours", False, SECRET)
+    assert (path.read_bytes(), path.is_symlink(), target.read_bytes()) == (b"ours", False, FOREIGN_CONTENT)
 
 
-def test_a_folder_in_the_place_of_a_new_file_is_an_error(tmp_path: Path) -> None:
+def test_atomic_write_fails_if_a_folder_has_the_name(tmp_path: Path) -> None:
     (tmp_path / "file.new" / "inside").mkdir(parents=True)
     with pytest.raises(RunError, match=r"cannot write .*file: Is a directory"):
         atomic_write(tmp_path / "file", b"ours")
     assert (tmp_path / "file.new" / "inside").is_dir()
 
 
-def test_what_a_killed_process_left_is_written_anew(tmp_path: Path) -> None:
+def test_atomic_write_replaces_the_temporary_file_of_a_killed_process(tmp_path: Path) -> None:
     (tmp_path / "file.new").write_bytes(b"half of it")
     atomic_write(tmp_path / "file", b"ours")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"ours")]
 
 
-def test_a_new_file_is_not_written_through_a_hard_link(tmp_path: Path, target: Path) -> None:
+def test_new_file_is_not_written_through_a_hard_link(tmp_path: Path, target: Path) -> None:
     path = tmp_path / "ours" / "file"
     path.hardlink_to(target)
     with create(path) as file:
         file.write(b"ours")
-    assert (path.read_bytes(), target.read_bytes()) == (b"ours", SECRET)
+    assert (path.read_bytes(), target.read_bytes()) == (b"ours", FOREIGN_CONTENT)
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling link", "hard link", "FIFO"])
-def test_what_must_be_new_is_made_over_nothing(tmp_path: Path, target: Path, kind: str) -> None:
+def test_create_only_refuses_existing_files(tmp_path: Path, target: Path, kind: str) -> None:
     path = tmp_path / "ours" / "file"
-    link(kind, target, path)
+    plant_link(kind, target, path)
     with pytest.raises(FileExistsError):
         create_only(path, os.O_WRONLY)
-    assert target.read_bytes() == SECRET
+    assert target.read_bytes() == FOREIGN_CONTENT
 
 
-def test_a_link_to_a_folder_is_no_folder_of_ours(tmp_path: Path) -> None:
-    there, path = tmp_path / "there", tmp_path / "parts"
-    (there / "precious").mkdir(parents=True)
-    path.symlink_to(there)
+def test_link_to_a_folder_is_not_used_as_a_folder(tmp_path: Path) -> None:
+    outside, path = tmp_path / "there", tmp_path / "parts"
+    (outside / "precious").mkdir(parents=True)
+    path.symlink_to(outside)
     with pytest.raises(OSError, match="nip-run needs a folder here, but finds a link; remove that"):
         make_folder(path)
     with pytest.raises(OSError, match="nip-run needs a folder here"):
         remove_folder(path)
-    assert (there / "precious").is_dir()
+    assert (outside / "precious").is_dir()
 
 
-def test_a_folder_is_removed_and_not_what_links_in_it_lead_to(tmp_path: Path) -> None:
-    there, path = tmp_path / "there", tmp_path / "parts"
-    (there / "precious").mkdir(parents=True)
+def test_folder_is_removed_without_following_links_in_it(tmp_path: Path) -> None:
+    outside, path = tmp_path / "there", tmp_path / "parts"
+    (outside / "precious").mkdir(parents=True)
     make_folder(path)
     make_folder(path)
-    (path / "planted").symlink_to(there)
+    (path / "planted").symlink_to(outside)
     remove_folder(path)
     remove_folder(path)
-    assert (path.exists(), (there / "precious").is_dir()) == (False, True)
+    assert (path.exists(), (outside / "precious").is_dir()) == (False, True)
 
 
 # Reading
 
 
 @pytest.mark.parametrize("reader", [lambda path: read_bounded(path, 10), open_to_read, read_json])
-def test_a_fifo_and_a_device_are_not_waited_for(tmp_path: Path, reader: Callable[[Path], object]) -> None:
+def test_reading_a_fifo_or_device_fails_at_once(tmp_path: Path, reader: Callable[[Path], object]) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", Path("/dev/zero")):
         with pytest.raises((OSError, RunError), match="not a regular file"):
             reader(path)
 
 
-def test_a_journal_that_is_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+def test_reading_a_journal_that_is_a_fifo_fails_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "journal.jsonl")
     with pytest.raises(JournalError, match="not a regular file"):
         list(read_journal(tmp_path / "journal.jsonl"))
 
 
-def test_a_file_is_read_up_to_its_bound_and_through_links(tmp_path: Path) -> None:
+def test_read_bounded_follows_links_and_refuses_larger_files(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"x" * 2048)
     (tmp_path / "link").symlink_to(path)

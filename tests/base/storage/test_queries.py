@@ -1,4 +1,4 @@
-"""DuckDB behind closed doors: no extension, no network, and folders of any name."""
+"""DuckDB uses no extensions and no network, and works in folders of any name."""
 
 from __future__ import annotations
 
@@ -30,49 +30,49 @@ MORE_NAMES = (
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", [*NAMES, *(pytest.param(name, marks=pytest.mark.full) for name in MORE_NAMES)])
-def test_a_results_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
-    path = spec_file(tmp_path, size=2, fine_tune={"formats": ["verl"]})
-    home, words = tmp_path / "home", ("--results", name, "--json", "-q")
+def test_results_folder_can_have_any_name(tmp_path: Path, name: str) -> None:
+    spec = spec_file(tmp_path, size=2, fine_tune={"formats": ["verl"]})
+    home, options = tmp_path / "home", ("--results", name, "--json", "-q")
     home.mkdir()
 
-    def told(*command: str) -> object:
-        done = nip_run_here(*command, *words, cwd=tmp_path, HOME=str(home))
+    def run_command(*command_arguments: str) -> object:
+        done = nip_run_here(*command_arguments, *options, cwd=tmp_path, HOME=str(home))
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    told(str(path))
+    run_command(str(spec))
     run = only_run(tmp_path / name)
     (run / "rollouts.parquet").unlink()
     manifest = json.loads((run / "manifest.json").read_text())
     (run / "manifest.json").write_text(json.dumps({**manifest, "status": "running"}))
-    told(str(path))
-    asked = "SELECT count(*) AS n FROM completions c JOIN rollouts r ON c.rollout_id = r.rollout_id"
-    assert told("sql", asked + " WHERE c.rollout_id NOT IN (SELECT rollout_id FROM messages)") == [{"n": 2}]
-    assert told("leaderboard", "--rebuild") == {"runs": [run.name]}
-    assert [row["run_id"] for row in told("leaderboard")] == [run.name]  # type: ignore[attr-defined]
-    assert len(told("runs")) == 1  # type: ignore[arg-type]
-    told("show", run.name)
-    told("show", run.name, "p0")
-    told("export", run.name, "--format", "verl")
+    run_command(str(spec))
+    query = "SELECT count(*) AS n FROM completions c JOIN rollouts r ON c.rollout_id = r.rollout_id"
+    assert run_command("sql", query + " WHERE c.rollout_id NOT IN (SELECT rollout_id FROM messages)") == [{"n": 2}]
+    assert run_command("leaderboard", "--rebuild") == {"runs": [run.name]}
+    assert [row["run_id"] for row in run_command("leaderboard")] == [run.name]  # type: ignore[attr-defined]
+    assert len(run_command("runs")) == 1  # type: ignore[arg-type]
+    run_command("show", run.name)
+    run_command("show", run.name, "p0")
+    run_command("export", run.name, "--format", "verl")
     assert (run / "fine_tune" / "export-verl" / "m.rl.parquet").is_file()
     assert list(home.iterdir()) == []
-    assert {one.name for one in tmp_path.iterdir()} == {"home", "spec.yaml", "data.jsonl", Path(name).parts[0]}
+    assert {entry.name for entry in tmp_path.iterdir()} == {"home", "spec.yaml", "data.jsonl", Path(name).parts[0]}
 
 
 @pytest.mark.full
-def test_a_folder_that_cannot_be_linked_to_is_refused_before_any_call(tmp_path: Path) -> None:
-    aside = tmp_path / "no?place"
-    aside.mkdir()
+def test_folder_that_cannot_be_linked_is_refused_before_any_request(tmp_path: Path) -> None:
+    temporary_folder = tmp_path / "no?place"
+    temporary_folder.mkdir()
     with run_chat_server() as server:
         spec_file(tmp_path, server.base_url, size=2)
-        done = nip_run("spec.yaml", "--results", "a?b", "-q", cwd=tmp_path, TMPDIR=str(aside))
+        done = nip_run("spec.yaml", "--results", "a?b", "-q", cwd=tmp_path, TMPDIR=str(temporary_folder))
         assert (done.returncode, server.requests) == (1, 0)
     assert "set TMPDIR" in done.stderr
     assert "bug in nip-run" not in done.stderr
 
 
 @pytest.mark.full
-def test_a_dataset_may_stand_in_a_folder_of_any_name(tmp_path: Path) -> None:
+def test_dataset_folder_can_have_any_name(tmp_path: Path) -> None:
     for name in (*NAMES, *MORE_NAMES):
         folder = tmp_path / name
         folder.mkdir(parents=True)
@@ -82,43 +82,45 @@ def test_a_dataset_may_stand_in_a_folder_of_any_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("statement", ["LOAD httpfs", "INSTALL httpfs", "ATTACH 'md:x'", "ATTACH 'sqlite:x'"])
-def test_a_connection_looks_for_extensions_where_there_are_none(statement: str) -> None:
+def test_connection_finds_no_extensions(statement: str) -> None:
     with connect() as connection, pytest.raises(duckdb.Error, match="/dev/null"):
         connection.execute(statement)
 
 
-def test_a_connection_loads_no_extension_for_what_a_question_names() -> None:
+def test_connection_loads_no_extension_for_a_query() -> None:
     with connect() as connection, pytest.raises(duckdb.Error, match="requires the extension httpfs"):
         connection.execute("FROM 's3://a/b.parquet'")
 
 
-def test_a_question_names_no_variable_of_the_program() -> None:
-    here = np.array([1, 2])
+def test_query_cannot_read_python_variables() -> None:
+    numbers = np.array([1, 2])
     with connect() as connection, pytest.raises(duckdb.CatalogException):
-        connection.execute("FROM here")
-    assert duckdb.execute("FROM here").fetchall() == [(one,) for one in here]
+        connection.execute("FROM numbers")
+    assert duckdb.execute("FROM numbers").fetchall() == [(number,) for number in numbers]
 
 
-def test_a_full_memory_writes_nothing_where_the_user_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_query_writes_nothing_to_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with connect(memory="16MB") as connection, pytest.raises(duckdb.OutOfMemoryException):
         connection.execute("CREATE TABLE t AS SELECT repeat('x', 1000) || range FROM range(100_000)").fetchall()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_name_that_is_plain_is_the_files_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_duckdb_pattern_of_a_plain_name_is_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert duckdb_pattern(Path("~/x.parquet")) == str(tmp_path / "~" / "x.parquet")
 
 
-def test_a_link_reads_the_one_file_that_is_meant(tmp_path: Path) -> None:
+def test_duckdb_pattern_matches_only_the_given_file(tmp_path: Path) -> None:
     for name in ("a*", "ab", "a?"):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps({"name": name}))
     with connect() as connection:
         for name in ("a*", "a?"):
-            one = tmp_path / f"{name}.jsonl"
-            assert connection.execute("SELECT name FROM read_json(?)", [duckdb_pattern(one)]).fetchall() == [(name,)]
-            assert json_lines(one) == [{"name": name}]
+            path = tmp_path / f"{name}.jsonl"
+            assert connection.execute("SELECT name FROM read_json(?)", [duckdb_pattern(path)]).fetchall() == [(name,)]
+            assert json_lines(path) == [{"name": name}]
 
 
 @pytest.fixture
@@ -129,46 +131,49 @@ def reused_connections() -> Iterator[None]:
 
 @pytest.mark.usefixtures("reused_connections")
 @pytest.mark.parametrize(
-    "left",
+    "statement",
     [
         "CREATE TABLE f(a INTEGER)", "CREATE TEMP VIEW f AS SELECT 1", "CREATE MACRO f(a) AS a + 1",
         "SET VARIABLE f = 1", "PREPARE f AS SELECT 1", "CREATE TYPE f AS ENUM ('x')",
         "SET search_path = 'pg_catalog'", "SET threads = 7",
     ],
 )  # fmt: skip
-def test_whoever_is_lent_a_connection_finds_it_as_it_was_made(left: str) -> None:
-    asked = [f"SELECT count(*) FROM duckdb_{of}() WHERE {of[:-1]}_name = 'f'" for of in ("tables", "views", "types")]
-    asked += ["SELECT current_setting('threads'), current_setting('search_path')", "SELECT getvariable('f')"]
+def test_borrowed_connection_is_reset(statement: str) -> None:
+    queries = [
+        f"SELECT count(*) FROM duckdb_{objects}() WHERE {objects[:-1]}_name = 'f'"
+        for objects in ("tables", "views", "types")
+    ]
+    queries += ["SELECT current_setting('threads'), current_setting('search_path')", "SELECT getvariable('f')"]
     with suppress(duckdb.InvalidInputException), borrow_connection("64MB") as connection:
-        assert connection.execute(left) is connection
+        assert connection.execute(statement) is connection
     with borrow_connection("64MB") as connection:
-        assert [connection.execute(one).fetchall() for one in asked] == [*3 * [[(0,)]], [(1, "")], [(None,)]]
-        for again in ("SELECT f(1)", "EXECUTE f"):
+        assert [connection.execute(query).fetchall() for query in queries] == [*3 * [[(0,)]], [(1, "")], [(None,)]]
+        for leftover in ("SELECT f(1)", "EXECUTE f"):
             with pytest.raises(duckdb.Error, match="does not exist"):
-                connection.sql(again)
+                connection.sql(leftover)
 
 
 @pytest.mark.usefixtures("reused_connections")
-def test_a_connection_is_lent_again_and_none_with_a_memory_that_is_no_size() -> None:
+def test_connection_is_reused_and_an_invalid_memory_size_refused() -> None:
     with borrow_connection("63MB") as first:
         pass
     with pytest.raises(duckdb.Error), borrow_connection("nonsense"):
         pass
-    with borrow_connection("63MB") as again:
-        assert again is first
+    with borrow_connection("63MB") as second:
+        assert second is first
 
 
-def test_a_connection_outlives_no_block_that_keeps_none() -> None:
-    def borrowed() -> duckdb.DuckDBPyConnection:
+def test_connection_is_closed_after_its_block_without_reuse() -> None:
+    def borrow_and_return() -> duckdb.DuckDBPyConnection:
         with borrow_connection("63MB") as connection:
             return connection
 
-    connection = Context().run(borrowed)  # where nobody keeps any, as the tests do
+    connection = Context().run(borrow_and_return)  # an empty context, because the tests reuse connections
     with pytest.raises(duckdb.ConnectionException):
         connection.execute("SELECT 1")
 
 
-def test_a_folder_of_links_is_gone_with_its_process_which_warns_of_nothing(tmp_path: Path) -> None:
+def test_spill_folder_is_removed_at_exit_without_warnings(tmp_path: Path) -> None:
     done = python(
         "from runner.base.storage.duckdb_connections import process_spill; print(process_spill())",
         PYTHONWARNINGS="always", TMPDIR=str(tmp_path),

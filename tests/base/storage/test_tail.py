@@ -1,4 +1,4 @@
-"""A log that is read while it grows: each record once, none before it counts."""
+"""Follow a growing log: every record is returned once, after its group is complete."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runner.base.storage.log_follower import LogFollower
 FIRST = {"kind": "begun", KEY: LOG_FORMAT, "run": "one", "run_id": "r", "journal": "j"}
 
 
-def log(path: Path, *records: dict[str, Any], run: str = "one") -> bytes:
+def write_log(path: Path, *records: dict[str, Any], run: str = "one") -> bytes:
     journal = Journal(path, first={**FIRST, "run": run}, durable=False)
     for record in records:
         journal.append_now(record)
@@ -24,77 +24,77 @@ def log(path: Path, *records: dict[str, Any], run: str = "one") -> bytes:
     return path.read_bytes()
 
 
-def names(records: list[tuple[int, dict[str, Any]]]) -> list[str]:
+def list_kinds(records: list[tuple[int, dict[str, Any]]]) -> list[str]:
     return [record["kind"] for _, record in records]
 
 
-def test_every_cut_of_a_log_gives_its_whole_lines_and_the_rest_later(tmp_path: Path) -> None:
+def test_log_cut_at_any_byte_yields_complete_lines_and_later_the_rest(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    whole = log(path, {"kind": "a", "text": "x\r y"}, {"kind": "b"}, {"kind": "c"})
-    lines = [at + 1 for at, byte in enumerate(whole) if byte == ord("\n")]
-    for cut in range(len(whole)):
-        path.write_bytes(whole[:cut])
+    data = write_log(path, {"kind": "a", "text": "x\r y"}, {"kind": "b"}, {"kind": "c"})
+    lines = [index + 1 for index, byte in enumerate(data) if byte == ord("\n")]
+    for cut in range(len(data)):
+        path.write_bytes(data[:cut])
         tail = LogFollower(path, "one")
-        first = names(tail.read())
+        first = list_kinds(tail.read())
         assert len(first) == sum(end <= cut for end in lines)
         with path.open("ab") as file:
-            file.write(whole[cut:])
-        assert [*first, *names(tail.read())] == ["begun", "a", "b", "c"]
+            file.write(data[cut:])
+        assert [*first, *list_kinds(tail.read())] == ["begun", "a", "b", "c"]
         assert tail.read() == []
 
 
-def test_records_that_count_together_come_together(tmp_path: Path) -> None:
+def test_incomplete_group_is_not_returned(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    log(path, {"kind": "a"}, {"kind": "b", "more": True})
+    write_log(path, {"kind": "a"}, {"kind": "b", "more": True})
     tail = LogFollower(path)
-    assert names(tail.read()) == ["begun", "a"]
-    assert names(tail.read()) == []
+    assert list_kinds(tail.read()) == ["begun", "a"]
+    assert list_kinds(tail.read()) == []
 
 
-def test_a_torn_end_that_is_cut_off_and_written_over_is_never_read(tmp_path: Path) -> None:
+def test_torn_end_that_is_overwritten_is_never_read(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    whole = log(path, {"kind": "a"})
-    path.write_bytes(whole + b'0badc0de {"kind":"torn')
+    data = write_log(path, {"kind": "a"})
+    path.write_bytes(data + b'0badc0de {"kind":"torn')
     tail = LogFollower(path, "one")
-    assert names(tail.read()) == ["begun", "a"]
-    log(path, {"kind": "b"})  # whoever goes on cuts the torn end off
-    assert names(tail.read()) == ["b"]
+    assert list_kinds(tail.read()) == ["begun", "a"]
+    write_log(path, {"kind": "b"})  # opening the log again cuts off the torn end
+    assert list_kinds(tail.read()) == ["b"]
 
 
-def test_a_small_look_reads_on_where_it_stopped(tmp_path: Path) -> None:
+def test_bounded_read_continues_where_the_last_one_stopped(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    log(path, *({"kind": f"k{number}", "text": "x" * 300} for number in range(20)))
-    tail, found = LogFollower(path), []
-    while some := tail.read(most=500):
-        found.extend(names(some))
-    assert found == ["begun", *(f"k{number}" for number in range(20))]
+    write_log(path, *({"kind": f"k{number}", "text": "x" * 300} for number in range(20)))
+    tail, kinds = LogFollower(path), []
+    while records := tail.read(most=500):
+        kinds.extend(list_kinds(records))
+    assert kinds == ["begun", *(f"k{number}" for number in range(20))]
 
 
-@pytest.mark.parametrize("wrong", [b"0badc0de {}\n", b"no line of ours\n"])
-def test_damage_is_told_and_not_waited_for(tmp_path: Path, wrong: bytes) -> None:
+@pytest.mark.parametrize("damaged_line", [b"0badc0de {}\n", b"no line of ours\n"])
+def test_damage_is_reported_at_once(tmp_path: Path, damaged_line: bytes) -> None:
     path = tmp_path / "log"
-    whole = log(path, {"kind": "a"})
+    data = write_log(path, {"kind": "a"})
     tail = LogFollower(path)
     tail.read()
-    path.write_bytes(whole + wrong)
+    path.write_bytes(data + damaged_line)
     with pytest.raises(JournalError, match="damaged at byte"):
         tail.read()
 
 
-def test_another_file_in_its_place_and_another_run_are_told(tmp_path: Path) -> None:
-    path, other = tmp_path / "log", tmp_path / "other"
-    log(path, {"kind": "a"})
+def test_replaced_log_and_log_of_another_run_are_errors(tmp_path: Path) -> None:
+    path, other_path = tmp_path / "log", tmp_path / "other"
+    write_log(path, {"kind": "a"})
     tail = LogFollower(path, "one")
     tail.read()
-    log(other, {"kind": "a"}, run="two")
-    other.replace(path)
+    write_log(other_path, {"kind": "a"}, run="two")
+    other_path.replace(path)
     with pytest.raises(JournalError, match="replaced"):
         tail.read()
     with pytest.raises(JournalError, match="another run"):
         LogFollower(path, "one").read()
 
 
-def test_a_log_that_is_not_there_yet_has_no_records(tmp_path: Path) -> None:
+def test_missing_log_has_no_records(tmp_path: Path) -> None:
     tail = LogFollower(tmp_path / "log")
     assert tail.read() == []
     assert tail.is_at_end
