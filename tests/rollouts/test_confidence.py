@@ -1,4 +1,4 @@
-"""Runs that record verdicts as probabilities: what stands in the tables, and that it is the same however played."""
+"""Runs record the confidence of verdicts, and replayed and resumed runs record the same."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read_confidences(run: Path) -> list[tuple[float | None, float | None, str | 
 
 
 def compute_confidences(run: Path) -> list[tuple[float, float]]:
-    """P(accept) by another reader: the number below the verdict, and the alternatives of the token that gives it."""
+    """Compute P(accept) independently, from the stated number and from the alternatives of the verdict's token."""
     read_confidences = []
     for row in table(run, "completions"):
         sign = 1 if "Decision: accept" in row["raw_message"] else -1
@@ -63,7 +63,7 @@ def test_recorded_confidences_are_the_same_after_a_replay_and_a_resumed_run(tmp_
         first = run_spec(path, tmp_path / "r")
         requests_of_first_run = server.requests
         replay = run_spec(path, tmp_path / "other", replay=ReplayOf(first.folder.path))
-        # a run that was cut off goes on with what its journal has
+        # an interrupted run resumes from its journal
         files_of_first_run = derived_files(first.folder.path)
         journal = first.folder.path / "journal.jsonl"
         journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:3]))
@@ -190,7 +190,7 @@ def test_verdict_without_a_confidence_aborts_the_rollout_under_abort_rollout(tmp
 
 
 def run_with_unreadable_confidence(folder: Path, then: str) -> tuple[FinishedRun, int]:
-    """A run of a verifier that never states a number, and how many calls it made."""
+    """Run a verifier that never states a number, and return the result and the number of calls."""
     retry = {"invalid_response": {"attempts": 3, "then": then}}
     with run_chat_server(confidence="Confidence: high 5", decide=1.0) as server:
         changes = {**SOLO_VERIFIER, "verdict": {"confidence": "stated"}, "retry": retry}

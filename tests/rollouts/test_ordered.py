@@ -1,4 +1,4 @@
-"""Rollouts in the order of the plan, and what waits for its turn in memory and on disk."""
+"""Rollouts are delivered in plan order; those that wait are stored in memory and on disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POINT = Datapoint("p", 1, {"question": "q"})
 
 
 def make_rollouts(index: int, length: int, size: int = 1) -> list[Rollout]:
-    """A job of `size` rollouts whose answers hold all of Unicode, and lone surrogates too."""
+    """Return the `size` rollouts of a job, whose answers contain NUL, non-BMP characters and lone surrogates."""
     rng = random.Random(index)
     result = []
     for repeat in range(size):

@@ -1,4 +1,4 @@
-"""What one shard of a run may use: the shares of every limit together are no more than the limit."""
+"""The shares of a limit over all shards sum to no more than the limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.shards import all_shards
 from tests.support.specs import spec_file
 
 PRICED_MODEL = {"max_completion_tokens": 50, "price": {"input": 1.0, "output": 2.0}}
-"""What a budget in dollars asks of a model group."""
+"""The settings that a budget in dollars requires of a model group."""
 
 
 def make_limited_plan(folder: Path) -> Plan:

@@ -1,4 +1,4 @@
-"""The designs about hidden passages ship with prompts and data, and play without a network and at a server."""
+"""The shipped designs with hidden passages have prompts and data, and play offline and on a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of an answer that others see: private columns, checked quotes, limits of words, and private notes."""
+"""What agents see of each other: private columns, verified quotes, word limits and private notes."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_messages_table_has_the_quote_and_word_counts(tmp_path: Path) -> None:
         assert (row["words"] is None) == (row["agent"] != "p0")
 
 
-# Limits of words
+# Word limits
 
 
 def test_words_over_the_limit_are_removed_and_counted(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The switch that stops a run: who sleeps wakes, who asks is told, who waits for something else looks again."""
+"""The switch that stops a run ends sleeps, makes checks raise, and calls callbacks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_child_switch_stops_alone_or_with_its_parent() -> None:
     first_child, second_child = stop.create_child(), stop.create_child()
     first_child.stop()
     assert (first_child.is_stopping, second_child.is_stopping, stop.is_stopping) == (True, False, False)
-    first_child.stop_all()  # a refusal that came to a run which had stopped for itself
+    first_child.stop_all()  # a refusal after the child has stopped has no effect on its parent
     assert (second_child.is_stopping, stop.is_stopping) == (False, False)
     second_child.stop_all()
     assert (second_child.is_stopping, stop.is_stopping, stop.create_child().is_stopping) == (True, True, True)

@@ -1,4 +1,4 @@
-"""Trees of responses where a round is silent and where branches fail."""
+"""Trees of responses with silent rounds and failed branches."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ parameters: {max_message_rounds: 3, verifier_first: false}
 
 @dataclass(frozen=True)
 class ScriptedAgent:
-    """An agent that is refused at some nodes; the verifier accepts by its first answer and rejects by others."""
+    """An agent that is refused at some nodes. The verifier's first answer accepts, and its other answers reject."""
 
     name: str
     shape: TreeShape
@@ -65,7 +65,7 @@ class ScriptedAgent:
 
 
 def play_tree(folder: Path, *refused: AnswerPath) -> tuple[Protocol, TreeShape, list[Rollout]]:
-    """The branches of a tree of two answers a step, on a datapoint that is to be accepted."""
+    """Play a tree with two answers for each step, on a datapoint with label 1."""
     protocol = load_protocol_text(folder, PROTOCOL_WITH_SILENT_STEP)
     shape = TreeShape(2, 3)
     agents = {name: cast("Agent", ScriptedAgent(name, shape, refused)) for name in protocol.agent_names}
@@ -128,11 +128,11 @@ def test_tree_without_finished_branches_is_none(tmp_path: Path) -> None:
 
 TENTHS_REWARDS = {"verifier_reward": 1.5, "verifier_incorrect_penalty": 0.1, "prover_reward": 1.6}
 MIDPOINT = Fraction(8, 10)
-"""Of both agents of a game of these rewards; in floats, 0.7 + 0.1 is below it."""
+"""The midpoint of both agents' rewards. As a float, 0.7 + 0.1 is below it."""
 
 
 def random_branches(protocol: Protocol, shape: TreeShape, chance: random.Random) -> list[Rollout]:
-    """The branches of a tree some of which end early; every round pays tenths, of which many come to the midpoint."""
+    """Return branches, some of which end early. Rewards are multiples of 0.1, and many sums equal the midpoint."""
 
     def grow(path: AnswerPath, rounds: tuple[Round, ...]) -> Iterator[Rollout]:
         if len(path) == shape.rounds or (path and chance.random() < 0.3):
@@ -150,7 +150,7 @@ def random_branches(protocol: Protocol, shape: TreeShape, chance: random.Random)
 def compute_exact_rows(
     branches: list[Rollout], shape: TreeShape, agent: str
 ) -> list[list[tuple[Fraction, Fraction, Fraction]]]:
-    """By round, of every node and every ended branch: its worth, whether that is good, whether its answers differ."""
+    """Return rows of value, reached midpoint and differing children of the nodes and ended branches of each round."""
 
     def worth(path: AnswerPath) -> Fraction:
         branches_below = [
@@ -178,7 +178,7 @@ def compute_exact_rows(
 
 @pytest.mark.parametrize("responses", [2, 3])
 def test_tree_statistics_match_exact_fractions(responses: int) -> None:
-    """In fractions, from the branches alone: nothing is off by a last bit there, and a tie is a tie."""
+    """Fractions have no rounding errors, so that ties are exact."""
     protocol = load_protocol("nip", {**TENTHS_REWARDS, "max_message_rounds": 4})
     shape, chance = TreeShape(responses, 4), random.Random(responses)
     forest = [random_branches(protocol, shape, chance) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""Decision formats in which a verdict can never be given are refused, and saved ones still read."""
+"""Decision formats with an impossible verdict are refused in new specs and accepted in saved ones."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def test_decision_format_with_an_impossible_verdict_is_refused(
     "decision_format",
     [
         {**VERDICT, "marker": "verdict"},
-        {"accept": "Decision: yes sir", "reject": "Decision: yes"},  # the longer one is looked for first
-        {"accept": "Decision: acc", "reject": "**Decision:** accuse", "lenient": True},  # whole words
+        {"accept": "Decision: yes sir", "reject": "Decision: yes"},  # the longer text is searched first
+        {"accept": "Decision: acc", "reject": "**Decision:** accuse", "lenient": True},  # only whole words match
     ],
 )
 def test_distinguishable_verdict_texts_are_accepted(tmp_path: Path, decision_format: Any) -> None:

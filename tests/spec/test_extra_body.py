@@ -1,4 +1,4 @@
-"""What has a key of its own is refused in `extra_body`: the model on the wire is the model on the board."""
+"""`extra_body` refuses parameters with their own key, so that the recorded model is the requested model."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_parameters_without_their_own_key_are_accepted(tmp_path: Path) -> None:
 
 
 def test_every_request_parameter_of_the_settings_is_refused() -> None:
-    """Also one that is added to the settings tomorrow."""
+    """Includes keys that are added to the settings later."""
     settings = ModelSettings(
         model="x", temperature=1.0, top_p=1.0, n=1, seed=1, stop=("a",), max_tokens=1, max_completion_tokens=1,
         reasoning_effort="low", logprobs=True, top_logprobs=3,
@@ -169,7 +169,7 @@ def test_every_request_parameter_of_the_settings_is_refused() -> None:
     assert {key for key, _ in problems_with_duplicates} == setting_names
 
 
-# A run that was played before this was refused
+# Runs played before the refusal was introduced
 
 
 @pytest.mark.full

@@ -1,4 +1,4 @@
-"""What came from elsewhere names no file outside its own folder, by whichever key, and by no link."""
+"""A downloaded spec cannot name a file outside its folder, with any key or link."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SECRET = "the words that nobody may see"
 
 @pytest.fixture(scope="module")
 def user_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of the user's own with a dataset, templates, a protocol, a spec and a run."""
+    """Return a folder of the user with a dataset, templates, a protocol, a spec and a run."""
     folder = tmp_path_factory.mktemp("mine")
     (folder / "prompts").mkdir()
     for agent in ("prover", "verifier"):
@@ -51,7 +51,7 @@ def user_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def fetched(user_folder: Path, tmp_path: Path) -> Path:
-    """A got folder, beside one of the user's own."""
+    """Return a downloaded folder next to a folder of the user."""
     shutil.copytree(user_folder, tmp_path / "own")
     fetched_folder = tmp_path / "got"
     fetched_folder.mkdir()
@@ -178,7 +178,7 @@ def test_overrides_and_specs_of_the_user_may_name_any_file(fetched: Path) -> Non
 
 
 def text_keys(cls: Any, key: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every key whose value is a text of any form, in the settings of a spec; `*` is any one name."""
+    """Yield the keys of a spec whose values are or contain texts; `*` stands for any name."""
     for field in dataclasses.fields(cls):
         yield from _text_keys_of_type(get_type_hints(cls)[field.name], (*key, field.name.rstrip("_")))
 
@@ -207,12 +207,12 @@ KEYS_WITHOUT_PATHS = {
     "training.trainers.*.command", "training.trainers.*.files", "training.trainers.*.suffix", "training.test.split",
     "training.rerun_tests.models", "execution", "tournament.players.*.model", "tournament.seats", "tournament.judges",
 }  # fmt: skip
-"""Keys, and what is below them, that name no file. `until.compare` is seen to when it is played, a trainer's files by
+"""Keys that, with all keys below them, name no file. `until.compare` is checked when the run starts, trainer files by
 `runner.spec.trainer_files`."""
 
 
 def test_every_text_key_of_a_spec_is_classified_as_path_or_no_path() -> None:
-    """Whoever adds a key that names a file must add it to `PATH_LOOKUPS`, or say here that it names none."""
+    """Add a new text key to `PATH_LOOKUPS` if it names a file, or else to `KEYS_WITHOUT_PATHS`."""
     path_keys = {".".join(map(str, key)) for key in PATH_LOOKUPS}
     for key_parts in text_keys(Experiment):
         dotted = ".".join(key_parts)
@@ -296,7 +296,7 @@ def test_fetched_spec_with_many_calls_needs_a_budget_and_shows_its_cost_first(fe
 
 @pytest.mark.full
 def test_saved_run_of_a_fetched_spec_needs_the_same_approval(fetched: Path) -> None:
-    """Else a replay, which asks nobody, would make a spec of the user's own out of it."""
+    """Otherwise, a replay, which needs no approval, would turn it into a trusted spec."""
     with run_chat_server() as server:
         path = spec_file(fetched, server.base_url, size=2, models={"m": {"api_key_env": "ROW_VARIABLE"}})
         pair = f"ROW_VARIABLE=127.0.0.1:{server.port}"
@@ -348,7 +348,7 @@ def test_downloaded_runs_are_checked_despite_their_manifest(fetched: Path) -> No
     "execution", [{"engine": "ray", "workers": 8, "address": "elsewhere.example:6379"}, {"processes": 1024}]
 )
 def test_fetched_spec_may_not_choose_the_execution_engine(execution: dict[str, Any], fetched: Path) -> None:
-    """A cluster that somebody else names would be sent the run, and be trusted with this process."""
+    """A cluster chosen by a publisher would receive the run and could control this process."""
     path = spec_file(fetched, size=2, execution=execution)
     done = nip_run_here(path, cwd=fetched.parent)
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""Planted leaks in templates, datasets, protocols and settings are found before play, and shipped files have none."""
+"""Planted leaks in templates, datasets, protocols and settings are detected before play; shipped files have none."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ LABEL_WARNING = "reveals the label"
 
 
 def make_rows(size: int = 32) -> list[dict[str, Any]]:
-    """Rows in the order of their labels, with columns that reveal the labels and columns that do not."""
+    """Return rows ordered by label, with columns that reveal the labels and columns that do not."""
     result = []
     for index in range(size):
         label = int(index >= size // 2)
@@ -70,7 +70,7 @@ def load_spec_with_templates(
     overrides: Sequence[str] = (),
     size: int = 32,
 ) -> Spec:
-    """A spec of a protocol file, whose agents have `PLAIN` templates except for `changes`."""
+    """Load a spec of a protocol file, whose agents have `PLAIN` templates except for `changes`."""
     (folder / "own.yaml").write_text(protocol)
     (folder / "prompts").mkdir()
     path = spec_file(folder, protocol=None, agents=None, prompts="prompts")
@@ -255,11 +255,11 @@ SELECTORS: dict[str, tuple[str, str, str]] = {
     "judge": ("p0.judge", "agents.p0", "judge.judge.jinja"),
     "function": ("p0.function", "agents.p0", "p0.function.py"),
 }
-"""By selector: its name, and the key and the file that a message about it names."""
+"""The name, key and file in a message about each selector."""
 
 
 def make_selector_plan(folder: Path, by: str, templates: Mapping[str, str] | None = None) -> Plan:
-    """A plan of games in which p0's candidates are selected, and only p1 sees the column `secret`."""
+    """Return a plan of games in which p0's candidates are selected, and only p1 sees the column `secret`."""
     rules = {
         "cycle": [{"speak": {"p0": ["main"]}, "best_of": {"n": 2, "by": by}}, {"speak": {"judge": ["main"]}}],
         "parameters": {"max_message_rounds": 2, "min_message_rounds": 2},
@@ -317,7 +317,7 @@ def test_selector_template_with_a_private_column_is_an_error(tmp_path: Path) -> 
 
 
 def make_answer_row(i: int, right: int) -> dict[str, Any]:
-    """A row with columns that reveal the right answer, and columns that do not."""
+    """Return a row with columns that reveal the right answer, and columns that do not."""
     answers = [f"{i + k} or so" for k in range(3)]
     return {
         "id": f"p{i}", "label": right + 1, "question": f"What is {i} + 1?", "answers": answers,
@@ -334,7 +334,7 @@ ANSWER_PROTOCOL = (
 
 
 def load_answer_spec(folder: Path, protocol: str = ANSWER_PROTOCOL, *, shows: str = "", varied: bool = False) -> Spec:
-    """A spec about listed answers, of which the second is right, or another one of each datapoint if `varied`.
+    """Load a spec about listed answers. The second answer is right, or a different one for each datapoint if `varied`.
 
     The prompts of `prover` and `verifier` also show the column `shows`.
     """

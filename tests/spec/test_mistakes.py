@@ -1,4 +1,4 @@
-"""Mistakes that were once called a bug in nip-run: each is a problem of the spec, with its place, and exit code 2."""
+"""Mistakes once reported as bugs in nip-run are problems of the spec, with a position and exit code 2."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.specs import spec_file
 
 
 def refused_stderr(folder: Path, *overrides: str, **changes: Any) -> str:
-    """What the command line says of a mistake; nothing may have been written."""
+    """Return stderr of a run that is refused without writing a file."""
     spec_file(folder, **changes)
     before = sorted(folder.iterdir())
     done = nip_run_here("spec.yaml", *overrides, cwd=folder)
@@ -89,7 +89,7 @@ def test_file_in_an_unreadable_folder_is_not_found(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0)
     user = os.geteuid()
     if user == 0:
-        os.seteuid(65534)  # root may look into every folder, nobody may not
+        os.seteuid(65534)  # root can read every folder, the user nobody cannot
     try:
         with pytest.raises(PermissionError):
             (tmp_path / "closed" / "x").stat()

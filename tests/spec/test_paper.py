@@ -1,4 +1,4 @@
-"""The paper's experiments: every spec is sound, one word plays it offline, and the paper's own problems fit in."""
+"""The specs of the paper's experiments are valid, play offline with one override, and accept the paper's problems."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ONE_SEED = "sweep.seed=[8144]"
 
 
 def key_uses_of_points(name: str, *overrides: str) -> list[KeyUse]:
-    """The keys that the points of a spec send."""
+    """Return the API keys that the points of a spec use."""
     return [
         use for spec in load_specs(f"paper/{name}.yaml", [ONE_SEED, *overrides]) for use in key_uses_of(plan_of(spec))
     ]
@@ -35,11 +35,11 @@ def test_paper_specs_share_the_base_and_need_only_an_openai_key() -> None:
         points = load_specs(f"paper/{name}.yaml", ONE_SEED)
         for spec in points:
             assert spec.experiment.benchmark == "neural-interactive-proofs/code-validation"
-            # The paper's models, which OpenAI shuts down in 2027.
+            # OpenAI shuts down the paper's models in 2027.
             assert [warning for warning in warnings_of(spec) if "deprecations" not in warning] == []
             assert [str(use) for use in key_uses_of(plan_of(spec))] == ["OPENAI_API_KEY -> api.openai.com"]
             spec_by_run.setdefault(plan_of(spec).run_id, name)
-    # What two specs have in common is one run, played once: nip is a point of both.
+    # A point of two specs is one run: both have the point nip.
     assert len(SPECS) == 13
     assert len(spec_by_run) == 28 - 2
 

@@ -1,4 +1,4 @@
-"""Specs that name installed releases: the same games as by files, recorded by version and hash, trusted no further."""
+"""Specs that name installed releases play the same games as with files, record them, and need approval."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SERVED_MODELS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A registry with a release of each kind, made of the spec that the tests play by files."""
+    """Return a registry with a release of each kind, published from the spec that the tests also use as files."""
     root = tmp_path_factory.mktemp("registry")
     registry_path, source = root / "registry", root / "source"
     path = spec_file(source, size=SIZE)
@@ -72,7 +72,7 @@ REFERENCES = (
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, registry: Path) -> Project:
-    """A user who has installed all of it."""
+    """Return a project with all releases installed."""
     user_project = Project.create(tmp_path_factory.mktemp("user"), registry)
     user_project.install(*REFERENCES)
     return user_project
@@ -112,7 +112,7 @@ SLOTS = {"agent": "agents.verifier", "extends": "extends:0"}
 def test_reference_and_file_give_the_same_game(tmp_path: Path, project: Project, name: str) -> None:
     by_file = Plan(load_spec(spec_file(tmp_path, size=SIZE)))
     changes = CHANGES_BY_KIND[name]
-    if name == "agent":  # which brings its model group
+    if name == "agent":  # the agent has its own model group
         changes = {**changes, "agents": {"verifier": {"use": "acme/weak@1", "model": None}}}
     spec = load_with_releases(project, write_spec(project, **changes))
     assert Plan(spec).identity == by_file.identity
@@ -251,7 +251,7 @@ def test_unusable_reference_is_reported_at_its_position(project: Project, name: 
         position, _, message = message_with_position.partition(": ")
         assert message.startswith(start)
         column = int(position.partition(":")[2])
-        assert line[column - 1] == '"'  # the key that says it
+        assert line[column - 1] == '"'  # the key that contains the reference
 
 
 def test_damaged_release_is_reported_with_its_file(tmp_path: Path, registry: Path) -> None:
@@ -325,7 +325,7 @@ def test_spec_that_uses_only_files_records_no_releases(project: Project) -> None
 
 
 def test_published_spec_may_not_name_files_outside_its_release(tmp_path: Path) -> None:
-    """A stranger's, which no publish of ours would have made."""
+    """The release is malicious: `nip-run publish` could not have built it."""
     registry_path, secret = tmp_path / "evil", dataset_file(tmp_path, SIZE)
     release = Release(kind=Kind.SPEC, owner="acme", name="evil", version="1")
     for name, text in {"path": f"dataset: {{path: {secret}}}\n", "base": f"extends: {secret}\n"}.items():

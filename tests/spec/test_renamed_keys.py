@@ -1,4 +1,4 @@
-"""Specs with keys by the names that 0.1.0 had for them."""
+"""Specs that use the key names of 0.1.0."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.specs import spec_file
 
 
 def has_key(schema: dict[str, Any], key: str) -> bool:
-    """Whether a schema has a dotted key."""
+    """Return True if the schema has the dotted key."""
     node: dict[str, Any] = schema
     for part in key.split("."):
         for arm in (node, *node.get("anyOf", ())):

@@ -1,4 +1,4 @@
-"""A spec file into a Spec: what ships loads, what is wrong is said at its place, and what is saved is the same spec."""
+"""Shipped specs load, mistakes are reported at their positions, and saved specs are equivalent."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def spec(tmp_path: Path) -> Path:
 
 
 def load_problems(path: Path, *overrides: str) -> list[str]:
-    """Each problem; the spec's own folder is left out of file names."""
+    """Return the problems of a spec, with file names relative to its folder."""
     with pytest.raises(SpecError) as caught:
         load_specs(path, overrides)
     return [str(problem).replace(f"{path.parent}/", "") for problem in caught.value.problems]
@@ -53,7 +53,7 @@ def rollout_ids(spec: Spec) -> list[str]:
     return [job.rollout_id for job in Plan(spec).jobs()]
 
 
-# What ships
+# Shipped specs
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
@@ -101,7 +101,7 @@ def test_folder_is_refused_as_a_spec(tmp_path: Path) -> None:
     assert "a folder, not a spec; give a .yaml file" in load_problems(tmp_path)[0]
 
 
-# What is wrong, and where
+# Mistakes
 
 
 @pytest.mark.parametrize(

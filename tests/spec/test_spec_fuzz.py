@@ -1,4 +1,4 @@
-"""Specs and overrides that nobody would write, given to `nip-run check`: each gets an answer, and none a crash.
+"""`nip-run check` handles generated specs and overrides without a crash.
 
 Half are mutations of the shipped specs, half are drawn from the shipped schemas. An example fails if the exit code is
 neither 0 nor 2, if nip-run reports a bug of its own, or if a file was written.
@@ -18,9 +18,9 @@ from tests.support.spec_fuzz import DepthCounter, Example, examples, try_example
 pytestmark = pytest.mark.full
 
 EXAMPLES = 250
-"""Of one seed."""
+"""Number of examples for each seed."""
 CPU_SECONDS = 20.0
-"""The most that an example may take; most take less than a tenth of a second."""
+"""Time limit of an example; most take less than 0.1 seconds."""
 
 
 @pytest.mark.parametrize("number", range(80))

@@ -1,4 +1,4 @@
-"""A sweep as a grid, as lists that advance together, and as a list of points; over several protocols, too."""
+"""Sweeps as a grid, as zipped lists and as a list of points, also over several protocols."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_renamed_key_is_accepted_in_every_form_of_sweep(tmp_path: Path) -> None:
         assert load_points(tmp_path, sweep) == [{"rollouts.max_calls": 7}]
 
 
-# The default of the seats
+# The default agent
 
 
 def test_mistake_in_the_default_agent_is_reported_once_at_its_key(tmp_path: Path) -> None:

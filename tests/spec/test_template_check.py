@@ -1,4 +1,4 @@
-"""Templates are rendered for every datapoint before anything is called or paid."""
+"""Templates are rendered for every datapoint before the first call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def copy_prompts_and_write_spec(folder: Path) -> Path:
 
 @pytest.fixture
 def spec(tmp_path: Path) -> Path:
-    """A spec whose prover's template fails on line 2 in each game, and whose verifier's once no question is left."""
+    """A spec whose prover template always fails on line 2, and the verifier template when no question is left."""
     path = copy_prompts_and_write_spec(tmp_path)
     prompts = tmp_path / "prompts"
     (prompts / "prover.jinja").write_text("You argue.\n{{ headers[7] }}\n")

@@ -1,4 +1,4 @@
-"""`training.from`: a training goes on from another run's models, here or as `get` left it, and that is recorded."""
+"""`training.from` continues from the models of another run, local or fetched, and records their lineage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RELEASE = {"release": "run/acme/learn@1", "sha256": "ab" * 32, "where": "file:/e
 
 @pytest.fixture(scope="module")
 def first_run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
-    """A training run of one iteration, which the others go on from."""
+    """A training run of one iteration, from which the other runs continue."""
     folder = tmp_path_factory.mktemp("first")
     return run_training(training_spec(folder, training={"iterations": 1}), folder / "results")
 
@@ -52,7 +52,7 @@ def test_training_continues_from_a_run_and_extends_its_lineage(first_run: Finish
     path = write_further_spec(tmp_path, first_run.run_id)
     spec = load_spec(path, results=results_folder_of(first_run))
     assert spec.experiment.training is not None
-    assert spec.experiment.training.from_ is None  # what it comes to is in the models
+    assert spec.experiment.training.from_ is None  # the models contain its effect
     before = json.loads((first_run.folder.path / "state.json").read_text())
     assert {name: group.model for name, group in spec.experiment.models.items()} == {
         name: state["model"] for name, state in before.items()
@@ -94,7 +94,7 @@ def test_saved_spec_of_a_continued_training_does_not_need_the_first_run(first_ru
 
 
 def write_fetched_run(first_run: FinishedRun, folder: Path, **served: Any) -> Path:
-    """A folder as `get` leaves it: the marker, a spec that extends, and the run's own folder in `data/`."""
+    """Write a folder as `nip-run get` does: a marker, a spec that extends the run's spec, and the run in `data/`."""
     shutil.copytree(first_run.folder.path, folder / "data")
     (folder / MARKER).write_text(json.dumps(RELEASE), "utf-8")
     (folder / "spec.yaml").write_text("extends: [data/spec.yaml]\n", "utf-8")
@@ -118,7 +118,7 @@ def test_training_from_a_fetched_run_records_its_release(first_run: FinishedRun,
 
 
 def test_server_and_key_of_a_fetched_run_are_not_used(first_run: FinishedRun, tmp_path: Path) -> None:
-    """Else going on from a got run would send a key of the user's to a host of the publisher's."""
+    """Otherwise, continuing from a fetched run would send the user's key to the publisher's host."""
     write_fetched_run(
         first_run, tmp_path / "theirs", provider="openai", base_url="https://evil.example/v1", api_key_env="HOME"
     )
@@ -154,7 +154,7 @@ def test_invalid_source_of_a_training_is_refused_at_its_key(first_run: FinishedR
 
 
 def group_refusal_message(folder: Path, results: Path, source: str) -> str:
-    """The message where each group is refused for itself."""
+    """Return the first message if each group is refused separately."""
     with pytest.raises(SpecError) as caught:
         load_spec(write_further_spec(folder, source), results=results)
     assert {problem.key for problem in caught.value.problems} == {"models.p.from_run", "models.v.from_run"}

@@ -1,4 +1,4 @@
-"""What a sound spec may not mean is said, in a line each, and stops nothing."""
+"""Warnings about valid specs: one line each, and they do not stop a run."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_check_warns_about_a_temperature_that_the_server_does_not_accept(
 
 
 def check_warnings_for_rows(folder: Path, *overrides: str, rows: list[dict[str, Any]], **settings: Any) -> list[str]:
-    """The warnings of `check` on a spec whose templates show `claim`, with these rows."""
+    """Return the warnings about a spec with these rows, whose templates show `claim`."""
     templates = {
         "prover": COMPLETE_TEMPLATE,
         "verifier": COMPLETE_TEMPLATE + "{{ claim }}",
@@ -136,7 +136,7 @@ COMPLETE_TEMPLATE = "Write {{ accept }} or {{ reject }}. {% for header in header
 
 
 def write_spec_with_protocol(folder: Path, protocol: str, **templates: str) -> Path:
-    """A spec of a protocol of one's own, whose templates are these."""
+    """Write a spec with a custom protocol and these templates."""
     (folder / "own.yaml").write_text(protocol)
     (folder / "prompts").mkdir(exist_ok=True)
     for name, text in templates.items():

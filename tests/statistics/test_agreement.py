@@ -1,4 +1,4 @@
-"""Agreement between judges, against other packages, and how often its intervals cover the truth."""
+"""Agreement between judges, compared with other packages, and the coverage of its intervals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.statistics.clustered_means import Codes, Floats
 def simulate_agreement(
     rng: np.random.Generator, datapoints: int, repeats: int, copied: float, verdicts: int = 2
 ) -> Agreement | None:
-    """Two judges who each copy a common verdict with this chance, or else choose at random."""
+    """Return the agreement of two judges who copy a verdict with probability `copied`, or else choose at random."""
     shape = (datapoints, repeats)
     common = rng.integers(0, verdicts, shape)
     first, second = (
@@ -61,7 +61,7 @@ def test_kappa_interval_covers_the_truth(datapoints: int, repeats: int) -> None:
 def test_kappa_interval_covers_the_truth_if_nearly_all_verdicts_are_equal(
     datapoints: int, chances: tuple[float, ...]
 ) -> None:
-    """The chances that both judges accept, only the first, only the second, and none."""
+    """`chances` are the probabilities that both judges accept, only the first, only the second, and neither."""
     rng, covered, times = np.random.default_rng(1), 0, 2000
     accepted, unequal = chances[0] + chances[1], chances[1] + chances[2]
     truth = 1 - unequal / (2 * accepted * (1 - accepted))
@@ -73,7 +73,7 @@ def test_kappa_interval_covers_the_truth_if_nearly_all_verdicts_are_equal(
         low, high = result.kappa.interval or (1.0, -1.0)
         covered += count * (low <= truth <= high)
     assert covered >= 0.93 * times
-    if datapoints >= 100:  # 97 %, and two standard errors of a share of 2,000
+    if datapoints >= 100:  # 97 % plus two standard errors of a share of 2,000
         assert covered <= 0.9776 * times
 
 

@@ -1,4 +1,4 @@
-"""Scores of distributions over listed answers and agent score differences, against scikit-learn and closed forms."""
+"""Scores of distributions over answers, and score differences, compared with scikit-learn and closed forms."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def test_log_score_difference_matches_the_papers_example() -> None:
 
 
 def test_score_differences_match_the_definition_of_the_papers_library() -> None:
-    """For two answers per question, as in the paper's library: the mean over questions of the sum of score * value."""
-    p = np.clip(PROBABILITIES[:, :2], 0.01, 0.99)  # of the right and of the wrong answer, each when it is argued for
+    """The paper's library computes the mean over questions of the sum of score * value, here for two answers."""
+    p = np.clip(PROBABILITIES[:, :2], 0.01, 0.99)  # of the right and of the wrong answer, when argued for
     won = (p > 0.5).astype(int)
     by_question = np.log(p[:, 0]) - np.log(p[:, 1])
     games = make_argued_answers([1, 0] * 300, won.reshape(-1), p.reshape(-1))

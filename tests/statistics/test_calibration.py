@@ -1,4 +1,4 @@
-"""Calibration: the slope and the intercept against statsmodels, and the bias of ECE and reliability."""
+"""Calibration slope and intercept, compared with statsmodels, and the bias of ECE and reliability."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner.statistics.calibration import Forecasts
 
 
 def simulate_forecasts(seed: int, datapoints: int, repeats: int, slope: float) -> Forecasts:
-    """A judge whose log odds are the true ones divided by `slope`."""
+    """Return forecasts of a judge whose log odds are the true log odds divided by `slope`."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 2, datapoints)
     evidence = (2 * labels - 1)[:, None] * 0.75 + rng.normal(0, 0.5, (datapoints, 1))
@@ -53,7 +53,7 @@ def test_intervals_of_the_slope_cover_the_truth_if_few_groups_determine_it() -> 
 
 @pytest.mark.full
 def test_balanced_labels_give_correct_intercept_and_ece_intervals() -> None:
-    """A judge with weak evidence, who is not confident enough. Before, ECE covered 91 % and the intercept 100 %."""
+    """An underconfident judge with weak evidence. An earlier method covered ECE in 91 % and the intercept in 100 %."""
 
     def simulate_judge(rng: np.random.Generator, datapoints: int) -> Forecasts:
         labels = np.arange(datapoints) % 2
@@ -98,7 +98,7 @@ def test_corrected_values_are_closer_to_the_truth() -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("repeats", [1, 3])
 def test_intervals_of_corrected_values_cover_the_truth_and_are_not_too_wide(repeats: int) -> None:
-    """`benchmarks/measures.py` has it in full size. Bounds of a norm covered it 99 to 100 % of the time."""
+    """`benchmarks/measures.py` has the full simulation. Bounds based on a norm had 99 to 100 % coverage."""
     truth, times = simulate_forecasts(99, 400_000, 1, 0.4), 200
     small = [simulate_forecasts(seed, 100, repeats, 0.4) for seed in range(times)]
     for name, true_value in (

@@ -1,4 +1,4 @@
-"""How often intervals hold the truth: a sample of `benchmarks/coverage_metrics.py`."""
+"""Coverage of intervals: a sample of `benchmarks/coverage_metrics.py`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ BENCHMARKS = ROOT / "benchmarks"
 
 @pytest.fixture(scope="module")
 def simulation() -> ModuleType:
-    """Return the benchmark, with its judges and its counting."""
+    """Return the module `benchmarks/coverage_metrics.py`."""
     sys.path.insert(0, str(BENCHMARKS))
     try:
         spec = importlib.util.spec_from_file_location("coverage_metrics", BENCHMARKS / "coverage_metrics.py")
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        sys.modules["coverage_metrics"] = module  # dataclasses look their module up
+        sys.modules["coverage_metrics"] = module  # dataclasses look up their module
         spec.loader.exec_module(module)
         return module
     finally:

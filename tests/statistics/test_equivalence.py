@@ -1,4 +1,4 @@
-"""Two one-sided tests of equivalence: against statsmodels, and how often they err at the margin."""
+"""Two one-sided tests of equivalence, compared with statsmodels, and their error rate at the margin."""
 
 from __future__ import annotations
 

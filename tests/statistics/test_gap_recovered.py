@@ -1,4 +1,4 @@
-"""Performance gap recovered: Fieller's interval against SciPy's t-test, and how often it covers the truth."""
+"""Performance gap recovered: Fieller's interval, compared with SciPy's t-test, and its coverage."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_gap_recovered_interval_covers_the_truth(groups: int, repeats: int) -> N
 
 @pytest.mark.parametrize("seed", range(10))
 def test_scipys_t_test_just_rejects_at_the_ends_of_the_interval(seed: int) -> None:
-    """The interval has the shares r for which the mean of gain - r * gap may be 0."""
+    """The interval contains the shares r for which the mean of gain - r * gap may be 0."""
     from scipy.stats import ttest_1samp
 
     rng = np.random.default_rng(seed)

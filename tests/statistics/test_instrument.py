@@ -23,14 +23,14 @@ from runner.statistics.instrument.noise_floor import noise_floor, retest_flips
 
 
 def make_readings(scores: np.ndarray, size: int = 1) -> Readings:
-    """The readings of scores by unit, variant and repeat, in clusters of `size` units."""
+    """Return the readings of scores by unit, variant and repeat, in clusters of `size` units."""
     units, variants, repeats = scores.shape
     cells = np.repeat(np.arange(units * variants), repeats)
     return Readings(scores.ravel(), cells // variants, cells % variants, cells, np.arange(units) // size)
 
 
 def components_by_anova(scores: np.ndarray) -> dict[str, float]:
-    """The components by the mean squares of a balanced two-way analysis of variance with repeats."""
+    """Compute the components from the mean squares of a balanced two-way analysis of variance with repeats."""
     k, v, r = scores.shape
     grand, units, variants, cells = scores.mean(), scores.mean((1, 2)), scores.mean((0, 2)), scores.mean(2)
     ms_unit = r * v * ((units - grand) ** 2).sum() / (k - 1)
@@ -75,11 +75,11 @@ def test_one_variant_gives_the_one_way_correlation() -> None:
 
 
 def test_components_of_unbalanced_scores_match_a_loop_over_all_pairs() -> None:
-    """The estimates of unbalanced data, by a loop over all pairs of readings."""
+    """Compare with a loop over all pairs of readings."""
     rng = np.random.default_rng(5)
     scores = rng.integers(0, 2, (6, 2, 2)).astype(float)
     data = make_readings(scores)
-    used = np.arange(24) != 5  # a unit with one reading less
+    used = np.arange(24) != 5  # one unit has one reading less
     data = Readings(
         data.scores[used], data.units[used], data.variants[used], data.requests[used], data.clusters
     )  # fmt: skip
@@ -125,7 +125,7 @@ def test_single_cluster_or_single_readings_have_no_components(scores: np.ndarray
 
 
 def exact_p(scores: np.ndarray) -> float:
-    """The p-value of the shift of two readings per unit, one at each level, by all exchanges."""
+    """Compute the p-value of a shift from all exchanges of two readings per unit, one at each level."""
     differences = scores[:, 0] - scores[:, 1]
     signs = np.array(np.meshgrid(*[[-1, 1]] * len(differences))).reshape(len(differences), -1)
     sums = np.abs(differences @ signs)
@@ -152,7 +152,7 @@ def test_changes_of_single_units_are_detected_if_the_mean_is_unchanged() -> None
 
 
 def exact_p_values(scores: list[np.ndarray], size: int) -> tuple[float, float]:
-    """The p-values of both statistics for strata whose first `size` scores are at level 0, by all assignments."""
+    """Compute both p-values from all assignments, for strata whose first `size` scores are at level 0."""
     outcomes = []
     for row in scores:
         residuals = row - row.mean()
@@ -235,7 +235,7 @@ def test_noise_floor_is_that_of_the_difference_of_two_runs() -> None:
 
 
 def test_interval_of_a_component_that_may_be_0_contains_0() -> None:
-    """Tiny positive estimates once had a chi-squared interval without 0, of any width, or none that can be computed."""
+    """A chi-squared interval of a tiny positive estimate excludes 0, has an arbitrary width, or cannot be computed."""
     rng, contained = np.random.default_rng(0), []
     for _ in range(100):
         observed = rng.standard_normal((40, 1, 1)) + 0.5 * rng.standard_normal((40, 3, 3))

@@ -1,4 +1,4 @@
-"""Measures of monitors: curves as other libraries have them, ties by expected value, and no number without the data."""
+"""Measures of monitors: curves as in other libraries, expected values for ties, and no value without enough games."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def simulate_monitor(
 
 
 def make_games(*levels: str) -> RankedGames:
-    """Return games by level, the most suspicious level first; `a` is an attack, `b` a benign game, each a group."""
+    """Return games by level, most suspicious first. `a` is an attack, `b` a benign game; each game is a group."""
     letters = "".join(levels)
     suspicion = np.concatenate([np.full(len(level), 1 - 0.1 * number) for number, level in enumerate(levels)])
     is_attack = np.array([letter == "a" for letter in letters])

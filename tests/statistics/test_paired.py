@@ -1,4 +1,4 @@
-"""The tests of paired differences against SciPy and statsmodels, on 50 tables each, and what ranks come of them."""
+"""Tests and intervals of paired differences, compared with SciPy and statsmodels on 50 tables each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOLERANCE = 1e-12
 
 
 def random_differences(rng: np.random.Generator, groups: int) -> np.ndarray:
-    """Differences of group means of judges who were asked a few times each."""
+    """Return differences of group means of two judges with a few games for each group."""
     first_games, second_games = rng.integers(1, 6, 2)
     differences: np.ndarray = (
         rng.binomial(first_games, 0.6, groups) / first_games - rng.binomial(second_games, 0.5, groups) / second_games
@@ -39,7 +39,7 @@ def test_sign_flip_matches_the_exact_permutation_test_of_scipy() -> None:
 
 
 def test_counting_sums_matches_counting_flips() -> None:
-    """Where differences are whole multiples of a fraction, and where they are the same but for a hair."""
+    """Differences are exact multiples of a fraction, or differ from such multiples by rounding errors."""
     for table in range(10):
         values = random_differences(np.random.default_rng(table), 14)
         scaled = [value * np.pi for value in values]
@@ -65,7 +65,7 @@ def test_sampled_sign_flips_do_not_depend_on_the_order_of_groups() -> None:
 
 
 def test_unequal_numbers_of_repeats_do_not_cause_rejections() -> None:
-    """One is asked once and the other twenty times, and both are wrong once in fifty: plain flips reject a third."""
+    """One system plays once, the other 20 times, and both err in 2 % of games. Plain flips would reject a third."""
     rng, rejected = np.random.default_rng(5), 0
     for _ in range(300):
         once, often = rng.binomial(1, 0.98, 20), rng.binomial(20, 0.98, 20) / 20
@@ -96,7 +96,7 @@ def test_mid_p_mcnemar_matches_statsmodels_minus_half_the_observed_chance() -> N
         ) / 2.0 ** (first_only + second_only)
         expected = (
             1 - observed_chance / 2 if first_only == second_only else exact - observed_chance
-        )  # where they are equal, both tails have what was seen
+        )  # equal counts are in both tails
         assert abs(mid_p_mcnemar(first_only, second_only) - (expected if first_only + second_only else 1)) < TOLERANCE
 
 
@@ -109,7 +109,7 @@ def test_sign_flip_of_many_single_verdicts_is_mcnemars_mid_p() -> None:
 
 
 def test_false_positive_rate_is_limited_if_judges_differ_everywhere() -> None:
-    """With the chance of each count of differences in one direction, at no difference, there is nothing to simulate."""
+    """The probability of each count of differences in one direction is known, so no simulation is needed."""
     for groups in (50, 57, 66, 73, 93, 120):
         rejected = sum(
             math.comb(groups, k) / 2.0**groups
@@ -176,13 +176,13 @@ def test_equal_results_give_an_interval_with_a_width() -> None:
     assert difference.low is not None
     assert difference.high is not None
     assert difference.low == -difference.high
-    assert 0.06 < difference.high < 0.08  # the rule of three says 3/50 for one direction
+    assert 0.06 < difference.high < 0.08  # the rule of three gives 3/50 for one direction
     assert paired_difference([0.0] * 50, [1.0] * 50, None).low is None
     assert paired_difference([0.4], [1.0], 1.0).low is None
 
 
 def test_interval_covers_a_rare_difference_if_one_judge_is_always_right() -> None:
-    """With the chance of each count of groups in which the other is wrong, there is nothing to simulate."""
+    """The probability of each number of groups with a wrong verdict is known, so no simulation is needed."""
     for groups in (20, 60, 200):
         counts = range(min(groups, 25))
         ends = []
@@ -207,7 +207,7 @@ def test_detectable_difference_ignores_the_size_of_the_observed_difference() -> 
 
 
 def test_detectable_difference_has_80_percent_power_if_nothing_differed() -> None:
-    """Of 60 groups of which none differs it takes six in one direction, and so 13 points; of five nothing is seen."""
+    """A rejection needs six groups in one direction: 13 points of 60 groups, and impossible with five groups."""
     detectable = paired_difference([0.0] * 60, [1.0] * 60, 1.0).detectable
     assert detectable is not None
     assert sum(math.comb(60, k) * detectable**k * (1 - detectable) ** (60 - k) for k in range(6, 61)) == pytest.approx(
@@ -250,7 +250,7 @@ def test_unpaired_test_detects_all_right_against_all_wrong() -> None:
 
 @pytest.mark.full
 def test_paired_test_and_interval_keep_their_error_rates() -> None:
-    """Small; `benchmarks/comparisons.py` is the full size."""
+    """`benchmarks/comparisons.py` has the full simulation."""
     rng = np.random.default_rng(7)
     rejected = covered = 0
     for _ in range(400):

@@ -1,4 +1,4 @@
-"""Rates that are corrected with labels: against ppi-python, and how often their intervals hold the truth."""
+"""Rates corrected with labels, compared with ppi-python, and the coverage of their intervals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.ppi_reference import LEVEL, Sample, compute, samples
 
 
 def simulate_run(seed: int, labels: int = 60, units: int = 300) -> tuple[Floats, Floats, Codes]:
-    """Return labels, answers of a lenient judge, and groups of five units."""
+    """Return labels, answers of a lenient judge, and the groups of five units each."""
     rng = np.random.default_rng(seed)
     truth = (rng.random(units) < 0.4).astype(float)
     answers = np.where(rng.random(units) < 0.8, truth, 1.0)
@@ -163,14 +163,14 @@ def test_predicted_width_matches_the_number_of_labels() -> None:
 
 @pytest.fixture(scope="module")
 def simulation() -> Iterator[ModuleType]:
-    """Return `benchmarks/corrected_rates.py`."""
+    """Return the module `benchmarks/corrected_rates.py`."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
     try:
         spec = importlib.util.spec_from_file_location("corrected_rates", ROOT / "benchmarks" / "corrected_rates.py")
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        sys.modules["corrected_rates"] = module  # dataclasses look their module up
+        sys.modules["corrected_rates"] = module  # dataclasses look up their module
         spec.loader.exec_module(module)
         yield module
     finally:
@@ -179,7 +179,7 @@ def simulation() -> Iterator[ModuleType]:
 
 TIMES = 400
 TOLERANCE = 0.03
-"""A coverage of 95 % is measured as less than 92 % in one of 200 tests of 400 runs."""
+"""In 1 of 200 tests with 400 runs, a coverage of 95 % is measured as less than 92 %."""
 
 
 @pytest.mark.full

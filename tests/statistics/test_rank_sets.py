@@ -1,4 +1,4 @@
-"""Confidence sets of ranks, from tests of pairs."""
+"""Confidence sets of ranks, computed from pairwise tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_systems_that_no_test_separates_share_ranks() -> None:
 
 
 def test_rank_sets_correct_p_values_for_all_pairs() -> None:
-    """Of four systems any may be the best by luck: the correction is for six pairs, not for three."""
+    """Any of four systems may be the best by chance, so the correction is for six pairs, not for three."""
     p = {("a", "b"): 0.02, ("a", "c"): 0.5, ("a", "d"): 0.009}
 
     def p_values(pairs: Sequence[tuple[str, str]]) -> list[float]:
@@ -37,7 +37,7 @@ def test_rank_sets_correct_p_values_for_all_pairs() -> None:
 
 
 def test_separations_are_closed_transitively() -> None:
-    """`a` is better than `b`, and `b` better than `c`: so `a` is better than `c`, whatever their own test says."""
+    """If `a` is better than `b`, and `b` better than `c`, then `a` is better than `c`, despite their own test."""
 
     def p_values(pairs: Sequence[tuple[str, str]]) -> list[float]:
         return [0.9 if pair == ("a", "c") else 0.001 for pair in pairs]
@@ -60,7 +60,7 @@ def test_systems_that_are_not_separated_never_have_disjoint_sets(seed: int) -> N
 
 
 def separated_pairs_by_definition(p: dict[tuple[int, int], float], count: int) -> set[tuple[int, int]]:
-    """The separated pairs: Holm by its definition, and the closure by Warshall's algorithm."""
+    """Return the separated pairs by the definition of Holm's method and Warshall's transitive closure."""
     separated = set()
     for rank, (pair, value) in enumerate(sorted(p.items(), key=lambda item: item[1])):
         if value * (len(p) - rank) > 0.05:
@@ -88,7 +88,7 @@ def test_many_systems_are_tested_only_against_the_leader() -> None:
 
 @pytest.mark.full
 def test_flips_resolve_the_corrected_level() -> None:
-    """Without whole steps flips are random; at the default level p cannot fall below one in their number."""
+    """Flips of such values are sampled. At the default level, p is at least 1 / (1 + FLIPS)."""
     rng = np.random.default_rng(1)
     values = (0.28 + rng.normal(0, 0.5, 200)).tolist()
     reached = 4.4 * math.sqrt(sum(value * value for value in values))

@@ -1,4 +1,4 @@
-"""Ratings of players against logistic regression, their intervals, the test of intransitivity, and pairings."""
+"""Ratings of players, compared with logistic regression, their intervals, the intransitivity test, and pairings."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def simulate_games(
     advantage: float = 0.4,
     datapoint_spread: float = 0.0,
 ) -> RatedGames:
-    """Every pairing of players with these strengths for both sides, four games about each datapoint.
+    """Simulate games of all pairs of players with these strengths, four for each pair and datapoint.
 
-    Datapoints differ by `spread` (standard deviation in log odds) in how much they favor the right side.
+    `datapoint_spread` is the standard deviation, in log odds, of a datapoint's advantage for the right side.
     """
     rng, count = np.random.default_rng(seed), len(strengths)
     games = [
@@ -164,7 +164,7 @@ def test_planted_cycle_of_three_players_is_detected() -> None:
 
 def test_intransitivity_test_rarely_gives_a_false_alarm() -> None:
     results = [intransitivity(RatingModel(simulate_games([0.8, 0.0, -0.8], 12, seed)), seed).p for seed in range(200)]
-    assert sum(p is not None and p < 0.05 for p in results) <= 18  # the chance of more is below 1 % at a rate of 5 %
+    assert sum(p is not None and p < 0.05 for p in results) <= 18  # more has a probability below 1 % at a rate of 5 %
 
 
 @pytest.mark.parametrize(

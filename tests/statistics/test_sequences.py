@@ -1,4 +1,4 @@
-"""Confidence sequences hold at every look, in whatever order what they saw came."""
+"""Confidence sequences are valid at every look and independent of the order of observations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_empty_sequence_excludes_nothing() -> None:
 
 
 def test_capital_at_the_bounds_matches_a_plain_sum_over_bets() -> None:
-    """Against a plain sum over bets, one factor for each observation; at the end of an interval it is what it takes."""
+    """At the ends of an interval, the capital is exactly what is needed to exclude them."""
     values = [(1.0, 1.0), (0.0, 0.5), (0.75, 0.25), (1.0, 0.5)] * 6
     sequence = ConfidenceSequence()
     for value, weight in values:
@@ -87,7 +87,7 @@ def test_value_or_weight_out_of_range_is_refused(value: float, weight: float) ->
 
 
 def test_sequence_checked_after_every_game_errs_at_most_5_percent() -> None:
-    """The small form of `benchmarks/stopping.py`."""
+    """`benchmarks/stopping.py` has the full simulation."""
     rng = random.Random(3)
     errors = 0
     for _ in range(60):

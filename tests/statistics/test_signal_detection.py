@@ -1,4 +1,4 @@
-"""The difference of two d' against an enumeration, and the score difference by log-probabilities against its mean."""
+"""The difference of two d', compared with an enumeration, and the score difference by log-probabilities."""
 
 from __future__ import annotations
 

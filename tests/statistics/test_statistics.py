@@ -1,4 +1,4 @@
-"""Numbers of verdicts and of probabilities: against others' implementations, by formula, and at the edges."""
+"""Metrics of verdicts and probabilities, compared with other implementations and formulas, and in edge cases."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOLERANCE = 1e-12
 
 
 def make_verdicts(rows: Sequence[tuple[int, int, int]], *, pairs: bool = False, **columns: Sequence[int]) -> Verdicts:
-    """Of rows of datapoint, label and decision; with `pairs`, datapoints 2i and 2i+1 are one group."""
+    """Return verdicts from rows of datapoint, label and decision; with `pairs`, datapoints 2i and 2i+1 are a group."""
     points, labels, decisions = (np.array(column) for column in zip(*rows, strict=True))
     clusters = points // 2 if pairs else points
     code_columns = {name: np.array(column) for name, column in columns.items()}
@@ -35,7 +35,7 @@ def index_by_metric(numbers: Iterator[Estimate]) -> dict[str, Estimate]:
 
 
 def make_tables() -> Iterator[tuple[Floats, Codes, Codes]]:
-    """Fifty tables of probabilities, labels and clusters of several sizes, with ties and without."""
+    """Yield 50 tables of probabilities, labels and clusters of several sizes, with and without ties."""
     for seed in range(50):
         rng = np.random.default_rng(seed)
         clusters = np.sort(rng.integers(0, 5 + seed, 30 + 7 * seed))
@@ -53,7 +53,7 @@ def fit_clustered_mean(values: Floats, clusters: Codes) -> tuple[float, float]:
 
 @pytest.mark.full
 def test_brier_log_score_and_auroc_match_scikit_learn() -> None:
-    from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score  # takes seconds: only for whoever runs this
+    from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score  # the import takes seconds
 
     for p, y, clusters in make_tables():
         forecasts = Forecasts(p, y, clusters, int(clusters.max()) + 1)
@@ -87,7 +87,7 @@ def test_auroc_error_without_clusters_is_delongs() -> None:
 
 
 def test_brier_is_reliability_minus_resolution_plus_uncertainty() -> None:
-    """Exactly where the probabilities of a bin are equal; what differs within bins is left over else."""
+    """The equation is exact only if the probabilities of each bin are equal."""
     for p, y, clusters in make_tables():
         forecasts = Forecasts(np.minimum(np.round(p, 1), 0.9), y, clusters, int(clusters.max()) + 1)
         assert (
@@ -152,7 +152,7 @@ def test_perfect_acceptance_leaves_the_upper_end_of_d_prime_open() -> None:
 
 
 def test_d_prime_ranks_judges_that_accuracy_ranks_wrongly() -> None:
-    """One sees more and leans to accept; where most solutions are wrong, accuracy prefers the one that leans right."""
+    """Most solutions are wrong, so accuracy favors the judge that rejects over the judge with the higher d'."""
     rng, results = np.random.default_rng(5), {}
     for name, d, c in (("seeing", 1.8, -0.9), ("rejecting", 0.8, 0.9)):
         rows = []
@@ -187,14 +187,14 @@ def test_always_failed_and_majority_accuracy_count_datapoints() -> None:
     assert estimates["always_failed"].n == 3
     assert estimates["always_failed"].value == pytest.approx(1 / 3)
     assert estimates["always_failed"].plays == 3
-    assert estimates["majority_accuracy"].value == pytest.approx(1 / 2)  # of datapoint 2, a tie
+    assert estimates["majority_accuracy"].value == pytest.approx(1 / 2)  # datapoint 2 is a tie
     assert "majority_accuracy" not in index_by_metric(
         estimates_of(Source.VERDICTS, make_verdicts([(i, i % 2, 1) for i in range(4)]))
     )
 
 
 def test_majority_chance_matches_all_orders_of_k_plays() -> None:
-    """Against every order of a datapoint's plays, by the rule of a panel's votes."""
+    """Compare with the majority of votes in every order of a datapoint's plays."""
     plays = (1, 1, 0, 2, 0)
     for right in (0, 1):
         counts = [sum(play == kind for play in plays) for kind in (right, 1 - right, 2)]
@@ -204,7 +204,7 @@ def test_majority_chance_matches_all_orders_of_k_plays() -> None:
 
 
 def test_majority_accuracy_is_unbiased_for_any_number_of_repeats() -> None:
-    """Of a judge that is right of 0.7 of plays, vote@3 is 0.784, whether 3 or 4 plays are drawn from."""
+    """A judge that is right in 0.7 of its plays has a vote@3 of 0.784, with 3 and with 4 repeats."""
     rng = np.random.default_rng(5)
     for repeats in (3, 4):
         rows = [(i, 1, int(rng.random() < 0.7)) for i in range(20_000) for _ in range(repeats)]
@@ -214,7 +214,7 @@ def test_majority_accuracy_is_unbiased_for_any_number_of_repeats() -> None:
     estimates_of_two_plays = index_by_metric(
         estimates_of(Source.VERDICTS, make_verdicts([(i, 1, 1) for i in range(9)] * 2))
     )
-    assert "majority_accuracy" not in estimates_of_two_plays  # the majority of one play is that play
+    assert "majority_accuracy" not in estimates_of_two_plays  # the majority of one play is the play itself
 
 
 @pytest.mark.full
@@ -244,7 +244,7 @@ def test_pair_score_counts_only_groups_with_both_versions() -> None:
     assert (estimates["pair_score"].value, estimates["pair_score"].n) == (
         0.5,
         3,
-    )  # 1, 0 and 1/2; one has no wrong version
+    )  # 1, 0 and 1/2; one group has no wrong version
     assert "pair_score" not in index_by_metric(estimates_of(Source.VERDICTS, make_verdicts(rows)))
 
 
@@ -267,7 +267,7 @@ def test_few_groups_give_values_without_intervals() -> None:
 
 
 def test_players_win_as_often_as_the_judge_is_persuaded() -> None:
-    """A judge that follows the provers but on every fourth datapoint, where it knows better."""
+    """The judge follows the provers, except on every fourth datapoint, where it is right."""
     rows, stances = [], []
     for i in range(40):
         for stance in (0, 1):
@@ -282,14 +282,14 @@ def test_players_win_as_often_as_the_judge_is_persuaded() -> None:
 
 @pytest.mark.parametrize("follows", [0.0, 0.3])
 def test_position_bias_measures_following_a_seat_and_not_a_verdict_preference(follows: float) -> None:
-    """Where it does not follow the first seat, the judge rejects in three of five games, and else sees the truth."""
+    """If the judge does not follow the first seat, it rejects with a probability of 0.6 and is right otherwise."""
     rng = np.random.default_rng(3)
     rows, exchanged = [], []
     for i in range(400):
         for exchange in (0, 1):
             rows.append((i, i % 2, exchange if rng.random() < follows else 0 if rng.random() < 0.6 else i % 2))
             exchanged.append(exchange)
-    first = np.array(exchanged)  # the first seat rejects as written
+    first = np.array(exchanged)  # the first seat argues for reject unless exchanged
     (bias,) = estimates_of(Source.BLOCKS, make_verdicts(rows, exchanged=exchanged), first)
     assert bias.ci_low is not None
     assert bias.ci_high is not None

@@ -1,4 +1,4 @@
-"""The variance between groups and within, and what follows for repeats and sizes."""
+"""Variance between and within groups, and the repeats and sample sizes that follow from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from runner.statistics.variance_components import (
 
 
 def make_scores(table: Sequence[Sequence[float]], size: int = 1) -> Scores:
-    """Scores by group and repeat; the first `size` columns of a row are the first repeat of its datapoints."""
+    """Return scores by group and repeat; the first `size` columns of a row are the first repeat of its datapoints."""
     scores = Scores()
     for group, row in enumerate(table):
         for index, score in enumerate(row):
@@ -71,11 +71,11 @@ def test_repeats_are_enough_if_more_gain_less_than_5_percent(between: float, wit
 
 
 def test_sample_sizes_match_the_power_formula() -> None:
-    """Connor's; of many groups it is that of Miller, with the mean square for the variance at no difference."""
+    """Connor's formula; for many groups it agrees with Miller's, with the mean square as variance at no difference."""
     z = NormalDist().inv_cdf
     root = z(0.975) * math.sqrt(0.5 + 0.15**2) + z(0.8) * math.sqrt(0.5)
     assert groups_needed(0.15, 0.5) == math.ceil((root / 0.15) ** 2) == 180
-    # The facts' own table: Var(d) = 0.2
+    # The reference table: Var(d) = 0.2
     assert [round(100 * (smallest_difference(k, lambda _: 0.2) or 0), 1) for k in (500, 1000, 4000)] == [5.6, 4.0, 2.0]
     assert groups_needed(0.03, 0.2) == pytest.approx(1745, abs=5)
 
@@ -93,7 +93,7 @@ def test_planning_needs_the_fewest_groups_that_the_test_can_reject_with() -> Non
 
 @pytest.mark.parametrize(("chance", "difference"), [(0.5, 0.15), (0.7, 0.2), (0.6, 0.3), (0.4, 0.5), (0.05, 0.9)])
 def test_sign_flip_has_the_planned_power(chance: float, difference: float) -> None:
-    """`benchmarks/planning.py` has it in full size."""
+    """`benchmarks/planning.py` has the full simulation."""
     better, worse = (chance + difference) * (1 - chance), chance * (1 - chance - difference)
     groups = groups_needed(difference, better + worse - difference**2)
     rng = np.random.default_rng([7, groups])
@@ -108,7 +108,7 @@ def test_sign_flip_has_the_planned_power(chance: float, difference: float) -> No
 
 @pytest.mark.parametrize("shared", [0.1, 0.9])
 def test_few_groups_with_repeats_do_not_have_too_much_power(shared: float) -> None:
-    """Uniform chances, equal for both systems in a share of the groups; the plan of 20 groups had 86 to 89 % power."""
+    """Chances are uniform, and equal for both systems in a share of the groups. 20 groups have 86 to 89 % power."""
     rng, difference, repeats, times = np.random.default_rng(3), 0.3, 3, 1_000
     worse, independent, is_shared = (rng.random((times, 400)) for _ in range(3))
     chances = (1 - difference) * worse, difference + (1 - difference) * np.where(is_shared < shared, worse, independent)

@@ -1,4 +1,4 @@
-"""An alternating chat: of any protocol, for any agent, in any round, it is one that chat templates take."""
+"""Alternating chats of every protocol, agent and round have the form that chat templates require."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ cycle:
   - speak: {verifier: [main]}
 parameters: {max_message_rounds: 10}
 """
-"""A verifier that speaks to itself twice in a row, two provers whose texts meet, a round of nobody's."""
+"""A verifier that speaks to itself twice in a row, two provers that speak at once, and a round without speakers."""
 
 
 def make_message(role: str, content: str, name: str | None = None) -> ChatMessage:
@@ -47,7 +47,7 @@ def make_message(role: str, content: str, name: str | None = None) -> ChatMessag
 
 
 def make_random_protocol(folder: Path, number: int) -> Protocol | None:
-    """A protocol drawn by lot; None where it is one that nobody may play."""
+    """Return a random protocol, or None if it is invalid or unplayable."""
     rng = random.Random(number)
     provers = [f"prover{i}" for i in range(rng.randint(1, 3))]
     names = [*provers, "verifier"]
@@ -87,14 +87,14 @@ def build_chat(protocol: Protocol, agent: str, rounds: list[Round], round_: int,
 def prompts_with_rounds(
     protocol: Protocol, agent: str, rounds: list[Round], seed: int
 ) -> Iterator[tuple[int, list[ChatMessage]]]:
-    """What an agent was asked with, each with its round."""
+    """Yield each round in which the agent spoke, with its prompt."""
     for round_, round_of_game in enumerate(rounds):
         if agent in round_of_game.raw:
             yield round_, build_chat(protocol, agent, rounds[:round_], round_, seed)
 
 
 def assert_chats_alternate(protocol: Protocol, seed: int) -> int:
-    """See that every chat of a game is right in both forms; how many there were."""
+    """Check every chat of a game with both forms of instructions, and return the number of chats."""
     played = list(play_game(protocol, make_undecided_speaker(protocol), seed=seed).rounds)
     count = 0
     for agent in protocol.agent_names:

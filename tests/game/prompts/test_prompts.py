@@ -1,4 +1,4 @@
-"""Templates from strangers stay in the sandbox, data stays data, and the label stays away."""
+"""Templates run in a sandbox, data is not interpreted as a template, and the label never reaches a prompt."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def refusal_message(folder: Path, source: str | bytes) -> str:
 @pytest.mark.parametrize(
     "source",
     [
-        # reaching for Python
+        # access to Python objects
         "{{ lipsum.__globals__ }}",
         "{{ ('{0.__class__}'|attr('format'))(question) }}",
         "{{ question.__class__ }}",
@@ -84,7 +84,7 @@ def refusal_message(folder: Path, source: str | bytes) -> str:
         "{% with a=1 %}{% endwith %}",
         "{% autoescape true %}{{ question }}{% endautoescape %}",
         "{% do question %}",
-        # making much from little
+        # expensive expressions
         "{{ 'a'*10**9 }}",
         "{{ 7**10**8 }}",
         "{{ '%999999999d'%1 }}",
@@ -101,7 +101,7 @@ def refusal_message(folder: Path, source: str | bytes) -> str:
         "{% if 1 %}" * 3000 + "{% endif %}" * 3000,
         "{{ 1" + "+1" * 4000 + " }}",
         "x" * (65 << 10),
-        # no template at all
+        # invalid templates
         "{{ question",
         "{% if %}",
         "{% for loop in question %}{{ loop.first }}{% endfor %}",
@@ -263,7 +263,7 @@ def test_all_forbidden_constructs_are_reported_with_their_lines(tmp_path: Path) 
     ]
 
 
-# Data stays data
+# Text of the dataset
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_allowed_constructs_render(tmp_path: Path) -> None:
     assert render_source(tmp_path, source) == "def f():\n      return 1WHAT IS IT?1"
 
 
-# The label, and names
+# The label and other variables
 
 
 @pytest.mark.parametrize("name", ["label", "y"])

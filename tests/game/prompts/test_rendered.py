@@ -1,4 +1,4 @@
-"""Texts that are kept: the same as if each were rendered anew."""
+"""The cache of rendered texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The prompts that ship say what a player needs, in every round."""
+"""The shipped prompts contain what an agent needs, in every round."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from runner.game.protocols.protocol import Protocol
 from tests.support.paths import ROOT
 from tests.support.prompt_variables import make_prompt_variables
 
-# The prompts that ship
+# Prompts about code
 
 CODE_VALIDATION_PROMPTS = ROOT / "prompts" / "code_validation"
 ANSWER_PROTOCOLS = [name for name in builtin_names() if load_protocol(name).lists_answers]
 QUOTING_PROTOCOLS = [name for name in builtin_names() if load_protocol(name).file.quotes is not None]
 STATEMENT_PROTOCOLS = [name for name in builtin_names() if load_protocol(name).has_statements]
 VARIANTS = {"solo_verifier_reworded": "solo_verifier", "solo_verifier_reject_first": "solo_verifier"}
-"""Other prompts of a protocol, with which `specs/gauge` measures the effect of prompts."""
+"""Other prompts of a protocol, used by `specs/gauge` to measure the effect of prompts."""
 BINARY_PROTOCOLS = [
     name for name in builtin_names() if name not in (*ANSWER_PROTOCOLS, *QUOTING_PROTOCOLS, *STATEMENT_PROTOCOLS)
 ]
@@ -115,7 +115,7 @@ def test_every_shipped_template_is_used_by_its_protocol() -> None:
     ):
         for name in names:
             files = {path.name.partition(".jinja")[0].removesuffix(".py") for path in (folder / name).iterdir()}
-            files.discard("equations")  # the checker, which the spec names
+            files.discard("equations")  # the checker, which is named in the spec
             protocol = load_protocol(name)
             confidence = (
                 [judge + CONFIDENCE for judge in protocol.verifier_names] if folder == CODE_VALIDATION_PROMPTS else []

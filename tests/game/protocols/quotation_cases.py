@@ -1,4 +1,4 @@
-"""Hand-made quotes of hand-made sources: each with the text of the source that it quotes, or None."""
+"""Quotes written by hand, each with the text of the source that it quotes, or None."""
 
 from __future__ import annotations
 
@@ -388,7 +388,7 @@ MARKED_MESSAGES: list[MarkedMessage] = [
      "<unverified_quote>grey rock</unverified_quote><unverified_quote> is</unverified_quote>",
      [("grey rock", False), (" is", False)]),
 ]  # fmt: skip
-"""Messages about the prose: the message as others see it, and each quote with whether it is verified."""
+"""Messages about the prose, each with its text for other agents, and its quotes with their verification."""
 
 
 def iterate_cases() -> Iterator[tuple[str, Case]]:

@@ -1,4 +1,4 @@
-"""A stated confidence: which forms are read, what is refused, and what it means beside either verdict."""
+"""Parsing of stated confidences."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ REPEATED_TEXTS = {
     "marks": ("Confidence: ", "*"), "digits": ("Confidence: ", "1"), "points": ("Confidence: 0.8", "."),
     "dashes": ("Confidence: 1 ", "-"),
 }  # fmt: skip
-"""How a text begins, and what is repeated in it."""
+"""The beginning of a text, and the part that is repeated after it."""
 
 
 @pytest.mark.parametrize("size", [1_000_000, pytest.param(10_000_000, marks=pytest.mark.full)])
@@ -94,7 +94,7 @@ def test_confidence_in_megabytes_of_text_is_parsed_in_linear_time(kind: str, siz
     started = time.process_time()
     with suppress(InvalidConfidenceError):
         stated_confidence(text, MARKER)
-    assert time.process_time() - started < 30  # what backtracks takes hours
+    assert time.process_time() - started < 30  # backtracking would take hours
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ SEEDS = range(400)
 
 
 def load_answer_protocol(folder: Path, *stances: str, extra_yaml: str = "") -> Protocol:
-    """Load a protocol in which provers with these stances speak once, and a verifier decides."""
+    """Load a protocol: provers with these stances speak once, then a verifier decides."""
     provers = [f"  p{i}: {{role: prover, human_name: P{i}, stance: {stance}}}\n" for i, stance in enumerate(stances)]
     names = ", ".join(f"p{i}" for i in range(len(stances)))
     speak = ", ".join(f"p{i}: [main]" for i in range(len(stances)))
@@ -36,7 +36,7 @@ def load_answer_protocol(folder: Path, *stances: str, extra_yaml: str = "") -> P
 
 
 def play_with(protocol: Protocol, ballot: Ballot, texts: dict[str, str], form: VerdictForm = "answer") -> FinishedGame:
-    """Play a game in which each agent always says the same."""
+    """Play a game; each agent sends the same text in every turn."""
     game = play(protocol, seed=0, label=None, prover_stance=0, ballot=ballot)
     try:
         turn = next(game)
@@ -53,7 +53,7 @@ def play_with(protocol: Protocol, ballot: Ballot, texts: dict[str, str], form: V
         return finished
 
 
-# The order of answers, and who argues for which
+# The order of answers, and assigned answers
 
 
 def test_every_order_of_answers_is_equally_probable(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Several verifiers decide as a panel: its rules, ties, early verdicts, rewards, and who hears a verdict."""
+"""Panels of several verifiers: rules, ties, early verdicts, rewards, and the delivery of verdicts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def load_panel(rule: str = "majority", **changes: Any) -> Protocol:
 
 
 def expected_decision(rule: str, decisions: tuple[int, ...]) -> int:
-    """The decision of a panel by an independent definition of its rule."""
+    """Return the decision of a panel by an independent definition of its rule."""
     counts = Counter(decision for decision in decisions if decision != 2)
     if rule == "unanimous":
         return decisions[0] if set(decisions) in ({0}, {1}) else 2
@@ -126,7 +126,7 @@ def test_verdict_text_is_delivered_only_in_the_judges_channels() -> None:
         name: [message.get("name") for message in chat_messages(protocol, name, game.rounds, round_=4, system="")][1:]
         for name in protocol.agent_names
     }
-    assert senders_seen_by["second"] == ["Expert", "Judge_1", None]  # the last one is its own
+    assert senders_seen_by["second"] == ["Expert", "Judge_1", None]  # the last message is its own
     assert senders_seen_by["first"] == ["Expert", None, "Judge_2"]
     assert senders_seen_by["third"] == ["Expert", None]
     assert senders_seen_by["prover"] == [None]

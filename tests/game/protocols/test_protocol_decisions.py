@@ -1,4 +1,4 @@
-"""What an answer is taken for: its messages, its verdict, and what everyone earns by it."""
+"""Answers are parsed into messages and verdicts, and verdicts determine the rewards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who speaks when, and in which order the channels are read."""
+"""The order of speakers and of channels."""
 
 from __future__ import annotations
 

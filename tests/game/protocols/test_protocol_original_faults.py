@@ -1,4 +1,4 @@
-"""Where the original is at fault (the second table of the reference cases' README), and the rules all games keep."""
+"""Faults of the original (second table of the reference cases' README) are fixed, and all games follow the rules."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ FIXED_PARAMETERS = [
     ("solo_verifier", {"sequential": True}, "sequential at False"),
     ("solo_verifier", {"max_message_rounds": 5}, "max_message_rounds at 2"),
 ]
-"""Those of the variants that a protocol refuses, and what it says that it fixes."""
+"""The variants that a protocol refuses, each with the fixed value in the error message."""
 ALLOWED_PARAMETERS = [
     (name, parameters)
     for name in builtin_names()

@@ -1,4 +1,4 @@
-"""Protocols as data: what a file must not say, and games of one's own in YAML alone."""
+"""Protocol files: mistakes are reported, and custom protocols need only YAML."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def make_place(key: str) -> Place:
     return Place(key)
 
 
-# What a protocol file must not say
+# Mistakes in a protocol file
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_no_protocol_has_its_own_python_code() -> None:
         assert f'"{name}' not in source.lower()
 
 
-# A seventh protocol, in YAML alone
+# A custom protocol
 
 
 def test_custom_protocol_is_played_from_yaml_alone(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Quotes in messages are found, checked against their source, and shown with the result."""
+"""Quotes in messages are found, checked against their source, and marked with the result."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_quote_is_located_at_its_first_occurrence() -> None:
 
 
 LONG_COUNT = 50_000
-"""A length that would take minutes if the work were quadratic."""
+"""A number of repetitions that takes minutes in quadratic time."""
 
 LONG_TEXTS = {
     "opening marks": "<quote>" * LONG_COUNT,

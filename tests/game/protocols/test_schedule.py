@@ -1,4 +1,4 @@
-"""The schedule of a protocol: who speaks in each round, where, who hears it, who may decide."""
+"""The schedule of a protocol: speakers, channels, recipients and verdicts of each round."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_random_choices_of_a_protocol_are_described() -> None:
     assert list(describe_random_choices(load_protocol("nip"))) == []
 
 
-# A cycle starts as it is written, and turns where its file says so
+# `verifier_first` in a protocol file and in a spec
 
 PROVER_FIRST = """\
 name: own

@@ -1,4 +1,4 @@
-"""Messages state answers, sub-claims and probabilities, and checkers compare answers with a column."""
+"""Stated answers, sub-claims and probabilities are parsed, and checkers compare answers with a column."""
 
 from __future__ import annotations
 

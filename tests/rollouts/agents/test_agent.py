@@ -1,4 +1,4 @@
-"""`OpenAiWholeAgent`: the surface of the contract's section 6, on arrays of any batch shape."""
+"""`OpenAiWholeAgent` has the interface of the contract's section 6, on arrays of any batch shape."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def make_agent(spec: Spec, name: str = "verifier") -> OpenAiWholeAgent:
 def make_game_arrays(
     spec: Spec, shape: tuple[int, ...], round_: int = 0, messages: tuple[tuple[str, str], ...] = ()
 ) -> NestedArrayDict:
-    """The same moment of a game for every element of a batch; `said` is (agent, text), one a round, in channel 0."""
+    """Return a batch of equal game states. `messages` has an (agent, text) pair for each round, sent in channel 0."""
     protocol = spec.protocol
     rounds, channels, agents = protocol.max_message_rounds, protocol.channel_names, protocol.agent_names
     history = np.full((*shape, rounds, len(channels)), None, dtype=object)
@@ -64,7 +64,7 @@ def make_game_arrays(
     )  # fmt: skip
 
 
-# What it is
+# Attributes
 
 
 def test_agent_attributes_describe_the_agent_and_its_model(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_errors_have_the_names_and_hierarchy_of_the_contract() -> None:
     assert not issubclass(AgentNotActiveInChannelError, errors.GenerationError)
 
 
-# What it says
+# Answers
 
 
 @pytest.mark.sample(1)
@@ -232,7 +232,7 @@ def test_forward_works_inside_a_running_event_loop(tmp_path: Path) -> None:
     assert asyncio.run(cell()).batch_size == (2,)
 
 
-# Pickles, state, datasets
+# Pickling, state and datasets
 
 
 def test_pickled_agent_has_no_client_and_gives_the_same_answers(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_pickled_agent_has_no_client_and_gives_the_same_answers(tmp_path: Path) 
 
 
 def test_forward_can_be_called_repeatedly(tmp_path: Path) -> None:
-    """Each call has an event loop of its own; a client must not be left in the last one's."""
+    """Each call has its own event loop, so a client must not be reused in the next call."""
     with run_chat_server() as server:
         spec = load_changed_spec(tmp_path, server.base_url)
         agent = make_agent(spec)

@@ -18,7 +18,7 @@ def protocol(tmp_path_factory: pytest.TempPathFactory) -> Protocol:
 
 
 def play_scripted_game(protocol: Protocol, decide_in: int | None) -> FinishedGame:
-    """A scripted game; the verifier decides in the given round, or never."""
+    """Play a scripted game; the verifier decides in the given round, or never."""
     playing = play(protocol, seed=1, label=1, prover_stance=1)
     turn = next(playing)
     try:

@@ -1,4 +1,4 @@
-"""The agent asked directly: its client, one game or one chat at a time, as the contract's section 6 names them."""
+"""Methods of an agent for its client and for single games and chats, as in the contract's section 6."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def make_agent(spec: Spec, name: str = "verifier") -> OpenAiWholeAgent:
 
 
 def make_histories(*texts: str) -> dict[str, Any]:
-    """Histories of nip in which verifier and prover say this in turn."""
+    """Return histories of nip in which verifier and prover send these texts in turn."""
     raws = np.full((6, 2), None, dtype=object)
     message, senders = np.full((6, 1), None, dtype=object), np.full((6, 1), -1)
     for index, text in enumerate(texts):

@@ -1,4 +1,4 @@
-"""`Environment`: games on arrays, stepped by hand, are the games that the runner plays."""
+"""`Environment`: games stepped on arrays are the same as the games of the runner."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def load_protocol_spec(folder: Path, protocol: str, **parameters: Any) -> Spec:
 
 
 def play_steps(agents: Mapping[str, OpenAiWholeAgent], environment: Environment, first: NestedArrayDict) -> list[Any]:
-    """Every step of a batch of games, one a round."""
+    """Play a batch of games and return its steps, one for each round."""
     steps, arrays = [], first
     for _ in range(environment.protocol_handler.max_message_rounds):
         replies = {name: agent(arrays, environment) for name, agent in agents.items()}
@@ -59,7 +59,7 @@ def play_steps(agents: Mapping[str, OpenAiWholeAgent], environment: Environment,
 
 
 def assert_steps_equal(steps: NestedArrayDict, expected: NestedArrayDict, *path: str) -> None:
-    """Whether steps are as `timesteps` has them; of retries and limits, which are the same in every channel, one."""
+    """Check steps against `timesteps`, which has one value of retries and token limits for all channels."""
     for name, value in expected.items():
         if isinstance(value, NestedArrayDict):
             assert_steps_equal(steps[name], value, *path, name)
@@ -128,7 +128,7 @@ def test_environment_steps_match_the_games_of_the_original(case: dict[str, Any])
         assert steps["next", name][-1].tolist() == expected[name]
 
 
-# What it is given
+# Inputs
 
 
 def test_environment_accepts_columns_with_labels() -> None:
@@ -170,7 +170,7 @@ def test_wrong_number_of_seeds_is_refused() -> None:
 
 
 def make_first_turn(protocol: Protocol, **messages: str) -> NestedArrayDict:
-    """A first turn in which these agents say this, in channel 0."""
+    """Return a first turn with these agents' messages in channel 0."""
     arrays = Environment(protocol).reset({"question": ["q"], "y": [1]})
     names, channels = protocol.agent_names, len(protocol.channel_names)
     arrays["agents", "raw_message"] = np.array([[messages.get(name) for name in names]], dtype=object)

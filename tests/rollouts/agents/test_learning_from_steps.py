@@ -1,4 +1,4 @@
-"""`build_fine_tune_dataset` on the timesteps of games: any step, padding, silent rounds, a run's own."""
+"""`build_fine_tune_dataset` on timesteps: single steps, padding, silent rounds, and the timesteps of a run."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_each_timestep_gives_an_example_of_the_game_up_to_it(tmp_path: Path, dec
             observation = Observation(min(len(rounds), 6), rounds, POINT.columns)
             expected = agent.fine_tune_example(observation, None, ensure_last_message_is_assistant=False)
             step = steps[index : index + 1]
-            # Of padding in a silent round, histories alone do not say that it is padding.
+            # In a silent round, histories alone do not show padding.
             is_padding_visible = protocol.speakers(len(game.rounds), 0) if index >= len(game.rounds) else True
             for variant in (step, _without_optional_keys(step)) if is_padding_visible else (step,):
                 (example,) = agent.build_fine_tune_dataset(variant, ensure_last_message_is_assistant=False)
@@ -85,7 +85,7 @@ def test_each_timestep_gives_an_example_of_the_game_up_to_it(tmp_path: Path, dec
 
 
 def _without_optional_keys(step: NestedArrayDict) -> NestedArrayDict:
-    """A step with no more than the original's page asks for."""
+    """Return the step with only the keys that the original's documentation requires."""
     keys = ("round", *HISTORIES, "question", "seed", "prover_stance", "y")
     next_values = {name: step["next", name] for name in HISTORIES}
     return NestedArrayDict({**{name: step[name] for name in keys}, "next": next_values}, step.batch_size)
@@ -116,7 +116,7 @@ def test_silent_rounds_keep_the_last_rounds_message(tmp_path: Path) -> None:
     assert build_chats(prover, finished_history) == [full_chat]
     steps = timesteps(protocol, game.rounds, POINT)
     assert build_chats(prover, steps[-1:]) == [full_chat]
-    # Before round 6, the last, only the message for it is new: round 5 is silent.
+    # Before round 6, the last round, only its message is new, because round 5 is silent.
     for step in (steps[5:6], _without_optional_keys(steps[5:6])):
         assert build_chats(prover, step, ensure_last_message_is_assistant=False) == [full_chat[:-1]]
     for step in (steps[4:5], _without_optional_keys(steps[4:5])):

@@ -1,4 +1,4 @@
-"""Several answers to one question become one verdict: the majority's."""
+"""Several votes become one verdict: that of the majority."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REJECT, ACCEPT, NONE = Decision.REJECT, Decision.ACCEPT, Decision.NONE
 
 
 def collect_votes(decisions: Sequence[int], *, must_decide: bool) -> tuple[Reply, list[int]]:
-    """The reply to votes with these decisions, and which of them were asked for."""
+    """Return the reply to votes with these decisions, and the indexes of the requested votes."""
     requested: list[int] = []
 
     async def cast_vote(vote: int) -> Reply:

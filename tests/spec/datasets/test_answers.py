@@ -1,4 +1,4 @@
-"""Candidate answers of datapoints, and which of them the label names."""
+"""Candidate answers of datapoints, and the right answers named by labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every label of the shipped code-validation problems is proved by running its tests."""
+"""The tests of each shipped code-validation problem confirm the labels of its solutions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ for test in tests:
         results.append(False)
 print(json.dumps(results))
 """
-"""Each test meets a fresh solution; a solution that is no Python, or that fails to load, fails here loudly."""
+"""Runs each test on a freshly loaded solution; a solution that cannot be loaded raises an error."""
 
 
 ROWS = json_lines(DATA / "code_validation.jsonl")
@@ -56,7 +56,7 @@ def _run_tests(row: dict[str, Any]) -> list[bool]:
 
 @pytest.fixture(scope="module")
 def passed() -> dict[str, list[bool]]:
-    """For each datapoint, which of its problem's tests its solution passes."""
+    """Return the results of each datapoint's tests."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return dict(zip((row["id"] for row in ROWS), pool.map(_run_tests, ROWS), strict=True))
 

@@ -1,4 +1,4 @@
-"""What a dataset may come to: bytes, rows, columns, and the time and memory of a filter; each bound says its key."""
+"""Limits of a dataset's bytes, rows and columns, and of a filter's time and memory; errors name the limit's key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a dataset's rows and files is said at once, by their names."""
+"""Problems of a dataset's rows and files are reported together, with their positions."""
 
 from __future__ import annotations
 
@@ -111,7 +111,9 @@ def test_unclosed_quote_in_a_csv_file_is_refused_with_its_row(tmp_path: Path, ro
 
 @pytest.mark.parametrize("ragged", [None, 2_900, 2_100])
 def test_late_unclosed_quote_is_named_unless_an_earlier_row_is_ragged(tmp_path: Path, ragged: int | None) -> None:
-    rows = [f'r{number},{number % 2},"one, two","three, {number}"\n' for number in range(1, 3_001)]  # beyond a sample
+    rows = [
+        f'r{number},{number % 2},"one, two","three, {number}"\n' for number in range(1, 3_001)
+    ]  # more rows than are sampled
     rows[2_499] = rows[2_499].replace('"\n', "\n")
     if ragged is not None:
         rows[ragged - 1] = rows[ragged - 1].replace("\n", ",more\n")
@@ -194,6 +196,6 @@ def test_folder_is_refused_as_a_dataset_file(tmp_path: Path) -> None:
 
 
 def test_error_for_hub_dataset_without_the_extra_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", None)  # as where it is not installed
+    monkeypatch.setitem(sys.modules, "datasets", None)  # as if it were not installed
     with pytest.raises(SpecError, match=r"needs an extra: pip install 'nip-run\[hf\]'"):
         load_dataset(DatasetSettings(path="hf://org/name"), None, 0, Place)

@@ -1,4 +1,4 @@
-"""Which rows of a dataset are played, under which names, in an order that follows from the seed alone."""
+"""Selection, renaming and order of a dataset's rows; the order depends only on the seed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_filter_accepts_both_names_of_a_renamed_column(tmp_path: Path, name: str
 
 
 def test_new_column_name_takes_precedence_in_a_filter(tmp_path: Path) -> None:
-    """The file's `Text` is our `label`, and its `sure` is our `text`, which is the same name to SQL."""
+    """The file's `Text` becomes `label`, and its `sure` becomes `text`, which SQL does not distinguish from `Text`."""
     content = jsonl({"id": "a", "Text": 0, "sure": 1}, {"id": "b", "Text": 1, "sure": 0})
     names = {"label": "Text", "text": "sure"}
     assert datapoint_ids(load(tmp_path, content, columns=names, filter="Text = 1")) == ["a"]
@@ -91,7 +91,7 @@ def test_filter_is_sql_on_the_renamed_columns(tmp_path: Path) -> None:
         "true) UNION ALL (SELECT 'c', 1, 'z'",
         "true ORDER BY random()",
         "text = 'nothing like it'",
-        # a spec may be a stranger's: nothing but the rows can be read
+        # a spec may be untrusted: a filter can read only the rows
         "(SELECT count(*) FROM read_csv('/etc/passwd')) > 0",
         "text IN (SELECT content FROM read_text('/etc/passwd'))",
         "(SELECT count(*) FROM '/etc/passwd') > 0",

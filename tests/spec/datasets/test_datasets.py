@@ -1,4 +1,4 @@
-"""Dataset files into datapoints: what is read is what the file says."""
+"""Loading dataset files preserves their content."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_file_name_is_not_used_as_a_glob_pattern(tmp_path: Path, name: str) -> N
     assert datapoint_ids(load(tmp_path, jsonl(A), name)) == ["a"]
 
 
-# Text stays text
+# Text is not converted
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Rows with lists of right and wrong solutions into datapoints, as Buggy APPS and APPS have them."""
+"""Rows with lists of right and wrong solutions, as in Buggy APPS and APPS, become datapoints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROWS: list[dict[str, Any]] = [
     }
     for i in range(4)
 ]
-"""Of the shape of Buggy APPS; the last problem has no right solution."""
+"""Rows in the format of Buggy APPS; the last problem has no right solution."""
 
 COLUMNS = {"id": "problem_id", "split": "apps_split"}
 EXPLODE_MAPPINGS = Explode(columns={"solutions": 1, "buggy_solutions": 0}, element="solution")
@@ -41,7 +41,7 @@ ROWS_WITH_JSON_TEXTS = [
     }
     for row in ROWS
 ]
-"""Of the shape of APPS on the Hub: lists are JSON texts, an empty one is no text."""
+"""Rows in the format of APPS on the Hub: lists are JSON texts, and an empty list is an empty text."""
 
 
 def format_csv(rows: list[dict[str, Any]]) -> str:

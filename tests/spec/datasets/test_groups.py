@@ -1,4 +1,4 @@
-"""Datapoints of one group: played together or not at all, wherever some are chosen."""
+"""Datapoints of a group are always selected together."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_group_values_of_several_types_with_the_same_text_are_refused(tmp_path: 
 
 
 def make_points(sizes: list[tuple[int, int]]) -> list[Datapoint]:
-    """Groups with so many wrong and right datapoints."""
+    """Return groups with these numbers of wrong and right datapoints."""
     return [
         Datapoint(f"{group}-{label}-{n}", label, {}, str(group))
         for group, counts in enumerate(sizes)

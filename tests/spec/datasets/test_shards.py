@@ -1,4 +1,4 @@
-"""Shards: the parts that a dataset is dealt into, and each part's share of a limit."""
+"""Shards: the division of a dataset, and each shard's share of a limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.shards import all_shards
 
 
 def make_points(group_sizes: list[int]) -> list[Datapoint]:
-    """Datapoints in groups of these sizes, mixed."""
+    """Return datapoints in groups of these sizes, in random order."""
     result = [
         Datapoint(f"p{group}.{index}", 0, {"question": ""}, f"g{group}")
         for group, size in enumerate(group_sizes)
@@ -58,7 +58,7 @@ def test_datapoints_without_groups_are_assigned_in_turn() -> None:
 
 def test_longer_run_keeps_the_datapoints_of_each_shard() -> None:
     dataset = sorted(make_points([3, 1, 4, 1, 5, 9, 2, 6]), key=lambda point: point.id)
-    short = dataset[:14]  # of whole groups
+    short = dataset[:14]  # contains only whole groups
     assert {point.group for point in short}.isdisjoint(point.group for point in dataset[14:])
     for shard in all_shards(3):
         points_of_short_run, points_of_long_run = (

@@ -1,4 +1,4 @@
-"""Rows that `dataset.labels` and `dataset.unique_by` leave out."""
+"""Rows that `dataset.labels` and `dataset.unique_by` skip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transcripts of other tools as datasets. `tests/fixtures/inspect` has logs that Inspect itself has written."""
+"""Transcripts of other tools as datasets. `tests/fixtures/inspect` has logs written by Inspect."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_tool_call_row_has_only_earlier_messages_and_groups_by_sample(tmp_path: 
 
 
 def test_tool_call_gets_its_own_result_if_ids_repeat(tmp_path: Path) -> None:
-    # each letter calls a tool of this name with the same id; each digit is a result
+    # a letter calls the tool of this name, always with the same id; a digit is a result
     cases = {"a1b2": "1 2", "ab1": "None 1", "ab12": "1 2", "a1b": "1 None", "1a2b34": "2 3", "(ab)12": "1 2"}
     for script, expected in cases.items():
         chat: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Labels that are words, and ids that are made of the numbers of rows."""
+"""Labels that are words, and ids built from row numbers."""
 
 from __future__ import annotations
 
