@@ -77,7 +77,7 @@ def test_critic_scores_each_candidate_and_the_first_of_the_best_wins(tmp_path: P
     assert first_message(rollout) == "two"
     assert [(call.selected, call.score) for call in rollout.calls[:3]] == [(False, 2), (True, 7.5), (False, 7.5)]
     prompts = script.prompts("p0.critic")
-    assert [next(word for word in ("one", "two", "three") if word in prompt) for prompt in prompts] == [
+    assert [next(text for text in ("one", "two", "three") if text in prompt) for prompt in prompts] == [
         "one", "two", "three",
     ]  # fmt: skip
     assert all("Criticize for accept." in prompt for prompt in prompts)

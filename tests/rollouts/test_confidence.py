@@ -104,8 +104,8 @@ def test_confidence_of_unanimous_and_divided_votes_is_their_mean(tmp_path: Path)
     votes = (1, 0, 1, 0, 1)
     texts = [f"Decision: {('reject', 'accept')[v]}\nConfidence: {(0.99, 0.55)[v]}" for v in votes]
     calls = [
-        Call(0, "verifier", 0, "m", raw_message=text, p_accept=PAccept((0.01, 0.55)[v]), vote=at)
-        for at, (v, text) in enumerate(zip(votes, texts, strict=True))
+        Call(0, "verifier", 0, "m", raw_message=text, p_accept=PAccept((0.01, 0.55)[v]), vote=index)
+        for index, (v, text) in enumerate(zip(votes, texts, strict=True))
     ]
     calls.insert(1, Call(0, "verifier", 0, "m", raw_message="Well.", vote=1))
     calls[2] = replace(calls[2], attempt=1)
@@ -228,20 +228,22 @@ def test_dummy_model_gives_both_confidences_and_show_prints_them(tmp_path: Path)
 
 def test_confidence_text_affects_prompts_and_identity_only_if_requested(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=2)
-    plan, other = (Plan(load_spec(path, overrides)) for overrides in ([], ["decision_format.confidence='Sure:'"]))
-    assert plan.run_id == other.run_id
+    plan, plan_with_marker = (
+        Plan(load_spec(path, overrides)) for overrides in ([], ["decision_format.confidence='Sure:'"])
+    )
+    assert plan.run_id == plan_with_marker.run_id
     stated_plans = [
         Plan(load_spec(path, ["verdict.confidence=stated", *overrides]))
         for overrides in ([], ["decision_format.confidence='Sure:'"])
     ]
-    assert len({plan.run_id, *(one.run_id for one in stated_plans)}) == 3
+    assert len({plan.run_id, *(stated_plan.run_id for stated_plan in stated_plans)}) == 3
     job = next(plan.jobs())
     prompt, prompt_with_confidence = (
-        one.agents()["verifier"].prompt(job.observation(0, ())) for one in (plan, stated_plans[1])
+        prompted_plan.agents()["verifier"].prompt(job.observation(0, ())) for prompted_plan in (plan, stated_plans[1])
     )
     assert prompt_with_confidence[0]["content"].startswith(prompt[0]["content"] + "\n\nWherever you decide")
     assert "Sure: <a number from 0 to 1>" in prompt_with_confidence[0]["content"]
-    assert not [one for one in plan.spec.prompts.sources if "confidence" in one]
+    assert not [template for template in plan.spec.prompts.sources if "confidence" in template]
 
 
 def test_error_for_confidence_names_the_missing_settings(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Rollouts are delivered in plan order; those that wait are stored in memory and on disk."""
+"""Rollouts are delivered in plan order; waiting rollouts are stored in memory and on disk."""
 
 from __future__ import annotations
 

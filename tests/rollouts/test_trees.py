@@ -108,8 +108,8 @@ def test_failed_branch_is_omitted_and_its_siblings_remain(
     root = build_tree(branches, shape)
     assert root is not None
     assert [shape.path(leaf.job.repeat) for leaf in root.leaves] == remaining
-    both = {path[:2] for path in remaining if (*path[:2], 0) in remaining and (*path[:2], 1) in remaining}
-    assert [contrast.node.path for contrast in contrasts(root, protocol)] == sorted(both)
+    complete_pairs = {path[:2] for path in remaining if (*path[:2], 0) in remaining and (*path[:2], 1) in remaining}
+    assert [contrast.node.path for contrast in contrasts(root, protocol)] == sorted(complete_pairs)
     for node in root.nodes():
         remaining_below = [path for path in remaining if path[: len(node.path)] == node.path]
         assert node.expected_reward("verifier") == sum(1.0 if path[2] == 0 else -1.0 for path in remaining_below) / len(
@@ -132,7 +132,7 @@ MIDPOINT = Fraction(8, 10)
 
 
 def random_branches(protocol: Protocol, shape: TreeShape, chance: random.Random) -> list[Rollout]:
-    """Return branches, some of which end early. Rewards are multiples of 0.1, and many sums equal the midpoint."""
+    """Return branches of random lengths. Rewards are multiples of 0.1, and many sums equal the midpoint."""
 
     def grow(path: AnswerPath, rounds: tuple[Round, ...]) -> Iterator[Rollout]:
         if len(path) == shape.rounds or (path and chance.random() < 0.3):

@@ -259,7 +259,7 @@ SELECTORS: dict[str, tuple[str, str, str]] = {
 
 
 def make_selector_plan(folder: Path, by: str, templates: Mapping[str, str] | None = None) -> Plan:
-    """Return a plan of games in which p0's candidates are selected, and only p1 sees the column `secret`."""
+    """Return a plan that selects among p0's candidates, where only p1 sees the column `secret`."""
     rules = {
         "cycle": [{"speak": {"p0": ["main"]}, "best_of": {"n": 2, "by": by}}, {"speak": {"judge": ["main"]}}],
         "parameters": {"max_message_rounds": 2, "min_message_rounds": 2},
@@ -333,16 +333,18 @@ ANSWER_PROTOCOL = (
 )
 
 
-def load_answer_spec(folder: Path, protocol: str = ANSWER_PROTOCOL, *, shows: str = "", varied: bool = False) -> Spec:
+def load_answer_spec(
+    folder: Path, protocol: str = ANSWER_PROTOCOL, *, shown_column: str = "", varied: bool = False
+) -> Spec:
     """Load a spec about listed answers. The second answer is right, or a different one for each datapoint if `varied`.
 
-    The prompts of `prover` and `verifier` also show the column `shows`.
+    The prompts of `prover` and `verifier` also show the column `shown_column`.
     """
     (folder / "own.yaml").write_text(protocol)
     (folder / "prompts").mkdir()
     for name in ("prover", "prover0", "prover1", "verifier", "verifier.last_round"):
-        shown = f"{{{{ {shows} }}}}" if shows and name in ("prover", "verifier") else ""
-        text = f"{{{{ question }}}} {{% for item in answers %}}{{{{ item }}}}{{% endfor %}} {shown}"
+        placeholder = f"{{{{ {shown_column} }}}}" if shown_column and name in ("prover", "verifier") else ""
+        text = f"{{{{ question }}}} {{% for item in answers %}}{{{{ item }}}}{{% endfor %}} {placeholder}"
         (folder / "prompts" / f"{name}.jinja").write_text(text)
     path = spec_file(folder, protocol=None, prompts="prompts", fine_tune=None)
     points = [make_answer_row(i, i % 3 if varied else 1) for i in range(24)]
@@ -373,7 +375,7 @@ def test_engine_bug_that_leaks_the_right_answer_into_a_prompt_is_an_error(
 
 @pytest.mark.parametrize("column", ["solution", "hint", "letter", "number", "wrong", "code"])
 def test_warning_names_a_column_that_reveals_the_right_answer(tmp_path: Path, column: str) -> None:
-    spec = load_answer_spec(tmp_path, shows=column, varied=True)
+    spec = load_answer_spec(tmp_path, shown_column=column, varied=True)
     lines = [line for line in check_warnings_of(spec) if "reveals the right answer" in line]
     assert [
         f"{agent} sees the column {column!r}" in line for agent, line in zip(("prover", "verifier"), lines, strict=True)
@@ -385,7 +387,7 @@ def test_column_unrelated_to_the_right_answer_gives_no_leak_warning(tmp_path: Pa
     for varied in (False, True):
         folder = tmp_path / str(varied)
         folder.mkdir()
-        spec = load_answer_spec(folder, shows=column, varied=varied)
+        spec = load_answer_spec(folder, shown_column=column, varied=varied)
         assert not [line for line in check_warnings_of(spec) if "reveals" in line]
 
 
@@ -422,11 +424,11 @@ PRIVATE_COLUMN_PROTOCOL = "{name: own, extends: nip, parameters: {max_message_ro
 
 
 @pytest.mark.parametrize(
-    ("private", "shown", "expected"),
+    ("private", "shown_column", "expected"),
     [("note", "copy", 1), ("note", "longer", 1), ("solution", "short", 1), ("note", "author", 0)],
 )
 def test_warning_names_a_column_that_contains_the_text_of_a_private_column(
-    tmp_path: Path, private: str, shown: str, expected: int
+    tmp_path: Path, private: str, shown_column: str, expected: int
 ) -> None:
     spec = load_spec_with_templates(
         tmp_path, PRIVATE_COLUMN_PROTOCOL % private, {"prover": PLAIN + f"{{{{ {private} }}}}"}
@@ -435,11 +437,13 @@ def test_warning_names_a_column_that_contains_the_text_of_a_private_column(
         {**row, "copy": row["note"], "longer": f"See: {row['note']}", "short": row["solution"]} for row in make_rows()
     ]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in copied))
-    (tmp_path / "prompts" / "verifier.jinja").write_text(PLAIN + f"{{{{ {shown} }}}}")
+    (tmp_path / "prompts" / "verifier.jinja").write_text(PLAIN + f"{{{{ {shown_column} }}}}")
     assert spec.path is not None
     lines = [line for line in check_warnings_of(load_spec(spec.path)) if "has the text of" in line]
     assert len(lines) == expected
-    assert all(f"verifier sees the column {shown!r}, which has the text of {private!r}" in line for line in lines)
+    assert all(
+        f"verifier sees the column {shown_column!r}, which has the text of {private!r}" in line for line in lines
+    )
 
 
 def test_at_least_thirty_leaks_are_planted() -> None:

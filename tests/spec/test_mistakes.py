@@ -25,11 +25,11 @@ from tests.support.specs import spec_file
 def refused_stderr(folder: Path, *overrides: str, **changes: Any) -> str:
     """Return stderr of a run that is refused without writing a file."""
     spec_file(folder, **changes)
-    before = sorted(folder.iterdir())
+    files_before = sorted(folder.iterdir())
     done = nip_run_here("spec.yaml", *overrides, cwd=folder)
     assert done.returncode == 2, done.stderr
     assert "bug in nip-run" not in done.stderr
-    assert sorted(folder.iterdir()) == before
+    assert sorted(folder.iterdir()) == files_before
     return done.stderr
 
 

@@ -127,13 +127,13 @@ def _reference_of(release: str, project: Project) -> Any:
     return next(entry.reference for entry in Store(project.store).entries() if str(entry.reference) == release)
 
 
-def test_a_reference_by_hash_needs_no_pin(tmp_path: Path, project: Project) -> None:
+def test_reference_by_hash_needs_no_pin(tmp_path: Path, project: Project) -> None:
     pinned = json.loads((project.folder / "nip-run.lock").read_text("utf-8"))["releases"]["prompts/acme/terse@1"]
     path = spec_file(tmp_path, size=SIZE, prompts=f"sha256:{pinned['sha256'][:16]}")
     assert load_with_releases(project, path).components["prompts"].release == "prompts/acme/terse@1"
 
 
-def test_an_override_and_a_sweep_may_name_releases(project: Project) -> None:
+def test_overrides_and_sweeps_may_name_releases(project: Project) -> None:
     path = write_spec(project)
     assert load_with_releases(project, path, "prompts=acme/terse@1").components.keys() == {"prompts"}
     path = write_spec(project, sweep={"prompts": ["prompts/code_validation/nip", "acme/terse@1"]})

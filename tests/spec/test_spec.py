@@ -49,7 +49,7 @@ def load_problems(path: Path, *overrides: str) -> list[str]:
     return [str(problem).replace(f"{path.parent}/", "") for problem in caught.value.problems]
 
 
-def rollout_ids(spec: Spec) -> list[str]:
+def list_rollout_ids(spec: Spec) -> list[str]:
     return [job.rollout_id for job in Plan(spec).jobs()]
 
 
@@ -75,7 +75,7 @@ def test_there_is_a_spec_for_every_protocol_and_for_two_servers() -> None:
     assert all(model.base_url for model in loaded["vllm"].experiment.models.values())
 
 
-def test_a_shipped_spec_is_found_by_name_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shipped_spec_is_found_by_name_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert load_spec("quickstart.yaml").experiment.name == "quickstart"
     assert load_spec("specs/quickstart.yaml").experiment.name == "quickstart"
@@ -236,7 +236,7 @@ def test_mistake_in_a_base_is_reported_in_the_base_file(spec: Path) -> None:
 def test_whole_number_written_as_a_float_gives_the_same_rollouts(spec: Path, name: str) -> None:
     loaded = load_spec(spec, [f"seed={name}", f"rollouts.per_datapoint={name}"])
     same = load_spec(spec, [f"seed={int(float(name))}", f"rollouts.per_datapoint={int(float(name))}"])
-    assert rollout_ids(loaded) == rollout_ids(same)
+    assert list_rollout_ids(loaded) == list_rollout_ids(same)
 
 
 # Sweeps
@@ -311,7 +311,7 @@ def test_paths_are_relative_to_the_file_that_contains_them(spec: Path, monkeypat
     assert [point.id for point in load_spec(spec).dataset.datapoints] == ["a", "b"]
 
 
-def test_a_path_in_an_override_is_relative_to_the_working_folder(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_in_an_override_is_relative_to_the_working_directory(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere = spec.parent / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "here.jsonl").write_text(json.dumps({**ROWS[0], "id": "here"}) + "\n")
@@ -348,7 +348,7 @@ def test_resolved_spec_is_valid_and_has_the_same_rollouts(spec: Path, overrides:
     folder = RunFolder(spec.parent / "run")
     write_inputs(Plan(first), folder)
     reloaded = load_spec(folder.spec)
-    assert rollout_ids(reloaded) == rollout_ids(first)
+    assert list_rollout_ids(reloaded) == list_rollout_ids(first)
     assert [job.seed for job in Plan(reloaded).jobs()] == [job.seed for job in Plan(first).jobs()]
     assert reloaded.experiment.description == first.experiment.description
     assert reloaded.experiment.models == first.experiment.models
@@ -362,7 +362,7 @@ def test_saved_shipped_spec_has_the_same_rollouts(path: Path, tmp_path: Path) ->
     folder = RunFolder(tmp_path / "run")
     write_inputs(Plan(first), folder)
     reloaded = load_spec(folder.spec)
-    assert rollout_ids(reloaded) == rollout_ids(first)
+    assert list_rollout_ids(reloaded) == list_rollout_ids(first)
     assert reloaded.protocol.parameters == first.protocol.parameters
 
 
@@ -384,7 +384,7 @@ def test_saved_spec_preserves_special_characters_in_datapoints(spec: Path) -> No
     ["seed=1", "protocol.max_message_rounds=4", "agents.prover.max_response_words=9", "models.m.temperature=0.5"],
 )
 def test_keys_that_affect_a_game_change_its_rollout_ids(spec: Path, override: str) -> None:
-    assert not set(rollout_ids(load_spec(spec))) & set(rollout_ids(load_spec(spec, [override])))
+    assert not set(list_rollout_ids(load_spec(spec))) & set(list_rollout_ids(load_spec(spec, [override])))
 
 
 @pytest.mark.sample(1)
@@ -392,18 +392,18 @@ def test_keys_that_affect_a_game_change_its_rollout_ids(spec: Path, override: st
     "override", ["description=other", "rollouts.concurrency=1", "retry.transient.attempts=2", "dataset.shuffle=true"]
 )
 def test_keys_that_do_not_affect_a_game_keep_its_rollout_ids(spec: Path, override: str) -> None:
-    assert sorted(rollout_ids(load_spec(spec))) == sorted(rollout_ids(load_spec(spec, [override])))
+    assert sorted(list_rollout_ids(load_spec(spec))) == sorted(list_rollout_ids(load_spec(spec, [override])))
 
 
 def test_longer_run_includes_the_rollouts_of_a_shorter_run(spec: Path) -> None:
-    short = rollout_ids(load_spec(spec, ["dataset.limit=1"]))
-    assert set(short) < set(rollout_ids(load_spec(spec, ["rollouts.per_datapoint=2"])))
+    short = list_rollout_ids(load_spec(spec, ["dataset.limit=1"]))
+    assert set(short) < set(list_rollout_ids(load_spec(spec, ["rollouts.per_datapoint=2"])))
 
 
 def test_edited_prompt_changes_all_rollout_ids(spec: Path) -> None:
     folder = spec.parent / "mine"
     shutil.copytree(ROOT / "prompts/code_validation/nip", folder)
-    before = rollout_ids(load_spec(spec, [f"prompts={folder}"]))
-    assert before == rollout_ids(load_spec(spec))
+    ids_before = list_rollout_ids(load_spec(spec, [f"prompts={folder}"]))
+    assert ids_before == list_rollout_ids(load_spec(spec))
     (folder / "prover.jinja").write_text("edited {{ solution }}")
-    assert not set(before) & set(rollout_ids(load_spec(spec, [f"prompts={folder}"])))
+    assert not set(ids_before) & set(list_rollout_ids(load_spec(spec, [f"prompts={folder}"])))

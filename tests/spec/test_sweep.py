@@ -58,9 +58,9 @@ def test_default_agent_gives_the_same_run_as_agents_written_in_full(tmp_path: Pa
 
 
 def test_sweep_points_have_the_run_ids_of_single_specs(tmp_path: Path) -> None:
-    alone = [Plan(load_spec(spec_file(tmp_path, seed=seed))).run_id for seed in (1, 2)]
+    run_ids = [Plan(load_spec(spec_file(tmp_path, seed=seed))).run_id for seed in (1, 2)]
     for sweep in ({"zip": {"seed": [1, 2]}}, [{"seed": 1}, {"seed": 2}], {"seed": [1, 2]}):
-        assert [Plan(spec).run_id for spec in load_specs(spec_file(tmp_path, sweep=sweep))] == alone
+        assert [Plan(spec).run_id for spec in load_specs(spec_file(tmp_path, sweep=sweep))] == run_ids
 
 
 def test_sweep_point_may_remove_an_agent(tmp_path: Path) -> None:

@@ -57,14 +57,14 @@ def test_mistake_in_the_tournament_section_is_reported_with_its_key(
         ({"protocol": {"force_guess": "y"}}, "protocol.force_guess"),
     ],
 )
-def test_a_key_that_a_tournament_excludes_is_reported_once(tmp_path: Path, changes: dict[str, Any], key: str) -> None:
+def test_key_that_a_tournament_excludes_is_reported_once(tmp_path: Path, changes: dict[str, Any], key: str) -> None:
     with pytest.raises(SpecError) as caught:
         load_spec(tournament_spec(tmp_path, **changes))
     assert [problem.key for problem in caught.value.problems] == [key]
 
 
 @pytest.mark.parametrize("protocol", ["nip", "mnip", "merlin_arthur", "solo_verifier"])
-def test_a_protocol_without_two_opposed_provers_in_every_game_is_refused(tmp_path: Path, protocol: str) -> None:
+def test_protocol_without_two_opposed_provers_in_every_game_is_refused(tmp_path: Path, protocol: str) -> None:
     changes: dict[str, Any] = {
         "protocol": {"use": protocol},
         "prompts": f"prompts/code_validation/{protocol}",
@@ -86,7 +86,7 @@ def test_prompts_that_do_not_show_the_side_are_refused(tmp_path: Path) -> None:
         load_spec(tournament_spec(tmp_path, tournament={"players": {"weak": {"prompts": "own"}}}))
 
 
-def test_a_dataset_without_labels_is_refused(tmp_path: Path) -> None:
+def test_dataset_without_labels_is_refused(tmp_path: Path) -> None:
     path = tournament_spec(tmp_path)
     rows = [json.loads(line) for line in (tmp_path / "data.jsonl").read_text().splitlines()]
     unlabeled = [{name: value for name, value in row.items() if name != "label"} for row in rows]

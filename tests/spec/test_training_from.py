@@ -24,7 +24,7 @@ RELEASE = {"release": "run/acme/learn@1", "sha256": "ab" * 32, "where": "file:/e
 
 @pytest.fixture(scope="module")
 def first_run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
-    """A training run of one iteration, from which the other runs continue."""
+    """A training run of one iteration that the other runs continue."""
     folder = tmp_path_factory.mktemp("first")
     return run_training(training_spec(folder, training={"iterations": 1}), folder / "results")
 
@@ -53,17 +53,17 @@ def test_training_continues_from_a_run_and_extends_its_lineage(first_run: Finish
     spec = load_spec(path, results=results_folder_of(first_run))
     assert spec.experiment.training is not None
     assert spec.experiment.training.from_ is None  # the models contain its effect
-    before = json.loads((first_run.folder.path / "state.json").read_text())
+    first_state = json.loads((first_run.folder.path / "state.json").read_text())
     assert {name: group.model for name, group in spec.experiment.models.items()} == {
-        name: state["model"] for name, state in before.items()
+        name: state["model"] for name, state in first_state.items()
     }
     result = run_further_training(spec, results_folder_of(first_run))
     for group in collect_public_group_facts(result.folder):
         (old,), (new,) = group["lineage"], group["made"]
         assert (old["run_id"], new["run_id"]) == (first_run.run_id, result.run_id)
         assert new["from_model"] == old["model"] == group["model"]
-    after = json.loads((result.folder.path / "state.json").read_text())
-    assert [step["run_id"] for step in after["v"]["lineage"]] == [first_run.run_id, result.run_id]
+    new_state = json.loads((result.folder.path / "state.json").read_text())
+    assert [step["run_id"] for step in new_state["v"]["lineage"]] == [first_run.run_id, result.run_id]
     saved = yaml.safe_load(result.folder.spec.read_text())
     assert saved["training"]["from"] is None
     assert saved["models"]["v"]["lineage"][0]["run_id"] == first_run.run_id
@@ -72,7 +72,7 @@ def test_training_continues_from_a_run_and_extends_its_lineage(first_run: Finish
         for link in build_links(result.folder, Results(results_folder_of(first_run)), "acme")
         if link.role == "input"
     ]
-    assert [link.identity for link in inputs] == [f"dummy:{before[name]['model']}" for name in ("p", "v")]
+    assert [link.identity for link in inputs] == [f"dummy:{first_state[name]['model']}" for name in ("p", "v")]
 
 
 def run_further_training(spec: Any, results: Path) -> FinishedRun:

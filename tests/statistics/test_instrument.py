@@ -229,7 +229,7 @@ def test_retest_flips_are_the_share_of_differing_pairs_of_repeats() -> None:
     assert retest_flips(codes[:2], np.array([0, 1]), np.array([0, 1])) is None
 
 
-def test_noise_floor_is_that_of_the_difference_of_two_runs() -> None:
+def test_noise_floor_matches_the_difference_of_two_runs() -> None:
     assert noise_floor(0.1, 100) == pytest.approx(1.96 * np.sqrt(2 * 0.05 / 100), rel=1e-4)
     assert noise_floor(0.1, 10**9, variant=0.01) == pytest.approx(1.96 * np.sqrt(0.02), rel=1e-3)
 

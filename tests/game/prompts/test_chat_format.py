@@ -87,7 +87,7 @@ def build_chat(protocol: Protocol, agent: str, rounds: list[Round], round_: int,
 def prompts_with_rounds(
     protocol: Protocol, agent: str, rounds: list[Round], seed: int
 ) -> Iterator[tuple[int, list[ChatMessage]]]:
-    """Yield each round in which the agent spoke, with its prompt."""
+    """Yield the rounds of the agent, each with its prompt."""
     for round_, round_of_game in enumerate(rounds):
         if agent in round_of_game.raw:
             yield round_, build_chat(protocol, agent, rounds[:round_], round_, seed)

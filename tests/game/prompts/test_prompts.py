@@ -212,10 +212,10 @@ def test_subscript_reads_items_of_lists_and_mappings(tmp_path: Path) -> None:
 
 
 def test_trim_accepts_at_most_64_different_characters(tmp_path: Path) -> None:
-    many = "".join(map(chr, range(0x100, 0x180)))
+    many_characters = "".join(map(chr, range(0x100, 0x180)))
     assert render_source(tmp_path, "{{ tags[0]|trim(tags[1]) }}", {**COLUMNS, "tags": ["--a--", "-" * 1000]}) == "a"
     with pytest.raises(RunError, match="more than 64 different characters"):
-        render_source(tmp_path, "{{ tags[0]|trim(tags[1]) }}", {**COLUMNS, "tags": ["--a--", many]})
+        render_source(tmp_path, "{{ tags[0]|trim(tags[1]) }}", {**COLUMNS, "tags": ["--a--", many_characters]})
 
 
 def test_indent_refuses_a_negative_width(tmp_path: Path) -> None:

@@ -30,12 +30,12 @@ def test_undecided_solo_verifier_is_terminated_in_its_first_round() -> None:
     assert episode_rewards(protocol, played.rounds) == {"verifier": -0.25}
 
 
-def test_a_solo_verifier_decides_in_one_round() -> None:
+def test_solo_verifier_decides_in_one_round() -> None:
     played = play_game(load_protocol("solo_verifier"), lambda *_: "Decision: reject", label=1)
     assert (played.decision, len(played.rounds), played.rounds[0].rewards) == (0, 1, {"verifier": -1.0})
 
 
-def test_a_round_with_a_verdict_sends_no_message() -> None:
+def test_round_with_a_verdict_sends_no_message() -> None:
     played = play_game(load_protocol("debate"), lambda *_: "Well. DECISION: ACCEPT")
     assert played.rounds[0].messages == []
     assert played.rounds[0].raw == {"verifier": "Well. DECISION: ACCEPT"}

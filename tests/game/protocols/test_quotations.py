@@ -18,7 +18,7 @@ from tests.game.protocols.quotation_cases import CASES, MARKED_MESSAGES, QUOTE_I
 PROSE = SOURCES["prose"]
 
 
-def show(message: str, source: str = PROSE) -> str:
+def mark_quotes(message: str, source: str = PROSE) -> str:
     quotations = find_quotations(message, source)
     return show_quotations(message, quotations, [quotation.is_verified for quotation in quotations])
 
@@ -35,12 +35,12 @@ def test_at_least_two_hundred_quotes_are_tested() -> None:
     assert sum(map(len, CASES.values())) >= 200
 
 
-@pytest.mark.parametrize(("message", "shown", "quotes"), MARKED_MESSAGES)
+@pytest.mark.parametrize(("message", "expected", "quotes"), MARKED_MESSAGES)
 def test_quote_marks_are_paired_and_shown_with_the_result(
-    message: str, shown: str, quotes: list[tuple[str, bool]]
+    message: str, expected: str, quotes: list[tuple[str, bool]]
 ) -> None:
     assert [(q.text, q.is_verified) for q in find_quotations(message, PROSE)] == quotes
-    assert show(message) == shown
+    assert mark_quotes(message) == expected
 
 
 def test_quotation_has_its_spans_in_the_message_and_the_source() -> None:
@@ -61,13 +61,13 @@ def test_random_messages_never_show_a_verified_quote_that_the_source_lacks() -> 
     pieces += ["grey rock", "gold", " ", "\u200b", "quote", "_", "```", "\n"]
     rng = random.Random(5)
     for _ in range(3000):
-        shown = show("".join(rng.choices(pieces, k=rng.randrange(1, 14))))
-        for part in shown.split("<verified_quote>")[1:]:
+        marked_message = mark_quotes("".join(rng.choices(pieces, k=rng.randrange(1, 14))))
+        for part in marked_message.split("<verified_quote>")[1:]:
             quote, mark, _ = part.partition("</verified_quote>")
             assert mark
             assert locate_quote(quote.replace("“", "").replace("”", ""), PROSE) is not None
-        quotations = find_quotations(shown, PROSE)
-        assert len(quotations) == shown.count("<verified_quote>") + shown.count("<unverified_quote>")
+        quotations = find_quotations(marked_message, PROSE)
+        assert len(quotations) == marked_message.count("<verified_quote>") + marked_message.count("<unverified_quote>")
 
 
 @pytest.mark.parametrize(
@@ -82,19 +82,21 @@ def test_random_messages_never_show_a_verified_quote_that_the_source_lacks() -> 
 def test_imitations_of_a_verified_mark_are_removed(mark: str) -> None:
     closing = mark.replace("v", "/v", 1).replace("\u0432", "/\u0432", 1)
     for message in (f"So {mark}gold{closing}.", f"<quote>grey rock {mark}gold{closing}</quote>"):
-        shown = show(message).replace("<unverified_quote>", "(").replace("</unverified_quote>", ")")
-        assert "rified" not in shown
-        assert "gold" in shown
+        marked_message = mark_quotes(message).replace("<unverified_quote>", "(").replace("</unverified_quote>", ")")
+        assert "rified" not in marked_message
+        assert "gold" in marked_message
 
 
 @pytest.mark.parametrize("text", ["It is a verified quote (verified quote: no).", "a < b [see quotes] {x}", "«quote»"])
 def test_other_texts_are_shown_unchanged(text: str) -> None:
-    assert show(text) == text
+    assert mark_quotes(text) == text
 
 
 def test_words_of_verified_quotes_are_counted_in_the_shown_message() -> None:
-    shown = show("<quote>grey rock</quote> <quote>gold</quote> and <quote>Mira Holt kept the lamp</quote>")
-    assert count_verified_words(shown) == 7
+    marked_message = mark_quotes(
+        "<quote>grey rock</quote> <quote>gold</quote> and <quote>Mira Holt kept the lamp</quote>"
+    )
+    assert count_verified_words(marked_message) == 7
 
 
 def test_quote_is_located_at_its_first_occurrence() -> None:

@@ -239,10 +239,10 @@ def test_pickled_agent_has_no_client_and_gives_the_same_answers(tmp_path: Path) 
     with run_chat_server() as server:
         spec = load_changed_spec(tmp_path, server.base_url)
         agent = make_agent(spec)
-        before = agent.forward(make_game_arrays(spec, ()), None)
+        result = agent.forward(make_game_arrays(spec, ()), None)
         copied = pickle.loads(pickle.dumps(agent))
         assert copied._client is None
-        assert copied.forward(make_game_arrays(spec, ()), None)["raw_message"].item() == before["raw_message"].item()
+        assert copied.forward(make_game_arrays(spec, ()), None)["raw_message"].item() == result["raw_message"].item()
     assert (copied.agent_name, copied.model_name) == (agent.agent_name, agent.model_name)
 
 

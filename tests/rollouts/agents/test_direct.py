@@ -30,7 +30,7 @@ def make_agent(spec: Spec, name: str = "verifier") -> OpenAiWholeAgent:
 
 
 def make_histories(*texts: str) -> dict[str, Any]:
-    """Return histories of nip in which verifier and prover send these texts in turn."""
+    """Return histories of nip; verifier and prover send these texts in turn."""
     raws = np.full((6, 2), None, dtype=object)
     message, senders = np.full((6, 1), None, dtype=object), np.full((6, 1), -1)
     for index, text in enumerate(texts):

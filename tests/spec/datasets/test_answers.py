@@ -134,14 +134,14 @@ def test_settings_for_binary_labels_are_refused(tmp_path: Path) -> None:
     ]
 
 
-def test_a_missing_column_is_refused_with_a_suggestion(tmp_path: Path) -> None:
+def test_missing_answer_column_is_refused_with_a_suggestion(tmp_path: Path) -> None:
     content = jsonl({"id": "a", "label": "A", "options": THREE})
     assert read_load_error(tmp_path, content, answers="option") == (
         "dataset.answers: the file has no column 'option'; did you mean 'options'?"
     )
 
 
-def test_a_second_column_called_answers_is_refused(tmp_path: Path) -> None:
+def test_second_column_called_answers_is_refused(tmp_path: Path) -> None:
     content = jsonl({"id": "a", "label": "A", "o": THREE, "answers": "?"})
     assert "the file has another column 'answers'" in read_load_error(tmp_path, content, answers="o")
 

@@ -230,15 +230,15 @@ def test_group_in_both_training_and_test_split_is_refused(tmp_path: Path) -> Non
 def test_finished_run_is_clustered_by_group_without_new_games(tmp_path: Path) -> None:
     path = spec_file(tmp_path, fine_tune={"validation_share": 0.5}, rollouts={"per_datapoint": 2})
     (tmp_path / "data.jsonl").write_text(jsonl(*SHARED), "utf-8")
-    before = run_spec(path, tmp_path / "results")
-    after = run_spec(path, tmp_path / "results", "dataset.group_by=problem")
-    assert after.folder.path == before.folder.path
-    assert [cluster_count(result, "accuracy") for result in (before, after)] == [4, 2]
-    assert cluster_count(after, "worst_datapoint_accuracy") == 4
-    assert after.metrics["interval"].endswith("clustered by group")
-    replayed = run_spec(after.folder.spec, tmp_path / "elsewhere", again=True)
-    assert replayed.metrics["metrics"] == after.metrics["metrics"]
+    ungrouped_run = run_spec(path, tmp_path / "results")
+    grouped_run = run_spec(path, tmp_path / "results", "dataset.group_by=problem")
+    assert grouped_run.folder.path == ungrouped_run.folder.path
+    assert [cluster_count(result, "accuracy") for result in (ungrouped_run, grouped_run)] == [4, 2]
+    assert cluster_count(grouped_run, "worst_datapoint_accuracy") == 4
+    assert grouped_run.metrics["interval"].endswith("clustered by group")
+    replayed = run_spec(grouped_run.folder.spec, tmp_path / "elsewhere", again=True)
+    assert replayed.metrics["metrics"] == grouped_run.metrics["metrics"]
     for suffix, is_in in (("", False), ("validation.", True)):
-        lines = json_lines(after.folder.fine_tune / f"m.sft.{suffix}jsonl.trace.jsonl")
+        lines = json_lines(grouped_run.folder.fine_tune / f"m.sft.{suffix}jsonl.trace.jsonl")
         assert all(is_in_validation(line["datapoint_id"][0], 0.5) == is_in for line in lines)
         assert lines
