@@ -52,9 +52,9 @@ def test_shards_have_the_jobs_and_the_identity_of_the_run(tmp_path: Path) -> Non
     parts = [plan_of_shard(plan, shard) for shard in all_shards(3)]
     assert {part.identity for part in parts} == {plan.identity}
     jobs = {job.rollout_id: job for job in plan.jobs()}
-    played = [job for part in parts for job in part.jobs()]
-    assert sorted(job.rollout_id for job in played) == sorted(jobs)
-    assert all(replace(job, index=jobs[job.rollout_id].index) == jobs[job.rollout_id] for job in played)
+    jobs_of_shards = [job for part in parts for job in part.jobs()]
+    assert sorted(job.rollout_id for job in jobs_of_shards) == sorted(jobs)
+    assert all(replace(job, index=jobs[job.rollout_id].index) == jobs[job.rollout_id] for job in jobs_of_shards)
     for part in parts:
         assert [job.index for job in part.jobs()] == list(range(part.size))
         numbers = {(job.datapoint.id, job.number) for job in part.jobs()}

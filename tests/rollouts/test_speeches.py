@@ -27,7 +27,7 @@ def play(path: Path, answers: dict[str, Any]) -> tuple[Rollout, Script]:
 
 
 def messages_of(rollout: Rollout, agent: str) -> list[str]:
-    return [message.text for played in rollout.rounds for message in played.messages if message.agent == agent]
+    return [message.text for round_ in rollout.rounds for message in round_.messages if message.agent == agent]
 
 
 # Private columns
@@ -123,7 +123,7 @@ def test_quotes_over_a_limit_are_not_verified_and_are_counted(
     rules = {"quotes": {"source": "passage", **limits}}
     text = "<quote>the red mat</quote> and <quote>The dog</quote> and <quote>a fox</quote>"
     rollout, _ = play(passages_spec(tmp_path, rules), {"p0": text})
-    counts = [message.counts for played in rollout.rounds for message in played.messages if message.agent == "p0"]
+    counts = [message.counts for round_ in rollout.rounds for message in round_.messages if message.agent == "p0"]
     assert [count.verified_quotes for count in counts if count] == verified
     assert [count.over_limit_quotes for count in counts if count] == over
     assert [count.unverified_quotes for count in counts if count] == [1 + number for number in over]
@@ -149,7 +149,7 @@ def test_words_over_the_limit_are_removed_and_counted(tmp_path: Path) -> None:
     )
     rollout, script = play(path, {"p0": ["one  two\nthree four five", "one two"]})
     assert messages_of(rollout, "p0") == ["one  two\nthree", "one two"]
-    counts = [message.counts for played in rollout.rounds for message in played.messages if message.agent == "p0"]
+    counts = [message.counts for round_ in rollout.rounds for message in round_.messages if message.agent == "p0"]
     assert [(count.words, count.removed_words) for count in counts if count] == [(3, 2), (2, 0)]
     assert not any("four" in prompt for agent in ("p1", "judge") for prompt in script.prompts(agent))
     assert len(script.prompts("p0")) == 2

@@ -152,7 +152,7 @@ def compute_exact_rows(
 ) -> list[list[tuple[Fraction, Fraction, Fraction]]]:
     """Return rows of value, reached midpoint and differing children of the nodes and ended branches of each round."""
 
-    def worth(path: AnswerPath) -> Fraction:
+    def exact_value(path: AnswerPath) -> Fraction:
         branches_below = [
             b for b in branches if len(b.rounds) >= len(path) and shape.path(b.job.repeat)[: len(path)] == path
         ]
@@ -165,8 +165,8 @@ def compute_exact_rows(
         child_nodes = {shape.path(b.job.repeat)[: depth + 1] for b in branches if len(b.rounds) > depth}
         rows = [
             (
-                worth(node), Fraction(worth(node) >= MIDPOINT),
-                Fraction(len({worth(child) >= MIDPOINT for child in child_nodes if child[:depth] == node}) == 2),
+                exact_value(node), Fraction(exact_value(node) >= MIDPOINT),
+                Fraction(len({exact_value(child) >= MIDPOINT for child in child_nodes if child[:depth] == node}) == 2),
             )
             for node in nodes
         ]  # fmt: skip
@@ -190,8 +190,8 @@ def test_tree_statistics_match_exact_fractions(responses: int) -> None:
     statistics_by_name: dict[str, Any] = statistics.original_statistics()
     for agent in protocol.agent_names:
         trees = [compute_exact_rows(branches, shape, agent) for branches in forest]
-        worths = [row[0] for tree in trees for level in tree for row in level]
-        assert worths.count(MIDPOINT) > 3
+        values = [row[0] for tree in trees for level in tree for row in level]
+        assert values.count(MIDPOINT) > 3
         for index, name in enumerate(TreeStatistics.NAMES):
             means = [[fmean(row[index] for row in level) for level in tree] for tree in trees]
             flat = [mean for tree in means for mean in tree]

@@ -356,5 +356,5 @@ def test_published_starter_agent_works_in_a_starter_with_another_model(tmp_path:
     )
     spec.write_text(text, "utf-8")
     experiment = load_with_releases(second, spec).experiment
-    played = {name: experiment.models[agent.model].provider for name, agent in experiment.agents.items()}
-    assert played == {"prover": "openai", "verifier": "dummy"}
+    provider_by_agent = {name: experiment.models[agent.model].provider for name, agent in experiment.agents.items()}
+    assert provider_by_agent == {"prover": "openai", "verifier": "dummy"}

@@ -201,11 +201,11 @@ def test_verifier_with_a_single_turn_needs_no_headers(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_warnings_do_not_stop_a_run_and_are_printed_once(tmp_path: Path) -> None:
     spec_file(tmp_path, size=10, sweep={"seed": [0, 1]})
-    checked = called("check", "spec.yaml", cwd=tmp_path)
-    played = called("run", "spec.yaml", cwd=tmp_path)
-    warning_lines = [line for line in checked.err.splitlines() if line.startswith("warning: ")]
-    assert (checked.code, played.code, len(warning_lines)) == (0, 0, 1)
-    assert played.err.count("warning: ") == played.err.count(warning_lines[0]) == 1
+    completed_check = called("check", "spec.yaml", cwd=tmp_path)
+    completed_run = called("run", "spec.yaml", cwd=tmp_path)
+    warning_lines = [line for line in completed_check.err.splitlines() if line.startswith("warning: ")]
+    assert (completed_check.code, completed_run.code, len(warning_lines)) == (0, 0, 1)
+    assert completed_run.err.count("warning: ") == completed_run.err.count(warning_lines[0]) == 1
     assert "warning" not in called("run", "spec.yaml", "-q", cwd=tmp_path).err
     points = called("check", "spec.yaml", "--json", cwd=tmp_path).json
     assert [point["warnings"] for point in points] == [[warning_lines[0].removeprefix("warning: ")]] * 2

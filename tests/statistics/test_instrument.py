@@ -124,7 +124,7 @@ def test_single_cluster_or_single_readings_have_no_components(scores: np.ndarray
     assert crossed_components(make_readings(scores)) is None
 
 
-def exact_p(scores: np.ndarray) -> float:
+def exact_p_value(scores: np.ndarray) -> float:
     """Compute the p-value of a shift from all exchanges of two readings per unit, one at each level."""
     differences = scores[:, 0] - scores[:, 1]
     signs = np.array(np.meshgrid(*[[-1, 1]] * len(differences))).reshape(len(differences), -1)
@@ -136,7 +136,7 @@ def test_p_value_with_one_reading_per_level_matches_all_exchanges() -> None:
     scores = np.random.default_rng(7).normal(0, 1, (8, 2)) + np.array([0.0, 0.9])
     result = permute_levels(scores.ravel(), np.repeat(np.arange(8), 2), np.tile((0, 1), 8))
     assert result is not None
-    assert result.p == pytest.approx(exact_p(scores), abs=0.02)
+    assert result.p == pytest.approx(exact_p_value(scores), abs=0.02)
     assert (result.p_change, result.strata) == (None, 8)
 
 

@@ -68,9 +68,15 @@ def test_unequal_numbers_of_repeats_do_not_cause_rejections() -> None:
     """One system plays once, the other 20 times, and both err in 2 % of games. Plain flips would reject a third."""
     rng, rejected = np.random.default_rng(5), 0
     for _ in range(300):
-        once, often = rng.binomial(1, 0.98, 20), rng.binomial(20, 0.98, 20) / 20
-        excess_variances = often * (1 - often) * 20 / 19 * (1 - 1 / 20)
-        pairs = Pairs((often - once).tolist(), [1.0] * 20, excess_variances.tolist(), [0.525] * 20, 1.0)
+        single_play_scores, repeated_play_scores = rng.binomial(1, 0.98, 20), rng.binomial(20, 0.98, 20) / 20
+        excess_variances = repeated_play_scores * (1 - repeated_play_scores) * 20 / 19 * (1 - 1 / 20)
+        pairs = Pairs(
+            (repeated_play_scores - single_play_scores).tolist(),
+            [1.0] * 20,
+            excess_variances.tolist(),
+            [0.525] * 20,
+            1.0,
+        )
         rejected += pairs.test().p <= ALPHA
     assert rejected <= 300 * 0.06
 

@@ -95,12 +95,12 @@ def prompts_with_rounds(
 
 def assert_chats_alternate(protocol: Protocol, seed: int) -> int:
     """Check every chat of a game with both forms of instructions, and return the number of chats."""
-    played = list(play_game(protocol, make_undecided_speaker(protocol), seed=seed).rounds)
+    rounds = list(play_game(protocol, make_undecided_speaker(protocol), seed=seed).rounds)
     count = 0
     for agent in protocol.agent_names:
         for instructions in ("system", "user"):
             earlier: list[ChatMessage] = []
-            for round_, plain in prompts_with_rounds(protocol, agent, played, seed):
+            for round_, plain in prompts_with_rounds(protocol, agent, rounds, seed):
                 chat = format_chat(plain, "alternating", instructions=instructions, asks=True)
                 context = f"{protocol.name}, {agent} in round {round_}: {chat}"
                 roles = [message["role"] for message in chat]
@@ -118,11 +118,11 @@ def assert_chats_alternate(protocol: Protocol, seed: int) -> int:
                         expected_text = INSTRUCTIONS + expected_text
                     position = text.index(expected_text, position) + len(expected_text)
                 assert chat[: len(earlier)] == earlier, context
-                earlier = [*chat, make_message("assistant", played[round_].raw[agent])]
+                earlier = [*chat, make_message("assistant", rounds[round_].raw[agent])]
                 count += 1
             last = protocol.max_message_rounds - 1
             final_chat = format_chat(
-                build_chat(protocol, agent, played, last, seed), "alternating", instructions=instructions
+                build_chat(protocol, agent, rounds, last, seed), "alternating", instructions=instructions
             )
             assert final_chat[: len(earlier)] == earlier, f"{protocol.name}, {agent}: {final_chat}"
     return count

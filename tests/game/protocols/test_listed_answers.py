@@ -231,28 +231,28 @@ def test_right_verdict_pays_the_verifier_and_the_prover_that_argued_for_it(
     tmp_path: Path, letter: str, rewards: dict[str, float]
 ) -> None:
     ballot = Ballot(FOUR_ANSWERS.texts, (0, 1, 2, 3), frozenset({1}), {"p0": 1, "p1": 0})
-    played = play_with(
+    game = play_with(
         load_answer_protocol(tmp_path, "correct", "incorrect"),
         ballot,
         {"p0": "x", "p1": "y", "verifier": f"Decision: {letter}"},
     )
-    assert played.decision == FIRST_ANSWER + "ABCD".index(letter)
-    assert played.rounds[-1].rewards == rewards
+    assert game.decision == FIRST_ANSWER + "ABCD".index(letter)
+    assert game.rounds[-1].rewards == rewards
 
 
 def test_each_of_several_right_answers_is_right(tmp_path: Path) -> None:
     ballot = Ballot(("x", "y", "z"), (0, 1, 2), frozenset({0, 2}))
     for letter, reward in (("A", 1.0), ("B", -1.0), ("C", 1.0)):
-        played = play_with(
+        game = play_with(
             load_answer_protocol(tmp_path, "open"), ballot, {"p0": "Answer: B", "verifier": f"Decision: {letter}"}
         )
-        assert played.rounds[-1].rewards == {"p0": float(letter == "B"), "verifier": reward}
+        assert game.rounds[-1].rewards == {"p0": float(letter == "B"), "verifier": reward}
 
 
 def test_hidden_right_answers_leave_only_the_verifiers_reward_unknown(tmp_path: Path) -> None:
     ballot = Ballot(("x", "y"), (0, 1), None)
-    played = play_with(load_answer_protocol(tmp_path, "open"), ballot, {"p0": "Answer: B", "verifier": "Decision: B"})
-    assert played.rounds[-1].rewards == {"p0": 1.0}
+    game = play_with(load_answer_protocol(tmp_path, "open"), ballot, {"p0": "Answer: B", "verifier": "Decision: B"})
+    assert game.rounds[-1].rewards == {"p0": 1.0}
 
 
 def test_open_prover_must_state_its_answer_in_its_first_message(tmp_path: Path) -> None:

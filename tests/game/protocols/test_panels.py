@@ -51,7 +51,7 @@ def load_panel(rule: str = "majority", **changes: Any) -> Protocol:
     return replace(protocol, parameters=replace(protocol.parameters, **changes))
 
 
-def expected_decision(rule: str, decisions: tuple[int, ...]) -> int:
+def compute_expected_decision(rule: str, decisions: tuple[int, ...]) -> int:
     """Return the decision of a panel by an independent definition of its rule."""
     counts = Counter(decision for decision in decisions if decision != 2)
     if rule == "unanimous":
@@ -71,7 +71,7 @@ def test_each_rule_decides_as_defined_for_all_verdicts(rule: str) -> None:
             return ANSWERS_BY_DECISION[decision_by_judge[name]] if name in decision_by_judge else "Look at the bound."
 
         game = play_game(protocol, text_of_turn)
-        expected = expected_decision(rule, decisions)
+        expected = compute_expected_decision(rule, decisions)
         assert (game.decision, game.terminated) == (expected, expected == 2), (rule, decisions)
         votes = {judge: vote.decision for round_ in game.rounds for judge, vote in round_.panel.items()}
         assert votes == {judge: decision for judge, decision in decision_by_judge.items() if decision != 2}
@@ -187,10 +187,10 @@ def continue_game(protocol: Protocol, full_game: FinishedGame, end: int) -> Fini
     game = play(protocol, seed=0, label=1, prover_stance=1, rounds=full_game.rounds[:end])
     turn = next(game)
     while True:
-        played, replies = full_game.rounds[turn.round], {}
-        assert set(turn.speakers) == set(played.raw)
-        for name, text in played.raw.items():
-            decision = played.panel[name].decision if name in played.panel else Decision.NONE
+        recorded_round, replies = full_game.rounds[turn.round], {}
+        assert set(turn.speakers) == set(recorded_round.raw)
+        for name, text in recorded_round.raw.items():
+            decision = recorded_round.panel[name].decision if name in recorded_round.panel else Decision.NONE
             messages = dict.fromkeys(turn.speakers[name], text) if decision == Decision.NONE else None
             replies[name] = Reply(text, messages, decision)
         try:

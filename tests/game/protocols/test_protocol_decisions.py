@@ -23,40 +23,40 @@ from tests.support.games import LENIENT, STRICT, load_protocol_text, make_undeci
 
 def test_undecided_solo_verifier_is_terminated_in_its_first_round() -> None:
     protocol = load_protocol("solo_verifier", {"verifier_terminated_penalty": -0.25})
-    played = play_game(protocol, make_undecided_speaker(protocol))
-    assert (played.terminated, played.decided, len(played.rounds)) == (True, False, 1)
-    assert played.decision == Decision.NONE
-    assert played.rounds[0].rewards == {"verifier": -0.25}
-    assert episode_rewards(protocol, played.rounds) == {"verifier": -0.25}
+    game = play_game(protocol, make_undecided_speaker(protocol))
+    assert (game.terminated, game.decided, len(game.rounds)) == (True, False, 1)
+    assert game.decision == Decision.NONE
+    assert game.rounds[0].rewards == {"verifier": -0.25}
+    assert episode_rewards(protocol, game.rounds) == {"verifier": -0.25}
 
 
 def test_solo_verifier_decides_in_one_round() -> None:
-    played = play_game(load_protocol("solo_verifier"), lambda *_: "Decision: reject", label=1)
-    assert (played.decision, len(played.rounds), played.rounds[0].rewards) == (0, 1, {"verifier": -1.0})
+    game = play_game(load_protocol("solo_verifier"), lambda *_: "Decision: reject", label=1)
+    assert (game.decision, len(game.rounds), game.rounds[0].rewards) == (0, 1, {"verifier": -1.0})
 
 
 def test_round_with_a_verdict_sends_no_message() -> None:
-    played = play_game(load_protocol("debate"), lambda *_: "Well. DECISION: ACCEPT")
-    assert played.rounds[0].messages == []
-    assert played.rounds[0].raw == {"verifier": "Well. DECISION: ACCEPT"}
+    game = play_game(load_protocol("debate"), lambda *_: "Well. DECISION: ACCEPT")
+    assert game.rounds[0].messages == []
+    assert game.rounds[0].raw == {"verifier": "Well. DECISION: ACCEPT"}
 
 
 def test_early_verdict_is_ignored_and_earns_the_no_guess_reward() -> None:
     protocol = load_protocol("nip", {"min_message_rounds": 3, "verifier_no_guess_reward": 0.125})
-    played = play_game(protocol, lambda turn, name: "Decision: accept" if name == "verifier" else "x")
-    assert played.decided
-    assert [r.rewards["verifier"] for r in played.rounds] == [0.125, 0.0, 1.0]
-    assert played.rounds[0].messages == []
+    game = play_game(protocol, lambda turn, name: "Decision: accept" if name == "verifier" else "x")
+    assert game.decided
+    assert [r.rewards["verifier"] for r in game.rounds] == [0.125, 0.0, 1.0]
+    assert game.rounds[0].messages == []
 
 
 @pytest.mark.parametrize("stance", [0, 1])
 def test_random_stance_changes_the_provers_reward(stance: int) -> None:
     protocol = load_protocol("nip", {"randomize_prover_stance": True})
     assert protocol.stance("prover", stance) == stance
-    played = play_game(
+    game = play_game(
         protocol, lambda *_: f"Decision: {'accept' if stance else 'reject'}", prover_stance=stance, label=1 - stance
     )
-    assert played.rounds[-1].rewards == {"prover": 1.0, "verifier": -1.0}
+    assert game.rounds[-1].rewards == {"prover": 1.0, "verifier": -1.0}
 
 
 @pytest.mark.parametrize("name", ["debate", "merlin_arthur", "solo_verifier"])
@@ -67,16 +67,16 @@ def test_fixed_stance_cannot_be_randomized(name: str) -> None:
 
 def test_shared_rewards_equal_the_verifiers_reward() -> None:
     protocol = load_protocol("debate", {"shared_reward": True})
-    played = play_game(protocol, lambda *_: "Decision: reject", label=1)
-    assert played.rounds[0].rewards == {"prover0": -1.0, "prover1": -1.0, "verifier": -1.0}
+    game = play_game(protocol, lambda *_: "Decision: reject", label=1)
+    assert game.rounds[0].rewards == {"prover0": -1.0, "prover1": -1.0, "verifier": -1.0}
 
 
 @pytest.mark.parametrize("name", builtin_names())
 def test_undecided_game_ends_in_the_last_round_with_a_speaker(name: str) -> None:
     protocol = load_protocol(name)
-    played = play_game(protocol, make_undecided_speaker(protocol))
-    assert played.terminated
-    assert len(played.rounds) == (1 if name == "solo_verifier" else protocol.max_message_rounds)
+    game = play_game(protocol, make_undecided_speaker(protocol))
+    assert game.terminated
+    assert len(game.rounds) == (1 if name == "solo_verifier" else protocol.max_message_rounds)
 
 
 # Parsing

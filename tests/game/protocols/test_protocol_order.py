@@ -35,10 +35,10 @@ def test_parity_of_the_seed_chooses_merlin_or_arthur(seed: int) -> None:
 def test_verifier_cannot_tell_whether_merlin_or_arthur_spoke() -> None:
     protocol = load_protocol("merlin_arthur")
     for seed in (0, 1):
-        played = play_game(
+        game = play_game(
             protocol, lambda turn, name: "the case" if name != "verifier" else "Decision: accept", seed=seed
         )
-        chat = chat_messages(protocol, "verifier", played.rounds[:1], round_=1, system="s", seed=seed)
+        chat = chat_messages(protocol, "verifier", game.rounds[:1], round_=1, system="s", seed=seed)
         assert chat == [{"role": "system", "content": "s"}, {"role": "user", "content": "the case"}]
 
 

@@ -55,10 +55,10 @@ def always_say(text: str, *_: object) -> str:
 def test_forced_guess_is_the_decision_and_is_scored(force: str, label: int, verdict: int) -> None:
     protocol = load_protocol("nip", {"force_guess": force})
     for text in ("Decision: accept", "Decision: reject", "no verdict"):
-        played = play_game(protocol, partial(always_say, text), label=label)
-        assert played.decision == verdict
-        assert played.rounds[-1].decision == verdict
-        assert played.rounds[-1].rewards == {
+        game = play_game(protocol, partial(always_say, text), label=label)
+        assert game.decision == verdict
+        assert game.rounds[-1].decision == verdict
+        assert game.rounds[-1].rewards == {
             "verifier": 1.0 if verdict == label else -1.0, "prover": float(verdict == 1),
         }  # fmt: skip
 
@@ -173,10 +173,10 @@ def test_number_of_questions_is_the_number_of_verifier_rounds(name: str, paramet
 @pytest.mark.parametrize("name", builtin_names())
 def test_finished_game_has_one_round_entry_up_to_the_last_speaker(name: str) -> None:
     protocol = load_protocol(name)
-    played = play_game(protocol, make_undecided_speaker(protocol), seed=1)
+    game = play_game(protocol, make_undecided_speaker(protocol), seed=1)
     speakers = list_speakers(protocol, protocol.max_message_rounds, seed=1)
-    assert [set(r.raw) for r in played.rounds] == speakers[: max(i for i, names in enumerate(speakers) if names) + 1]
-    assert all(len(r.messages) == sum(map(len, protocol.speakers(i, 1).values())) for i, r in enumerate(played.rounds))
+    assert [set(r.raw) for r in game.rounds] == speakers[: max(i for i, names in enumerate(speakers) if names) + 1]
+    assert all(len(r.messages) == sum(map(len, protocol.speakers(i, 1).values())) for i, r in enumerate(game.rounds))
 
 
 def test_interrupted_game_continues_with_its_next_round() -> None:

@@ -146,26 +146,26 @@ def test_custom_protocol_is_played_from_yaml_alone(tmp_path: Path) -> None:
     def text_of_turn(turn: PendingTurn, name: str) -> str:
         return "Decision: accept" if (name, turn.round) == ("verifier", 10) else f"{name} {turn.round}"
 
-    played = play_game(protocol, text_of_turn)
-    assert played.decided
-    assert len(played.rounds) == 11
-    assert episode_rewards(protocol, played.rounds) == {"speaker": 1.0, "second": 1.0, "third": 0.0, "verifier": 1.0}
+    game = play_game(protocol, text_of_turn)
+    assert game.decided
+    assert len(game.rounds) == 11
+    assert episode_rewards(protocol, game.rounds) == {"speaker": 1.0, "second": 1.0, "third": 0.0, "verifier": 1.0}
 
 
 def test_verifier_never_sees_a_channel_it_is_not_a_member_of(tmp_path: Path) -> None:
     protocol = load_protocol_text(tmp_path, COUNCIL)
-    played = play_game(protocol, lambda turn, name: f"{turn.speakers[name][0]} {name} {turn.round}")
+    game = play_game(protocol, lambda turn, name: f"{turn.speakers[name][0]} {name} {turn.round}")
     for round_ in range(11):
-        chat = chat_messages(protocol, "verifier", played.rounds[:round_], round_=round_, system="s")
+        chat = chat_messages(protocol, "verifier", game.rounds[:round_], round_=round_, system="s")
         assert "back_room" not in str(chat)
-    contents = [m["content"] for m in chat_messages(protocol, "verifier", played.rounds[:10], round_=10, system="s")]
+    contents = [m["content"] for m in chat_messages(protocol, "verifier", game.rounds[:10], round_=10, system="s")]
     assert contents == ["s", "main verifier 0", "main speaker 4", "main verifier 5", "main speaker 9"]
 
 
 def test_members_of_a_channel_see_its_messages_and_no_others(tmp_path: Path) -> None:
     protocol = load_protocol_text(tmp_path, COUNCIL)
-    played = play_game(protocol, lambda turn, name: f"{turn.speakers[name][0]} {name} {turn.round}")
-    chat = chat_messages(protocol, "third", played.rounds[:8], round_=8, system="s")
+    game = play_game(protocol, lambda turn, name: f"{turn.speakers[name][0]} {name} {turn.round}")
+    chat = chat_messages(protocol, "third", game.rounds[:8], round_=8, system="s")
     assert [(m["role"], m.get("name"), m["content"]) for m in chat] == [
         ("system", None, "s"),
         ("user", "Speaker", "back_room speaker 1"),
@@ -174,7 +174,7 @@ def test_members_of_a_channel_see_its_messages_and_no_others(tmp_path: Path) -> 
         ("user", "Speaker", "back_room speaker 6"),
         ("user", "Second", "back_room second 7"),
     ]
-    speaker = chat_messages(protocol, "speaker", played.rounds[:6], round_=6, system="s")
+    speaker = chat_messages(protocol, "speaker", game.rounds[:6], round_=6, system="s")
     assert [m["content"] for m in speaker] == [
         "s", "main verifier 0", "back_room speaker 1", "back_room second 2", "back_room third 3", "main speaker 4",
         "main verifier 5",
@@ -183,8 +183,8 @@ def test_members_of_a_channel_see_its_messages_and_no_others(tmp_path: Path) -> 
 
 def test_messages_in_one_channel_and_round_have_a_fixed_order(tmp_path: Path) -> None:
     protocol = load_protocol_text(tmp_path, COUNCIL, sequential=False)
-    played = play_game(protocol, lambda turn, name: f"{name} {turn.round}")
-    chat = chat_messages(protocol, "speaker", played.rounds[:2], round_=2, system="s")
+    game = play_game(protocol, lambda turn, name: f"{name} {turn.round}")
+    chat = chat_messages(protocol, "speaker", game.rounds[:2], round_=2, system="s")
     assert [m["content"] for m in chat] == ["s", "verifier 0", "speaker 1", "second 1", "third 1"]
 
 

@@ -119,7 +119,7 @@ def test_split_repeats_up_to_the_depth_and_the_seed_picks_a_claim_each_time(tmp_
         subject = find_subject(protocol, turn.rounds)
         assert subject.depth == 3
         assert subject.label == (1, 0, 0)["abc".index(subject.text or "")]
-        picks.add(tuple(played.stated.picked for played in turn.rounds if played.stated is not None))
+        picks.add(tuple(round_.stated.picked for round_ in turn.rounds if round_.stated is not None))
     assert {pick[0] for pick in picks} == {pick[2] for pick in picks} == {0, 1, 2}
     assert len(picks) > 10
 

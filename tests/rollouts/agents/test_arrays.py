@@ -31,8 +31,8 @@ def play_scripted_game(protocol: Protocol, decide_in: int | None) -> FinishedGam
                 replies[name] = Reply(text, messages, 1 if decides else 2, turn.round % 2, turn.round == 1)
             turn = playing.send(replies)
     except StopIteration as end:
-        played: FinishedGame = end.value
-        return played
+        game: FinishedGame = end.value
+        return game
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 2)])
@@ -99,17 +99,17 @@ def test_update_keys_and_length() -> None:
 
 @pytest.mark.parametrize("decide_in", [None, 2, 4])
 def test_game_survives_conversion_to_arrays_and_back(protocol: Protocol, decide_in: int | None) -> None:
-    played = play_scripted_game(protocol, decide_in)
-    arrays = arrays_from_rounds(protocol, played.rounds)
+    game = play_scripted_game(protocol, decide_in)
+    arrays = arrays_from_rounds(protocol, game.rounds)
     assert arrays["message_history"].shape == (protocol.max_message_rounds, 1)
     assert arrays["raw_message_history"].shape == (protocol.max_message_rounds, 2)
-    back = rounds_from_arrays(
+    rebuilt_rounds = rounds_from_arrays(
         protocol, arrays["message_history"], arrays["message_agent_id"], arrays["raw_message_history"]
     )
-    for rebuilt, original in zip(back, played.rounds, strict=False):
+    for rebuilt, original in zip(rebuilt_rounds, game.rounds, strict=False):
         assert dict(rebuilt.raw) == dict(original.raw)
         assert list(rebuilt.messages) == list(original.messages)
-    assert all(not round_.raw for round_ in back[len(played.rounds) :])
+    assert all(not round_.raw for round_ in rebuilt_rounds[len(game.rounds) :])
 
 
 def test_message_without_a_sender_is_an_error(protocol: Protocol) -> None:
@@ -123,9 +123,9 @@ def test_message_without_a_sender_is_an_error(protocol: Protocol) -> None:
 
 @pytest.mark.parametrize("decide_in", [None, 2])
 def test_rows_after_the_end_are_padding(protocol: Protocol, decide_in: int | None) -> None:
-    played = play_scripted_game(protocol, decide_in)
-    steps = timesteps(protocol, played.rounds)
-    count, length = len(played.rounds), protocol.max_message_rounds
+    game = play_scripted_game(protocol, decide_in)
+    steps = timesteps(protocol, game.rounds)
+    count, length = len(game.rounds), protocol.max_message_rounds
     assert steps.batch_size == (length,)
     assert steps["padding"].tolist() == [False] * count + [True] * (length - count)
     assert steps["round"].tolist() == [min(i, count) for i in range(length)]

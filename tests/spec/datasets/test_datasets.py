@@ -51,15 +51,15 @@ def test_jsonl_csv_tsv_and_parquet_give_the_same_datapoints(tmp_path: Path) -> N
     ],
 )
 def test_direct_json_lines_reader_matches_duckdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str) -> None:
-    def read() -> object:
+    def load_or_error() -> object:
         try:
             return load(tmp_path, content).datapoints
         except SpecError as error:
             return str(error)
 
-    fast = read()
+    direct_result = load_or_error()
     monkeypatch.setattr(reader, "_read_json_lines", lambda path, meter: None)
-    assert fast == read()
+    assert direct_result == load_or_error()
 
 
 def test_id_and_label_are_not_prompt_columns(tmp_path: Path) -> None:
