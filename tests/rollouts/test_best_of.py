@@ -37,7 +37,7 @@ from tests.support.servers.chat_client import run_chat_server
 LOGPROBS: dict[str, Any] = {"models": {"m": {"logprobs": True, "top_logprobs": 5}}}
 
 
-def rules(by: str, n: int = 3) -> dict[str, Any]:
+def best_of_rules(by: str, n: int = 3) -> dict[str, Any]:
     return {
         "cycle": [{"speak": {"p0": ["main"]}, "best_of": {"n": n, "by": by}}, {"speak": {"judge": ["main"]}}],
         "parameters": {"max_message_rounds": 2, "min_message_rounds": 2},
@@ -48,47 +48,49 @@ def play(path: Path, answers: dict[str, Any]) -> tuple[Rollout, Script]:
     return asyncio.run(play_script(path, answers))
 
 
-def said(rollout: Rollout) -> str:
+def first_message(rollout: Rollout) -> str:
     return rollout.rounds[0].messages[0].text
 
 
-def selector_agents(script: Script) -> Counter[str]:
+def count_calls_by_agent(script: Script) -> Counter[str]:
     return Counter(request.sample.agent for request in script.requests)
 
 
 # Selectors
 
 
-def test_a_preference_prompt_selects_a_candidate_by_its_number(tmp_path: Path) -> None:
-    path = passages_spec(tmp_path, rules("preference"))
+def test_preference_prompt_selects_a_candidate_by_number(tmp_path: Path) -> None:
+    path = passages_spec(tmp_path, best_of_rules("preference"))
     answers = {"p0": ["one", "two", "three"], "p0.preference": "Best: 1 or 2? I say\n**Best: 3**"}
     rollout, script = play(path, answers)
-    assert said(rollout) == "three"
-    assert selector_agents(script) == {"p0": 3, "p0.preference": 1, "judge": 1}
+    assert first_message(rollout) == "three"
+    assert count_calls_by_agent(script) == {"p0": 3, "p0.preference": 1, "judge": 1}
     assert "1. one\n2. two\n3. three" in script.prompts("p0.preference")[0]
     assert "one" not in script.prompts("judge")[0]
     assert [call.selected for call in rollout.calls] == [False, False, True, None, None]
 
 
-def test_a_critic_scores_each_candidate_and_the_first_of_the_best_wins(tmp_path: Path) -> None:
-    path = passages_spec(tmp_path, rules("critic"))
+def test_critic_scores_each_candidate_and_the_first_of_the_best_wins(tmp_path: Path) -> None:
+    path = passages_spec(tmp_path, best_of_rules("critic"))
     answers = {"p0": ["one", "two", "three"], "p0.critic": ["Weak. Score: 2", "Good. Score: 7.5", "Score: 7.5"]}
     rollout, script = play(path, answers)
-    assert said(rollout) == "two"
+    assert first_message(rollout) == "two"
     assert [(call.selected, call.score) for call in rollout.calls[:3]] == [(False, 2), (True, 7.5), (False, 7.5)]
     prompts = script.prompts("p0.critic")
-    assert [next(word for word in ("one", "two", "three") if word in prompt) for prompt in prompts] == [
+    assert [next(text for text in ("one", "two", "three") if text in prompt) for prompt in prompts] == [
         "one", "two", "three",
     ]  # fmt: skip
     assert all("Criticize for accept." in prompt for prompt in prompts)
 
 
 @pytest.mark.gate
-def test_the_judge_selects_the_candidate_that_makes_the_stance_most_probable(tmp_path: Path) -> None:
+def test_judge_selects_the_candidate_that_makes_the_stance_most_probable(tmp_path: Path) -> None:
     for agent in ("p0", "p1"):
         cycle = [{"speak": {agent: ["main"]}, "best_of": {"n": 4, "by": "judge"}}, {"speak": {"judge": ["main"]}}]
         folder = tmp_path / agent
-        run = run_spec(passages_spec(folder, {**rules("judge"), "cycle": cycle}, size=6, **LOGPROBS), folder / "r")
+        run = run_spec(
+            passages_spec(folder, {**best_of_rules("judge"), "cycle": cycle}, size=6, **LOGPROBS), folder / "r"
+        )
         rows = [row for row in table(run.folder.path, "completions") if row["agent"] == agent]
         assert len(rows) == 24
         for start in range(0, 24, 4):
@@ -97,24 +99,24 @@ def test_the_judge_selects_the_candidate_that_makes_the_stance_most_probable(tmp
             assert [row["selected"] for row in candidates] == [row is best for row in candidates]
         judged = [row for row in table(run.folder.path, "completions") if row["agent"] == f"{agent}.judge"]
         for candidate, verdict in zip(rows, judged, strict=True):
-            # The dummy's verdict is always its more or less probable word; its side of one half tells which.
+            # The dummy model may choose either verdict, so the score need not agree with it.
             assert 0 < candidate["score"] < 1
             assert re.search("Decision: (accept|reject)", verdict["raw_message"])
 
 
 @pytest.mark.full
-def test_the_probability_is_that_of_the_speakers_stance(tmp_path: Path) -> None:
+def test_judge_score_is_the_probability_of_the_speakers_stance(tmp_path: Path) -> None:
     scores = {}
     for stance in ("accept", "reject"):
-        changed = {**rules("judge"), "agents": {"p0": {"stance": stance}}}
-        run = run_spec(passages_spec(tmp_path / stance, changed, **LOGPROBS), tmp_path / stance / "results")
+        changed_rules = {**best_of_rules("judge"), "agents": {"p0": {"stance": stance}}}
+        run = run_spec(passages_spec(tmp_path / stance, changed_rules, **LOGPROBS), tmp_path / stance / "results")
         rows = table(run.folder.path, "completions")
         scores[stance] = [row["score"] for row in rows if row["agent"] == "p0"]
     assert scores["accept"] == pytest.approx([1 - score for score in scores["reject"]])
 
 
-def test_a_python_function_selects_a_candidate(tmp_path: Path) -> None:
-    path = passages_spec(tmp_path, rules("function"), size=4)
+def test_python_function_selects_a_candidate(tmp_path: Path) -> None:
+    path = passages_spec(tmp_path, best_of_rules("function"), size=4)
     (tmp_path / "prompts" / "p0.function.py").write_text(
         "def select(candidates, game):\n"
         "    assert game['agent'] == 'p0' and game['stance'] == 'accept' and 'cat' in game['columns']['passage']\n"
@@ -143,18 +145,18 @@ def test_a_python_function_selects_a_candidate(tmp_path: Path) -> None:
         ("x = 1 / 0\ndef select(c, g):\n    return 0\n", r"p0.function.py fails when it is loaded: Zero.*\(line 1\)"),
     ],
 )
-def test_a_function_that_fails_stops_the_run_with_its_line(source: str, message: str, tmp_path: Path) -> None:
-    path = passages_spec(tmp_path, rules("function"))
+def test_failing_function_stops_the_run_and_names_its_line(source: str, message: str, tmp_path: Path) -> None:
+    path = passages_spec(tmp_path, best_of_rules("function"))
     (tmp_path / "prompts" / "p0.function.py").write_text(source)
     with pytest.raises(RunError, match=message):
         run_spec(path, tmp_path / "results")
 
 
 @pytest.mark.full
-def test_a_function_that_does_not_return_ends_the_run_with_its_name(
+def test_function_that_does_not_return_stops_the_run_and_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, stop = passages_spec(tmp_path, rules("function")), tmp_path / "stop"
+    path, stop = passages_spec(tmp_path, best_of_rules("function")), tmp_path / "stop"
     (tmp_path / "prompts" / "p0.function.py").write_text(
         "import time\nfrom pathlib import Path\n\n\ndef select(candidates, game):\n"
         f"    while not Path({str(stop)!r}).exists():\n        time.sleep(0.01)\n    return 0\n"
@@ -168,8 +170,8 @@ def test_a_function_that_does_not_return_ends_the_run_with_its_name(
 
 
 @pytest.mark.full
-def test_a_signal_ends_a_run_whose_function_does_not_return(tmp_path: Path) -> None:
-    passages_spec(tmp_path, rules("function"))
+def test_signal_stops_a_run_whose_function_does_not_return(tmp_path: Path) -> None:
+    passages_spec(tmp_path, best_of_rules("function"))
     started = tmp_path / "started"
     (tmp_path / "prompts" / "p0.function.py").write_text(
         "from pathlib import Path\n\n\ndef select(candidates, game):\n"
@@ -193,43 +195,55 @@ def test_a_signal_ends_a_run_whose_function_does_not_return(tmp_path: Path) -> N
         ("x = 1\ndef select(:\n", r"p0\.function\.py:2:1.*not valid Python"),
     ],
 )
-def test_a_file_without_the_function_is_an_error_before_play(source: str, message: str, tmp_path: Path) -> None:
-    path = passages_spec(tmp_path, rules("function"))
+def test_file_without_the_select_function_is_refused_before_play(source: str, message: str, tmp_path: Path) -> None:
+    path = passages_spec(tmp_path, best_of_rules("function"))
     (tmp_path / "prompts" / "p0.function.py").write_text(source)
     with pytest.raises(SpecError, match=message):
         load_spec(path)
 
 
-def test_wrong_settings_are_errors_before_play(tmp_path: Path) -> None:
+def test_invalid_best_of_settings_are_refused_before_play(tmp_path: Path) -> None:
     judge = {"cycle": [{"speak": {"judge": ["main"]}, "best_of": {"n": 2, "by": "critic"}}]}
     cases: list[Any] = [
-        (rules("judge"), {}, "set models.m.logprobs=true and models.m.top_logprobs=5"),
-        (rules("preference"), {"agents": {"p0": {"model": "m", "selector": "small"}}}, "no model group 'small'"),
+        (best_of_rules("judge"), {}, "set models.m.logprobs=true and models.m.top_logprobs=5"),
+        (
+            best_of_rules("preference"),
+            {"agents": {"p0": {"model": "m", "selector": "small"}}},
+            "no model group 'small'",
+        ),
         (judge, {}, r"cycle\.0\.best_of: only provers have candidates, and judge is the verifier"),
-        (rules("critic"), {"rollouts": {"num_responses_per_timestep": 2}}, "trees have all candidates as branches"),
-        (rules("vote"), {}, "best_of.by"),
-        ({**rules("judge"), "answers": "listed"}, {}, r"cycle\.0\.best_of\.by: `judge` needs a single verifier"),
-        (rules("critic", 1), {}, "best_of.n"),
+        (
+            best_of_rules("critic"),
+            {"rollouts": {"num_responses_per_timestep": 2}},
+            "trees have all candidates as branches",
+        ),
+        (best_of_rules("vote"), {}, "best_of.by"),
+        (
+            {**best_of_rules("judge"), "answers": "listed"},
+            {},
+            r"cycle\.0\.best_of\.by: `judge` needs a single verifier",
+        ),
+        (best_of_rules("critic", 1), {}, "best_of.n"),
     ]
-    for number, (changed, changes, message) in enumerate(cases):
+    for number, (changed_rules, changes, message) in enumerate(cases):
         with pytest.raises(SpecError, match=message):
-            load_spec(passages_spec(tmp_path / str(number), changed, **changes))
+            load_spec(passages_spec(tmp_path / str(number), changed_rules, **changes))
 
 
-def test_a_missing_template_of_a_selector_is_named(tmp_path: Path) -> None:
-    path = passages_spec(tmp_path, rules("critic"))
+def test_missing_selector_template_is_named(tmp_path: Path) -> None:
+    path = passages_spec(tmp_path, best_of_rules("critic"))
     (tmp_path / "prompts" / "p0.critic.jinja").unlink()
     with pytest.raises(SpecError, match=r"no template .*p0\.critic\.jinja"):
         load_spec(path)
 
 
-def test_unusable_judgments_are_requested_again_and_then_the_first_candidate_plays(tmp_path: Path) -> None:
-    path = passages_spec(tmp_path, rules("preference"))
+def test_unusable_judgments_are_retried_then_the_first_candidate_is_used(tmp_path: Path) -> None:
+    path = passages_spec(tmp_path, best_of_rules("preference"))
     answers = {"p0": ["one", "two", "three"], "p0.preference": ["Best: 4", "none", "Best: 2"]}
     rollout, script = play(path, answers)
-    assert (said(rollout), selector_agents(script)["p0.preference"]) == ("two", 3)
+    assert (first_message(rollout), count_calls_by_agent(script)["p0.preference"]) == ("two", 3)
     rollout, _ = play(path, {**answers, "p0": ["one", "two", "three"], "p0.preference": "none"})
-    assert said(rollout) == "one"
+    assert first_message(rollout) == "one"
     assert [call.selected for call in rollout.calls[:3]] == [False] * 3
 
 
@@ -242,12 +256,12 @@ def test_unusable_judgments_are_requested_again_and_then_the_first_candidate_pla
         ("judge", "the answer has no log-probabilities of both verdicts"),
     ],
 )
-def test_a_run_without_any_usable_judgment_is_done_and_counts_the_failed_selections(
+def test_run_without_usable_judgments_finishes_and_counts_failed_selections(
     by: str, reason: str, tmp_path: Path
 ) -> None:
     with run_chat_server(text="Decision: accept") as server:
         models = {"m": {"logprobs": True, "top_logprobs": 5}} if by == "judge" else {}
-        path = passages_spec(tmp_path, rules(by), base_url=server.base_url, size=3, models=models)
+        path = passages_spec(tmp_path, best_of_rules(by), base_url=server.base_url, size=3, models=models)
         run = run_spec(path, tmp_path / "results")
     assert run.manifest.status == "done"
     assert any("3 of 6 messages were not selected from their candidates" in note for note in run.notes)
@@ -258,12 +272,12 @@ def test_a_run_without_any_usable_judgment_is_done_and_counts_the_failed_selecti
     assert ("p1", "failed_selections") not in metrics
     assert {row["selected"] for row in table(run.folder.path, "completions")} == {False, None}
     rollout_id = table(run.folder.path, "rollouts")[0]["rollout_id"]
-    shown = nip_run_here("show", run.run_id, rollout_id, cwd=tmp_path).stdout
-    assert f"candidate 1 of 3, because no judgment by {by} was usable" in shown
+    stdout = nip_run_here("show", run.run_id, rollout_id, cwd=tmp_path).stdout
+    assert f"candidate 1 of 3, because no judgment by {by} was usable" in stdout
 
 
-def test_a_selectors_template_may_name_each_candidate_of_its_step_by_number(tmp_path: Path) -> None:
-    path = passages_spec(tmp_path, rules("preference"))
+def test_selector_template_may_use_each_candidate_by_index(tmp_path: Path) -> None:
+    path = passages_spec(tmp_path, best_of_rules("preference"))
     template = tmp_path / "prompts" / "p0.preference.jinja"
     template.write_text("{{ speech_candidates[0] }}, {{ speech_candidates[2] }}? Best: NUMBER")
     estimate_costs(Plan(load_spec(path)))
@@ -278,8 +292,8 @@ def test_a_selectors_template_may_name_each_candidate_of_its_step_by_number(tmp_
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("by", "calls"), [("preference", 5), ("critic", 7), ("judge", 7), ("function", 4)])
-def test_the_estimate_counts_candidates_and_judgments(by: str, calls: int, tmp_path: Path) -> None:
-    path = passages_spec(tmp_path, rules(by), size=5, **LOGPROBS)
+def test_cost_estimate_counts_candidates_and_judgments(by: str, calls: int, tmp_path: Path) -> None:
+    path = passages_spec(tmp_path, best_of_rules(by), size=5, **LOGPROBS)
     (estimate,) = estimate_costs(Plan(load_spec(path)))
     assert estimate.calls == (5 * calls, 5 * calls)
     run = run_spec(path, tmp_path / "results").folder.path
@@ -287,15 +301,15 @@ def test_the_estimate_counts_candidates_and_judgments(by: str, calls: int, tmp_p
     assert len(model_calls) == 5 * calls
 
 
-def test_a_selector_may_have_a_model_group_of_its_own(tmp_path: Path) -> None:
+def test_selector_may_have_its_own_model_group(tmp_path: Path) -> None:
     models = {"m": {"provider": "dummy"}, "small": {"provider": "dummy"}, "unused": {"provider": "dummy"}}
     agents = {"p0": {"model": "m", "selector": "small"}}
-    path = passages_spec(tmp_path, rules("critic"), models=models, agents=agents)
+    path = passages_spec(tmp_path, best_of_rules("critic"), models=models, agents=agents)
     plan = Plan(load_spec(path))
     assert {estimate.group: estimate.calls[1] for estimate in estimate_costs(plan)} == {"m": 4, "small": 3}
-    other = {**models, "small": {"provider": "dummy", "answer_words": 30}}
-    changed = Plan(load_spec(passages_spec(tmp_path, rules("critic"), models=other, agents=agents)))
-    assert plan.game_hash != changed.game_hash
+    other_models = {**models, "small": {"provider": "dummy", "answer_words": 30}}
+    changed_plan = Plan(load_spec(passages_spec(tmp_path, best_of_rules("critic"), models=other_models, agents=agents)))
+    assert plan.game_hash != changed_plan.game_hash
     assert run_spec(path, tmp_path / "results").manifest.completions == 7
 
 
@@ -304,8 +318,8 @@ def test_steps_may_have_different_numbers_of_candidates(tmp_path: Path) -> None:
         *({"speak": {"p0": ["main"]}, "best_of": {"n": n, "by": "critic"}} for n in (4, 2)),
         {"speak": {"judge": ["main"]}},
     ]
-    changed = {"cycle": cycle, "parameters": {"max_message_rounds": 3, "min_message_rounds": 3}}
-    path = passages_spec(tmp_path, changed)
+    changed_rules = {"cycle": cycle, "parameters": {"max_message_rounds": 3, "min_message_rounds": 3}}
+    path = passages_spec(tmp_path, changed_rules)
     (estimate,) = estimate_costs(Plan(load_spec(path)))
     rows = table(run_spec(path, tmp_path / "results").folder.path, "completions")
     counts = Counter((row["round"], row["agent"]) for row in rows)
@@ -315,8 +329,8 @@ def test_steps_may_have_different_numbers_of_candidates(tmp_path: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("by", ["preference", "critic", "judge", "function"])
-def test_a_replay_and_a_rebuilt_run_have_the_same_tables(by: str, tmp_path: Path) -> None:
-    path = passages_spec(tmp_path, rules(by), size=4, **LOGPROBS)
+def test_replayed_and_rebuilt_runs_have_the_same_tables(by: str, tmp_path: Path) -> None:
+    path = passages_spec(tmp_path, best_of_rules(by), size=4, **LOGPROBS)
     first = run_spec(path, tmp_path / "results").folder.path
     replayed = run_spec(path, tmp_path / "replayed", replay=ReplayOf(first)).folder.path
     assert derived_files(first) == derived_files(replayed)
@@ -326,8 +340,8 @@ def test_a_replay_and_a_rebuilt_run_have_the_same_tables(by: str, tmp_path: Path
 
 
 @pytest.mark.full
-def test_reading_a_run_executes_no_function(tmp_path: Path) -> None:
-    path = passages_spec(tmp_path, rules("function"))
+def test_reading_a_run_executes_no_selector_function(tmp_path: Path) -> None:
+    path = passages_spec(tmp_path, best_of_rules("function"))
     counter = tmp_path / "calls"
     (tmp_path / "prompts" / "p0.function.py").write_text(
         "def select(candidates, game):\n"
@@ -341,10 +355,10 @@ def test_reading_a_run_executes_no_function(tmp_path: Path) -> None:
 
 
 @pytest.mark.gate
-def test_a_cache_answers_every_candidate_and_judgment_of_another_run(tmp_path: Path) -> None:
+def test_cache_answers_every_candidate_and_judgment_of_a_second_run(tmp_path: Path) -> None:
     with run_chat_server(text="I think so. Score: 3") as server:
         path = passages_spec(
-            tmp_path, rules("critic"), base_url=server.base_url, size=3, cache="cache.sqlite",
+            tmp_path, best_of_rules("critic"), base_url=server.base_url, size=3, cache="cache.sqlite",
             retry={"invalid_response": {"attempts": 1}},
         )  # fmt: skip
         first = run_spec(path, tmp_path / "one").folder.path
@@ -355,10 +369,10 @@ def test_a_cache_answers_every_candidate_and_judgment_of_another_run(tmp_path: P
 
 
 @pytest.mark.gate
-def test_candidates_are_one_call_where_the_server_gives_several_answers(tmp_path: Path) -> None:
+def test_candidates_are_one_call_if_the_server_supports_several_choices(tmp_path: Path) -> None:
     with run_chat_server(record=100) as server:
         path = passages_spec(
-            tmp_path, rules("preference", 4), base_url=server.base_url, size=3,
+            tmp_path, best_of_rules("preference", 4), base_url=server.base_url, size=3,
             retry={"invalid_response": {"attempts": 1}},
         )  # fmt: skip
         run = run_spec(path, tmp_path / "results").folder.path
@@ -373,39 +387,39 @@ def test_candidates_are_one_call_where_the_server_gives_several_answers(tmp_path
 
 
 @pytest.mark.full
-def test_a_killed_run_repeats_no_recorded_call(tmp_path: Path) -> None:
+def test_resumed_run_repeats_no_recorded_call(tmp_path: Path) -> None:
     with run_chat_server(text="Score: 4. Decision: accept", latency=[0.0, 0.02]) as server:
         changes: dict[str, Any] = {"base_url": server.base_url, "size": 12, "rollouts": {"concurrency": 3}}
-        path = passages_spec(tmp_path, rules("critic"), models={"m": {"share_prompts": False}}, **changes)
+        path = passages_spec(tmp_path, best_of_rules("critic"), models={"m": {"share_prompts": False}}, **changes)
         expected = derived_files(run_spec(path, tmp_path / "whole").folder.path)
-        needed = server.requests
+        call_count = server.requests
         for goal in (9, 30, 60):
             process = start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)
-            wait_for_requests(server, "requests", needed + goal, process)
+            wait_for_requests(server, "requests", call_count + goal, process)
             process.kill()
             process.wait()
         assert wait_or_kill(start_nip_run_silently("spec.yaml", "-q", cwd=tmp_path)) == 0
         run = only_run(tmp_path / "results")
         assert Counter(read_calls(run)).most_common(1)[0][1] == 1
-        assert len(read_calls(run)) == needed
+        assert len(read_calls(run)) == call_count
     assert derived_files(run) == expected
 
 
 # Consent
 
 
-def test_a_function_from_a_downloaded_folder_runs_only_with_consent(tmp_path: Path) -> None:
-    got = tmp_path / "got"
-    path = passages_spec(got, rules("function"))
+def test_function_from_a_downloaded_folder_needs_consent(tmp_path: Path) -> None:
+    downloaded = tmp_path / "got"
+    path = passages_spec(downloaded, best_of_rules("function"))
     counter = tmp_path / "calls"
-    (got / "prompts" / "p0.function.py").write_text(
+    (downloaded / "prompts" / "p0.function.py").write_text(
         f"from pathlib import Path\nPath({str(counter)!r}).touch()\ndef select(candidates, game):\n    return 1\n"
     )
-    (got / MARKER).write_bytes(marker_bytes("run/acme/x@1", "0" * 64, "file:/r"))
-    own = tmp_path / "own.yaml"
-    names = {"prompts": "got/prompts", "protocol": {"use": "got/rules.yaml"}, "dataset": {"path": "got/data.jsonl"}}
-    own.write_text(json.dumps({**json.loads(path.read_text()), **names}))
-    for spec in (path, own):
+    (downloaded / MARKER).write_bytes(marker_bytes("run/acme/x@1", "0" * 64, "file:/r"))
+    own_spec = tmp_path / "own.yaml"
+    paths = {"prompts": "got/prompts", "protocol": {"use": "got/rules.yaml"}, "dataset": {"path": "got/data.jsonl"}}
+    own_spec.write_text(json.dumps({**json.loads(path.read_text()), **paths}))
+    for spec in (path, own_spec):
         with pytest.raises(UsageError, match="allow-command"):
             run_spec(spec, tmp_path / "results")
     assert not counter.exists()
@@ -413,8 +427,8 @@ def test_a_function_from_a_downloaded_folder_runs_only_with_consent(tmp_path: Pa
     assert counter.exists()
 
 
-def test_the_user_sees_that_a_function_runs(tmp_path: Path) -> None:
-    passages_spec(tmp_path, rules("function"))
+def test_check_shows_that_a_function_runs(tmp_path: Path) -> None:
+    passages_spec(tmp_path, best_of_rules("function"))
     assert "command:python" in nip_run_here("check", "spec.yaml", cwd=tmp_path).stdout
     assert allowed_commands(["python"])
 
@@ -423,18 +437,18 @@ def test_the_user_sees_that_a_function_runs(tmp_path: Path) -> None:
 
 
 def test_show_prints_the_selected_candidate_and_the_private_notes(tmp_path: Path) -> None:
-    changed = {**rules("critic"), "agents": {"p0": {"scratchpad": "Say:"}}}
-    run = run_spec(passages_spec(tmp_path, changed), tmp_path / "results").folder.path
-    shown = nip_run_here("show", str(run), "d0", cwd=tmp_path).stdout
+    changed_rules = {**best_of_rules("critic"), "agents": {"p0": {"scratchpad": "Say:"}}}
+    run = run_spec(passages_spec(tmp_path, changed_rules), tmp_path / "results").folder.path
+    stdout = nip_run_here("show", str(run), "d0", cwd=tmp_path).stdout
     selected = next(row for row in table(run, "completions") if row["selected"])
     number = (selected["vote"] or 0) + 1
-    assert f"candidate {number} of 3 by critic, score {selected['score']:g})" in shown
+    assert f"candidate {number} of 3 by critic, score {selected['score']:g})" in stdout
     notes, _, message = selected["raw_message"].partition("Say:")
-    assert f"private notes: delivered to no one)\n  | {notes.strip()}\n" in shown
-    assert message.strip() in shown
+    assert f"private notes: delivered to no one)\n  | {notes.strip()}\n" in stdout
+    assert message.strip() in stdout
 
 
-def test_the_array_environment_refuses_a_protocol_with_candidates(tmp_path: Path) -> None:
-    spec = load_spec(passages_spec(tmp_path, rules("critic")))
+def test_array_environment_refuses_a_protocol_with_candidates(tmp_path: Path) -> None:
+    spec = load_spec(passages_spec(tmp_path, best_of_rules("critic")))
     with pytest.raises(ValueError, match="selects answers from candidates"):
         Environment(spec.protocol)

@@ -1,4 +1,4 @@
-"""Runs that record verdicts as probabilities: what stands in the tables, and that it is the same however played."""
+"""Runs record the confidence of verdicts, and replayed and resumed runs record the same."""
 
 from __future__ import annotations
 
@@ -30,41 +30,41 @@ from tests.support.runs import derived_files, only_run, run_spec, table
 from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
-SOLO: dict[str, Any] = {
+SOLO_VERIFIER: dict[str, Any] = {
     "protocol": {"use": "solo_verifier", "max_message_rounds": None},
     "prompts": "prompts/code_validation/solo_verifier",
     "agents": {"prover": None},
 }
 LOGPROBS: dict[str, Any] = {"models": {"m": {"logprobs": True, "top_logprobs": 5}}}
-BOTH = {**SOLO, **LOGPROBS, "verdict": {"confidence": "both"}}
+BOTH_CONFIDENCES = {**SOLO_VERIFIER, **LOGPROBS, "verdict": {"confidence": "both"}}
 
 
-def confidences(run: Path) -> list[tuple[float | None, float | None, str | None]]:
+def read_confidences(run: Path) -> list[tuple[float | None, float | None, str | None]]:
     names = ("confidence_stated", "confidence_logprob", "confidence_note")
     return [tuple(row[name] for name in names) for row in table(run, "rollouts")]
 
 
-def expected(run: Path) -> list[tuple[float, float]]:
-    """P(accept) by another reader: the number below the verdict, and the alternatives of the token that gives it."""
-    found = []
+def compute_confidences(run: Path) -> list[tuple[float, float]]:
+    """Compute P(accept) independently, from the stated number and from the alternatives of the verdict's token."""
+    read_confidences = []
     for row in table(run, "completions"):
         sign = 1 if "Decision: accept" in row["raw_message"] else -1
         stated = float(re.findall(r"Confidence: (\S+)", row["raw_message"])[0])
-        (tops,) = (token["top"] for token in json.loads(row["verdict_logprobs"]) if len(token["top"]) > 1)
-        shares = {key[1]: 2.718281828459045**value for key, value in tops.items() if key.strip()}
-        found.append((stated if sign > 0 else 1 - stated, shares["a"] / (shares["a"] + shares["r"])))
-    return found
+        (alternatives,) = (token["top"] for token in json.loads(row["verdict_logprobs"]) if len(token["top"]) > 1)
+        shares = {key[1]: 2.718281828459045**value for key, value in alternatives.items() if key.strip()}
+        read_confidences.append((stated if sign > 0 else 1 - stated, shares["a"] / (shares["a"] + shares["r"])))
+    return read_confidences
 
 
 @pytest.mark.full
-def test_a_server_s_confidences_are_recorded_and_replayed_byte_by_byte(tmp_path: Path) -> None:
+def test_recorded_confidences_are_the_same_after_a_replay_and_a_resumed_run(tmp_path: Path) -> None:
     with run_chat_server(logprobs=True, decide=1.0) as server:
-        path = spec_file(tmp_path, server.base_url, size=4, **BOTH)
+        path = spec_file(tmp_path, server.base_url, size=4, **BOTH_CONFIDENCES)
         first = run_spec(path, tmp_path / "r")
-        asked = server.requests
+        requests_of_first_run = server.requests
         replay = run_spec(path, tmp_path / "other", replay=ReplayOf(first.folder.path))
-        # a run that was cut off goes on with what its journal has
-        whole = derived_files(first.folder.path)
+        # an interrupted run resumes from its journal
+        files_of_first_run = derived_files(first.folder.path)
         journal = first.folder.path / "journal.jsonl"
         journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:3]))
         for name in ("rollouts", "messages", "completions"):
@@ -72,99 +72,107 @@ def test_a_server_s_confidences_are_recorded_and_replayed_byte_by_byte(tmp_path:
         manifest = first.folder.path / "manifest.json"
         manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "status": "interrupted"}))
         resumed = run_spec(path, tmp_path / "r")
-        assert (asked, server.requests) == (4, 4 + 2)
+        assert (requests_of_first_run, server.requests) == (4, 4 + 2)
     run = resumed.folder.path
-    assert derived_files(run) == whole
-    assert derived_files(replay.folder.path) == whole
-    assert [row[:2] for row in confidences(run)] == [pytest.approx(pair) for pair in expected(run)]
-    assert [note for *_, note in confidences(run)] == [None] * 4
-    assert confidences(replay.folder.path) == confidences(run)
+    assert derived_files(run) == files_of_first_run
+    assert derived_files(replay.folder.path) == files_of_first_run
+    assert [row[:2] for row in read_confidences(run)] == [pytest.approx(pair) for pair in compute_confidences(run)]
+    assert [note for *_, note in read_confidences(run)] == [None] * 4
+    assert read_confidences(replay.folder.path) == read_confidences(run)
     assert [row["verdict_logprobs"] for row in table(replay.folder.path, "completions")] == [
         row["verdict_logprobs"] for row in table(run, "completions")
     ]
 
 
-def test_the_confidence_of_votes_is_the_mean_of_all_that_decided(tmp_path: Path) -> None:
-    run = run_spec(spec_file(tmp_path, size=8, **BOTH), tmp_path / "r", "votes=3").folder.path
-    given: dict[str, list[tuple[float, float]]] = {}
-    for row, pair in zip(table(run, "completions"), expected(run), strict=True):
-        given.setdefault(row["rollout_id"], []).append(pair)
-    split = 0
+def test_confidence_of_votes_is_the_mean_over_deciding_votes(tmp_path: Path) -> None:
+    run = run_spec(spec_file(tmp_path, size=8, **BOTH_CONFIDENCES), tmp_path / "r", "votes=3").folder.path
+    confidences_by_rollout: dict[str, list[tuple[float, float]]] = {}
+    for row, pair in zip(table(run, "completions"), compute_confidences(run), strict=True):
+        confidences_by_rollout.setdefault(row["rollout_id"], []).append(pair)
+    split_panels = 0
     for row in table(run, "rollouts"):
-        split += len(set(json.loads(row["votes"]))) > 1
-        found = (row["confidence_stated"], row["confidence_logprob"])
-        assert found == pytest.approx([sum(column) / 3 for column in zip(*given[row["rollout_id"]], strict=True)])
-    assert split > 1
+        split_panels += len(set(json.loads(row["votes"]))) > 1
+        recorded = (row["confidence_stated"], row["confidence_logprob"])
+        assert recorded == pytest.approx(
+            [sum(column) / 3 for column in zip(*confidences_by_rollout[row["rollout_id"]], strict=True)]
+        )
+    assert split_panels > 1
 
 
-def test_a_panel_of_three_unsure_and_two_sure_votes_is_as_sure_as_they_together(tmp_path: Path) -> None:
-    judge = Plan(load_spec(spec_file(tmp_path, **BOTH))).agents()["verifier"]
+def test_confidence_of_unanimous_and_divided_votes_is_their_mean(tmp_path: Path) -> None:
+    judge = Plan(load_spec(spec_file(tmp_path, **BOTH_CONFIDENCES))).agents()["verifier"]
     votes = (1, 0, 1, 0, 1)
     texts = [f"Decision: {('reject', 'accept')[v]}\nConfidence: {(0.99, 0.55)[v]}" for v in votes]
     calls = [
-        Call(0, "verifier", 0, "m", raw_message=text, p_accept=PAccept((0.01, 0.55)[v]), vote=at)
-        for at, (v, text) in enumerate(zip(votes, texts, strict=True))
+        Call(0, "verifier", 0, "m", raw_message=text, p_accept=PAccept((0.01, 0.55)[v]), vote=index)
+        for index, (v, text) in enumerate(zip(votes, texts, strict=True))
     ]
     calls.insert(1, Call(0, "verifier", 0, "m", raw_message="Well.", vote=1))
     calls[2] = replace(calls[2], attempt=1)
     last = Round({"verifier": texts[0]}, decision=1, calls={"verifier": 6}, votes=votes)
-    found = confidence_of(judge, [last], calls, 1)
-    assert found[:2] == pytest.approx([(3 * 0.55 + 2 * 0.01) / 5] * 2)
-    assert found.note is None
+    confidence = confidence_of(judge, [last], calls, 1)
+    assert confidence[:2] == pytest.approx([(3 * 0.55 + 2 * 0.01) / 5] * 2)
+    assert confidence.note is None
     calls[-1] = replace(calls[-1], p_accept=PAccept(0.99, BOUND), raw_message="Decision: accept\nConfidence: so so")
-    found = confidence_of(judge, [last], calls, 1)
-    assert found.stated == pytest.approx((2 * 0.55 + 2 * 0.01) / 4)
-    assert is_bound(found.note)
-    assert str(found.note).startswith("some votes stated no readable confidence; ")
+    confidence = confidence_of(judge, [last], calls, 1)
+    assert confidence.stated == pytest.approx((2 * 0.55 + 2 * 0.01) / 4)
+    assert is_bound(confidence.note)
+    assert str(confidence.note).startswith("some votes stated no readable confidence; ")
 
 
 @pytest.mark.full
-def test_each_verdict_on_the_way_has_its_confidence(tmp_path: Path) -> None:
+def test_every_intermediate_verdict_has_its_own_confidence(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=3, **LOGPROBS, verdict={"confidence": "both"}, fine_tune=None)
     run_spec(path, tmp_path / "r", run_id="first")
-    words = ["--verdict", "each", "--results", str(tmp_path / "r"), "-q"]
-    own = [
+    options = ["--verdict", "each", "--results", str(tmp_path / "r"), "-q"]
+    overrides = [
         "+models.judge={provider: dummy, model: wise, logprobs: true, top_logprobs: 5}",
         "agents.verifier.model=judge",
     ]
     with redirect_stdout(StringIO()):
-        assert main(["rejudge", "first", *own, *words, "--run-id", "second"]) == 0
+        assert main(["rejudge", "first", *overrides, *options, "--run-id", "second"]) == 0
     run = tmp_path / "r" / "runs" / "second"
     games = {row["rollout_id"]: row for row in table(run, "rollouts")}
-    given = {(row["rollout_id"], row["round"]): pair
-             for row, pair in zip(table(run, "completions"), expected(run), strict=True)}  # fmt: skip
-    for (rollout, round_), pair in given.items():
-        (verdict,) = (one for one in json.loads(games[rollout]["verdicts"]) if one["round"] == round_)
+    confidences_by_round = {(row["rollout_id"], row["round"]): pair
+             for row, pair in zip(table(run, "completions"), compute_confidences(run), strict=True)}  # fmt: skip
+    for (rollout, round_), pair in confidences_by_round.items():
+        (verdict,) = (recorded for recorded in json.loads(games[rollout]["verdicts"]) if recorded["round"] == round_)
         assert (verdict["confidence_stated"], verdict["confidence_logprob"]) == pytest.approx(pair)
-    assert len(given) > len(games)
+    assert len(confidences_by_round) > len(games)
     for row in games.values():
         last = json.loads(row["verdicts"])[-1]
-        assert (last["confidence_stated"], last["confidence_logprob"]) == confidences_of(row)
-    with redirect_stdout(StringIO()) as shown:
+        assert (last["confidence_stated"], last["confidence_logprob"]) == confidences_in(row)
+    with redirect_stdout(StringIO()) as stdout:
         assert main(["show", "second", next(iter(games)), "--results", str(tmp_path / "r")]) == 0
-    assert re.search(r"verdicts: round 0 \w+ \(P\(accept\): 0\S* stated, \S+ by log-probabilities\)", shown.getvalue())
+    assert re.search(r"verdicts: round 0 \w+ \(P\(accept\): 0\S* stated, \S+ by log-probabilities\)", stdout.getvalue())
 
 
-def confidences_of(row: dict[str, Any]) -> tuple[float | None, float | None]:
+def confidences_in(row: dict[str, Any]) -> tuple[float | None, float | None]:
     return row["confidence_stated"], row["confidence_logprob"]
 
 
 @pytest.mark.full
-def test_shared_calls_and_the_first_of_several_answers_keep_their_log_probabilities(tmp_path: Path) -> None:
-    for name, more in (("n", {"n": 3}), ("shared", {"share_prompts": True})):
+def test_shared_calls_and_multiple_choices_keep_their_log_probabilities(tmp_path: Path) -> None:
+    for name, settings in (("n", {"n": 3}), ("shared", {"share_prompts": True})):
         folder = tmp_path / name
         folder.mkdir()
         with run_chat_server(logprobs=True, decide=1.0) as server:
-            changes = {**BOTH, "models": {"m": {**LOGPROBS["models"]["m"], **more}}, "rollouts": {"per_datapoint": 2}}
+            changes = {
+                **BOTH_CONFIDENCES,
+                "models": {"m": {**LOGPROBS["models"]["m"], **settings}},
+                "rollouts": {"per_datapoint": 2},
+            }
             run_spec(spec_file(folder, server.base_url, size=2, **changes), folder / "r")
         run = only_run(folder / "r")
-        taken = [pair for number, pair in enumerate(expected(run)) if name == "shared" or number % 3 == 0]
-        assert [row[:2] for row in confidences(run)] == [pytest.approx(pair) for pair in taken]
+        expected_confidences = [
+            pair for number, pair in enumerate(compute_confidences(run)) if name == "shared" or number % 3 == 0
+        ]
+        assert [row[:2] for row in read_confidences(run)] == [pytest.approx(pair) for pair in expected_confidences]
 
 
 @pytest.mark.full
-def test_a_verdict_without_a_confidence_is_asked_again_stands_and_is_counted(tmp_path: Path) -> None:
-    result, calls = unreadable(tmp_path, "empty_message")
+def test_verdict_without_a_confidence_is_retried_then_accepted_and_counted(tmp_path: Path) -> None:
+    result, calls = run_with_unreadable_confidence(tmp_path, "empty_message")
     assert calls == 6
     rows = table(only_run(tmp_path / "r"), "rollouts")
     assert {(row["outcome"], row["confidence_stated"]) for row in rows} == {("decided", None)}
@@ -176,73 +184,79 @@ def test_a_verdict_without_a_confidence_is_asked_again_stands_and_is_counted(tmp
 
 
 @pytest.mark.full
-def test_such_a_verdict_ends_the_rollout_where_the_policy_says_so(tmp_path: Path) -> None:
-    unreadable(tmp_path, "abort_rollout")
+def test_verdict_without_a_confidence_aborts_the_rollout_under_abort_rollout(tmp_path: Path) -> None:
+    run_with_unreadable_confidence(tmp_path, "abort_rollout")
     assert {row["outcome"] for row in table(only_run(tmp_path / "r"), "rollouts")} == {"invalid_response"}
 
 
-def unreadable(folder: Path, then: str) -> tuple[FinishedRun, int]:
-    """A run of a verifier that never states a number, and how many calls it made."""
+def run_with_unreadable_confidence(folder: Path, then: str) -> tuple[FinishedRun, int]:
+    """Run a verifier that never states a number, and return the result and the number of calls."""
     retry = {"invalid_response": {"attempts": 3, "then": then}}
     with run_chat_server(confidence="Confidence: high 5", decide=1.0) as server:
-        changes = {**SOLO, "verdict": {"confidence": "stated"}, "retry": retry}
+        changes = {**SOLO_VERIFIER, "verdict": {"confidence": "stated"}, "retry": retry}
         return run_spec(spec_file(folder, server.base_url, size=2, **changes), folder / "r"), server.requests
 
 
 @pytest.mark.full
-def test_a_server_without_log_probabilities_leaves_them_unknown_with_the_reason(tmp_path: Path) -> None:
+def test_missing_log_probabilities_leave_the_confidence_unknown_with_a_reason(tmp_path: Path) -> None:
     with run_chat_server(decide=1.0) as server:
-        changes = {**SOLO, **LOGPROBS, "verdict": {"confidence": "logprob"}}
+        changes = {**SOLO_VERIFIER, **LOGPROBS, "verdict": {"confidence": "logprob"}}
         result = run_spec(spec_file(tmp_path, server.base_url, size=2, **changes), tmp_path / "r")
     note = "by log-probabilities: the server told no log-probabilities of the answer"
-    assert confidences(only_run(tmp_path / "r")) == [(None, None, note)] * 2
+    assert read_confidences(only_run(tmp_path / "r")) == [(None, None, note)] * 2
     assert [row["message"] for row in as_json(result)["troubles"]] == [f"2 of 2 rollouts lack a confidence ({note})"]
 
 
 @pytest.mark.full
-def test_the_dummy_states_and_weighs_its_verdicts_and_show_tells_it(tmp_path: Path) -> None:
+def test_dummy_model_gives_both_confidences_and_show_prints_them(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=4, **LOGPROBS, verdict={"confidence": "both"})
     run = run_spec(path, tmp_path / "r").folder.path
-    found = [(row["decision"], row["confidence_stated"], row["confidence_logprob"]) for row in table(run, "rollouts")]
-    assert all((stated >= 0.5) == (decision == 1) or stated == 0.5 for decision, stated, _ in found)
-    assert all(0 < weighed < 1 for *_, weighed in found)
-    rollout = table(run, "rollouts")[0]["rollout_id"]
-    shown = nip_run_here("show", run.name, rollout, "--results", tmp_path / "r", cwd=tmp_path).stdout
-    assert f"P(accept): {found[0][1]:.3g} stated, {found[0][2]:.3g} by log-probabilities" in shown
-    told = json.loads(nip_run_here("show", run.name, rollout, "--json", "--results", "r", cwd=tmp_path).stdout)
-    assert (told["decision"], told["confidence_stated"], told["confidence_logprob"]) == found[0]
-    plain = run_spec(spec_file(tmp_path, size=4), tmp_path / "plain").folder.path
-    assert [row["decision"] for row in table(plain, "rollouts")] == [decision for decision, *_ in found]
-    assert confidences(plain) == [(None, None, None)] * 4
-
-
-def test_what_is_not_asked_for_is_in_no_prompt_and_no_identity(tmp_path: Path) -> None:
-    path = spec_file(tmp_path, size=2)
-    plan, other = (Plan(load_spec(path, words)) for words in ([], ["decision_format.confidence='Sure:'"]))
-    assert plan.run_id == other.run_id
-    stated = [
-        Plan(load_spec(path, ["verdict.confidence=stated", *words]))
-        for words in ([], ["decision_format.confidence='Sure:'"])
+    recorded = [
+        (row["decision"], row["confidence_stated"], row["confidence_logprob"]) for row in table(run, "rollouts")
     ]
-    assert len({plan.run_id, *(one.run_id for one in stated)}) == 3
+    assert all((stated >= 0.5) == (decision == 1) or stated == 0.5 for decision, stated, _ in recorded)
+    assert all(0 < logprob < 1 for *_, logprob in recorded)
+    rollout = table(run, "rollouts")[0]["rollout_id"]
+    stdout = nip_run_here("show", run.name, rollout, "--results", tmp_path / "r", cwd=tmp_path).stdout
+    assert f"P(accept): {recorded[0][1]:.3g} stated, {recorded[0][2]:.3g} by log-probabilities" in stdout
+    document = json.loads(nip_run_here("show", run.name, rollout, "--json", "--results", "r", cwd=tmp_path).stdout)
+    assert (document["decision"], document["confidence_stated"], document["confidence_logprob"]) == recorded[0]
+    plain = run_spec(spec_file(tmp_path, size=4), tmp_path / "plain").folder.path
+    assert [row["decision"] for row in table(plain, "rollouts")] == [decision for decision, *_ in recorded]
+    assert read_confidences(plain) == [(None, None, None)] * 4
+
+
+def test_confidence_text_affects_prompts_and_identity_only_if_requested(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, size=2)
+    plan, plan_with_marker = (
+        Plan(load_spec(path, overrides)) for overrides in ([], ["decision_format.confidence='Sure:'"])
+    )
+    assert plan.run_id == plan_with_marker.run_id
+    stated_plans = [
+        Plan(load_spec(path, ["verdict.confidence=stated", *overrides]))
+        for overrides in ([], ["decision_format.confidence='Sure:'"])
+    ]
+    assert len({plan.run_id, *(stated_plan.run_id for stated_plan in stated_plans)}) == 3
     job = next(plan.jobs())
-    system, asked = (one.agents()["verifier"].prompt(job.observation(0, ())) for one in (plan, stated[1]))
-    assert asked[0]["content"].startswith(system[0]["content"] + "\n\nWherever you decide")
-    assert "Sure: <a number from 0 to 1>" in asked[0]["content"]
-    assert not [one for one in plan.spec.prompts.sources if "confidence" in one]
+    prompt, prompt_with_confidence = (
+        prompted_plan.agents()["verifier"].prompt(job.observation(0, ())) for prompted_plan in (plan, stated_plans[1])
+    )
+    assert prompt_with_confidence[0]["content"].startswith(prompt[0]["content"] + "\n\nWherever you decide")
+    assert "Sure: <a number from 0 to 1>" in prompt_with_confidence[0]["content"]
+    assert not [template for template in plan.spec.prompts.sources if "confidence" in template]
 
 
-def test_check_says_what_a_confidence_needs(tmp_path: Path) -> None:
+def test_error_for_confidence_names_the_missing_settings(tmp_path: Path) -> None:
     prompts = tmp_path / "own"
     shutil.copytree(Path("prompts/code_validation/solo_verifier"), prompts)
     (prompts / "verifier.confidence.jinja").unlink()
-    path = spec_file(tmp_path, size=2, **{**SOLO, "prompts": "own"})
+    path = spec_file(tmp_path, size=2, **{**SOLO_VERIFIER, "prompts": "own"})
     with pytest.raises(SpecError) as caught:
         load_spec(path, ["verdict.confidence=both"])
-    said = sorted((str(problem) for problem in caught.value.problems), key=lambda one: "never asks" in one)
-    assert len(said) == 2
-    assert "set models.m.logprobs=true and models.m.top_logprobs=5" in said[0]
-    assert "verifier.jinja never asks for it; use {{ confidence_marker }} there" in said[1]
+    messages = sorted((str(problem) for problem in caught.value.problems), key=lambda message: "never asks" in message)
+    assert len(messages) == 2
+    assert "set models.m.logprobs=true and models.m.top_logprobs=5" in messages[0]
+    assert "verifier.jinja never asks for it; use {{ confidence_marker }} there" in messages[1]
     with (prompts / "verifier.jinja").open("a") as file:
         file.write("\n{% if confidence_marker %}{{ confidence_marker }} P{% endif %}\n")
     spec = load_spec(path, ["verdict.confidence=stated", "fine_tune.replace_verifier_guess_with_true_label=true"])
@@ -250,14 +264,17 @@ def test_check_says_what_a_confidence_needs(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_an_answer_keeps_its_confidence_in_fine_tune_files_unless_it_is_replaced(tmp_path: Path) -> None:
+def test_fine_tune_files_keep_the_confidence_unless_the_verdict_is_replaced(tmp_path: Path) -> None:
     for replaced in (False, True):
         folder = tmp_path / str(replaced)
         folder.mkdir()
-        tuned = {"replace_verifier_guess_with_true_label": replaced, "agents": ["verifier"], "formats": ["openai"]}
-        run_spec(spec_file(folder, size=4, **SOLO, verdict={"confidence": "stated"}, fine_tune=tuned), folder / "r")
+        fine_tune = {"replace_verifier_guess_with_true_label": replaced, "agents": ["verifier"], "formats": ["openai"]}
+        run_spec(
+            spec_file(folder, size=4, **SOLO_VERIFIER, verdict={"confidence": "stated"}, fine_tune=fine_tune),
+            folder / "r",
+        )
         (file,) = (only_run(folder / "r") / "fine_tune").glob("m.sft.jsonl")
-        last = [json.loads(line)["messages"][-1]["content"] for line in file.read_text().splitlines()]
-        assert len(last) == 4
-        assert all(("Confidence: " in text) != replaced for text in last)
-        assert all(re.fullmatch(r"Decision: (accept|reject)", text) for text in last if replaced)
+        last_messages = [json.loads(line)["messages"][-1]["content"] for line in file.read_text().splitlines()]
+        assert len(last_messages) == 4
+        assert all(("Confidence: " in text) != replaced for text in last_messages)
+        assert all(re.fullmatch(r"Decision: (accept|reject)", text) for text in last_messages if replaced)

@@ -1,4 +1,4 @@
-"""The part of an answer that others see: private columns, checked quotes, limits of words, and private notes."""
+"""What agents see of each other: private columns, verified quotes, word limits and private notes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def play(path: Path, answers: dict[str, Any]) -> tuple[Rollout, Script]:
     return asyncio.run(play_script(path, answers))
 
 
-def messages(rollout: Rollout, agent: str) -> list[str]:
-    return [message.text for played in rollout.rounds for message in played.messages if message.agent == agent]
+def messages_of(rollout: Rollout, agent: str) -> list[str]:
+    return [message.text for round_ in rollout.rounds for message in round_.messages if message.agent == agent]
 
 
 # Private columns
 
 
-def test_a_template_must_not_use_a_column_that_is_private_to_others(tmp_path: Path) -> None:
+def test_template_must_not_use_a_column_that_is_private_to_others(tmp_path: Path) -> None:
     path = passages_spec(tmp_path)
     (tmp_path / "prompts" / "judge.jinja").write_text("{{ claim }}\n  {{ passage }} {{ accept }} {{ reject }}")
     done = nip_run_here("check", "spec.yaml", cwd=tmp_path)
@@ -43,7 +43,7 @@ def test_a_template_must_not_use_a_column_that_is_private_to_others(tmp_path: Pa
         load_spec(path)
 
 
-def test_a_selector_that_is_the_judge_must_not_see_it_either(tmp_path: Path) -> None:
+def test_judge_as_selector_must_not_see_a_private_column(tmp_path: Path) -> None:
     cycle = [{"speak": {"p0": ["main"]}, "best_of": {"n": 2, "by": "judge"}}, {"speak": {"judge": ["main"]}}]
     models = {"m": {"logprobs": True, "top_logprobs": 5}}
     path = passages_spec(tmp_path, {"cycle": cycle}, models=models)
@@ -63,12 +63,12 @@ def test_a_selector_that_is_the_judge_must_not_see_it_either(tmp_path: Path) -> 
         ({"quotes": {"source": "text"}}, "`quotes.source` of hidden needs the column 'text', which the dataset lacks"),
     ],
 )
-def test_wrong_rules_are_reported_with_their_place(rules: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_invalid_rules_are_reported_at_their_position(rules: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=message):
         load_spec(passages_spec(tmp_path, rules))
 
 
-def test_a_column_to_quote_must_be_text(tmp_path: Path) -> None:
+def test_quoted_column_must_be_text(tmp_path: Path) -> None:
     path = passages_spec(tmp_path, {**QUOTES, "private": None})
     rows = [{"id": "a", "passage": 5, "claim": "c", "label": 1}]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -76,36 +76,38 @@ def test_a_column_to_quote_must_be_text(tmp_path: Path) -> None:
         load_spec(path)
 
 
-def test_the_passage_changes_no_byte_that_the_judge_receives(tmp_path: Path) -> None:
-    seen = []
+def test_judges_prompts_do_not_depend_on_the_passage(tmp_path: Path) -> None:
+    prompts_by_passage = []
     for passage in (PASSAGE, "Nothing of the kind."):
         path = passages_spec(tmp_path, QUOTES)
         row = {"id": "a", "passage": passage, "claim": "c", "label": 1}
         (tmp_path / "data.jsonl").write_text(json.dumps(row) + "\n")
         _, script = play(path, {"p0": "No quote here."})
-        seen.append((script.prompts("judge"), script.prompts("p0")))
-    assert seen[0][0] == seen[1][0]
-    assert seen[0][1] != seen[1][1]
+        prompts_by_passage.append((script.prompts("judge"), script.prompts("p0")))
+    assert prompts_by_passage[0][0] == prompts_by_passage[1][0]
+    assert prompts_by_passage[0][1] != prompts_by_passage[1][1]
 
 
 # Quotes
 
 
-def test_others_see_whether_a_quote_is_verified_and_the_speaker_sees_its_own_text(tmp_path: Path) -> None:
+def test_quotes_are_marked_for_others_and_unmarked_for_the_speaker(tmp_path: Path) -> None:
     text = "He lies: <quote>the red\nmat</quote>, <verified_quote>the blue mat</verified_quote>."
     rollout, script = play(passages_spec(tmp_path, QUOTES), {"p0": text})
-    shown = "He lies: <verified_quote>the red\nmat</verified_quote>, <unverified_quote>the blue mat</unverified_quote>."
-    assert messages(rollout, "p0") == [shown, shown]
+    marked_text = (
+        "He lies: <verified_quote>the red\nmat</verified_quote>, <unverified_quote>the blue mat</unverified_quote>."
+    )
+    assert messages_of(rollout, "p0") == [marked_text, marked_text]
     assert rollout.rounds[0].raw["p0"] == text
-    assert shown in script.prompts("judge")[0]
-    assert shown in script.prompts("p1")[0]
+    assert marked_text in script.prompts("judge")[0]
+    assert marked_text in script.prompts("p1")[0]
     assert text in script.prompts("p0")[1]
     assert "verified_quote>the red" not in script.prompts("p0")[1]
 
 
-def test_without_the_key_quotes_stay_as_they_are(tmp_path: Path) -> None:
+def test_quotes_are_unchanged_without_the_quotes_key(tmp_path: Path) -> None:
     rollout, _ = play(passages_spec(tmp_path), {"p0": "<quote>the red mat</quote>"})
-    assert messages(rollout, "p0")[0] == "<quote>the red mat</quote>"
+    assert messages_of(rollout, "p0")[0] == "<quote>the red mat</quote>"
     assert rollout.rounds[0].messages[0].counts is None
 
 
@@ -121,13 +123,13 @@ def test_quotes_over_a_limit_are_not_verified_and_are_counted(
     rules = {"quotes": {"source": "passage", **limits}}
     text = "<quote>the red mat</quote> and <quote>The dog</quote> and <quote>a fox</quote>"
     rollout, _ = play(passages_spec(tmp_path, rules), {"p0": text})
-    counts = [message.counts for played in rollout.rounds for message in played.messages if message.agent == "p0"]
+    counts = [message.counts for round_ in rollout.rounds for message in round_.messages if message.agent == "p0"]
     assert [count.verified_quotes for count in counts if count] == verified
     assert [count.over_limit_quotes for count in counts if count] == over
     assert [count.unverified_quotes for count in counts if count] == [1 + number for number in over]
 
 
-def test_counts_are_in_the_table_of_messages(tmp_path: Path) -> None:
+def test_messages_table_has_the_quote_and_word_counts(tmp_path: Path) -> None:
     rules = {**QUOTES, "agents": {"p0": {"word_limit": "truncate"}}}
     run = run_spec(passages_spec(tmp_path, rules, size=8), tmp_path / "results").folder.path
     rows = table(run, "messages")
@@ -138,7 +140,7 @@ def test_counts_are_in_the_table_of_messages(tmp_path: Path) -> None:
         assert (row["words"] is None) == (row["agent"] != "p0")
 
 
-# Limits of words
+# Word limits
 
 
 def test_words_over_the_limit_are_removed_and_counted(tmp_path: Path) -> None:
@@ -146,24 +148,24 @@ def test_words_over_the_limit_are_removed_and_counted(tmp_path: Path) -> None:
         tmp_path, {"agents": {"p0": {"word_limit": "truncate"}}}, agents={"p0": {"model": "m", "max_response_words": 3}}
     )
     rollout, script = play(path, {"p0": ["one  two\nthree four five", "one two"]})
-    assert messages(rollout, "p0") == ["one  two\nthree", "one two"]
-    counts = [message.counts for played in rollout.rounds for message in played.messages if message.agent == "p0"]
+    assert messages_of(rollout, "p0") == ["one  two\nthree", "one two"]
+    counts = [message.counts for round_ in rollout.rounds for message in round_.messages if message.agent == "p0"]
     assert [(count.words, count.removed_words) for count in counts if count] == [(3, 2), (2, 0)]
     assert not any("four" in prompt for agent in ("p1", "judge") for prompt in script.prompts(agent))
     assert len(script.prompts("p0")) == 2
 
 
-def test_an_answer_over_the_limit_is_requested_again_and_the_last_one_is_truncated(tmp_path: Path) -> None:
+def test_answer_over_the_word_limit_is_retried_and_finally_truncated(tmp_path: Path) -> None:
     path = passages_spec(
         tmp_path, {"agents": {"p0": {"word_limit": "ask"}}}, agents={"p0": {"model": "m", "max_response_words": 3}}
     )
     rollout, script = play(path, {"p0": ["a b c d", "a b c", "too long an answer", "too long an answer", "1 2 3 4 5"]})
-    assert messages(rollout, "p0") == ["a b c", "1 2 3"]
+    assert messages_of(rollout, "p0") == ["a b c", "1 2 3"]
     assert [rollout.rounds[i].retry_counts["p0"] for i in (0, 2)] == [1, 3]
     assert len(script.prompts("p0")) == 5
 
 
-def test_a_long_answer_can_end_the_game_as_any_unusable_answer(tmp_path: Path) -> None:
+def test_answer_over_the_word_limit_can_abort_the_rollout(tmp_path: Path) -> None:
     path = passages_spec(
         tmp_path, {"agents": {"p0": {"word_limit": "ask"}}}, agents={"p0": {"model": "m", "max_response_words": 3}},
         retry={"invalid_response": {"attempts": 1, "then": "abort_rollout"}},
@@ -174,20 +176,20 @@ def test_a_long_answer_can_end_the_game_as_any_unusable_answer(tmp_path: Path) -
     assert "the answer has 4 words, and the limit is 3" in rollout.error
 
 
-def test_a_truncated_quote_is_not_verified(tmp_path: Path) -> None:
+def test_truncated_quote_is_not_verified(tmp_path: Path) -> None:
     rules = {**QUOTES, "agents": {"p0": {"word_limit": "truncate"}}}
     path = passages_spec(tmp_path, rules, agents={"p0": {"model": "m", "max_response_words": 2}})
     rollout, _ = play(path, {"p0": "<quote>The cat sat</quote>"})
-    assert messages(rollout, "p0")[0] == "<unverified_quote>The cat</unverified_quote>"
+    assert messages_of(rollout, "p0")[0] == "<unverified_quote>The cat</unverified_quote>"
 
 
 # Private notes
 
 
-def test_notes_reach_no_other_agent_no_later_prompt_and_no_training_data(tmp_path: Path) -> None:
+def test_private_notes_reach_no_prompt_and_no_training_data(tmp_path: Path) -> None:
     path = passages_spec(tmp_path, NOTES)
     rollout, script = play(path, {"p0": "SECRET one. Say: the cat. SECRET two. Say: It sat."})
-    assert messages(rollout, "p0") == ["It sat.", "It sat."]
+    assert messages_of(rollout, "p0") == ["It sat.", "It sat."]
     assert "SECRET" in rollout.rounds[0].raw["p0"]
     assert not any("SECRET" in prompt for agent in ("p0", "p1", "judge") for prompt in script.prompts(agent))
     assert "Say: It sat." in script.prompts("p0")[1]
@@ -198,7 +200,7 @@ def test_notes_reach_no_other_agent_no_later_prompt_and_no_training_data(tmp_pat
     assert "SECRET" not in str(examples) + str(turns)
 
 
-def test_notes_are_training_data_if_the_spec_requests_them(tmp_path: Path) -> None:
+def test_private_notes_are_training_data_if_the_spec_requests_them(tmp_path: Path) -> None:
     path = passages_spec(tmp_path, NOTES, agents={"p0": {"model": "m", "train_scratchpad": True}})
     rollout, _ = play(path, {"p0": "SECRET. Say: It sat."})
     (agent, *_) = Plan(load_spec(path)).agents().values()
@@ -206,21 +208,21 @@ def test_notes_are_training_data_if_the_spec_requests_them(tmp_path: Path) -> No
     assert all("SECRET" not in str(turn.prompt) for turn in rl_turns(agent, rollout, "run"))
 
 
-def test_the_key_for_training_data_changes_no_game(tmp_path: Path) -> None:
+def test_train_scratchpad_does_not_change_the_game_hash(tmp_path: Path) -> None:
     plans = [Plan(load_spec(passages_spec(tmp_path, NOTES, agents={"p0": {"model": "m", "train_scratchpad": value}})))
              for value in (False, True)]  # fmt: skip
     assert plans[0].game_hash == plans[1].game_hash
 
 
-def test_an_answer_without_the_marker_is_requested_again_and_never_shown(tmp_path: Path) -> None:
+def test_answer_without_the_marker_is_retried_and_never_shown(tmp_path: Path) -> None:
     path = passages_spec(tmp_path, NOTES)
     rollout, script = play(path, {"p0": ["SECRET", "SECRET", "SECRET", "Say: hi"]})
-    assert messages(rollout, "p0") == ["", "hi"]
+    assert messages_of(rollout, "p0") == ["", "hi"]
     assert rollout.rounds[0].retry_counts["p0"] == 3
     assert not any("SECRET" in prompt for agent in ("p0", "p1", "judge") for prompt in script.prompts(agent))
 
 
-def test_a_verdict_in_the_notes_does_not_count(tmp_path: Path) -> None:
+def test_verdict_in_private_notes_does_not_count(tmp_path: Path) -> None:
     path = passages_spec(tmp_path, {"agents": {"judge": {"scratchpad": "Say:"}}})
     rollout, _ = play(path, {"p0": "x", "judge": "Maybe Decision: accept? Say: no.\nDecision: reject"})
     assert rollout.decision == 0

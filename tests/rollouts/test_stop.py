@@ -1,4 +1,4 @@
-"""The switch that stops a run: who sleeps wakes, who asks is told, who waits for something else looks again."""
+"""The switch that stops a run ends sleeps, makes checks raise, and calls callbacks."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from runner.rollouts.stop_switch import Stopped, StopSwitch
 from tests.support.hang_guard import HANG_SECONDS
 
 
-def test_a_check_passes_until_the_stop_and_raises_ever_after() -> None:
+def test_check_raises_only_after_a_stop() -> None:
     stop = StopSwitch()
     stop.check()
-    before = stop.is_stopping
+    is_stopping_before = stop.is_stopping
     stop.stop()
     stop.stop()
-    assert (before, stop.is_stopping) == (False, True)
+    assert (is_stopping_before, stop.is_stopping) == (False, True)
     with pytest.raises(Stopped):
         stop.check()
 
 
-def test_a_sleep_ends_in_time_and_wakes_at_a_stop() -> None:
-    async def go() -> None:
+def test_sleep_ends_on_time_or_at_a_stop() -> None:
+    async def sleep_and_stop() -> None:
         stop = StopSwitch()
         await stop.sleep_unless_stopped(0.0)
         sleeping = asyncio.create_task(stop.sleep_unless_stopped(3600))
@@ -33,26 +33,26 @@ def test_a_sleep_ends_in_time_and_wakes_at_a_stop() -> None:
         with pytest.raises(Stopped):
             await stop.sleep_unless_stopped(3600)
 
-    asyncio.run(go())
+    asyncio.run(sleep_and_stop())
 
 
-def test_a_stop_sets_the_events_that_others_wait_for() -> None:
-    async def go() -> None:
-        stop, moved = StopSwitch(), asyncio.Event()
-        stop.call_on_stop(moved.set)
-        assert not moved.is_set()
+def test_stop_calls_the_registered_callbacks() -> None:
+    async def stop_and_wait() -> None:
+        stop, event = StopSwitch(), asyncio.Event()
+        stop.call_on_stop(event.set)
+        assert not event.is_set()
         stop.stop()
-        await asyncio.wait_for(moved.wait(), HANG_SECONDS)
+        await asyncio.wait_for(event.wait(), HANG_SECONDS)
 
-    asyncio.run(go())
+    asyncio.run(stop_and_wait())
 
 
-def test_a_branch_stops_alone_and_with_what_it_is_a_branch_of() -> None:
+def test_child_switch_stops_alone_or_with_its_parent() -> None:
     stop = StopSwitch()
-    decided, other = stop.create_child(), stop.create_child()
-    decided.stop()
-    assert (decided.is_stopping, other.is_stopping, stop.is_stopping) == (True, False, False)
-    decided.stop_all()  # a refusal that came to a run which had stopped for itself
-    assert (other.is_stopping, stop.is_stopping) == (False, False)
-    other.stop_all()
-    assert (other.is_stopping, stop.is_stopping, stop.create_child().is_stopping) == (True, True, True)
+    first_child, second_child = stop.create_child(), stop.create_child()
+    first_child.stop()
+    assert (first_child.is_stopping, second_child.is_stopping, stop.is_stopping) == (True, False, False)
+    first_child.stop_all()  # a refusal after the child has stopped has no effect on its parent
+    assert (second_child.is_stopping, stop.is_stopping) == (False, False)
+    second_child.stop_all()
+    assert (second_child.is_stopping, stop.is_stopping, stop.create_child().is_stopping) == (True, True, True)

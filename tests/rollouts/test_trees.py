@@ -1,4 +1,4 @@
-"""Trees of responses where a round is silent and where branches fail."""
+"""Trees of responses with silent rounds and failed branches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from runner.game.protocols.confidence import VerdictSettings
 from runner.game.protocols.loader import load_protocol
 from runner.game.protocols.protocol import Decision, Protocol
 from runner.game.protocols.rounds import Reply, Round
-from runner.game.protocols.tree_shape import NodePath as Answers
+from runner.game.protocols.tree_shape import NodePath as AnswerPath
 from runner.game.protocols.tree_shape import TreeShape
 from runner.rollouts.agents.agent import Agent, Observation
 from runner.rollouts.engine import Engine
@@ -29,7 +29,7 @@ from runner.rollouts.trees import TreeStatistics, build_tree, contrasts
 from runner.spec.datasets.loader import Datapoint
 from tests.support.games import load_protocol_text
 
-PAUSED = """\
+PROTOCOL_WITH_SILENT_STEP = """\
 name: paused
 agents:
   prover: {role: prover, human_name: Expert}
@@ -45,12 +45,12 @@ parameters: {max_message_rounds: 3, verifier_first: false}
 
 
 @dataclass(frozen=True)
-class Scripted:
-    """An agent that is refused at some nodes; the verifier accepts by its first answer and rejects by others."""
+class ScriptedAgent:
+    """An agent that is refused at some nodes. The verifier's first answer accepts, and its other answers reject."""
 
     name: str
     shape: TreeShape
-    refused: Sequence[Answers]
+    refused: Sequence[AnswerPath]
     hyper_params = SimpleNamespace(verdict=VerdictSettings())
 
     async def respond(self, observation: Observation, complete: Any, wait_for_replies: Any) -> Reply:
@@ -64,11 +64,11 @@ class Scripted:
         return Reply(text, None, Decision.REJECT if path[-1] else Decision.ACCEPT)
 
 
-def tree_of(folder: Path, *refused: Answers) -> tuple[Protocol, TreeShape, list[Rollout]]:
-    """The branches of a tree of two answers a step, on a datapoint that is to be accepted."""
-    protocol = load_protocol_text(folder, PAUSED)
+def play_tree(folder: Path, *refused: AnswerPath) -> tuple[Protocol, TreeShape, list[Rollout]]:
+    """Play a tree with two answers for each step, on a datapoint with label 1."""
+    protocol = load_protocol_text(folder, PROTOCOL_WITH_SILENT_STEP)
     shape = TreeShape(2, 3)
-    agents = {name: cast("Agent", Scripted(name, shape, refused)) for name in protocol.agent_names}
+    agents = {name: cast("Agent", ScriptedAgent(name, shape, refused)) for name in protocol.agent_names}
 
     async def unasked(_: Any) -> Any:
         raise AssertionError
@@ -80,8 +80,8 @@ def tree_of(folder: Path, *refused: Answers) -> tuple[Protocol, TreeShape, list[
     return protocol, shape, asyncio.run(engine.play(job))
 
 
-def test_a_silent_round_has_one_answer_and_divides_nothing(tmp_path: Path) -> None:
-    protocol, shape, branches = tree_of(tmp_path)
+def test_silent_round_does_not_branch(tmp_path: Path) -> None:
+    protocol, shape, branches = play_tree(tmp_path)
     root = build_tree(branches, shape)
     assert root is not None
     assert [shape.path(leaf.job.repeat) for leaf in root.leaves] == [(0, 0, 0), (0, 0, 1), (1, 0, 0), (1, 0, 1)]
@@ -92,7 +92,7 @@ def test_a_silent_round_has_one_answer_and_divides_nothing(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("refused", "left"),
+    ("refused", "remaining"),
     [
         ([(1, 0, 1)], [(0, 0, 0), (0, 0, 1), (1, 0, 0)]),
         ([(1,)], [(0, 0, 0), (0, 0, 1)]),
@@ -100,69 +100,73 @@ def test_a_silent_round_has_one_answer_and_divides_nothing(tmp_path: Path) -> No
         ([(0, 0, 0), (1,)], [(0, 0, 1)]),
     ],
 )
-def test_a_branch_that_fails_is_left_out_and_its_siblings_are_not(
-    tmp_path: Path, refused: list[Answers], left: list[Answers]
+def test_failed_branch_is_omitted_and_its_siblings_remain(
+    tmp_path: Path, refused: list[AnswerPath], remaining: list[AnswerPath]
 ) -> None:
-    protocol, shape, branches = tree_of(tmp_path, *refused)
+    protocol, shape, branches = play_tree(tmp_path, *refused)
     assert sum(branch.error is not None for branch in branches) == len(refused)
     root = build_tree(branches, shape)
     assert root is not None
-    assert [shape.path(leaf.job.repeat) for leaf in root.leaves] == left
-    both = {path[:2] for path in left if (*path[:2], 0) in left and (*path[:2], 1) in left}
-    assert [contrast.node.path for contrast in contrasts(root, protocol)] == sorted(both)
+    assert [shape.path(leaf.job.repeat) for leaf in root.leaves] == remaining
+    complete_pairs = {path[:2] for path in remaining if (*path[:2], 0) in remaining and (*path[:2], 1) in remaining}
+    assert [contrast.node.path for contrast in contrasts(root, protocol)] == sorted(complete_pairs)
     for node in root.nodes():
-        under = [path for path in left if path[: len(node.path)] == node.path]
-        assert node.expected_reward("verifier") == sum(1.0 if path[2] == 0 else -1.0 for path in under) / len(under)
+        remaining_below = [path for path in remaining if path[: len(node.path)] == node.path]
+        assert node.expected_reward("verifier") == sum(1.0 if path[2] == 0 else -1.0 for path in remaining_below) / len(
+            remaining_below
+        )
     statistics = TreeStatistics(protocol, shape)
     statistics.add(root)
     statistics.original_statistics()
 
 
-def test_a_tree_of_which_nothing_came_to_an_end_gives_nothing(tmp_path: Path) -> None:
-    _, shape, branches = tree_of(tmp_path, (0,), (1,))
+def test_tree_without_finished_branches_is_none(tmp_path: Path) -> None:
+    _, shape, branches = play_tree(tmp_path, (0,), (1,))
     assert [branch.outcome for branch in branches] == ["context_exceeded", "context_exceeded"]
     assert build_tree(branches, shape) is None
 
 
-TENTHS = {"verifier_reward": 1.5, "verifier_incorrect_penalty": 0.1, "prover_reward": 1.6}
+TENTHS_REWARDS = {"verifier_reward": 1.5, "verifier_incorrect_penalty": 0.1, "prover_reward": 1.6}
 MIDPOINT = Fraction(8, 10)
-"""Of both agents of a game of these rewards; in floats, 0.7 + 0.1 is below it."""
+"""The midpoint of both agents' rewards. As a float, 0.7 + 0.1 is below it."""
 
 
 def random_branches(protocol: Protocol, shape: TreeShape, chance: random.Random) -> list[Rollout]:
-    """The branches of a tree some of which end early; every round pays tenths, of which many come to the midpoint."""
+    """Return branches of random lengths. Rewards are multiples of 0.1, and many sums equal the midpoint."""
 
-    def grown(path: Answers, rounds: tuple[Round, ...]) -> Iterator[Rollout]:
+    def grow(path: AnswerPath, rounds: tuple[Round, ...]) -> Iterator[Rollout]:
         if len(path) == shape.rounds or (path and chance.random() < 0.3):
             job = Job(0, "tree", Datapoint("p", 1, {}), shape.repeat(0, path), 7)
             yield Rollout(job, rounds, 1, Outcome.DECIDED, 1, {})
             return
         for answer in range(shape.responses):
-            paid = {agent: chance.choice((-1, 1, 1, 7, 8)) / 10 for agent in protocol.agent_names}
-            said = Round(raw=dict.fromkeys(protocol.agent_names, "text"), rewards=paid)
-            yield from grown((*path, answer), (*rounds, said))
+            rewards = {agent: chance.choice((-1, 1, 1, 7, 8)) / 10 for agent in protocol.agent_names}
+            round_ = Round(raw=dict.fromkeys(protocol.agent_names, "text"), rewards=rewards)
+            yield from grow((*path, answer), (*rounds, round_))
 
-    return list(grown((), ()))
+    return list(grow((), ()))
 
 
-def exact_rows(
+def compute_exact_rows(
     branches: list[Rollout], shape: TreeShape, agent: str
 ) -> list[list[tuple[Fraction, Fraction, Fraction]]]:
-    """By round, of every node and every ended branch: its worth, whether that is good, whether its answers differ."""
+    """Return rows of value, reached midpoint and differing children of the nodes and ended branches of each round."""
 
-    def worth(path: Answers) -> Fraction:
-        below = [b for b in branches if len(b.rounds) >= len(path) and shape.path(b.job.repeat)[: len(path)] == path]
-        paid = [round(10 * one.rewards[agent]) for b in below for one in b.rounds[len(path) - 1 :]]
-        return Fraction(sum(paid), 10 * len(below))
+    def exact_value(path: AnswerPath) -> Fraction:
+        branches_below = [
+            b for b in branches if len(b.rounds) >= len(path) and shape.path(b.job.repeat)[: len(path)] == path
+        ]
+        tenths = [round(10 * round_.rewards[agent]) for b in branches_below for round_ in b.rounds[len(path) - 1 :]]
+        return Fraction(sum(tenths), 10 * len(branches_below))
 
     levels = []
     for depth in range(1, shape.rounds + 1):
         nodes = {shape.path(b.job.repeat)[:depth] for b in branches if len(b.rounds) >= depth}
-        after = {shape.path(b.job.repeat)[: depth + 1] for b in branches if len(b.rounds) > depth}
+        child_nodes = {shape.path(b.job.repeat)[: depth + 1] for b in branches if len(b.rounds) > depth}
         rows = [
             (
-                worth(node), Fraction(worth(node) >= MIDPOINT),
-                Fraction(len({worth(child) >= MIDPOINT for child in after if child[:depth] == node}) == 2),
+                exact_value(node), Fraction(exact_value(node) >= MIDPOINT),
+                Fraction(len({exact_value(child) >= MIDPOINT for child in child_nodes if child[:depth] == node}) == 2),
             )
             for node in nodes
         ]  # fmt: skip
@@ -173,9 +177,9 @@ def exact_rows(
 
 
 @pytest.mark.parametrize("responses", [2, 3])
-def test_statistics_of_several_trees_are_those_counted_exactly(responses: int) -> None:
-    """In fractions, from the branches alone: nothing is off by a last bit there, and a tie is a tie."""
-    protocol = load_protocol("nip", {**TENTHS, "max_message_rounds": 4})
+def test_tree_statistics_match_exact_fractions(responses: int) -> None:
+    """Fractions have no rounding errors, so that ties are exact."""
+    protocol = load_protocol("nip", {**TENTHS_REWARDS, "max_message_rounds": 4})
     shape, chance = TreeShape(responses, 4), random.Random(responses)
     forest = [random_branches(protocol, shape, chance) for _ in range(4)]
     statistics = TreeStatistics(protocol, shape)
@@ -183,16 +187,18 @@ def test_statistics_of_several_trees_are_those_counted_exactly(responses: int) -
         root = build_tree(branches, shape)
         assert root is not None
         statistics.add(root)
-    found: dict[str, Any] = statistics.original_statistics()
+    statistics_by_name: dict[str, Any] = statistics.original_statistics()
     for agent in protocol.agent_names:
-        trees = [exact_rows(branches, shape, agent) for branches in forest]
-        worths = [row[0] for tree in trees for level in tree for row in level]
-        assert worths.count(MIDPOINT) > 3
+        trees = [compute_exact_rows(branches, shape, agent) for branches in forest]
+        values = [row[0] for tree in trees for level in tree for row in level]
+        assert values.count(MIDPOINT) > 3
         for index, name in enumerate(TreeStatistics.NAMES):
             means = [[fmean(row[index] for row in level) for level in tree] for tree in trees]
             flat = [mean for tree in means for mean in tree]
-            assert found[f"{agent}.mean_{name}"] == pytest.approx(fmean(flat))
-            assert found[f"{agent}.std_{name}"] == pytest.approx(pstdev(flat))
+            assert statistics_by_name[f"{agent}.mean_{name}"] == pytest.approx(fmean(flat))
+            assert statistics_by_name[f"{agent}.std_{name}"] == pytest.approx(pstdev(flat))
             by_round = list(zip(*means, strict=True))
-            assert found[f"mean_{name}_by_round"][agent] == pytest.approx(list(map(fmean, by_round)))
-            assert found[f"std_{name}_by_round"][agent] == pytest.approx(list(map(pstdev, by_round)), abs=1e-12)
+            assert statistics_by_name[f"mean_{name}_by_round"][agent] == pytest.approx(list(map(fmean, by_round)))
+            assert statistics_by_name[f"std_{name}_by_round"][agent] == pytest.approx(
+                list(map(pstdev, by_round)), abs=1e-12
+            )

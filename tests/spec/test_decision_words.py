@@ -1,4 +1,4 @@
-"""Decision formats in which a verdict can never be given are refused, and saved ones still read."""
+"""Decision formats with an impossible verdict are refused in new specs and accepted in saved ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERDICT = {"accept": "Verdict: yes", "reject": "Verdict: no"}
 
 
 @pytest.mark.parametrize(
-    ("words", "keys", "says"),
+    ("decision_format", "keys", "message"),
     [
         ({"accept": "Decision: X", "reject": "decision: x"}, ["reject"], "no verdict would be reject"),
         ({"accept": "X", "reject": "X", "lenient": True}, ["marker", "reject"], "neither is part of the other"),
@@ -30,26 +30,28 @@ VERDICT = {"accept": "Verdict: yes", "reject": "Verdict: no"}
         ({"reject": "No"}, ["marker"], "'No' does not contain the marker 'decision:'"),
     ],
 )
-def test_a_verdict_that_nobody_can_give_is_refused(tmp_path: Path, words: Any, keys: list[str], says: str) -> None:
+def test_decision_format_with_an_impossible_verdict_is_refused(
+    tmp_path: Path, decision_format: Any, keys: list[str], message: str
+) -> None:
     with pytest.raises(SpecError) as refused:
-        load_spec(spec_file(tmp_path, size=2, decision_format=words))
+        load_spec(spec_file(tmp_path, size=2, decision_format=decision_format))
     assert [problem.key for problem in refused.value.problems] == [f"decision_format.{key}" for key in keys]
-    assert says in refused.value.problems[-1].message
+    assert message in refused.value.problems[-1].message
 
 
 @pytest.mark.parametrize(
-    "words",
+    "decision_format",
     [
         {**VERDICT, "marker": "verdict"},
-        {"accept": "Decision: yes sir", "reject": "Decision: yes"},  # the longer one is looked for first
-        {"accept": "Decision: acc", "reject": "**Decision:** accuse", "lenient": True},  # whole words
+        {"accept": "Decision: yes sir", "reject": "Decision: yes"},  # the longer text is searched first
+        {"accept": "Decision: acc", "reject": "**Decision:** accuse", "lenient": True},  # only whole words match
     ],
 )
-def test_words_that_can_be_told_apart_pass(tmp_path: Path, words: Any) -> None:
-    load_spec(spec_file(tmp_path, size=2, decision_format=words))
+def test_distinguishable_verdict_texts_are_accepted(tmp_path: Path, decision_format: Any) -> None:
+    load_spec(spec_file(tmp_path, size=2, decision_format=decision_format))
 
 
-def test_a_saved_run_with_such_words_is_still_read(tmp_path: Path) -> None:
+def test_saved_run_with_an_impossible_verdict_still_loads(tmp_path: Path) -> None:
     saved = run_spec(spec_file(tmp_path, size=2), tmp_path / "results").path / "spec.yaml"
     saved.chmod(0o644)
     saved.write_text(saved.read_text().replace("Decision: accept", "Verdict: yes"))

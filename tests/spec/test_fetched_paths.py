@@ -1,4 +1,4 @@
-"""What came from elsewhere names no file outside its own folder, by whichever key, and by no link."""
+"""A downloaded spec cannot name a file outside its folder, with any key or link."""
 
 from __future__ import annotations
 
@@ -34,94 +34,96 @@ SECRET = "the words that nobody may see"
 
 
 @pytest.fixture(scope="module")
-def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of the user's own with a dataset, templates, a protocol, a spec and a run."""
-    own = tmp_path_factory.mktemp("mine")
-    (own / "prompts").mkdir()
+def user_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of the user with a dataset, templates, a protocol, a spec and a run."""
+    folder = tmp_path_factory.mktemp("mine")
+    (folder / "prompts").mkdir()
     for agent in ("prover", "verifier"):
-        (own / "prompts" / f"{agent}.jinja").write_text(f"{SECRET} {{{{ question }}}}")
-    (own / "secret.jsonl").write_text(json.dumps({"id": "a", "label": 1, "question": SECRET, "solution": "x"}) + "\n")
-    (own / "protocol.yaml").write_text("extends: nip\n")
-    (own / "base.yaml").write_text(f"description: {SECRET}\n")
-    run_spec(spec_file(own, size=2), own / "results", "fine_tune=null")
-    return own
+        (folder / "prompts" / f"{agent}.jinja").write_text(f"{SECRET} {{{{ question }}}}")
+    (folder / "secret.jsonl").write_text(
+        json.dumps({"id": "a", "label": 1, "question": SECRET, "solution": "x"}) + "\n"
+    )
+    (folder / "protocol.yaml").write_text("extends: nip\n")
+    (folder / "base.yaml").write_text(f"description: {SECRET}\n")
+    run_spec(spec_file(folder, size=2), folder / "results", "fine_tune=null")
+    return folder
 
 
 @pytest.fixture
-def fetched(mine: Path, tmp_path: Path) -> Path:
-    """A got folder, beside one of the user's own."""
-    shutil.copytree(mine, tmp_path / "own")
-    got = tmp_path / "got"
-    got.mkdir()
-    (got / MARKER).write_bytes(marker_bytes("run/acme/x@1", "0" * 64, "file:/r"))
-    return got
+def fetched_folder(user_folder: Path, tmp_path: Path) -> Path:
+    """Return a downloaded folder next to a folder of the user."""
+    shutil.copytree(user_folder, tmp_path / "own")
+    folder = tmp_path / "got"
+    folder.mkdir()
+    (folder / MARKER).write_bytes(marker_bytes("run/acme/x@1", "0" * 64, "file:/r"))
+    return folder
 
 
-def own_run(fetched: Path) -> Path:
-    return next((fetched.parent / "own" / "results" / "runs").iterdir())
+def user_run(fetched_folder: Path) -> Path:
+    return next((fetched_folder.parent / "own" / "results" / "runs").iterdir())
 
 
 Changes = Callable[[Path], dict[str, Any]]
 
-OUTSIDE: dict[str, Changes] = {
+OUTSIDE_PATHS: dict[str, Changes] = {
     "dataset.path": lambda _: {"dataset": {"path": "../own/secret.jsonl"}},
-    "dataset.path, absolute": lambda got: {"dataset": {"path": str(got.parent / "own" / "secret.jsonl")}},
+    "dataset.path, absolute": lambda folder: {"dataset": {"path": str(folder.parent / "own" / "secret.jsonl")}},
     "dataset.path, on the Hub": lambda _: {"dataset": {"path": "hf://datasets/a/b"}},
     "prompts": lambda _: {"prompts": "../own/prompts"},
     "protocol.use": lambda _: {"protocol": {"use": "../own/protocol.yaml"}},
-    "protocol.use, by a name": lambda got: {"protocol": {"use": str(got.parent / "own" / "protocol")}},
+    "protocol.use, by a name": lambda folder: {"protocol": {"use": str(folder.parent / "own" / "protocol")}},
     "extends": lambda _: {"extends": "../own/base.yaml"},
-    "extends, from the root": lambda got: {"extends": str(got.parent / "own" / "base.yaml")},
+    "extends, from the root": lambda folder: {"extends": str(folder.parent / "own" / "base.yaml")},
     "cache": lambda _: {"cache": "../own/cache.sqlite"},
-    "models.m.run": lambda got: {"models": {"m": {"provider": "replay", "run": str(own_run(got))}}},
-    "models.m.from_run": lambda got: {"models": {"m": {"from_run": str(own_run(got))}}},
-    "models.m.from_run, by id": lambda got: {"models": {"m": {"from_run": own_run(got).name}}},
-    "rejudge.run": lambda got: {"rejudge": {"run": str(own_run(got))}, "fine_tune": None},
-    "rejudge.run, by id": lambda got: {"rejudge": {"run": own_run(got).name}, "fine_tune": None},
+    "models.m.run": lambda folder: {"models": {"m": {"provider": "replay", "run": str(user_run(folder))}}},
+    "models.m.from_run": lambda folder: {"models": {"m": {"from_run": str(user_run(folder))}}},
+    "models.m.from_run, by id": lambda folder: {"models": {"m": {"from_run": user_run(folder).name}}},
+    "rejudge.run": lambda folder: {"rejudge": {"run": str(user_run(folder))}, "fine_tune": None},
+    "rejudge.run, by id": lambda folder: {"rejudge": {"run": user_run(folder).name}, "fine_tune": None},
     "sweep of dataset.path": lambda _: {"sweep": {"dataset.path": ["data.jsonl", "../own/secret.jsonl"]}},
     "by another key": lambda _: {"description": "../own/prompts", "prompts": "${description}"},
-    "training.rerun_tests.run": lambda got: {
+    "training.rerun_tests.run": lambda folder: {
         "kind": "training",
         "fine_tune": None,
-        "training": {"method": "expert_iteration", "trainers": {}, "rerun_tests": {"run": str(own_run(got))}},
+        "training": {"method": "expert_iteration", "trainers": {}, "rerun_tests": {"run": str(user_run(folder))}},
     },
     "tournament.players.a.prompts": lambda _: {
         "tournament": {"players": {"a": {"model": "m", "prompts": "../own/prompts"}, "b": {"model": "m"}}},
     },
-    "training.from": lambda got: {
+    "training.from": lambda folder: {
         "kind": "training",
         "fine_tune": None,
         "training": {
-            "method": "expert_iteration", "from": str(own_run(got)), "trainers": {"m": {"backend": "dummy"}},
+            "method": "expert_iteration", "from": str(user_run(folder)), "trainers": {"m": {"backend": "dummy"}},
         },
     },
 }  # fmt: skip
 
-REFUSED = "a file that came from elsewhere may only name|a downloaded spec must not"
+REFUSAL = "a file that came from elsewhere may only name|a downloaded spec must not"
 
 
-@pytest.mark.parametrize("key", OUTSIDE)
-def test_a_path_that_leads_out_is_refused_by_its_key_and_nothing_of_it_is_told(key: str, fetched: Path) -> None:
-    path = spec_file(fetched, size=2, **OUTSIDE[key](fetched))
-    done = nip_run_here(path, "--results", fetched.parent / "own" / "results", cwd=fetched.parent)
+@pytest.mark.parametrize("key", OUTSIDE_PATHS)
+def test_path_outside_a_fetched_folder_is_refused_without_revealing_the_file(key: str, fetched_folder: Path) -> None:
+    path = spec_file(fetched_folder, size=2, **OUTSIDE_PATHS[key](fetched_folder))
+    done = nip_run_here(path, "--results", fetched_folder.parent / "own" / "results", cwd=fetched_folder.parent)
     assert done.returncode == 2, done.stdout + done.stderr
-    named = key.partition(",")[0].removeprefix("sweep of ")
-    assert named == "by another key" or named in done.stderr
-    assert re.search(REFUSED, done.stderr)
+    expected_key = key.partition(",")[0].removeprefix("sweep of ")
+    assert expected_key == "by another key" or expected_key in done.stderr
+    assert re.search(REFUSAL, done.stderr)
     assert SECRET not in done.stdout + done.stderr
-    assert not (fetched.parent / "results").exists()
+    assert not (fetched_folder.parent / "results").exists()
 
 
-@pytest.mark.parametrize("key", [key for key in OUTSIDE if key != "cache"])
-def test_nor_is_it_read_with_the_records_of_a_run(key: str, fetched: Path) -> None:
-    path = spec_file(fetched, size=2, **OUTSIDE[key](fetched))
-    with pytest.raises(SpecError, match=REFUSED):
+@pytest.mark.parametrize("key", [key for key in OUTSIDE_PATHS if key != "cache"])
+def test_path_outside_a_fetched_folder_is_refused_in_a_saved_spec(key: str, fetched_folder: Path) -> None:
+    path = spec_file(fetched_folder, size=2, **OUTSIDE_PATHS[key](fetched_folder))
+    with pytest.raises(SpecError, match=REFUSAL):
         load_saved(path)
 
 
-def link(at: Path, to: Path) -> None:
-    at.parent.mkdir(parents=True, exist_ok=True)
-    at.symlink_to(os.path.relpath(to, at.parent))
+def make_link(link_path: Path, target: Path) -> None:
+    link_path.parent.mkdir(parents=True, exist_ok=True)
+    link_path.symlink_to(os.path.relpath(target, link_path.parent))
 
 
 LINKS: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -134,66 +136,66 @@ LINKS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("what", LINKS)
-def test_no_link_leads_out(what: str, fetched: Path) -> None:
-    name, target, changes = LINKS[what]
-    link(fetched / name, fetched.parent / "own" / target)
+@pytest.mark.parametrize("case", LINKS)
+def test_link_that_leads_outside_a_fetched_folder_is_refused(case: str, fetched_folder: Path) -> None:
+    name, target, changes = LINKS[case]
+    make_link(fetched_folder / name, fetched_folder.parent / "own" / target)
     with pytest.raises(
         SpecError, match=r"a file that came from elsewhere may only name|is a link to a file outside"
     ) as caught:
-        load_spec(spec_file(fetched, size=2, **changes))
+        load_spec(spec_file(fetched_folder, size=2, **changes))
     assert SECRET not in str(caught.value)
 
 
-def test_a_spec_that_is_itself_a_link_leads_nowhere(fetched: Path) -> None:
-    link(fetched / "spec.yaml", fetched.parent / "own" / "base.yaml")
+def test_fetched_spec_that_is_a_link_to_an_outside_file_is_refused(fetched_folder: Path) -> None:
+    make_link(fetched_folder / "spec.yaml", fetched_folder.parent / "own" / "base.yaml")
     with pytest.raises(SpecError, match="a file that came from elsewhere may only name") as caught:
-        load_spec(fetched / "spec.yaml")
+        load_spec(fetched_folder / "spec.yaml")
     assert SECRET not in str(caught.value)
 
 
-def test_a_protocol_that_extends_a_file_outside_is_refused(fetched: Path) -> None:
-    (fetched / "rules.yaml").write_text("extends: ../own/protocol.yaml\n")
+def test_fetched_protocol_that_extends_an_outside_file_is_refused(fetched_folder: Path) -> None:
+    (fetched_folder / "rules.yaml").write_text("extends: ../own/protocol.yaml\n")
     with pytest.raises(SpecError, match="a file that came from elsewhere may only name"):
-        load_spec(spec_file(fetched, size=2, protocol={"use": "rules.yaml"}))
+        load_spec(spec_file(fetched_folder, size=2, protocol={"use": "rules.yaml"}))
 
 
-def test_what_lies_in_its_folder_or_travels_with_the_package_is_its_own(fetched: Path) -> None:
-    spec = load_spec(spec_file(fetched, size=2))
-    assert (spec.fetched, spec.got_from) == (fetched, {"release": "run/acme/x@1", "sha256": "0" * 64})
-    (fetched / "inside").mkdir()
-    link(fetched / "inside" / "linked.jsonl", fetched / "data.jsonl")
-    assert load_spec(spec_file(fetched, size=2, dataset={"path": "inside/linked.jsonl"})).dataset.datapoints
+def test_fetched_spec_may_use_files_in_its_folder_and_built_in_files(fetched_folder: Path) -> None:
+    spec = load_spec(spec_file(fetched_folder, size=2))
+    assert (spec.fetched, spec.got_from) == (fetched_folder, {"release": "run/acme/x@1", "sha256": "0" * 64})
+    (fetched_folder / "inside").mkdir()
+    make_link(fetched_folder / "inside" / "linked.jsonl", fetched_folder / "data.jsonl")
+    assert load_spec(spec_file(fetched_folder, size=2, dataset={"path": "inside/linked.jsonl"})).dataset.datapoints
 
 
-def test_what_the_user_says_may_lead_anywhere(fetched: Path) -> None:
-    path = spec_file(fetched, size=2, dataset={"path": "../own/secret.jsonl"})
-    secret = fetched.parent / "own" / "secret.jsonl"
+def test_overrides_and_specs_of_the_user_may_name_any_file(fetched_folder: Path) -> None:
+    path = spec_file(fetched_folder, size=2, dataset={"path": "../own/secret.jsonl"})
+    secret = fetched_folder.parent / "own" / "secret.jsonl"
     assert len(load_spec(path, {"dataset.path": str(secret)}).dataset.datapoints) == 1
-    ours = fetched.parent / "ours.yaml"
-    ours.write_text(json.dumps({"extends": "got/spec.yaml", "dataset": {"path": "own/secret.jsonl"}}))
-    assert len(load_spec(ours).dataset.datapoints) == 1
+    user_spec = fetched_folder.parent / "ours.yaml"
+    user_spec.write_text(json.dumps({"extends": "got/spec.yaml", "dataset": {"path": "own/secret.jsonl"}}))
+    assert len(load_spec(user_spec).dataset.datapoints) == 1
 
 
-def texts(cls: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every key whose value is a text of any form, in the settings of a spec; `*` is any one name."""
+def text_keys(cls: Any, key: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the keys of a spec whose values are or contain texts; `*` stands for any name."""
     for field in dataclasses.fields(cls):
-        yield from _texts(get_type_hints(cls)[field.name], (*at, field.name.rstrip("_")))
+        yield from _text_keys_of_type(get_type_hints(cls)[field.name], (*key, field.name.rstrip("_")))
 
 
-def _texts(hint: Any, at: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def _text_keys_of_type(hint: Any, key: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     if dataclasses.is_dataclass(hint):
-        yield from texts(hint, at)
+        yield from text_keys(hint, key)
     elif hint is str:
-        yield at
+        yield key
     else:
-        inner = getattr(hint, "__args__", ())
+        type_arguments = getattr(hint, "__args__", ())
         is_mapping = "Mapping" in str(getattr(hint, "__origin__", ""))
-        for one in inner[1:] if is_mapping else inner:
-            yield from _texts(one, (*at, "*") if is_mapping else at)
+        for type_argument in type_arguments[1:] if is_mapping else type_arguments:
+            yield from _text_keys_of_type(type_argument, (*key, "*") if is_mapping else key)
 
 
-NO_PATH = {
+KEYS_WITHOUT_PATHS = {
     "name", "description", "benchmark", "analysis", "until.compare", "sweep", "seats", "metrics",
     "dataset.columns", "dataset.split", "dataset.filter", "dataset.group_by", "dataset.labels", "dataset.ids",
     "dataset.unique_by", "dataset.answers", "dataset.right_answers", "dataset.checker",
@@ -205,45 +207,45 @@ NO_PATH = {
     "training.trainers.*.command", "training.trainers.*.files", "training.trainers.*.suffix", "training.test.split",
     "training.rerun_tests.models", "execution", "tournament.players.*.model", "tournament.seats", "tournament.judges",
 }  # fmt: skip
-"""Keys, and what is below them, that name no file. `until.compare` is seen to when it is played, a trainer's files by
+"""Keys that, with all keys below them, name no file. `until.compare` is checked when the run starts, trainer files by
 `runner.spec.trainer_files`."""
 
 
-def test_every_text_of_a_spec_is_known_as_a_path_or_as_none() -> None:
-    """Whoever adds a key that names a file must add it to `PATH_LOOKUPS`, or say here that it names none."""
-    named = {".".join(map(str, key)) for key in PATH_LOOKUPS}
-    for at in texts(Experiment):
-        dotted = ".".join(at)
-        above = {".".join(at[:end]) for end in range(1, len(at) + 1)}
-        assert dotted in named or above & NO_PATH, f"is {dotted} a path?"
+def test_every_text_key_of_a_spec_is_classified_as_path_or_no_path() -> None:
+    """Add a new text key to `PATH_LOOKUPS` if it names a file, or else to `KEYS_WITHOUT_PATHS`."""
+    path_keys = {".".join(map(str, key)) for key in PATH_LOOKUPS}
+    for key_parts in text_keys(Experiment):
+        dotted = ".".join(key_parts)
+        key_and_parents = {".".join(key_parts[:end]) for end in range(1, len(key_parts) + 1)}
+        assert dotted in path_keys or key_and_parents & KEYS_WITHOUT_PATHS, f"is {dotted} a path?"
 
 
 @pytest.mark.full
-def test_a_run_in_ones_own_results_is_compared_with_only_if_the_user_says_so(fetched: Path) -> None:
-    results = fetched.parent / "own" / "results"
-    path = spec_file(fetched, size=2, until={"compare": own_run(fetched).name}, fine_tune=None)
+def test_fetched_spec_may_not_choose_the_run_to_compare_with(fetched_folder: Path) -> None:
+    results = fetched_folder.parent / "own" / "results"
+    path = spec_file(fetched_folder, size=2, until={"compare": user_run(fetched_folder).name}, fine_tune=None)
     with pytest.raises(UsageError, match=r"until\.compare: a downloaded spec may not choose a run of your results"):
         run(load_spec(path), results)
-    said = run(load_spec(path, {"until.compare": own_run(fetched).name, "seed": 8}), results)
-    assert said.status == "done"
+    result = run(load_spec(path, {"until.compare": user_run(fetched_folder).name, "seed": 8}), results)
+    assert result.status == "done"
 
 
-def test_its_lock_is_not_obeyed(fetched: Path) -> None:
-    (fetched / LOCK).write_text("{")
-    (fetched.parent / LOCK).write_text("[")
+def test_lockfile_in_a_fetched_folder_is_ignored(fetched_folder: Path) -> None:
+    (fetched_folder / LOCK).write_text("{")
+    (fetched_folder.parent / LOCK).write_text("[")
     with pytest.raises(ReleaseError) as caught:
-        Lock.find_nearest(fetched / "data")
-    assert str(fetched.parent / LOCK) in str(caught.value)
-    assert str(fetched / LOCK) not in str(caught.value)
+        Lock.find_nearest(fetched_folder / "data")
+    assert str(fetched_folder.parent / LOCK) in str(caught.value)
+    assert str(fetched_folder / LOCK) not in str(caught.value)
 
 
-def test_its_env_files_are_never_read(fetched: Path) -> None:
+def test_env_files_in_a_fetched_folder_are_never_read(fetched_folder: Path) -> None:
     with run_chat_server(record=4) as server:
-        path = spec_file(fetched, server.base_url, size=2, models={"m": {"api_key_env": "ROW_VARIABLE"}})
+        path = spec_file(fetched_folder, server.base_url, size=2, models={"m": {"api_key_env": "ROW_VARIABLE"}})
         for name in (".env", "spec.env", "env"):
-            (fetched / name).write_text("ROW_VARIABLE=sk-planted-0123456789\n")
+            (fetched_folder / name).write_text("ROW_VARIABLE=sk-planted-0123456789\n")
         pair = f"ROW_VARIABLE=127.0.0.1:{server.port}"
-        done = nip_run_here(path, "--allow-key", pair, cwd=fetched)
+        done = nip_run_here(path, "--allow-key", pair, cwd=fetched_folder)
         assert (done.returncode, "is empty; set ROW_VARIABLE to the API key" in done.stderr, server.requests) == (
             4,
             True,
@@ -252,65 +254,67 @@ def test_its_env_files_are_never_read(fetched: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_program_is_allowed_by_its_name_and_the_whole_call_is_shown(fetched: Path) -> None:
-    command = ["touch", str(fetched / "here"), "{dataset}", "{output}", "x\n  OK"]
+def test_trainer_command_needs_allow_command_and_is_shown_in_full(fetched_folder: Path) -> None:
+    command = ["touch", str(fetched_folder / "here"), "{dataset}", "{output}", "x\n  OK"]
     training = {
         "iterations": 1, "method": "expert_iteration", "test": {"scheme": "none"}, "min_examples": 1,
         "trainers": {"m": {"backend": "command", "command": command}},
     }  # fmt: skip
     agents = {"verifier": {"model": "v", "freeze": True}}
     models = {"v": {"provider": "dummy"}}
-    path = spec_file(fetched, size=6, kind="training", training=training, fine_tune=None, models=models, agents=agents)
-    refused = nip_run_here(path, "--allow-command", "other", cwd=fetched.parent)
+    path = spec_file(
+        fetched_folder, size=6, kind="training", training=training, fine_tune=None, models=models, agents=agents
+    )
+    refused = nip_run_here(path, "--allow-command", "other", cwd=fetched_folder.parent)
     assert refused.returncode == 2
-    assert f"touch {fetched / 'here'}" in refused.stderr
+    assert f"touch {fetched_folder / 'here'}" in refused.stderr
     assert "--allow-command PROGRAM" in refused.stderr
     assert "\n  OK" not in refused.stderr, "a stranger's words make no line"
-    assert not (fetched.parent / "results").exists()
+    assert not (fetched_folder.parent / "results").exists()
     with pytest.raises(UsageError, match=r"allow_commands=\['PROGRAM'\]"):
-        run(load_spec(path), fetched.parent / "results")
-    nip_run_here(path, "--allow-command", "touch", cwd=fetched.parent)
-    assert (fetched / "here").exists(), "once it is allowed, it runs"
+        run(load_spec(path), fetched_folder.parent / "results")
+    nip_run_here(path, "--allow-command", "touch", cwd=fetched_folder.parent)
+    assert (fetched_folder / "here").exists(), "once it is allowed, it runs"
     assert allowed_commands(["touch"]) == parse_allowed(["*=command:touch"])
     with pytest.raises(UsageError, match="write --allow-command PROGRAM"):
         allowed_commands([""])
 
 
 @pytest.mark.full
-def test_a_large_bill_needs_the_users_word_and_every_bill_is_shown_before_the_first_call(fetched: Path) -> None:
+def test_fetched_spec_with_many_calls_needs_a_budget_and_shows_its_cost_first(fetched_folder: Path) -> None:
     with run_chat_server() as server:
-        path = spec_file(fetched, server.base_url, size=2, rollouts={"per_datapoint": 5000}, fine_tune=None)
+        path = spec_file(fetched_folder, server.base_url, size=2, rollouts={"per_datapoint": 5000}, fine_tune=None)
         host = f"127.0.0.1:{server.port}"
-        refused = nip_run_here(path, "--allow-host", host, cwd=fetched.parent)
+        refused = nip_run_here(path, "--allow-host", host, cwd=fetched_folder.parent)
         assert (refused.returncode, server.requests) == (2, 0)
         assert "60,000 calls" in refused.stderr
         assert "budget.completions=N" in refused.stderr
-        assert not (fetched.parent / "results").exists()
-        allowed = nip_run_here(path, "budget.completions=1", "--allow-host", host, cwd=fetched.parent)
+        assert not (fetched_folder.parent / "results").exists()
+        allowed = nip_run_here(path, "budget.completions=1", "--allow-host", host, cwd=fetched_folder.parent)
         assert allowed.returncode == 3, allowed.stderr
-        few = nip_run_here(path, "rollouts.per_datapoint=1", "--allow-host", host, cwd=fetched.parent)
-        assert (few.returncode, "2 to 12 calls, cost unknown" in few.stderr) == (0, True), few.stderr
+        small_run = nip_run_here(path, "rollouts.per_datapoint=1", "--allow-host", host, cwd=fetched_folder.parent)
+        assert (small_run.returncode, "2 to 12 calls, cost unknown" in small_run.stderr) == (0, True), small_run.stderr
 
 
 @pytest.mark.full
-def test_what_is_saved_of_it_is_no_more_trusted_than_it_is(fetched: Path) -> None:
-    """Else a replay, which asks nobody, would make a spec of the user's own out of it."""
+def test_saved_run_of_a_fetched_spec_needs_the_same_approval(fetched_folder: Path) -> None:
+    """Otherwise, a replay, which needs no approval, would turn it into a trusted spec."""
     with run_chat_server() as server:
-        path = spec_file(fetched, server.base_url, size=2, models={"m": {"api_key_env": "ROW_VARIABLE"}})
+        path = spec_file(fetched_folder, server.base_url, size=2, models={"m": {"api_key_env": "ROW_VARIABLE"}})
         pair = f"ROW_VARIABLE=127.0.0.1:{server.port}"
         key = {"ROW_VARIABLE": "sk-0123456789abcdef"}
-        done = nip_run_here(path, "--allow-key", pair, cwd=fetched.parent, **key)
+        done = nip_run_here(path, "--allow-key", pair, cwd=fetched_folder.parent, **key)
         assert done.returncode == 0, done.stderr
-        (saved,) = (fetched.parent / "results" / "runs").iterdir()
-        again = nip_run_here(saved, "--again", cwd=fetched.parent, **key)
-        assert (again.returncode, "--allow-key" in again.stderr) == (2, True), again.stderr
-        judged = nip_run_here("rejudge", saved, "votes=3", cwd=fetched.parent, **key)
-        assert (judged.returncode, "--allow-key" in judged.stderr) == (2, True), judged.stderr
+        (saved,) = (fetched_folder.parent / "results" / "runs").iterdir()
+        second_run = nip_run_here(saved, "--again", cwd=fetched_folder.parent, **key)
+        assert (second_run.returncode, "--allow-key" in second_run.stderr) == (2, True), second_run.stderr
+        rejudged = nip_run_here("rejudge", saved, "votes=3", cwd=fetched_folder.parent, **key)
+        assert (rejudged.returncode, "--allow-key" in rejudged.stderr) == (2, True), rejudged.stderr
     assert read_marker(saved) == {"release": "run/acme/x@1", "sha256": "0" * 64}
 
 
 @pytest.mark.parametrize(
-    "said",
+    "content",
     [
         b"",
         b"{}",
@@ -320,14 +324,14 @@ def test_what_is_saved_of_it_is_no_more_trusted_than_it_is(fetched: Path) -> Non
         b'{"release": "a b", "sha256": "0"}',
     ],
 )
-def test_a_marker_that_names_no_release_still_marks(said: bytes, fetched: Path) -> None:
-    (fetched / MARKER).write_bytes(said)
-    spec = load_spec(spec_file(fetched, size=2))
-    assert (spec.fetched, spec.got_from, read_marker(fetched)) == (fetched, None, None)
+def test_invalid_marker_still_marks_a_fetched_folder(content: bytes, fetched_folder: Path) -> None:
+    (fetched_folder / MARKER).write_bytes(content)
+    spec = load_spec(spec_file(fetched_folder, size=2))
+    assert (spec.fetched, spec.got_from, read_marker(fetched_folder)) == (fetched_folder, None, None)
 
 
-def test_the_manifest_of_a_downloaded_run_replaces_no_check(fetched: Path) -> None:
-    run = RunFolder(shutil.copytree(own_run(fetched), fetched / "run"))
+def test_downloaded_runs_are_checked_despite_their_manifest(fetched_folder: Path) -> None:
+    run = RunFolder(shutil.copytree(user_run(fetched_folder), fetched_folder / "run"))
     run.spec.write_text(re.sub("concurrency: [0-9]+", "concurrency: 0", run.spec.read_text()))
     manifest = {
         **json.loads(run.manifest_path.read_bytes()),
@@ -336,7 +340,7 @@ def test_the_manifest_of_a_downloaded_run_replaces_no_check(fetched: Path) -> No
     run.manifest_path.write_text(json.dumps(manifest))
     with pytest.raises(SpecError, match="concurrency"):
         played_plan(run, trusts_manifest=True)
-    (fetched / MARKER).unlink()
+    (fetched_folder / MARKER).unlink()
     assert played_plan(run, trusts_manifest=True).spec.experiment.rollouts.concurrency == 0
     with pytest.raises(SpecError, match="concurrency"):
         played_plan(run)
@@ -345,13 +349,13 @@ def test_the_manifest_of_a_downloaded_run_replaces_no_check(fetched: Path) -> No
 @pytest.mark.parametrize(
     "execution", [{"engine": "ray", "workers": 8, "address": "elsewhere.example:6379"}, {"processes": 1024}]
 )
-def test_what_plays_the_games_is_for_the_user_to_say(execution: dict[str, Any], fetched: Path) -> None:
-    """A cluster that somebody else names would be sent the run, and be trusted with this process."""
-    path = spec_file(fetched, size=2, execution=execution)
-    done = nip_run_here(path, cwd=fetched.parent)
+def test_fetched_spec_may_not_choose_the_execution_engine(execution: dict[str, Any], fetched_folder: Path) -> None:
+    """A cluster chosen by a publisher would receive the run and could control this process."""
+    path = spec_file(fetched_folder, size=2, execution=execution)
+    done = nip_run_here(path, cwd=fetched_folder.parent)
     assert done.returncode == 2
     assert all(f"execution.{key}: a downloaded spec must not choose" in done.stderr for key in execution)
-    assert not (fetched.parent / "results").exists()
+    assert not (fetched_folder.parent / "results").exists()
     load_saved(path)
-    said = load_spec(path, [f"execution.{key}={value}" for key, value in execution.items()])
-    assert said.experiment.execution.by_workers
+    spec = load_spec(path, [f"execution.{key}={value}" for key, value in execution.items()])
+    assert spec.experiment.execution.by_workers

@@ -1,4 +1,4 @@
-"""Planted leaks in templates, datasets, protocols and settings are found before play, and shipped files have none."""
+"""Planted leaks in templates, datasets, protocols and settings are detected before play; shipped files have none."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ MERLIN = (
     " cycle: [{speak: {p0: [main], p1: [%s]}, draw: one}, {speak: {verifier: [main]}}],"
     " parameters: {max_message_rounds: 2}}"
 )
-CHAIN = (
+CHAIN_PROTOCOL = (
     "{name: own, agents: {prover: {role: prover, human_name: A, headers: {main: 'M:', attic: 'X:'}},"
     " helper: {role: prover, human_name: H}, verifier: {role: verifier, human_name: V}},"
     " channels: {main: {members: [prover, verifier]}, attic: {members: [prover, helper]}},"
     " cycle: [%s], parameters: {max_message_rounds: %d}}"
 )
 NIP = "{name: own, extends: nip, parameters: {max_message_rounds: 5}}"
-REVEALS = "reveals the label"
+LABEL_WARNING = "reveals the label"
 
 
-def rows(size: int = 32) -> list[dict[str, Any]]:
-    """Rows in the order of their labels, with columns that reveal the labels and columns that do not."""
+def make_rows(size: int = 32) -> list[dict[str, Any]]:
+    """Return rows ordered by label, with columns that reveal the labels and columns that do not."""
     result = []
     for index in range(size):
         label = int(index >= size // 2)
@@ -63,18 +63,18 @@ def rows(size: int = 32) -> list[dict[str, Any]]:
     return result
 
 
-def spec_of(
+def load_spec_with_templates(
     folder: Path,
     protocol: str,
     changes: Mapping[str, str],
     overrides: Sequence[str] = (),
     size: int = 32,
 ) -> Spec:
-    """A spec of a protocol file, whose agents have `PLAIN` templates except for `changes`."""
+    """Load a spec of a protocol file, whose agents have `PLAIN` templates except for `changes`."""
     (folder / "own.yaml").write_text(protocol)
     (folder / "prompts").mkdir()
     path = spec_file(folder, protocol=None, agents=None, prompts="prompts")
-    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(size)))
+    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in make_rows(size)))
     names = ["p0", "p1"] if "p0:" in protocol else ["prover", "helper"] if "helper:" in protocol else ["prover"]
     names.append("verifier")
     for name in (*names, "verifier.last_round"):
@@ -116,10 +116,14 @@ COLUMN_LEAKS: list[tuple[str, Mapping[str, str], list[str]]] = [
 @pytest.mark.parametrize(
     ("changes", "overrides"), [case[1:] for case in COLUMN_LEAKS], ids=[c[0] for c in COLUMN_LEAKS]
 )
-def test_a_column_that_reveals_the_label_is_named_with_its_place(
+def test_warning_locates_a_column_that_reveals_the_label(
     tmp_path: Path, changes: Mapping[str, str], overrides: list[str]
 ) -> None:
-    (line,) = [line for line in check_warnings_of(spec_of(tmp_path, NIP, changes, overrides)) if REVEALS in line]
+    (line,) = [
+        line
+        for line in check_warnings_of(load_spec_with_templates(tmp_path, NIP, changes, overrides))
+        if LABEL_WARNING in line
+    ]
     ((template, text),) = changes.items()
     column = line.split("the column '")[1].split("'")[0]
     assert line.startswith(f"{tmp_path / 'prompts' / template}.jinja:1:{text.index(column, len(PLAIN)) + 1}: " if (
@@ -128,9 +132,9 @@ def test_a_column_that_reveals_the_label_is_named_with_its_place(
 
 
 @pytest.mark.parametrize("name", ["label", "y"])
-def test_a_template_with_the_label_is_an_error(tmp_path: Path, name: str) -> None:
+def test_template_that_shows_the_label_is_an_error(tmp_path: Path, name: str) -> None:
     with pytest.raises(SpecError, match="the label must not reach a prompt"):
-        spec_of(tmp_path, NIP, {"verifier": PLAIN + f"{{{{ {name} }}}}"})
+        load_spec_with_templates(tmp_path, NIP, {"verifier": PLAIN + f"{{{{ {name} }}}}"})
 
 
 STANCE_LEAKS: list[tuple[str, str, Mapping[str, str], list[str], str]] = [
@@ -151,16 +155,16 @@ STANCE_LEAKS: list[tuple[str, str, Mapping[str, str], list[str], str]] = [
 @pytest.mark.parametrize(
     ("protocol", "changes", "overrides", "expected"), [c[1:] for c in STANCE_LEAKS], ids=[c[0] for c in STANCE_LEAKS]
 )
-def test_a_verifier_that_learns_the_stance_is_named(
+def test_warning_names_a_verifier_that_learns_the_stance(
     tmp_path: Path, protocol: str, changes: Mapping[str, str], overrides: list[str], expected: str
 ) -> None:
     if "main, side" in protocol:
         protocol = protocol.replace("human_name: B", "human_name: B, headers: {main: 'M:', side: 'S:'}")
-    lines = check_warnings_of(spec_of(tmp_path, protocol, changes, overrides))
+    lines = check_warnings_of(load_spec_with_templates(tmp_path, protocol, changes, overrides))
     assert [expected in line for line in lines].count(True) == 1, lines
 
 
-FAULTS: list[tuple[str, str, int, str]] = [
+PROTOCOL_FAULTS: list[tuple[str, str, int, str]] = [
     ("a prover without a step", "{speak: {prover: [main]}}, {speak: {verifier: [main]}}", 2,
      "own.yaml:1:97: helper does not speak in any step of the cycle"),
     ("a prover whose step comes too late", ("{speak: {prover: [main]}}, {speak: {verifier: [main]}}, "
@@ -174,30 +178,35 @@ FAULTS: list[tuple[str, str, int, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("cycle", "rounds", "expected"), [case[1:] for case in FAULTS], ids=[c[0] for c in FAULTS])
-def test_a_part_of_a_protocol_without_effect_is_named(tmp_path: Path, cycle: str, rounds: int, expected: str) -> None:
-    lines = check_warnings_of(spec_of(tmp_path, CHAIN % (cycle, rounds), {}))
+@pytest.mark.parametrize(
+    ("cycle", "rounds", "expected"), [case[1:] for case in PROTOCOL_FAULTS], ids=[c[0] for c in PROTOCOL_FAULTS]
+)
+def test_warning_names_a_protocol_part_without_effect(tmp_path: Path, cycle: str, rounds: int, expected: str) -> None:
+    lines = check_warnings_of(load_spec_with_templates(tmp_path, CHAIN_PROTOCOL % (cycle, rounds), {}))
     assert [expected in line for line in lines].count(True) == 1, lines
 
 
-def test_a_verifier_that_may_decide_in_no_round_is_an_error(tmp_path: Path) -> None:
-    protocol = CHAIN % ("{speak: {prover: [main], helper: [attic]}}, {speak: {verifier: [main]}, may_decide: false}", 4)
+def test_verifier_that_may_decide_in_no_round_is_an_error(tmp_path: Path) -> None:
+    protocol = CHAIN_PROTOCOL % (
+        "{speak: {prover: [main], helper: [attic]}}, {speak: {verifier: [main]}, may_decide: false}",
+        4,
+    )
     with pytest.raises(SpecError, match="the verifier may decide in no round"):
-        spec_of(tmp_path, protocol, {})
+        load_spec_with_templates(tmp_path, protocol, {})
 
 
-def test_a_label_that_the_engine_itself_would_pass_to_a_prompt_is_an_error(
+def test_engine_bug_that_leaks_the_label_into_a_prompt_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = spec_of(tmp_path, NIP, {})
+    spec = load_spec_with_templates(tmp_path, NIP, {})
     estimate_costs(Plan(spec))
 
     observation = Job.observation
 
     def leak_label(job: Job, round_: int, rounds: Sequence[Round]) -> Observation:
-        seen = observation(job, round_, rounds)
-        question = f"{seen.columns['question']}{' ' * int(job.datapoint.label or 0)}"
-        return replace(seen, columns={**seen.columns, "question": question})
+        original = observation(job, round_, rounds)
+        question = f"{original.columns['question']}{' ' * int(job.datapoint.label or 0)}"
+        return replace(original, columns={**original.columns, "question": question})
 
     monkeypatch.setattr(Job, "observation", leak_label)
     with pytest.raises(SpecError) as error:
@@ -208,21 +217,25 @@ def test_a_label_that_the_engine_itself_would_pass_to_a_prompt_is_an_error(
     assert "verifier's prompt changes if only the label of a datapoint changes: p0, p2" in verifier.message
 
 
-HIDDEN = (
+PRIVATE_NOTE_PROTOCOL = (
     "{name: own, extends: nip, parameters: {max_message_rounds: 5}, private: {note: [prover]},"
     " quotes: {source: note, max_words_per_message: 9}}"
 )
 
 
-def test_a_template_that_shows_a_private_column_to_another_agent_is_an_error(tmp_path: Path) -> None:
+def test_template_that_shows_a_private_column_to_another_agent_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="this agent must not see the column"):
-        spec_of(tmp_path, HIDDEN, {"prover": PLAIN + "{{ note }}", "verifier": PLAIN + "{{ note }}"})
+        load_spec_with_templates(
+            tmp_path,
+            PRIVATE_NOTE_PROTOCOL,
+            {"prover": PLAIN + "{{ note }}", "verifier": PLAIN + "{{ note }}"},
+        )
 
 
-def test_a_private_column_that_the_engine_itself_would_pass_to_a_prompt_is_an_error(
+def test_engine_bug_that_leaks_a_private_column_into_a_prompt_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = spec_of(tmp_path, HIDDEN, {"prover": PLAIN + "{{ note }}"})
+    spec = load_spec_with_templates(tmp_path, PRIVATE_NOTE_PROTOCOL, {"prover": PLAIN + "{{ note }}"})
     assert list(flow_problems(Plan(spec))) == []
     instructions = Agent.instructions
 
@@ -242,11 +255,11 @@ SELECTORS: dict[str, tuple[str, str, str]] = {
     "judge": ("p0.judge", "agents.p0", "judge.judge.jinja"),
     "function": ("p0.function", "agents.p0", "p0.function.py"),
 }
-"""By selector: its name, and the key and the file that a message about it names."""
+"""The name, key and file in a message about each selector."""
 
 
-def selector_plan(folder: Path, by: str, templates: Mapping[str, str] | None = None) -> Plan:
-    """A plan of games in which p0's candidates are selected, and only p1 sees the column `secret`."""
+def make_selector_plan(folder: Path, by: str, templates: Mapping[str, str] | None = None) -> Plan:
+    """Return a plan that selects among p0's candidates, where only p1 sees the column `secret`."""
     rules = {
         "cycle": [{"speak": {"p0": ["main"]}, "best_of": {"n": 2, "by": by}}, {"speak": {"judge": ["main"]}}],
         "parameters": {"max_message_rounds": 2, "min_message_rounds": 2},
@@ -262,10 +275,10 @@ def selector_plan(folder: Path, by: str, templates: Mapping[str, str] | None = N
 
 
 @pytest.mark.parametrize("by", SELECTORS)
-def test_a_private_column_that_the_engine_itself_would_pass_to_a_selector_is_an_error(
+def test_engine_bug_that_leaks_a_private_column_to_a_selector_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
-    plan = selector_plan(tmp_path, by)
+    plan = make_selector_plan(tmp_path, by)
     assert list(flow_problems(plan)) == []
     prompt = Selector.prompt
 
@@ -280,15 +293,15 @@ def test_a_private_column_that_the_engine_itself_would_pass_to_a_selector_is_an_
 
 
 @pytest.mark.parametrize("by", SELECTORS)
-def test_a_label_that_the_engine_itself_would_pass_to_a_selector_is_an_error(
+def test_engine_bug_that_leaks_the_label_to_a_selector_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
-    plan, observation = selector_plan(tmp_path, by), Job.observation
+    plan, observation = make_selector_plan(tmp_path, by), Job.observation
 
     def leak_label(job: Job, round_: int, rounds: Sequence[Round]) -> Observation:
-        seen = observation(job, round_, rounds)
-        claim = f"{seen.columns['claim']}{' ' * int(job.datapoint.label or 0)}"
-        return replace(seen, columns={**seen.columns, "claim": claim})
+        original = observation(job, round_, rounds)
+        claim = f"{original.columns['claim']}{' ' * int(job.datapoint.label or 0)}"
+        return replace(original, columns={**original.columns, "claim": claim})
 
     monkeypatch.setattr(Job, "observation", leak_label)
     name, key, file = SELECTORS[by]
@@ -297,14 +310,14 @@ def test_a_label_that_the_engine_itself_would_pass_to_a_selector_is_an_error(
     assert (problem.key, Path(problem.place.file).name) == (key, file)
 
 
-def test_a_selectors_template_with_a_private_column_is_an_error(tmp_path: Path) -> None:
+def test_selector_template_with_a_private_column_is_an_error(tmp_path: Path) -> None:
     for by, name in (("preference", "p0.preference"), ("critic", "p0.critic"), ("judge", "judge.judge")):
         with pytest.raises(SpecError, match=rf"{name}.jinja:1:.*must not see the column"):
-            selector_plan(tmp_path / by, by, {f"{name}.jinja": "{{ secret }}"})
+            make_selector_plan(tmp_path / by, by, {f"{name}.jinja": "{{ secret }}"})
 
 
-def listed_row(i: int, right: int) -> dict[str, Any]:
-    """A row with columns that reveal the right answer, and columns that do not."""
+def make_answer_row(i: int, right: int) -> dict[str, Any]:
+    """Return a row with columns that reveal the right answer, and columns that do not."""
     answers = [f"{i + k} or so" for k in range(3)]
     return {
         "id": f"p{i}", "label": right + 1, "question": f"What is {i} + 1?", "answers": answers,
@@ -314,25 +327,27 @@ def listed_row(i: int, right: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-LISTED = (
+ANSWER_PROTOCOL = (
     "{name: own, extends: consultancy, agents: {prover: {stance: open},"
     " verifier: {last_round_message: false}}, fixed: [randomize_prover_stance]}"
 )
 
 
-def listed_spec(folder: Path, protocol: str = LISTED, *, shows: str = "", varied: bool = False) -> Spec:
-    """A spec about listed answers, of which the second is right, or another one of each datapoint if `varied`.
+def load_answer_spec(
+    folder: Path, protocol: str = ANSWER_PROTOCOL, *, shown_column: str = "", varied: bool = False
+) -> Spec:
+    """Load a spec about listed answers. The second answer is right, or a different one for each datapoint if `varied`.
 
-    The prompts of `prover` and `verifier` also show the column `shows`.
+    The prompts of `prover` and `verifier` also show the column `shown_column`.
     """
     (folder / "own.yaml").write_text(protocol)
     (folder / "prompts").mkdir()
     for name in ("prover", "prover0", "prover1", "verifier", "verifier.last_round"):
-        shown = f"{{{{ {shows} }}}}" if shows and name in ("prover", "verifier") else ""
-        text = f"{{{{ question }}}} {{% for item in answers %}}{{{{ item }}}}{{% endfor %}} {shown}"
+        placeholder = f"{{{{ {shown_column} }}}}" if shown_column and name in ("prover", "verifier") else ""
+        text = f"{{{{ question }}}} {{% for item in answers %}}{{{{ item }}}}{{% endfor %}} {placeholder}"
         (folder / "prompts" / f"{name}.jinja").write_text(text)
     path = spec_file(folder, protocol=None, prompts="prompts", fine_tune=None)
-    points = [listed_row(i, i % 3 if varied else 1) for i in range(24)]
+    points = [make_answer_row(i, i % 3 if varied else 1) for i in range(24)]
     (folder / "data.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
     spec = json.loads(path.read_text())
     dataset = {"path": "data.jsonl", "answers": "answers"}
@@ -342,25 +357,25 @@ def listed_spec(folder: Path, protocol: str = LISTED, *, shows: str = "", varied
     return load_spec(path)
 
 
-def test_a_right_answer_that_the_engine_itself_would_pass_to_a_prompt_is_an_error(
+def test_engine_bug_that_leaks_the_right_answer_into_a_prompt_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = listed_spec(tmp_path)
+    spec = load_answer_spec(tmp_path)
     assert list(flow_problems(Plan(spec))) == []
     observation = Job.observation
 
     def leak_answer(job: Job, round_: int, rounds: Sequence[Round]) -> Observation:
-        seen = observation(job, round_, rounds)
+        original = observation(job, round_, rounds)
         assert job.datapoint.answers is not None
-        return replace(seen, columns={**seen.columns, "question": f"Hint: {job.datapoint.answers.right}"})
+        return replace(original, columns={**original.columns, "question": f"Hint: {job.datapoint.answers.right}"})
 
     monkeypatch.setattr(Job, "observation", leak_answer)
     assert {problem.key for problem in flow_problems(Plan(spec))} == {"agents.prover", "agents.verifier"}
 
 
 @pytest.mark.parametrize("column", ["solution", "hint", "letter", "number", "wrong", "code"])
-def test_a_column_that_reveals_the_right_answer_is_named(tmp_path: Path, column: str) -> None:
-    spec = listed_spec(tmp_path, shows=column, varied=True)
+def test_warning_names_a_column_that_reveals_the_right_answer(tmp_path: Path, column: str) -> None:
+    spec = load_answer_spec(tmp_path, shown_column=column, varied=True)
     lines = [line for line in check_warnings_of(spec) if "reveals the right answer" in line]
     assert [
         f"{agent} sees the column {column!r}" in line for agent, line in zip(("prover", "verifier"), lines, strict=True)
@@ -368,16 +383,18 @@ def test_a_column_that_reveals_the_right_answer_is_named(tmp_path: Path, column:
 
 
 @pytest.mark.parametrize("column", ["first", "level", "source", "all", "question"])
-def test_a_column_that_says_nothing_about_the_right_answer_is_no_leak(tmp_path: Path, column: str) -> None:
+def test_column_unrelated_to_the_right_answer_gives_no_leak_warning(tmp_path: Path, column: str) -> None:
     for varied in (False, True):
         folder = tmp_path / str(varied)
         folder.mkdir()
-        spec = listed_spec(folder, shows=column, varied=varied)
+        spec = load_answer_spec(folder, shown_column=column, varied=varied)
         assert not [line for line in check_warnings_of(spec) if "reveals" in line]
 
 
 ANONYMOUS = "agents: {prover0: {anonymous: true}, prover1: {anonymous: true}}"
-DRAWN = "cycle: [{speak: {prover0: [main], prover1: [main]}, draw: one}, {speak: {verifier: [main]}}], " + ANONYMOUS
+ONE_PROVER_DRAWN = (
+    "cycle: [{speak: {prover0: [main], prover1: [main]}, draw: one}, {speak: {verifier: [main]}}], " + ANONYMOUS
+)
 
 
 @pytest.mark.parametrize(
@@ -389,65 +406,73 @@ DRAWN = "cycle: [{speak: {prover0: [main], prover1: [main]}, draw: one}, {speak:
         ("extends: consultancy, parameters: {randomize_prover_stance: false}", ["prover"]),
         ("extends: answer_debate", []),
         ("extends: consultancy", []),
-        ("extends: answer_debate, parameters: {randomize_prover_stance: false}, " + DRAWN, []),
+        ("extends: answer_debate, parameters: {randomize_prover_stance: false}, " + ONE_PROVER_DRAWN, []),
     ],
 )  # fmt: skip
-def test_a_prover_that_always_argues_for_the_right_or_a_wrong_answer_is_named(
+def test_warning_names_a_prover_that_always_argues_for_a_right_or_a_wrong_answer(
     tmp_path: Path, rules: str, provers: list[str]
 ) -> None:
     lines = [
-        line for line in check_warnings_of(listed_spec(tmp_path, f"{{name: own, {rules}}}")) if "in every game" in line
+        line
+        for line in check_warnings_of(load_answer_spec(tmp_path, f"{{name: own, {rules}}}"))
+        if "in every game" in line
     ]
     assert [line.split(": ")[1].split()[0] for line in lines] == provers
 
 
-COPIED = "{name: own, extends: nip, parameters: {max_message_rounds: 5}, private: {%s: [prover]}}"
+PRIVATE_COLUMN_PROTOCOL = "{name: own, extends: nip, parameters: {max_message_rounds: 5}, private: {%s: [prover]}}"
 
 
 @pytest.mark.parametrize(
-    ("private", "shown", "expected"),
+    ("private", "shown_column", "expected"),
     [("note", "copy", 1), ("note", "longer", 1), ("solution", "short", 1), ("note", "author", 0)],
 )
-def test_a_column_with_the_text_of_a_private_column_is_named(
-    tmp_path: Path, private: str, shown: str, expected: int
+def test_warning_names_a_column_that_contains_the_text_of_a_private_column(
+    tmp_path: Path, private: str, shown_column: str, expected: int
 ) -> None:
-    spec = spec_of(tmp_path, COPIED % private, {"prover": PLAIN + f"{{{{ {private} }}}}"})
-    copied = [{**row, "copy": row["note"], "longer": f"See: {row['note']}", "short": row["solution"]} for row in rows()]
+    spec = load_spec_with_templates(
+        tmp_path, PRIVATE_COLUMN_PROTOCOL % private, {"prover": PLAIN + f"{{{{ {private} }}}}"}
+    )
+    copied = [
+        {**row, "copy": row["note"], "longer": f"See: {row['note']}", "short": row["solution"]} for row in make_rows()
+    ]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in copied))
-    (tmp_path / "prompts" / "verifier.jinja").write_text(PLAIN + f"{{{{ {shown} }}}}")
+    (tmp_path / "prompts" / "verifier.jinja").write_text(PLAIN + f"{{{{ {shown_column} }}}}")
     assert spec.path is not None
     lines = [line for line in check_warnings_of(load_spec(spec.path)) if "has the text of" in line]
     assert len(lines) == expected
-    assert all(f"verifier sees the column {shown!r}, which has the text of {private!r}" in line for line in lines)
+    assert all(
+        f"verifier sees the column {shown_column!r}, which has the text of {private!r}" in line for line in lines
+    )
 
 
-def test_thirty_leaks_are_planted() -> None:
+def test_at_least_thirty_leaks_are_planted() -> None:
     assert len(COLUMN_LEAKS) + len(STANCE_LEAKS) + len(["label", "y"]) >= 30
 
 
 @pytest.mark.parametrize("column", ["parity", "length", "author", "solution"])
-def test_a_column_that_says_nothing_about_the_label_is_no_leak(tmp_path: Path, column: str) -> None:
-    spec = spec_of(tmp_path, NIP, {"verifier": PLAIN + f"{{{{ {column} }}}}"})
-    assert not [line for line in check_warnings_of(spec) if REVEALS in line]
+def test_column_unrelated_to_the_label_gives_no_leak_warning(tmp_path: Path, column: str) -> None:
+    spec = load_spec_with_templates(tmp_path, NIP, {"verifier": PLAIN + f"{{{{ {column} }}}}"})
+    assert not [line for line in check_warnings_of(spec) if LABEL_WARNING in line]
 
 
-def test_few_datapoints_may_agree_with_a_column_by_chance(tmp_path: Path) -> None:
-    spec = spec_of(tmp_path, NIP, {"verifier": PLAIN + "{{ gold }}"}, size=14)
-    assert not [line for line in check_warnings_of(spec) if REVEALS in line]
+def test_label_copy_in_a_small_dataset_gives_no_leak_warning(tmp_path: Path) -> None:
+    spec = load_spec_with_templates(tmp_path, NIP, {"verifier": PLAIN + "{{ gold }}"}, size=14)
+    assert not [line for line in check_warnings_of(spec) if LABEL_WARNING in line]
 
 
-def test_a_stance_that_is_the_same_in_all_games_is_no_leak(tmp_path: Path) -> None:
-    spec = spec_of(tmp_path, NIP, {"verifier": PLAIN + "{{ stance }}"})
+def test_stance_that_is_the_same_in_all_games_gives_no_leak_warning(tmp_path: Path) -> None:
+    spec = load_spec_with_templates(tmp_path, NIP, {"verifier": PLAIN + "{{ stance }}"})
     assert not [line for line in check_warnings_of(spec) if "learns" in line]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "specs").glob("*.yaml")), ids=lambda path: path.stem)
-def test_no_shipped_spec_has_a_leak_or_a_fault(path: Path) -> None:
+def test_shipped_specs_have_no_leaks_and_no_faults(path: Path) -> None:
     lines = [line for line in check_warnings_of(load_spec(path)) if "wasted" not in line and "not set" not in line]
     assert lines == []
 
 
-def test_check_prints_the_calls_of_the_worst_case(tmp_path: Path) -> None:
+def test_check_prints_the_worst_case_number_of_calls(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=2, retry={"invalid_response": {"attempts": 3}})
     done = nip_run_here("check", path.name, cwd=tmp_path)
     assert "at most 36 calls, if each answer is unusable until its last attempt" in done.stdout

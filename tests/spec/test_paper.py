@@ -1,4 +1,4 @@
-"""The paper's experiments: every spec is sound, one word plays it offline, and the paper's own problems fit in."""
+"""The specs of the paper's experiments are valid, play offline with one override, and accept the paper's problems."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ OFFLINE = "models.verifier.provider=dummy"
 ONE_SEED = "sweep.seed=[8144]"
 
 
-def keys_of(name: str, *overrides: str) -> list[KeyUse]:
-    """The keys that the points of a spec send."""
+def key_uses_of_points(name: str, *overrides: str) -> list[KeyUse]:
+    """Return the API keys that the points of a spec use."""
     return [
         use for spec in load_specs(f"paper/{name}.yaml", [ONE_SEED, *overrides]) for use in key_uses_of(plan_of(spec))
     ]
 
 
 @pytest.mark.full
-def test_every_spec_is_sound_shares_the_base_and_needs_a_key() -> None:
-    named: dict[str, str] = {}
+def test_paper_specs_share_the_base_and_need_only_an_openai_key() -> None:
+    spec_by_run: dict[str, str] = {}
     for name in SPECS:
         points = load_specs(f"paper/{name}.yaml", ONE_SEED)
         for spec in points:
             assert spec.experiment.benchmark == "neural-interactive-proofs/code-validation"
-            # The paper's models, which OpenAI shuts down in 2027.
+            # OpenAI shuts down the paper's models in 2027.
             assert [warning for warning in warnings_of(spec) if "deprecations" not in warning] == []
             assert [str(use) for use in key_uses_of(plan_of(spec))] == ["OPENAI_API_KEY -> api.openai.com"]
-            named.setdefault(plan_of(spec).run_id, name)
-    # What two specs have in common is one run, played once: nip is a point of both.
+            spec_by_run.setdefault(plan_of(spec).run_id, name)
+    # A point of two specs is one run: both have the point nip.
     assert len(SPECS) == 13
-    assert len(named) == 28 - 2
+    assert len(spec_by_run) == 28 - 2
 
 
 @pytest.mark.parametrize(
     "name", [name if name == "stances_nip" else pytest.param(name, marks=pytest.mark.full) for name in SPECS]
 )
-def test_one_word_plays_a_spec_without_a_key(name: str) -> None:
-    assert keys_of(name, OFFLINE) == []
+def test_offline_override_makes_keys_unnecessary(name: str) -> None:
+    assert key_uses_of_points(name, OFFLINE) == []
 
 
 @pytest.mark.full
@@ -56,8 +56,8 @@ def test_the_untrained_protocols_play_offline(tmp_path: Path) -> None:
     for spec in load_specs("paper/untrained.yaml", [OFFLINE, ONE_SEED, "dataset.limit=2", "rollouts.per_datapoint=1"]):
         assert key_uses_of(plan_of(spec)) == ()
         run(spec, tmp_path)
-    found = query("@protocols", tmp_path).project("protocol, games").fetchall()
-    assert sorted(found) == [(name, 2) for name in ("adp", "debate", "merlin_arthur", "mnip", "nip", "solo_verifier")]
+    rows = query("@protocols", tmp_path).project("protocol, games").fetchall()
+    assert sorted(rows) == [(name, 2) for name in ("adp", "debate", "merlin_arthur", "mnip", "nip", "solo_verifier")]
     assert query("@uplift", tmp_path).project("protocol").aggregate("count(*)").fetchall() == [(5,)]
 
 
@@ -65,13 +65,13 @@ def test_the_untrained_protocols_play_offline(tmp_path: Path) -> None:
 def test_every_problem_is_played_with_both_stances(tmp_path: Path) -> None:
     (spec,) = load_specs("paper/stances_nip.yaml", [OFFLINE, ONE_SEED, "dataset.limit=4"])
     result = run(spec, tmp_path)
-    found = query("@stances", tmp_path).project("stance, y, games").fetchall()
-    assert sorted(found) == [(stance, y, 2 * 5) for stance in (0, 1) for y in (0, 1)]
+    rows = query("@stances", tmp_path).project("stance, y, games").fetchall()
+    assert sorted(rows) == [(stance, y, 2 * 5) for stance in (0, 1) for y in (0, 1)]
     assert {"persuasion_0", "persuasion_1"} <= {row["metric"] for row in result.metrics["metrics"]}
 
 
 @pytest.mark.full
-def test_a_file_in_the_form_of_buggy_apps_takes_the_place_of_the_problems(tmp_path: Path) -> None:
+def test_file_in_the_buggy_apps_format_replaces_the_problems(tmp_path: Path) -> None:
     rows = [
         {
             "question": f"q{n}", "difficulty": "competition" if n == 3 else "interview", "split": "test",

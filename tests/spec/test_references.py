@@ -1,4 +1,4 @@
-"""Specs that name installed releases: the same games as by files, recorded by version and hash, trusted no further."""
+"""Specs that name installed releases play the same games as with files, record them, and need approval."""
 
 from __future__ import annotations
 
@@ -26,39 +26,42 @@ from tests.support.processes import nip_run_here
 from tests.support.specs import dataset_file, spec_file
 
 SIZE = 4
-SERVED: dict[str, Any] = {
+SERVED_MODELS: dict[str, Any] = {
     "models": {"m": {"provider": "openai", "model": "tiny", "base_url": "http://gpu7.lab:8000/v1", "temperature": 0.5}}
 }
 
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A registry with a release of each kind, made of the spec that the tests play by files."""
+    """Return a registry with a release of each kind, published from the spec that the tests also use as files."""
     root = tmp_path_factory.mktemp("registry")
-    place, source = root / "registry", root / "source"
+    registry_path, source = root / "registry", root / "source"
     path = spec_file(source, size=SIZE)
     shutil.copy(package_data.PROTOCOLS / "nip.yaml", source / "council.yaml")
-    publish_component(place, source / "council.yaml", Kind.PROTOCOL, component_naming("council", "1.2.0"))
+    publish_component(registry_path, source / "council.yaml", Kind.PROTOCOL, component_naming("council", "1.2.0"))
     publish_component(
-        place, package_data.root() / "prompts" / "code_validation" / "nip", Kind.PROMPTS, component_naming("terse")
+        registry_path,
+        package_data.root() / "prompts" / "code_validation" / "nip",
+        Kind.PROMPTS,
+        component_naming("terse"),
     )
-    publish_component(place, source / "data.jsonl", Kind.DATASET, component_naming("sums"))
-    publish_component(place, path, Kind.SPEC, component_naming("tiny"))
-    publish_component(place, path, Kind.AGENT, component_naming("weak"), "verifier")
-    served = spec_file(root / "served", size=SIZE, **SERVED)
-    publish_component(place, served, Kind.AGENT, component_naming("strong"), "prover")
-    publish_component(place, served, Kind.MODEL, component_naming("served"), "m")
+    publish_component(registry_path, source / "data.jsonl", Kind.DATASET, component_naming("sums"))
+    publish_component(registry_path, path, Kind.SPEC, component_naming("tiny"))
+    publish_component(registry_path, path, Kind.AGENT, component_naming("weak"), "verifier")
+    served = spec_file(root / "served", size=SIZE, **SERVED_MODELS)
+    publish_component(registry_path, served, Kind.AGENT, component_naming("strong"), "prover")
+    publish_component(registry_path, served, Kind.MODEL, component_naming("served"), "m")
     training = {
         "method": "expert_iteration", "test": {"scheme": "none"},
         "trainers": {"m": {"backend": "command", "command": ["evil", "{dataset}", "{model_file}"]}},
     }  # fmt: skip
     publish_component(
-        place,
+        registry_path,
         spec_file(root / "t", size=SIZE, kind="training", training=training),
         Kind.TRAINER,
         component_naming("tr"),
     )
-    return place
+    return registry_path
 
 
 REFERENCES = (
@@ -69,27 +72,30 @@ REFERENCES = (
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, registry: Path) -> Project:
-    """A user who has installed all of it."""
-    here = Project.create(tmp_path_factory.mktemp("user"), registry)
-    here.install(*REFERENCES)
-    return here
+    """Return a project with all releases installed."""
+    user_project = Project.create(tmp_path_factory.mktemp("user"), registry)
+    user_project.install(*REFERENCES)
+    return user_project
 
 
 def write_spec(project: Project, **changes: Any) -> Path:
     return spec_file(project.folder, size=SIZE, **changes)
 
 
-def loaded(project: Project, path: Path, *overrides: str) -> Spec:
+def load_with_releases(project: Project, path: Path, *overrides: str) -> Spec:
     return load_spec(path, overrides, find_component=make_finder(path, Store(project.store)))
 
 
-def problems(project: Project, path: Path, *overrides: str) -> list[str]:
+def load_problems(project: Project, path: Path, *overrides: str) -> list[str]:
     with pytest.raises(SpecError) as caught:
-        loaded(project, path, *overrides)
-    return [f"{one.place.line}:{one.place.column}: {one.key}: {one.message}" for one in caught.value.problems]
+        load_with_releases(project, path, *overrides)
+    return [
+        f"{problem.place.line}:{problem.place.column}: {problem.key}: {problem.message}"
+        for problem in caught.value.problems
+    ]
 
 
-NAMED: dict[str, dict[str, Any]] = {
+CHANGES_BY_KIND: dict[str, dict[str, Any]] = {
     "protocol": {"protocol": {"use": "acme/council@1.2.0"}},
     "protocol, with its kind": {"protocol": {"use": "protocol/acme/council@1.2.0"}},
     "prompts": {"prompts": "acme/terse@1"},
@@ -102,63 +108,63 @@ SLOTS = {"agent": "agents.verifier", "extends": "extends:0"}
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("name", NAMED)
-def test_a_game_is_the_same_by_reference_and_by_file(tmp_path: Path, project: Project, name: str) -> None:
+@pytest.mark.parametrize("name", CHANGES_BY_KIND)
+def test_reference_and_file_give_the_same_game(tmp_path: Path, project: Project, name: str) -> None:
     by_file = Plan(load_spec(spec_file(tmp_path, size=SIZE)))
-    changes = NAMED[name]
-    if name == "agent":  # which brings its model group
+    changes = CHANGES_BY_KIND[name]
+    if name == "agent":  # the agent has its own model group
         changes = {**changes, "agents": {"verifier": {"use": "acme/weak@1", "model": None}}}
-    spec = loaded(project, write_spec(project, **changes))
+    spec = load_with_releases(project, write_spec(project, **changes))
     assert Plan(spec).identity == by_file.identity
     (slot,) = spec.components
     assert slot == SLOTS.get(name, name.partition(",")[0])
     use = spec.components[slot]
     assert use.release.endswith(("@1", "@1.2.0"))
-    assert use.sha256 == Store(project.store).check(_of(use.release, project)).sha256
+    assert use.sha256 == Store(project.store).check(_reference_of(use.release, project)).sha256
 
 
-def _of(release: str, project: Project) -> Any:
+def _reference_of(release: str, project: Project) -> Any:
     return next(entry.reference for entry in Store(project.store).entries() if str(entry.reference) == release)
 
 
-def test_a_reference_by_hash_needs_no_pin(tmp_path: Path, project: Project) -> None:
+def test_reference_by_hash_needs_no_pin(tmp_path: Path, project: Project) -> None:
     pinned = json.loads((project.folder / "nip-run.lock").read_text("utf-8"))["releases"]["prompts/acme/terse@1"]
     path = spec_file(tmp_path, size=SIZE, prompts=f"sha256:{pinned['sha256'][:16]}")
-    assert loaded(project, path).components["prompts"].release == "prompts/acme/terse@1"
+    assert load_with_releases(project, path).components["prompts"].release == "prompts/acme/terse@1"
 
 
-def test_an_override_and_a_sweep_may_name_releases(project: Project) -> None:
+def test_overrides_and_sweeps_may_name_releases(project: Project) -> None:
     path = write_spec(project)
-    assert loaded(project, path, "prompts=acme/terse@1").components.keys() == {"prompts"}
+    assert load_with_releases(project, path, "prompts=acme/terse@1").components.keys() == {"prompts"}
     path = write_spec(project, sweep={"prompts": ["prompts/code_validation/nip", "acme/terse@1"]})
     points = load_specs(path, (), find_component=make_finder(path, Store(project.store)))
-    assert [sorted(one.components) for one in points] == [[], ["prompts"]]
+    assert [sorted(point.components) for point in points] == [[], ["prompts"]]
     assert points[0].prompts.sources == points[1].prompts.sources
 
 
-def test_a_file_of_such_a_name_is_meant_before_a_release(tmp_path: Path) -> None:
+def test_file_takes_precedence_over_a_release_of_the_same_name(tmp_path: Path) -> None:
     shutil.copytree(package_data.root() / "prompts" / "code_validation" / "nip", tmp_path / "acme" / "terse@1")
     assert load_spec(spec_file(tmp_path, size=SIZE, prompts="acme/terse@1")).components == {}
 
 
-def test_an_agent_plays_by_the_group_of_a_spec_that_is_the_same_model_as_the_one_that_it_brings(
+def test_installed_agent_uses_the_specs_group_if_the_model_is_the_same(
     project: Project,
 ) -> None:
     weak = {"agents": {"verifier": {"use": "acme/weak@1", "model": None}}}
-    spec = loaded(project, write_spec(project, **weak))
+    spec = load_with_releases(project, write_spec(project, **weak))
     assert set(spec.experiment.models) == {"m"}
     strong = {"agents": {"verifier": {"use": "acme/strong@1", "model": None}}}
-    there = {**SERVED["models"]["m"], "base_url": "http://127.0.0.1:9/v1"}
-    spec = loaded(project, write_spec(project, **strong, models={"m": there}))
+    local_model = {**SERVED_MODELS["models"]["m"], "base_url": "http://127.0.0.1:9/v1"}
+    spec = load_with_releases(project, write_spec(project, **strong, models={"m": local_model}))
     assert {name: model.base_url for name, model in spec.experiment.models.items()} == {"m": "http://127.0.0.1:9/v1"}
 
 
-def test_a_group_that_an_agent_brings_is_named_after_it_where_its_name_is_taken_by_another_model(
+def test_group_of_an_installed_agent_is_renamed_if_its_name_is_taken(
     project: Project,
 ) -> None:
     changes = {"agents": {"verifier": {"use": "acme/strong@1", "model": None}}}
     served = "models.verifier_m.base_url=http://127.0.0.1:9/v1"
-    spec = loaded(project, write_spec(project, **changes), served)
+    spec = load_with_releases(project, write_spec(project, **changes), served)
     assert spec.experiment.agents["verifier"].model == "verifier_m"
     assert spec.experiment.agents["prover"].model == "m"
     models = spec.experiment.models
@@ -166,7 +172,7 @@ def test_a_group_that_an_agent_brings_is_named_after_it_where_its_name_is_taken_
     assert models["verifier_m"].base_url == "http://127.0.0.1:9/v1"
 
 
-def test_two_agents_that_bring_different_models_of_one_name_play_by_their_own(project: Project) -> None:
+def test_agents_with_equally_named_groups_keep_their_own_models(project: Project) -> None:
     agents = {
         name: {"use": f"acme/{kind}@1", "model": None} for name, kind in (("prover", "weak"), ("verifier", "strong"))
     }
@@ -174,12 +180,12 @@ def test_two_agents_that_bring_different_models_of_one_name_play_by_their_own(pr
     del text["models"]
     path = project.folder / "own.yaml"
     path.write_text(json.dumps(text), "utf-8")
-    spec = loaded(project, path, "models.verifier_m.base_url=null")
+    spec = load_with_releases(project, path, "models.verifier_m.base_url=null")
     models = {name: spec.experiment.models[agent.model].provider for name, agent in spec.experiment.agents.items()}
     assert models == {"prover": "dummy", "verifier": "openai"}
 
 
-def test_what_a_spec_says_itself_wins_over_the_release(project: Project) -> None:
+def test_spec_values_take_precedence_over_the_release(project: Project) -> None:
     changes = {
         "agents": {"prover": {"use": "acme/strong@1", "model": None, "max_response_words": 9}},
         "models": {"m": None},
@@ -188,14 +194,14 @@ def test_what_a_spec_says_itself_wins_over_the_release(project: Project) -> None
     text = json.loads(write_spec(project, **changes).read_text("utf-8"))
     text["models"] = {"m": {"base_url": "http://127.0.0.1:9/v1", "temperature": 0.1}}
     path.write_text(json.dumps(text), "utf-8")
-    spec = loaded(project, path)
+    spec = load_with_releases(project, path)
     model = spec.experiment.models["m"]
     assert (model.model, model.temperature, model.base_url) == ("tiny", 0.1, "http://127.0.0.1:9/v1")
     assert spec.experiment.agents["prover"].max_response_words == 9
     assert spec.fetched == project.store / "agent" / "acme" / "strong" / "1"
 
 
-WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
+UNUSABLE_REFERENCES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "not installed": (
         {"prompts": "acme/quick@1", "dataset": {"path": "acme/sums@2"}},
         [
@@ -232,48 +238,50 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_a_reference_that_cannot_be_used_is_told_at_its_place(project: Project, name: str) -> None:
-    changes, wanted = WRONG[name]
+@pytest.mark.parametrize("name", UNUSABLE_REFERENCES)
+def test_unusable_reference_is_reported_at_its_position(project: Project, name: str) -> None:
+    changes, expected = UNUSABLE_REFERENCES[name]
     path = write_spec(project, **changes)
     line = path.read_text("utf-8")
-    said = problems(project, path)
-    assert len(said) == len(wanted)
-    for one, start in zip(sorted(said, key=lambda text: text.split(": ")[1]), wanted, strict=True):
-        place, _, message = one.partition(": ")
+    messages = load_problems(project, path)
+    assert len(messages) == len(expected)
+    for message_with_position, start in zip(
+        sorted(messages, key=lambda text: text.split(": ")[1]), expected, strict=True
+    ):
+        position, _, message = message_with_position.partition(": ")
         assert message.startswith(start)
-        column = int(place.partition(":")[2])
-        assert line[column - 1] == '"'  # the key that says it
+        column = int(position.partition(":")[2])
+        assert line[column - 1] == '"'  # the key that contains the reference
 
 
-def test_a_release_that_was_changed_on_disk_is_named_with_its_file(tmp_path: Path, registry: Path) -> None:
-    here = Project.create(tmp_path / "user", registry)
-    here.install("dataset/acme/sums@1")
-    file = here.store / "dataset" / "acme" / "sums" / "1" / "dataset.jsonl"
+def test_damaged_release_is_reported_with_its_file(tmp_path: Path, registry: Path) -> None:
+    user_project = Project.create(tmp_path / "user", registry)
+    user_project.install("dataset/acme/sums@1")
+    file = user_project.store / "dataset" / "acme" / "sums" / "1" / "dataset.jsonl"
     file.write_bytes(file.read_bytes().replace(b'"label": 1', b'"label": 0', 1))
-    (said,) = problems(here, write_spec(here, dataset={"path": "acme/sums@1"}))
-    assert "dataset/acme/sums@1 is damaged" in said
-    assert "dataset.jsonl is damaged: its SHA-256 differs" in said
-    assert "nip-run uninstall dataset/acme/sums@1" in said
+    (message,) = load_problems(user_project, write_spec(user_project, dataset={"path": "acme/sums@1"}))
+    assert "dataset/acme/sums@1 is damaged" in message
+    assert "dataset.jsonl is damaged: its SHA-256 differs" in message
+    assert "nip-run uninstall dataset/acme/sums@1" in message
 
 
-def test_another_release_than_the_lock_says_is_not_used(project: Project, tmp_path: Path) -> None:
+def test_release_that_differs_from_the_lock_is_refused(project: Project, tmp_path: Path) -> None:
     lock = json.loads((project.folder / "nip-run.lock").read_text("utf-8"))
     lock["releases"]["dataset/acme/sums@1"]["sha256"] = "0" * 64
     (tmp_path / "nip-run.lock").write_text(json.dumps(lock), "utf-8")
     path = spec_file(tmp_path, size=SIZE, dataset={"path": "acme/sums@1"})
-    (said,) = problems(project, path)
-    assert "pins sha256:000000000000" in said
+    (message,) = load_problems(project, path)
+    assert "pins sha256:000000000000" in message
 
 
-def test_a_store_alone_pins_nothing(tmp_path: Path, project: Project) -> None:
+def test_installed_release_without_a_pin_is_refused(tmp_path: Path, project: Project) -> None:
     path = spec_file(tmp_path, size=SIZE, dataset={"path": "acme/sums@1"})
     (tmp_path / "nip-run.lock").write_text('{"format": 1, "releases": {}}', "utf-8")
-    (said,) = problems(project, path)
-    assert "does not pin it; run nip-run install dataset/acme/sums@1" in said
+    (message,) = load_problems(project, path)
+    assert "does not pin it; run nip-run install dataset/acme/sums@1" in message
 
 
-def test_keys_and_programs_of_a_release_need_approval(project: Project) -> None:
+def test_keys_and_commands_of_a_release_need_approval(project: Project) -> None:
     agents = {"prover": {"use": "acme/strong@1", "model": None}}
     path = write_spec(project, agents=agents, models={"m": None, "v": {"provider": "dummy"}})
     path.write_text(
@@ -291,7 +299,7 @@ def test_keys_and_programs_of_a_release_need_approval(project: Project) -> None:
     assert "--allow-command PROGRAM" in done.stderr
 
 
-def test_an_address_that_was_taken_out_is_asked_for(project: Project) -> None:
+def test_redacted_server_address_must_be_set(project: Project) -> None:
     path = write_spec(project, models={"m": {"use": "acme/served@1", "provider": None}})
     done = project.nip_run(path)
     assert done.returncode == 2
@@ -299,7 +307,7 @@ def test_an_address_that_was_taken_out_is_asked_for(project: Project) -> None:
 
 
 @pytest.mark.full
-def test_a_run_records_the_releases_that_it_was_played_with(project: Project) -> None:
+def test_run_records_the_releases_it_was_played_with(project: Project) -> None:
     path = write_spec(project, name="recorded", prompts="acme/terse@latest", dataset={"path": "acme/sums@1"})
     done = project.nip_run(path, "--json")
     assert done.returncode == 0, done.stderr
@@ -311,42 +319,42 @@ def test_a_run_records_the_releases_that_it_was_played_with(project: Project) ->
     assert all(len(use["sha256"]) == 64 for use in components.values())
 
 
-def test_a_spec_by_files_records_none(project: Project) -> None:
-    manifest = new_manifest(Plan(loaded(project, write_spec(project))), "r", "i")
+def test_spec_that_uses_only_files_records_no_releases(project: Project) -> None:
+    manifest = new_manifest(Plan(load_with_releases(project, write_spec(project))), "r", "i")
     assert "components" not in manifest.to_json()
 
 
-def test_a_published_spec_names_no_file_outside_of_its_release(tmp_path: Path) -> None:
-    """A stranger's, which no publish of ours would have made."""
-    place, secret = tmp_path / "evil", dataset_file(tmp_path, SIZE)
+def test_published_spec_may_not_name_files_outside_its_release(tmp_path: Path) -> None:
+    """The release is malicious: `nip-run publish` could not have built it."""
+    registry_path, secret = tmp_path / "evil", dataset_file(tmp_path, SIZE)
     release = Release(kind=Kind.SPEC, owner="acme", name="evil", version="1")
     for name, text in {"path": f"dataset: {{path: {secret}}}\n", "base": f"extends: {secret}\n"}.items():
-        with connect(str(place)) as there:
-            there.publish([Bundle.of(replace(release, name=name), {"spec.yaml": text.encode()})], "a test")
-        here = Project.create(tmp_path / name, place)
-        here.install(f"spec/acme/{name}@1")
+        with connect(str(registry_path)) as connection:
+            connection.publish([Bundle.of(replace(release, name=name), {"spec.yaml": text.encode()})], "a test")
+        user_project = Project.create(tmp_path / name, registry_path)
+        user_project.install(f"spec/acme/{name}@1")
         changes: dict[str, Any] = {"extends": f"acme/{name}@1", "dataset": None}
         assert any(
-            "a file that came from elsewhere may only name" in said
-            for said in problems(here, write_spec(here, **changes))
+            "a file that came from elsewhere may only name" in message
+            for message in load_problems(user_project, write_spec(user_project, **changes))
         )
 
 
-def test_an_agent_of_the_starter_is_used_in_another_starter_with_another_model(tmp_path: Path) -> None:
-    first, here = tmp_path / "first", Project.create(tmp_path / "second", tmp_path / "registry")
+def test_published_starter_agent_works_in_a_starter_with_another_model(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", Project.create(tmp_path / "second", tmp_path / "registry")
     assert nip_run_here("init", first, cwd=tmp_path).returncode == 0
-    publish_component(here.registry, first / "spec.yaml", Kind.AGENT, component_naming("judge"), "verifier")
-    here.install("agent/acme/judge@1")
-    assert here.nip_run("init").returncode == 0
-    spec = here.folder / "spec.yaml"
+    publish_component(second.registry, first / "spec.yaml", Kind.AGENT, component_naming("judge"), "verifier")
+    second.install("agent/acme/judge@1")
+    assert second.nip_run("init").returncode == 0
+    spec = second.folder / "spec.yaml"
     text = spec.read_text("utf-8").replace("verifier: {model: model, max_response_words: 100}",
                                            "verifier: {use: acme/judge@1}")  # fmt: skip
     spec.write_text(text, "utf-8")
-    assert set(loaded(here, spec).experiment.models) == {"model"}, "both are the same model"
+    assert set(load_with_releases(second, spec).experiment.models) == {"model"}, "both are the same model"
     text = text.replace(
         "model: {provider: dummy}", "model: {provider: openai, model: gpt-5-mini, base_url: 'http://h/v1'}"
     )
     spec.write_text(text, "utf-8")
-    experiment = loaded(here, spec).experiment
-    played = {name: experiment.models[agent.model].provider for name, agent in experiment.agents.items()}
-    assert played == {"prover": "openai", "verifier": "dummy"}
+    experiment = load_with_releases(second, spec).experiment
+    provider_by_agent = {name: experiment.models[agent.model].provider for name, agent in experiment.agents.items()}
+    assert provider_by_agent == {"prover": "openai", "verifier": "dummy"}

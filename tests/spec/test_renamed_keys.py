@@ -1,4 +1,4 @@
-"""Specs with keys by the names that 0.1.0 had for them."""
+"""Specs that use the key names of 0.1.0."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.support.runs import run_spec
 from tests.support.specs import spec_file
 
 
-def known(schema: dict[str, Any], key: str) -> bool:
-    """Whether a schema has a dotted key."""
+def has_key(schema: dict[str, Any], key: str) -> bool:
+    """Return True if the schema has the dotted key."""
     node: dict[str, Any] = schema
     for part in key.split("."):
         for arm in (node, *node.get("anyOf", ())):
@@ -34,32 +34,32 @@ def known(schema: dict[str, Any], key: str) -> bool:
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED_KEYS.items())
-def test_the_schema_knows_the_new_name_alone(old: str, new: str) -> None:
-    assert known(experiment_schema(), new)
-    assert not known(experiment_schema(), old)
+def test_schema_has_only_the_new_name(old: str, new: str) -> None:
+    assert has_key(experiment_schema(), new)
+    assert not has_key(experiment_schema(), old)
     assert old.rpartition(".")[0] == new.rpartition(".")[0]
 
 
-def test_each_point_of_a_sweep_has_the_new_name(tmp_path: Path) -> None:
+def test_sweep_points_have_the_new_name(tmp_path: Path) -> None:
     specs = load_specs(spec_file(tmp_path, sweep={"rollouts.most_calls": [7, 8]}, rollouts={"concurrency": 2}))
     assert [dict(spec.point) for spec in specs] == [{"rollouts.max_calls": 7}, {"rollouts.max_calls": 8}]
     assert [spec.experiment.rollouts.max_calls for spec in specs] == [7, 8]
     assert {len(spec.renamed) for spec in specs} == {1}
 
 
-def test_a_saved_spec_of_the_version_before_is_the_same_run(tmp_path: Path) -> None:
+def test_saved_spec_with_an_old_name_is_the_same_run(tmp_path: Path) -> None:
     plan = Plan(load_spec(spec_file(tmp_path, rollouts={"max_calls": 9})))
     folder = RunFolder(tmp_path / "run")
     write_inputs(plan, folder)
     saved = folder.spec.read_text("utf-8")
     assert "max_calls: 9" in saved
     folder.spec.write_text(saved.replace("max_calls", "most_calls"), "utf-8")
-    again = load_spec(folder.spec)
-    assert again.experiment == load_spec(folder.spec, ["rollouts.max_calls=9"]).experiment
-    assert [job.rollout_id for job in Plan(again).jobs()] == [job.rollout_id for job in plan.jobs()]
+    reloaded = load_spec(folder.spec)
+    assert reloaded.experiment == load_spec(folder.spec, ["rollouts.max_calls=9"]).experiment
+    assert [job.rollout_id for job in Plan(reloaded).jobs()] == [job.rollout_id for job in plan.jobs()]
 
 
-def test_an_old_name_in_a_saved_spec_is_no_difference(tmp_path: Path) -> None:
+def test_old_name_in_a_saved_spec_does_not_count_as_a_difference(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=2)
     run = run_spec(path, tmp_path / "results").folder
     run.spec.write_text(run.spec.read_text("utf-8").replace("max_calls", "most_calls"), "utf-8")
@@ -69,14 +69,14 @@ def test_an_old_name_in_a_saved_spec_is_no_difference(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("words", [("check",), ("run",), ("render",)])
-def test_a_command_tells_the_new_name_on_stderr_alone(tmp_path: Path, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("arguments", [("check",), ("run",), ("render",)])
+def test_command_notes_the_new_name_only_on_stderr(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     spec_file(tmp_path, size=2, rollouts={"most_calls": 9})
-    words = (*words, "spec.yaml", *(("verifier",) if words == ("render",) else ()), "--json")
-    done = nip_run(*words, cwd=tmp_path)
+    arguments = (*arguments, "spec.yaml", *(("verifier",) if arguments == ("render",) else ()), "--json")
+    done = nip_run(*arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     json.loads(done.stdout)
     (line,) = [line for line in done.stderr.splitlines() if "most_calls" in line]
     assert line.startswith("note: spec.yaml:")
     assert line.endswith(": 'rollouts.most_calls' is now 'rollouts.max_calls'")
-    assert "most_calls" not in nip_run(*words, "-q", cwd=tmp_path).stderr
+    assert "most_calls" not in nip_run(*arguments, "-q", cwd=tmp_path).stderr

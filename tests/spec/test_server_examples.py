@@ -21,14 +21,14 @@ PAGE = pages()["docs/how-to/connect-a-model.md"]
 
 @pytest.mark.parametrize("name", SERVERS)
 def test_the_entry_for_a_server_is_valid(tmp_path: Path, name: str) -> None:
-    players = {"prover": {"model": name}, "verifier": {"model": name}}
-    path = spec_file(tmp_path, models={"m": None, name: {"provider": "openai", **SERVERS[name]}}, agents=players)
+    agents = {"prover": {"model": name}, "verifier": {"model": name}}
+    path = spec_file(tmp_path, models={"m": None, name: {"provider": "openai", **SERVERS[name]}}, agents=agents)
     settings = load_spec(path).experiment.models[name]
     assert settings.resolved_chat_format == "alternating"
     assert settings.key_variable == SERVERS[name].get("api_key_env"), "OpenAI's key goes to no other server"
 
 
-def test_the_table_has_every_server() -> None:
+def test_table_lists_every_server() -> None:
     rows = PAGE.splitlines()
     names = {
         "vllm": "vLLM",

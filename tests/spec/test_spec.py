@@ -1,4 +1,4 @@
-"""A spec file into a Spec: what ships loads, what is wrong is said at its place, and what is saved is the same spec."""
+"""Shipped specs load, mistakes are reported at their positions, and saved specs are equivalent."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ def spec(tmp_path: Path) -> Path:
     return path
 
 
-def problems(path: Path, *overrides: str) -> list[str]:
-    """Each problem; the spec's own folder is left out of file names."""
+def load_problems(path: Path, *overrides: str) -> list[str]:
+    """Return the problems of a spec, with file names relative to its folder."""
     with pytest.raises(SpecError) as caught:
         load_specs(path, overrides)
     return [str(problem).replace(f"{path.parent}/", "") for problem in caught.value.problems]
 
 
-def rollout_ids(spec: Spec) -> list[str]:
+def list_rollout_ids(spec: Spec) -> list[str]:
     return [job.rollout_id for job in Plan(spec).jobs()]
 
 
-# What ships
+# Shipped specs
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
@@ -75,13 +75,13 @@ def test_there_is_a_spec_for_every_protocol_and_for_two_servers() -> None:
     assert all(model.base_url for model in loaded["vllm"].experiment.models.values())
 
 
-def test_a_shipped_spec_is_found_by_name_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shipped_spec_is_found_by_name_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert load_spec("quickstart.yaml").experiment.name == "quickstart"
     assert load_spec("specs/quickstart.yaml").experiment.name == "quickstart"
 
 
-def test_a_spec_of_ones_own_extends_a_built_in_base(tmp_path: Path) -> None:
+def test_user_spec_extends_a_built_in_base(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(
         "extends: base/offline.yaml\nname: mine\nprotocol: {use: solo_verifier}\n"
@@ -90,18 +90,18 @@ def test_a_spec_of_ones_own_extends_a_built_in_base(tmp_path: Path) -> None:
     assert len(load_spec(path).dataset.datapoints) > 10
 
 
-def test_a_misspelt_spec_gets_the_nearest_one(tmp_path: Path) -> None:
+def test_misspelled_spec_name_suggests_the_nearest_file(tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(SPEC)
-    assert problems(tmp_path / "spce.yaml") == [
+    assert load_problems(tmp_path / "spce.yaml") == [
         "spce.yaml:1:1: no such spec file, neither here nor among the built-in specs; did you mean 'spec.yaml'?"
     ]
 
 
-def test_a_folder_is_no_spec(tmp_path: Path) -> None:
-    assert "a folder, not a spec; give a .yaml file" in problems(tmp_path)[0]
+def test_folder_is_refused_as_a_spec(tmp_path: Path) -> None:
+    assert "a folder, not a spec; give a .yaml file" in load_problems(tmp_path)[0]
 
 
-# What is wrong, and where
+# Mistakes
 
 
 @pytest.mark.parametrize(
@@ -178,75 +178,77 @@ fine_tune:
     ],
     ids=lambda value: str(value)[:40],
 )  # fmt: skip
-def test_a_mistake_in_a_spec_is_said_at_its_place(spec: Path, old: str, new: str, messages: list[str] | None) -> None:
+def test_mistake_in_a_spec_is_reported_at_its_position(
+    spec: Path, old: str, new: str, messages: list[str] | None
+) -> None:
     assert old in SPEC
     spec.write_text(SPEC.replace(old, new, 1))
-    found = problems(spec)
+    spec_problems = load_problems(spec)
     if messages is not None:
-        assert found == messages
+        assert spec_problems == messages
 
 
-def test_a_name_that_no_model_group_can_have_is_refused_where_it_stands(spec: Path) -> None:
+def test_invalid_model_group_name_is_reported_at_its_position(spec: Path) -> None:
     spec.write_text(SPEC.replace("m: {provider: dummy}", "m: {provider: dummy}\n  a b: {provider: dummy}"))
-    (message,) = problems(spec)
+    (message,) = load_problems(spec)
     assert message.startswith("spec.yaml:7:3: models.a b: ")
 
 
-def test_a_prompt_folder_without_a_template_names_it(spec: Path) -> None:
+def test_missing_template_in_a_prompt_folder_is_named(spec: Path) -> None:
     (spec.parent / "mine").mkdir()
     shutil.copy(ROOT / "prompts/code_validation/nip/verifier.jinja", spec.parent / "mine/verifer.jinja")
     shutil.copy(ROOT / "prompts/code_validation/nip/prover.jinja", spec.parent / "mine")
-    messages = problems(spec, "prompts=" + str(spec.parent / "mine"))
+    messages = load_problems(spec, "prompts=" + str(spec.parent / "mine"))
     assert len(messages) == 2
     assert "no template 'mine/verifier.jinja' (No such file or directory)" in messages[0]
     assert "did you mean 'verifer.jinja'?" in messages[0]
     assert "no template 'mine/verifier.last_round.jinja'" in messages[1]
 
 
-def test_mistakes_in_all_sections_come_at_once(spec: Path) -> None:
+def test_mistakes_in_all_sections_are_reported_together(spec: Path) -> None:
     spec.write_text(
         "name: tiny\nseeed: 1\ndataset: {path: none.jsonl}\nprotocol: {use: debat}\nprompts: nowhere\n"
         "models: {m: {provider: openai}}\nagents: {prover: 3}\nrollouts: {per_datapoint: none}\n"
     )
-    found = problems(spec)
-    assert [message.split(": ")[1] for message in found] == [
+    messages = load_problems(spec)
+    assert [message.split(": ")[1] for message in messages] == [
         "seeed", "dataset.path", "protocol.use", "prompts", "models.m", "agents.prover", "rollouts.per_datapoint",
     ]  # fmt: skip
 
 
-def test_a_mistake_in_a_template_is_said_with_those_of_the_spec(spec: Path) -> None:
+def test_template_mistakes_are_reported_together_with_spec_mistakes(spec: Path) -> None:
     (spec.parent / "mine").mkdir()
     for name in ("prover", "verifier", "verifier.last_round"):
         (spec.parent / "mine" / f"{name}.jinja").write_text("{{ label }}")
-    found = problems(spec, f"prompts={spec.parent / 'mine'}", "models.m.provider=openai")
-    assert len(found) == 4
-    assert sum("the label must not reach a prompt" in message for message in found) == 3
+    messages = load_problems(spec, f"prompts={spec.parent / 'mine'}", "models.m.provider=openai")
+    assert len(messages) == 4
+    assert sum("the label must not reach a prompt" in message for message in messages) == 3
 
 
-def test_a_mistake_in_a_base_is_said_in_the_base(spec: Path) -> None:
+def test_mistake_in_a_base_is_reported_in_the_base_file(spec: Path) -> None:
     (spec.parent / "base.yaml").write_text("# common\nseed: minus one\n")
     spec.write_text("extends: base.yaml\n" + SPEC)
-    (message,) = problems(spec)
+    (message,) = load_problems(spec)
     assert "base.yaml:2:1: seed: a whole number belongs here, not 'minus one'" in message
 
 
 @pytest.mark.parametrize("name", ["1.0", "2e0"])
-def test_a_whole_number_written_as_a_float_is_the_same_number(spec: Path, name: str) -> None:
+def test_whole_number_written_as_a_float_gives_the_same_rollouts(spec: Path, name: str) -> None:
     loaded = load_spec(spec, [f"seed={name}", f"rollouts.per_datapoint={name}"])
     same = load_spec(spec, [f"seed={int(float(name))}", f"rollouts.per_datapoint={int(float(name))}"])
-    assert rollout_ids(loaded) == rollout_ids(same)
+    assert list_rollout_ids(loaded) == list_rollout_ids(same)
 
 
 # Sweeps
 
 
-def test_a_sweep_is_the_product_with_the_first_key_slowest(spec: Path) -> None:
+def test_sweep_is_a_product_in_which_the_first_key_varies_slowest(spec: Path) -> None:
     spec.write_text(SPEC + "sweep: {protocol.max_message_rounds: [2, 4], seed: [5, 6, 7]}\n")
     points = [(s.protocol.max_message_rounds, s.experiment.seed) for s in load_specs(spec)]
     assert points == [(2, 5), (2, 6), (2, 7), (4, 5), (4, 6), (4, 7)]
 
 
-def test_each_point_of_a_sweep_is_a_run_of_its_own(spec: Path) -> None:
+def test_each_sweep_point_is_a_separate_run(spec: Path) -> None:
     spec.write_text(SPEC + "sweep: {seed: [0, 1, 2]}\n")
     specs = load_specs(spec)
     assert len({Plan(s).run_id for s in specs}) == 3
@@ -259,14 +261,14 @@ def test_load_spec_refuses_a_sweep(spec: Path) -> None:
         load_spec(spec)
 
 
-def test_a_sweep_wins_over_an_override_of_the_same_key(spec: Path) -> None:
+def test_sweep_takes_precedence_over_an_override_of_the_same_key(spec: Path) -> None:
     spec.write_text(SPEC + "sweep: {seed: [3, 4]}\n")
     assert [s.experiment.seed for s in load_specs(spec, ["seed=9", "rollouts.concurrency=2"])] == [3, 4]
 
 
-def test_a_mistake_in_a_swept_value_is_said_at_the_value(spec: Path) -> None:
+def test_mistake_in_a_swept_value_is_reported_at_the_value(spec: Path) -> None:
     spec.write_text(SPEC + "sweep:\n  seed: [0, x]\n  agents.prover.model:\n  - m\n  - n\n")
-    assert problems(spec) == [
+    assert load_problems(spec) == [
         "spec.yaml:11:13: seed: a whole number belongs here, not 'x'; for example seed: 0",
         "spec.yaml:14:5: agents.prover.model: no model group 'n'; choose one of m",
     ]
@@ -275,20 +277,20 @@ def test_a_mistake_in_a_swept_value_is_said_at_the_value(spec: Path) -> None:
 @pytest.mark.parametrize("value", ["plain", "é", "😀 astral", 'quotes " and \\ and \n', "x: {y", "\\${name}", "1e3"])
 def test_any_text_can_be_swept(spec: Path, value: str) -> None:
     spec.write_text(SPEC + f"sweep: {{description: [{json.dumps(value, ensure_ascii=False)}, other]}}\n")
-    wanted = value.replace("\\${", "${")
-    assert [s.experiment.description for s in load_specs(spec)] == [wanted, "other"]
+    expected = value.replace("\\${", "${")
+    assert [s.experiment.description for s in load_specs(spec)] == [expected, "other"]
 
 
-def test_a_swept_mapping_replaces_the_mapping(spec: Path) -> None:
+def test_swept_mapping_replaces_the_whole_mapping(spec: Path) -> None:
     spec.write_text(SPEC + "sweep: {rollouts: [{concurrency: 1}, {per_datapoint: 2}]}\n")
-    one, two = load_specs(spec)
-    assert (one.experiment.rollouts.concurrency, two.experiment.rollouts.per_datapoint) == (1, 2)
+    first, second = load_specs(spec)
+    assert (first.experiment.rollouts.concurrency, second.experiment.rollouts.per_datapoint) == (1, 2)
 
 
 # Paths
 
 
-def test_paths_are_relative_to_the_file_that_says_them(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_relative_to_the_file_that_contains_them(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = spec.parent / "deep"
     (deep / "own").mkdir(parents=True)
     (deep / "data.jsonl").write_text(json.dumps({**ROWS[0], "id": "deep"}) + "\n")
@@ -298,8 +300,10 @@ def test_paths_are_relative_to_the_file_that_says_them(spec: Path, monkeypatch: 
     elsewhere = spec.parent / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    kept = SPEC.replace("dataset: {path: data.jsonl}\n", "").replace("prompts: prompts/code_validation/nip\n", "")
-    spec.write_text("extends: deep/base.yaml\n" + kept)
+    rest_of_spec = SPEC.replace("dataset: {path: data.jsonl}\n", "").replace(
+        "prompts: prompts/code_validation/nip\n", ""
+    )
+    spec.write_text("extends: deep/base.yaml\n" + rest_of_spec)
     loaded = load_spec(spec)
     assert [point.id for point in loaded.dataset.datapoints] == ["deep"]
     assert loaded.prompts.sources["prover"] == "own"
@@ -307,7 +311,7 @@ def test_paths_are_relative_to_the_file_that_says_them(spec: Path, monkeypatch: 
     assert [point.id for point in load_spec(spec).dataset.datapoints] == ["a", "b"]
 
 
-def test_a_path_in_an_override_is_relative_to_the_working_folder(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_in_an_override_is_relative_to_the_working_directory(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere = spec.parent / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "here.jsonl").write_text(json.dumps({**ROWS[0], "id": "here"}) + "\n")
@@ -315,7 +319,7 @@ def test_a_path_in_an_override_is_relative_to_the_working_folder(spec: Path, mon
     assert [p.id for p in load_spec(spec, ["dataset.path=here.jsonl"]).dataset.datapoints] == ["here"]
 
 
-def test_a_protocol_file_is_looked_up_beside_the_spec(spec: Path) -> None:
+def test_protocol_file_is_looked_up_in_the_folder_of_the_spec(spec: Path) -> None:
     (spec.parent / "own.yaml").write_text("name: own\nextends: nip\nparameters: {max_message_rounds: 3}\n")
     loaded = load_spec(spec, [])
     spec.write_text(SPEC.replace("use: nip", "use: own.yaml"))
@@ -338,31 +342,31 @@ def test_a_protocol_file_is_looked_up_beside_the_spec(spec: Path) -> None:
     ],
     ids=str,
 )
-def test_the_resolved_spec_is_a_valid_spec_with_the_same_rollouts(spec: Path, overrides: list[str]) -> None:
+def test_resolved_spec_is_valid_and_has_the_same_rollouts(spec: Path, overrides: list[str]) -> None:
     escaped = [override.replace("${", "\\${") for override in overrides]
     first = load_spec(spec, escaped)
     folder = RunFolder(spec.parent / "run")
     write_inputs(Plan(first), folder)
-    again = load_spec(folder.spec)
-    assert rollout_ids(again) == rollout_ids(first)
-    assert [job.seed for job in Plan(again).jobs()] == [job.seed for job in Plan(first).jobs()]
-    assert again.experiment.description == first.experiment.description
-    assert again.experiment.models == first.experiment.models
-    assert resolved_spec(Plan(again)) == resolved_spec(Plan(first))
+    reloaded = load_spec(folder.spec)
+    assert list_rollout_ids(reloaded) == list_rollout_ids(first)
+    assert [job.seed for job in Plan(reloaded).jobs()] == [job.seed for job in Plan(first).jobs()]
+    assert reloaded.experiment.description == first.experiment.description
+    assert reloaded.experiment.models == first.experiment.models
+    assert resolved_spec(Plan(reloaded)) == resolved_spec(Plan(first))
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_every_shipped_spec_survives_being_saved(path: Path, tmp_path: Path) -> None:
+def test_saved_shipped_spec_has_the_same_rollouts(path: Path, tmp_path: Path) -> None:
     first = load_spec(path)
     folder = RunFolder(tmp_path / "run")
     write_inputs(Plan(first), folder)
-    again = load_spec(folder.spec)
-    assert rollout_ids(again) == rollout_ids(first)
-    assert again.protocol.parameters == first.protocol.parameters
+    reloaded = load_spec(folder.spec)
+    assert list_rollout_ids(reloaded) == list_rollout_ids(first)
+    assert reloaded.protocol.parameters == first.protocol.parameters
 
 
-def test_a_datapoints_text_of_any_kind_survives_being_saved(spec: Path) -> None:
+def test_saved_spec_preserves_special_characters_in_datapoints(spec: Path) -> None:
     rows = [{**ROWS[0], "solution": "{{ 7*7 }} ${oc.env:HOME} 😀 \u2028", "when": "2024-01-01", "size": 1.5}]
     (spec.parent / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     first = load_spec(spec)
@@ -379,27 +383,27 @@ def test_a_datapoints_text_of_any_kind_survives_being_saved(spec: Path) -> None:
     "override",
     ["seed=1", "protocol.max_message_rounds=4", "agents.prover.max_response_words=9", "models.m.temperature=0.5"],
 )
-def test_what_a_game_depends_on_changes_its_rollouts(spec: Path, override: str) -> None:
-    assert not set(rollout_ids(load_spec(spec))) & set(rollout_ids(load_spec(spec, [override])))
+def test_keys_that_affect_a_game_change_its_rollout_ids(spec: Path, override: str) -> None:
+    assert not set(list_rollout_ids(load_spec(spec))) & set(list_rollout_ids(load_spec(spec, [override])))
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "override", ["description=other", "rollouts.concurrency=1", "retry.transient.attempts=2", "dataset.shuffle=true"]
 )
-def test_what_a_game_does_not_depend_on_leaves_its_rollouts(spec: Path, override: str) -> None:
-    assert sorted(rollout_ids(load_spec(spec))) == sorted(rollout_ids(load_spec(spec, [override])))
+def test_keys_that_do_not_affect_a_game_keep_its_rollout_ids(spec: Path, override: str) -> None:
+    assert sorted(list_rollout_ids(load_spec(spec))) == sorted(list_rollout_ids(load_spec(spec, [override])))
 
 
-def test_a_longer_run_has_the_shorter_ones_rollouts_in_it(spec: Path) -> None:
-    short = rollout_ids(load_spec(spec, ["dataset.limit=1"]))
-    assert set(short) < set(rollout_ids(load_spec(spec, ["rollouts.per_datapoint=2"])))
+def test_longer_run_includes_the_rollouts_of_a_shorter_run(spec: Path) -> None:
+    short = list_rollout_ids(load_spec(spec, ["dataset.limit=1"]))
+    assert set(short) < set(list_rollout_ids(load_spec(spec, ["rollouts.per_datapoint=2"])))
 
 
-def test_an_edited_prompt_is_another_rollout(spec: Path) -> None:
+def test_edited_prompt_changes_all_rollout_ids(spec: Path) -> None:
     folder = spec.parent / "mine"
     shutil.copytree(ROOT / "prompts/code_validation/nip", folder)
-    before = rollout_ids(load_spec(spec, [f"prompts={folder}"]))
-    assert before == rollout_ids(load_spec(spec))
+    ids_before = list_rollout_ids(load_spec(spec, [f"prompts={folder}"]))
+    assert ids_before == list_rollout_ids(load_spec(spec))
     (folder / "prover.jinja").write_text("edited {{ solution }}")
-    assert not set(before) & set(rollout_ids(load_spec(spec, [f"prompts={folder}"])))
+    assert not set(ids_before) & set(list_rollout_ids(load_spec(spec, [f"prompts={folder}"])))

@@ -1,4 +1,4 @@
-"""Specs and overrides that nobody would write, given to `nip-run check`: each gets an answer, and none a crash.
+"""`nip-run check` handles generated specs and overrides without a crash.
 
 Half are mutations of the shipped specs, half are drawn from the shipped schemas. An example fails if the exit code is
 neither 0 nor 2, if nip-run reports a bug of its own, or if a file was written.
@@ -18,13 +18,13 @@ from tests.support.spec_fuzz import DepthCounter, Example, examples, try_example
 pytestmark = pytest.mark.full
 
 EXAMPLES = 250
-"""Of one seed."""
+"""Number of examples for each seed."""
 CPU_SECONDS = 20.0
-"""The most that an example may take; most take less than a tenth of a second."""
+"""Time limit of an example; most take less than 0.1 seconds."""
 
 
 @pytest.mark.parametrize("number", range(80))
-def test_no_spec_is_a_fault_of_the_program(
+def test_check_never_crashes_on_a_generated_spec(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, number: int
 ) -> None:
     depth_counter = DepthCounter()
@@ -36,11 +36,11 @@ def test_no_spec_is_a_fault_of_the_program(
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(examples())
-    def one(example: Example) -> None:
+    def check_example(example: Example) -> None:
         started = time.process_time()
         try_example(example, tmp_path, depth_counter)
         assert time.process_time() - started < CPU_SECONDS, str(example)[:2000]
 
-    one()
+    check_example()
     assert depth_counter.steps["yaml"] > depth_counter.examples // 2, depth_counter.lines()
     assert depth_counter.steps["planned"] >= depth_counter.examples // 20, depth_counter.lines()

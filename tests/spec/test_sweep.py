@@ -1,4 +1,4 @@
-"""A sweep as a grid, as lists that advance together, and as a list of points; over several protocols, too."""
+"""Sweeps as a grid, as zipped lists and as a list of points, also over several protocols."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from tests.support.specs import spec_file
 NIP, DEBATE = "prompts/code_validation/nip", "prompts/code_validation/debate"
 
 
-def points(folder: Path, sweep: Any, **changes: Any) -> list[dict[str, Any]]:
+def load_points(folder: Path, sweep: Any, **changes: Any) -> list[dict[str, Any]]:
     return [dict(spec.point) for spec in load_specs(spec_file(folder, size=2, sweep=sweep, **changes))]
 
 
 def test_zipped_lists_advance_together_and_combine_with_the_grid(tmp_path: Path) -> None:
     sweep = {"seed": [1, 2], "zip": {"rollouts.concurrency": [3, 4], "description": ["a", "b"]}}
-    assert points(tmp_path, sweep) == [
-        {"seed": seed, "rollouts.concurrency": many, "description": text}
+    assert load_points(tmp_path, sweep) == [
+        {"seed": seed, "rollouts.concurrency": concurrency, "description": text}
         for seed in (1, 2)
-        for many, text in ((3, "a"), (4, "b"))
+        for concurrency, text in ((3, "a"), (4, "b"))
     ]
 
 
-def test_a_list_of_points_is_played_as_it_stands(tmp_path: Path) -> None:
+def test_list_of_points_is_used_unchanged(tmp_path: Path) -> None:
     sweep = [{"seed": 1}, {"seed": 2, "agents.prover.max_response_words": 9}]
-    assert points(tmp_path, sweep) == sweep
+    assert load_points(tmp_path, sweep) == sweep
 
 
 @pytest.mark.parametrize("form", ["zip", "points"])
@@ -49,21 +49,21 @@ def test_a_sweep_crosses_protocols(tmp_path: Path, form: str) -> None:
     assert len({Plan(spec).run_id for spec in specs}) == 2
 
 
-def test_a_spec_with_a_default_is_the_run_of_the_spec_with_all_written_out(tmp_path: Path) -> None:
-    written = {"model": "m", "max_response_words": 90}
-    full = Plan(load_spec(spec_file(tmp_path, agents={"prover": written, "verifier": {**written, "freeze": True}})))
-    agents = {"_default": written, "prover": None, "verifier": {"model": "m", "freeze": True}}
+def test_default_agent_gives_the_same_run_as_agents_written_in_full(tmp_path: Path) -> None:
+    agent = {"model": "m", "max_response_words": 90}
+    full = Plan(load_spec(spec_file(tmp_path, agents={"prover": agent, "verifier": {**agent, "freeze": True}})))
+    agents = {"_default": agent, "prover": None, "verifier": {"model": "m", "freeze": True}}
     filled = Plan(load_spec(spec_file(tmp_path, agents=agents)))
     assert (filled.run_id, filled.spec.experiment) == (full.run_id, full.spec.experiment)
 
 
-def test_the_points_of_zip_have_the_run_ids_of_the_points_alone(tmp_path: Path) -> None:
-    alone = [Plan(load_spec(spec_file(tmp_path, seed=seed))).run_id for seed in (1, 2)]
+def test_sweep_points_have_the_run_ids_of_single_specs(tmp_path: Path) -> None:
+    run_ids = [Plan(load_spec(spec_file(tmp_path, seed=seed))).run_id for seed in (1, 2)]
     for sweep in ({"zip": {"seed": [1, 2]}}, [{"seed": 1}, {"seed": 2}], {"seed": [1, 2]}):
-        assert [Plan(spec).run_id for spec in load_specs(spec_file(tmp_path, sweep=sweep))] == alone
+        assert [Plan(spec).run_id for spec in load_specs(spec_file(tmp_path, sweep=sweep))] == run_ids
 
 
-def test_a_point_may_take_an_agent_away(tmp_path: Path) -> None:
+def test_sweep_point_may_remove_an_agent(tmp_path: Path) -> None:
     sweep = [
         {"protocol.use": "solo_verifier", "agents.prover": None, "prompts": "prompts/code_validation/solo_verifier"}
     ]
@@ -72,7 +72,7 @@ def test_a_point_may_take_an_agent_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sweep", "said"),
+    ("sweep", "message"),
     [
         ({"zip": {"seed": [1, 2], "description": ["a"]}}, "sweep.zip.description: 1 values, but another list"),
         (
@@ -87,40 +87,40 @@ def test_a_point_may_take_an_agent_away(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_a_broken_sweep_is_said_once(tmp_path: Path, sweep: Any, said: str) -> None:
+def test_invalid_sweep_gives_one_problem(tmp_path: Path, sweep: Any, message: str) -> None:
     with pytest.raises(SpecError) as caught:
         load_specs(spec_file(tmp_path, size=2, sweep=sweep))
     (problem,) = caught.value.problems
-    assert said in str(problem)
+    assert message in str(problem)
 
 
-def test_points_with_other_keys_that_are_one_run_are_refused(tmp_path: Path) -> None:
+def test_sweep_points_that_are_the_same_run_are_refused(tmp_path: Path) -> None:
     plans = [Plan(s) for s in load_specs(spec_file(tmp_path, sweep=[{"seed": 1}, {"seed": 1, "description": "x"}]))]
     assert [problem.key for problem in sweep_problems("spec.yaml", plans)] == ["sweep.description"]
 
 
-def test_a_value_that_is_given_twice_is_told_with_its_place(tmp_path: Path) -> None:
+def test_repeated_sweep_value_is_reported_at_its_position(tmp_path: Path) -> None:
     path = spec_file(tmp_path)
     (tmp_path / "mine.yaml").write_text(f"extends: {path.name}\nsweep:\n  seed: [1, 2, 1]\n  description: [a, b]\n")
-    found = list(sweep_problems("mine.yaml", [Plan(spec) for spec in load_specs(tmp_path / "mine.yaml")]))
+    problems = list(sweep_problems("mine.yaml", [Plan(spec) for spec in load_specs(tmp_path / "mine.yaml")]))
     assert (
         "mine.yaml:3:16: sweep.seed: the value 1 is in the sweep twice, and both points would be the same run; "
-        "remove one of them" in {str(problem).removeprefix(f"{tmp_path}/") for problem in found}
+        "remove one of them" in {str(problem).removeprefix(f"{tmp_path}/") for problem in problems}
     )
     assert any(
-        problem.place.line == 4 and "('a' and 'b') would all be the same run" in problem.message for problem in found
+        problem.place.line == 4 and "('a' and 'b') would all be the same run" in problem.message for problem in problems
     )
 
 
-def test_an_old_name_is_found_in_every_form(tmp_path: Path) -> None:
+def test_renamed_key_is_accepted_in_every_form_of_sweep(tmp_path: Path) -> None:
     for sweep in ({"zip": {"rollouts.most_calls": [7]}}, [{"rollouts.most_calls": 7}]):
-        assert points(tmp_path, sweep) == [{"rollouts.max_calls": 7}]
+        assert load_points(tmp_path, sweep) == [{"rollouts.max_calls": 7}]
 
 
-# The default of the seats
+# The default agent
 
 
-def test_a_mistake_in_the_default_is_said_once_where_it_stands(tmp_path: Path) -> None:
+def test_mistake_in_the_default_agent_is_reported_once_at_its_key(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as caught:
         load_spec(spec_file(tmp_path, agents={"_default": {"model": "nope", "max_response_words": "x"}, "prover": None,
                                               "verifier": None}))  # fmt: skip
@@ -129,7 +129,7 @@ def test_a_mistake_in_the_default_is_said_once_where_it_stands(tmp_path: Path) -
     ]  # fmt: skip
 
 
-def test_an_override_of_the_default_that_changes_nothing_is_refused(tmp_path: Path) -> None:
+def test_override_of_the_default_agent_without_effect_is_refused(tmp_path: Path) -> None:
     path = spec_file(tmp_path)
     with pytest.raises(SpecError, match=r"agents\._default\.model: every agent has its own model"):
         load_spec(path, ["agents._default.model=m"])

@@ -1,4 +1,4 @@
-"""Templates are rendered for every datapoint before anything is called or paid."""
+"""Templates are rendered for every datapoint before the first call."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tests.support.processes import nip_run_here
 from tests.support.specs import spec_file
 
 
-def spec_with_own_prompts(folder: Path) -> Path:
+def copy_prompts_and_write_spec(folder: Path) -> Path:
     shutil.copytree(ROOT / "prompts/code_validation/nip", folder / "prompts")
     return spec_file(folder, prompts="prompts")
 
 
 @pytest.fixture
 def spec(tmp_path: Path) -> Path:
-    """A spec whose prover's template fails on line 2 in each game, and whose verifier's once no question is left."""
-    path = spec_with_own_prompts(tmp_path)
+    """A spec whose prover template always fails on line 2, and the verifier template when no question is left."""
+    path = copy_prompts_and_write_spec(tmp_path)
     prompts = tmp_path / "prompts"
     (prompts / "prover.jinja").write_text("You argue.\n{{ headers[7] }}\n")
     verifier = prompts / "verifier.jinja"
@@ -30,7 +30,7 @@ def spec(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", [("check",), ("run",), ("plan", "--detect", "0.1")])
-def test_every_template_that_fails_is_an_error_with_its_file_and_line(spec: Path, command: tuple[str, ...]) -> None:
+def test_every_failing_template_is_reported_with_its_file_and_line(spec: Path, command: tuple[str, ...]) -> None:
     done = nip_run_here(command[0], spec.name, *command[1:], cwd=spec.parent)
     assert done.returncode == 2
     assert "prompts/prover.jinja:2:1: the template fails: list object has no element 7" in done.stderr
@@ -39,8 +39,8 @@ def test_every_template_that_fails_is_an_error_with_its_file_and_line(spec: Path
     assert not (spec.parent / "results").exists()
 
 
-def test_a_template_that_fails_for_one_datapoint_names_it(tmp_path: Path) -> None:
-    spec = spec_with_own_prompts(tmp_path)
+def test_template_error_names_the_datapoint(tmp_path: Path) -> None:
+    spec = copy_prompts_and_write_spec(tmp_path)
     first, second, *_ = load_spec(spec).dataset.datapoints
     template = f'{{% if question == "{second.columns["question"]}" %}}{{{{ question + 1 }}}}{{% endif %}}'
     (tmp_path / "prompts" / "prover.jinja").write_text(template)
@@ -52,7 +52,7 @@ def test_a_template_that_fails_for_one_datapoint_names_it(tmp_path: Path) -> Non
     assert first.id not in problem.message
 
 
-def test_a_run_from_python_starts_no_folder_with_a_template_that_fails(spec: Path) -> None:
+def test_run_in_python_creates_no_folder_if_a_template_fails(spec: Path) -> None:
     with pytest.raises(SpecError):
         run(load_spec(spec), results=spec.parent / "results")
     assert not (spec.parent / "results" / "runs").exists()

@@ -33,15 +33,15 @@ MISTAKES: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("changes", "key", "message"), MISTAKES)
-def test_a_mistake_in_the_section_is_reported_with_its_key(
+def test_mistake_in_the_tournament_section_is_reported_with_its_key(
     tmp_path: Path, changes: dict[str, Any], key: str, message: str
 ) -> None:
     with pytest.raises(SpecError) as caught:
         load_spec(tournament_spec(tmp_path, tournament=changes))
-    found = [problem for problem in caught.value.problems if problem.key == key]
-    assert found
-    assert message in found[0].message
-    assert found[0].place.line is not None
+    problems = [problem for problem in caught.value.problems if problem.key == key]
+    assert problems
+    assert message in problems[0].message
+    assert problems[0].place.line is not None
 
 
 @pytest.mark.parametrize(
@@ -57,14 +57,14 @@ def test_a_mistake_in_the_section_is_reported_with_its_key(
         ({"protocol": {"force_guess": "y"}}, "protocol.force_guess"),
     ],
 )
-def test_a_key_that_a_tournament_excludes_is_reported_once(tmp_path: Path, changes: dict[str, Any], key: str) -> None:
+def test_key_that_a_tournament_excludes_is_reported_once(tmp_path: Path, changes: dict[str, Any], key: str) -> None:
     with pytest.raises(SpecError) as caught:
         load_spec(tournament_spec(tmp_path, **changes))
     assert [problem.key for problem in caught.value.problems] == [key]
 
 
 @pytest.mark.parametrize("protocol", ["nip", "mnip", "merlin_arthur", "solo_verifier"])
-def test_a_protocol_without_two_opposed_provers_in_every_game_is_refused(tmp_path: Path, protocol: str) -> None:
+def test_protocol_without_two_opposed_provers_in_every_game_is_refused(tmp_path: Path, protocol: str) -> None:
     changes: dict[str, Any] = {
         "protocol": {"use": protocol},
         "prompts": f"prompts/code_validation/{protocol}",
@@ -76,17 +76,17 @@ def test_a_protocol_without_two_opposed_provers_in_every_game_is_refused(tmp_pat
 
 
 def test_prompts_that_do_not_show_the_side_are_refused(tmp_path: Path) -> None:
-    own = tmp_path / "own"
-    own.mkdir()
+    prompts_folder = tmp_path / "own"
+    prompts_folder.mkdir()
     for seat in ("prover0", "prover1"):
-        (own / f"{seat}.jinja").write_text("{{ solution }}")
+        (prompts_folder / f"{seat}.jinja").write_text("{{ solution }}")
     with pytest.raises(
-        SpecError, match=rf"players exchange sides: .*{own / 'prover1.jinja'}:1:1 never use the variable"
+        SpecError, match=rf"players exchange sides: .*{prompts_folder / 'prover1.jinja'}:1:1 never use the variable"
     ):
         load_spec(tournament_spec(tmp_path, tournament={"players": {"weak": {"prompts": "own"}}}))
 
 
-def test_a_dataset_without_labels_is_refused(tmp_path: Path) -> None:
+def test_dataset_without_labels_is_refused(tmp_path: Path) -> None:
     path = tournament_spec(tmp_path)
     rows = [json.loads(line) for line in (tmp_path / "data.jsonl").read_text().splitlines()]
     unlabeled = [{name: value for name, value in row.items() if name != "label"} for row in rows]

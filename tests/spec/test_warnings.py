@@ -1,4 +1,4 @@
-"""What a sound spec may not mean is said, in a line each, and stops nothing."""
+"""Warnings about valid specs: one line each, and they do not stop a run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ SHIPPED = [path for path in sorted((ROOT / "specs").glob("*.yaml")) if path.stem
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_no_shipped_spec_has_a_warning_but_where_the_rounds_are_the_original(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shipped_specs_with_current_round_limits_have_no_warnings(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-nobody")
     assert check_warnings_of(load_spec(path)) == []
 
@@ -61,17 +59,21 @@ def test_check_warns_about_a_temperature_that_the_server_does_not_accept(
     assert not lines or str(message) in lines[0]
 
 
-def warnings_on(folder: Path, *overrides: str, rows: list[dict[str, Any]], **settings: Any) -> list[str]:
-    """The warnings of `check` on a spec whose templates show `claim`, with these rows."""
-    templates = {"prover": SAYS_ALL, "verifier": SAYS_ALL + "{{ claim }}", "verifier.last_round": "now"}
-    path = own_spec(folder, "name: own\nextends: nip\n", **templates)
+def check_warnings_for_rows(folder: Path, *overrides: str, rows: list[dict[str, Any]], **settings: Any) -> list[str]:
+    """Return the warnings about a spec with these rows, whose templates show `claim`."""
+    templates = {
+        "prover": COMPLETE_TEMPLATE,
+        "verifier": COMPLETE_TEMPLATE + "{{ claim }}",
+        "verifier.last_round": "now",
+    }
+    path = write_spec_with_protocol(folder, "name: own\nextends: nip\n", **templates)
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     spec = json.loads(path.read_text())
     path.write_text(json.dumps({**spec, "dataset": {"path": "rows.jsonl", **settings}}))
     return [line for line in check_warnings_of(load_spec(path, overrides)) if "wasted" not in line]
 
 
-def claims(groups: int, **columns: Any) -> list[dict[str, Any]]:
+def make_claims(groups: int, **columns: Any) -> list[dict[str, Any]]:
     return [
         {"id": f"{group}-{label}", "label": label, "claim": f"{group} {label}", "topic": group, **columns}
         for group in range(groups)
@@ -80,36 +82,36 @@ def claims(groups: int, **columns: Any) -> list[dict[str, Any]]:
 
 
 def test_check_warns_about_a_dataset_with_one_label(tmp_path: Path) -> None:
-    (line,) = warnings_on(tmp_path, rows=[row for row in claims(20) if row["label"]])
+    (line,) = check_warnings_for_rows(tmp_path, rows=[row for row in make_claims(20) if row["label"]])
     assert line.startswith("all 20 datapoints have label 1: a verifier that always accepts is always right")
 
 
 def test_check_warns_about_fewer_than_ten_groups(tmp_path: Path) -> None:
-    assert warnings_on(tmp_path, rows=claims(10), group_by="topic") == []
-    (line,) = warnings_on(tmp_path, rows=claims(9), group_by="topic")
+    assert check_warnings_for_rows(tmp_path, rows=make_claims(10), group_by="topic") == []
+    (line,) = check_warnings_for_rows(tmp_path, rows=make_claims(9), group_by="topic")
     assert line.startswith("the dataset has only 9 groups: intervals need at least 10 independent groups")
-    (line,) = warnings_on(tmp_path, rows=claims(4))
+    (line,) = check_warnings_for_rows(tmp_path, rows=make_claims(4))
     assert line.startswith("the dataset has only 8 datapoints")
-    (line,) = warnings_on(tmp_path, "dataset.limit=6", rows=claims(10))
+    (line,) = check_warnings_for_rows(tmp_path, "dataset.limit=6", rows=make_claims(10))
     assert line.startswith("the dataset has only 6 datapoints")
 
 
-def test_check_warns_about_columns_that_agents_should_see_and_do_not(tmp_path: Path) -> None:
+def test_check_warns_about_columns_that_no_template_shows(tmp_path: Path) -> None:
     long = "What is the capital of a country that is far away?"
-    rows = claims(10, background=long, source="a book", difficulty="hard")
-    (line,) = warnings_on(tmp_path, rows=rows)
+    rows = make_claims(10, background=long, source="a book", difficulty="hard")
+    (line,) = check_warnings_for_rows(tmp_path, rows=rows)
     assert line.startswith("no template uses background: agents do not see it; write {{ background }} in a template")
-    assert warnings_on(tmp_path, rows=rows, filter="background <> 'x'") == []
-    (line,) = warnings_on(tmp_path, rows=claims(10, source="a book"), columns={"book": "source"})
+    assert check_warnings_for_rows(tmp_path, rows=rows, filter="background <> 'x'") == []
+    (line,) = check_warnings_for_rows(tmp_path, rows=make_claims(10, source="a book"), columns={"book": "source"})
     assert line.startswith("no template uses book: ")
-    (line,) = warnings_on(tmp_path, rows=claims(10, **{"Source text": long}))
+    (line,) = check_warnings_for_rows(tmp_path, rows=make_claims(10, **{"Source text": long}))
     assert "set dataset.columns.Source_text to 'Source text' and write {{ Source_text }} in a template" in line
 
 
 @pytest.mark.parametrize(
     "name", ["nip", pytest.param("debate", marks=pytest.mark.full), pytest.param("mnip", marks=pytest.mark.full)]
 )
-def test_a_last_round_that_no_decision_follows_is_said_with_better_numbers(name: str) -> None:
+def test_wasted_last_round_is_reported_with_better_round_limits(name: str) -> None:
     path, better = ROOT / "specs" / f"{name}.yaml", (7, 9)
     (line,) = warnings_of(load_spec(path))
     assert line.startswith("round 7 is paid for and wasted: no decision follows what prover")
@@ -118,10 +120,10 @@ def test_a_last_round_that_no_decision_follows_is_said_with_better_numbers(name:
 
 
 @pytest.mark.full
-def test_a_warning_is_wrapped_at_the_terminals_width(tmp_path: Path) -> None:
-    code, seen = run_in_terminal("check", str(ROOT / "specs" / "nip.yaml"), cwd=tmp_path, columns=60, NO_COLOR="1")
+def test_warning_is_wrapped_to_the_terminal_width(tmp_path: Path) -> None:
+    code, output = run_in_terminal("check", str(ROOT / "specs" / "nip.yaml"), cwd=tmp_path, columns=60, NO_COLOR="1")
     assert code == 0
-    lines = seen.replace("\r", "").split("\n")
+    lines = output.replace("\r", "").split("\n")
     first = next(
         index for index, line in enumerate(lines) if line.startswith("warning: round 7 is paid for and wasted")
     )
@@ -130,11 +132,11 @@ def test_a_warning_is_wrapped_at_the_terminals_width(tmp_path: Path) -> None:
     assert len(lines[first + 1]) < 60
 
 
-SAYS_ALL = "Write {{ accept }} or {{ reject }}. {% for header in headers %}{{ header }}{% endfor %}"
+COMPLETE_TEMPLATE = "Write {{ accept }} or {{ reject }}. {% for header in headers %}{{ header }}{% endfor %}"
 
 
-def own_spec(folder: Path, protocol: str, **templates: str) -> Path:
-    """A spec of a protocol of one's own, whose templates are these."""
+def write_spec_with_protocol(folder: Path, protocol: str, **templates: str) -> Path:
+    """Write a spec with a custom protocol and these templates."""
     (folder / "own.yaml").write_text(protocol)
     (folder / "prompts").mkdir(exist_ok=True)
     for name, text in templates.items():
@@ -146,16 +148,18 @@ def own_spec(folder: Path, protocol: str, **templates: str) -> Path:
     return path
 
 
-def test_words_that_somebody_passes_on_are_not_wasted(tmp_path: Path) -> None:
-    templates = dict.fromkeys(("speaker", "second", "third", "verifier"), SAYS_ALL)
-    spec = own_spec(tmp_path, COUNCIL, **templates)
+def test_relayed_messages_are_not_reported_as_wasted(tmp_path: Path) -> None:
+    templates = dict.fromkeys(("speaker", "second", "third", "verifier"), COMPLETE_TEMPLATE)
+    spec = write_spec_with_protocol(tmp_path, COUNCIL, **templates)
     assert warnings_of(load_spec(spec)) == []
     (line,) = warnings_of(load_spec(spec, ["protocol.max_message_rounds=9"]))
     assert line.startswith(
         "rounds 6, 7, 8 are paid for and wasted: no decision follows what second and speaker and third"
     )
-    deaf = COUNCIL.replace("speaker: [main]}", "third: [back_room]}").replace("sequential: true", "sequential: false")
-    (line,) = warnings_of(load_spec(own_spec(tmp_path, deaf, **templates)))
+    protocol_without_relay = COUNCIL.replace("speaker: [main]}", "third: [back_room]}").replace(
+        "sequential: true", "sequential: false"
+    )
+    (line,) = warnings_of(load_spec(write_spec_with_protocol(tmp_path, protocol_without_relay, **templates)))
     assert line.startswith(
         "rounds 1, 2, 4, 5, 7, 8 and 1 more are paid for and wasted: no decision follows what second and"
     )
@@ -168,7 +172,7 @@ DEBATE = "name: own\nextends: debate\nparameters: {max_message_rounds: 3}\n"
 @pytest.mark.parametrize(
     ("verifier", "missing"),
     [
-        (SAYS_ALL, []),
+        (COMPLETE_TEMPLATE, []),
         ("{{ accept }} {{ reject }} {{ headers[0] }}", []),
         ("Decision: accept / Decision: reject. Question for Expert_1: Question for Expert_2:", []),
         ("{{ accept }} {{ reject }}", ["`headers`"]),
@@ -177,29 +181,31 @@ DEBATE = "name: own\nextends: debate\nparameters: {max_message_rounds: 3}\n"
         ("Good luck", ["`headers`", "`accept` and `reject`"]),
     ],
 )
-def test_templates_that_do_not_say_how_answers_are_read(tmp_path: Path, verifier: str, missing: list[str]) -> None:
+def test_warning_names_variables_that_the_verifiers_templates_must_use(
+    tmp_path: Path, verifier: str, missing: list[str]
+) -> None:
     templates = {"prover0": "x", "prover1": "x", "verifier": verifier, "verifier.last_round": "now"}
-    lines = warnings_of(load_spec(own_spec(tmp_path, DEBATE, **templates)))
-    never = "verifier.jinja and verifier.last_round.jinja never use "
+    lines = warnings_of(load_spec(write_spec_with_protocol(tmp_path, DEBATE, **templates)))
+    prefix = "verifier.jinja and verifier.last_round.jinja never use "
     assert [line.partition(", so verifier does not learn ")[0] for line in lines] == [
-        never + variables for variables in missing
+        prefix + variables for variables in missing
     ]
 
 
-def test_a_verifier_with_a_single_turn_needs_no_headers(tmp_path: Path) -> None:
+def test_verifier_with_a_single_turn_needs_no_headers(tmp_path: Path) -> None:
     debate = "name: own\nextends: debate\nparameters: {verifier_first: false, max_message_rounds: 2}\n"
     templates = {"prover0": "x", "prover1": "x", "verifier": "{{ accept }} {{ reject }}", "verifier.last_round": "now"}
-    assert warnings_of(load_spec(own_spec(tmp_path, debate, **templates))) == []
+    assert warnings_of(load_spec(write_spec_with_protocol(tmp_path, debate, **templates))) == []
 
 
 @pytest.mark.full
-def test_warnings_stop_nothing_and_are_said_once(tmp_path: Path) -> None:
+def test_warnings_do_not_stop_a_run_and_are_printed_once(tmp_path: Path) -> None:
     spec_file(tmp_path, size=10, sweep={"seed": [0, 1]})
-    checked = called("check", "spec.yaml", cwd=tmp_path)
-    played = called("run", "spec.yaml", cwd=tmp_path)
-    said = [line for line in checked.err.splitlines() if line.startswith("warning: ")]
-    assert (checked.code, played.code, len(said)) == (0, 0, 1)
-    assert played.err.count("warning: ") == played.err.count(said[0]) == 1
+    completed_check = called("check", "spec.yaml", cwd=tmp_path)
+    completed_run = called("run", "spec.yaml", cwd=tmp_path)
+    warning_lines = [line for line in completed_check.err.splitlines() if line.startswith("warning: ")]
+    assert (completed_check.code, completed_run.code, len(warning_lines)) == (0, 0, 1)
+    assert completed_run.err.count("warning: ") == completed_run.err.count(warning_lines[0]) == 1
     assert "warning" not in called("run", "spec.yaml", "-q", cwd=tmp_path).err
     points = called("check", "spec.yaml", "--json", cwd=tmp_path).json
-    assert [point["warnings"] for point in points] == [[said[0].removeprefix("warning: ")]] * 2
+    assert [point["warnings"] for point in points] == [[warning_lines[0].removeprefix("warning: ")]] * 2

@@ -1,4 +1,4 @@
-"""Agreement between judges, against other packages, and how often its intervals cover the truth."""
+"""Agreement between judges, compared with other packages, and the coverage of its intervals."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from runner.statistics.agreement import Agreement, Scale, agreement, answer_tabl
 from runner.statistics.clustered_means import Codes, Floats
 
 
-def judged(
+def simulate_agreement(
     rng: np.random.Generator, datapoints: int, repeats: int, copied: float, verdicts: int = 2
 ) -> Agreement | None:
-    """Two judges who each copy a common verdict with this chance, or else choose at random."""
+    """Return the agreement of two judges who copy a verdict with probability `copied`, or else choose at random."""
     shape = (datapoints, repeats)
     common = rng.integers(0, verdicts, shape)
     first, second = (
@@ -25,25 +25,25 @@ def judged(
 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(10))
-def test_kappa_is_that_of_scikit_learn(seed: int) -> None:
+def test_kappa_matches_scikit_learn(seed: int) -> None:
     from sklearn.metrics import cohen_kappa_score
 
     rng = np.random.default_rng(seed)
     first, second = rng.integers(0, 3, (2, 60))
-    found = agreement(first, second, np.arange(60), 60)
-    assert found is not None
-    assert found.kappa.value == pytest.approx(cohen_kappa_score(first, second), abs=1e-9)
-    assert found.raw.value == np.mean(first == second)
+    result = agreement(first, second, np.arange(60), 60)
+    assert result is not None
+    assert result.kappa.value == pytest.approx(cohen_kappa_score(first, second), abs=1e-9)
+    assert result.raw.value == np.mean(first == second)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(("datapoints", "repeats"), [(10, 1), (40, 1), (40, 3), (100, 3)])
-def test_the_interval_covers_the_truth(datapoints: int, repeats: int) -> None:
+def test_kappa_interval_covers_the_truth(datapoints: int, repeats: int) -> None:
     rng, covered = np.random.default_rng([datapoints, repeats]), 0
     for _ in range(400):
-        found = judged(rng, datapoints, repeats, 0.9)
-        assert found is not None
-        low, high = found.kappa.interval or (0.0, 0.0)
+        result = simulate_agreement(rng, datapoints, repeats, 0.9)
+        assert result is not None
+        low, high = result.kappa.interval or (0.0, 0.0)
         covered += low <= 0.81 <= high
     assert covered >= 0.92 * 400
 
@@ -58,38 +58,38 @@ def test_the_interval_covers_the_truth(datapoints: int, repeats: int) -> None:
         (100, (0.49, 0.01, 0.01, 0.49)),
     ],
 )
-def test_the_interval_covers_the_truth_if_nearly_all_verdicts_are_equal(
+def test_kappa_interval_covers_the_truth_if_nearly_all_verdicts_are_equal(
     datapoints: int, chances: tuple[float, ...]
 ) -> None:
-    """The chances that both judges accept, only the first, only the second, and none."""
+    """`chances` are the probabilities that both judges accept, only the first, only the second, and neither."""
     rng, covered, times = np.random.default_rng(1), 0, 2000
     accepted, unequal = chances[0] + chances[1], chances[1] + chances[2]
     truth = 1 - unequal / (2 * accepted * (1 - accepted))
     tables = np.unique(rng.multinomial(datapoints, chances, times), axis=0, return_counts=True)
     for table, count in zip(*tables, strict=True):
         cells = np.repeat(np.arange(4), table)
-        found = agreement(cells // 2, cells % 2, np.arange(datapoints), datapoints)
-        assert found is not None
-        low, high = found.kappa.interval or (1.0, -1.0)
+        result = agreement(cells // 2, cells % 2, np.arange(datapoints), datapoints)
+        assert result is not None
+        low, high = result.kappa.interval or (1.0, -1.0)
         covered += count * (low <= truth <= high)
     assert covered >= 0.93 * times
-    if datapoints >= 100:  # 97 %, and two standard errors of a share of 2,000
+    if datapoints >= 100:  # 97 % plus two standard errors of a share of 2,000
         assert covered <= 0.9776 * times
 
 
-def test_without_two_verdicts_or_two_groups_the_reason_is_given() -> None:
+def test_missing_kappa_or_interval_has_a_reason() -> None:
     same = np.ones(5, dtype=np.int64)
-    always = agreement(same, same, np.arange(5), 5)
-    alone = agreement(np.array([0, 1, 1]), np.array([0, 1, 0]), np.zeros(3, dtype=np.int64), 1)
-    assert always is not None
-    assert alone is not None
-    assert (always.kappa.value, always.raw.value) == (None, 1.0)
-    assert "always gave the same verdict" in (always.kappa.reason or "")
-    assert alone.kappa.interval is None
+    constant_judges = agreement(same, same, np.arange(5), 5)
+    single_group = agreement(np.array([0, 1, 1]), np.array([0, 1, 0]), np.zeros(3, dtype=np.int64), 1)
+    assert constant_judges is not None
+    assert single_group is not None
+    assert (constant_judges.kappa.value, constant_judges.raw.value) == (None, 1.0)
+    assert "always gave the same verdict" in (constant_judges.kappa.reason or "")
+    assert single_group.kappa.interval is None
     assert agreement(same[:0], same[:0], same[:0], 0) is None
 
 
-def readings(seed: int, units: int = 60, readers: int = 4, missing: float = 0.3) -> tuple[Floats, Codes]:
+def simulate_readings(seed: int, units: int = 60, readers: int = 4, missing: float = 0.3) -> tuple[Floats, Codes]:
     """Return answers 0, 1, 2 and 4 of readers, some of them missing, and groups of two units."""
     rng = np.random.default_rng(seed)
     truth = rng.choice((0.0, 1.0, 2.0, 4.0), units)
@@ -100,37 +100,37 @@ def readings(seed: int, units: int = 60, readers: int = 4, missing: float = 0.3)
 
 
 @pytest.mark.parametrize("scale", ["nominal", "ordinal", "interval"])
-def test_alpha_is_that_of_the_package_krippendorff(scale: Scale) -> None:
+def test_alpha_matches_the_krippendorff_package(scale: Scale) -> None:
     import krippendorff
 
     for seed in range(10):
-        ratings, groups = readings(seed)
-        found = krippendorff_alpha(ratings, groups, scale)
-        assert found.value == pytest.approx(krippendorff.alpha(ratings.T, level_of_measurement=scale), abs=1e-9)
-        low, high = found.interval or (math.nan, math.nan)
-        assert low < (found.value or math.nan) < high
+        ratings, groups = simulate_readings(seed)
+        alpha = krippendorff_alpha(ratings, groups, scale)
+        assert alpha.value == pytest.approx(krippendorff.alpha(ratings.T, level_of_measurement=scale), abs=1e-9)
+        low, high = alpha.interval or (math.nan, math.nan)
+        assert low < (alpha.value or math.nan) < high
 
 
-def test_alpha_without_pairs_or_variety_says_why() -> None:
+def test_missing_alpha_or_interval_has_a_reason() -> None:
     same, groups = np.ones((20, 2)), np.arange(20)
     assert "always gave the same answer" in (krippendorff_alpha(same, groups).reason or "")
     assert krippendorff_alpha(np.full((20, 2), np.nan), groups).reason == "no unit has two answers"
     same[0, 0] = 0
-    rare = krippendorff_alpha(same, groups)
-    assert rare.value == pytest.approx(0)
-    assert rare.interval is None
-    assert "1 of 20 groups have another answer" in (rare.reason or "")
+    nearly_constant = krippendorff_alpha(same, groups)
+    assert nearly_constant.value == pytest.approx(0)
+    assert nearly_constant.interval is None
+    assert "1 of 20 groups have another answer" in (nearly_constant.reason or "")
 
 
 @pytest.mark.gate
-def test_the_answer_table_is_that_of_scikit_learn() -> None:
+def test_answer_table_matches_scikit_learn() -> None:
     from sklearn.metrics import confusion_matrix, recall_score
 
     rng = np.random.default_rng(1)
     labels, answers, groups = rng.integers(0, 3, 90) * 1.0, rng.integers(0, 3, 90) * 1.0, np.arange(90) // 3
-    found = answer_table(labels, answers, groups)
-    assert found.counts.tolist() == confusion_matrix(labels, answers).tolist()
-    recalls = [share.value for share in found.recalls if share is not None]
+    table = answer_table(labels, answers, groups)
+    assert table.counts.tolist() == confusion_matrix(labels, answers).tolist()
+    recalls = [share.value for share in table.recalls if share is not None]
     assert recalls == pytest.approx(recall_score(labels, answers, average=None), abs=1e-9)
     weights = np.where(answers == 0, 3.0, 1.0)
     weighted = answer_table(labels, answers, groups, weights).recalls
@@ -139,24 +139,24 @@ def test_the_answer_table_is_that_of_scikit_learn() -> None:
 
 
 @pytest.mark.full
-def test_the_error_of_a_recall_is_that_of_statsmodels() -> None:
+def test_recall_error_matches_statsmodels() -> None:
     import statsmodels.api as sm
 
     rng = np.random.default_rng(2)
     labels, answers, groups = rng.integers(0, 2, 90) * 1.0, rng.integers(0, 2, 90) * 1.0, np.arange(90) // 3
     weights = rng.uniform(1, 3, 90)
-    recall, known = answer_table(labels, answers, groups, weights).recalls[1], labels == 1
-    fit = sm.WLS(answers[known], np.ones(known.sum()), weights=weights[known]).fit(
-        cov_type="cluster", cov_kwds={"groups": groups[known], "use_correction": False}
+    recall, has_label = answer_table(labels, answers, groups, weights).recalls[1], labels == 1
+    fit = sm.WLS(answers[has_label], np.ones(has_label.sum()), weights=weights[has_label]).fit(
+        cov_type="cluster", cov_kwds={"groups": groups[has_label], "use_correction": False}
     )
     assert recall is not None
     assert recall.stderr is not None
-    count = len(np.unique(groups[known]))
+    count = len(np.unique(groups[has_label]))
     assert recall.stderr == pytest.approx(float(fit.bse[0]) * math.sqrt(count / (count - 1)), abs=1e-9)
 
 
-def test_an_answer_that_is_never_true_has_no_recall() -> None:
-    found = answer_table(np.zeros(5), np.array([0.0, 0, 0, 1, 1]), np.arange(5))
-    assert (found.answers, found.counts.tolist()) == ((0.0, 1.0), [[3, 2], [0, 0]])
-    assert [share and share.value for share in found.recalls] == [0.6, None]
-    assert [share.value for share in found.base_rates] == [1.0, 0.0]
+def test_answer_that_is_never_true_has_no_recall() -> None:
+    table = answer_table(np.zeros(5), np.array([0.0, 0, 0, 1, 1]), np.arange(5))
+    assert (table.answers, table.counts.tolist()) == ((0.0, 1.0), [[3, 2], [0, 0]])
+    assert [share and share.value for share in table.recalls] == [0.6, None]
+    assert [share.value for share in table.base_rates] == [1.0, 0.0]

@@ -1,4 +1,4 @@
-"""Scores of distributions over listed answers and agent score differences, against scikit-learn and closed forms."""
+"""Scores of distributions over answers, and score differences, compared with scikit-learn and closed forms."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ PROBABILITIES = RNG.dirichlet(np.ones(K), size=300)
 RIGHT = RNG.integers(K, size=300)
 
 
-def argued(is_right: Any, won: Any, p: Any) -> ArguedAnswers:
+def make_argued_answers(is_right: Any, won: Any, p: Any) -> ArguedAnswers:
     n = len(is_right)
     return ArguedAnswers(np.array(is_right), np.array(won), np.array(p, float), np.arange(n), n, is_grouped=False)
 
 
-def test_the_log_score_is_that_of_scikit_learn() -> None:
+def test_log_score_matches_scikit_learn() -> None:
     scores = [log_score(float(p[right])) for p, right in zip(PROBABILITIES, RIGHT, strict=True)]
     clipped = np.clip(PROBABILITIES, 0.001, 0.999)
     assert min(PROBABILITIES[range(300), RIGHT]) > 0.001 or len(scores) == 300
@@ -36,7 +36,7 @@ def test_the_log_score_is_that_of_scikit_learn() -> None:
     )
 
 
-def test_the_brier_score_is_that_of_scikit_learn() -> None:
+def test_brier_score_matches_scikit_learn() -> None:
     scores = [brier_score(list(map(float, p)), {int(right)}) for p, right in zip(PROBABILITIES, RIGHT, strict=True)]
     expected = brier_score_loss(RIGHT, PROBABILITIES, labels=range(K), scale_by_half=False)
     assert np.mean(scores) == pytest.approx(expected)
@@ -50,7 +50,7 @@ def test_several_right_answers_count_as_one_class() -> None:
         )
 
 
-def test_the_scores_have_their_closed_forms() -> None:
+def test_brier_and_log_scores_match_their_closed_forms() -> None:
     assert brier_score([0.25] * 4, {2}) == pytest.approx(0.75)
     assert brier_score([0, 1, 0], {1}) == 0
     assert brier_score([1, 0, 0], {1}) == 2
@@ -59,25 +59,25 @@ def test_the_scores_have_their_closed_forms() -> None:
     assert log_score(1.0) == pytest.approx(-math.log(0.999))
 
 
-def test_calibration_is_that_of_the_chosen_answers_probability() -> None:
+def test_calibration_uses_the_probability_of_the_chosen_answer() -> None:
     """A judge that is right in 7 of 10 games at 0.9 has a calibration error of 0.2."""
     forecasts = chosen_forecasts(np.full(10, 0.9), np.array([1] * 7 + [0] * 3), np.arange(10), 10)
     assert forecasts.calibration_error.value == pytest.approx(0.2)
 
 
-def test_the_log_score_difference_of_the_papers_example() -> None:
+def test_log_score_difference_matches_the_papers_example() -> None:
     """arXiv 2504.03731: a judge believes the honest agent with 0.8 and the lying one with 0.6."""
-    difference = argued([1, 0] * 5, [1, 1] * 5, [0.8, 0.6] * 5).log_score_difference
+    difference = make_argued_answers([1, 0] * 5, [1, 1] * 5, [0.8, 0.6] * 5).log_score_difference
     assert difference is not None
     assert difference.value == pytest.approx(math.log(0.8) - math.log(0.6))
 
 
-def test_the_score_differences_are_the_sum_over_answers_with_values_1_and_minus_1() -> None:
-    """For two answers per question, as in the paper's library: the mean over questions of the sum of score * value."""
-    p = np.clip(PROBABILITIES[:, :2], 0.01, 0.99)  # of the right and of the wrong answer, each when it is argued for
+def test_score_differences_match_the_definition_of_the_papers_library() -> None:
+    """The paper's library computes the mean over questions of the sum of score * value, here for two answers."""
+    p = np.clip(PROBABILITIES[:, :2], 0.01, 0.99)  # of the right and of the wrong answer, when argued for
     won = (p > 0.5).astype(int)
     by_question = np.log(p[:, 0]) - np.log(p[:, 1])
-    games = argued([1, 0] * 300, won.reshape(-1), p.reshape(-1))
+    games = make_argued_answers([1, 0] * 300, won.reshape(-1), p.reshape(-1))
     log_difference, difference = games.log_score_difference, games.score_difference
     assert log_difference is not None
     assert log_difference.value == pytest.approx(by_question.mean())
@@ -85,8 +85,8 @@ def test_the_score_differences_are_the_sum_over_answers_with_values_1_and_minus_
     assert difference.value == pytest.approx((won[:, 0] - won[:, 1]).mean())
 
 
-def test_a_player_that_chooses_its_answer_has_a_win_rate_and_no_difference() -> None:
-    games = argued([UNSET] * 4, [1, 0, 1, 1], [0.5] * 4)
+def test_player_that_chooses_its_answer_has_a_win_rate_and_no_difference() -> None:
+    games = make_argued_answers([UNSET] * 4, [1, 0, 1, 1], [0.5] * 4)
     assert games.win_rate is not None
     assert games.win_rate.value == 0.75
     assert games.score_difference is None
@@ -94,7 +94,7 @@ def test_a_player_that_chooses_its_answer_has_a_win_rate_and_no_difference() -> 
 
 
 def test_games_without_probabilities_have_no_log_score_difference() -> None:
-    games = argued([1, 0], [1, 0], [math.nan, math.nan])
+    games = make_argued_answers([1, 0], [1, 0], [math.nan, math.nan])
     assert games.log_score_difference is None
     assert games.score_difference is not None
 

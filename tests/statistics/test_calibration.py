@@ -1,4 +1,4 @@
-"""Calibration: the slope and the intercept against statsmodels, and the bias of ECE and reliability."""
+"""Calibration slope and intercept, compared with statsmodels, and the bias of ECE and reliability."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from runner.statistics.calibration import Forecasts
 
 
-def forecasts(seed: int, datapoints: int, repeats: int, slope: float) -> Forecasts:
-    """A judge whose log odds are the true ones divided by `slope`."""
+def simulate_forecasts(seed: int, datapoints: int, repeats: int, slope: float) -> Forecasts:
+    """Return forecasts of a judge whose log odds are the true log odds divided by `slope`."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 2, datapoints)
     evidence = (2 * labels - 1)[:, None] * 0.75 + rng.normal(0, 0.5, (datapoints, 1))
@@ -23,67 +23,67 @@ def forecasts(seed: int, datapoints: int, repeats: int, slope: float) -> Forecas
 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(10))
-def test_slope_and_intercept_are_those_of_statsmodels(seed: int) -> None:
+def test_slope_and_intercept_match_statsmodels(seed: int) -> None:
     import statsmodels.api as sm
 
-    found = forecasts(seed, 80, 1 + seed % 3, 0.4 + seed / 10)
-    p = np.clip(found.p, 0.001, 0.999)
-    theirs = sm.Logit(found.y, sm.add_constant(np.log(p / (1 - p)))).fit(disp=0, method="newton", maxiter=100)
-    assert (found.intercept.value, found.slope.value) == pytest.approx(tuple(theirs.params), abs=1e-9)
+    judge = simulate_forecasts(seed, 80, 1 + seed % 3, 0.4 + seed / 10)
+    p = np.clip(judge.p, 0.001, 0.999)
+    expected = sm.Logit(judge.y, sm.add_constant(np.log(p / (1 - p)))).fit(disp=0, method="newton", maxiter=100)
+    assert (judge.intercept.value, judge.slope.value) == pytest.approx(tuple(expected.params), abs=1e-9)
 
 
 @pytest.mark.full
 def test_intervals_of_the_slope_cover_the_truth_if_few_groups_determine_it() -> None:
     """A calibrated judge whose probabilities are rounded to tenths, with 3 games about each of 50 datapoints."""
 
-    def judge(rng: np.random.Generator, datapoints: int) -> Forecasts:
+    def simulate_judge(rng: np.random.Generator, datapoints: int) -> Forecasts:
         points = np.repeat(np.arange(datapoints), 3)
         noise = rng.normal(0, 1, datapoints)[points] + rng.normal(0, 1, len(points))
         odds = 4 * (points % 2 - 0.5) + np.sqrt(2) * noise
         return Forecasts(np.round(1 / (1 + np.exp(-odds)), 1), points % 2, points, datapoints)
 
-    rng, held = np.random.default_rng(0), 0
-    truth = judge(rng, 100_000).slope.value
+    rng, covered = np.random.default_rng(0), 0
+    truth = simulate_judge(rng, 100_000).slope.value
     assert truth is not None
     for _ in range(600):
-        low, high = judge(rng, 50).slope.interval or (0.0, 0.0)
-        held += low <= truth <= high
-    assert 0.92 * 600 <= held <= 0.98 * 600
+        low, high = simulate_judge(rng, 50).slope.interval or (0.0, 0.0)
+        covered += low <= truth <= high
+    assert 0.92 * 600 <= covered <= 0.98 * 600
 
 
 @pytest.mark.full
-def test_balanced_labels_add_no_chance_to_intercept_and_calibration_error() -> None:
-    """A judge with weak evidence, who is not confident enough. Before, ECE covered 91 % and the intercept 100 %."""
+def test_balanced_labels_give_correct_intercept_and_ece_intervals() -> None:
+    """An underconfident judge with weak evidence. An earlier method covered ECE in 91 % and the intercept in 100 %."""
 
-    def judge(rng: np.random.Generator, datapoints: int) -> Forecasts:
+    def simulate_judge(rng: np.random.Generator, datapoints: int) -> Forecasts:
         labels = np.arange(datapoints) % 2
         odds = 0.5 * (0.5 * (labels - 0.5) + rng.normal(0, 1, datapoints))
         return Forecasts(1 / (1 + np.exp(-odds / 2)), labels, np.arange(datapoints), datapoints)
 
-    rng, held, widths = np.random.default_rng(0), 0, []
-    truth = judge(rng, 400_000).ece
+    rng, covered, widths = np.random.default_rng(0), 0, []
+    truth = simulate_judge(rng, 400_000).ece
     for _ in range(300):
-        small = judge(rng, 200)
+        small = simulate_judge(rng, 200)
         low, high = small.corrected_calibration_error.interval or (1.0, 0.0)
-        held += low <= truth <= high
+        covered += low <= truth <= high
         widths.append(small.intercept.stderr or 0.0)
-    intercepts = [judge(rng, 200).intercept.value or 0.0 for _ in range(300)]
-    assert held >= 0.93 * 300
+    intercepts = [simulate_judge(rng, 200).intercept.value or 0.0 for _ in range(300)]
+    assert covered >= 0.93 * 300
     assert fmean(widths) < 1.25 * float(np.std(intercepts))
 
 
-def test_without_a_solution_the_reason_is_given() -> None:
+def test_missing_slope_has_a_reason() -> None:
     clusters = np.arange(4)
     separated = Forecasts(np.array([0.1, 0.2, 0.8, 0.9]), np.array([0, 0, 1, 1]), clusters, 4)
     constant = Forecasts(np.full(4, 0.5), np.array([0, 1, 0, 1]), clusters, 4)
-    for found in (separated, constant):
-        assert found.slope.value is None
-        assert "no regression" in (found.slope.reason or "")
+    for forecasts_without_slope in (separated, constant):
+        assert forecasts_without_slope.slope.value is None
+        assert "no regression" in (forecasts_without_slope.slope.reason or "")
 
 
-def test_corrected_values_are_nearer_to_the_truth() -> None:
-    truth = forecasts(99, 100_000, 1, 0.5)
-    small = [forecasts(seed, 110, 1, 0.5) for seed in range(40)]
+def test_corrected_values_are_closer_to_the_truth() -> None:
+    truth = simulate_forecasts(99, 100_000, 1, 0.5)
+    small = [simulate_forecasts(seed, 110, 1, 0.5) for seed in range(40)]
     ece, reliability = (fmean(getattr(judge, name) for judge in small) for name in ("ece", "reliability"))
     corrected, corrected_reliability = (
         fmean(getattr(judge, name).value for judge in small)
@@ -97,17 +97,17 @@ def test_corrected_values_are_nearer_to_the_truth() -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("repeats", [1, 3])
-def test_the_intervals_of_corrected_values_cover_the_truth_and_are_not_too_wide(repeats: int) -> None:
-    """`benchmarks/measures.py` has it in full size. Bounds of a norm covered it 99 to 100 % of the time."""
-    truth, times = forecasts(99, 400_000, 1, 0.4), 200
-    small = [forecasts(seed, 100, repeats, 0.4) for seed in range(times)]
+def test_intervals_of_corrected_values_cover_the_truth_and_are_not_too_wide(repeats: int) -> None:
+    """`benchmarks/measures.py` has the full simulation. Bounds based on a norm had 99 to 100 % coverage."""
+    truth, times = simulate_forecasts(99, 400_000, 1, 0.4), 200
+    small = [simulate_forecasts(seed, 100, repeats, 0.4) for seed in range(times)]
     for name, true_value in (
         ("corrected_calibration_error", truth.ece),
         ("corrected_reliability", truth.reliability),
     ):
         covered = 0
         for judge in small:
-            found = getattr(judge, name)
-            assert found.interval[0] <= found.value <= found.interval[1]
-            covered += found.interval[0] <= true_value <= found.interval[1]
+            estimate = getattr(judge, name)
+            assert estimate.interval[0] <= estimate.value <= estimate.interval[1]
+            covered += estimate.interval[0] <= true_value <= estimate.interval[1]
         assert 0.92 * times <= covered <= 0.985 * times

@@ -1,4 +1,4 @@
-"""How often intervals hold the truth: a sample of `benchmarks/coverage_metrics.py`."""
+"""Coverage of intervals: a sample of `benchmarks/coverage_metrics.py`."""
 
 from __future__ import annotations
 
@@ -16,41 +16,45 @@ BENCHMARKS = ROOT / "benchmarks"
 
 @pytest.fixture(scope="module")
 def simulation() -> ModuleType:
-    """Return the benchmark, with its judges and its counting."""
+    """Return the module `benchmarks/coverage_metrics.py`."""
     sys.path.insert(0, str(BENCHMARKS))
     try:
         spec = importlib.util.spec_from_file_location("coverage_metrics", BENCHMARKS / "coverage_metrics.py")
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        sys.modules["coverage_metrics"] = module  # dataclasses look their module up
+        sys.modules["coverage_metrics"] = module  # dataclasses look up their module
         spec.loader.exec_module(module)
         return module
     finally:
         sys.path.remove(str(BENCHMARKS))
 
 
-def check(situation: Any, simulation: ModuleType, times: int, *least: str) -> None:
-    found = simulation.measured(situation, times, [11, 0], many=20_000)
-    claims = dict(simulation.judged(situation, found, times))
-    assert all(any(name in claim for claim in claims) for name in least)
+def assert_claims_hold(case: Any, simulation: ModuleType, times: int, *required_metrics: str) -> None:
+    measured = simulation.measured(case, times, [11, 0], many=20_000)
+    claims = dict(simulation.judged(case, measured, times))
+    assert all(any(name in claim for claim in claims) for name in required_metrics)
     assert not [claim for claim, holds in claims.items() if not holds]
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("at", [0, 1])
-def test_a_sample_of_intervals_holds_the_truth(simulation: ModuleType, at: int) -> None:
-    if at == 0:
+@pytest.mark.parametrize("case_index", [0, 1])
+def test_sample_of_intervals_covers_the_truth(simulation: ModuleType, case_index: int) -> None:
+    if case_index == 0:
         design = simulation.Judge(40, 3, 0.8, 0.3, 0.3, "pairs")
-        check(design, simulation, 60, "sensitivity", "pair_score", "soundness_error")
+        assert_claims_hold(design, simulation, 60, "sensitivity", "pair_score", "soundness_error")
     else:
-        check(simulation.Forecaster(100, 2, 1.5, "sure", rounded=True), simulation, 60, "brier_stated", "auroc", "ece")
+        assert_claims_hold(
+            simulation.Forecaster(100, 2, 1.5, "sure", rounded=True), simulation, 60, "brier_stated", "auroc", "ece"
+        )
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("datapoints", [20, 50, 200])
-def test_intervals_hold_the_truth(simulation: ModuleType, datapoints: int) -> None:
+def test_intervals_cover_the_truth(simulation: ModuleType, datapoints: int) -> None:
     for design in ("alone", "pairs", "stances", "exchanged", "seats"):
-        check(simulation.Judge(datapoints, 2, 0.85, 0.25, 0.3, design), simulation, 400, "accuracy")
-    for told in ("calibrated", "sure", "leaning", "vague"):
-        check(simulation.Forecaster(datapoints, 2, 1.5, told, rounded=False), simulation, 300, "auroc")
+        assert_claims_hold(simulation.Judge(datapoints, 2, 0.85, 0.25, 0.3, design), simulation, 400, "accuracy")
+    for confidence_style in ("calibrated", "sure", "leaning", "vague"):
+        assert_claims_hold(
+            simulation.Forecaster(datapoints, 2, 1.5, confidence_style, rounded=False), simulation, 300, "auroc"
+        )

@@ -22,15 +22,15 @@ from runner.statistics.instrument.level_test import permute_levels
 from runner.statistics.instrument.noise_floor import noise_floor, retest_flips
 
 
-def readings_of(scores: np.ndarray, size: int = 1) -> Readings:
-    """The readings of scores by unit, variant and repeat, in clusters of `size` units."""
+def make_readings(scores: np.ndarray, size: int = 1) -> Readings:
+    """Return the readings of scores by unit, variant and repeat, in clusters of `size` units."""
     units, variants, repeats = scores.shape
     cells = np.repeat(np.arange(units * variants), repeats)
     return Readings(scores.ravel(), cells // variants, cells % variants, cells, np.arange(units) // size)
 
 
-def anova(scores: np.ndarray) -> dict[str, float]:
-    """The components by the mean squares of a balanced two-way analysis of variance with repeats."""
+def components_by_anova(scores: np.ndarray) -> dict[str, float]:
+    """Compute the components from the mean squares of a balanced two-way analysis of variance with repeats."""
     k, v, r = scores.shape
     grand, units, variants, cells = scores.mean(), scores.mean((1, 2)), scores.mean((0, 2)), scores.mean(2)
     ms_unit = r * v * ((units - grand) ** 2).sum() / (k - 1)
@@ -46,16 +46,16 @@ def anova(scores: np.ndarray) -> dict[str, float]:
     }
 
 
-def planted(rng: np.random.Generator, units: int = 60) -> np.ndarray:
+def simulate_scores(rng: np.random.Generator, units: int = 60) -> np.ndarray:
     shape = (units, 3)
     cells = rng.normal(0, 1, (units, 1)) + np.array([0.0, 0.6, -0.3]) + rng.normal(0, 0.5, shape)
     scores: np.ndarray = cells[:, :, None] + rng.normal(0, 0.7, (*shape, 4))
     return scores
 
 
-def test_components_of_balanced_scores_are_those_of_the_analysis_of_variance() -> None:
-    scores = planted(np.random.default_rng(3))
-    result, expected = crossed_components(readings_of(scores)), anova(scores)
+def test_components_of_balanced_scores_match_the_analysis_of_variance() -> None:
+    scores = simulate_scores(np.random.default_rng(3))
+    result, expected = crossed_components(make_readings(scores)), components_by_anova(scores)
     assert result is not None
     assert {name: q.value for name, q in result.components.items()} == pytest.approx(expected, rel=1e-9)
     assert result.icc.value == pytest.approx(expected[UNIT] / sum(expected.values()))
@@ -65,21 +65,21 @@ def test_components_of_balanced_scores_are_those_of_the_analysis_of_variance() -
 
 
 def test_one_variant_gives_the_one_way_correlation() -> None:
-    scores = planted(np.random.default_rng(4))[:, :1]
+    scores = simulate_scores(np.random.default_rng(4))[:, :1]
     within = scores.var(axis=2, ddof=1).mean()
     between = scores.mean(axis=2).var(ddof=1) - within / 4
-    result = crossed_components(readings_of(scores))
+    result = crossed_components(make_readings(scores))
     assert result is not None
     assert (result.icc.value, result.retest_icc.value) == pytest.approx((between / (between + within),) * 2)
     assert result.components.keys() == {UNIT, RETEST}
 
 
-def test_half_of_the_pairs_of_different_units_give_the_components_of_missing_cells() -> None:
-    """The estimates of unbalanced data, by a loop over all pairs of readings."""
+def test_components_of_unbalanced_scores_match_a_loop_over_all_pairs() -> None:
+    """Compare with a loop over all pairs of readings."""
     rng = np.random.default_rng(5)
     scores = rng.integers(0, 2, (6, 2, 2)).astype(float)
-    data = readings_of(scores)
-    used = np.arange(24) != 5  # a unit with one reading less
+    data = make_readings(scores)
+    used = np.arange(24) != 5  # one unit has one reading less
     data = Readings(
         data.scores[used], data.units[used], data.variants[used], data.requests[used], data.clusters
     )  # fmt: skip
@@ -88,16 +88,16 @@ def test_half_of_the_pairs_of_different_units_give_the_components_of_missing_cel
         key = bool(data.units[a] == data.units[b]), bool(data.variants[a] == data.variants[b])
         cells = tuple(sorted((int(data.requests[a]), int(data.requests[b]))))
         halves.setdefault(key, {}).setdefault(cells, []).append((data.scores[a] - data.scores[b]) ** 2 / 2)
-    other, across = (
+    different_units, same_units = (
         np.mean([np.mean(values) for values in halves[key].values()]) for key in ((False, False), (True, False))
     )
     result = crossed_components(data)
     assert result is not None
-    assert result.total == pytest.approx(float(other))
-    assert result.icc.value == pytest.approx(1 - float(across / other))
+    assert result.total == pytest.approx(float(different_units))
+    assert result.icc.value == pytest.approx(1 - float(same_units / different_units))
 
 
-def test_orders_of_answers_are_a_component_of_their_own() -> None:
+def test_answer_order_is_a_separate_component() -> None:
     rng = np.random.default_rng(6)
     scores = rng.normal(0, 1, (200, 1, 1)) + rng.normal(0, 0.8, (200, 2, 1)) + rng.normal(0, 0.4, (200, 2, 3))
     units, requests = np.repeat(np.arange(200), 6), np.repeat(np.arange(400), 3)
@@ -111,36 +111,36 @@ def test_orders_of_answers_are_a_component_of_their_own() -> None:
     assert values[UNIT] == pytest.approx(1.0, abs=0.25)
 
 
-def test_a_judge_without_noise_has_a_correlation_of_1_without_an_interval() -> None:
+def test_judge_without_noise_has_a_correlation_of_1_without_an_interval() -> None:
     scores = np.repeat(np.arange(40)[:, None, None] % 2, 3, axis=2).astype(float)
-    result = crossed_components(readings_of(scores))
+    result = crossed_components(make_readings(scores))
     assert result is not None
     assert (result.icc.value, result.icc.interval) == (1.0, None)
     assert "differ in fewer than 2 groups" in str(result.icc.reason)
 
 
 @pytest.mark.parametrize("scores", [np.zeros((1, 1, 3)), np.zeros((30, 1, 1))])
-def test_a_single_cluster_or_single_readings_have_no_components(scores: np.ndarray) -> None:
-    assert crossed_components(readings_of(scores)) is None
+def test_single_cluster_or_single_readings_have_no_components(scores: np.ndarray) -> None:
+    assert crossed_components(make_readings(scores)) is None
 
 
-def exact_p(scores: np.ndarray) -> float:
-    """The p-value of the shift of two readings per unit, one at each level, by all exchanges."""
+def exact_p_value(scores: np.ndarray) -> float:
+    """Compute the p-value of a shift from all exchanges of two readings per unit, one at each level."""
     differences = scores[:, 0] - scores[:, 1]
     signs = np.array(np.meshgrid(*[[-1, 1]] * len(differences))).reshape(len(differences), -1)
     sums = np.abs(differences @ signs)
     return float(np.mean(sums >= abs(differences.sum()) - 1e-12))
 
 
-def test_one_reading_per_level_is_tested_like_by_exchanging_the_levels() -> None:
+def test_p_value_with_one_reading_per_level_matches_all_exchanges() -> None:
     scores = np.random.default_rng(7).normal(0, 1, (8, 2)) + np.array([0.0, 0.9])
     result = permute_levels(scores.ravel(), np.repeat(np.arange(8), 2), np.tile((0, 1), 8))
     assert result is not None
-    assert result.p == pytest.approx(exact_p(scores), abs=0.02)
+    assert result.p == pytest.approx(exact_p_value(scores), abs=0.02)
     assert (result.p_change, result.strata) == (None, 8)
 
 
-def test_changes_of_single_units_are_found_though_the_mean_stays() -> None:
+def test_changes_of_single_units_are_detected_if_the_mean_is_unchanged() -> None:
     scores = np.zeros((10, 2, 3))
     scores[:5, 1] = scores[5:, 0] = 1.0
     strata, levels = np.repeat(np.arange(10), 6), np.tile(np.repeat((0, 1), 3), 10)
@@ -152,12 +152,12 @@ def test_changes_of_single_units_are_found_though_the_mean_stays() -> None:
 
 
 def exact_p_values(scores: list[np.ndarray], size: int) -> tuple[float, float]:
-    """The p-values of both statistics for strata whose first `size` scores are at level 0, by all assignments."""
+    """Compute both p-values from all assignments, for strata whose first `size` scores are at level 0."""
     outcomes = []
     for row in scores:
         residuals = row - row.mean()
-        first = np.array([residuals[list(chosen)].sum() for chosen in combinations(range(len(row)), size)])
-        outcomes.append((first, first**2 / size + first**2 / (len(row) - size)))
+        first_sums = np.array([residuals[list(chosen)].sum() for chosen in combinations(range(len(row)), size)])
+        outcomes.append((first_sums, first_sums**2 / size + first_sums**2 / (len(row) - size)))
     statistics = zip(*outcomes, strict=True)
     shift, change = (np.sum(np.meshgrid(*values, indexing="ij"), axis=0) for values in statistics)
     p_shift, p_change = (
@@ -166,14 +166,14 @@ def exact_p_values(scores: list[np.ndarray], size: int) -> tuple[float, float]:
     return p_shift, p_change
 
 
-@pytest.mark.parametrize("way", ["outcomes", "subsets", "single scores"])
+@pytest.mark.parametrize("method", ["outcomes", "subsets", "single scores"])
 @pytest.mark.parametrize("kind", ["verdicts", "probabilities"])
-def test_each_way_to_permute_gives_the_p_values_of_all_assignments(
-    way: str, kind: str, monkeypatch: pytest.MonkeyPatch
+def test_each_permutation_method_matches_all_assignments(
+    method: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(level_test, "CLEAR_COUNT", level_test.PERMUTATIONS)
-    monkeypatch.setattr(permuted_sums, "_MOST_OUTCOMES", 512 if way == "outcomes" else 0)
-    monkeypatch.setattr(permuted_sums, "_MOST_READINGS", 0 if way == "single scores" else 12)
+    monkeypatch.setattr(permuted_sums, "_MOST_OUTCOMES", 512 if method == "outcomes" else 0)
+    monkeypatch.setattr(permuted_sums, "_MOST_READINGS", 0 if method == "single scores" else 12)
     rng = np.random.default_rng(11)
     scores = [rng.random(5) + np.array([0.2, 0.2, 0, 0, 0]) for _ in range(4)]
     if kind == "verdicts":
@@ -183,7 +183,7 @@ def test_each_way_to_permute_gives_the_p_values_of_all_assignments(
     assert (result.p_shift, result.p_change) == pytest.approx(exact_p_values(scores, 2), abs=0.02)
 
 
-def test_three_levels_with_missing_readings_have_the_same_p_value_in_each_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permutation_methods_agree_on_three_levels_with_missing_readings(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(12)
     levels, strata = np.tile(np.repeat((0, 1, 2), 3), 400), np.repeat(np.arange(400), 9)
     scores = (rng.random(3600) < 0.4 + 0.015 * levels).astype(float)
@@ -216,11 +216,11 @@ def test_many_readings_need_little_memory() -> None:
     assert peak < 40 * scores.nbytes
 
 
-def test_strata_with_one_level_say_nothing() -> None:
+def test_strata_with_one_level_give_no_test() -> None:
     assert permute_levels(np.arange(4.0), np.array([0, 0, 1, 1]), np.array([0, 0, 1, 1])) is None
 
 
-def test_flips_are_the_share_of_pairs_of_repeats_that_differ() -> None:
+def test_retest_flips_are_the_share_of_differing_pairs_of_repeats() -> None:
     codes = np.array([0, 0, 1, 1, 1, 0, 2])
     requests = np.array([0, 0, 0, 1, 1, 2, 2])
     share = retest_flips(codes, requests, np.array([0, 1, 2]))
@@ -229,17 +229,17 @@ def test_flips_are_the_share_of_pairs_of_repeats_that_differ() -> None:
     assert retest_flips(codes[:2], np.array([0, 1]), np.array([0, 1])) is None
 
 
-def test_the_noise_floor_is_that_of_the_difference_of_two_runs() -> None:
+def test_noise_floor_matches_the_difference_of_two_runs() -> None:
     assert noise_floor(0.1, 100) == pytest.approx(1.96 * np.sqrt(2 * 0.05 / 100), rel=1e-4)
     assert noise_floor(0.1, 10**9, variant=0.01) == pytest.approx(1.96 * np.sqrt(0.02), rel=1e-3)
 
 
-def test_the_interval_of_a_component_that_may_be_0_contains_0() -> None:
-    """Tiny positive estimates once had a chi-squared interval without 0, of any width, or none that can be computed."""
+def test_interval_of_a_component_that_may_be_0_contains_0() -> None:
+    """A chi-squared interval of a tiny positive estimate excludes 0, has an arbitrary width, or cannot be computed."""
     rng, contained = np.random.default_rng(0), []
     for _ in range(100):
         observed = rng.standard_normal((40, 1, 1)) + 0.5 * rng.standard_normal((40, 3, 3))
-        result = crossed_components(readings_of(observed))
+        result = crossed_components(make_readings(observed))
         assert result is not None
         for name in (VARIANT, INTERACTION):
             interval = result.components[name].interval
@@ -249,8 +249,8 @@ def test_the_interval_of_a_component_that_may_be_0_contains_0() -> None:
     assert np.mean(contained) > 0.93
 
 
-def test_equal_scores_have_no_correlation_and_the_reason_says_so() -> None:
-    result = crossed_components(readings_of(np.ones((30, 2, 3))))
+def test_correlation_of_equal_scores_is_missing_with_a_reason() -> None:
+    result = crossed_components(make_readings(np.ones((30, 2, 3))))
     assert result is not None
     assert (result.icc.value, result.icc.reason, result.retest_icc.reason) == (
         None, "all scores are equal", "all scores are equal",

@@ -1,4 +1,4 @@
-"""Confidence sets of ranks, from tests of pairs."""
+"""Confidence sets of ranks, computed from pairwise tests."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def test_systems_that_no_test_separates_share_ranks() -> None:
     assert rank_sets([], p_values) == {}
 
 
-def test_p_values_are_corrected_for_all_pairs() -> None:
-    """Of four systems any may be the best by luck: the correction is for six pairs, not for three."""
+def test_rank_sets_correct_p_values_for_all_pairs() -> None:
+    """Any of four systems may be the best by chance, so the correction is for six pairs, not for three."""
     p = {("a", "b"): 0.02, ("a", "c"): 0.5, ("a", "d"): 0.009}
 
     def p_values(pairs: Sequence[tuple[str, str]]) -> list[float]:
@@ -37,7 +37,7 @@ def test_p_values_are_corrected_for_all_pairs() -> None:
 
 
 def test_separations_are_closed_transitively() -> None:
-    """`a` is better than `b`, and `b` better than `c`: so `a` is better than `c`, whatever their own test says."""
+    """If `a` is better than `b`, and `b` better than `c`, then `a` is better than `c`, despite their own test."""
 
     def p_values(pairs: Sequence[tuple[str, str]]) -> list[float]:
         return [0.9 if pair == ("a", "c") else 0.001 for pair in pairs]
@@ -50,7 +50,7 @@ def test_systems_that_are_not_separated_never_have_disjoint_sets(seed: int) -> N
     rng, names = np.random.default_rng(seed), range(12)
     p = {(i, j): float(rng.random() ** 8) for i in names for j in names if i < j}
     sets = rank_sets(names, lambda pairs: [p[pair] for pair in pairs])
-    separated = rank_sets_by_hand(p, 12)
+    separated = separated_pairs_by_definition(p, 12)
     for i, j in p:
         disjoint = sets[i][1] < sets[j][0] or sets[j][1] < sets[i][0]
         assert not disjoint or (i, j) in separated
@@ -59,11 +59,11 @@ def test_systems_that_are_not_separated_never_have_disjoint_sets(seed: int) -> N
         assert sets[name] == (1 + better, 12 - sum(pair[0] == name for pair in separated))
 
 
-def rank_sets_by_hand(p: dict[tuple[int, int], float], count: int) -> set[tuple[int, int]]:
-    """The separated pairs: Holm by its definition, and the closure by Warshall's algorithm."""
+def separated_pairs_by_definition(p: dict[tuple[int, int], float], count: int) -> set[tuple[int, int]]:
+    """Return the separated pairs by the definition of Holm's method and Warshall's transitive closure."""
     separated = set()
-    for place, (pair, value) in enumerate(sorted(p.items(), key=lambda item: item[1])):
-        if value * (len(p) - place) > 0.05:
+    for rank, (pair, value) in enumerate(sorted(p.items(), key=lambda item: item[1])):
+        if value * (len(p) - rank) > 0.05:
             break
         separated.add(pair)
     for k in range(count):
@@ -71,24 +71,24 @@ def rank_sets_by_hand(p: dict[tuple[int, int], float], count: int) -> set[tuple[
     return separated
 
 
-def test_many_systems_are_tested_against_the_leader_only() -> None:
+def test_many_systems_are_tested_only_against_the_leader() -> None:
     count = MAX_PAIRWISE + 1
-    asked: list[tuple[int, int]] = []
+    tested_pairs: list[tuple[int, int]] = []
 
     def p_values(pairs: Sequence[tuple[int, int]]) -> list[float]:
-        asked.extend(pairs)
-        return [1e-9 if other > 30 else 1.0 for _, other in pairs]
+        tested_pairs.extend(pairs)
+        return [1e-9 if system > 30 else 1.0 for _, system in pairs]
 
     sets = rank_sets(range(count), p_values)
-    assert asked == [(0, other) for other in range(1, count)]
+    assert tested_pairs == [(0, system) for system in range(1, count)]
     assert sets[0] == (1, 31)
-    assert {sets[other] for other in range(1, 31)} == {(1, count)}
-    assert {sets[other] for other in range(31, count)} == {(2, count)}
+    assert {sets[system] for system in range(1, 31)} == {(1, count)}
+    assert {sets[system] for system in range(31, count)} == {(2, count)}
 
 
 @pytest.mark.full
 def test_flips_resolve_the_corrected_level() -> None:
-    """Without whole steps flips are random; at the default level p cannot fall below one in their number."""
+    """Flips of such values are sampled. At the default level, p is at least 1 / (1 + FLIPS)."""
     rng = np.random.default_rng(1)
     values = (0.28 + rng.normal(0, 0.5, 200)).tolist()
     reached = 4.4 * math.sqrt(sum(value * value for value in values))
@@ -96,7 +96,7 @@ def test_flips_resolve_the_corrected_level() -> None:
     assert sign_flip(values, reached=reached, level=PAIR_LEVEL).p < PAIR_LEVEL
 
 
-def test_a_test_is_the_same_in_both_directions() -> None:
+def test_sign_flip_is_the_same_in_both_directions() -> None:
     rng = np.random.default_rng(2)
     values = rng.normal(0.1, 1, 60)
     assert sign_flip(values.tolist()).p == sign_flip((-values).tolist()).p

@@ -1,4 +1,4 @@
-"""The difference of two d' against an enumeration, and the score difference by log-probabilities against its mean."""
+"""The difference of two d', compared with an enumeration, and the score difference by log-probabilities."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TRUE_GAIN = 0.8
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_test_of_a_difference_exchanges_the_judges_in_every_possible_way(seed: int) -> None:
+def test_sensitivity_difference_matches_all_exchanges_of_the_judges(seed: int) -> None:
     from scipy.stats import norm
 
     rng, groups = np.random.default_rng(seed), 7
@@ -32,15 +32,15 @@ def test_the_test_of_a_difference_exchanges_the_judges_in_every_possible_way(see
         rows = np.arange(groups)
         extreme += abs(d_prime(counts[1 - order, rows]) - d_prime(counts[order, rows])) >= abs(observed) - 1e-12
     systems = [[[int(hits), 3, int(alarms), 3] for hits, alarms in of_judge] for of_judge in counts]
-    found = sensitivity_difference(systems[0], systems[1])
-    assert found is not None
-    assert found.difference == pytest.approx(observed, abs=1e-12)
-    assert found.p == pytest.approx(extreme / 2**groups, abs=1e-12)
-    assert (found.ci_low <= 0 <= found.ci_high) == (found.p > 0.05)
+    result = sensitivity_difference(systems[0], systems[1])
+    assert result is not None
+    assert result.difference == pytest.approx(observed, abs=1e-12)
+    assert result.p == pytest.approx(extreme / 2**groups, abs=1e-12)
+    assert (result.ci_low <= 0 <= result.ci_high) == (result.p > 0.05)
 
 
 @pytest.mark.parametrize(("groups", "repeats"), [(40, 1), (100, 3)])
-def test_the_score_difference_by_log_probabilities_is_the_mean_and_covers_the_truth(groups: int, repeats: int) -> None:
+def test_log_probability_gain_is_the_mean_and_covers_the_truth(groups: int, repeats: int) -> None:
     rng, covered = np.random.default_rng([groups, repeats]), 0
     for _ in range(300):
         labels = np.repeat(np.arange(groups) % 2, repeats)
@@ -49,11 +49,11 @@ def test_the_score_difference_by_log_probabilities_is_the_mean_and_covers_the_tr
         p = 1 / (1 + np.exp(-log_odds))
         stances = rng.integers(0, 2, len(labels))
         verdicts = Verdicts(labels, (p > 0.5).astype(int), points, points, groups, grouped=False)
-        found = verdicts.log_probability_gain(stances, p)
-        assert found is not None
-        assert found.interval is not None
+        gain = verdicts.log_probability_gain(stances, p)
+        assert gain is not None
+        assert gain.interval is not None
         score = np.log(np.where(stances == 1, p, 1 - p))
         expected = score[stances == labels].mean() - score[stances != labels].mean()
-        assert found.value == pytest.approx(expected, abs=1e-9)
-        covered += found.interval[0] <= TRUE_GAIN <= found.interval[1]
+        assert gain.value == pytest.approx(expected, abs=1e-9)
+        covered += gain.interval[0] <= TRUE_GAIN <= gain.interval[1]
     assert 0.92 * 300 <= covered <= 0.985 * 300

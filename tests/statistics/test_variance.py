@@ -1,4 +1,4 @@
-"""The variance between groups and within, and what follows for repeats and sizes."""
+"""Variance between and within groups, and the repeats and sample sizes that follow from it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from runner.statistics.variance_components import (
 )
 
 
-def scores_of(table: Sequence[Sequence[float]], size: int = 1) -> Scores:
-    """Scores by group and repeat; the first `size` columns of a row are the first repeat of its datapoints."""
+def make_scores(table: Sequence[Sequence[float]], size: int = 1) -> Scores:
+    """Return scores by group and repeat; the first `size` columns of a row are the first repeat of its datapoints."""
     scores = Scores()
     for group, row in enumerate(table):
         for index, score in enumerate(row):
@@ -33,9 +33,9 @@ def scores_of(table: Sequence[Sequence[float]], size: int = 1) -> Scores:
     return scores
 
 
-def test_the_split_is_that_of_its_formulas() -> None:
+def test_variance_split_matches_its_formulas() -> None:
     table = [[1, 0, 1], [1, 1, 1], [0, 0, 1], [0, 0, 0]]
-    split = scores_of(table).split()
+    split = make_scores(table).split()
     assert split is not None
     within = mean(variance(row) for row in table)
     assert split.within == pytest.approx(within, abs=1e-15)
@@ -43,18 +43,18 @@ def test_the_split_is_that_of_its_formulas() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_a_planted_split_is_found(size: int) -> None:
+def test_variance_split_recovers_planted_components(size: int) -> None:
     rng = np.random.default_rng(5)
     chances = rng.beta(2, 1, 4000)  # variance 1/18; mean of p (1 - p): 2/3 - 1/2
     table = (rng.random((4000, 4 * size)) < chances[:, None]).astype(float).tolist()
-    split = scores_of(table, size).split()
+    split = make_scores(table, size).split()
     assert split is not None
     assert split.between == pytest.approx(1 / 18, abs=0.006)
     assert split.within == pytest.approx(1 / 6 / size, abs=0.006)
 
 
-def test_without_repeats_there_is_no_split() -> None:
-    scores = scores_of([[1], [0], [1]])
+def test_variance_split_needs_repeats() -> None:
+    scores = make_scores([[1], [0], [1]])
     assert (scores.split(), variance_section(scores), scores.repeats) == (None, None, 1)
     assert scores.total() == pytest.approx(1 / 3)
 
@@ -62,9 +62,7 @@ def test_without_repeats_there_is_no_split() -> None:
 @pytest.mark.parametrize(
     ("between", "within", "enough"), [(0.1, 0.0, 1), (0.0, 0.2, None), (0.1, 0.1, 10), (0.2, 0.05, 3), (0.05, 0.2, 38)]
 )
-def test_repeats_are_enough_where_more_gain_less_than_5_percent(
-    between: float, within: float, enough: int | None
-) -> None:
+def test_repeats_are_enough_if_more_gain_less_than_5_percent(between: float, within: float, enough: int | None) -> None:
     split = Split(between, within)
     assert split.enough_repeats == enough
     if enough and within:
@@ -72,17 +70,17 @@ def test_repeats_are_enough_where_more_gain_less_than_5_percent(
         assert enough == 1 or math.sqrt(between / (between + within / (enough - 1))) < 0.95
 
 
-def test_sizes_are_those_of_the_power_formula() -> None:
-    """Connor's; of many groups it is that of Miller, with the mean square for the variance at no difference."""
+def test_sample_sizes_match_the_power_formula() -> None:
+    """Connor's formula; for many groups it agrees with Miller's, with the mean square as variance at no difference."""
     z = NormalDist().inv_cdf
     root = z(0.975) * math.sqrt(0.5 + 0.15**2) + z(0.8) * math.sqrt(0.5)
     assert groups_needed(0.15, 0.5) == math.ceil((root / 0.15) ** 2) == 180
-    # The facts' own table: Var(d) = 0.2
+    # The reference table: Var(d) = 0.2
     assert [round(100 * (smallest_difference(k, lambda _: 0.2) or 0), 1) for k in (500, 1000, 4000)] == [5.6, 4.0, 2.0]
     assert groups_needed(0.03, 0.2) == pytest.approx(1745, abs=5)
 
 
-def test_fewer_groups_than_the_test_can_reject_with_show_nothing() -> None:
+def test_planning_needs_the_fewest_groups_that_the_test_can_reject_with() -> None:
     for groups in (FEWEST_GROUPS - 1, FEWEST_GROUPS):
         assert (sign_flip([1.0] * groups).p <= ALPHA) == (groups == FEWEST_GROUPS)
     assert groups_needed(0.9, 0.0) == FEWEST_GROUPS
@@ -94,31 +92,33 @@ def test_fewer_groups_than_the_test_can_reject_with_show_nothing() -> None:
 
 
 @pytest.mark.parametrize(("chance", "difference"), [(0.5, 0.15), (0.7, 0.2), (0.6, 0.3), (0.4, 0.5), (0.05, 0.9)])
-def test_the_real_test_has_the_planned_power(chance: float, difference: float) -> None:
-    """`benchmarks/planning.py` has it in full size."""
+def test_sign_flip_has_the_planned_power(chance: float, difference: float) -> None:
+    """`benchmarks/planning.py` has the full simulation."""
     better, worse = (chance + difference) * (1 - chance), chance * (1 - chance - difference)
     groups = groups_needed(difference, better + worse - difference**2)
     rng = np.random.default_rng([7, groups])
-    counts, of = np.unique(
+    counts, frequencies = np.unique(
         rng.multinomial(groups, [better, worse, 1 - better - worse], 400), axis=0, return_counts=True
     )
-    found = sum(int(n) for (b, w, _), n in zip(counts, of, strict=True) if sign_flip([1.0] * b + [-1.0] * w).p <= ALPHA)
-    assert 0.74 <= found / 400 <= 0.97
+    rejected = sum(
+        int(n) for (b, w, _), n in zip(counts, frequencies, strict=True) if sign_flip([1.0] * b + [-1.0] * w).p <= ALPHA
+    )
+    assert 0.74 <= rejected / 400 <= 0.97
 
 
 @pytest.mark.parametrize("shared", [0.1, 0.9])
 def test_few_groups_with_repeats_do_not_have_too_much_power(shared: float) -> None:
-    """Uniform chances, equal for both systems in a share of the groups; the plan of 20 groups had 86 to 89 % power."""
+    """Chances are uniform, and equal for both systems in a share of the groups. 20 groups have 86 to 89 % power."""
     rng, difference, repeats, times = np.random.default_rng(3), 0.3, 3, 1_000
-    worse, own, is_shared = (rng.random((times, 400)) for _ in range(3))
-    chances = (1 - difference) * worse, difference + (1 - difference) * np.where(is_shared < shared, worse, own)
+    worse, independent, is_shared = (rng.random((times, 400)) for _ in range(3))
+    chances = (1 - difference) * worse, difference + (1 - difference) * np.where(is_shared < shared, worse, independent)
     differences = (rng.binomial(repeats, chances[1]) - rng.binomial(repeats, chances[0])) / repeats
     groups = groups_needed(difference, float(differences.var()), 1 / repeats)
-    found = np.mean([sign_flip(row[:groups].tolist()).p <= ALPHA for row in differences])
-    assert 0.75 <= found <= 0.85
+    power = np.mean([sign_flip(row[:groups].tolist()).p <= ALPHA for row in differences])
+    assert 0.75 <= power <= 0.85
 
 
-def test_one_more_group_is_the_variance_with_it() -> None:
+def test_with_one_more_group_matches_the_variance_with_it() -> None:
     scores = [0.2, 0.9, 0.4, 0.5]
     assert with_one_more_group(variance(scores), 4, 1 - mean(scores)) == pytest.approx(variance([*scores, 1.0]))
     assert with_one_more_group(0.0, 9, 1.0) == pytest.approx(0.1)
@@ -126,11 +126,11 @@ def test_one_more_group_is_the_variance_with_it() -> None:
     assert (round(low, 2), round(high, 2)) == (0.5, 2.88)
 
 
-def test_what_two_systems_find_hard_alike_is_no_difference() -> None:
+def test_paired_split_excludes_shared_difficulty() -> None:
     rng = np.random.default_rng(6)
     chances = rng.beta(1, 1, 3000)
-    one, other = (scores_of((rng.random((3000, 3)) < chances[:, None]).astype(float).tolist()) for _ in range(2))
-    split, total = paired_split(one, other), paired_total(one, other)
+    first, second = (make_scores((rng.random((3000, 3)) < chances[:, None]).astype(float).tolist()) for _ in range(2))
+    split, total = paired_split(first, second), paired_total(first, second)
     assert split is not None
     assert total is not None
     assert split[0] < 0.01  # each varies by 1/12

@@ -1,4 +1,4 @@
-"""An alternating chat: of any protocol, for any agent, in any round, it is one that chat templates take."""
+"""Alternating chats of every protocol, agent and round have the form that chat templates require."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import Round
 from tests.support.games import COUNCIL, DUEL, load_protocol_text, make_undecided_speaker, play_game
 
-SYSTEM, LAST = "You play this game.", "This is the last round."
+SYSTEM_TEXT, LAST_ROUND_TEXT = "You play this game.", "This is the last round."
 
-SILENT = """\
+PROTOCOL_WITH_SILENT_ROUNDS = """\
 name: silent
 agents:
   prover0: {role: prover, human_name: Expert_1, anonymous: true}
@@ -38,7 +38,7 @@ cycle:
   - speak: {verifier: [main]}
 parameters: {max_message_rounds: 10}
 """
-"""A verifier that speaks to itself twice in a row, two provers whose texts meet, a round of nobody's."""
+"""A verifier that speaks to itself twice in a row, two provers that speak at once, and a round without speakers."""
 
 
 def make_message(role: str, content: str, name: str | None = None) -> ChatMessage:
@@ -46,8 +46,8 @@ def make_message(role: str, content: str, name: str | None = None) -> ChatMessag
     return message if name is None else {**message, "name": name}
 
 
-def drawn_protocol(folder: Path, number: int) -> Protocol | None:
-    """A protocol drawn by lot; None where it is one that nobody may play."""
+def make_random_protocol(folder: Path, number: int) -> Protocol | None:
+    """Return a random protocol, or None if it is invalid or unplayable."""
     rng = random.Random(number)
     provers = [f"prover{i}" for i in range(rng.randint(1, 3))]
     names = [*provers, "verifier"]
@@ -63,9 +63,9 @@ def drawn_protocol(folder: Path, number: int) -> Protocol | None:
     for _ in range(rng.randint(1, 4)):
         speak = {}
         for name in names:
-            own = [channel for channel, of in channels.items() if name in of["members"]]
-            if own and rng.random() < 0.5:
-                speak[name] = [rng.choice(own)]
+            joinable = [channel for channel, channel_spec in channels.items() if name in channel_spec["members"]]
+            if joinable and rng.random() < 0.5:
+                speak[name] = [rng.choice(joinable)]
         cycle.append({"speak": speak})
     document = {
         "name": "drawn", "agents": agents, "channels": channels, "cycle": cycle,
@@ -78,112 +78,125 @@ def drawn_protocol(folder: Path, number: int) -> Protocol | None:
     return None if list(unplayable_parameters(protocol, Place)) else protocol
 
 
-def chat_of(protocol: Protocol, agent: str, rounds: list[Round], round_: int, seed: int) -> list[ChatMessage]:
-    return chat_messages(protocol, agent, rounds, round_=round_, system=SYSTEM, last_round=LAST, seed=seed)
+def build_chat(protocol: Protocol, agent: str, rounds: list[Round], round_: int, seed: int) -> list[ChatMessage]:
+    return chat_messages(
+        protocol, agent, rounds, round_=round_, system=SYSTEM_TEXT, last_round=LAST_ROUND_TEXT, seed=seed
+    )
 
 
-def prompts(protocol: Protocol, agent: str, played: list[Round], seed: int) -> Iterator[tuple[int, list[ChatMessage]]]:
-    """What an agent was asked with, each with its round."""
-    for round_, of in enumerate(played):
-        if agent in of.raw:
-            yield round_, chat_of(protocol, agent, played[:round_], round_, seed)
+def prompts_with_rounds(
+    protocol: Protocol, agent: str, rounds: list[Round], seed: int
+) -> Iterator[tuple[int, list[ChatMessage]]]:
+    """Yield the rounds of the agent, each with its prompt."""
+    for round_, round_of_game in enumerate(rounds):
+        if agent in round_of_game.raw:
+            yield round_, build_chat(protocol, agent, rounds[:round_], round_, seed)
 
 
-def check(protocol: Protocol, seed: int) -> int:
-    """See that every chat of a game is right in both forms; how many there were."""
-    played = list(play_game(protocol, make_undecided_speaker(protocol), seed=seed).rounds)
+def assert_chats_alternate(protocol: Protocol, seed: int) -> int:
+    """Check every chat of a game with both forms of instructions, and return the number of chats."""
+    rounds = list(play_game(protocol, make_undecided_speaker(protocol), seed=seed).rounds)
     count = 0
     for agent in protocol.agent_names:
         for instructions in ("system", "user"):
             earlier: list[ChatMessage] = []
-            for round_, plain in prompts(protocol, agent, played, seed):
+            for round_, plain in prompts_with_rounds(protocol, agent, rounds, seed):
                 chat = format_chat(plain, "alternating", instructions=instructions, asks=True)
-                told = f"{protocol.name}, {agent} in round {round_}: {chat}"
+                context = f"{protocol.name}, {agent} in round {round_}: {chat}"
                 roles = [message["role"] for message in chat]
                 turns = roles[1:] if roles[0] == "system" else roles
-                assert turns == ["user" if i % 2 == 0 else "assistant" for i in range(len(turns))], told
-                assert turns[-1] == "user", told
-                assert roles[0] == "user" or instructions == "system", told
-                assert all(message.keys() == {"role", "content"} for message in chat), told
-                at, text = 0, "\n\n".join(message["content"] for message in chat)
+                assert turns == ["user" if i % 2 == 0 else "assistant" for i in range(len(turns))], context
+                assert turns[-1] == "user", context
+                assert roles[0] == "user" or instructions == "system", context
+                assert all(message.keys() == {"role", "content"} for message in chat), context
+                position, text = 0, "\n\n".join(message["content"] for message in chat)
                 for index, message in enumerate(plain):
-                    whole = f"{message['name']}: {message['content']}" if "name" in message else message["content"]
+                    expected_text = (
+                        f"{message['name']}: {message['content']}" if "name" in message else message["content"]
+                    )
                     if index and message["role"] == "system":
-                        whole = INSTRUCTIONS + whole
-                    at = text.index(whole, at) + len(whole)
-                assert chat[: len(earlier)] == earlier, told
-                earlier = [*chat, make_message("assistant", played[round_].raw[agent])]
+                        expected_text = INSTRUCTIONS + expected_text
+                    position = text.index(expected_text, position) + len(expected_text)
+                assert chat[: len(earlier)] == earlier, context
+                earlier = [*chat, make_message("assistant", rounds[round_].raw[agent])]
                 count += 1
             last = protocol.max_message_rounds - 1
-            end = format_chat(chat_of(protocol, agent, played, last, seed), "alternating", instructions=instructions)
-            assert end[: len(earlier)] == earlier, f"{protocol.name}, {agent}: {end}"
+            final_chat = format_chat(
+                build_chat(protocol, agent, rounds, last, seed), "alternating", instructions=instructions
+            )
+            assert final_chat[: len(earlier)] == earlier, f"{protocol.name}, {agent}: {final_chat}"
     return count
 
 
-WITHOUT_NOTES = [
+PROTOCOLS_WITHOUT_NOTES = [
     name for name in builtin_names() if not any(agent.scratchpad for agent in load_protocol(name).file.agents.values())
 ]
 
 
-@pytest.mark.parametrize("name", WITHOUT_NOTES)
-def test_every_chat_of_a_protocol_alternates_and_begins_with_the_earlier_ones(name: str) -> None:
-    assert sum(check(load_protocol(name), seed) for seed in range(4)) >= 8
+@pytest.mark.parametrize("name", PROTOCOLS_WITHOUT_NOTES)
+def test_chats_of_built_in_protocols_alternate_and_extend_earlier_chats(name: str) -> None:
+    assert sum(assert_chats_alternate(load_protocol(name), seed) for seed in range(4)) >= 8
 
 
-@pytest.mark.parametrize("text", [COUNCIL, DUEL, SILENT], ids=["council", "duel", "silent"])
-def test_so_does_every_chat_of_ones_own_protocol(tmp_path: Path, text: str) -> None:
-    assert sum(check(load_protocol_text(tmp_path, text), seed) for seed in range(4)) >= 8
+@pytest.mark.parametrize("text", [COUNCIL, DUEL, PROTOCOL_WITH_SILENT_ROUNDS], ids=["council", "duel", "silent"])
+def test_chats_of_custom_protocols_alternate_and_extend_earlier_chats(tmp_path: Path, text: str) -> None:
+    assert sum(assert_chats_alternate(load_protocol_text(tmp_path, text), seed) for seed in range(4)) >= 8
 
 
 @pytest.mark.parametrize("start", [0, *(pytest.param(n, marks=pytest.mark.full) for n in range(20, 600, 20))])
-def test_and_of_protocols_drawn_by_lot(tmp_path: Path, start: int) -> None:
-    drawn = [found for n in range(start, start + 20) if (found := drawn_protocol(tmp_path, n)) is not None]
-    assert len(drawn) >= 10
-    assert sum(check(protocol, seed) for protocol in drawn for seed in range(2)) > 100
+def test_chats_of_random_protocols_alternate_and_extend_earlier_chats(tmp_path: Path, start: int) -> None:
+    protocols = [
+        protocol for n in range(start, start + 20) if (protocol := make_random_protocol(tmp_path, n)) is not None
+    ]
+    assert len(protocols) >= 10
+    assert sum(assert_chats_alternate(protocol, seed) for protocol in protocols for seed in range(2)) > 100
 
 
-def test_an_openai_chat_is_the_one_that_was_given() -> None:
-    chat = [make_message("system", SYSTEM), make_message("user", "No.", "Expert_1")]
+def test_openai_format_leaves_the_chat_unchanged() -> None:
+    chat = [make_message("system", SYSTEM_TEXT), make_message("user", "No.", "Expert_1")]
     assert format_chat(chat, "openai", instructions="user", asks=True) is chat
 
 
-def test_an_agent_that_speaks_twice_has_two_turns() -> None:
-    chat = [make_message("system", SYSTEM), make_message("assistant", "One."), make_message("assistant", "Two.")]
-    one, pause, two = (
+def test_agent_that_speaks_twice_has_two_turns() -> None:
+    chat = [make_message("system", SYSTEM_TEXT), make_message("assistant", "One."), make_message("assistant", "Two.")]
+    first, placeholder, second = (
         make_message("assistant", "One."),
         make_message("user", NOTHING_NEW),
         make_message("assistant", "Two."),
     )
-    assert format_chat(chat, "alternating") == [make_message("user", SYSTEM), one, pause, two]
-    assert format_chat(chat[:2], "alternating", asks=True) == [make_message("user", SYSTEM), one, pause]
+    assert format_chat(chat, "alternating") == [make_message("user", SYSTEM_TEXT), first, placeholder, second]
+    assert format_chat(chat[:2], "alternating", asks=True) == [make_message("user", SYSTEM_TEXT), first, placeholder]
 
 
-def test_a_text_without_a_sender_is_not_read_as_part_of_what_stands_before_it() -> None:
+def test_message_without_a_sender_is_labeled_anonymous_after_another_message() -> None:
     chat = [
-        make_message("system", SYSTEM),
+        make_message("system", SYSTEM_TEXT),
         make_message("user", "No.", "Expert_1"),
         make_message("user", "Yes."),
-        make_message("system", LAST),
+        make_message("system", LAST_ROUND_TEXT),
     ]
     assert with_alternating_roles(chat) == [
-        make_message("system", SYSTEM),
-        make_message("user", f"Expert_1: No.\n\nAnonymous: Yes.\n\n{INSTRUCTIONS}{LAST}"),
+        make_message("system", SYSTEM_TEXT),
+        make_message("user", f"Expert_1: No.\n\nAnonymous: Yes.\n\n{INSTRUCTIONS}{LAST_ROUND_TEXT}"),
     ]
-    joined = format_chat([chat[0], chat[2]], "alternating", instructions="user")
-    assert joined == [make_message("user", f"{SYSTEM}\n\nAnonymous: Yes.")]
+    merged = format_chat([chat[0], chat[2]], "alternating", instructions="user")
+    assert merged == [make_message("user", f"{SYSTEM_TEXT}\n\nAnonymous: Yes.")]
     assert with_alternating_roles([chat[0], chat[2]])[1] == make_message("user", "Yes.")
 
 
-def test_a_text_that_begins_with_its_sender_has_it_once() -> None:
-    own, other = make_message("user", "Expert_1: No.", "Expert_1"), make_message("user", "Expert_1: Yes.", "Expert_2")
-    assert with_alternating_roles([make_message("system", SYSTEM), own, other])[1] == make_message(
-        "user", "Expert_1: No.\n\nExpert_2: Expert_1: Yes."
+def test_message_that_begins_with_its_senders_name_is_not_prefixed_again() -> None:
+    prefixed_with_own_name, prefixed_with_another_name = (
+        make_message("user", "Expert_1: No.", "Expert_1"),
+        make_message("user", "Expert_1: Yes.", "Expert_2"),
     )
+    assert with_alternating_roles(
+        [make_message("system", SYSTEM_TEXT), prefixed_with_own_name, prefixed_with_another_name]
+    )[1] == make_message("user", "Expert_1: No.\n\nExpert_2: Expert_1: Yes.")
 
 
-def test_what_alternates_stays_as_it_is() -> None:
+def test_alternating_chat_is_unchanged() -> None:
     chat = with_alternating_roles(
-        [make_message("system", SYSTEM), make_message("user", "No.", "A"), make_message("user", "Yes.", "B")]
+        [make_message("system", SYSTEM_TEXT), make_message("user", "No.", "A"), make_message("user", "Yes.", "B")]
     )
     assert with_alternating_roles(chat) == chat
-    assert all(one["role"] != two["role"] for one, two in pairwise(chat))
+    assert all(first["role"] != second["role"] for first, second in pairwise(chat))

@@ -1,4 +1,4 @@
-"""Templates from strangers stay in the sandbox, data stays data, and the label stays away."""
+"""Templates run in a sandbox, data is not interpreted as a template, and the label never reaches a prompt."""
 
 from __future__ import annotations
 
@@ -25,20 +25,22 @@ from tests.support.prompt_variables import COLUMNS, make_prompt_variables
 SOLO = load_protocol("solo_verifier")
 
 
-def load(folder: Path, source: str | bytes, columns: dict[str, object] | None = None) -> PromptSet:
+def load_source(folder: Path, source: str | bytes, columns: dict[str, object] | None = None) -> PromptSet:
     path = folder / "verifier.jinja"
     path.write_bytes(source.encode() if isinstance(source, str) else source)
     return load_prompts(folder, SOLO, columns or COLUMNS, Place("spec.yaml", 4, 1))
 
 
-def rendered(folder: Path, source: str, columns: dict[str, object] | None = None) -> str:
+def render_source(folder: Path, source: str, columns: dict[str, object] | None = None) -> str:
     columns = columns or COLUMNS
-    return load(folder, source, columns).render("verifier", make_prompt_variables(SOLO, "verifier", columns=columns))
+    return load_source(folder, source, columns).render(
+        "verifier", make_prompt_variables(SOLO, "verifier", columns=columns)
+    )
 
 
-def refusal(folder: Path, source: str | bytes) -> str:
+def refusal_message(folder: Path, source: str | bytes) -> str:
     with pytest.raises(SpecError) as caught:
-        load(folder, source)
+        load_source(folder, source)
     return "\n".join(str(p).replace(f"{folder}/", "") for p in caught.value.problems)
 
 
@@ -48,7 +50,7 @@ def refusal(folder: Path, source: str | bytes) -> str:
 @pytest.mark.parametrize(
     "source",
     [
-        # reaching for Python
+        # access to Python objects
         "{{ lipsum.__globals__ }}",
         "{{ ('{0.__class__}'|attr('format'))(question) }}",
         "{{ question.__class__ }}",
@@ -82,7 +84,7 @@ def refusal(folder: Path, source: str | bytes) -> str:
         "{% with a=1 %}{% endwith %}",
         "{% autoescape true %}{{ question }}{% endautoescape %}",
         "{% do question %}",
-        # making much from little
+        # expensive expressions
         "{{ 'a'*10**9 }}",
         "{{ 7**10**8 }}",
         "{{ '%999999999d'%1 }}",
@@ -99,7 +101,7 @@ def refusal(folder: Path, source: str | bytes) -> str:
         "{% if 1 %}" * 3000 + "{% endif %}" * 3000,
         "{{ 1" + "+1" * 4000 + " }}",
         "x" * (65 << 10),
-        # no template at all
+        # invalid templates
         "{{ question",
         "{% if %}",
         "{% for loop in question %}{{ loop.first }}{% endfor %}",
@@ -107,27 +109,27 @@ def refusal(folder: Path, source: str | bytes) -> str:
     ],
     ids=lambda source: str(source)[:60],
 )
-def test_a_hostile_template_is_refused_before_anything_is_rendered(tmp_path: Path, source: str) -> None:
-    assert refusal(tmp_path, source).startswith("verifier.jinja:")
+def test_hostile_template_is_refused_before_rendering(tmp_path: Path, source: str) -> None:
+    assert refusal_message(tmp_path, source).startswith("verifier.jinja:")
 
 
-RENDER = """
+RENDER_SCRIPT = """
 import json, resource, sys, time
 from pathlib import Path
 from runner.base.errors import NipRunError
-from tests.game.prompts.test_prompts import rendered
+from tests.game.prompts.test_prompts import render_source
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 columns = {"question": "q" * 200_000, "solution": "a\\n" * 20_000, "rows": [["x" * 1000] * 100] * 100}
 for source in json.load(sys.stdin):
-    begun = time.process_time()
+    started = time.process_time()
     try:
-        end = len(rendered(Path(sys.argv[1]), source, columns))
+        outcome = len(render_source(Path(sys.argv[1]), source, columns))
     except NipRunError as error:
-        end = str(error)
-    print(json.dumps([end, time.process_time() - begun]))
+        outcome = str(error)
+    print(json.dumps([outcome, time.process_time() - started]))
 """
 
-BOMBS = [
+EXPENSIVE_TEMPLATES = [
     "{{ question|join(question) }}",
     "{{ question|join(question)|join(question) }}",
     "{{ question|join(question)|join(question)|length }}",
@@ -160,16 +162,17 @@ BOMBS = [
 
 
 @pytest.mark.full
-def test_what_a_template_makes_is_bounded_in_time_and_memory(tmp_path: Path) -> None:
+def test_rendering_is_limited_in_time_and_memory(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", RENDER, str(tmp_path)], input=json.dumps(BOMBS), env=environment(), cwd=tmp_path,
+        [sys.executable, "-c", RENDER_SCRIPT, str(tmp_path)],
+        input=json.dumps(EXPENSIVE_TEMPLATES), env=environment(), cwd=tmp_path,
         capture_output=True, text=True, timeout=HANG_SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-300:]
-    ends = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(ends) == len(BOMBS)
-    for source, (end, seconds) in zip(BOMBS, ends, strict=True):
-        assert isinstance(end, str) or end <= 4 << 20, source[:60]
+    outcomes = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(outcomes) == len(EXPENSIVE_TEMPLATES)
+    for source, (outcome, seconds) in zip(EXPENSIVE_TEMPLATES, outcomes, strict=True):
+        assert isinstance(outcome, str) or outcome <= 4 << 20, source[:60]
         assert seconds < 4, source[:60]
 
 
@@ -187,9 +190,9 @@ def test_what_a_template_makes_is_bounded_in_time_and_memory(tmp_path: Path) -> 
         "{{ question|trim(5) }}",
     ],
 )
-def test_what_fails_while_it_is_rendered_names_the_template(tmp_path: Path, source: str) -> None:
+def test_rendering_error_names_the_template(tmp_path: Path, source: str) -> None:
     with pytest.raises(NipRunError, match="verifier"):
-        rendered(tmp_path, source)
+        render_source(tmp_path, source)
 
 
 @pytest.mark.parametrize(
@@ -197,88 +200,93 @@ def test_what_fails_while_it_is_rendered_names_the_template(tmp_path: Path, sour
     ["{{ question['title'] }}", "{{ question['ti' ~ 'tle'] }}", "{{ size['real'] }}", "{{ tags['append'] }}",
      "{% for x in tags %}{{ loop['cycle'] }}{% endfor %}", "{{ question[tags[0]] }}", "{{ loop.index }}"],
 )  # fmt: skip
-def test_a_subscript_reaches_items_and_never_attributes(tmp_path: Path, source: str) -> None:
+def test_subscript_cannot_read_attributes(tmp_path: Path, source: str) -> None:
     columns = {**COLUMNS, "tags": ["upper"], "loop": "a column"}
     with pytest.raises(RunError, match="has no"):
-        rendered(tmp_path, source, columns)
+        render_source(tmp_path, source, columns)
 
 
-def test_a_subscript_reaches_the_items_of_lists_and_mappings(tmp_path: Path) -> None:
+def test_subscript_reads_items_of_lists_and_mappings(tmp_path: Path) -> None:
     columns = {**COLUMNS, "rows": [{"title": "one"}, {"title": "two"}]}
-    assert rendered(tmp_path, "{{ rows[1]['title'] }}{{ question[0] }}", columns) == "twoW"
+    assert render_source(tmp_path, "{{ rows[1]['title'] }}{{ question[0] }}", columns) == "twoW"
 
 
-def test_trim_takes_few_different_characters(tmp_path: Path) -> None:
-    many = "".join(map(chr, range(0x100, 0x180)))
-    assert rendered(tmp_path, "{{ tags[0]|trim(tags[1]) }}", {**COLUMNS, "tags": ["--a--", "-" * 1000]}) == "a"
+def test_trim_accepts_at_most_64_different_characters(tmp_path: Path) -> None:
+    many_characters = "".join(map(chr, range(0x100, 0x180)))
+    assert render_source(tmp_path, "{{ tags[0]|trim(tags[1]) }}", {**COLUMNS, "tags": ["--a--", "-" * 1000]}) == "a"
     with pytest.raises(RunError, match="more than 64 different characters"):
-        rendered(tmp_path, "{{ tags[0]|trim(tags[1]) }}", {**COLUMNS, "tags": ["--a--", many]})
+        render_source(tmp_path, "{{ tags[0]|trim(tags[1]) }}", {**COLUMNS, "tags": ["--a--", many_characters]})
 
 
-def test_indent_takes_no_fewer_than_no_blanks(tmp_path: Path) -> None:
+def test_indent_refuses_a_negative_width(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="uses indent without a number of spaces"):
-        rendered(tmp_path, "{{ question|indent(0 - 4) }}")
+        render_source(tmp_path, "{{ question|indent(0 - 4) }}")
 
 
-def test_a_file_that_renders_too_much_is_stopped(tmp_path: Path) -> None:
+def test_rendering_more_than_4_mib_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="'verifier' renders to more than 4 MiB"):
-        rendered(tmp_path, "{% for x in question %}{{ question }}{% endfor %}", {**COLUMNS, "question": "q" * 3000})
+        render_source(
+            tmp_path, "{% for x in question %}{{ question }}{% endfor %}", {**COLUMNS, "question": "q" * 3000}
+        )
 
 
-def test_a_template_that_nests_deep_is_refused_before_it_is_compiled(tmp_path: Path) -> None:
+def test_deeply_nested_template_is_refused_before_compilation(tmp_path: Path) -> None:
     chain = "{% if " + "size == 1 or " * 120 + "false %}{% endif %}"
-    assert refusal(tmp_path, chain) == "verifier.jinja:1:1: the template nests too deep"
+    assert refusal_message(tmp_path, chain) == "verifier.jinja:1:1: the template nests too deep"
     assert (
-        rendered(tmp_path, chain.replace("size == 1 or " * 120, "size == 5 or " * 80).replace("%}{%", "%}x{%")) == "x"
+        render_source(tmp_path, chain.replace("size == 1 or " * 120, "size == 5 or " * 80).replace("%}{%", "%}x{%"))
+        == "x"
     )
 
 
-def test_a_verdict_that_depends_on_how_deep_the_caller_stands_is_not_kept() -> None:
+def test_nesting_refusal_due_to_a_deep_call_stack_is_not_cached() -> None:
     source = "{{ " + "(" * 40 + "size" + ")" * 40 + " }}"
 
-    def at_depth(frames: int) -> list[str]:
+    def reasons_at_depth(frames: int) -> list[str]:
         try:
-            return [why for _, why in scan(source).refused] if frames == 0 else at_depth(frames - 1)
+            return [reason for _, reason in scan(source).refused] if frames == 0 else reasons_at_depth(frames - 1)
         except RecursionError:
             return ["none"]
 
     limit = sys.getrecursionlimit()
-    assert "the template nests too deep" in [why for left in range(150, 20, -10) for why in at_depth(limit - left)]
+    assert "the template nests too deep" in [
+        reason for frames_left in range(150, 20, -10) for reason in reasons_at_depth(limit - frames_left)
+    ]
     assert scan(source).refused == ()
 
 
-def test_all_that_is_forbidden_is_reported_with_its_line(tmp_path: Path) -> None:
-    message = refusal(tmp_path, "a\n{{ x() }}\n\n{% include 'y' %}\n")
+def test_all_forbidden_constructs_are_reported_with_their_lines(tmp_path: Path) -> None:
+    message = refusal_message(tmp_path, "a\n{{ x() }}\n\n{% include 'y' %}\n")
     assert message.split("\n") == [
         "verifier.jinja:2:1: Call is not allowed in a template; use only variables, filters, if and for",
         "verifier.jinja:4:1: Include is not allowed in a template; use only variables, filters, if and for",
     ]
 
 
-# Data stays data
+# Text of the dataset
 
 
 @pytest.mark.parametrize(
     "text",
     ["{{ 7*7 }} ${oc.env:HOME}", "{% raw %}", "{# not a comment #}", "<b>&amp;</b>", "%(x)s {0} \\n", "İ😀\u2028"],
 )
-def test_a_datapoints_text_reaches_the_prompt_unchanged(tmp_path: Path, text: str) -> None:
-    assert rendered(tmp_path, "[{{ question }}]", {"question": text}) == f"[{text}]"
+def test_text_of_a_datapoint_reaches_the_prompt_unchanged(tmp_path: Path, text: str) -> None:
+    assert render_source(tmp_path, "[{{ question }}]", {"question": text}) == f"[{text}]"
 
 
-def test_text_of_the_template_itself_is_kept_to_the_last_newline_but_one(tmp_path: Path) -> None:
-    assert rendered(tmp_path, "\ufeffa\n\nb \n\n") == "a\n\nb \n"
+def test_rendering_removes_only_the_last_newline_of_the_template(tmp_path: Path) -> None:
+    assert render_source(tmp_path, "\ufeffa\n\nb \n\n") == "a\n\nb \n"
 
 
-def test_what_is_allowed_works(tmp_path: Path) -> None:
+def test_allowed_constructs_render(tmp_path: Path) -> None:
     source = (
         "{% if size > 3 and solution is defined %}{{ solution|trim('\\n')|indent(2) }}{% endif %}"
         "{% for h in headers %}{{ loop.index }}{{ h }}{% endfor %}{{ question|upper }}{{ questions_left + 1 }}"
     )
-    assert rendered(tmp_path, source) == "def f():\n      return 1WHAT IS IT?1"
+    assert render_source(tmp_path, source) == "def f():\n      return 1WHAT IS IT?1"
 
 
-# The label, and names
+# The label and other variables
 
 
 @pytest.mark.parametrize("name", ["label", "y"])
@@ -298,7 +306,7 @@ def test_the_label_must_not_reach_a_prompt(tmp_path: Path, name: str, source: st
         ]
 
 
-def test_the_label_is_not_among_the_variables_either() -> None:
+def test_label_is_not_among_the_variables() -> None:
     columns = {**COLUMNS, "label": 1, "y": 1}
     for name in builtin_names():
         protocol = load_protocol(name)
@@ -306,29 +314,29 @@ def test_the_label_is_not_among_the_variables_either() -> None:
             assert not {"label", "y"} & make_prompt_variables(protocol, agent, columns=columns).keys()
 
 
-def test_an_unknown_variable_names_the_nearest(tmp_path: Path) -> None:
-    assert refusal(tmp_path, "a\n\n{{ qestion }}") == (
+def test_unknown_variable_suggests_the_nearest_name(tmp_path: Path) -> None:
+    assert refusal_message(tmp_path, "a\n\n{{ qestion }}") == (
         "verifier.jinja:3:4: qestion: no such variable, and the dataset has no such column; did you mean 'question'?"
     )
 
 
-def test_a_column_of_the_dataset_is_a_variable(tmp_path: Path) -> None:
-    assert rendered(tmp_path, "{{ size }}") == "5"
+def test_dataset_column_is_a_variable(tmp_path: Path) -> None:
+    assert render_source(tmp_path, "{{ size }}") == "5"
 
 
-def test_a_column_named_like_a_variable_is_refused_where_it_is_used(tmp_path: Path) -> None:
+def test_column_named_like_a_variable_is_refused_if_a_template_uses_it(tmp_path: Path) -> None:
     columns = {**COLUMNS, "agent": "mallory"}
-    assert rendered(tmp_path, "{{ question }}", columns) == "What is it?"
+    assert render_source(tmp_path, "{{ question }}", columns) == "What is it?"
     with pytest.raises(SpecError, match="agent: both a column of the dataset and a variable of the runner"):
-        rendered(tmp_path, "{{ agent }}", columns)
+        render_source(tmp_path, "{{ agent }}", columns)
     assert make_prompt_variables(SOLO, "verifier", columns=columns)["agent"] == "verifier"
 
 
-def test_every_documented_variable_is_given() -> None:
+def test_every_documented_variable_is_available() -> None:
     assert make_prompt_variables(SOLO, "verifier").keys() - COLUMNS.keys() == VARIABLES.keys()
 
 
-def test_a_missing_folder_and_missing_templates_are_reported(tmp_path: Path) -> None:
+def test_missing_folder_and_missing_templates_are_reported(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"spec.yaml:4:1: prompts: no folder"):
         load_prompts(tmp_path / "no", SOLO, None, Place("spec.yaml", 4, 1))
     (tmp_path / "verifer.jinja").write_text("")

@@ -1,4 +1,4 @@
-"""Texts that are kept: the same as if each were rendered anew."""
+"""The cache of rendered texts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from runner.game.prompts.templates import MAX_CACHED, PromptSet
 @pytest.mark.parametrize(
     "values", [(1, True), (True, 1), (1, 1.0), ("1", 1), (None, "None"), ([1], [True]), (["a"], "['a']")]
 )
-def test_values_that_are_equal_and_look_different_are_told_apart(values: tuple[Any, ...]) -> None:
+def test_cache_distinguishes_equal_values_that_render_differently(values: tuple[Any, ...]) -> None:
     prompts = PromptSet({"verifier": "{{ x }}|{{ y }}"})
     texts = [prompts.render("verifier", {"x": value, "y": "same"}) for value in (*values, *values)]
     assert texts == [f"{value}|same" for value in (*values, *values)]
 
 
-def test_a_text_is_kept_and_only_what_the_template_uses_tells_it_apart() -> None:
+def test_cache_key_includes_only_variables_that_the_template_uses() -> None:
     prompts = PromptSet({"verifier": "{{ x }}", "prover": "{{ x }}!"})
     first = prompts.render("verifier", {"x": "a", "unused": 1})
     assert prompts.render("verifier", {"x": "a", "unused": 2}) is first
@@ -27,11 +27,11 @@ def test_a_text_is_kept_and_only_what_the_template_uses_tells_it_apart() -> None
     assert prompts.render("verifier", {"x": ["a", "b"]}) is headers
 
 
-def test_the_oldest_texts_leave_the_cache_if_it_is_full() -> None:
+def test_full_cache_drops_the_oldest_texts() -> None:
     prompts = PromptSet({"verifier": "{{ x }}!"})
     first = prompts.render("verifier", {"x": "first"})
     long = [prompts.render("verifier", {"x": str(number) * (MAX_CACHED // 4)}) for number in range(5)]
     assert prompts.render("verifier", {"x": "4" * (MAX_CACHED // 4)}) is long[4]
-    again = prompts.render("verifier", {"x": "first"})
-    assert again == first
-    assert again is not first
+    rendered_again = prompts.render("verifier", {"x": "first"})
+    assert rendered_again == first
+    assert rendered_again is not first

@@ -1,4 +1,4 @@
-"""The prompts that ship say what a player needs, in every round."""
+"""The shipped prompts contain what an agent needs, in every round."""
 
 from __future__ import annotations
 
@@ -20,27 +20,29 @@ from runner.game.protocols.protocol import Protocol
 from tests.support.paths import ROOT
 from tests.support.prompt_variables import make_prompt_variables
 
-# The prompts that ship
+# Prompts about code
 
-SHIPPED = ROOT / "prompts" / "code_validation"
-LISTED = [name for name in builtin_names() if load_protocol(name).lists_answers]
-QUOTING = [name for name in builtin_names() if load_protocol(name).file.quotes is not None]
-STATING = [name for name in builtin_names() if load_protocol(name).has_statements]
+CODE_VALIDATION_PROMPTS = ROOT / "prompts" / "code_validation"
+ANSWER_PROTOCOLS = [name for name in builtin_names() if load_protocol(name).lists_answers]
+QUOTING_PROTOCOLS = [name for name in builtin_names() if load_protocol(name).file.quotes is not None]
+STATEMENT_PROTOCOLS = [name for name in builtin_names() if load_protocol(name).has_statements]
 VARIANTS = {"solo_verifier_reworded": "solo_verifier", "solo_verifier_reject_first": "solo_verifier"}
-"""Other prompts of a protocol, with which `specs/gauge` measures the effect of prompts."""
-BINARY = [name for name in builtin_names() if name not in (*LISTED, *QUOTING, *STATING)]
-AGENTS = [(name, agent) for name in BINARY for agent in template_names(load_protocol(name))]
+"""Other prompts of a protocol, used by `specs/gauge` to measure the effect of prompts."""
+BINARY_PROTOCOLS = [
+    name for name in builtin_names() if name not in (*ANSWER_PROTOCOLS, *QUOTING_PROTOCOLS, *STATEMENT_PROTOCOLS)
+]
+TEMPLATES = [(name, agent) for name in BINARY_PROTOCOLS for agent in template_names(load_protocol(name))]
 
 
-def shipped(name: str) -> tuple[Protocol, PromptSet]:
+def load_shipped_prompts(name: str) -> tuple[Protocol, PromptSet]:
     protocol = load_protocol(name)
-    return protocol, load_prompts(SHIPPED / name, protocol, ["question", "solution"], Place("s"))
+    return protocol, load_prompts(CODE_VALIDATION_PROMPTS / name, protocol, ["question", "solution"], Place("s"))
 
 
-@pytest.mark.parametrize(("name", "template"), AGENTS)
+@pytest.mark.parametrize(("name", "template"), TEMPLATES)
 @pytest.mark.parametrize("stance", [0, 1])
-def test_a_shipped_prompt_renders_in_every_round(name: str, template: str, stance: int) -> None:
-    protocol, prompts = shipped(name)
+def test_shipped_prompts_render_in_every_round(name: str, template: str, stance: int) -> None:
+    protocol, prompts = load_shipped_prompts(name)
     agent = template.removesuffix(LAST_ROUND)
     columns = {"question": "QQQ", "solution": "SSS", "label": "LABEL-1", "y": "LABEL-2"}
     for round_ in range(protocol.max_message_rounds):
@@ -56,9 +58,9 @@ def test_a_shipped_prompt_renders_in_every_round(name: str, template: str, stanc
             assert "137 words" in text
 
 
-@pytest.mark.parametrize("name", BINARY)
-def test_a_shipped_verifier_prompt_has_the_wire_format(name: str) -> None:
-    protocol, prompts = shipped(name)
+@pytest.mark.parametrize("name", BINARY_PROTOCOLS)
+def test_shipped_verifier_prompts_state_the_answer_format(name: str) -> None:
+    protocol, prompts = load_shipped_prompts(name)
     for template in [t for t in prompts.sources if t.startswith("verifier")]:
         text = prompts.render(template, make_prompt_variables(protocol, "verifier"))
         assert "Decision: accept" in text
@@ -68,27 +70,31 @@ def test_a_shipped_verifier_prompt_has_the_wire_format(name: str) -> None:
                 assert f"\n{header}" in text
 
 
-@pytest.mark.parametrize("name", BINARY)
-def test_a_shipped_verifier_prompt_does_not_know_the_provers_stance(name: str) -> None:
-    _, prompts = shipped(name)
+@pytest.mark.parametrize("name", BINARY_PROTOCOLS)
+def test_shipped_verifier_prompts_do_not_use_the_provers_stance(name: str) -> None:
+    _, prompts = load_shipped_prompts(name)
     for template in [t for t in prompts.sources if t.startswith("verifier")]:
         assert "stance" not in prompts.variables[template]
 
 
 @pytest.mark.parametrize("name", ["nip", "debate", "mnip"])
-def test_a_shipped_verifier_prompt_counts_the_questions_that_are_left(name: str) -> None:
-    protocol, prompts = shipped(name)
+def test_shipped_verifier_prompts_state_the_number_of_remaining_questions(name: str) -> None:
+    protocol, prompts = load_shipped_prompts(name)
     for round_ in range(protocol.max_message_rounds):
-        left = sum("verifier" in protocol.can_be_active(i) for i in range(round_ + 1, protocol.max_message_rounds))
+        questions_left = sum(
+            "verifier" in protocol.can_be_active(i) for i in range(round_ + 1, protocol.max_message_rounds)
+        )
         text = prompts.render("verifier", make_prompt_variables(protocol, "verifier", round_=round_))
-        wanted = {0: r"no more questions", 1: r"1 more question\b"}.get(left, rf"{left} more questions")
+        expected = {0: r"no more questions", 1: r"1 more question\b"}.get(
+            questions_left, rf"{questions_left} more questions"
+        )
         if "verifier" in protocol.can_be_active(round_):
-            assert re.search(wanted, text), (round_, left)
+            assert re.search(expected, text), (round_, questions_left)
 
 
-@pytest.mark.parametrize(("name", "template"), [case for case in AGENTS if case[1].startswith("prover")])
-def test_a_shipped_prover_prompt_tells_the_prover_its_stance(name: str, template: str) -> None:
-    protocol, prompts = shipped(name)
+@pytest.mark.parametrize(("name", "template"), [case for case in TEMPLATES if case[1].startswith("prover")])
+def test_shipped_prover_prompts_state_the_provers_stance(name: str, template: str) -> None:
+    protocol, prompts = load_shipped_prompts(name)
     texts = {}
     for stance in (0, 1):
         texts[stance] = prompts.render(
@@ -101,14 +107,21 @@ def test_a_shipped_prover_prompt_tells_the_prover_its_stance(name: str, template
 
 
 def test_every_shipped_template_is_used_by_its_protocol() -> None:
-    for folder, names in ((SHIPPED, BINARY), (QUESTIONS, LISTED), (PASSAGES, QUOTING), (STATED, STATING)):
+    for folder, names in (
+        (CODE_VALIDATION_PROMPTS, BINARY_PROTOCOLS),
+        (QUESTION_PROMPTS, ANSWER_PROTOCOLS),
+        (PASSAGE_PROMPTS, QUOTING_PROTOCOLS),
+        (ARITHMETIC_PROMPTS, STATEMENT_PROTOCOLS),
+    ):
         for name in names:
             files = {path.name.partition(".jinja")[0].removesuffix(".py") for path in (folder / name).iterdir()}
-            files.discard("equations")  # the checker, which the spec names
+            files.discard("equations")  # the checker, which is named in the spec
             protocol = load_protocol(name)
-            confidence = [judge + CONFIDENCE for judge in protocol.verifier_names] if folder == SHIPPED else []
+            confidence = (
+                [judge + CONFIDENCE for judge in protocol.verifier_names] if folder == CODE_VALIDATION_PROMPTS else []
+            )
             assert files == {*template_names(protocol), *confidence}
-        variants = VARIANTS if folder == SHIPPED else {}
+        variants = VARIANTS if folder == CODE_VALIDATION_PROMPTS else {}
         assert {path.name for path in folder.iterdir()} == {*names, *variants}
         for variant, original in variants.items():
             assert {path.name for path in (folder / variant).iterdir()} <= {
@@ -118,16 +131,16 @@ def test_every_shipped_template_is_used_by_its_protocol() -> None:
 
 # Prompts about listed answers
 
-QUESTIONS = ROOT / "prompts" / "question_answering"
-PASSAGES = ROOT / "prompts" / "passages"
-STATED = ROOT / "prompts" / "arithmetic"
+QUESTION_PROMPTS = ROOT / "prompts" / "question_answering"
+PASSAGE_PROMPTS = ROOT / "prompts" / "passages"
+ARITHMETIC_PROMPTS = ROOT / "prompts" / "arithmetic"
 ANSWERS = CandidateAnswers(("Paris", "Rome", "Oslo"), (1,))
 
 
-def texts_about_answers(name: str, template: str, form: str = "answer") -> list[str]:
+def render_answer_prompts(name: str, template: str, form: str = "answer") -> list[str]:
     """Return the text of a template in games with several seeds."""
     protocol = load_protocol(name)
-    prompts = load_prompts(QUESTIONS / name, protocol, ["question", "answers"], Place("s"))
+    prompts = load_prompts(QUESTION_PROMPTS / name, protocol, ["question", "answers"], Place("s"))
     agent = template.removesuffix(LAST_ROUND)
     texts = []
     for seed in range(8):
@@ -138,18 +151,18 @@ def texts_about_answers(name: str, template: str, form: str = "answer") -> list[
 
 
 @pytest.mark.parametrize("form", ["answer", "distribution", "scores"])
-@pytest.mark.parametrize("name", LISTED)
-def test_a_verifier_about_answers_sees_all_answers_and_the_line_of_a_verdict(name: str, form: str) -> None:
-    for text in texts_about_answers(name, "verifier", form):
+@pytest.mark.parametrize("name", ANSWER_PROTOCOLS)
+def test_answer_verifier_prompts_show_all_answers_and_the_decision_line(name: str, form: str) -> None:
+    for text in render_answer_prompts(name, "verifier", form):
         assert all(re.search(rf"^[ABC]\) {answer}$", text, re.MULTILINE) for answer in ANSWERS.texts)
         assert f"LINE {form}" in text
         assert "What is it?" in text
-    assert all(f"LINE {form}" in text for text in texts_about_answers(name, "verifier.last_round", form))
+    assert all(f"LINE {form}" in text for text in render_answer_prompts(name, "verifier.last_round", form))
 
 
-@pytest.mark.parametrize("name", LISTED)
-def test_a_verifier_about_answers_does_not_learn_who_argues_for_which(name: str) -> None:
-    prompts = load_prompts(QUESTIONS / name, load_protocol(name), ["question", "answers"], Place("s"))
+@pytest.mark.parametrize("name", ANSWER_PROTOCOLS)
+def test_answer_verifier_prompts_do_not_show_assigned_answers(name: str) -> None:
+    prompts = load_prompts(QUESTION_PROMPTS / name, load_protocol(name), ["question", "answers"], Place("s"))
     for template in [t for t in prompts.sources if t.startswith("verifier")]:
         assert not {"stance", "answer", "answer_letter"} & prompts.variables[template]
 
@@ -157,10 +170,12 @@ def test_a_verifier_about_answers_does_not_learn_who_argues_for_which(name: str)
 @pytest.mark.parametrize(
     ("name", "prover"), [("answer_debate", "prover0"), ("answer_debate", "prover1"), ("consultancy", "prover")]
 )
-def test_a_prover_learns_the_answer_that_it_must_argue_for(name: str, prover: str) -> None:
-    argued = {re.search(r"the right answer is ([ABC]\) \w+)\.", text)[1] for text in texts_about_answers(name, prover)}  # type: ignore[index]
+def test_prover_prompts_name_the_assigned_answer(name: str, prover: str) -> None:
+    argued = {
+        re.search(r"the right answer is ([ABC]\) \w+)\.", text)[1] for text in render_answer_prompts(name, prover)
+    }  # type: ignore[index]
     assert len({answer[3:] for answer in argued}) > 1
 
 
-def test_a_prover_that_chooses_learns_how_to_state_its_answer() -> None:
-    assert all("\nAnswer: <letter>\n" in text for text in texts_about_answers("open_consultancy", "prover"))
+def test_open_prover_prompts_state_the_answer_format() -> None:
+    assert all("\nAnswer: <letter>\n" in text for text in render_answer_prompts("open_consultancy", "prover"))

@@ -1,10 +1,10 @@
-"""Hand-made quotes of hand-made sources: each with the text of the source that it quotes, or None."""
+"""Quotes written by hand, each with the text of the source that it quotes, or None."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-SAME = "(the quote itself)"
+QUOTE_ITSELF = "(the quote itself)"
 
 SOURCES = {
     "prose": (
@@ -53,64 +53,64 @@ SOURCES = {
 
 Case = tuple[str, str, str | None]
 
-EXACT: list[Case] = [
-    ("prose", "The lighthouse at Varn stood on a shelf of grey rock.", SAME),
-    ("prose", "The lighthouse", SAME),
-    ("prose", "lighthouse at Varn", SAME),
-    ("prose", "grey rock", SAME),
-    ("prose", "grey rock.", SAME),
-    ("prose", "Mira Holt kept the lamp", SAME),
-    ("prose", "thirty-one years, and she never let it go out.", SAME),
-    ("prose", "she never let it go out", SAME),
-    ("prose", "a", SAME),
-    ("prose", "14", SAME),
-    ("prose", "1887", SAME),
-    ("prose", "1,250.75", SAME),
-    ("prose", "1,250.75 crowns", SAME),
-    ("prose", "two of the 14 windows; the repair", SAME),
-    ("prose", "June 3.", SAME),
-    ("prose", "June 3", SAME),
-    ("prose", ";", SAME),
-    ("prose", "The keeper's son, Tobias, didn't return", SAME),
-    ("prose", "keeper's", SAME),
-    ("prose", "thirty", SAME),
-    ("prose", "one years", SAME),
-    ("code", "def total(prices, rate=0.19):", SAME),
-    ("code", "total", SAME),
-    ("code", "total(prices", SAME),
-    ("code", "rate=0.19", SAME),
-    ("code", "(1 + rate)", SAME),
-    ("code", "# net sum, then tax", SAME),
-    ("code", "price > 0", SAME),
-    ("code", "{'apple': 3, 'pear': 12}", SAME),
-    ("code", "stock_list", SAME),
-    ("code", "stock", SAME),
-    ("code", 'name = "corner"', SAME),
-    ("code", "round(net * (1 + rate), 2)", SAME),
-    ("world", "Café Zoë serves crème brûlée", SAME),
-    ("world", "Straße und Fluß", SAME),
-    ("world", "Ο Νίκος δεν ήρθε χθες.", SAME),
-    ("world", "δεν ήρθε", SAME),
-    ("world", "Она не видела моря.", SAME),
-    ("world", "東京へ行かなかった", SAME),
-    ("world", "他没有去过北京", SAME),
-    ("world", "没有", SAME),
-    ("world", "वह कल नहीं आया", SAME),
-    ("world", "ملك السفينة لم يعد", SAME),
-    ("world", "한국어는 어렵지 않다", SAME),
-    ("world", "ไม่ชอบ", SAME),
-    ("marked", "Write <b>bold</b>", SAME),
-    ("marked", "<b>", SAME),
-    ("marked", "&lt;quote&gt;", SAME),
-    ("marked", "`code`", SAME),
-    ("list", "1. Keep the lamp lit.", SAME),
-    ("list", "Keep the lamp lit.", SAME),
-    ("list", "Rules:\n1. Keep the lamp lit.\n2. Log each ship.", SAME),
-    ("log", "error: disk full", SAME),
-    ("log", "L3 error: disk full", SAME),
+EXACT_QUOTES: list[Case] = [
+    ("prose", "The lighthouse at Varn stood on a shelf of grey rock.", QUOTE_ITSELF),
+    ("prose", "The lighthouse", QUOTE_ITSELF),
+    ("prose", "lighthouse at Varn", QUOTE_ITSELF),
+    ("prose", "grey rock", QUOTE_ITSELF),
+    ("prose", "grey rock.", QUOTE_ITSELF),
+    ("prose", "Mira Holt kept the lamp", QUOTE_ITSELF),
+    ("prose", "thirty-one years, and she never let it go out.", QUOTE_ITSELF),
+    ("prose", "she never let it go out", QUOTE_ITSELF),
+    ("prose", "a", QUOTE_ITSELF),
+    ("prose", "14", QUOTE_ITSELF),
+    ("prose", "1887", QUOTE_ITSELF),
+    ("prose", "1,250.75", QUOTE_ITSELF),
+    ("prose", "1,250.75 crowns", QUOTE_ITSELF),
+    ("prose", "two of the 14 windows; the repair", QUOTE_ITSELF),
+    ("prose", "June 3.", QUOTE_ITSELF),
+    ("prose", "June 3", QUOTE_ITSELF),
+    ("prose", ";", QUOTE_ITSELF),
+    ("prose", "The keeper's son, Tobias, didn't return", QUOTE_ITSELF),
+    ("prose", "keeper's", QUOTE_ITSELF),
+    ("prose", "thirty", QUOTE_ITSELF),
+    ("prose", "one years", QUOTE_ITSELF),
+    ("code", "def total(prices, rate=0.19):", QUOTE_ITSELF),
+    ("code", "total", QUOTE_ITSELF),
+    ("code", "total(prices", QUOTE_ITSELF),
+    ("code", "rate=0.19", QUOTE_ITSELF),
+    ("code", "(1 + rate)", QUOTE_ITSELF),
+    ("code", "# net sum, then tax", QUOTE_ITSELF),
+    ("code", "price > 0", QUOTE_ITSELF),
+    ("code", "{'apple': 3, 'pear': 12}", QUOTE_ITSELF),
+    ("code", "stock_list", QUOTE_ITSELF),
+    ("code", "stock", QUOTE_ITSELF),
+    ("code", 'name = "corner"', QUOTE_ITSELF),
+    ("code", "round(net * (1 + rate), 2)", QUOTE_ITSELF),
+    ("world", "Café Zoë serves crème brûlée", QUOTE_ITSELF),
+    ("world", "Straße und Fluß", QUOTE_ITSELF),
+    ("world", "Ο Νίκος δεν ήρθε χθες.", QUOTE_ITSELF),
+    ("world", "δεν ήρθε", QUOTE_ITSELF),
+    ("world", "Она не видела моря.", QUOTE_ITSELF),
+    ("world", "東京へ行かなかった", QUOTE_ITSELF),
+    ("world", "他没有去过北京", QUOTE_ITSELF),
+    ("world", "没有", QUOTE_ITSELF),
+    ("world", "वह कल नहीं आया", QUOTE_ITSELF),
+    ("world", "ملك السفينة لم يعد", QUOTE_ITSELF),
+    ("world", "한국어는 어렵지 않다", QUOTE_ITSELF),
+    ("world", "ไม่ชอบ", QUOTE_ITSELF),
+    ("marked", "Write <b>bold</b>", QUOTE_ITSELF),
+    ("marked", "<b>", QUOTE_ITSELF),
+    ("marked", "&lt;quote&gt;", QUOTE_ITSELF),
+    ("marked", "`code`", QUOTE_ITSELF),
+    ("list", "1. Keep the lamp lit.", QUOTE_ITSELF),
+    ("list", "Keep the lamp lit.", QUOTE_ITSELF),
+    ("list", "Rules:\n1. Keep the lamp lit.\n2. Log each ship.", QUOTE_ITSELF),
+    ("log", "error: disk full", QUOTE_ITSELF),
+    ("log", "L3 error: disk full", QUOTE_ITSELF),
 ]
 
-CHANGED: list[Case] = [
+CHANGED_QUOTES: list[Case] = [
     ("prose", "The lighthouse at Barn stood", None),
     ("prose", "the lighthouse at Varn", None),
     ("prose", "THE LIGHTHOUSE", None),
@@ -165,7 +165,7 @@ CHANGED: list[Case] = [
     ("log", "error: disk empty", None),
 ]
 
-WORDS: list[Case] = [
+PARTIAL_WORDS: list[Case] = [
     ("prose", "he lighthouse", None),
     ("prose", "The light house", None),
     ("prose", "light", "light"),
@@ -180,12 +180,12 @@ WORDS: list[Case] = [
     ("prose", "75 crowns", None),
     ("prose", "4 windows", None),
     ("prose", "I can", None),
-    ("prose", "can't", SAME),
+    ("prose", "can't", QUOTE_ITSELF),
     ("prose", "t leave it", None),
     ("prose", "He wasn", None),
     ("prose", "The keeper", None),
     ("prose", "s son", None),
-    ("prose", "on", SAME),
+    ("prose", "on", QUOTE_ITSELF),
     ("prose", "n", None),
     ("code", "0.1", None),
     ("code", "19", None),
@@ -200,10 +200,10 @@ WORDS: list[Case] = [
     ("world", "видела мор", None),
     ("world", "नह", None),
     ("world", "어렵", None),
-    ("world", "行", SAME),
+    ("world", "行", QUOTE_ITSELF),
 ]
 
-SPACES: list[Case] = [
+WHITE_SPACE: list[Case] = [
     ("prose", "  The lighthouse at Varn  ", "The lighthouse at Varn"),
     ("prose", "\nThe lighthouse\nat Varn\n", "The lighthouse at Varn"),
     ("prose", "The  lighthouse   at\tVarn", "The lighthouse at Varn"),
@@ -226,7 +226,7 @@ SPACES: list[Case] = [
     ("world", "去 过", None),
 ]
 
-MARKS: list[Case] = [
+QUOTATION_MARKS: list[Case] = [
     ("prose", '"I can\'t leave it,"', "“I can't leave it,”"),
     ("prose", "“I can’t leave it,”", "“I can't leave it,”"),
     ("prose", "«I can't leave it,»", "“I can't leave it,”"),
@@ -265,18 +265,18 @@ MARKS: list[Case] = [
 
 UNICODE: list[Case] = [
     ("world", "Cafe\u0301 Zoe\u0308", "Café Zoë"),
-    ("world", "Café", SAME),
+    ("world", "Café", QUOTE_ITSELF),
     ("world", "cre\u0300me bru\u0302le\u0301e", "crème brûlée"),
     ("world", "Caf\u00e8", None),
     ("world", "The first office paid", "The ﬁrst oﬃce paid"),
-    ("world", "ﬁrst", SAME),
+    ("world", "ﬁrst", QUOTE_ITSELF),
     ("world", "irst", None),
     ("world", "km2 of land", "km\u00b2 of land"),
     ("world", "5 km² of land...", "5\u00a0km\u00b2 of land\u2026"),
     ("world", "of land…", "of land\u2026"),
     ("world", "paid 1⁄2 of it", "paid ½ of it"),
     ("world", "cooperative", "co\u00adoperative"),
-    ("world", "co\u00adoperative", SAME),
+    ("world", "co\u00adoperative", QUOTE_ITSELF),
     ("world", "statement", "state\u200bment"),
     ("world", "state", None),
     ("world", "ment", None),
@@ -287,7 +287,7 @@ UNICODE: list[Case] = [
     ("world", "Ο Νι\u0301κος", "Ο Νίκος"),
     ("world", "하", None),
     ("world", "\u1112\u1161\u11ab국어는", "한국어는"),
-    ("world", "彼女は昨日、東京", SAME),
+    ("world", "彼女は昨日、東京", QUOTE_ITSELF),
     ("world", "彼女は昨日,東京", None),
     ("world", "Оna", None),
     ("world", "Oна", None),
@@ -298,19 +298,19 @@ UNICODE: list[Case] = [
     ("world", "वह\u200d कल", "वह कल"),
 ]
 
-LINES: list[Case] = [
-    ("numbered", "1: The council met at noon.", SAME),
-    ("numbered", "The council met at noon.", SAME),
-    ("numbered", "at noon.\n2: Five members", SAME),
+LINE_NUMBERS: list[Case] = [
+    ("numbered", "1: The council met at noon.", QUOTE_ITSELF),
+    ("numbered", "The council met at noon.", QUOTE_ITSELF),
+    ("numbered", "at noon.\n2: Five members", QUOTE_ITSELF),
     ("numbered", "at noon. Five members", "at noon.\n2: Five members"),
     ("numbered", "at noon.\nFive members were absent.", "at noon.\n2: Five members were absent."),
     ("numbered", "absent. The vote was 12", "absent.\n3:\n4: The vote was 12"),
-    ("numbered", "12 to 9", SAME),
-    ("numbered", "4: The vote was 12 to 9 against the bridge.\n5: Nobody asked why.", SAME),
+    ("numbered", "12 to 9", QUOTE_ITSELF),
+    ("numbered", "4: The vote was 12 to 9 against the bridge.\n5: Nobody asked why.", QUOTE_ITSELF),
     ("numbered", "[4] The vote was 12 to 9", "The vote was 12 to 9"),
     ("numbered", "4. The vote was 12 to 9", "The vote was 12 to 9"),
     ("numbered", "4) The vote was\n5) Nobody", None),
-    ("numbered", "why.\n10: The minutes", SAME),
+    ("numbered", "why.\n10: The minutes", QUOTE_ITSELF),
     ("numbered", "line 10: The minutes end here.", "The minutes end here."),
     ("numbered", "4: Nobody asked why.", "Nobody asked why."),
     ("numbered", "5: The vote\n4: Nobody", None),
@@ -337,13 +337,13 @@ LINES: list[Case] = [
 ]
 
 CASES = {
-    "exact": EXACT, "changed": CHANGED, "words": WORDS, "spaces": SPACES, "marks": MARKS, "unicode": UNICODE,
-    "lines": LINES,
+    "exact": EXACT_QUOTES, "changed": CHANGED_QUOTES, "words": PARTIAL_WORDS, "spaces": WHITE_SPACE,
+    "marks": QUOTATION_MARKS, "unicode": UNICODE, "lines": LINE_NUMBERS,
 }  # fmt: skip
 
-Marked = tuple[str, str, list[tuple[str, bool]]]
+MarkedMessage = tuple[str, str, list[tuple[str, bool]]]
 
-MARKED: list[Marked] = [
+MARKED_MESSAGES: list[MarkedMessage] = [
     ("no quote", "no quote", []),
     ("Look: <quote>grey rock</quote>.", "Look: <verified_quote>grey rock</verified_quote>.", [("grey rock", True)]),
     ("<quote>grey sand</quote>", "<unverified_quote>grey sand</unverified_quote>", [("grey sand", False)]),
@@ -388,9 +388,9 @@ MARKED: list[Marked] = [
      "<unverified_quote>grey rock</unverified_quote><unverified_quote> is</unverified_quote>",
      [("grey rock", False), (" is", False)]),
 ]  # fmt: skip
-"""Messages about the prose: the message as others see it, and each quote with whether it is verified."""
+"""Messages about the prose, each with its text for other agents, and its quotes with their verification."""
 
 
-def every_case() -> Iterator[tuple[str, Case]]:
+def iterate_cases() -> Iterator[tuple[str, Case]]:
     for name, cases in CASES.items():
         yield from ((f"{name}-{index}", case) for index, case in enumerate(cases))

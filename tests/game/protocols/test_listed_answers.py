@@ -17,26 +17,26 @@ from runner.game.protocols.protocol import Decision, Protocol
 from runner.game.protocols.rounds import FinishedGame, Reply, play
 from tests.support.games import load_protocol_text
 
-FOUR = CandidateAnswers(("Paris", "Rome", "Oslo", "Bern"), (1,))
-TWO_RIGHT = CandidateAnswers(("2", "3", "4", "5", "6"), (0, 1, 3))
+FOUR_ANSWERS = CandidateAnswers(("Paris", "Rome", "Oslo", "Bern"), (1,))
+THREE_RIGHT_ANSWERS = CandidateAnswers(("2", "3", "4", "5", "6"), (0, 1, 3))
 SEEDS = range(400)
 
 
-def listed(folder: Path, *stances: str, more: str = "") -> Protocol:
-    """Load a protocol in which provers with these stances speak once, and a verifier decides."""
+def load_answer_protocol(folder: Path, *stances: str, extra_yaml: str = "") -> Protocol:
+    """Load a protocol: provers with these stances speak once, then a verifier decides."""
     provers = [f"  p{i}: {{role: prover, human_name: P{i}, stance: {stance}}}\n" for i, stance in enumerate(stances)]
     names = ", ".join(f"p{i}" for i in range(len(stances)))
     speak = ", ".join(f"p{i}: [main]" for i in range(len(stances)))
     text = (
         f"name: own\nanswers: listed\nagents:\n{''.join(provers)}  verifier: {{role: verifier, human_name: V}}\n"
         f"channels: {{main: {{members: [{names}, verifier]}}}}\n"
-        f"cycle: [{{speak: {{{speak}}}}}, {{speak: {{verifier: [main]}}}}]\n{more}"
+        f"cycle: [{{speak: {{{speak}}}}}, {{speak: {{verifier: [main]}}}}]\n{extra_yaml}"
     )
     return load_protocol_text(folder, text)
 
 
 def play_with(protocol: Protocol, ballot: Ballot, texts: dict[str, str], form: VerdictForm = "answer") -> FinishedGame:
-    """Play a game in which each agent always says the same."""
+    """Play a game; each agent sends the same text in every turn."""
     game = play(protocol, seed=0, label=None, prover_stance=0, ballot=ballot)
     try:
         turn = next(game)
@@ -53,44 +53,44 @@ def play_with(protocol: Protocol, ballot: Ballot, texts: dict[str, str], form: V
         return finished
 
 
-# The order of answers, and who argues for which
+# The order of answers, and assigned answers
 
 
 def test_every_order_of_answers_is_equally_probable(tmp_path: Path) -> None:
-    protocol = listed(tmp_path, "correct")
-    firsts = Counter(protocol.ballot(FOUR, seed).order[0] for seed in SEEDS)
+    protocol = load_answer_protocol(tmp_path, "correct")
+    firsts = Counter(protocol.ballot(FOUR_ANSWERS, seed).order[0] for seed in SEEDS)
     assert all(70 < count < 130 for count in firsts.values())
     assert len(firsts) == 4
     for seed in SEEDS:
-        ballot = protocol.ballot(FOUR, seed)
+        ballot = protocol.ballot(FOUR_ANSWERS, seed)
         assert sorted(ballot.order) == [0, 1, 2, 3]
-        assert ballot.texts == tuple(FOUR.texts[i] for i in ballot.order)
+        assert ballot.texts == tuple(FOUR_ANSWERS.texts[i] for i in ballot.order)
         assert [ballot.texts[i] for i in ballot.right or ()] == ["Rome"]
 
 
-def test_the_order_of_the_dataset_is_kept_if_the_spec_says_so(tmp_path: Path) -> None:
+def test_shuffle_answers_false_keeps_the_order_of_the_dataset(tmp_path: Path) -> None:
     protocol = load_protocol("answer_debate", {"shuffle_answers": False})
-    assert all(protocol.ballot(FOUR, seed).texts == FOUR.texts for seed in SEEDS)
+    assert all(protocol.ballot(FOUR_ANSWERS, seed).texts == FOUR_ANSWERS.texts for seed in SEEDS)
 
 
-def test_a_prover_with_the_stance_incorrect_argues_for_every_wrong_answer_equally_often(tmp_path: Path) -> None:
-    protocol = listed(tmp_path, "incorrect")
-    ballots = [protocol.ballot(FOUR, seed) for seed in SEEDS]
+def test_incorrect_prover_argues_for_every_wrong_answer_equally_often(tmp_path: Path) -> None:
+    protocol = load_answer_protocol(tmp_path, "incorrect")
+    ballots = [protocol.ballot(FOUR_ANSWERS, seed) for seed in SEEDS]
     argued = Counter(ballot.texts[ballot.assigned["p0"]] for ballot in ballots)
     assert argued.keys() == {"Paris", "Oslo", "Bern"}
     assert all(100 < count < 170 for count in argued.values())
 
 
-def test_provers_with_one_stance_argue_for_different_answers_as_far_as_there_are_enough(tmp_path: Path) -> None:
-    protocol = listed(tmp_path, "incorrect", "incorrect", "incorrect", "correct", "correct")
+def test_provers_with_equal_stances_argue_for_different_answers_if_possible(tmp_path: Path) -> None:
+    protocol = load_answer_protocol(tmp_path, "incorrect", "incorrect", "incorrect", "correct", "correct")
     for seed in SEEDS:
-        assigned = protocol.ballot(TWO_RIGHT, seed).assigned
+        assigned = protocol.ballot(THREE_RIGHT_ANSWERS, seed).assigned
         assert len({assigned[name] for name in ("p0", "p1", "p2")}) == 2
         assert assigned["p3"] != assigned["p4"]
 
 
-def test_a_letter_names_the_answer_that_the_game_shows_there(tmp_path: Path) -> None:
-    ballot = listed(tmp_path, "B", "A").ballot(FOUR, 5)
+def test_letter_stance_names_the_answer_at_its_position(tmp_path: Path) -> None:
+    ballot = load_answer_protocol(tmp_path, "B", "A").ballot(FOUR_ANSWERS, 5)
     assert ballot.assigned == {"p0": 1, "p1": 0}
 
 
@@ -98,27 +98,29 @@ def test_random_stances_are_exchanged_in_half_of_the_games() -> None:
     protocol = load_protocol("answer_debate")
     right = 0
     for seed in SEEDS:
-        ballot = protocol.ballot(FOUR, seed)
+        ballot = protocol.ballot(FOUR_ANSWERS, seed)
         argued = [ballot.assigned[name] in (ballot.right or ()) for name in ("prover0", "prover1")]
         assert sorted(argued) == [False, True]
         right += argued[0]
     assert 160 < right < 240
 
 
-@pytest.mark.parametrize("given", [0, 1])
-def test_a_given_stance_is_that_of_the_first_prover(given: int) -> None:
+@pytest.mark.parametrize("stance", [0, 1])
+def test_given_stance_applies_to_the_first_prover(stance: int) -> None:
     for name in ("answer_debate", "consultancy"):
         protocol = load_protocol(name).with_given_stance()
         for seed in SEEDS[:50]:
-            ballot = protocol.ballot(FOUR, seed, given)
-            first, *others = (ballot.assigned[prover] in (ballot.right or ()) for prover in protocol.prover_names)
-            assert first == bool(given)
-            assert all(other != first for other in others)
+            ballot = protocol.ballot(FOUR_ANSWERS, seed, stance)
+            first_is_right, *other_provers_are_right = (
+                ballot.assigned[prover] in (ballot.right or ()) for prover in protocol.prover_names
+            )
+            assert first_is_right == bool(stance)
+            assert all(is_right != first_is_right for is_right in other_provers_are_right)
 
 
 # Verdicts
 
-LETTERS = [
+LETTER_VERDICTS = [
     ("I think so.\nDecision: B", 1),
     ("**Decision:** (c)", 2),
     ("decision: **B**.", 1),
@@ -130,8 +132,8 @@ LETTERS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "position"), LETTERS)
-def test_a_letter_after_the_marker_is_a_verdict(text: str, position: int) -> None:
+@pytest.mark.parametrize(("text", "position"), LETTER_VERDICTS)
+def test_letter_after_the_marker_is_a_verdict(text: str, position: int) -> None:
     assert parse_verdict(text, "decision:", 4, "answer") == AnswerVerdict(position)
 
 
@@ -142,12 +144,12 @@ def test_a_letter_after_the_marker_is_a_verdict(text: str, position: int) -> Non
         "Decision: A\nDecision: B", "Decision:", "Decision: a good answer is B", "Decision: I think B", "Decision: 2",
     ],
 )  # fmt: skip
-def test_a_marker_without_one_clear_letter_is_unusable(text: str) -> None:
+def test_marker_without_one_clear_letter_is_an_invalid_decision(text: str) -> None:
     with pytest.raises(InvalidDecisionError):
         parse_verdict(text, "decision:", 4, "answer")
 
 
-def test_an_answer_without_the_marker_is_no_verdict() -> None:
+def test_answer_without_the_marker_is_no_verdict() -> None:
     assert parse_verdict("Is it A or B?", "decision:", 4, "answer") is None
 
 
@@ -169,7 +171,7 @@ DISTRIBUTIONS = [
 
 
 @pytest.mark.parametrize(("text", "numbers"), DISTRIBUTIONS)
-def test_a_distribution_has_a_probability_for_each_answer(text: str, numbers: tuple[float, ...]) -> None:
+def test_distribution_has_a_probability_for_each_answer(text: str, numbers: tuple[float, ...]) -> None:
     verdict = parse_verdict(text, "decision:", 3, "distribution")
     assert verdict is not None
     assert verdict.numbers == pytest.approx(numbers)
@@ -196,12 +198,12 @@ def test_rounded_equal_probabilities_of_many_answers_are_a_distribution(count: i
         ("Decision: A -0.5, B 1, C 0.5", "no number for A"),
     ],
 )
-def test_an_incomplete_distribution_is_unusable_and_the_reason_is_told(text: str, reason: str) -> None:
+def test_incomplete_distribution_is_an_invalid_decision_with_a_reason(text: str, reason: str) -> None:
     with pytest.raises(InvalidDecisionError, match=reason):
         parse_verdict(text, "decision:", 3, "distribution")
 
 
-def test_scores_need_no_sum_and_the_first_of_the_highest_is_chosen() -> None:
+def test_scores_need_not_sum_to_one_and_the_first_highest_is_chosen() -> None:
     assert parse_verdict("Decision: A 20, B 90, C 90", "decision:", 3, "scores") == AnswerVerdict(1, (20, 90, 90))
     with pytest.raises(InvalidDecisionError, match="a score is 120"):
         parse_verdict("Decision: A 20, B 120, C 90", "decision:", 3, "scores")
@@ -210,7 +212,7 @@ def test_scores_need_no_sum_and_the_first_of_the_highest_is_chosen() -> None:
 @pytest.mark.parametrize(
     ("text", "position"), [("Answer: B\nBecause.", 1), ("**Answer:** C", 2), ("My answer is B", None)]
 )
-def test_a_prover_states_its_answer_after_its_own_marker(text: str, position: int | None) -> None:
+def test_prover_states_its_answer_after_the_answer_marker(text: str, position: int | None) -> None:
     assert stated_answer(text, 3) == position
 
 
@@ -225,40 +227,44 @@ def test_a_prover_states_its_answer_after_its_own_marker(text: str, position: in
         ("D", {"p0": 0.0, "p1": 0.0, "verifier": -1.0}),
     ],
 )
-def test_the_verdict_pays_the_verifier_if_it_is_right_and_the_prover_that_argued_for_it(
+def test_right_verdict_pays_the_verifier_and_the_prover_that_argued_for_it(
     tmp_path: Path, letter: str, rewards: dict[str, float]
 ) -> None:
-    ballot = Ballot(FOUR.texts, (0, 1, 2, 3), frozenset({1}), {"p0": 1, "p1": 0})
-    played = play_with(
-        listed(tmp_path, "correct", "incorrect"), ballot, {"p0": "x", "p1": "y", "verifier": f"Decision: {letter}"}
+    ballot = Ballot(FOUR_ANSWERS.texts, (0, 1, 2, 3), frozenset({1}), {"p0": 1, "p1": 0})
+    game = play_with(
+        load_answer_protocol(tmp_path, "correct", "incorrect"),
+        ballot,
+        {"p0": "x", "p1": "y", "verifier": f"Decision: {letter}"},
     )
-    assert played.decision == FIRST_ANSWER + "ABCD".index(letter)
-    assert played.rounds[-1].rewards == rewards
+    assert game.decision == FIRST_ANSWER + "ABCD".index(letter)
+    assert game.rounds[-1].rewards == rewards
 
 
-def test_any_of_several_right_answers_is_right(tmp_path: Path) -> None:
+def test_each_of_several_right_answers_is_right(tmp_path: Path) -> None:
     ballot = Ballot(("x", "y", "z"), (0, 1, 2), frozenset({0, 2}))
     for letter, reward in (("A", 1.0), ("B", -1.0), ("C", 1.0)):
-        played = play_with(listed(tmp_path, "open"), ballot, {"p0": "Answer: B", "verifier": f"Decision: {letter}"})
-        assert played.rounds[-1].rewards == {"p0": float(letter == "B"), "verifier": reward}
+        game = play_with(
+            load_answer_protocol(tmp_path, "open"), ballot, {"p0": "Answer: B", "verifier": f"Decision: {letter}"}
+        )
+        assert game.rounds[-1].rewards == {"p0": float(letter == "B"), "verifier": reward}
 
 
-def test_without_right_answers_the_verifiers_reward_is_unknown_and_a_provers_is_not(tmp_path: Path) -> None:
+def test_hidden_right_answers_leave_only_the_verifiers_reward_unknown(tmp_path: Path) -> None:
     ballot = Ballot(("x", "y"), (0, 1), None)
-    played = play_with(listed(tmp_path, "open"), ballot, {"p0": "Answer: B", "verifier": "Decision: B"})
-    assert played.rounds[-1].rewards == {"p0": 1.0}
+    game = play_with(load_answer_protocol(tmp_path, "open"), ballot, {"p0": "Answer: B", "verifier": "Decision: B"})
+    assert game.rounds[-1].rewards == {"p0": 1.0}
 
 
-def test_an_open_prover_must_state_its_answer_in_its_first_message(tmp_path: Path) -> None:
-    protocol = listed(tmp_path, "open")
+def test_open_prover_must_state_its_answer_in_its_first_message(tmp_path: Path) -> None:
+    protocol = load_answer_protocol(tmp_path, "open")
     with pytest.raises(InvalidDecisionError, match="the first message of p0 must state the answer"):
         parse_answer(protocol, "p0", 0, "It is Rome.", DecisionFormat(), answer_count=4)
     assert parse_answer(protocol, "p0", 2, "It is Rome.", DecisionFormat(), answer_count=4).decision == Decision.NONE
 
 
 def test_force_guess_y_decides_for_a_right_answer(tmp_path: Path) -> None:
-    protocol = listed(tmp_path, "correct", more="parameters: {force_guess: y}\n")
-    ballot = Ballot(FOUR.texts, (0, 1, 2, 3), frozenset({2}), {"p0": 2})
+    protocol = load_answer_protocol(tmp_path, "correct", extra_yaml="parameters: {force_guess: y}\n")
+    ballot = Ballot(FOUR_ANSWERS.texts, (0, 1, 2, 3), frozenset({2}), {"p0": 2})
     assert play_with(protocol, ballot, {"p0": "x", "verifier": "Decision: A"}).decision == FIRST_ANSWER + 2
 
 
@@ -266,9 +272,9 @@ def test_force_guess_y_decides_for_a_right_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("stance", "hint"), [("accept", ""), ("corect", "; did you mean 'correct'?"), ("AB", "")])
-def test_a_stance_without_meaning_is_refused_with_its_place(tmp_path: Path, stance: str, hint: str) -> None:
+def test_invalid_stance_is_refused_at_its_position(tmp_path: Path, stance: str, hint: str) -> None:
     with pytest.raises(SpecError) as caught:
-        listed(tmp_path, stance)
+        load_answer_protocol(tmp_path, stance)
     (problem,) = caught.value.problems
     assert (problem.key, problem.place.line) == ("agents.p0.stance", 4)
     assert problem.message == (
@@ -277,7 +283,7 @@ def test_a_stance_without_meaning_is_refused_with_its_place(tmp_path: Path, stan
     )
 
 
-def test_stances_of_listed_answers_are_refused_without_the_key(tmp_path: Path) -> None:
+def test_answer_stances_are_refused_without_listed_answers(tmp_path: Path) -> None:
     text = (
         "name: own\nagents:\n  p: {role: prover, human_name: P, stance: correct}\n"
         "  v: {role: verifier, human_name: V}\n"
@@ -289,7 +295,7 @@ def test_stances_of_listed_answers_are_refused_without_the_key(tmp_path: Path) -
         load_protocol_text(tmp_path, text)
 
 
-def test_parameters_without_meaning_are_refused() -> None:
+def test_inapplicable_parameters_are_refused() -> None:
     with pytest.raises(SpecError, match="zero stands for accept or reject, but answer_debate lists"):
         load_protocol("answer_debate", {"force_guess": "zero"})
     with pytest.raises(SpecError, match="nip lists no answers; remove"):

@@ -1,4 +1,4 @@
-"""Several verifiers decide as a panel: its rules, ties, early verdicts, rewards, and who hears a verdict."""
+"""Panels of several verifiers: rules, ties, early verdicts, rewards, and the delivery of verdicts."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from runner.game.protocols.protocol import Decision, Protocol
 from runner.game.protocols.rounds import FinishedGame, PendingTurn, Reply, play
 from tests.support.games import load_protocol_text, make_agent, play_game
 
-WORDS = {0: "Decision: reject", 1: "Decision: accept", 2: "What about 0?"}
-PANEL = """\
+ANSWERS_BY_DECISION = {0: "Decision: reject", 1: "Decision: accept", 2: "What about 0?"}
+PANEL_PROTOCOL = """\
 name: bench
 agents:
   prover: {role: prover, human_name: Expert, stance: reject}
@@ -41,18 +41,18 @@ parameters: {max_message_rounds: 4}
 JUDGES = ("first", "second", "third")
 
 
-def load(text: str) -> Protocol:
+def load_text(text: str) -> Protocol:
     with TemporaryDirectory() as folder:
         return load_protocol_text(Path(folder), text)
 
 
-def panel(rule: str = "majority", **changes: Any) -> Protocol:
-    protocol = load(PANEL.replace("rule: majority", f"rule: {rule}"))
+def load_panel(rule: str = "majority", **changes: Any) -> Protocol:
+    protocol = load_text(PANEL_PROTOCOL.replace("rule: majority", f"rule: {rule}"))
     return replace(protocol, parameters=replace(protocol.parameters, **changes))
 
 
-def expected_decision(rule: str, decisions: tuple[int, ...]) -> int:
-    """The decision of a panel by an independent definition of its rule."""
+def compute_expected_decision(rule: str, decisions: tuple[int, ...]) -> int:
+    """Return the decision of a panel by an independent definition of its rule."""
     counts = Counter(decision for decision in decisions if decision != 2)
     if rule == "unanimous":
         return decisions[0] if set(decisions) in ({0}, {1}) else 2
@@ -63,96 +63,100 @@ def expected_decision(rule: str, decisions: tuple[int, ...]) -> int:
 
 @pytest.mark.parametrize("rule", ["majority", "unanimous", "sequential"])
 def test_each_rule_decides_as_defined_for_all_verdicts(rule: str) -> None:
-    protocol = panel(rule)
+    protocol = load_panel(rule)
     for decisions in product((0, 1, 2), repeat=3):
-        said = dict(zip(JUDGES, decisions, strict=True))
+        decision_by_judge = dict(zip(JUDGES, decisions, strict=True))
 
-        def says(turn: PendingTurn, name: str, said: Mapping[str, int] = said) -> str:
-            return WORDS[said[name]] if name in said else "Look at the bound."
+        def text_of_turn(turn: PendingTurn, name: str, decision_by_judge: Mapping[str, int] = decision_by_judge) -> str:
+            return ANSWERS_BY_DECISION[decision_by_judge[name]] if name in decision_by_judge else "Look at the bound."
 
-        game = play_game(protocol, says)
-        expected = expected_decision(rule, decisions)
+        game = play_game(protocol, text_of_turn)
+        expected = compute_expected_decision(rule, decisions)
         assert (game.decision, game.terminated) == (expected, expected == 2), (rule, decisions)
         votes = {judge: vote.decision for round_ in game.rounds for judge, vote in round_.panel.items()}
-        assert votes == {judge: decision for judge, decision in said.items() if decision != 2}
+        assert votes == {judge: decision for judge, decision in decision_by_judge.items() if decision != 2}
 
 
-def test_the_mean_decides_by_probabilities_and_omits_unknown_ones() -> None:
-    protocol = panel("mean")
+def test_mean_rule_decides_by_probabilities_and_omits_unknown_ones() -> None:
+    protocol = load_panel("mean")
     tenths = [Fraction(n, 10) for n in range(0, 11, 2)] + [None]
     for values in product(tenths, repeat=3):
-        known = [value for value in values if value is not None]
-        mean = sum(known, Fraction()) / len(known) if known else Fraction(1, 2)
+        known_values = [value for value in values if value is not None]
+        mean = sum(known_values, Fraction()) / len(known_values) if known_values else Fraction(1, 2)
         expected = 2 if mean == Fraction(1, 2) else int(mean > Fraction(1, 2))
         votes = [PanelVote(1, (), None if value is None else float(value)) for value in values]
         assert panel_decision(protocol, votes) == expected, values
 
 
 def play_with(
-    protocol: Protocol, verdicts: Callable[[str, int], int], **facts: Any
+    protocol: Protocol, verdicts: Callable[[str, int], int], **settings: Any
 ) -> tuple[FinishedGame, list[set[str]]]:
     """Play a game, and return it with the speakers of each turn. `verdicts` has each judge's decision in each round."""
-    asked = []
+    speakers_by_turn = []
 
-    def says(turn: PendingTurn, name: str) -> str:
+    def text_of_turn(turn: PendingTurn, name: str) -> str:
         if name == next(iter(turn.speakers)):
-            asked.append(set(turn.speakers))
-        return WORDS[verdicts(name, turn.round)] if name in JUDGES else "Look at the bound."
+            speakers_by_turn.append(set(turn.speakers))
+        return ANSWERS_BY_DECISION[verdicts(name, turn.round)] if name in JUDGES else "Look at the bound."
 
-    return play_game(protocol, says, **facts), asked
+    return play_game(protocol, text_of_turn, **settings), speakers_by_turn
 
 
-def test_a_judge_that_has_decided_is_not_asked_again_and_the_game_ends_with_the_last_verdict() -> None:
-    game, asked = play_with(panel(), lambda name, round_: 1 if name == "first" or round_ == 3 else 2)
-    assert asked == [{"prover"}, {*JUDGES}, {"prover"}, {"second", "third"}]
+def test_decided_judges_are_not_called_again_and_the_last_verdict_ends_the_game() -> None:
+    game, speakers_by_turn = play_with(load_panel(), lambda name, round_: 1 if name == "first" or round_ == 3 else 2)
+    assert speakers_by_turn == [{"prover"}, {*JUDGES}, {"prover"}, {"second", "third"}]
     assert [set(round_.panel) for round_ in game.rounds] == [set(), {"first"}, set(), {"second", "third"}]
-    early, asked = play_with(panel(), lambda *_: 0)
-    assert (len(early.rounds), early.decision, asked[-1]) == (2, 0, {*JUDGES})
+    early_game, speakers_by_turn = play_with(load_panel(), lambda *_: 0)
+    assert (len(early_game.rounds), early_game.decision, speakers_by_turn[-1]) == (2, 0, {*JUDGES})
 
 
-def test_verdicts_before_the_first_round_that_counts_are_ignored_and_nobody_hears_them() -> None:
-    game, asked = play_with(panel(min_message_rounds=4), lambda _, round_: int(round_ == 3))
-    assert asked[3] == {*JUDGES}
+def test_verdicts_before_min_message_rounds_are_ignored_and_not_delivered() -> None:
+    game, speakers_by_turn = play_with(load_panel(min_message_rounds=4), lambda _, round_: int(round_ == 3))
+    assert speakers_by_turn[3] == {*JUDGES}
     assert not game.rounds[1].panel
     assert not game.rounds[1].messages
     assert {vote.decision for vote in game.rounds[3].panel.values()} == {1}
 
 
-def test_the_text_of_a_verdict_is_heard_in_the_channels_of_the_judge_only() -> None:
-    game, _ = play_with(panel("sequential", max_message_rounds=4), lambda *_: 1)
+def test_verdict_text_is_delivered_only_in_the_judges_channels() -> None:
+    game, _ = play_with(load_panel("sequential", max_message_rounds=4), lambda *_: 1)
     assert [set(round_.raw) for round_ in game.rounds] == [{"prover"}, {"first"}, {"second"}, {"third"}]
-    protocol = panel("sequential")
-    heard = {
+    protocol = load_panel("sequential")
+    senders_seen_by = {
         name: [message.get("name") for message in chat_messages(protocol, name, game.rounds, round_=4, system="")][1:]
         for name in protocol.agent_names
     }
-    assert heard["second"] == ["Expert", "Judge_1", None]  # the last one is its own
-    assert heard["first"] == ["Expert", None, "Judge_2"]
-    assert heard["third"] == ["Expert", None]
-    assert heard["prover"] == [None]
+    assert senders_seen_by["second"] == ["Expert", "Judge_1", None]  # the last message is its own
+    assert senders_seen_by["first"] == ["Expert", None, "Judge_2"]
+    assert senders_seen_by["third"] == ["Expert", None]
+    assert senders_seen_by["prover"] == [None]
 
 
-def test_private_notes_of_a_judge_stay_private_when_others_hear_its_verdict() -> None:
-    text = PANEL.replace("human_name: Judge_1", 'human_name: Judge_1, scratchpad: "Statement:"')
-    parsed = make_agent(load(text), "first", attempts=1).parse("I doubt it.\nStatement: Fine. Decision: accept", 1)
+def test_private_notes_of_a_judge_are_not_delivered_with_its_verdict() -> None:
+    text = PANEL_PROTOCOL.replace("human_name: Judge_1", 'human_name: Judge_1, scratchpad: "Statement:"')
+    parsed = make_agent(load_text(text), "first", attempts=1).parse("I doubt it.\nStatement: Fine. Decision: accept", 1)
     assert (parsed.decision, parsed.messages) == (1, {"bench": "Fine. Decision: accept"})
     with pytest.raises(SpecError, match="a panel decides to accept or reject, not between listed answers"):
-        load(PANEL.replace("name: bench", "name: bench\nanswers: listed").replace("stance: reject", "stance: open"))
+        load_text(
+            PANEL_PROTOCOL.replace("name: bench", "name: bench\nanswers: listed").replace(
+                "stance: reject", "stance: open"
+            )
+        )
 
 
-def test_judges_are_rewarded_for_their_own_verdicts_and_provers_for_the_panels() -> None:
+def test_judges_are_paid_for_their_own_verdicts_and_provers_for_the_panels() -> None:
     decisions = {"first": 0, "second": 0, "third": 1}
-    game, _ = play_with(panel(), lambda name, _: decisions[name], label=1)
+    game, _ = play_with(load_panel(), lambda name, _: decisions[name], label=1)
     assert game.decision == 0
     assert dict(game.rounds[-1].rewards) == {"prover": 1.0, "first": -1.0, "second": -1.0, "third": 1.0}
-    shared, _ = play_with(panel(shared_reward=True), lambda name, _: decisions[name], label=1)
-    assert shared.rounds[-1].rewards["prover"] == -1.0
-    unknown, _ = play_with(panel(), lambda name, _: decisions[name], label=None)
-    assert dict(unknown.rounds[-1].rewards) == {"prover": 1.0}
+    game_with_shared_reward, _ = play_with(load_panel(shared_reward=True), lambda name, _: decisions[name], label=1)
+    assert game_with_shared_reward.rounds[-1].rewards["prover"] == -1.0
+    game_without_label, _ = play_with(load_panel(), lambda name, _: decisions[name], label=None)
+    assert dict(game_without_label.rounds[-1].rewards) == {"prover": 1.0}
 
 
-def test_a_question_and_a_missing_verdict_have_their_rewards() -> None:
-    protocol = panel(verifier_no_guess_reward=-0.25, verifier_terminated_penalty=-2.0)
+def test_questions_and_missing_verdicts_have_their_own_rewards() -> None:
+    protocol = load_panel(verifier_no_guess_reward=-0.25, verifier_terminated_penalty=-2.0)
     game, _ = play_with(protocol, lambda name, _: 1 if name == "first" else 2, label=1)
     assert [round_.rewards["second"] for round_ in game.rounds] == [0, -0.25, 0, -2.0]
     assert [round_.rewards["first"] for round_ in game.rounds] == [0, 1.0, 0, 0]
@@ -161,30 +165,32 @@ def test_a_question_and_a_missing_verdict_have_their_rewards() -> None:
 
 @pytest.mark.parametrize(("force", "label", "decision"), [("zero", 1, 0), ("one", 0, 1), ("y", 0, 0), ("y", 1, 1)])
 @pytest.mark.parametrize("rule", ["majority", "mean", "unanimous", "sequential"])
-def test_a_forced_guess_replaces_the_verdict_of_each_judge(rule: str, force: str, label: int, decision: int) -> None:
-    game, _ = play_with(panel(rule, force_guess=force), lambda *_: 2, label=label)
+def test_forced_guess_replaces_the_verdict_of_each_judge(rule: str, force: str, label: int, decision: int) -> None:
+    game, _ = play_with(load_panel(rule, force_guess=force), lambda *_: 2, label=label)
     votes = [vote.decision for round_ in game.rounds for vote in round_.panel.values()]
     assert (game.decision, votes) == (decision, [decision] * 3)
 
 
-def test_a_game_continues_after_recorded_rounds_as_it_was_played() -> None:
-    protocol = panel()
-    whole, _ = play_with(protocol, lambda name, round_: 1 if name == "first" or round_ == 3 else 2)
-    for end in range(len(whole.rounds)):
-        game = continue_game(protocol, whole, end)
-        assert [(r.raw, r.panel, r.rewards) for r in game.rounds] == [(r.raw, r.panel, r.rewards) for r in whole.rounds]
-        assert game.decision == whole.decision
+def test_game_continued_from_recorded_rounds_is_the_same() -> None:
+    protocol = load_panel()
+    full_game, _ = play_with(protocol, lambda name, round_: 1 if name == "first" or round_ == 3 else 2)
+    for end in range(len(full_game.rounds)):
+        game = continue_game(protocol, full_game, end)
+        assert [(r.raw, r.panel, r.rewards) for r in game.rounds] == [
+            (r.raw, r.panel, r.rewards) for r in full_game.rounds
+        ]
+        assert game.decision == full_game.decision
 
 
-def continue_game(protocol: Protocol, whole: FinishedGame, end: int) -> FinishedGame:
+def continue_game(protocol: Protocol, full_game: FinishedGame, end: int) -> FinishedGame:
     """Play a game from one of its rounds, with the same answers as before."""
-    game = play(protocol, seed=0, label=1, prover_stance=1, rounds=whole.rounds[:end])
+    game = play(protocol, seed=0, label=1, prover_stance=1, rounds=full_game.rounds[:end])
     turn = next(game)
     while True:
-        played, replies = whole.rounds[turn.round], {}
-        assert set(turn.speakers) == set(played.raw)
-        for name, text in played.raw.items():
-            decision = played.panel[name].decision if name in played.panel else Decision.NONE
+        recorded_round, replies = full_game.rounds[turn.round], {}
+        assert set(turn.speakers) == set(recorded_round.raw)
+        for name, text in recorded_round.raw.items():
+            decision = recorded_round.panel[name].decision if name in recorded_round.panel else Decision.NONE
             messages = dict.fromkeys(turn.speakers[name], text) if decision == Decision.NONE else None
             replies[name] = Reply(text, messages, decision)
         try:
@@ -202,22 +208,22 @@ def continue_game(protocol: Protocol, whole: FinishedGame, end: int) -> Finished
         ("rule: majority", "rules: majority", "panel"),
     ],
 )
-def test_a_wrong_panel_is_an_error(old: str, new: str, message: str) -> None:
+def test_invalid_panel_is_an_error(old: str, new: str, message: str) -> None:
     with pytest.raises(SpecError) as error:
-        load(PANEL.replace(old, new))
+        load_text(PANEL_PROTOCOL.replace(old, new))
     assert message in "\n".join(map(str, error.value.problems))
 
 
-def test_a_panel_of_one_is_an_error_with_its_line() -> None:
-    lone = PANEL.replace("role: verifier, human_name: Judge_1", "role: prover, human_name: Judge_1")
-    lone = lone.replace("role: verifier, human_name: Judge_2", "role: prover, human_name: Judge_2")
+def test_panel_with_one_judge_is_an_error_with_its_line() -> None:
+    single_judge = PANEL_PROTOCOL.replace("role: verifier, human_name: Judge_1", "role: prover, human_name: Judge_1")
+    single_judge = single_judge.replace("role: verifier, human_name: Judge_2", "role: prover, human_name: Judge_2")
     with pytest.raises(SpecError) as error:
-        load(lone)
+        load_text(single_judge)
     (problem,) = error.value.problems
     assert str(problem.place).endswith(":11:1")
     assert problem.message.startswith("a panel needs several verifiers; here third is one")
 
 
-def test_the_single_verifier_of_a_panel_does_not_exist() -> None:
+def test_verifier_name_of_a_panel_raises_an_error() -> None:
     with pytest.raises(ValueError, match="bench has a panel of judges; use verifier_names"):
-        _ = panel().verifier_name
+        _ = load_panel().verifier_name

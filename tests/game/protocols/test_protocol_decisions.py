@@ -1,4 +1,4 @@
-"""What an answer is taken for: its messages, its verdict, and what everyone earns by it."""
+"""Answers are parsed into messages and verdicts, and verdicts determine the rewards."""
 
 from __future__ import annotations
 
@@ -21,80 +21,80 @@ from tests.support.games import LENIENT, STRICT, load_protocol_text, make_undeci
 # Decisions and rewards
 
 
-def test_an_undecided_solo_verifier_is_terminated_in_its_first_round() -> None:
+def test_undecided_solo_verifier_is_terminated_in_its_first_round() -> None:
     protocol = load_protocol("solo_verifier", {"verifier_terminated_penalty": -0.25})
-    played = play_game(protocol, make_undecided_speaker(protocol))
-    assert (played.terminated, played.decided, len(played.rounds)) == (True, False, 1)
-    assert played.decision == Decision.NONE
-    assert played.rounds[0].rewards == {"verifier": -0.25}
-    assert episode_rewards(protocol, played.rounds) == {"verifier": -0.25}
+    game = play_game(protocol, make_undecided_speaker(protocol))
+    assert (game.terminated, game.decided, len(game.rounds)) == (True, False, 1)
+    assert game.decision == Decision.NONE
+    assert game.rounds[0].rewards == {"verifier": -0.25}
+    assert episode_rewards(protocol, game.rounds) == {"verifier": -0.25}
 
 
-def test_a_solo_verifier_decides_in_one_round() -> None:
-    played = play_game(load_protocol("solo_verifier"), lambda *_: "Decision: reject", label=1)
-    assert (played.decision, len(played.rounds), played.rounds[0].rewards) == (0, 1, {"verifier": -1.0})
+def test_solo_verifier_decides_in_one_round() -> None:
+    game = play_game(load_protocol("solo_verifier"), lambda *_: "Decision: reject", label=1)
+    assert (game.decision, len(game.rounds), game.rounds[0].rewards) == (0, 1, {"verifier": -1.0})
 
 
-def test_a_round_with_a_verdict_sends_no_message() -> None:
-    played = play_game(load_protocol("debate"), lambda *_: "Well. DECISION: ACCEPT")
-    assert played.rounds[0].messages == []
-    assert played.rounds[0].raw == {"verifier": "Well. DECISION: ACCEPT"}
+def test_round_with_a_verdict_sends_no_message() -> None:
+    game = play_game(load_protocol("debate"), lambda *_: "Well. DECISION: ACCEPT")
+    assert game.rounds[0].messages == []
+    assert game.rounds[0].raw == {"verifier": "Well. DECISION: ACCEPT"}
 
 
-def test_a_verdict_too_early_is_ignored_and_earns_the_no_guess_reward() -> None:
+def test_early_verdict_is_ignored_and_earns_the_no_guess_reward() -> None:
     protocol = load_protocol("nip", {"min_message_rounds": 3, "verifier_no_guess_reward": 0.125})
-    played = play_game(protocol, lambda turn, name: "Decision: accept" if name == "verifier" else "x")
-    assert played.decided
-    assert [r.rewards["verifier"] for r in played.rounds] == [0.125, 0.0, 1.0]
-    assert played.rounds[0].messages == []
+    game = play_game(protocol, lambda turn, name: "Decision: accept" if name == "verifier" else "x")
+    assert game.decided
+    assert [r.rewards["verifier"] for r in game.rounds] == [0.125, 0.0, 1.0]
+    assert game.rounds[0].messages == []
 
 
 @pytest.mark.parametrize("stance", [0, 1])
-def test_a_random_stance_moves_the_provers_reward(stance: int) -> None:
+def test_random_stance_changes_the_provers_reward(stance: int) -> None:
     protocol = load_protocol("nip", {"randomize_prover_stance": True})
     assert protocol.stance("prover", stance) == stance
-    played = play_game(
+    game = play_game(
         protocol, lambda *_: f"Decision: {'accept' if stance else 'reject'}", prover_stance=stance, label=1 - stance
     )
-    assert played.rounds[-1].rewards == {"prover": 1.0, "verifier": -1.0}
+    assert game.rounds[-1].rewards == {"prover": 1.0, "verifier": -1.0}
 
 
 @pytest.mark.parametrize("name", ["debate", "merlin_arthur", "solo_verifier"])
-def test_a_stance_that_is_fixed_cannot_be_randomised(name: str) -> None:
+def test_fixed_stance_cannot_be_randomized(name: str) -> None:
     with pytest.raises(SpecError, match="fixes randomize_prover_stance"):
         load_protocol(name, {"randomize_prover_stance": True})
 
 
-def test_shared_rewards_are_the_verifiers() -> None:
+def test_shared_rewards_equal_the_verifiers_reward() -> None:
     protocol = load_protocol("debate", {"shared_reward": True})
-    played = play_game(protocol, lambda *_: "Decision: reject", label=1)
-    assert played.rounds[0].rewards == {"prover0": -1.0, "prover1": -1.0, "verifier": -1.0}
+    game = play_game(protocol, lambda *_: "Decision: reject", label=1)
+    assert game.rounds[0].rewards == {"prover0": -1.0, "prover1": -1.0, "verifier": -1.0}
 
 
 @pytest.mark.parametrize("name", builtin_names())
-def test_an_undecided_game_ends_in_the_last_round_with_a_speaker(name: str) -> None:
+def test_undecided_game_ends_in_the_last_round_with_a_speaker(name: str) -> None:
     protocol = load_protocol(name)
-    played = play_game(protocol, make_undecided_speaker(protocol))
-    assert played.terminated
-    assert len(played.rounds) == (1 if name == "solo_verifier" else protocol.max_message_rounds)
+    game = play_game(protocol, make_undecided_speaker(protocol))
+    assert game.terminated
+    assert len(game.rounds) == (1 if name == "solo_verifier" else protocol.max_message_rounds)
 
 
 # Parsing
 
 
-def test_an_agent_that_does_not_speak_cannot_have_spoken() -> None:
+def test_answer_of_an_inactive_agent_is_an_error() -> None:
     protocol = load_protocol("nip")
     for agent, round_ in (("prover", 0), ("verifier", 1), ("verifier", 8), ("nobody", 0)):
         with pytest.raises(AgentNotActiveInChannelError):
             parse_answer(protocol, agent, round_, "text", STRICT)
 
 
-def test_an_announced_decision_must_be_one_of_the_two() -> None:
+def test_decision_other_than_accept_or_reject_is_an_error() -> None:
     with pytest.raises(InvalidDecisionError):
         parse_answer(load_protocol("nip"), "verifier", 0, "decision: maybe", STRICT)
 
 
-def test_every_channel_needs_its_header() -> None:
+def test_answer_must_have_the_header_of_every_channel() -> None:
     with pytest.raises(NotAllActiveChannelsInResponseError, match="Question for Expert_2:"):
         parse_answer(load_protocol("debate"), "verifier", 0, "question for expert_1: why?", STRICT)
 
@@ -113,7 +113,7 @@ def test_every_channel_needs_its_header() -> None:
         ("I ask: why?", Decision.NONE),
     ],
 )
-def test_the_lenient_format_forgives_marks_and_not_two_verdicts(text: str, decision: Decision | None) -> None:
+def test_lenient_format_accepts_markup_but_not_two_verdicts(text: str, decision: Decision | None) -> None:
     protocol = load_protocol("nip")
     if decision is None:
         with pytest.raises(InvalidDecisionError):
@@ -135,8 +135,8 @@ parameters: {max_message_rounds: 2}
 """
 
 
-@pytest.mark.parametrize("words", [("prover", ""), ("judge", ", may_decide: false")])
-def test_a_step_that_must_decide_needs_a_verifier_that_may(tmp_path: Path, words: tuple[str, str]) -> None:
+@pytest.mark.parametrize("step_values", [("prover", ""), ("judge", ", may_decide: false")])
+def test_must_decide_needs_a_verifier_that_may_decide(tmp_path: Path, step_values: tuple[str, str]) -> None:
     with pytest.raises(SpecError, match="no verifier may decide in this step"):
-        load_protocol_text(tmp_path, MUST_DECIDE % words)
+        load_protocol_text(tmp_path, MUST_DECIDE % step_values)
     assert load_protocol_text(tmp_path, MUST_DECIDE % ("judge", "")).step(0).must_decide

@@ -1,4 +1,4 @@
-"""Who speaks when, and in which order the channels are read."""
+"""The order of speakers and of channels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.processes import python
 # Turn order
 
 
-def test_the_verifier_or_the_provers_begin() -> None:
+def test_verifier_or_provers_begin() -> None:
     v, p = {"verifier"}, {"prover0", "prover1"}
     assert list_speakers(load_protocol("debate"), 4) == [v, p, v, p]
     assert list_speakers(load_protocol("debate", {"verifier_first": False}), 4) == [p, v, p, v]
@@ -27,54 +27,54 @@ def test_sequential_provers_take_turns_in_either_order() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 2**62, 2**63 - 1])
-def test_merlin_and_arthur_are_drawn_by_the_parity_of_the_seed(seed: int) -> None:
+def test_parity_of_the_seed_chooses_merlin_or_arthur(seed: int) -> None:
     assert set(load_protocol("merlin_arthur").speakers(0, seed)) == {"prover1" if seed % 2 else "prover0"}
     assert set(load_protocol("merlin_arthur").speakers(1, seed)) == {"verifier"}
 
 
-def test_nobody_knows_which_of_merlin_and_arthur_spoke() -> None:
+def test_verifier_cannot_tell_whether_merlin_or_arthur_spoke() -> None:
     protocol = load_protocol("merlin_arthur")
     for seed in (0, 1):
-        played = play_game(
+        game = play_game(
             protocol, lambda turn, name: "the case" if name != "verifier" else "Decision: accept", seed=seed
         )
-        chat = chat_messages(protocol, "verifier", played.rounds[:1], round_=1, system="s", seed=seed)
+        chat = chat_messages(protocol, "verifier", game.rounds[:1], round_=1, system="s", seed=seed)
         assert chat == [{"role": "system", "content": "s"}, {"role": "user", "content": "the case"}]
 
 
 # Channel order
 
 
-def _orders(seeds: range) -> list[tuple[str, ...]]:
+def channel_orders(seeds: range) -> list[tuple[str, ...]]:
     protocol = load_protocol("debate", {"randomize_channel_order": True})
     return [protocol.channel_order("verifier", seed) for seed in seeds]
 
 
 def test_channel_order_is_shuffled_by_the_seed() -> None:
-    counts = {order: _orders(range(400)).count(order) for order in set(_orders(range(400)))}
+    counts = {order: channel_orders(range(400)).count(order) for order in set(channel_orders(range(400)))}
     assert len(counts) == 2
     assert min(counts.values()) > 150
 
 
-def test_channel_order_is_the_files_own_without_shuffling() -> None:
+def test_unshuffled_channel_order_is_that_of_the_file() -> None:
     protocol = load_protocol("debate")
     assert {protocol.channel_order("verifier", seed) for seed in range(50)} == {("prover0_channel", "prover1_channel")}
     assert {protocol.channel_order("prover0", seed) for seed in range(50)} == {("prover1_channel", "prover0_channel")}
 
 
-def test_shuffling_keeps_an_order_that_is_no_set() -> None:
+def test_shuffling_keeps_a_fixed_channel_order() -> None:
     protocol = load_protocol("debate", {"randomize_channel_order": True})
     assert {protocol.channel_order("prover0", seed) for seed in range(50)} == {("prover1_channel", "prover0_channel")}
 
 
 def test_shuffled_channels_change_the_order_of_the_chat() -> None:
     protocol = load_protocol("debate", {"randomize_channel_order": True})
-    said = Round(
+    round_ = Round(
         raw={"prover0": "zero", "prover1": "one"},
         messages=[Message("prover0_channel", "prover0", "zero"), Message("prover1_channel", "prover1", "one")],
     )
     orders = {
-        tuple(m["content"] for m in chat_messages(protocol, "verifier", [said], round_=1, system="s", seed=seed))
+        tuple(m["content"] for m in chat_messages(protocol, "verifier", [round_], round_=1, system="s", seed=seed))
         for seed in range(30)
     }
     assert orders == {("s", "zero", "one"), ("s", "one", "zero")}
@@ -83,6 +83,6 @@ def test_shuffled_channels_change_the_order_of_the_chat() -> None:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("hash_seed", ["0", "1"])
 def test_channel_order_is_the_same_in_every_process(hash_seed: str) -> None:
-    code = "from tests.game.protocols.test_protocol_order import _orders; print(_orders(range(40)))"
+    code = "from tests.game.protocols.test_protocol_order import channel_orders; print(channel_orders(range(40)))"
     done = python(code, PYTHONHASHSEED=hash_seed)
-    assert done.stdout.strip() == str(_orders(range(40)))
+    assert done.stdout.strip() == str(channel_orders(range(40)))

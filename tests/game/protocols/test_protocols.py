@@ -1,4 +1,4 @@
-"""Protocols as data: what a file must not say, and games of one's own in YAML alone."""
+"""Protocol files: mistakes are reported, and custom protocols need only YAML."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def make_place(key: str) -> Place:
     return Place(key)
 
 
-# What a protocol file must not say
+# Mistakes in a protocol file
 
 
 @pytest.mark.parametrize(
@@ -67,32 +67,32 @@ def make_place(key: str) -> Place:
     ],
     ids=lambda value: str(value)[:50],
 )  # fmt: skip
-def test_a_mistake_in_a_protocol_file_is_said_at_its_place(
+def test_mistake_in_a_protocol_file_is_reported_at_its_position(
     tmp_path: Path, old: str, new: str, messages: list[str]
 ) -> None:
     assert old in COUNCIL
     with pytest.raises(SpecError) as caught:
         load_protocol_text(tmp_path, COUNCIL.replace(old, new, 1))
-    found = [str(p).replace(f"{tmp_path / 'own.yaml'}:", "") for p in caught.value.problems]
-    assert [text[: len(wanted)] for text, wanted in zip(found, messages, strict=True)] == messages
+    problem_texts = [str(p).replace(f"{tmp_path / 'own.yaml'}:", "") for p in caught.value.problems]
+    assert [text[: len(expected)] for text, expected in zip(problem_texts, messages, strict=True)] == messages
 
 
-def test_a_header_that_is_the_start_of_another_is_refused(tmp_path: Path) -> None:
+def test_header_that_is_part_of_another_is_refused(tmp_path: Path) -> None:
     text = DUEL.replace('one: "To one:", two: "To two:"', 'one: "To one", two: "To one or two:"')
     with pytest.raises(SpecError, match="one header is part of another"):
         load_protocol_text(tmp_path, text)
 
 
-def test_a_missing_agents_section_is_refused(tmp_path: Path) -> None:
+def test_missing_agents_section_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="missing key"):
         load_protocol_text(tmp_path, "name: x\n")
 
 
-def test_each_agent_without_a_name_is_offered_one_of_its_own(tmp_path: Path) -> None:
+def test_error_for_missing_human_names_suggests_distinct_names(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as caught:
         load_protocol_text(tmp_path, re.sub(r", human_name: \w+", "", COUNCIL))
-    told = {problem.key: problem.message for problem in caught.value.problems}
-    assert {key: re.findall(r"human_name: (\w+)", message) for key, message in told.items()} == {
+    messages = {problem.key: problem.message for problem in caught.value.problems}
+    assert {key: re.findall(r"human_name: (\w+)", message) for key, message in messages.items()} == {
         "agents.speaker": ["Expert_1"],
         "agents.second": ["Expert_2"],
         "agents.third": ["Expert_3"],
@@ -100,7 +100,7 @@ def test_each_agent_without_a_name_is_offered_one_of_its_own(tmp_path: Path) -> 
     }
 
 
-def test_a_misspelt_parameter_gets_the_nearest_one() -> None:
+def test_misspelled_parameter_suggests_the_nearest_name() -> None:
     with pytest.raises(SpecError, match="no such parameter; did you mean 'max_message_rounds'"):
         load_protocol("nip", {"max_message_round": 3})
 
@@ -114,28 +114,28 @@ def test_a_misspelt_parameter_gets_the_nearest_one() -> None:
         ("debate", {"max_message_rounds": 2, "verifier_first": False, "sequential": True}),
     ],
 )
-def test_a_game_in_which_no_decision_can_count_is_unplayable(name: str, parameters: dict[str, object]) -> None:
+def test_game_in_which_no_decision_can_count_is_unplayable(name: str, parameters: dict[str, object]) -> None:
     assert list(unplayable_parameters(load_protocol(name, parameters), make_place))
     assert not list(unplayable_parameters(load_protocol(name), make_place))
 
 
-def test_a_verifier_that_may_never_decide_is_unplayable(tmp_path: Path) -> None:
+def test_protocol_whose_verifier_may_never_decide_is_unplayable(tmp_path: Path) -> None:
     protocol = load_protocol_text(
         tmp_path, COUNCIL.replace("speak: {verifier: [main]}", "speak: {verifier: [main]}\n    may_decide: false")
     )
     assert [p.key for p in unplayable_parameters(protocol, make_place)] == ["protocol"]
 
 
-def test_no_protocol_has_python_code_of_its_own() -> None:
+def test_no_protocol_has_its_own_python_code() -> None:
     source = "".join(p.read_text() for p in (ROOT / "runner" / "game" / "protocols").glob("*.py"))
     for name in ("merlin", "arthur", "debate.", "mnip", "solo_verifier"):
         assert f'"{name}' not in source.lower()
 
 
-# A seventh protocol, in YAML alone
+# A custom protocol
 
 
-def test_a_seventh_protocol_is_played_from_yaml_alone(tmp_path: Path) -> None:
+def test_custom_protocol_is_played_from_yaml_alone(tmp_path: Path) -> None:
     protocol = load_protocol_text(tmp_path, COUNCIL)
     assert list_speakers(protocol, 6) == [
         {"verifier"}, {"speaker"}, {"second"}, {"third"}, {"speaker"}, {"verifier"},
@@ -143,29 +143,29 @@ def test_a_seventh_protocol_is_played_from_yaml_alone(tmp_path: Path) -> None:
     assert protocol.speakers(1, 0) == {"speaker": ("back_room",)}
     assert protocol.speakers(4, 0) == {"speaker": ("main",)}
 
-    def says(turn: PendingTurn, name: str) -> str:
+    def text_of_turn(turn: PendingTurn, name: str) -> str:
         return "Decision: accept" if (name, turn.round) == ("verifier", 10) else f"{name} {turn.round}"
 
-    played = play_game(protocol, says)
-    assert played.decided
-    assert len(played.rounds) == 11
-    assert episode_rewards(protocol, played.rounds) == {"speaker": 1.0, "second": 1.0, "third": 0.0, "verifier": 1.0}
+    game = play_game(protocol, text_of_turn)
+    assert game.decided
+    assert len(game.rounds) == 11
+    assert episode_rewards(protocol, game.rounds) == {"speaker": 1.0, "second": 1.0, "third": 0.0, "verifier": 1.0}
 
 
-def test_the_verifier_never_sees_the_room_it_is_no_member_of(tmp_path: Path) -> None:
+def test_verifier_never_sees_a_channel_it_is_not_a_member_of(tmp_path: Path) -> None:
     protocol = load_protocol_text(tmp_path, COUNCIL)
-    played = play_game(protocol, lambda turn, name: f"{turn.speakers[name][0]} {name} {turn.round}")
+    game = play_game(protocol, lambda turn, name: f"{turn.speakers[name][0]} {name} {turn.round}")
     for round_ in range(11):
-        chat = chat_messages(protocol, "verifier", played.rounds[:round_], round_=round_, system="s")
+        chat = chat_messages(protocol, "verifier", game.rounds[:round_], round_=round_, system="s")
         assert "back_room" not in str(chat)
-    seen = [m["content"] for m in chat_messages(protocol, "verifier", played.rounds[:10], round_=10, system="s")]
-    assert seen == ["s", "main verifier 0", "main speaker 4", "main verifier 5", "main speaker 9"]
+    contents = [m["content"] for m in chat_messages(protocol, "verifier", game.rounds[:10], round_=10, system="s")]
+    assert contents == ["s", "main verifier 0", "main speaker 4", "main verifier 5", "main speaker 9"]
 
 
-def test_those_in_the_room_see_it_and_not_what_is_said_outside(tmp_path: Path) -> None:
+def test_members_of_a_channel_see_its_messages_and_no_others(tmp_path: Path) -> None:
     protocol = load_protocol_text(tmp_path, COUNCIL)
-    played = play_game(protocol, lambda turn, name: f"{turn.speakers[name][0]} {name} {turn.round}")
-    chat = chat_messages(protocol, "third", played.rounds[:8], round_=8, system="s")
+    game = play_game(protocol, lambda turn, name: f"{turn.speakers[name][0]} {name} {turn.round}")
+    chat = chat_messages(protocol, "third", game.rounds[:8], round_=8, system="s")
     assert [(m["role"], m.get("name"), m["content"]) for m in chat] == [
         ("system", None, "s"),
         ("user", "Speaker", "back_room speaker 1"),
@@ -174,22 +174,22 @@ def test_those_in_the_room_see_it_and_not_what_is_said_outside(tmp_path: Path) -
         ("user", "Speaker", "back_room speaker 6"),
         ("user", "Second", "back_room second 7"),
     ]
-    speaker = chat_messages(protocol, "speaker", played.rounds[:6], round_=6, system="s")
+    speaker = chat_messages(protocol, "speaker", game.rounds[:6], round_=6, system="s")
     assert [m["content"] for m in speaker] == [
         "s", "main verifier 0", "back_room speaker 1", "back_room second 2", "back_room third 3", "main speaker 4",
         "main verifier 5",
     ]  # fmt: skip
 
 
-def test_several_messages_in_one_channel_and_round_keep_an_order(tmp_path: Path) -> None:
+def test_messages_in_one_channel_and_round_have_a_fixed_order(tmp_path: Path) -> None:
     protocol = load_protocol_text(tmp_path, COUNCIL, sequential=False)
-    played = play_game(protocol, lambda turn, name: f"{name} {turn.round}")
-    chat = chat_messages(protocol, "speaker", played.rounds[:2], round_=2, system="s")
+    game = play_game(protocol, lambda turn, name: f"{name} {turn.round}")
+    chat = chat_messages(protocol, "speaker", game.rounds[:2], round_=2, system="s")
     assert [m["content"] for m in chat] == ["s", "verifier 0", "speaker 1", "second 1", "third 1"]
 
 
 @pytest.mark.parametrize("name", ["debate", "debate.yaml"])
-def test_a_protocol_extends_a_built_in_one(tmp_path: Path, name: str) -> None:
+def test_protocol_extends_a_built_in_protocol(tmp_path: Path, name: str) -> None:
     text = f"name: short_debate\nextends: {name}\nparameters: {{max_message_rounds: 3}}\nfixed: []\n"
     protocol = load_protocol_text(tmp_path, text)
     assert protocol.name == "short_debate"
@@ -198,6 +198,6 @@ def test_a_protocol_extends_a_built_in_one(tmp_path: Path, name: str) -> None:
     assert "randomize_prover_stance" not in protocol.file.fixed
 
 
-def test_a_protocol_extends_a_file_beside_it_first(tmp_path: Path) -> None:
+def test_file_in_the_same_folder_takes_precedence_in_extends(tmp_path: Path) -> None:
     (tmp_path / "debate.yaml").write_text(COUNCIL)
     assert load_protocol_text(tmp_path, "name: mine\nextends: debate.yaml\n").agent_names[0] == "speaker"

@@ -1,4 +1,4 @@
-"""Messages state answers, sub-claims and probabilities, and checkers compare answers with a column."""
+"""Stated answers, sub-claims and probabilities are parsed, and checkers compare answers with a column."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ cycle:
   - speak: {{judge: [main]}}
 parameters: {parameters}
 """
-SPLIT = "  - {speak: {prover: [main]}, states: claims, pick_claim: true}"
+SPLIT_STEP = "  - {speak: {prover: [main]}, states: claims, pick_claim: true}"
 
 
-def own_rules(steps: str, parameters: str = "{max_message_rounds: 2}") -> str:
+def format_rules(steps: str, parameters: str = "{max_message_rounds: 2}") -> str:
     return RULES.format(steps=steps, parameters=parameters)
 
 
@@ -44,17 +44,17 @@ def own_rules(steps: str, parameters: str = "{max_message_rounds: 2}") -> str:
         ("Answer:\n\ntwo\nlines", "two\nlines"),
     ],
 )
-def test_the_answer_is_what_follows_the_last_marker(text: str, answer: str) -> None:
+def test_answer_is_the_text_after_the_last_marker(text: str, answer: str) -> None:
     assert stated_texts(text, "answer", 4) == (answer,)
 
 
 @pytest.mark.parametrize("text", ["42", "Answer:", "Answer: **", "The answer is 42"])
-def test_a_message_without_an_answer_is_unusable(text: str) -> None:
+def test_message_without_an_answer_is_an_error(text: str) -> None:
     with pytest.raises(StatementError, match="must state its answer after 'Answer:'"):
         stated_texts(text, "answer", 4)
 
 
-def test_claims_are_the_numbered_lines_up_to_an_empty_line() -> None:
+def test_sub_claims_are_the_numbered_lines_up_to_an_empty_line() -> None:
     text = "It follows.\nClaim 1: a = b\n  - **Claim 2:** c\n goes on\n\nTogether they imply it."
     assert stated_texts(text, "claims", 4) == ("a = b", "c\n goes on")
 
@@ -63,12 +63,12 @@ def test_claims_are_the_numbered_lines_up_to_an_empty_line() -> None:
     "text", ["none", "Claim 1: a", "Claim 1: a\nClaim 3: b", "Claim 1: a\nClaim 2:", "Claim 2: a\nClaim 1: b",
              "Claim 1: a\nClaim 2: b\nClaim 3: c"],
 )  # fmt: skip
-def test_claims_that_are_missing_or_too_many_are_unusable(text: str) -> None:
+def test_wrong_number_of_sub_claims_is_an_error(text: str) -> None:
     with pytest.raises(StatementError, match="from 2 to 2 sub-claims"):
         stated_texts(text, "claims", 2)
 
 
-def test_each_claim_gets_one_probability() -> None:
+def test_each_sub_claim_needs_exactly_one_probability() -> None:
     assert stated_estimates("Claim 2: 0.25, as it may be\n**Claim 1**: 80%", 2) == (0.8, 0.25)
     assert stated_estimates("Claim 1: 1\nClaim 2: 0\nClaim 3: 5 %", None) == (1.0, 0.0, 0.05)
     for text, count in (("Claim 1: 80%", 2), ("Claim 1: 80%\nClaim 1: 70%\nClaim 2: 1", 2), ("none", None)):
@@ -82,12 +82,12 @@ def test_each_claim_gets_one_probability() -> None:
     ("text", "number"),
     [("2231", 2231), ("2,231 km", 2231), ("x = -3.50", -3.5), ("−4", -4), ("1e3", 1000), ("3.", 3), ("$.5", 0.5)],
 )
-def test_a_number_may_have_separators_and_a_unit(text: str, number: float) -> None:
+def test_number_may_have_separators_and_a_unit(text: str, number: float) -> None:
     assert stated_number(text) == number
 
 
 @pytest.mark.parametrize("text", ["", "many", "1 or 2", "7/2", "1,2", "3.14.15"])
-def test_a_text_without_exactly_one_number_is_unusable(text: str) -> None:
+def test_text_without_exactly_one_number_is_an_error(text: str) -> None:
     with pytest.raises(StatementError, match="exactly one number"):
         stated_number(text)
 
@@ -104,8 +104,8 @@ def test_texts_are_compared_after_normalization_and_numbers_within_the_tolerance
     assert [label_answer(near, text, {"target": 0.3}) for text in ("0.31", "0.29", "0.311")] == [1, 1, 0]
 
 
-def test_a_split_is_repeated_to_the_depth_and_the_seed_picks_one_claim_each_time(tmp_path: Path) -> None:
-    rules = own_rules(SPLIT, "{max_message_rounds: 4, max_depth: 3}")
+def test_split_repeats_up_to_the_depth_and_the_seed_picks_a_claim_each_time(tmp_path: Path) -> None:
+    rules = format_rules(SPLIT_STEP, "{max_message_rounds: 4, max_depth: 3}")
     protocol = load_protocol_text(tmp_path, rules)
     assert [protocol.step(i).pick_claim for i in range(4)] == [True, True, True, False]
     assert protocol.step_numbers == (0, 0, 0, 1)
@@ -119,14 +119,14 @@ def test_a_split_is_repeated_to_the_depth_and_the_seed_picks_one_claim_each_time
         subject = find_subject(protocol, turn.rounds)
         assert subject.depth == 3
         assert subject.label == (1, 0, 0)["abc".index(subject.text or "")]
-        picks.add(tuple(played.stated.picked for played in turn.rounds if played.stated is not None))
+        picks.add(tuple(round_.stated.picked for round_ in turn.rounds if round_.stated is not None))
     assert {pick[0] for pick in picks} == {pick[2] for pick in picks} == {0, 1, 2}
     assert len(picks) > 10
 
 
-def test_the_label_of_the_last_answer_decides_the_rewards(tmp_path: Path) -> None:
+def test_rewards_depend_on_the_label_of_the_last_answer(tmp_path: Path) -> None:
     steps = "  - {speak: {prover: [main]}, states: answer}\n  - {speak: {prover: [main]}, states: answer}"
-    protocol = load_protocol_text(tmp_path, own_rules(steps, "{max_message_rounds: 3}"))
+    protocol = load_protocol_text(tmp_path, format_rules(steps, "{max_message_rounds: 3}"))
     for labels, reward in (((0, 1), 1.0), ((1, 0), -1.0)):
         game = play(protocol, seed=0, label=None, prover_stance=1)
         next(game)
@@ -154,30 +154,30 @@ def test_stated_parts_survive_json() -> None:
         ("  - {speak: {judge: [main]}, states: estimates}", "must not decide here; add may_decide: false"),
         ("  - {speak: {judge: [main]}, states: estimates, may_decide: false}", "no sub-claims to pick from"),
         ("  - {speak: {prover: [main]}, pick_claim: true}", "after a step with states: claims or states: estimates"),
-        (f"{SPLIT}\n{SPLIT}", "an earlier step picks a sub-claim, too"),
+        (f"{SPLIT_STEP}\n{SPLIT_STEP}", "an earlier step picks a sub-claim, too"),
     ],
 )
-def test_a_step_that_cannot_state_anything_is_an_error(steps: str, message: str, tmp_path: Path) -> None:
+def test_invalid_statement_step_is_an_error(steps: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=message) as error:
-        load_protocol_text(tmp_path, own_rules(steps))
+        load_protocol_text(tmp_path, format_rules(steps))
     assert error.value.problems[0].place.line == 8 + steps.count("\n")
 
 
-def test_a_statement_must_not_be_cut_by_a_limit_of_words(tmp_path: Path) -> None:
-    rules = own_rules(SPLIT).replace("human_name: P", "human_name: P, word_limit: truncate")
+def test_word_limit_that_truncates_a_statement_is_an_error(tmp_path: Path) -> None:
+    rules = format_rules(SPLIT_STEP).replace("human_name: P", "human_name: P, word_limit: truncate")
     with pytest.raises(SpecError, match=r"agents\.prover\.word_limit: prover states claims in step 1"):
         load_protocol_text(tmp_path, rules)
 
 
 @pytest.mark.parametrize(("depth", "rounds"), [(3, 2), (2, 4), (1, 4)])
-def test_rounds_that_do_not_reach_the_depth_or_exceed_it_are_an_error(depth: int, rounds: int, tmp_path: Path) -> None:
-    protocol = load_protocol_text(tmp_path, own_rules(SPLIT), max_depth=depth, max_message_rounds=rounds)
+def test_number_of_rounds_that_does_not_match_the_depth_is_an_error(depth: int, rounds: int, tmp_path: Path) -> None:
+    protocol = load_protocol_text(tmp_path, format_rules(SPLIT_STEP), max_depth=depth, max_message_rounds=rounds)
     (problem,) = unplayable_parameters(protocol, Place)
     assert problem.key == "protocol.max_message_rounds"
     assert f"max_depth is {depth}; set protocol.max_message_rounds to {depth + 1}" in problem.message
 
 
-def test_the_depth_needs_a_step_with_claims() -> None:
+def test_max_depth_needs_a_step_with_sub_claims() -> None:
     with pytest.raises(SpecError, match="no step of nip states sub-claims"):
         load_protocol("nip", {"max_depth": 2})
 

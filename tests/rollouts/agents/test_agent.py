@@ -1,4 +1,4 @@
-"""`OpenAiWholeAgent`: the surface of the contract's section 6, on arrays of any batch shape."""
+"""`OpenAiWholeAgent` has the interface of the contract's section 6, on arrays of any batch shape."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ DEBATE: dict[str, Any] = {
 }
 
 
-def spec_of(folder: Path, base_url: str | None = None, **changes: Any) -> Spec:
+def load_changed_spec(folder: Path, base_url: str | None = None, **changes: Any) -> Spec:
     return load_spec(spec_file(folder, base_url, **changes))
 
 
-def agent_of(spec: Spec, name: str = "verifier") -> OpenAiWholeAgent:
+def make_agent(spec: Spec, name: str = "verifier") -> OpenAiWholeAgent:
     return OpenAiWholeAgent(spec.experiment, AgentRuntime(spec.prompts), name, spec.protocol)
 
 
-def situation(
-    spec: Spec, shape: tuple[int, ...], round_: int = 0, said: tuple[tuple[str, str], ...] = ()
+def make_game_arrays(
+    spec: Spec, shape: tuple[int, ...], round_: int = 0, messages: tuple[tuple[str, str], ...] = ()
 ) -> NestedArrayDict:
-    """The same moment of a game for every element of a batch; `said` is (agent, text), one a round, in channel 0."""
+    """Return a batch of equal game states. `messages` has an (agent, text) pair for each round, sent in channel 0."""
     protocol = spec.protocol
     rounds, channels, agents = protocol.max_message_rounds, protocol.channel_names, protocol.agent_names
     history = np.full((*shape, rounds, len(channels)), None, dtype=object)
     senders = np.full((*shape, rounds, len(channels)), -1)
     raws = np.full((*shape, rounds, len(agents)), None, dtype=object)
-    for index, (name, text) in enumerate(said):
+    for index, (name, text) in enumerate(messages):
         history[..., index, 0], senders[..., index, 0] = text, agents.index(name)
         raws[..., index, agents.index(name)] = text
     size = int(np.prod(shape, dtype=int))
@@ -64,15 +64,17 @@ def situation(
     )  # fmt: skip
 
 
-# What it is
+# Attributes
 
 
-def test_it_says_what_it_is(tmp_path: Path) -> None:
-    spec = spec_of(tmp_path, models={"m": {"provider": "dummy", "model": "tuned", "base_model": "base"}}, **DEBATE)
-    verifier, prover = agent_of(spec), agent_of(spec, "prover1")
+def test_agent_attributes_describe_the_agent_and_its_model(tmp_path: Path) -> None:
+    spec = load_changed_spec(
+        tmp_path, models={"m": {"provider": "dummy", "model": "tuned", "base_model": "base"}}, **DEBATE
+    )
+    verifier, prover = make_agent(spec), make_agent(spec, "prover1")
     assert (verifier.is_verifier, verifier.is_prover) == (True, False)
     assert (prover.is_verifier, prover.is_prover) == (False, True)
-    assert [agent_of(spec, name).agent_id for name in spec.protocol.agent_names] == [0, 1, 2]
+    assert [make_agent(spec, name).agent_id for name in spec.protocol.agent_names] == [0, 1, 2]
     assert (verifier.model_name, verifier.base_model_name, verifier.shared_model_group) == ("tuned", "base", "m")
     assert verifier.max_message_rounds == 5
     assert verifier.protocol_handler is spec.protocol
@@ -82,19 +84,19 @@ def test_it_says_what_it_is(tmp_path: Path) -> None:
     assert "{{" in verifier.system_prompt_template
 
 
-def test_it_knows_which_channels_it_sees(tmp_path: Path) -> None:
-    spec = spec_of(tmp_path, **{**DEBATE, "protocol": {"use": "mnip", "max_message_rounds": 5},
+def test_agent_lists_its_visible_channels(tmp_path: Path) -> None:
+    spec = load_changed_spec(tmp_path, **{**DEBATE, "protocol": {"use": "mnip", "max_message_rounds": 5},
                                 "prompts": "prompts/code_validation/mnip"})  # fmt: skip
-    prover = agent_of(spec, "prover1")
+    prover = make_agent(spec, "prover1")
     assert prover.visible_message_channel_names == ("prover1_channel",)
     assert prover.visible_message_channel_mask.tolist() == [False, True]
     assert prover.visible_message_channel_indices.tolist() == [1]
     assert prover.num_visible_message_channels == 1
-    assert agent_of(spec).num_visible_message_channels == 2
+    assert make_agent(spec).num_visible_message_channels == 2
 
 
-def test_its_keys_are_the_contracts(tmp_path: Path) -> None:
-    agent = agent_of(spec_of(tmp_path))
+def test_agent_keys_are_those_of_the_contract(tmp_path: Path) -> None:
+    agent = make_agent(load_changed_spec(tmp_path))
     assert set(agent.out_keys) == {"message", "raw_message", "prompt", "decision", "retry_count", "token_limit"}
     assert {
         "round", "seed", "message_history", "message_agent_id", "raw_message_history", "prover_stance", "question",
@@ -105,7 +107,7 @@ def test_its_keys_are_the_contracts(tmp_path: Path) -> None:
     assert tuple(agent.out_keys) == (*agent.env_level_out_keys, *agent.agent_level_out_keys)
 
 
-def test_its_errors_have_the_names_and_the_tree_of_the_contract() -> None:
+def test_errors_have_the_names_and_hierarchy_of_the_contract() -> None:
     import runner.base.errors as errors
 
     for name in ("ContentFilterError", "ContentIsNoneError", "UnknownFinishReasonError", "InvalidResponseError"):
@@ -115,7 +117,7 @@ def test_its_errors_have_the_names_and_the_tree_of_the_contract() -> None:
     assert not issubclass(AgentNotActiveInChannelError, errors.GenerationError)
 
 
-# What it says
+# Answers
 
 
 @pytest.mark.sample(1)
@@ -125,9 +127,9 @@ def test_forward_gives_every_key_in_the_shape_of_the_batch(
     tmp_path: Path, shape: tuple[int, ...], on_server: bool
 ) -> None:
     with run_chat_server(decide=0.0) as server:
-        spec = spec_of(tmp_path, server.base_url if on_server else None)
-        agent = agent_of(spec)
-        out = agent(situation(spec, shape), None)
+        spec = load_changed_spec(tmp_path, server.base_url if on_server else None)
+        agent = make_agent(spec)
+        out = agent(make_game_arrays(spec, shape), None)
     assert out.batch_size == shape
     assert set(out.keys()) == set(agent.out_keys)
     assert out["message"].shape == (*shape, 1)
@@ -143,21 +145,21 @@ def test_forward_gives_every_key_in_the_shape_of_the_batch(
         assert isinstance(raw, str)
 
 
-def test_one_element_of_a_batch_is_answered_as_it_would_be_alone(tmp_path: Path) -> None:
+def test_batch_element_gets_the_same_answer_as_a_single_game(tmp_path: Path) -> None:
     with run_chat_server() as server:
-        spec = spec_of(tmp_path, server.base_url)
-        agent, data = agent_of(spec), situation(spec, (2, 2))
-        whole = agent.forward(data, None)
+        spec = load_changed_spec(tmp_path, server.base_url)
+        agent, data = make_agent(spec), make_game_arrays(spec, (2, 2))
+        batch_result = agent.forward(data, None)
         for index in np.ndindex(2, 2):
-            alone = agent.forward(data[index], None)
-            assert alone["raw_message"].item() == whole["raw_message"][index]
-            assert alone["prompt"].tolist() == whole["prompt"][index].tolist()
+            single_result = agent.forward(data[index], None)
+            assert single_result["raw_message"].item() == batch_result["raw_message"][index]
+            assert single_result["prompt"].tolist() == batch_result["prompt"][index].tolist()
 
 
-def test_an_agent_that_is_not_active_says_nothing_and_asks_nothing(tmp_path: Path) -> None:
+def test_inactive_agent_sends_no_message_and_makes_no_request(tmp_path: Path) -> None:
     with run_chat_server() as server:
-        spec = spec_of(tmp_path, server.base_url)
-        out = agent_of(spec, "prover").forward(situation(spec, (3,)), None)
+        spec = load_changed_spec(tmp_path, server.base_url)
+        out = make_agent(spec, "prover").forward(make_game_arrays(spec, (3,)), None)
         assert server.requests == 0
     assert out["decision"].tolist() == [2, 2, 2]
     assert out["message"].tolist() == [[None]] * 3
@@ -166,9 +168,9 @@ def test_an_agent_that_is_not_active_says_nothing_and_asks_nothing(tmp_path: Pat
 
 def test_the_history_reaches_the_model_and_the_label_does_not(tmp_path: Path) -> None:
     with run_chat_server(record=9) as server:
-        spec = spec_of(tmp_path, server.base_url)
-        said = (("verifier", "Is it sorted?"), ("prover", "It is."))
-        agent_of(spec).forward(situation(spec, (), 2, said), None)
+        spec = load_changed_spec(tmp_path, server.base_url)
+        messages = (("verifier", "Is it sorted?"), ("prover", "It is."))
+        make_agent(spec).forward(make_game_arrays(spec, (), 2, messages), None)
         (request,) = server.recorded_requests()
     assert "Is it sorted?" in request["body"]
     assert '"content":"Expert: It is."' in request["body"]
@@ -176,18 +178,18 @@ def test_the_history_reaches_the_model_and_the_label_does_not(tmp_path: Path) ->
     assert "label" not in request["body"]
 
 
-def test_a_decision_is_no_message(tmp_path: Path) -> None:
+def test_decision_is_not_delivered_as_a_message(tmp_path: Path) -> None:
     with run_chat_server(text="Sure.\n\nDecision: reject") as server:
-        spec = spec_of(tmp_path, server.base_url)
-        out = agent_of(spec).forward(situation(spec, ()), None)
+        spec = load_changed_spec(tmp_path, server.base_url)
+        out = make_agent(spec).forward(make_game_arrays(spec, ()), None)
     assert (out["decision"].item(), out["message"].tolist()) == (0, [None])
     assert out["raw_message"].item() == "Sure.\n\nDecision: reject"
 
 
-def test_several_channels_have_a_message_each(tmp_path: Path) -> None:
+def test_each_channel_has_its_own_message(tmp_path: Path) -> None:
     with run_chat_server(decide=0.0) as server:
-        spec = spec_of(tmp_path, server.base_url, **DEBATE)
-        out = agent_of(spec).forward(situation(spec, (3,)), None)
+        spec = load_changed_spec(tmp_path, server.base_url, **DEBATE)
+        out = make_agent(spec).forward(make_game_arrays(spec, (3,)), None)
     assert out["message"].shape == (3, 2)
     for first, second in out["message"]:
         assert first.startswith("Question for Expert_1:")
@@ -195,66 +197,68 @@ def test_several_channels_have_a_message_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_retries_and_token_limits_are_reported_where_it_speaks(tmp_path: Path) -> None:
+def test_retries_and_token_limits_are_reported_for_active_channels(tmp_path: Path) -> None:
     with run_chat_server(kind="bad_decision") as server:
-        spec = spec_of(tmp_path, server.base_url, retry={"invalid_response": {"attempts": 3}})
-        out = agent_of(spec).forward(situation(spec, ()), None)
+        spec = load_changed_spec(tmp_path, server.base_url, retry={"invalid_response": {"attempts": 3}})
+        out = make_agent(spec).forward(make_game_arrays(spec, ()), None)
     assert (out["retry_count"].tolist(), out["decision"].item(), out["message"].tolist()) == ([3], 2, [""])
     with run_chat_server(kind="length") as server:
-        spec = spec_of(tmp_path, server.base_url)
-        out = agent_of(spec, "prover").forward(situation(spec, (), 1, (("verifier", "?"),)), None)
+        spec = load_changed_spec(tmp_path, server.base_url)
+        out = make_agent(spec, "prover").forward(make_game_arrays(spec, (), 1, (("verifier", "?"),)), None)
     assert out["token_limit"].tolist() == [True]
 
 
 @pytest.mark.full
-def test_failures_are_raised_by_the_names_of_the_field(tmp_path: Path) -> None:
+def test_failures_raise_the_errors_of_the_contract(tmp_path: Path) -> None:
     for kind, then, expected in (
         ("content_filter", "abort_rollout", ContentFilterError),
         ("bad_decision", "abort_rollout", InvalidDecisionError),
         ("unauthorized", "abort_rollout", ProviderRefusal),
     ):
         with run_chat_server(kind=kind) as server:
-            spec = spec_of(tmp_path, server.base_url, retry={"invalid_response": {"attempts": 1, "then": then}})
+            spec = load_changed_spec(
+                tmp_path, server.base_url, retry={"invalid_response": {"attempts": 1, "then": then}}
+            )
             with pytest.raises(expected):
-                agent_of(spec).forward(situation(spec, ()), None)
+                make_agent(spec).forward(make_game_arrays(spec, ()), None)
 
 
-def test_it_answers_in_a_notebook_where_a_loop_is_running_already(tmp_path: Path) -> None:
-    spec = spec_of(tmp_path)
+def test_forward_works_inside_a_running_event_loop(tmp_path: Path) -> None:
+    spec = load_changed_spec(tmp_path)
 
     async def cell() -> NestedArrayDict:
-        return agent_of(spec).forward(situation(spec, (2,)), None)
+        return make_agent(spec).forward(make_game_arrays(spec, (2,)), None)
 
     assert asyncio.run(cell()).batch_size == (2,)
 
 
-# Pickles, state, datasets
+# Pickling, state and datasets
 
 
-def test_it_pickles_without_its_client_and_answers_as_before(tmp_path: Path) -> None:
+def test_pickled_agent_has_no_client_and_gives_the_same_answers(tmp_path: Path) -> None:
     with run_chat_server() as server:
-        spec = spec_of(tmp_path, server.base_url)
-        agent = agent_of(spec)
-        before = agent.forward(situation(spec, ()), None)
+        spec = load_changed_spec(tmp_path, server.base_url)
+        agent = make_agent(spec)
+        result = agent.forward(make_game_arrays(spec, ()), None)
         copied = pickle.loads(pickle.dumps(agent))
         assert copied._client is None
-        assert copied.forward(situation(spec, ()), None)["raw_message"].item() == before["raw_message"].item()
+        assert copied.forward(make_game_arrays(spec, ()), None)["raw_message"].item() == result["raw_message"].item()
     assert (copied.agent_name, copied.model_name) == (agent.agent_name, agent.model_name)
 
 
-def test_forward_can_be_called_again_and_again(tmp_path: Path) -> None:
-    """Each call has an event loop of its own; a client must not be left in the last one's."""
+def test_forward_can_be_called_repeatedly(tmp_path: Path) -> None:
+    """Each call has its own event loop, so a client must not be reused in the next call."""
     with run_chat_server() as server:
-        spec = spec_of(tmp_path, server.base_url)
-        agent = agent_of(spec)
-        answers = {agent.forward(situation(spec, ()), None)["raw_message"].item() for _ in range(3)}
+        spec = load_changed_spec(tmp_path, server.base_url)
+        agent = make_agent(spec)
+        answers = {agent.forward(make_game_arrays(spec, ()), None)["raw_message"].item() for _ in range(3)}
         assert server.requests == 3
     assert len(answers) == 1
 
 
-def test_a_state_goes_into_another_agent(tmp_path: Path) -> None:
-    spec = spec_of(tmp_path, models={"m": {"provider": "dummy", "model": "one"}})
-    agent = agent_of(spec)
+def test_state_of_an_agent_can_be_set(tmp_path: Path) -> None:
+    spec = load_changed_spec(tmp_path, models={"m": {"provider": "dummy", "model": "one"}})
+    agent = make_agent(spec)
     assert agent.get_state_dict()["model_name"] == "one"
     agent.set_state({**agent.get_state_dict(), "model_name": "one-tuned", "base_model_name": "one"})
     assert (agent.model_name, agent.base_model_name) == ("one-tuned", "one")
@@ -263,31 +267,33 @@ def test_a_state_goes_into_another_agent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_each_game_of_a_batch_gives_an_example_that_ends_with_the_agent(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    spec = spec_of(tmp_path)
-    said = (("verifier", "Is it sorted?"), ("prover", "It is."), ("verifier", "Are you sure?"), ("prover", "Yes."))
-    examples = agent_of(spec).build_fine_tune_dataset(situation(spec, shape, 4, said))
+def test_each_game_of_a_batch_gives_an_example_that_ends_with_the_assistant(
+    tmp_path: Path, shape: tuple[int, ...]
+) -> None:
+    spec = load_changed_spec(tmp_path)
+    messages = (("verifier", "Is it sorted?"), ("prover", "It is."), ("verifier", "Are you sure?"), ("prover", "Yes."))
+    examples = make_agent(spec).build_fine_tune_dataset(make_game_arrays(spec, shape, 4, messages))
     assert len(examples) == int(np.prod(shape, dtype=int))
     for example in examples:
         assert [m["role"] for m in example["messages"]] == ["system", "assistant", "user", "assistant"]
-    whole = agent_of(spec).build_fine_tune_dataset(
-        situation(spec, shape, 4, said), ensure_last_message_is_assistant=False
+    full_examples = make_agent(spec).build_fine_tune_dataset(
+        make_game_arrays(spec, shape, 4, messages), ensure_last_message_is_assistant=False
     )
-    assert all(example["messages"][-1]["content"] == "Yes." for example in whole)
+    assert all(example["messages"][-1]["content"] == "Yes." for example in full_examples)
 
 
-def test_the_true_label_can_stand_in_the_place_of_the_guess(tmp_path: Path) -> None:
-    spec = spec_of(tmp_path)
-    data = situation(spec, (2,), 1, (("verifier", "Decision: reject"),))
-    for example in agent_of(spec).build_fine_tune_dataset(data, replace_verifier_guess_with_true_label=True):
+def test_true_label_can_replace_the_guess_in_examples(tmp_path: Path) -> None:
+    spec = load_changed_spec(tmp_path)
+    data = make_game_arrays(spec, (2,), 1, (("verifier", "Decision: reject"),))
+    for example in make_agent(spec).build_fine_tune_dataset(data, replace_verifier_guess_with_true_label=True):
         assert example["messages"][-1] == {"role": "assistant", "content": "Decision: accept"}
     for name in ("verifier", "prover"):
         for games in (data, data[:0]):
             with pytest.raises(ValueError, match="set ensure_last_message_is_assistant=True"):
-                agent_of(spec, name).build_fine_tune_dataset(games, False, True)
+                make_agent(spec, name).build_fine_tune_dataset(games, False, True)
 
 
-def test_an_agent_that_said_nothing_gives_no_example(tmp_path: Path) -> None:
-    spec = spec_of(tmp_path)
-    data = situation(spec, (2,), 1, (("verifier", "Decision: reject"),))
-    assert agent_of(spec, "prover").build_fine_tune_dataset(data) == []
+def test_agent_without_messages_gives_no_example(tmp_path: Path) -> None:
+    spec = load_changed_spec(tmp_path)
+    data = make_game_arrays(spec, (2,), 1, (("verifier", "Decision: reject"),))
+    assert make_agent(spec, "prover").build_fine_tune_dataset(data) == []

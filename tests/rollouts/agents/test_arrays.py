@@ -17,8 +17,8 @@ def protocol(tmp_path_factory: pytest.TempPathFactory) -> Protocol:
     return load_spec(spec_file(tmp_path_factory.mktemp("spec"))).protocol
 
 
-def game(protocol: Protocol, decide_in: int | None) -> FinishedGame:
-    """A scripted game; the verifier decides in the given round, or never."""
+def play_scripted_game(protocol: Protocol, decide_in: int | None) -> FinishedGame:
+    """Play a scripted game; the verifier decides in the given round, or never."""
     playing = play(protocol, seed=1, label=1, prover_stance=1)
     turn = next(playing)
     try:
@@ -31,8 +31,8 @@ def game(protocol: Protocol, decide_in: int | None) -> FinishedGame:
                 replies[name] = Reply(text, messages, 1 if decides else 2, turn.round % 2, turn.round == 1)
             turn = playing.send(replies)
     except StopIteration as end:
-        played: FinishedGame = end.value
-        return played
+        game: FinishedGame = end.value
+        return game
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 2)])
@@ -46,11 +46,11 @@ def test_every_leaf_starts_with_the_batch_shape(shape: tuple[int, ...]) -> None:
             data["d"] = np.zeros((9, *shape))
 
 
-def test_the_batch_shape_is_found_where_none_is_given() -> None:
+def test_batch_shape_is_inferred_if_none_is_given() -> None:
     assert NestedArrayDict({"a": np.zeros((2, 3)), "b": np.zeros((2, 3, 4))}).batch_size == (2, 3)
 
 
-def test_an_index_takes_the_same_part_of_every_leaf() -> None:
+def test_index_selects_the_same_part_of_every_leaf() -> None:
     data = NestedArrayDict({"a": np.arange(6).reshape(2, 3), "b": {"c": np.arange(2)}}, (2,))
     assert data[1]["a"].tolist() == [3, 4, 5]
     assert data[1].batch_size == ()
@@ -58,7 +58,7 @@ def test_an_index_takes_the_same_part_of_every_leaf() -> None:
     assert data[0:1]["b", "c"].tolist() == [0]
 
 
-def test_tuple_keys_set_and_get_below() -> None:
+def test_tuple_keys_set_and_get_nested_values() -> None:
     data = NestedArrayDict({}, (2,))
     data["agents", "decision"] = [0, 1]
     assert ("agents", "decision") in data
@@ -70,7 +70,7 @@ def test_tuple_keys_set_and_get_below() -> None:
         data["nothing"]
 
 
-def test_text_and_missing_values_are_kept_as_they_are() -> None:
+def test_text_and_missing_values_are_unchanged() -> None:
     data = NestedArrayDict({"a": ["long text", None], "b": [["x"], ["yyyy"]]}, (2,))
     assert data["a"].dtype == object
     assert data["a"].tolist() == ["long text", None]
@@ -83,10 +83,10 @@ def test_reshape_keeps_the_leaves_and_their_order() -> None:
     assert flat.batch_size == (4,)
     assert flat["a"].shape == (4, 3)
     assert flat.reshape(2, 2)["b", "c"].tolist() == [[0, 1], [2, 3]]
-    one = NestedArrayDict({"a": 5}, ())
-    assert one.reshape(1)["a"].tolist() == [5]
-    assert one.reshape(1).reshape()["a"].item() == 5
-    assert one.reshape(1).reshape().batch_size == ()
+    scalar = NestedArrayDict({"a": 5}, ())
+    assert scalar.reshape(1)["a"].tolist() == [5]
+    assert scalar.reshape(1).reshape()["a"].item() == 5
+    assert scalar.reshape(1).reshape().batch_size == ()
 
 
 def test_update_keys_and_length() -> None:
@@ -98,22 +98,22 @@ def test_update_keys_and_length() -> None:
 
 
 @pytest.mark.parametrize("decide_in", [None, 2, 4])
-def test_a_game_goes_into_arrays_and_back(protocol: Protocol, decide_in: int | None) -> None:
-    played = game(protocol, decide_in)
-    arrays = arrays_from_rounds(protocol, played.rounds)
+def test_game_survives_conversion_to_arrays_and_back(protocol: Protocol, decide_in: int | None) -> None:
+    game = play_scripted_game(protocol, decide_in)
+    arrays = arrays_from_rounds(protocol, game.rounds)
     assert arrays["message_history"].shape == (protocol.max_message_rounds, 1)
     assert arrays["raw_message_history"].shape == (protocol.max_message_rounds, 2)
-    back = rounds_from_arrays(
+    rebuilt_rounds = rounds_from_arrays(
         protocol, arrays["message_history"], arrays["message_agent_id"], arrays["raw_message_history"]
     )
-    for ours, theirs in zip(back, played.rounds, strict=False):
-        assert dict(ours.raw) == dict(theirs.raw)
-        assert list(ours.messages) == list(theirs.messages)
-    assert all(not one.raw for one in back[len(played.rounds) :])
+    for rebuilt, original in zip(rebuilt_rounds, game.rounds, strict=False):
+        assert dict(rebuilt.raw) == dict(original.raw)
+        assert list(rebuilt.messages) == list(original.messages)
+    assert all(not round_.raw for round_ in rebuilt_rounds[len(game.rounds) :])
 
 
-def test_a_message_without_a_sender_is_an_error(protocol: Protocol) -> None:
-    arrays = arrays_from_rounds(protocol, game(protocol, 2).rounds)
+def test_message_without_a_sender_is_an_error(protocol: Protocol) -> None:
+    arrays = arrays_from_rounds(protocol, play_scripted_game(protocol, 2).rounds)
     arrays["message_agent_id"][0, 0] = -1
     with pytest.raises(ValueError, match="no sender"):
         rounds_from_arrays(
@@ -122,10 +122,10 @@ def test_a_message_without_a_sender_is_an_error(protocol: Protocol) -> None:
 
 
 @pytest.mark.parametrize("decide_in", [None, 2])
-def test_after_the_end_come_padding_rows(protocol: Protocol, decide_in: int | None) -> None:
-    played = game(protocol, decide_in)
-    steps = timesteps(protocol, played.rounds)
-    count, length = len(played.rounds), protocol.max_message_rounds
+def test_rows_after_the_end_are_padding(protocol: Protocol, decide_in: int | None) -> None:
+    game = play_scripted_game(protocol, decide_in)
+    steps = timesteps(protocol, game.rounds)
+    count, length = len(game.rounds), protocol.max_message_rounds
     assert steps.batch_size == (length,)
     assert steps["padding"].tolist() == [False] * count + [True] * (length - count)
     assert steps["round"].tolist() == [min(i, count) for i in range(length)]

@@ -1,4 +1,4 @@
-"""The agent asked directly: its client, one game or one chat at a time, as the contract's section 6 names them."""
+"""Methods of an agent for its client and for single games and chats, as in the contract's section 6."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from runner.base.errors import ProviderRefusal, RunError, TransientError, UsageError
-from runner.rollouts import agents as face
+from runner.rollouts import agents
 from runner.rollouts.agents import AgentNotActiveInChannelError, AgentRuntime, InvalidDecisionError, OpenAiWholeAgent
 from runner.spec.loader import Spec, load_spec
 from tests.support.servers.chat_client import run_chat_server
@@ -21,16 +21,16 @@ POINT: dict[str, Any] = {"question": "Return x.", "solution": "def f(x): return 
 CHAT: Any = [{"role": "system", "content": "S"}, {"role": "user", "name": "Expert", "content": "It is."}]
 
 
-def spec_of(folder: Path, base_url: str | None = None, **changes: Any) -> Spec:
+def load_changed_spec(folder: Path, base_url: str | None = None, **changes: Any) -> Spec:
     return load_spec(spec_file(folder, base_url, **changes))
 
 
-def agent_of(spec: Spec, name: str = "verifier") -> OpenAiWholeAgent:
+def make_agent(spec: Spec, name: str = "verifier") -> OpenAiWholeAgent:
     return OpenAiWholeAgent(spec.experiment, AgentRuntime(spec.prompts), name, spec.protocol)
 
 
-def histories(*texts: str) -> dict[str, Any]:
-    """Histories of nip in which verifier and prover say this in turn."""
+def make_histories(*texts: str) -> dict[str, Any]:
+    """Return histories of nip; verifier and prover send these texts in turn."""
     raws = np.full((6, 2), None, dtype=object)
     message, senders = np.full((6, 1), None, dtype=object), np.full((6, 1), -1)
     for index, text in enumerate(texts):
@@ -39,9 +39,9 @@ def histories(*texts: str) -> dict[str, Any]:
     return {"message_history": message, "message_agent_id": senders, "raw_message_history": raws}
 
 
-def test_the_client_is_the_official_one(tmp_path: Path) -> None:
+def test_agent_client_is_the_official_openai_client(tmp_path: Path) -> None:
     with run_chat_server(text="Decision: accept", record=2) as server:
-        agent = agent_of(spec_of(tmp_path, server.base_url))
+        agent = make_agent(load_changed_spec(tmp_path, server.base_url))
         completion = agent.client.chat.completions.create(model=agent.model_name, messages=CHAT)
         assert completion.choices[0].message.content == "Decision: accept"
         assert isinstance(agent.client, openai.OpenAI)
@@ -56,106 +56,110 @@ def test_the_client_is_the_official_one(tmp_path: Path) -> None:
     assert "openai-organization" not in {name.lower() for name in request["headers"]}
 
 
-def test_a_provider_without_a_server_has_no_client(tmp_path: Path) -> None:
+def test_provider_without_a_server_has_no_client(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"models\.m: provider dummy has no synchronous client"):
-        _ = agent_of(spec_of(tmp_path)).client
-    openai_ = {"provider": "openai", "model": "x"}
+        _ = make_agent(load_changed_spec(tmp_path)).client
+    openai_group = {"provider": "openai", "model": "x"}
     with pytest.raises(ProviderRefusal, match="OPENAI_API_KEY is empty"):
-        _ = agent_of(spec_of(tmp_path, models={"m": openai_})).client
+        _ = make_agent(load_changed_spec(tmp_path, models={"m": openai_group})).client
 
 
 @pytest.mark.full
-def test_a_call_is_the_runners_own(tmp_path: Path) -> None:
+def test_generation_call_retries_and_raises_as_in_a_run(tmp_path: Path) -> None:
     with run_chat_server(text="Decision: accept", faults={"rate_limit": 1.0}, max_faults=2) as server:
-        agent = agent_of(spec_of(tmp_path, server.base_url))
+        agent = make_agent(load_changed_spec(tmp_path, server.base_url))
         assert agent._make_generation_api_call(CHAT) == ("Decision: accept", "stop")
         assert server.requests > 1
     with run_chat_server(kind="null_content") as server:
-        agent = agent_of(spec_of(tmp_path, server.base_url))
+        agent = make_agent(load_changed_spec(tmp_path, server.base_url))
         assert agent._make_generation_api_call(CHAT)[0] is None
     with run_chat_server(kind="unauthorized") as server, pytest.raises(ProviderRefusal):
-        agent_of(spec_of(tmp_path, server.base_url))._make_generation_api_call(CHAT)
-    spec = spec_of(tmp_path, "http://127.0.0.1:9/v1", retry={"transient": {"attempts": 1}})
+        make_agent(load_changed_spec(tmp_path, server.base_url))._make_generation_api_call(CHAT)
+    spec = load_changed_spec(tmp_path, "http://127.0.0.1:9/v1", retry={"transient": {"attempts": 1}})
     with pytest.raises(TransientError):
-        agent_of(spec)._make_generation_api_call(CHAT)
+        make_agent(spec)._make_generation_api_call(CHAT)
 
 
-def test_a_dummy_response_is_well_formed_and_the_same_for_the_same_chat(tmp_path: Path) -> None:
+def test_dummy_response_is_valid_and_deterministic(tmp_path: Path) -> None:
     debate: dict[str, Any] = {
         "protocol": {"use": "debate"}, "prompts": "prompts/code_validation/debate",
         "agents": {"prover": None, "prover0": {"model": "m"}, "prover1": {"model": "m"}},
     }  # fmt: skip
-    agent = agent_of(spec_of(tmp_path, **debate))
+    agent = make_agent(load_changed_spec(tmp_path, **debate))
     texts = {agent._generate_dummy_response([{"role": "user", "content": str(i)}]) for i in range(40)}
     assert len(texts) > 2
     parsed = [agent.parse(text, 2) for text in texts]
-    assert {one.decision for one in parsed} == {0, 1, 2}
-    assert agent._generate_dummy_response(CHAT) == agent_of(spec_of(tmp_path, **debate))._generate_dummy_response(CHAT)
+    assert {response.decision for response in parsed} == {0, 1, 2}
+    assert agent._generate_dummy_response(CHAT) == make_agent(
+        load_changed_spec(tmp_path, **debate)
+    )._generate_dummy_response(CHAT)
     assert agent._make_generation_api_call(CHAT) == (agent._generate_dummy_response(CHAT), "stop")
 
 
-def test_a_turn_is_generated_with_retries_from_what_was_said_before_it(tmp_path: Path) -> None:
+def test_turn_is_generated_with_retries_from_earlier_messages(tmp_path: Path) -> None:
     with run_chat_server(text="Is it sorted?", record=9) as server:
-        agent = agent_of(spec_of(tmp_path, server.base_url))
-        said = histories("Why?", "So.", "LATER", "LATER")
-        turn = agent._generate_next_message_and_decision(**said, round_id=2, seed=0, prover_stance=1, **POINT)
+        agent = make_agent(load_changed_spec(tmp_path, server.base_url))
+        history = make_histories("Why?", "So.", "LATER", "LATER")
+        turn = agent._generate_next_message_and_decision(**history, round_id=2, seed=0, prover_stance=1, **POINT)
         assert "LATER" not in server.recorded_requests()[0]["body"]
     assert (turn.raw_message, turn.next_messages, turn.decision) == ("Is it sorted?", {"main": "Is it sorted?"}, 2)
     assert (turn.retry_count, turn.token_limit) == (0, False)
-    assert list(turn.prompt) == agent._build_chat_messages_prompt(**said, round_id=2, prover_stance=1, seed=0, **POINT)
+    assert list(turn.prompt) == agent._build_chat_messages_prompt(
+        **history, round_id=2, prover_stance=1, seed=0, **POINT
+    )
     with run_chat_server(kind="bad_decision") as server:
         retry = {"invalid_response": {"attempts": 3, "then": "abort_rollout"}}
-        agent = agent_of(spec_of(tmp_path, server.base_url, retry=retry))
+        agent = make_agent(load_changed_spec(tmp_path, server.base_url, retry=retry))
         with pytest.raises(InvalidDecisionError):
-            agent._generate_next_message_and_decision(**histories(), round_id=0, seed=0, prover_stance=1, **POINT)
+            agent._generate_next_message_and_decision(**make_histories(), round_id=0, seed=0, prover_stance=1, **POINT)
         assert server.requests == 3
 
 
-def test_a_chat_holds_nothing_that_came_later(tmp_path: Path) -> None:
-    agent, said = agent_of(spec_of(tmp_path)), [f"text {i}" for i in range(6)]
+def test_chat_contains_no_later_messages(tmp_path: Path) -> None:
+    agent, texts = make_agent(load_changed_spec(tmp_path)), [f"text {i}" for i in range(6)]
     for round_ in range(0, 6, 2):
-        full = agent._build_chat_messages_prompt(**histories(*said), round_id=round_, **POINT)
-        assert full == agent._build_chat_messages_prompt(**histories(*said[:round_]), round_id=round_, **POINT)
-        assert [m["content"] for m in full[1:]] == said[:round_]
+        full = agent._build_chat_messages_prompt(**make_histories(*texts), round_id=round_, **POINT)
+        assert full == agent._build_chat_messages_prompt(**make_histories(*texts[:round_]), round_id=round_, **POINT)
+        assert [m["content"] for m in full[1:]] == texts[:round_]
         example = agent._build_chat_messages_prompt(
-            **histories(*said), round_id=round_, ensure_last_message_is_assistant=True, **POINT
+            **make_histories(*texts), round_id=round_, ensure_last_message_is_assistant=True, **POINT
         )
-        assert [m["content"] for m in example[1:]] == said[: round_ + 1]
-    labelled = agent._build_chat_messages_prompt(
-        **histories(*said), round_id=2, y=0, ensure_last_message_is_assistant=True,
+        assert [m["content"] for m in example[1:]] == texts[: round_ + 1]
+    chat_with_label = agent._build_chat_messages_prompt(
+        **make_histories(*texts), round_id=2, y=0, ensure_last_message_is_assistant=True,
         replace_last_message_with_true_label=True, **POINT,
     )  # fmt: skip
-    assert [m["content"] for m in labelled[1:]] == ["text 0", "text 1", "Decision: reject"]
+    assert [m["content"] for m in chat_with_label[1:]] == ["text 0", "text 1", "Decision: reject"]
 
 
-def test_what_cannot_be_built_or_said_is_named(tmp_path: Path) -> None:
-    spec = spec_of(tmp_path)
-    verifier, prover = agent_of(spec), agent_of(spec, "prover")
+def test_invalid_turns_and_rounds_are_refused(tmp_path: Path) -> None:
+    spec = load_changed_spec(tmp_path)
+    verifier, prover = make_agent(spec), make_agent(spec, "prover")
     with pytest.raises(AgentNotActiveInChannelError, match="prover has sent no message up to round 0"):
         prover._build_chat_messages_prompt(
-            **histories("Why?"), round_id=0, ensure_last_message_is_assistant=True, **POINT
+            **make_histories("Why?"), round_id=0, ensure_last_message_is_assistant=True, **POINT
         )
     with pytest.raises(AgentNotActiveInChannelError, match="prover does not speak in round 0"):
-        prover._generate_next_message_and_decision(**histories(), round_id=0, **POINT)
+        prover._generate_next_message_and_decision(**make_histories(), round_id=0, **POINT)
     for agent in (verifier, prover):
         with pytest.raises(ValueError, match="ensure_last_message_is_assistant=True"):
             agent._build_chat_messages_prompt(
-                **histories(), round_id=0, y=1, replace_last_message_with_true_label=True, **POINT
+                **make_histories(), round_id=0, y=1, replace_last_message_with_true_label=True, **POINT
             )
     for round_ in (-1, 6):
-        for member in (verifier._build_chat_messages_prompt, verifier._generate_next_message_and_decision):
+        for method in (verifier._build_chat_messages_prompt, verifier._generate_next_message_and_decision):
             with pytest.raises(ValueError, match=f"no round {round_}; rounds count from 0 to 5"):
-                member(**histories(), round_id=round_, **POINT)
+                method(**make_histories(), round_id=round_, **POINT)
 
 
-def test_its_group_and_its_template_say_more_than_their_text(tmp_path: Path) -> None:
-    agent = agent_of(spec_of(tmp_path, models={"m": {"model": "tuned", "base_model": "base"}}))
+def test_model_group_and_template_objects_have_attributes_and_pickle(tmp_path: Path) -> None:
+    agent = make_agent(load_changed_spec(tmp_path, models={"m": {"model": "tuned", "base_model": "base"}}))
     for group in (agent.shared_model_group, pickle.loads(pickle.dumps(agent.shared_model_group))):
         assert (group, group.model_name, group.base_model_name) == ("m", "tuned", "base")
     agent.set_state({**agent.get_state_dict(), "model_name": "next"})
     assert agent.shared_model_group.model_name == "next"
     template = pickle.loads(pickle.dumps(agent.system_prompt_template))
-    chat = agent._build_chat_messages_prompt(**histories(), round_id=0, **POINT)
+    chat = agent._build_chat_messages_prompt(**make_histories(), round_id=0, **POINT)
     variables = agent._variables(1, 0)
     assert template.render(**{**POINT, **variables}) == chat[0]["content"]
     assert "{{" in str(template)
@@ -163,10 +167,10 @@ def test_its_group_and_its_template_say_more_than_their_text(tmp_path: Path) -> 
         template.render()
 
 
-def test_every_error_of_the_contract_can_be_imported_beside_the_agent() -> None:
+def test_every_error_of_the_contract_can_be_imported_from_agents() -> None:
     for name in (
         "GenerationError", "ContentFilterError", "ContentIsNoneError", "UnknownFinishReasonError",
         "InvalidResponseError", "InvalidDecisionError", "NotAllActiveChannelsInResponseError",
         "AgentNotActiveInChannelError",
     ):  # fmt: skip
-        assert issubclass(getattr(face, name), Exception)
+        assert issubclass(getattr(agents, name), Exception)

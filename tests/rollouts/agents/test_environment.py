@@ -1,4 +1,4 @@
-"""`Environment`: games on arrays, stepped by hand, are the games that the runner plays."""
+"""`Environment`: games stepped on arrays are the same as the games of the runner."""
 
 from __future__ import annotations
 
@@ -24,63 +24,67 @@ from tests.support.games import ONE_VERIFIER
 from tests.support.specs import spec_file
 
 
-def spec_of(folder: Path, protocol: str, **parameters: Any) -> Spec:
+def load_protocol_spec(folder: Path, protocol: str, **parameters: Any) -> Spec:
     names = load_protocol(protocol).agent_names
     agents: dict[str, Any] = {"prover": None, "verifier": None, **{name: {"model": "m"} for name in names}}
     fixed = load_protocol(protocol).file.fixed
-    own = {name: value for name, value in parameters.items() if name not in fixed}
+    protocol_parameters = {name: value for name, value in parameters.items() if name not in fixed}
     return load_spec(
         spec_file(
             folder,
             size=4,
-            protocol={"use": protocol, "max_message_rounds": None if "max_message_rounds" in fixed else 6, **own},
+            protocol={
+                "use": protocol,
+                "max_message_rounds": None if "max_message_rounds" in fixed else 6,
+                **protocol_parameters,
+            },
             prompts=f"prompts/code_validation/{protocol}",
             agents=agents,
         )
     )
 
 
-def stepped(agents: Mapping[str, OpenAiWholeAgent], environment: Environment, first: NestedArrayDict) -> list[Any]:
-    """Every step of a batch of games, one a round."""
+def play_steps(agents: Mapping[str, OpenAiWholeAgent], environment: Environment, first: NestedArrayDict) -> list[Any]:
+    """Play a batch of games and return its steps, one for each round."""
     steps, arrays = [], first
     for _ in range(environment.protocol_handler.max_message_rounds):
         replies = {name: agent(arrays, environment) for name, agent in agents.items()}
         timestep = environment.add_replies(arrays, replies)
-        arrays, over, rewards = environment.step(timestep)
-        assert over.tolist() == (arrays["done"] | arrays["terminated"]).tolist()
+        arrays, is_over, rewards = environment.step(timestep)
+        assert is_over.tolist() == (arrays["done"] | arrays["terminated"]).tolist()
         assert rewards is timestep["next", "agents", "reward"]
         steps.append(timestep)
-    assert over.all()
+    assert is_over.all()
     return steps
 
 
-def assert_steps_hold(steps: NestedArrayDict, expected: NestedArrayDict, *path: str) -> None:
-    """Whether steps are as `timesteps` has them; of retries and limits, which are the same in every channel, one."""
+def assert_steps_equal(steps: NestedArrayDict, expected: NestedArrayDict, *path: str) -> None:
+    """Check steps against `timesteps`, which has one value of retries and token limits for all channels."""
     for name, value in expected.items():
         if isinstance(value, NestedArrayDict):
-            assert_steps_hold(steps[name], value, *path, name)
+            assert_steps_equal(steps[name], value, *path, name)
             continue
-        got = steps[name]
+        actual = steps[name]
         if name in ("retry_count", "token_limit"):
-            assert (got == got[..., :1]).all()
-            got = got[..., 0]
-        assert got.tolist() == value.tolist(), (*path, name)
+            assert (actual == actual[..., :1]).all()
+            actual = actual[..., 0]
+        assert actual.tolist() == value.tolist(), (*path, name)
 
 
 @pytest.mark.parametrize("name", ONE_VERIFIER)
-def test_stepped_by_hand_it_is_the_game_that_the_runner_plays(tmp_path: Path, name: str) -> None:
-    spec = spec_of(tmp_path, name, randomize_prover_stance=True, verifier_no_guess_reward=-0.125)
+def test_environment_steps_match_the_games_of_the_runner(tmp_path: Path, name: str) -> None:
+    spec = load_protocol_spec(tmp_path, name, randomize_prover_stance=True, verifier_no_guess_reward=-0.125)
     plan = Plan(spec)
     agents = plan.agents()
     environment = Environment(spec.protocol, seed=spec.experiment.seed)
-    steps = stacked(stepped(agents, environment, environment.reset(spec.dataset)))
+    steps = stacked(play_steps(agents, environment, environment.reset(spec.dataset)))
     engine = Engine(spec.protocol, agents, DummyModel().complete)
     for job in plan.jobs():
         (rollout,) = asyncio.run(engine.play(job))
         expected = timesteps(spec.protocol, rollout.rounds, job.datapoint, seed=job.seed)
-        assert_steps_hold(steps[:, job.index], expected)
-        paid = steps["agents", "reward"][:, job.index].sum(axis=0).tolist()
-        assert dict(zip(spec.protocol.agent_names, paid, strict=True)) == dict(rollout.rewards)
+        assert_steps_equal(steps[:, job.index], expected)
+        rewards = steps["agents", "reward"][:, job.index].sum(axis=0).tolist()
+        assert dict(zip(spec.protocol.agent_names, rewards, strict=True)) == dict(rollout.rewards)
     chat = environment.prompt_array_to_list(
         steps["agents", "prompt"][0, 0, spec.protocol.agent_names.index("verifier")]
     )
@@ -88,16 +92,16 @@ def test_stepped_by_hand_it_is_the_game_that_the_runner_plays(tmp_path: Path, na
         assert [message["role"] for message in chat] == ["system"]
 
 
-SCRIPTED = [case for case in cases("rollouts") if "error" not in case["expected"]]
+SCRIPTED_CASES = [case for case in cases("rollouts") if "error" not in case["expected"]]
 
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(case, marks=[] if i % 8 == 0 else pytest.mark.full) for i, case in enumerate(SCRIPTED)],
+    [pytest.param(case, marks=[] if i % 8 == 0 else pytest.mark.full) for i, case in enumerate(SCRIPTED_CASES)],
     ids=lambda case: f"rollouts-{case['case']}",
 )
-def test_the_originals_games_can_be_stepped_by_hand(case: dict[str, Any]) -> None:
-    protocol, point, want = protocol_of(case["config"]), case["datapoint"], case["expected"]
+def test_environment_steps_match_the_games_of_the_original(case: dict[str, Any]) -> None:
+    protocol, point, expected = protocol_of(case["config"]), case["datapoint"], case["expected"]
     script = Script(case["completions"])
     agents = {
         name: OpenAiWholeAgent(
@@ -107,27 +111,27 @@ def test_the_originals_games_can_be_stepped_by_hand(case: dict[str, Any]) -> Non
     }
     environment = Environment(protocol)
     first = environment.reset({name: [value] for name, value in point.items()}, seed=case["seed"])
-    steps = stacked(stepped(agents, environment, first))[:, 0]
-    assert script.calls == want["api_calls"]
-    assert steps["padding"].tolist() == want["padding"]
-    for index, row in enumerate(want["timesteps"]):
+    steps = stacked(play_steps(agents, environment, first))[:, 0]
+    assert script.calls == expected["api_calls"]
+    assert steps["padding"].tolist() == expected["padding"]
+    for index, row in enumerate(expected["timesteps"]):
         for key in ("raw_message", "decision"):
             assert dict(zip(protocol.agent_names, steps["agents", key][index], strict=True)) == row[key]
         for key in ("retry_count", "token_limit"):
-            said = steps["agents", key][index]
-            assert [set(channels) for channels in said.tolist()] == [{row[key][n]} for n in protocol.agent_names]
-        for after, name in (("next_done", "done"), ("next_terminated", "terminated"), ("next_round", "round")):
-            assert steps["next", name][index] == row[after]
-        paid = steps["agents", "reward"][index]
-        assert dict(zip(protocol.agent_names, paid, strict=True)) == pytest.approx(row["reward"], abs=1e-5)
+            values = steps["agents", key][index]
+            assert [set(channels) for channels in values.tolist()] == [{row[key][n]} for n in protocol.agent_names]
+        for next_key, name in (("next_done", "done"), ("next_terminated", "terminated"), ("next_round", "round")):
+            assert steps["next", name][index] == row[next_key]
+        rewards = steps["agents", "reward"][index]
+        assert dict(zip(protocol.agent_names, rewards, strict=True)) == pytest.approx(row["reward"], abs=1e-5)
     for name in ("message_history", "message_agent_id", "raw_message_history"):
-        assert steps["next", name][-1].tolist() == want[name]
+        assert steps["next", name][-1].tolist() == expected[name]
 
 
-# What it is given
+# Inputs
 
 
-def test_columns_with_labels_are_datapoints_too() -> None:
+def test_environment_accepts_columns_with_labels() -> None:
     protocol = load_protocol("nip", {"randomize_prover_stance": True})
     columns = {"question": ["a", "b"], "solution": ["c", "d"], "y": [0, 1], "tests": [["x"], None]}
     arrays = Environment(protocol, seed=3).reset(columns, prover_stance=[1, 0])
@@ -143,7 +147,7 @@ def test_columns_with_labels_are_datapoints_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "message"),
     [
         ({}, "needs a label"),
         ({"question": ["a"]}, "needs a label"),
@@ -155,47 +159,47 @@ def test_columns_with_labels_are_datapoints_too() -> None:
         (NestedArrayDict({"question": [["a", "b"]], "y": [[1, 0]]}, (1, 2)), r"one dimension, .*\(1, 2\)"),
     ],
 )
-def test_what_is_no_datapoint_is_refused_by_name(columns: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_invalid_columns_are_refused(columns: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Environment(load_protocol("nip")).reset(columns)
 
 
-def test_seeds_that_are_not_one_for_all_or_one_each_are_refused() -> None:
+def test_wrong_number_of_seeds_is_refused() -> None:
     with pytest.raises(ValueError, match="seed must be one integer, or one for each of the 1 datapoints"):
         Environment(load_protocol("nip")).reset({"question": ["a"], "y": [1]}, seed=[1, 2])
 
 
-def turn(protocol: Protocol, **raw: str) -> NestedArrayDict:
-    """A first turn in which these agents say this, in channel 0."""
+def make_first_turn(protocol: Protocol, **messages: str) -> NestedArrayDict:
+    """Return a first turn with these agents' messages in channel 0."""
     arrays = Environment(protocol).reset({"question": ["q"], "y": [1]})
     names, channels = protocol.agent_names, len(protocol.channel_names)
-    arrays["agents", "raw_message"] = np.array([[raw.get(name) for name in names]], dtype=object)
-    arrays["agents", "message"] = np.array([[[raw.get(n), *[None] * (channels - 1)] for n in names]], dtype=object)
+    arrays["agents", "raw_message"] = np.array([[messages.get(name) for name in names]], dtype=object)
+    arrays["agents", "message"] = np.array([[[messages.get(n), *[None] * (channels - 1)] for n in names]], dtype=object)
     arrays["agents", "decision"] = np.full((1, len(names)), 2)
     arrays["agents", "retry_count"] = np.zeros((1, len(names), channels), int)
     arrays["agents", "token_limit"] = np.zeros((1, len(names), channels), bool)
     return arrays
 
 
-def test_who_speaks_out_of_turn_or_not_at_all_is_named() -> None:
+def test_agent_that_is_silent_or_out_of_turn_is_named() -> None:
     protocol = load_protocol("nip")
     environment = Environment(protocol)
-    assert environment.step(turn(protocol, verifier="Why?")).arrays["message_history"][0, 0, 0] == "Why?"
+    assert environment.step(make_first_turn(protocol, verifier="Why?")).arrays["message_history"][0, 0, 0] == "Why?"
     with pytest.raises(ValueError, match="game 0: verifier must speak in round 0"):
-        environment.step(turn(protocol))
+        environment.step(make_first_turn(protocol))
     with pytest.raises(AgentNotActiveInChannelError, match="prover does not speak in 'main' in round 0"):
-        environment.step(turn(protocol, verifier="Why?", prover="So."))
+        environment.step(make_first_turn(protocol, verifier="Why?", prover="So."))
     with pytest.raises(ValueError, match=r"no message, raw_message, decision, .* with add_replies"):
         environment.step(environment.reset({"y": [1]}))
     with pytest.raises(TypeError, match="protocol_handler is 'nip', not a Protocol"):
         Environment("nip")  # type: ignore[arg-type]
-    arrays = turn(protocol, verifier="Why?")
+    arrays = make_first_turn(protocol, verifier="Why?")
     arrays["round"] = np.array([-1])
     with pytest.raises(ValueError, match="no round -1"):
         environment.step(arrays)
 
 
-def test_replies_are_added_to_a_copy_and_a_missing_or_misspelt_one_is_named() -> None:
+def test_add_replies_copies_arrays_and_names_missing_replies() -> None:
     protocol = load_protocol("nip")
     environment = Environment(protocol)
     arrays, reply = environment.reset({"y": [1]}), NestedArrayDict({"raw_message": ["Why?"]})
@@ -208,8 +212,8 @@ def test_replies_are_added_to_a_copy_and_a_missing_or_misspelt_one_is_named() ->
         environment.add_replies(arrays, {"prover": reply, "verifer": reply})
 
 
-def test_an_environment_that_is_none_is_refused(tmp_path: Path) -> None:
-    spec = spec_of(tmp_path, "nip")
+def test_agent_refuses_an_object_that_is_no_environment(tmp_path: Path) -> None:
+    spec = load_protocol_spec(tmp_path, "nip")
     agent = OpenAiWholeAgent(spec.experiment, AgentRuntime(spec.prompts), "verifier", spec.protocol)
     environment = Environment(spec.protocol)
     arrays = environment.reset(spec.dataset)
@@ -219,9 +223,9 @@ def test_an_environment_that_is_none_is_refused(tmp_path: Path) -> None:
         agent(arrays, spec.protocol)  # type: ignore[arg-type]
 
 
-def test_any_batch_shape_is_stepped() -> None:
+def test_environment_steps_any_batch_shape() -> None:
     protocol = load_protocol("nip")
-    arrays = turn(protocol, verifier="Why?").reshape(1, 1)
+    arrays = make_first_turn(protocol, verifier="Why?").reshape(1, 1)
     step = Environment(protocol).step(arrays)
     assert (step.arrays.batch_size, step.over.shape, step.rewards.shape) == ((1, 1), (1, 1), (1, 1, 2))
     assert arrays["next", "round"].tolist() == step.arrays["round"].tolist() == [[1]]

@@ -1,4 +1,4 @@
-"""Several answers to one question become one verdict: the majority's."""
+"""Several votes become one verdict: that of the majority."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from runner.rollouts.agents.votes import majority, reply_by_vote
 REJECT, ACCEPT, NONE = Decision.REJECT, Decision.ACCEPT, Decision.NONE
 
 
-def verdict(decisions: Sequence[int], *, must_decide: bool) -> tuple[Reply, list[int]]:
-    """The reply to votes with these decisions, and which of them were asked for."""
-    asked: list[int] = []
+def collect_votes(decisions: Sequence[int], *, must_decide: bool) -> tuple[Reply, list[int]]:
+    """Return the reply to votes with these decisions, and the indexes of the requested votes."""
+    requested: list[int] = []
 
-    async def ask(vote: int) -> Reply:
-        asked.append(vote)
+    async def cast_vote(vote: int) -> Reply:
+        requested.append(vote)
         return Reply(f"vote {vote}", None, decisions[vote], retry_count=vote, calls=vote + 1)
 
-    return run_sync(lambda: reply_by_vote(ask, len(decisions), must_decide=must_decide)), asked
+    return run_sync(lambda: reply_by_vote(cast_vote, len(decisions), must_decide=must_decide)), requested
 
 
 @pytest.mark.parametrize(
@@ -36,21 +36,21 @@ def verdict(decisions: Sequence[int], *, must_decide: bool) -> tuple[Reply, list
         ([], NONE),
     ],
 )
-def test_most_decide_and_of_as_many_the_first(decisions: list[int], expected: int) -> None:
+def test_majority_decides_and_the_first_vote_breaks_a_tie(decisions: list[int], expected: int) -> None:
     assert majority(decisions) == expected
 
 
-def test_the_reply_is_that_of_the_first_vote_of_the_majority() -> None:
-    reply, asked = verdict([ACCEPT, REJECT, NONE, REJECT], must_decide=False)
+def test_reply_is_the_first_vote_of_the_majority() -> None:
+    reply, requested = collect_votes([ACCEPT, REJECT, NONE, REJECT], must_decide=False)
     assert (reply.raw, reply.decision, reply.votes) == ("vote 1", REJECT, (1, 0, 2, 0))
-    assert (reply.retry_count, reply.calls, asked) == (6, 10, [0, 1, 2, 3])
+    assert (reply.retry_count, reply.calls, requested) == (6, 10, [0, 1, 2, 3])
 
 
-def test_where_the_first_goes_on_nothing_is_voted_on() -> None:
-    reply, asked = verdict([NONE, ACCEPT, ACCEPT], must_decide=False)
-    assert (reply.decision, reply.votes, asked) == (NONE, (), [0])
+def test_undecided_first_vote_ends_the_voting_if_no_decision_is_required() -> None:
+    reply, requested = collect_votes([NONE, ACCEPT, ACCEPT], must_decide=False)
+    assert (reply.decision, reply.votes, requested) == (NONE, (), [0])
 
 
-def test_where_it_must_decide_every_vote_is_asked_for() -> None:
-    reply, asked = verdict([NONE, ACCEPT, ACCEPT], must_decide=True)
-    assert (reply.decision, reply.votes, asked) == (ACCEPT, (2, 1, 1), [0, 1, 2])
+def test_every_vote_is_requested_if_a_decision_is_required() -> None:
+    reply, requested = collect_votes([NONE, ACCEPT, ACCEPT], must_decide=True)
+    assert (reply.decision, reply.votes, requested) == (ACCEPT, (2, 1, 1), [0, 1, 2])

@@ -1,4 +1,4 @@
-"""Every label of the shipped code-validation problems is proved by running its tests."""
+"""The tests of each shipped code-validation problem confirm the labels of its solutions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ for test in tests:
         results.append(False)
 print(json.dumps(results))
 """
-"""Each test meets a fresh solution; a solution that is no Python, or that fails to load, fails here loudly."""
+"""Runs each test on a freshly loaded solution; a solution that cannot be loaded raises an error."""
 
 
 ROWS = json_lines(DATA / "code_validation.jsonl")
@@ -43,7 +43,7 @@ TESTS = {row["problem"]: row["tests"] for row in json_lines(DATA / "code_validat
 PROBLEMS = sorted({row["problem"] for row in ROWS})
 
 
-def _passed(row: dict[str, Any]) -> list[bool]:
+def _run_tests(row: dict[str, Any]) -> list[bool]:
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", RUN_TESTS],
         input=json.dumps([row["solution"], TESTS[row["problem"]]]),
@@ -56,12 +56,12 @@ def _passed(row: dict[str, Any]) -> list[bool]:
 
 @pytest.fixture(scope="module")
 def passed() -> dict[str, list[bool]]:
-    """For each datapoint, which of its problem's tests its solution passes."""
+    """Return the results of each datapoint's tests."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return dict(zip((row["id"] for row in ROWS), pool.map(_passed, ROWS), strict=True))
+        return dict(zip((row["id"] for row in ROWS), pool.map(_run_tests, ROWS), strict=True))
 
 
-def test_there_are_at_least_sixty_problems_of_graded_difficulty() -> None:
+def test_dataset_has_at_least_sixty_problems_of_graded_difficulty() -> None:
     assert len(PROBLEMS) >= 60
     assert set(TESTS) == set(PROBLEMS)
     assert {row["difficulty"] for row in ROWS} >= {"easy", "medium", "hard"}
@@ -69,20 +69,20 @@ def test_there_are_at_least_sixty_problems_of_graded_difficulty() -> None:
 
 
 @pytest.mark.full
-def test_a_right_solution_passes_every_test(passed: dict[str, list[bool]]) -> None:
+def test_right_solutions_pass_every_test(passed: dict[str, list[bool]]) -> None:
     wrong = [row["id"] for row in ROWS if row["label"] == 1 and not all(passed[row["id"]])]
     assert not wrong
 
 
 @pytest.mark.full
-def test_a_wrong_solution_passes_some_tests_and_fails_at_least_one(passed: dict[str, list[bool]]) -> None:
+def test_wrong_solutions_pass_some_tests_and_fail_at_least_one(passed: dict[str, list[bool]]) -> None:
     for row in ROWS:
         if row["label"] == 0:
             assert any(passed[row["id"]]), f"{row['id']} passes nothing: it is not subtly wrong"
             assert not all(passed[row["id"]]), f"{row['id']} passes every test: nothing shows that it is wrong"
 
 
-def test_a_problem_has_one_solution_of_each_label_in_one_split() -> None:
+def test_each_problem_has_one_solution_of_each_label_in_one_split() -> None:
     for problem in PROBLEMS:
         rows = [row for row in ROWS if row["problem"] == problem]
         assert sorted(row["label"] for row in rows) == [0, 1], problem
@@ -91,7 +91,7 @@ def test_a_problem_has_one_solution_of_each_label_in_one_split() -> None:
         assert rows[0]["solution"] != rows[1]["solution"], problem
 
 
-def test_no_solution_has_a_comment_a_docstring_or_a_telling_word() -> None:
+def test_solutions_have_no_comments_docstrings_or_revealing_words() -> None:
     for row in ROWS:
         kinds = [token.type for token in tokenize.generate_tokens(StringIO(row["solution"]).readline)]
         assert tokenize.COMMENT not in kinds, row["id"]
@@ -99,7 +99,7 @@ def test_no_solution_has_a_comment_a_docstring_or_a_telling_word() -> None:
         assert not re.search(r"\b(bug|wrong|incorrect|fixme|todo|buggy|broken)\b", row["solution"], re.IGNORECASE)
 
 
-def test_ids_do_not_give_the_label_away() -> None:
+def test_ids_do_not_reveal_the_label() -> None:
     assert len({row["id"] for row in ROWS}) == len(ROWS)
     for row in ROWS:
         problem, _, tail = row["id"].partition("/")
@@ -110,7 +110,7 @@ def test_ids_do_not_give_the_label_away() -> None:
     assert 0.3 < sum(label_of[name] for name in first) / len(first) < 0.7
 
 
-def test_order_and_length_do_not_give_the_label_away() -> None:
+def test_order_and_length_do_not_reveal_the_label() -> None:
     first, longer = [], []
     for problem in PROBLEMS:
         rows = [row for row in ROWS if row["problem"] == problem]

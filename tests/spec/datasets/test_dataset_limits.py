@@ -1,4 +1,4 @@
-"""What a dataset may come to: bytes, rows, columns, and the time and memory of a filter; each bound says its key."""
+"""Limits of a dataset's bytes, rows and columns, and of a filter's time and memory; errors name the limit's key."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.support.processes import python
 CSV = "id,label,text\na,0,x\nb,1,y\n"
 
 
-def limits(**values: Any) -> dict[str, Any]:
+def with_limits(**values: Any) -> dict[str, Any]:
     return {"limits": DatasetLimits(**values)}
 
 
 @pytest.mark.full
-def test_a_small_parquet_file_of_gigabytes_is_refused_in_little_memory(tmp_path: Path) -> None:
+def test_parquet_file_that_expands_to_gigabytes_is_refused_in_little_memory(tmp_path: Path) -> None:
     write_parquet(
         tmp_path, "SELECT 'r' || range AS id, range % 2 AS label, repeat('x', 900000) AS text FROM range(9000)"
     )
@@ -32,65 +32,67 @@ def test_a_small_parquet_file_of_gigabytes_is_refused_in_little_memory(tmp_path:
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, 'MB')"
     )
     done = python(code, tmp_path, Path(__file__).parents[3])
-    said, peak = done.stdout.splitlines()
-    assert "more than dataset.limits.bytes (268,435,456)" in said
+    message, peak = done.stdout.splitlines()
+    assert "more than dataset.limits.bytes (268,435,456)" in message
     assert int(peak.split()[0]) < 1000
 
 
 @pytest.mark.full
-def test_lists_in_parquet_count_as_what_they_hold(tmp_path: Path) -> None:
-    many = "SELECT 'r' || range AS id, 0 AS label, [repeat('y', 900000)] AS l FROM range(9)"
-    write_parquet(tmp_path, many)
-    assert "dataset.limits.bytes (1,000,000)" in read_load_error(tmp_path, None, "d.parquet", **limits(bytes=1_000_000))
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("value", ["{'a': 1}", "[]::INT[]", "MAP {1: 2}", "[1]"])
-def test_nested_values_in_parquet_count_as_what_python_makes_of_them(tmp_path: Path, value: str) -> None:
-    values = f"list_transform(range(50000), lambda x: {value})"
-    write_parquet(tmp_path, f"SELECT 'r' || range AS id, 0 AS label, {values} AS l FROM range(2)")
-    assert "dataset.limits.bytes (20,000,000)" in read_load_error(
-        tmp_path, None, "d.parquet", **limits(bytes=20_000_000)
+def test_byte_limit_counts_the_elements_of_parquet_lists(tmp_path: Path) -> None:
+    query = "SELECT 'r' || range AS id, 0 AS label, [repeat('y', 900000)] AS l FROM range(9)"
+    write_parquet(tmp_path, query)
+    assert "dataset.limits.bytes (1,000,000)" in read_load_error(
+        tmp_path, None, "d.parquet", **with_limits(bytes=1_000_000)
     )
 
 
 @pytest.mark.full
-def test_commas_in_a_text_of_a_nested_value_are_no_values(tmp_path: Path) -> None:
+@pytest.mark.parametrize("value", ["{'a': 1}", "[]::INT[]", "MAP {1: 2}", "[1]"])
+def test_byte_limit_counts_nested_parquet_values_as_python_objects(tmp_path: Path, value: str) -> None:
+    values = f"list_transform(range(50000), lambda x: {value})"
+    write_parquet(tmp_path, f"SELECT 'r' || range AS id, 0 AS label, {values} AS l FROM range(2)")
+    assert "dataset.limits.bytes (20,000,000)" in read_load_error(
+        tmp_path, None, "d.parquet", **with_limits(bytes=20_000_000)
+    )
+
+
+@pytest.mark.full
+def test_commas_in_nested_texts_are_not_counted_as_values(tmp_path: Path) -> None:
     text = r"""repeat('x, "y", [{\" ', 3000)"""
     write_parquet(tmp_path, f"SELECT 'r' AS id, 0 AS label, [{{'role': 'user', 'content': {text}}}] AS messages")
-    assert len(load(tmp_path, None, "d.parquet", **limits(bytes=200_000)).datapoints) == 1
+    assert len(load(tmp_path, None, "d.parquet", **with_limits(bytes=200_000)).datapoints) == 1
 
 
-def test_the_file_itself_is_not_larger_than_the_bound(tmp_path: Path) -> None:
+def test_file_larger_than_the_byte_limit_is_refused(tmp_path: Path) -> None:
     for name, content in (("d.jsonl", jsonl(A, B)), ("d.csv", CSV)):
-        said = read_load_error(tmp_path, content, name, **limits(bytes=20))
-        assert "dataset.limits.bytes: the file has" in said
-        assert "raise dataset.limits.bytes to read the file" in said
+        message = read_load_error(tmp_path, content, name, **with_limits(bytes=20))
+        assert "dataset.limits.bytes: the file has" in message
+        assert "raise dataset.limits.bytes to read the file" in message
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["d.jsonl", "d.csv", "d.parquet"])
-def test_more_rows_than_the_bound_are_refused(tmp_path: Path, name: str) -> None:
+def test_file_with_more_rows_than_the_limit_is_refused(tmp_path: Path, name: str) -> None:
     write_parquet(tmp_path, "SELECT * FROM (VALUES ('a', 0, 'x'), ('b', 1, 'y')) t(id, label, text)")
     content = {"d.jsonl": jsonl(A, B), "d.csv": CSV, "d.parquet": None}[name]
-    assert "more than dataset.limits.rows (1)" in read_load_error(tmp_path, content, name, **limits(rows=1))
-    assert len(load(tmp_path, content, name, **limits(rows=2)).datapoints) == 2
+    assert "more than dataset.limits.rows (1)" in read_load_error(tmp_path, content, name, **with_limits(rows=1))
+    assert len(load(tmp_path, content, name, **with_limits(rows=2)).datapoints) == 2
 
 
 @pytest.mark.parametrize("name", ["d.jsonl", "d.csv", "d.parquet"])
-def test_more_columns_than_the_bound_are_refused(tmp_path: Path, name: str) -> None:
+def test_file_with_more_columns_than_the_limit_is_refused(tmp_path: Path, name: str) -> None:
     write_parquet(tmp_path, "SELECT * FROM (VALUES ('a', 0, 'x'), ('b', 1, 'y')) t(id, label, text)")
     content = {"d.jsonl": jsonl(A, B), "d.csv": CSV, "d.parquet": None}[name]
-    assert "more than dataset.limits.columns (2)" in read_load_error(tmp_path, content, name, **limits(columns=2))
+    assert "more than dataset.limits.columns (2)" in read_load_error(tmp_path, content, name, **with_limits(columns=2))
 
 
-def test_rows_with_a_key_of_their_own_each_do_not_multiply(tmp_path: Path) -> None:
+def test_rows_with_distinct_keys_count_for_all_columns(tmp_path: Path) -> None:
     rows = [{"id": f"r{n}", "label": 0, f"k{n}": 1} for n in range(900)]
-    assert "128 rows of 130 columns take" in read_load_error(tmp_path, jsonl(*rows), **limits(bytes=1 << 20))
+    assert "128 rows of 130 columns take" in read_load_error(tmp_path, jsonl(*rows), **with_limits(bytes=1 << 20))
 
 
 @pytest.mark.parametrize("name", ["d.csv", "d.jsonl"])
-def test_a_packed_file_is_not_unpacked(tmp_path: Path, name: str) -> None:
+def test_gzip_content_is_refused(tmp_path: Path, name: str) -> None:
     content = gzip.compress((CSV if name == "d.csv" else jsonl(A, B)).encode())
     assert read_load_error(tmp_path, content, name)
 
@@ -106,9 +108,9 @@ def test_a_packed_file_is_not_unpacked(tmp_path: Path, name: str) -> None:
         "length(regexp_replace(repeat('ab', 200000000), '(a|b)*c', '', 'g')) > 0",
     ],
 )
-def test_a_filter_that_takes_too_long_is_ended(tmp_path: Path, condition: str) -> None:
-    said = read_load_error(tmp_path, jsonl(A, B), filter=condition, **limits(seconds=1.5))
-    assert "dataset.filter: the filter took more than 1.5 seconds; raise dataset.limits.seconds" in said
+def test_filter_that_exceeds_the_time_limit_is_stopped(tmp_path: Path, condition: str) -> None:
+    message = read_load_error(tmp_path, jsonl(A, B), filter=condition, **with_limits(seconds=1.5))
+    assert "dataset.filter: the filter took more than 1.5 seconds; raise dataset.limits.seconds" in message
 
 
 @pytest.mark.full
@@ -120,20 +122,22 @@ def test_a_filter_that_takes_too_long_is_ended(tmp_path: Path, condition: str) -
         "len(list_transform(range(300000000), lambda x: x::VARCHAR || 'abcdefghijklmnop')) > 0",
     ],
 )
-def test_a_filter_that_takes_too_much_memory_is_ended(tmp_path: Path, condition: str) -> None:
-    said = read_load_error(tmp_path, jsonl(A, B), filter=condition, **limits(memory=1 << 29))
-    assert "dataset.filter: the filter took more than 536,870,912 bytes of memory; raise dataset.limits.memory" in said
+def test_filter_that_exceeds_the_memory_limit_is_stopped(tmp_path: Path, condition: str) -> None:
+    message = read_load_error(tmp_path, jsonl(A, B), filter=condition, **with_limits(memory=1 << 29))
+    assert (
+        "dataset.filter: the filter took more than 536,870,912 bytes of memory; raise dataset.limits.memory" in message
+    )
 
 
 @pytest.mark.full
-def test_a_filter_reaches_no_file(tmp_path: Path) -> None:
+def test_filter_cannot_read_files(tmp_path: Path) -> None:
     for condition in (f"(SELECT count(*) FROM read_csv('{tmp_path}/d.csv')) > 0", "(SELECT 1 FROM 'x.parquet') > 0"):
         assert "dataset.filter" in read_load_error(tmp_path, CSV, "d.csv", filter=condition)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("number", ["1", "[1]", "1.5::DECIMAL(3, 1)", "'x'::BLOB", "{'a': 1}", "2 ** 63"])
-def test_a_filter_closes_no_bracket_of_ours(tmp_path: Path, number: str) -> None:
+def test_filter_cannot_close_the_querys_brackets(tmp_path: Path, number: str) -> None:
     for rest in ("", " WHERE false"):
         condition = f"true) AS keep FROM data{rest}) t1(a, b), (SELECT {number} AS number, (true"
         assert "must be one SQL condition" in read_load_error(tmp_path, jsonl(A, B), filter=condition)
@@ -143,12 +147,12 @@ def test_a_filter_closes_no_bracket_of_ours(tmp_path: Path, number: str) -> None
 @pytest.mark.parametrize(
     "condition", ["label = 1 -- the second", "(label = 1)", "label IN (SELECT 1)", "NOT (label=0)"]
 )
-def test_a_filter_has_brackets_and_comments_of_its_own(tmp_path: Path, condition: str) -> None:
+def test_filter_may_contain_brackets_and_comments(tmp_path: Path, condition: str) -> None:
     assert datapoint_ids(load(tmp_path, jsonl(A, B), filter=condition)) == ["b"]
 
 
 @pytest.mark.full
-def test_a_filter_does_not_import_from_the_folder_it_is_asked_in(
+def test_filter_process_does_not_import_from_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("json", "duckdb", "orjson"):
@@ -161,7 +165,7 @@ def test_a_filter_does_not_import_from_the_folder_it_is_asked_in(
 
 
 @pytest.mark.parametrize(
-    ("content", "line", "what"),
+    ("content", "line", "expected"),
     [
         ("id,label,text\na,0,x\nb,1\n", 3, "the row has 2 fields, but the header has 3"),
         ("id,label,text\na,0,x\nb,1,y,z\nc,0,w\n", 3, "the row has 4 fields, but the header has 3"),
@@ -171,20 +175,20 @@ def test_a_filter_does_not_import_from_the_folder_it_is_asked_in(
         ("r,0,x\ns,1,y\nid,label,text,a,b\na,0,x,1,2\nb,1,y,3,4\n", 3, "the row has 5 fields, but the header has 3"),
     ],
 )
-def test_a_ragged_csv_is_called_ragged_with_its_line(tmp_path: Path, content: str, line: int, what: str) -> None:
-    said = read_load_error(tmp_path, content, "d.csv")
-    assert f"line {line}: {what}" in said
+def test_error_for_a_ragged_csv_names_the_line(tmp_path: Path, content: str, line: int, expected: str) -> None:
+    message = read_load_error(tmp_path, content, "d.csv")
+    assert f"line {line}: {expected}" in message
 
 
-def test_no_row_above_the_header_is_skipped(tmp_path: Path) -> None:
-    said = read_load_error(tmp_path, "Ours\nid;label;text\na;0;x\nb;1;y\n", "d.csv")
-    assert "line 1: the header, with 3 fields, must be the first row" in said
+def test_row_above_the_header_is_refused(tmp_path: Path) -> None:
+    message = read_load_error(tmp_path, "Ours\nid;label;text\na;0;x\nb;1;y\n", "d.csv")
+    assert "line 1: the header, with 3 fields, must be the first row" in message
 
 
 @pytest.mark.parametrize("above", ["# ours\n", "# a, b\n", "\n\n", "\ufeff"])
-def test_comments_and_blank_lines_stand_above_a_header(tmp_path: Path, above: str) -> None:
+def test_comments_and_blank_lines_may_precede_the_header(tmp_path: Path, above: str) -> None:
     assert datapoint_ids(load(tmp_path, f"{above}id,label,text\na,0,x\nb,1,y\n", "d.csv")) == ["a", "b"]
 
 
-def test_a_ragged_tsv_too(tmp_path: Path) -> None:
+def test_error_for_a_ragged_tsv_names_the_line(tmp_path: Path) -> None:
     assert "line 2: the row has 2 fields" in read_load_error(tmp_path, "id\tlabel\ta, b\nx\t0\n", "d.tsv")

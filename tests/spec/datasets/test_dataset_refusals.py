@@ -1,4 +1,4 @@
-"""What is wrong with a dataset's rows and files is said at once, by their names."""
+"""Problems of a dataset's rows and files are reported together, with their positions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.dataset_files import A, B, datapoint_ids, jsonl, load, read_l
 
 
 @pytest.mark.parametrize("label", [2, -1, "sure", "1", 0.5, [1], 10**30])
-def test_a_label_that_is_not_0_or_1_names_its_row(tmp_path: Path, label: Any) -> None:
+def test_error_for_a_label_other_than_0_or_1_names_its_row(tmp_path: Path, label: Any) -> None:
     message = read_load_error(tmp_path, jsonl({**A, "label": label}, B))
     assert message.startswith("dataset.path: labels must be 0 or 1: a (row 1) has ")
     assert message.endswith(
@@ -30,25 +30,25 @@ def test_rows_without_a_label_are_named(tmp_path: Path) -> None:
     assert message.startswith("dataset.path: rows without a label: a (row 1); add labels, or skip these rows")
 
 
-def test_true_and_false_are_labels(tmp_path: Path) -> None:
+def test_booleans_are_labels(tmp_path: Path) -> None:
     points = load(tmp_path, jsonl({**A, "label": False}, {**B, "label": True})).datapoints
     assert [(type(point.label), point.label) for point in points] == [(int, 0), (int, 1)]
 
 
 @pytest.mark.parametrize("row_id", [None, ""])
-def test_a_row_without_an_id_is_named_by_its_number(tmp_path: Path, row_id: str | None) -> None:
+def test_error_for_rows_without_an_id_names_their_numbers(tmp_path: Path, row_id: str | None) -> None:
     message = read_load_error(tmp_path, jsonl(A, {**B, "id": row_id}, {**B, "id": row_id}))
     assert message == "dataset.path: rows without an id: 2, 3; set dataset.ids=rows"
 
 
-def test_ids_that_stand_twice_are_named(tmp_path: Path) -> None:
+def test_duplicate_ids_are_named(tmp_path: Path) -> None:
     rows = [{**A, "id": f"d{i}"} for i in range(8)] * 2
-    named = ", ".join(f"d{i} (rows {i + 1}, {i + 9})" for i in range(5))
-    said = f"dataset.path: duplicate ids: {named} and 3 more; ids must be unique"
-    assert read_load_error(tmp_path, jsonl(*rows)) == said
+    duplicates = ", ".join(f"d{i} (rows {i + 1}, {i + 9})" for i in range(5))
+    message = f"dataset.path: duplicate ids: {duplicates} and 3 more; ids must be unique"
+    assert read_load_error(tmp_path, jsonl(*rows)) == message
 
 
-def test_all_that_is_wrong_with_the_rows_comes_at_once(tmp_path: Path) -> None:
+def test_all_problems_of_the_rows_are_reported_together(tmp_path: Path) -> None:
     message = read_load_error(tmp_path, jsonl(A, A, {**B, "label": 3}, {**B, "id": None}))
     assert len(message.split("\n")) == 3
 
@@ -57,17 +57,17 @@ def test_all_that_is_wrong_with_the_rows_comes_at_once(tmp_path: Path) -> None:
     ("name", "content"),
     [("d.jsonl", ""), ("d.jsonl", "\n\n"), ("d.csv", ""), ("d.csv", "id,label,text\n"), ("d.json", "[]")],
 )
-def test_an_empty_dataset_is_called_empty(tmp_path: Path, name: str, content: str | bytes) -> None:
+def test_empty_dataset_is_refused(tmp_path: Path, name: str, content: str | bytes) -> None:
     assert read_load_error(tmp_path, content, name) == "dataset.path: the file has no rows"
 
 
-def test_a_parquet_file_without_rows_is_called_empty(tmp_path: Path) -> None:
+def test_parquet_file_without_rows_is_refused(tmp_path: Path) -> None:
     write_parquet(tmp_path, "SELECT 'a' id, 0 \"label\" WHERE false")
     assert read_load_error(tmp_path, name="d.parquet") == "dataset.path: the file has no rows"
 
 
 @pytest.mark.parametrize("line", [1, 2, 3])
-def test_a_malformed_line_of_json_is_named_by_its_number(tmp_path: Path, line: int) -> None:
+def test_error_for_malformed_json_names_the_line_number(tmp_path: Path, line: int) -> None:
     lines = [json.dumps({**A, "id": str(i)}) for i in range(4)]
     lines[line - 1] = '{"id": "b", oops}'
     message = read_load_error(tmp_path, "\n".join(lines) + "\n")
@@ -88,7 +88,9 @@ def test_a_malformed_line_of_json_is_named_by_its_number(tmp_path: Path, line: i
         ("d.txt", "id,label\na,1\n"),
     ],
 )
-def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path: Path, name: str, content: str | bytes) -> None:
+def test_file_whose_content_does_not_match_its_extension_is_refused(
+    tmp_path: Path, name: str, content: str | bytes
+) -> None:
     message = read_load_error(tmp_path, content, name)
     assert message.startswith("dataset") or name in message
 
@@ -102,34 +104,32 @@ def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path: Path, name: 
         ('a,0,x\nb,1,"open\nc,0,"y"\nd,1,z\n', "line 3 (row 2)"),
     ],
 )
-def test_a_quote_in_a_csv_file_that_is_not_closed_is_refused_with_its_row(
-    tmp_path: Path, rows: str, place: str
-) -> None:
-    said = read_load_error(tmp_path, f"id,label,text\n{rows}", "d.csv")
-    assert f"{place}: a quoted text that begins in this row is not closed" in said
+def test_unclosed_quote_in_a_csv_file_is_refused_with_its_row(tmp_path: Path, rows: str, place: str) -> None:
+    message = read_load_error(tmp_path, f"id,label,text\n{rows}", "d.csv")
+    assert f"{place}: a quoted text that begins in this row is not closed" in message
 
 
 @pytest.mark.parametrize("ragged", [None, 2_900, 2_100])
-def test_a_late_quote_that_is_not_closed_is_named_unless_a_row_above_it_is_ragged(
-    tmp_path: Path, ragged: int | None
-) -> None:
-    rows = [f'r{number},{number % 2},"one, two","three, {number}"\n' for number in range(1, 3_001)]  # beyond a sample
+def test_late_unclosed_quote_is_named_unless_an_earlier_row_is_ragged(tmp_path: Path, ragged: int | None) -> None:
+    rows = [
+        f'r{number},{number % 2},"one, two","three, {number}"\n' for number in range(1, 3_001)
+    ]  # more rows than are sampled
     rows[2_499] = rows[2_499].replace('"\n', "\n")
     if ragged is not None:
         rows[ragged - 1] = rows[ragged - 1].replace("\n", ",more\n")
-    said = read_load_error(tmp_path, "id,label,text,more\n" + "".join(rows), "d.csv")
+    message = read_load_error(tmp_path, "id,label,text,more\n" + "".join(rows), "d.csv")
     if ragged == 2_100:
-        assert "line 2101: the row has 5 fields, but the header has 4" in said
+        assert "line 2101: the row has 5 fields, but the header has 4" in message
     else:
-        assert "line 2501 (row 2500): a quoted text that begins in this row is not closed" in said
+        assert "line 2501 (row 2500): a quoted text that begins in this row is not closed" in message
 
 
-def test_a_lone_quote_in_a_tsv_file_is_refused_only_among_quoted_texts(tmp_path: Path) -> None:
-    lone = 'id\tlabel\ttext\na\t0\tx\nb\t1\t"open\nc\t0\ty\n'
-    points = load(tmp_path, lone, "d.tsv").datapoints
+def test_lone_quote_in_a_tsv_file_is_refused_only_among_quoted_texts(tmp_path: Path) -> None:
+    content = 'id\tlabel\ttext\na\t0\tx\nb\t1\t"open\nc\t0\ty\n'
+    points = load(tmp_path, content, "d.tsv").datapoints
     assert [point.columns["text"] for point in points] == ["x", '"open', "y"]
-    said = read_load_error(tmp_path, f'{lone}d\t1\t"a ""word"" here"\n', "d.tsv")
-    assert "line 3 (row 2): a quoted text that begins in this row is not closed" in said
+    message = read_load_error(tmp_path, f'{content}d\t1\t"a ""word"" here"\n', "d.tsv")
+    assert "line 3 (row 2): a quoted text that begins in this row is not closed" in message
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_lone_quote_in_a_tsv_file_is_refused_only_among_quoted_texts(tmp_path:
         ('a,0,"two\nlines"', "two\nlines"),
     ],
 )
-def test_a_csv_file_that_quotes_by_other_rules_is_still_read(tmp_path: Path, row: str, text: str) -> None:
+def test_csv_file_with_other_quoting_rules_is_read(tmp_path: Path, row: str, text: str) -> None:
     (point,) = load(tmp_path, f"id,label,text\n{row}\n", "d.csv").datapoints
     assert point.columns["text"] == text
 
@@ -172,17 +172,17 @@ def test_a_csv_file_that_quotes_by_other_rules_is_still_read(tmp_path: Path, row
         ("d.json", json.dumps([A, B]).encode("utf-16-be"), ("is UTF-16BE, not UTF-8", "iconv -f UTF-16BE ")),
     ],
 )
-def test_a_file_in_another_encoding_is_refused_with_row_byte_and_command(
+def test_error_for_another_encoding_names_the_row_byte_and_iconv_command(
     tmp_path: Path, name: str, content: bytes, parts: tuple[str, ...]
 ) -> None:
-    said = read_load_error(tmp_path, content, name)
-    assert [part for part in parts if part not in said] == []
+    message = read_load_error(tmp_path, content, name)
+    assert [part for part in parts if part not in message] == []
 
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("indent", [None, 2])
 @pytest.mark.parametrize("start", ["", "\n ", "\ufeff"])
-def test_a_json_array_in_a_jsonl_file_is_read(tmp_path: Path, indent: int | None, start: str) -> None:
+def test_json_array_in_a_jsonl_file_is_read(tmp_path: Path, indent: int | None, start: str) -> None:
     content = start + json.dumps([A, B], indent=indent)
     assert datapoint_ids(load(tmp_path, content, "d.jsonl")) == datapoint_ids(
         load(tmp_path, content, "d.jsonl", filter="label < 2")
@@ -190,12 +190,12 @@ def test_a_json_array_in_a_jsonl_file_is_read(tmp_path: Path, indent: int | None
     assert datapoint_ids(load(tmp_path, content, "d.jsonl", filter="label = 1")) == ["b"]
 
 
-def test_a_folder_is_refused(tmp_path: Path) -> None:
+def test_folder_is_refused_as_a_dataset_file(tmp_path: Path) -> None:
     (tmp_path / "folder.jsonl").mkdir()
     assert read_load_error(tmp_path, name="folder.jsonl")
 
 
-def test_the_hub_without_its_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", None)  # as where it is not installed
+def test_error_for_hub_dataset_without_the_extra_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)  # as if it were not installed
     with pytest.raises(SpecError, match=r"needs an extra: pip install 'nip-run\[hf\]'"):
         load_dataset(DatasetSettings(path="hf://org/name"), None, 0, Place)

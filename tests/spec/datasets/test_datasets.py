@@ -1,4 +1,4 @@
-"""Dataset files into datapoints: what is read is what the file says."""
+"""Loading dataset files preserves their content."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.support.dataset_files import A, B, datapoint_ids, jsonl, load, read_l
 
 @pytest.mark.full
 def test_jsonl_csv_tsv_and_parquet_give_the_same_datapoints(tmp_path: Path) -> None:
-    wanted = load(tmp_path, jsonl(A, B)).datapoints
-    assert load(tmp_path, "id,label,text\na,0,first\nb,1,second\n", "d.csv").datapoints == wanted
-    assert load(tmp_path, "id\tlabel\ttext\na\t0\tfirst\nb\t1\tsecond\n", "d.tsv").datapoints == wanted
-    assert load(tmp_path, json.dumps([A, B]), "d.json").datapoints == wanted
+    expected = load(tmp_path, jsonl(A, B)).datapoints
+    assert load(tmp_path, "id,label,text\na,0,first\nb,1,second\n", "d.csv").datapoints == expected
+    assert load(tmp_path, "id\tlabel\ttext\na\t0\tfirst\nb\t1\tsecond\n", "d.tsv").datapoints == expected
+    assert load(tmp_path, json.dumps([A, B]), "d.json").datapoints == expected
     write_parquet(tmp_path, "SELECT 'a' id, 0 \"label\", 'first' text UNION ALL SELECT 'b', 1, 'second'")
-    assert load(tmp_path, name="d.parquet").datapoints == wanted
+    assert load(tmp_path, name="d.parquet").datapoints == expected
 
 
 @pytest.mark.parametrize(
@@ -50,21 +50,19 @@ def test_jsonl_csv_tsv_and_parquet_give_the_same_datapoints(tmp_path: Path) -> N
         '{"id": "a", "label": 0, "n": 123456789012345678901234567890}\n',
     ],
 )
-def test_json_lines_read_without_duckdb_are_what_duckdb_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
-) -> None:
-    def read() -> object:
+def test_direct_json_lines_reader_matches_duckdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str) -> None:
+    def load_or_error() -> object:
         try:
             return load(tmp_path, content).datapoints
         except SpecError as error:
             return str(error)
 
-    fast = read()
+    direct_result = load_or_error()
     monkeypatch.setattr(reader, "_read_json_lines", lambda path, meter: None)
-    assert fast == read()
+    assert direct_result == load_or_error()
 
 
-def test_the_id_and_the_label_are_no_columns(tmp_path: Path) -> None:
+def test_id_and_label_are_not_prompt_columns(tmp_path: Path) -> None:
     dataset = load(tmp_path, jsonl(A, B))
     assert dataset.columns == ("text",)
     assert [dict(p.columns) for p in dataset.datapoints] == [{"text": "first"}, {"text": "second"}]
@@ -76,13 +74,13 @@ def test_quoted_csv_keeps_commas_and_newlines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["[ab].jsonl", "a*.jsonl", "d?.jsonl", "with space.jsonl", "it's.jsonl", "é.jsonl"])
-def test_a_files_name_is_its_name_and_no_pattern(tmp_path: Path, name: str) -> None:
-    for other in ("a.jsonl", "ab.jsonl", "dx.jsonl"):
-        (tmp_path / other).write_text(jsonl({"id": "wrong", "label": 1}))
+def test_file_name_is_not_used_as_a_glob_pattern(tmp_path: Path, name: str) -> None:
+    for other_name in ("a.jsonl", "ab.jsonl", "dx.jsonl"):
+        (tmp_path / other_name).write_text(jsonl({"id": "wrong", "label": 1}))
     assert datapoint_ids(load(tmp_path, jsonl(A), name)) == ["a"]
 
 
-# Text stays text
+# Text is not converted
 
 
 @pytest.mark.parametrize(
@@ -93,26 +91,26 @@ def test_a_files_name_is_its_name_and_no_pattern(tmp_path: Path, name: str) -> N
         '{"a": 1}', '"quoted"', "{{ 7*7 }} ${oc.env:HOME}", "\\n",
     ],
 )  # fmt: skip
-def test_text_in_jsonl_stays_what_it_is(tmp_path: Path, text: str) -> None:
+def test_text_in_jsonl_is_unchanged(tmp_path: Path, text: str) -> None:
     rows = [{**A, "id": f"r{i}", "text": text} for i in range(3)]
     assert {point.columns["text"] for point in load(tmp_path, jsonl(*rows)).datapoints} == {text}
 
 
-@pytest.mark.parametrize("other", [1, 2.5, True, ["x"], {"x": 1}])
-def test_text_stays_what_it_is_beside_a_row_of_another_type(tmp_path: Path, other: Any) -> None:
-    first, second = load(tmp_path, jsonl({**A, "text": 'say "hi"\n'}, {**B, "text": other})).datapoints
+@pytest.mark.parametrize("other_value", [1, 2.5, True, ["x"], {"x": 1}])
+def test_text_is_unchanged_if_another_row_has_another_type(tmp_path: Path, other_value: Any) -> None:
+    first, second = load(tmp_path, jsonl({**A, "text": 'say "hi"\n'}, {**B, "text": other_value})).datapoints
     assert first.columns["text"] == 'say "hi"\n'
-    assert second.columns["text"] == other
+    assert second.columns["text"] == other_value
 
 
 @pytest.mark.parametrize("value", [["2024-01-01"], {"when": "2024-01-01T10:00:00Z"}, [{"at": "12:30:00"}]])
-def test_text_inside_lists_and_mappings_stays_what_it_is(tmp_path: Path, value: Any) -> None:
+def test_text_inside_lists_and_mappings_is_unchanged(tmp_path: Path, value: Any) -> None:
     first, second = load(tmp_path, jsonl({**A, "text": value}, {**B, "text": value})).datapoints
     assert first.columns["text"] == second.columns["text"] == value
 
 
 @pytest.mark.parametrize("text", ["2024-01-01", "12:30:00", "550e8400-e29b-41d4-a716-446655440000", "yes", "T", "true"])
-def test_text_in_csv_stays_what_it_is(tmp_path: Path, text: str) -> None:
+def test_text_in_csv_is_unchanged(tmp_path: Path, text: str) -> None:
     dataset = load(tmp_path, f"id,label,text\na,0,{text}\nb,1,{text}\n", "d.csv")
     assert [str(point.columns["text"]) for point in dataset.datapoints] == [text, text]
 
@@ -130,7 +128,7 @@ def test_columns_that_differ_in_case_are_kept(tmp_path: Path) -> None:
     assert sorted(dataset.datapoints[0].columns.values()) == ["first", "upper"]
 
 
-def test_a_megabyte_of_text_is_read(tmp_path: Path) -> None:
+def test_megabytes_of_text_are_read(tmp_path: Path) -> None:
     text = "x é\n" * 700_000
     assert load(tmp_path, jsonl({**A, "text": text}, B)).datapoints[0].columns["text"] == text
 
@@ -144,7 +142,7 @@ def test_a_megabyte_of_text_is_read(tmp_path: Path) -> None:
         "UUID '550e8400-e29b-41d4-a716-446655440000'", "['a', NULL]", "{'a': 1}",
     ],
 )  # fmt: skip
-def test_types_of_parquet_that_can_be_written_as_text_are_usable(tmp_path: Path, value: Any) -> None:
+def test_parquet_types_that_can_be_written_as_text_are_supported(tmp_path: Path, value: Any) -> None:
     write_parquet(tmp_path, f"SELECT 'a' id, 0 \"label\", {value} thing")
     dataset = load(tmp_path, name="d.parquet")
     assert dataset.datapoints[0].content_hash
@@ -153,7 +151,7 @@ def test_types_of_parquet_that_can_be_written_as_text_are_usable(tmp_path: Path,
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("value", ["'inf'::DOUBLE", "'\\x00'::BLOB", "MAP {1: 'x'}"])
-def test_what_no_prompt_can_show_is_refused_with_its_column(tmp_path: Path, value: Any) -> None:
+def test_value_that_no_prompt_can_show_is_refused_with_its_column(tmp_path: Path, value: Any) -> None:
     write_parquet(tmp_path, f"SELECT 'a' id, 0 \"label\", {value} thing")
     with pytest.raises(SpecError, match="column 'thing'"):
         load(tmp_path, name="d.parquet")
@@ -162,15 +160,15 @@ def test_what_no_prompt_can_show_is_refused_with_its_column(tmp_path: Path, valu
 # Identity
 
 
-def test_the_source_is_hashed_and_so_are_the_datapoints(tmp_path: Path) -> None:
-    one, two = load(tmp_path, jsonl(A, B)), load(tmp_path, jsonl(A, {**B, "text": "edited"}))
-    assert one.source_sha256 != two.source_sha256
-    assert one.sha256 != two.sha256
-    assert one.datapoints[0].content_hash == two.datapoints[0].content_hash
-    assert one.sha256 == load(tmp_path, "\n" + jsonl(A, B)).sha256
+def test_file_and_datapoints_are_hashed_separately(tmp_path: Path) -> None:
+    original, edited = load(tmp_path, jsonl(A, B)), load(tmp_path, jsonl(A, {**B, "text": "edited"}))
+    assert original.source_sha256 != edited.source_sha256
+    assert original.sha256 != edited.sha256
+    assert original.datapoints[0].content_hash == edited.datapoints[0].content_hash
+    assert original.sha256 == load(tmp_path, "\n" + jsonl(A, B)).sha256
 
 
-def test_a_stance_is_the_parity_of_the_solutions_hash(tmp_path: Path) -> None:
+def test_prover_stance_depends_only_on_the_solution(tmp_path: Path) -> None:
     rows = [{**A, "id": str(i), "solution": f"code {i}"} for i in range(40)]
     stances = [point.prover_stance for point in load(tmp_path, jsonl(*rows)).datapoints]
     assert set(stances) == {0, 1}
@@ -180,7 +178,7 @@ def test_a_stance_is_the_parity_of_the_solutions_hash(tmp_path: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["d.jsonl", "d.json", "d.csv", "d.parquet"])
-def test_the_name_of_a_folder_is_no_column_of_the_files_in_it(tmp_path: Path, name: str) -> None:
+def test_folder_names_do_not_become_columns(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "label=1" / "lr=2"
     folder.mkdir(parents=True)
     content = {"d.jsonl": jsonl(A, B), "d.json": json.dumps([A, B]), "d.csv": "id,label,text\na,0,first\nb,1,second\n"}
@@ -190,6 +188,6 @@ def test_the_name_of_a_folder_is_no_column_of_the_files_in_it(tmp_path: Path, na
     assert [(point.id, point.label, dict(point.columns)) for point in data.datapoints] == [("a", 0, {"text": "first"})]
 
 
-def test_a_filter_cannot_name_what_is_only_in_the_path(tmp_path: Path) -> None:
+def test_filter_cannot_use_folder_names(tmp_path: Path) -> None:
     (tmp_path / "lr=2").mkdir()
     assert "lr" in read_load_error(tmp_path / "lr=2", jsonl(A, B), filter="lr = 2")

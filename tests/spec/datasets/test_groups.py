@@ -1,4 +1,4 @@
-"""Datapoints of one group: played together or not at all, wherever some are chosen."""
+"""Datapoints of a group are always selected together."""
 
 from __future__ import annotations
 
@@ -29,27 +29,29 @@ from tests.support.training import training_spec
 PAIRS: list[dict[str, Any]] = [{"id": f"{p}{label}", "label": label, "p": p} for p in "abcdefgh" for label in (1, 0)]
 
 
-def kept_of(points: list[Datapoint], seed: int = 0, **settings: Any) -> list[Datapoint]:
+def select_points(points: list[Datapoint], seed: int = 0, **settings: Any) -> list[Datapoint]:
     return select_datapoints(points, DatasetSettings(path="", **settings), seed)
 
 
-def rows_of(spec: Path) -> list[dict[str, Any]]:
+def read_rows(spec: Path) -> list[dict[str, Any]]:
     return list(json_lines(spec.with_name("data.jsonl")))
 
 
-def clusters(result: FinishedRun, metric: str) -> int:
+def cluster_count(result: FinishedRun, metric: str) -> int:
     return next(int(row["clusters"]) for row in result.metrics["metrics"] if row["metric"] == metric)
 
 
-def test_groups_of_several_types_that_read_the_same_are_refused(tmp_path: Path) -> None:
+def test_group_values_of_several_types_with_the_same_text_are_refused(tmp_path: Path) -> None:
     rows = [{"id": f"r{n}", "label": 1, "p": value} for n, value in enumerate([0, "a", "0", 0.0])]
-    said = "'p' has several spellings of one group: 0 (int) in row 1, '0' (str) in row 3, 0.0 (float) in row 4; use one"
-    assert read_load_error(tmp_path, jsonl(*rows), group_by="p").startswith(f"dataset.group_by: {said}")
+    message = (
+        "'p' has several spellings of one group: 0 (int) in row 1, '0' (str) in row 3, 0.0 (float) in row 4; use one"
+    )
+    assert read_load_error(tmp_path, jsonl(*rows), group_by="p").startswith(f"dataset.group_by: {message}")
     assert len({point.group for point in load(tmp_path, jsonl(*rows[:2]), group_by="p").datapoints}) == 2
 
 
-def points_of(sizes: list[tuple[int, int]]) -> list[Datapoint]:
-    """Groups with so many wrong and right datapoints."""
+def make_points(sizes: list[tuple[int, int]]) -> list[Datapoint]:
+    """Return groups with these numbers of wrong and right datapoints."""
     return [
         Datapoint(f"{group}-{label}-{n}", label, {}, str(group))
         for group, counts in enumerate(sizes)
@@ -58,11 +60,11 @@ def points_of(sizes: list[tuple[int, int]]) -> list[Datapoint]:
     ]
 
 
-def test_a_datapoint_is_its_own_group_unless_a_column_says_another(tmp_path: Path) -> None:
+def test_each_datapoint_is_its_own_group_without_group_by(tmp_path: Path) -> None:
     assert [point.group for point in load(tmp_path, jsonl(*PAIRS[:2])).datapoints] == ["a1", "a0"]
-    found = load(tmp_path, group_by="p")
-    assert [(point.id, point.group) for point in found.datapoints] == [("a1", "a"), ("a0", "a")]
-    assert found.sha256 == load(tmp_path).sha256
+    dataset = load(tmp_path, group_by="p")
+    assert [(point.id, point.group) for point in dataset.datapoints] == [("a1", "a"), ("a0", "a")]
+    assert dataset.sha256 == load(tmp_path).sha256
 
 
 @pytest.mark.parametrize(
@@ -74,74 +76,76 @@ def test_a_datapoint_is_its_own_group_unless_a_column_says_another(tmp_path: Pat
         (["x"], "column 'p' must have texts or numbers; rows with other values: 3"),
     ],
 )
-def test_a_row_without_a_group_is_refused(tmp_path: Path, value: Any, message: str) -> None:
+def test_row_without_a_group_is_refused(tmp_path: Path, value: Any, message: str) -> None:
     content = jsonl(*PAIRS[:2], {"id": "x", "label": 1, "p": value})
     assert read_load_error(tmp_path, content, group_by="p") == f"dataset.group_by: {message}"
 
 
-def test_a_group_column_that_is_not_there_gets_the_nearest(tmp_path: Path) -> None:
-    said = read_load_error(tmp_path, jsonl({"id": "a", "label": 1, "problem": "x"}), group_by="problme")
-    assert said == "dataset.group_by: no column 'problme'; did you mean 'problem'?"
+def test_missing_group_column_suggests_the_nearest_name(tmp_path: Path) -> None:
+    message = read_load_error(tmp_path, jsonl({"id": "a", "label": 1, "problem": "x"}), group_by="problme")
+    assert message == "dataset.group_by: no column 'problme'; did you mean 'problem'?"
 
 
-def test_a_shuffle_keeps_a_group_together_whatever_the_order_of_the_file() -> None:
+def test_shuffle_keeps_groups_together_and_ignores_the_order_of_the_file() -> None:
     points = [Datapoint(row["id"], row["label"], {}, row["p"]) for row in PAIRS]
-    order = [point.id for point in kept_of(points, 3, shuffle=True)]
-    assert [one[0] for one in order[::2]] == [other[0] for other in order[1::2]] != list("abcdefgh")
-    mixed = random.Random(0).sample(points, len(points))
-    assert [point.id for point in kept_of(mixed, 3, shuffle=True)] == order
+    order = [point.id for point in select_points(points, 3, shuffle=True)]
+    assert [first_id[0] for first_id in order[::2]] == [second_id[0] for second_id in order[1::2]] != list("abcdefgh")
+    reordered = random.Random(0).sample(points, len(points))
+    assert [point.id for point in select_points(reordered, 3, shuffle=True)] == order
 
 
-def test_a_limit_takes_whole_groups_and_a_longer_one_the_same_and_more() -> None:
-    points = points_of([(1, 2), (2, 2), (1, 1), (4, 0)])
+def test_limit_takes_whole_groups_and_a_larger_limit_adds_to_them() -> None:
+    points = make_points([(1, 2), (2, 2), (1, 1), (4, 0)])
     sizes = []
-    before: set[str] = set()
+    previous: set[str] = set()
     for limit in range(1, 15):
-        kept = {point.id for point in kept_of(points, limit=limit)}
-        assert before <= kept
-        before = kept
-        sizes.append(len(kept))
+        selected = {point.id for point in select_points(points, limit=limit)}
+        assert previous <= selected
+        previous = selected
+        sizes.append(len(selected))
     assert sizes == [1, 2, 3, 3, 3, 3, 7, 7, 9, 9, 9, 9, 13, 13]
 
 
-def test_balance_pairs_within_a_group_before_it_pairs_groups() -> None:
-    points = points_of([(0, 2), (1, 1), (1, 0)])
-    kept = [point.id for point in kept_of(points, balance="label")]
-    assert kept == ["0-1-0", "1-0-0", "1-1-0", "2-0-0"]
-    assert [point.id for point in kept_of(points, balance="label", limit=3)] == ["0-1-0", "2-0-0"]
-    alone = [Datapoint(point.id, point.label, {}) for point in points]
-    assert [point.id for point in kept_of(alone, balance="label")] == ["0-1-0", "0-1-1", "1-0-0", "2-0-0"]
+def test_balance_pairs_labels_within_groups_first() -> None:
+    points = make_points([(0, 2), (1, 1), (1, 0)])
+    selected = [point.id for point in select_points(points, balance="label")]
+    assert selected == ["0-1-0", "1-0-0", "1-1-0", "2-0-0"]
+    assert [point.id for point in select_points(points, balance="label", limit=3)] == ["0-1-0", "2-0-0"]
+    ungrouped = [Datapoint(point.id, point.label, {}) for point in points]
+    assert [point.id for point in select_points(ungrouped, balance="label")] == ["0-1-0", "0-1-1", "1-0-0", "2-0-0"]
 
 
 @pytest.mark.parametrize("limit", [None, 1, 2, 7, 20])
 @pytest.mark.parametrize("seed", range(4))
-def test_balance_is_exact_for_groups_of_any_make(seed: int, limit: int | None) -> None:
+def test_balance_is_exact_for_groups_of_any_composition(seed: int, limit: int | None) -> None:
     rng = random.Random(seed)
-    points = points_of([(rng.randrange(4), rng.randrange(4)) for _ in range(9)])
-    labels = [point.label for point in kept_of(points, seed, balance="label", shuffle=True, limit=limit)]
+    points = make_points([(rng.randrange(4), rng.randrange(4)) for _ in range(9)])
+    labels = [point.label for point in select_points(points, seed, balance="label", shuffle=True, limit=limit)]
     assert labels.count(1) * 2 == len(labels) <= (limit or 100)
     if limit is None:
         assert labels.count(1) == min(sum(point.label == label for point in points) for label in (0, 1))
 
 
-def test_the_identity_of_a_run_has_its_groups_only_where_they_choose(tmp_path: Path) -> None:
+def test_run_identity_includes_groups_only_if_they_affect_the_selection(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=4)
-    plain, named = (Plan(load_spec(path, words)) for words in ([], ["dataset.group_by=question"]))
-    assert plain.identity == named.identity
-    assert "dataset.group_by" in named.mutable_keys
-    plain, named = (Plan(load_spec(path, ["dataset.shuffle=true", *words])) for words in ([], ["dataset.group_by=id"]))
-    assert plain.identity != named.identity
-    assert "dataset.group_by" not in named.mutable_keys
+    plain, grouped = (Plan(load_spec(path, overrides)) for overrides in ([], ["dataset.group_by=question"]))
+    assert plain.identity == grouped.identity
+    assert "dataset.group_by" in grouped.mutable_keys
+    plain, grouped = (
+        Plan(load_spec(path, ["dataset.shuffle=true", *overrides])) for overrides in ([], ["dataset.group_by=id"])
+    )
+    assert plain.identity != grouped.identity
+    assert "dataset.group_by" not in grouped.mutable_keys
     assert Plan(load_spec(path, ["dataset.labels.ok=1"])).identity != Plan(load_spec(path)).identity
 
 
 # Notes of `check`
 
 
-def noted(folder: Path, rows: list[dict[str, Any]], *words: str) -> list[str]:
+def notes_for(folder: Path, rows: list[dict[str, Any]], *overrides: str) -> list[str]:
     path = spec_file(folder)
     (folder / "data.jsonl").write_text(jsonl(*rows), "utf-8")
-    return group_notes(load_spec(path, words))
+    return group_notes(load_spec(path, overrides))
 
 
 SHARED = [
@@ -151,43 +155,43 @@ SHARED = [
 ]
 
 
-def test_datapoints_that_share_their_question_are_noted_with_the_column_that_groups_them(tmp_path: Path) -> None:
-    (note,) = noted(tmp_path, SHARED)
+def test_note_on_shared_questions_suggests_the_group_column(tmp_path: Path) -> None:
+    (note,) = notes_for(tmp_path, SHARED)
     assert note.startswith("4 of 4 datapoints share their 'question' with another, as a0 and a1 do: ")
     assert "set dataset.group_by: problem (or, if they are independent, dataset.group_by: id)" in note
-    without = [{name: value for name, value in row.items() if name != "problem"} for row in SHARED]
-    assert "set dataset.group_by: question (or" in noted(tmp_path, without)[0]
+    rows_without_problem = [{name: value for name, value in row.items() if name != "problem"} for row in SHARED]
+    assert "set dataset.group_by: question (or" in notes_for(tmp_path, rows_without_problem)[0]
 
 
-def test_nothing_is_noted_where_groups_are_said_or_questions_differ(tmp_path: Path) -> None:
-    assert noted(tmp_path, SHARED, "dataset.group_by=problem") == []
-    assert noted(tmp_path, SHARED, "dataset.group_by=id") == []
-    assert noted(tmp_path, [{**row, "question": row["id"], "solution": "same"} for row in SHARED]) == []
+def test_no_note_if_groups_are_set_or_questions_differ(tmp_path: Path) -> None:
+    assert notes_for(tmp_path, SHARED, "dataset.group_by=problem") == []
+    assert notes_for(tmp_path, SHARED, "dataset.group_by=id") == []
+    assert notes_for(tmp_path, [{**row, "question": row["id"], "solution": "same"} for row in SHARED]) == []
 
 
-def rows_with(texts: list[str], labels: list[int], **more: Any) -> list[dict[str, Any]]:
+def make_rows(texts: list[str], labels: list[int], **columns: Any) -> list[dict[str, Any]]:
     return [
-        {"id": f"r{n}", "label": label, "question": f"Is r{n} so?", "solution": text, "claim": text, **more}
+        {"id": f"r{n}", "label": label, "question": f"Is r{n} so?", "solution": text, "claim": text, **columns}
         for n, (text, label) in enumerate(zip(texts, labels, strict=True))
     ]
 
 
-def test_a_question_that_is_shared_is_noted_whatever_else_differs(tmp_path: Path) -> None:
+def test_shared_question_is_noted_even_if_other_columns_differ(tmp_path: Path) -> None:
     prompts = tmp_path / "prompts"
     shutil.copytree(ROOT / "prompts" / "code_validation" / "nip", prompts)
     with (prompts / "prover.jinja").open("a", encoding="utf-8") as file:
         file.write("{{ claim }}{{ hint }}{{ topic }}")
-    rows = rows_with(["Fish fly.", "Fish fly.", "Cows moo."], [0, 1, 1], topic="x")
+    rows = make_rows(["Fish fly.", "Fish fly.", "Cows moo."], [0, 1, 1], topic="x")
     claims = [{**row, "solution": row["id"], "hint": row["id"]} for row in rows]
-    (note,) = noted(tmp_path, claims, f"prompts={prompts}")
+    (note,) = notes_for(tmp_path, claims, f"prompts={prompts}")
     assert note.startswith("2 of 3 datapoints share their 'claim' with another, as r0 and r1 do: ")
     assert "set dataset.group_by: claim (or" in note
-    assert noted(tmp_path, [{**row, "claim": row["id"]} for row in claims], f"prompts={prompts}") == []
+    assert notes_for(tmp_path, [{**row, "claim": row["id"]} for row in claims], f"prompts={prompts}") == []
 
 
-def test_rows_that_are_the_same_in_all_that_is_shown_are_noted_with_their_labels(tmp_path: Path) -> None:
-    rows = [{**row, "question": row["solution"]} for row in rows_with(["1", "1", "2"], [0, 1, 1])]
-    (note,) = noted(tmp_path, rows)
+def test_note_on_rows_that_look_identical_counts_conflicting_labels(tmp_path: Path) -> None:
+    rows = [{**row, "question": row["solution"]} for row in make_rows(["1", "1", "2"], [0, 1, 1])]
+    (note,) = notes_for(tmp_path, rows)
     assert note.startswith(
         "2 of 3 datapoints are the same as another in all that templates show, question, solution (2 of them with "
         "both labels), as r0 and r1 are: "
@@ -198,20 +202,22 @@ def test_rows_that_are_the_same_in_all_that_is_shown_are_noted_with_their_labels
 # Training
 
 
-def test_an_iteration_plays_groups_side_by_side_and_skips_none(tmp_path: Path) -> None:
+def test_training_iterations_keep_groups_together_and_skip_none(tmp_path: Path) -> None:
     path = training_spec(tmp_path, training={"datapoints_per_iteration": 4, "iterations": 3})
-    rows = [{**row, "pair": f"{row['split']}{int(row['question'].split()[-1][:-1]) // 2}"} for row in rows_of(path)]
+    rows = [{**row, "pair": f"{row['split']}{int(row['question'].split()[-1][:-1]) // 2}"} for row in read_rows(path)]
     path.with_name("data.jsonl").write_text(jsonl(*rows), "utf-8")
-    alone, plan = (TrainingPlan(load_spec(path, words)) for words in ([], ["dataset.group_by=pair"]))
-    seen = [point for iteration in range(3) for point in plan.datapoints(iteration)]
-    assert len({point.id for point in seen}) == 12
-    assert all(one.group == other.group for one, other in zip(seen[::2], seen[1::2], strict=True))
-    assert plan.identity != alone.identity
+    ungrouped, plan = (TrainingPlan(load_spec(path, overrides)) for overrides in ([], ["dataset.group_by=pair"]))
+    played_points = [point for iteration in range(3) for point in plan.datapoints(iteration)]
+    assert len({point.id for point in played_points}) == 12
+    assert all(
+        first.group == second.group for first, second in zip(played_points[::2], played_points[1::2], strict=True)
+    )
+    assert plan.identity != ungrouped.identity
 
 
-def test_a_group_is_not_trained_and_tested_on(tmp_path: Path) -> None:
+def test_group_in_both_training_and_test_split_is_refused(tmp_path: Path) -> None:
     path = training_spec(tmp_path)
-    rows = [{**row, "topic": "both" if row["id"].endswith("3") else row["id"]} for row in rows_of(path)]
+    rows = [{**row, "topic": "both" if row["id"].endswith("3") else row["id"]} for row in read_rows(path)]
     path.with_name("data.jsonl").write_text(jsonl(*rows), "utf-8")
     with pytest.raises(SpecError, match="these groups are also trained on: both; put each topic in one split"):
         load_spec(path, ["dataset.group_by=topic"])
@@ -221,18 +227,18 @@ def test_a_group_is_not_trained_and_tested_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_finished_run_is_counted_by_groups_without_playing_again(tmp_path: Path) -> None:
+def test_finished_run_is_clustered_by_group_without_new_games(tmp_path: Path) -> None:
     path = spec_file(tmp_path, fine_tune={"validation_share": 0.5}, rollouts={"per_datapoint": 2})
     (tmp_path / "data.jsonl").write_text(jsonl(*SHARED), "utf-8")
-    before = run_spec(path, tmp_path / "results")
-    after = run_spec(path, tmp_path / "results", "dataset.group_by=problem")
-    assert after.folder.path == before.folder.path
-    assert [clusters(result, "accuracy") for result in (before, after)] == [4, 2]
-    assert clusters(after, "worst_datapoint_accuracy") == 4
-    assert after.metrics["interval"].endswith("clustered by group")
-    again = run_spec(after.folder.spec, tmp_path / "elsewhere", again=True)
-    assert again.metrics["metrics"] == after.metrics["metrics"]
+    ungrouped_run = run_spec(path, tmp_path / "results")
+    grouped_run = run_spec(path, tmp_path / "results", "dataset.group_by=problem")
+    assert grouped_run.folder.path == ungrouped_run.folder.path
+    assert [cluster_count(result, "accuracy") for result in (ungrouped_run, grouped_run)] == [4, 2]
+    assert cluster_count(grouped_run, "worst_datapoint_accuracy") == 4
+    assert grouped_run.metrics["interval"].endswith("clustered by group")
+    replayed = run_spec(grouped_run.folder.spec, tmp_path / "elsewhere", again=True)
+    assert replayed.metrics["metrics"] == grouped_run.metrics["metrics"]
     for suffix, is_in in (("", False), ("validation.", True)):
-        lines = json_lines(after.folder.fine_tune / f"m.sft.{suffix}jsonl.trace.jsonl")
+        lines = json_lines(grouped_run.folder.fine_tune / f"m.sft.{suffix}jsonl.trace.jsonl")
         assert all(is_in_validation(line["datapoint_id"][0], 0.5) == is_in for line in lines)
         assert lines

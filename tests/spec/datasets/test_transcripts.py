@@ -1,4 +1,4 @@
-"""Transcripts of other tools as datasets. `tests/fixtures/inspect` has logs that Inspect itself has written."""
+"""Transcripts of other tools as datasets. `tests/fixtures/inspect` has logs written by Inspect."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CHAT = [
 ]  # fmt: skip
 
 
-def sample(id_: int | str = 1, epoch: int = 1, **values: Any) -> dict[str, Any]:
+def make_sample(id_: int | str = 1, epoch: int = 1, **values: Any) -> dict[str, Any]:
     score = {"match": {"value": "C"}}
     return {"id": id_, "epoch": epoch, "input": "Clean up.", "target": "x", "messages": CHAT, "scores": score, **values}
 
@@ -50,7 +50,13 @@ def write_log(folder: Path, *samples: dict[str, Any], header: Mapping[str, Any] 
     return path
 
 
-def read(path: Path, *, limits: DatasetLimits | None = None, filter: str | None = None, **settings: Any) -> Dataset:  # noqa: A002 - the spec key
+def load_transcripts(
+    path: Path,
+    *,
+    limits: DatasetLimits | None = None,
+    filter: str | None = None,  # noqa: A002 - the spec key
+    **settings: Any,
+) -> Dataset:
     transcripts = TranscriptSettings(**settings)
     return load_dataset(
         DatasetSettings(path=path.name, transcripts=transcripts, limits=limits or DatasetLimits(), filter=filter),
@@ -58,16 +64,16 @@ def read(path: Path, *, limits: DatasetLimits | None = None, filter: str | None 
     )  # fmt: skip
 
 
-def read_error(path: Path, **settings: Any) -> str:
+def load_error(path: Path, **settings: Any) -> str:
     with pytest.raises(SpecError) as raised:
-        read(path, **settings)
+        load_transcripts(path, **settings)
     (problem,) = raised.value.problems
     return problem.message
 
 
 @pytest.mark.parametrize("name", ["chores.eval", "chores.json"])
-def test_a_log_of_inspect_gives_a_labelled_row_for_each_scored_sample(name: str) -> None:
-    dataset = read(LOGS / name, label="match")
+def test_inspect_log_gives_a_labeled_row_for_each_scored_sample(name: str) -> None:
+    dataset = load_transcripts(LOGS / name, label="match")
     assert sorted((p.id, p.label, p.group) for p in dataset.datapoints) == [
         ("one-1", 1, "one"), ("one-2", 1, "one"), ("two/b-1", 0, "two/b"), ("two/b-2", 0, "two/b"),
     ]  # fmt: skip
@@ -85,33 +91,33 @@ def test_a_log_of_inspect_gives_a_labelled_row_for_each_scored_sample(name: str)
 
 def test_both_formats_of_a_log_give_the_same_datapoints() -> None:
     rows = [
-        [{**point.columns, "file": ""} for point in read(LOGS / name, unit="message").datapoints]
+        [{**point.columns, "file": ""} for point in load_transcripts(LOGS / name, unit="message").datapoints]
         for name in ("chores.eval", "chores.json")
     ]
     assert rows[0] == rows[1]
     assert len(rows[0]) > 6
 
 
-def test_nan_is_no_score_and_a_threshold_makes_a_number_a_label() -> None:
-    dataset = read(LOGS / "chores.eval", label="suspicion", threshold=0.5)
+def test_nan_scores_are_skipped_and_a_threshold_gives_labels() -> None:
+    dataset = load_transcripts(LOGS / "chores.eval", label="suspicion", threshold=0.5)
     assert {point.id: point.label for point in dataset.datapoints} == {"one-1": 0, "two/b-1": 1, "two/b-2": 1}
     assert "1 sample without a usable 'suspicion': one-2" in dataset.notes[0]
 
 
-def test_metadata_can_be_the_label_and_without_a_label_no_sample_is_skipped() -> None:
-    planted = read(LOGS / "chores.eval", label="planted")
+def test_metadata_can_be_the_label_and_unlabeled_reading_skips_no_sample() -> None:
+    planted = load_transcripts(LOGS / "chores.eval", label="planted")
     assert {point.id: point.label for point in planted.datapoints} == {
         "one-1": 0, "one-2": 0, "two/b-1": 1, "two/b-2": 1,
     }  # fmt: skip
-    whole = read(LOGS / "chores.eval")
-    assert not whole.is_labelled
-    assert len(whole.datapoints) == 6
-    assert {p.columns["error"] for p in whole.datapoints} == {None, "RuntimeError('the sandbox is gone')"}
+    unlabeled = load_transcripts(LOGS / "chores.eval")
+    assert not unlabeled.is_labelled
+    assert len(unlabeled.datapoints) == 6
+    assert {p.columns["error"] for p in unlabeled.datapoints} == {None, "RuntimeError('the sandbox is gone')"}
 
 
-def test_a_tool_call_sees_only_the_messages_before_it_and_groups_by_sample(tmp_path: Path) -> None:
-    log = write_log(tmp_path, sample(), sample(epoch=2))
-    first, second = read(log, unit="tool_call", label="match").datapoints
+def test_tool_call_row_has_only_earlier_messages_and_groups_by_sample(tmp_path: Path) -> None:
+    log = write_log(tmp_path, make_sample(), make_sample(epoch=2))
+    first, second = load_transcripts(log, unit="tool_call", label="match").datapoints
     assert (first.id, first.group, second.id, second.group) == ("1-1-m2-c1", "1", "1-2-m2-c1", "1")
     columns = first.columns
     assert (columns["tool"], columns["arguments"], columns["result"]) == (
@@ -120,8 +126,8 @@ def test_a_tool_call_sees_only_the_messages_before_it_and_groups_by_sample(tmp_p
     assert (columns["transcript"], columns["message"], columns["message_id"]) == ("[1] user\nClean up.", "I do.", "m2")
 
 
-def test_a_call_gets_its_own_result_if_ids_repeat(tmp_path: Path) -> None:
-    # each letter calls a tool of this name with the same id; each digit is a result
+def test_tool_call_gets_its_own_result_if_ids_repeat(tmp_path: Path) -> None:
+    # a letter calls the tool of this name, always with the same id; a digit is a result
     cases = {"a1b2": "1 2", "ab1": "None 1", "ab12": "1 2", "a1b": "1 None", "1a2b34": "2 3", "(ab)12": "1 2"}
     for script, expected in cases.items():
         chat: list[dict[str, Any]] = []
@@ -129,41 +135,41 @@ def test_a_call_gets_its_own_result_if_ids_repeat(tmp_path: Path) -> None:
             calls = [{"id": "c", "function": name, "arguments": {}} for name in ("ab" if part == "&" else part)]
             result = {"role": "tool", "tool_call_id": "c", "content": part}
             chat.append(result if part.isdigit() else {"role": "assistant", "content": "", "tool_calls": calls})
-        log = write_log(tmp_path, sample(messages=chat))
-        points = read(log, unit="tool_call").datapoints
+        log = write_log(tmp_path, make_sample(messages=chat))
+        points = load_transcripts(log, unit="tool_call").datapoints
         assert " ".join(str(point.columns["result"]) for point in points) == expected, script
-    rows = read(write_log(tmp_path, sample(messages=chat)), unit="message").datapoints
+    rows = load_transcripts(write_log(tmp_path, make_sample(messages=chat)), unit="message").datapoints
     assert [row.columns["tool"] for row in rows] == [None, "a", "b"]
 
 
-def test_messages_can_be_filtered_and_reasoning_left_out(tmp_path: Path) -> None:
-    log = write_log(tmp_path, sample())
-    dataset = read(log, unit="message", filter="role = 'assistant'")
+def test_messages_can_be_filtered_and_reasoning_omitted(tmp_path: Path) -> None:
+    log = write_log(tmp_path, make_sample())
+    dataset = load_transcripts(log, unit="message", filter="role = 'assistant'")
     assert datapoint_ids(dataset) == ["1-1-m2", "1-1-m4"]
     assert dataset.datapoints[1].columns["reasoning"] == "All gone."
-    assert "All gone." in read(log).datapoints[0].columns["transcript"]
-    assert "All gone." not in read(log, reasoning=False).datapoints[0].columns["transcript"]
+    assert "All gone." in load_transcripts(log).datapoints[0].columns["transcript"]
+    assert "All gone." not in load_transcripts(log, reasoning=False).datapoints[0].columns["transcript"]
 
 
 def test_attachments_are_resolved_and_their_size_is_limited(tmp_path: Path) -> None:
     chat = [{"role": "user", "content": "attachment://a1"}] * 3
     attached: dict[str, Any] = {"messages": chat, "input": "attachment://a1", "attachments": {"a1": "long " * 50}}
-    log = write_log(tmp_path, sample(**attached))
-    columns = read(log).datapoints[0].columns
+    log = write_log(tmp_path, make_sample(**attached))
+    columns = load_transcripts(log).datapoints[0].columns
     assert columns["input"] == "long " * 50
     assert columns["transcript"].count("long") == 150
-    assert "dataset.limits.bytes" in read_error(log, limits=DatasetLimits(bytes=900))
+    assert "dataset.limits.bytes" in load_error(log, limits=DatasetLimits(bytes=900))
     older = [{"role": "user", "content": text} for text in ("tc://a1", "attachment://see the docs", "tc://b")]
-    log = write_log(tmp_path, sample(messages=older, transcript={"events": [], "content": {"a1": "found"}}))
-    transcript = read(log).datapoints[0].columns["transcript"]
+    log = write_log(tmp_path, make_sample(messages=older, transcript={"events": [], "content": {"a1": "found"}}))
+    transcript = load_transcripts(log).datapoints[0].columns["transcript"]
     assert transcript.split("\n")[1::3] == ["found", "attachment://see the docs", "tc://b"]
 
 
-def test_other_formats_give_rows_too(tmp_path: Path) -> None:
+def test_chat_trace_and_scout_formats_give_rows(tmp_path: Path) -> None:
     (tmp_path / "chat.jsonl").write_text(jsonl({"messages": CHAT, "good": True}, {"id": "b", "messages": CHAT}))
-    chats = read(tmp_path / "chat.jsonl", label="good")
-    assert [(p.id, p.label) for p in chats.datapoints] == [("line-1", 1)]
-    assert chats.notes == ("dataset.transcripts.label skips 1 sample without a usable 'good': b",)
+    chat_dataset = load_transcripts(tmp_path / "chat.jsonl", label="good")
+    assert [(p.id, p.label) for p in chat_dataset.datapoints] == [("line-1", 1)]
+    assert chat_dataset.notes == ("dataset.transcripts.label skips 1 sample without a usable 'good': b",)
     call = {"id": "1", "function": {"name": "sh", "arguments": '{"c": 1}'}}
     (tmp_path / "trace.jsonl").write_text(
         jsonl(
@@ -173,7 +179,7 @@ def test_other_formats_give_rows_too(tmp_path: Path) -> None:
             {"type": "message", "message": {"role": "tool", "toolCallId": "1", "content": "fine"}},
         )
     )
-    (point,) = read(tmp_path / "trace.jsonl", unit="tool_call").datapoints
+    (point,) = load_transcripts(tmp_path / "trace.jsonl", unit="tool_call").datapoints
     assert (point.id, point.columns["tool"], point.columns["result"], point.columns["model"]) == (
         "s1-m2-c1", "sh", "fine", "m",
     )  # fmt: skip
@@ -183,12 +189,12 @@ def test_other_formats_give_rows_too(tmp_path: Path) -> None:
         f"SELECT 't1' AS transcript_id, 'q' AS task_id, 2 AS task_repeat, '{messages}' AS messages, "
         "'{\"match\": 0.7}' AS score, true AS success, 'red' AS team",
     )
-    (scout,) = read(tmp_path / "d.parquet", label="match").datapoints
-    assert (scout.id, scout.group, scout.label, scout.columns["epoch"]) == ("t1", "q", 1, 2)
-    assert scout.columns["metadata_team"] == "red"
+    (scout_point,) = load_transcripts(tmp_path / "d.parquet", label="match").datapoints
+    assert (scout_point.id, scout_point.group, scout_point.label, scout_point.columns["epoch"]) == ("t1", "q", 1, 2)
+    assert scout_point.columns["metadata_team"] == "red"
 
 
-def test_old_function_calls_and_custom_tools_of_openai_are_read(tmp_path: Path) -> None:
+def test_openai_function_calls_and_custom_tools_are_read(tmp_path: Path) -> None:
     chat = [
         {"role": "assistant", "content": None, "function_call": {"name": "sh", "arguments": "ls"}},
         {"role": "function", "name": "sh", "content": "a.txt"},
@@ -200,7 +206,7 @@ def test_old_function_calls_and_custom_tools_of_openai_are_read(tmp_path: Path) 
     ]
     path = tmp_path / "chat.jsonl"
     path.write_text(jsonl({"messages": chat}))
-    rows = [point.columns for point in read(path, unit="tool_call").datapoints]
+    rows = [point.columns for point in load_transcripts(path, unit="tool_call").datapoints]
     assert [(row["tool"], row["arguments"], row["result"]) for row in rows] == [
         ("sh", "ls", "a.txt"), ("sql", "SELECT 1", "one row"),
     ]  # fmt: skip
@@ -208,19 +214,19 @@ def test_old_function_calls_and_custom_tools_of_openai_are_read(tmp_path: Path) 
     call: dict[str, Any]
     for call in ({"function_call": {}}, {"tool_calls": [{"custom": {}}]}, {"tool_calls": ["sh"]}):
         path.write_text(jsonl({"messages": [{"role": "assistant", **call}]}))
-        assert "line 1: message 1 cannot be read: a tool call " in read_error(path)
+        assert "line 1: message 1 cannot be read: a tool call " in load_error(path)
 
 
-def test_blank_lines_count_in_the_numbers_of_lines(tmp_path: Path) -> None:
+def test_line_numbers_include_blank_lines(tmp_path: Path) -> None:
     path = tmp_path / "chat.jsonl"
     path.write_text("\n\n" + jsonl({"messages": CHAT}))
-    assert datapoint_ids(read(path)) == ["line-3"]
+    assert datapoint_ids(load_transcripts(path)) == ["line-3"]
     for first in ("[1]", "null"):
         path.write_text(f"\n\n{first}\n")
-        assert read_error(path).startswith("line 3: it has no list of messages")
+        assert load_error(path).startswith("line 3: it has no list of messages")
 
 
-def test_a_game_of_an_own_run_without_a_verdict_has_no_label(tmp_path: Path) -> None:
+def test_game_of_a_nip_run_without_a_verdict_has_no_label(tmp_path: Path) -> None:
     (tmp_path / "inputs").mkdir()
     (tmp_path / "inputs" / "dataset.jsonl").write_text(jsonl({"id": "p", "question": "q"}))
     (tmp_path / "manifest.json").write_text("{}")
@@ -239,25 +245,25 @@ def test_a_game_of_an_own_run_without_a_verdict_has_no_label(tmp_path: Path) -> 
     write_parquet(tmp_path, rows, "rollouts.parquet")
     message = "SELECT 'decided1' AS rollout_id, 'v' AS agent, 'c' AS channel, 'text' AS content"
     write_parquet(tmp_path, message, "messages.parquet")
-    dataset = read(tmp_path, label="correct")
+    dataset = load_transcripts(tmp_path, label="correct")
     assert {point.id: point.label for point in dataset.datapoints} == {"decided1": 1, "decided0": 0}
     (note,) = dataset.notes
     assert (
         "1 sample that failed: transport_failed0; 2 samples without a usable 'correct': no_decision0, refused0" in note
     )
-    scores = {point.id: point.columns["score_correct"] for point in read(tmp_path).datapoints}
+    scores = {point.id: point.columns["score_correct"] for point in load_transcripts(tmp_path).datapoints}
     assert (scores["decided0"], scores["refused0"]) == (0, None)
 
 
-def test_a_folder_of_logs_gives_the_rows_of_all_with_the_name_of_the_file_in_ids(tmp_path: Path) -> None:
-    write_log(tmp_path, sample(), name="a.eval")
-    write_log(tmp_path, sample(), name="b.json")
+def test_folder_of_logs_gives_rows_with_the_file_name_in_their_ids(tmp_path: Path) -> None:
+    write_log(tmp_path, make_sample(), name="a.eval")
+    write_log(tmp_path, make_sample(), name="b.json")
     (tmp_path / "logs.json").write_text("{}")
-    dataset = read(tmp_path)
+    dataset = load_transcripts(tmp_path)
     assert datapoint_ids(dataset) == ["a/1-1", "b/1-1"]
     assert {point.group for point in dataset.datapoints} == {"1"}
     (tmp_path / "empty").mkdir()
-    assert "the folder has no transcripts" in read_error(tmp_path / "empty")
+    assert "the folder has no transcripts" in load_error(tmp_path / "empty")
 
 
 @pytest.mark.parametrize(
@@ -271,47 +277,47 @@ def test_a_folder_of_logs_gives_the_rows_of_all_with_the_name_of_the_file_in_ids
         ({"epoch": "x"}, "an epoch that is not a whole number"),
     ],
 )
-def test_a_sample_of_another_shape_is_named(tmp_path: Path, values: dict[str, Any], message: str) -> None:
-    assert message in read_error(write_log(tmp_path, sample(**values)))
+def test_malformed_sample_is_named(tmp_path: Path, values: dict[str, Any], message: str) -> None:
+    assert message in load_error(write_log(tmp_path, make_sample(**values)))
 
 
 def test_damaged_and_hostile_logs_are_refused_with_the_reason(tmp_path: Path) -> None:
-    log = write_log(tmp_path, sample())
-    whole = log.read_bytes()
+    log = write_log(tmp_path, make_sample())
+    log_bytes = log.read_bytes()
     cases = {
-        "truncated": (whole[:-30], "not a complete zip archive"),
+        "truncated": (log_bytes[:-30], "not a complete zip archive"),
         "empty": (b"", "not a complete zip archive"),
-        "changed": (whole.replace(whole[45:60], b"x" * 15, 1), "samples/0_epoch_1.json is damaged"),
+        "changed": (log_bytes.replace(log_bytes[45:60], b"x" * 15, 1), "samples/0_epoch_1.json is damaged"),
     }
     for name, (content, message) in cases.items():
         (tmp_path / f"{name}.eval").write_bytes(content)
-        assert message in read_error(tmp_path / f"{name}.eval"), name
+        assert message in load_error(tmp_path / f"{name}.eval"), name
     with zipfile.ZipFile(tmp_path / "no_json.eval", "w") as archive:
         archive.writestr("header.json", json.dumps(HEADER))
         archive.writestr("samples/\x1b[31m_epoch_1.json", "{")
-    assert "samples/\\x1b[31m_epoch_1.json: not valid JSON" in read_error(tmp_path / "no_json.eval")
+    assert "samples/\\x1b[31m_epoch_1.json: not valid JSON" in load_error(tmp_path / "no_json.eval")
     with zipfile.ZipFile(tmp_path / "other.eval", "w") as archive:
         archive.writestr("readme", "a zip")
-    assert "not a log of Inspect, because header.json is missing" in read_error(tmp_path / "other.eval")
-    newer = write_log(tmp_path, sample(), header={**HEADER, "version": 3}, name="newer.json")
-    assert "unknown version 3 of Inspect's format" in read_error(newer)
+    assert "not a log of Inspect, because header.json is missing" in load_error(tmp_path / "other.eval")
+    newer = write_log(tmp_path, make_sample(), header={**HEADER, "version": 3}, name="newer.json")
+    assert "unknown version 3 of Inspect's format" in load_error(newer)
     (tmp_path / "list.json").write_text("[1]")
-    assert "no object 'eval'" in read_error(tmp_path / "list.json")
+    assert "no object 'eval'" in load_error(tmp_path / "list.json")
 
 
-def test_half_of_a_surrogate_pair_becomes_a_question_mark(tmp_path: Path) -> None:
-    log = write_log(tmp_path, sample(messages=[{"role": "user", "content": "a\ud800b"}]))
-    assert read(log).datapoints[0].columns["transcript"] == "[1] user\na?b"
+def test_lone_surrogate_becomes_a_question_mark(tmp_path: Path) -> None:
+    log = write_log(tmp_path, make_sample(messages=[{"role": "user", "content": "a\ud800b"}]))
+    assert load_transcripts(log).datapoints[0].columns["transcript"] == "[1] user\na?b"
 
 
-def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+def test_zip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "bomb.eval", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("header.json", json.dumps(HEADER))
         archive.writestr("samples/1_epoch_1.json", b" " * 2_000_000)
-    assert "raise dataset.limits.bytes" in read_error(tmp_path / "bomb.eval", limits=DatasetLimits(bytes=1_000_000))
+    assert "raise dataset.limits.bytes" in load_error(tmp_path / "bomb.eval", limits=DatasetLimits(bytes=1_000_000))
 
 
-def test_a_member_that_is_longer_than_the_archive_says_is_not_unpacked(tmp_path: Path) -> None:
+def test_archive_member_longer_than_its_declared_size_is_not_unpacked(tmp_path: Path) -> None:
     content, size = b" " * 50_000_000, 100
     for method, extra in itertools.product((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED), (0, 1)):
         log = tmp_path / f"liar-{method}-{extra}.eval"
@@ -321,25 +327,25 @@ def test_a_member_that_is_longer_than_the_archive_says_is_not_unpacked(tmp_path:
             info = archive.getinfo("samples/1_epoch_1.json")
             info.file_size, info.CRC = size, zlib.crc32(content[: size + extra])
         tracemalloc.start()
-        assert "samples/1_epoch_1.json is damaged: " in read_error(log)
+        assert "samples/1_epoch_1.json is damaged: " in load_error(log)
         assert tracemalloc.get_traced_memory()[1] < 10_000_000
         tracemalloc.stop()
     with zipfile.ZipFile(tmp_path / "bz.eval", "w", zipfile.ZIP_BZIP2) as archive:
         archive.writestr("header.json", json.dumps(HEADER))
-    assert "header.json is compressed with unknown method 12" in read_error(tmp_path / "bz.eval")
+    assert "header.json is compressed with unknown method 12" in load_error(tmp_path / "bz.eval")
 
 
-def test_settings_that_leave_no_rows_are_named_with_the_alternatives(tmp_path: Path) -> None:
-    idle = write_log(tmp_path, sample(messages=[]), name="idle.eval")
-    assert "there are no samples" in read_error(write_log(tmp_path, name="none.json"))
-    assert "no transcript has a tool_call; choose another unit" in read_error(idle, unit="tool_call")
-    log = write_log(tmp_path, sample(scores={"match": {"value": {"a": 1}}}))
-    assert "no sample has a score or metadata 'macth'; did you mean 'match'?" in read_error(log, label="macth")
-    assert "leaves no rows: 1 sample without a usable 'match': 1-1" in read_error(log, label="match")
+def test_error_for_settings_that_leave_no_rows_names_alternatives(tmp_path: Path) -> None:
+    idle = write_log(tmp_path, make_sample(messages=[]), name="idle.eval")
+    assert "there are no samples" in load_error(write_log(tmp_path, name="none.json"))
+    assert "no transcript has a tool_call; choose another unit" in load_error(idle, unit="tool_call")
+    log = write_log(tmp_path, make_sample(scores={"match": {"value": {"a": 1}}}))
+    assert "no sample has a score or metadata 'macth'; did you mean 'match'?" in load_error(log, label="macth")
+    assert "leaves no rows: 1 sample without a usable 'match': 1-1" in load_error(log, label="match")
 
 
-def test_a_log_that_inspect_has_not_finished_is_read_from_its_journal(tmp_path: Path) -> None:
+def test_unfinished_inspect_log_is_read_from_its_journal(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "running.eval", "w") as archive:
         archive.writestr("_journal/start.json", json.dumps(HEADER))
-        archive.writestr("samples/1_epoch_1.json", json.dumps(sample()))
-    assert datapoint_ids(read(tmp_path / "running.eval")) == ["1-1"]
+        archive.writestr("samples/1_epoch_1.json", json.dumps(make_sample()))
+    assert datapoint_ids(load_transcripts(tmp_path / "running.eval")) == ["1-1"]
