@@ -150,7 +150,7 @@ def test_value_is_drawn_at_its_position_on_the_scale() -> None:
     [circle] = chart.iter(f"{SVG}circle")
     left, right = PAGE.size * 0.6, PAGE.width - PAGE.size * 0.6
     assert float(circle.get("cx") or 0) == pytest.approx(left + 0.25 * (right - left), abs=0.01)
-    whisker = next(one for one in chart.iter(f"{SVG}line") if one.get("class") == "c-whisker c-s0")
+    whisker = next(line for line in chart.iter(f"{SVG}line") if line.get("class") == "c-whisker c-s0")
     ends = [float(whisker.get(end) or 0) for end in ("x1", "x2")]
     assert ends == pytest.approx([left, left + 0.5 * (right - left)], abs=0.01)
 
@@ -224,9 +224,9 @@ def test_protocol_picture_shows_speakers_channels_and_listeners() -> None:
 
 
 def test_repeated_rounds_are_named_once() -> None:
-    shown = list_texts(protocol_picture(load_protocol("nip")))
-    assert "rounds 2 to 7: same as 0 to 1" in shown
-    assert "7" not in shown
+    labels = list_texts(protocol_picture(load_protocol("nip")))
+    assert "rounds 2 to 7: same as 0 to 1" in labels
+    assert "7" not in labels
 
 
 @pytest.mark.parametrize("name", ["adp", "debate", "merlin_arthur", "mnip", "nip", "solo_verifier"])

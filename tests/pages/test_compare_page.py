@@ -65,19 +65,19 @@ def test_page_names_datapoints_that_are_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_pairs_are_of_one_datapoint_and_those_that_flip_come_first(runs: list[RunFolder]) -> None:
-    made, data = build_comparison(runs[:2])
-    columns = data[made.about[0]["pairs"]]["columns"]
-    one, two = (load_system([folder.path], Results.of(folder)) for folder in runs[:2])
-    found = list(game_pairs(one, two, SystemReader()))
-    assert len(columns["datapoint"]) == len(found) == 12
-    assert sorted(columns["datapoint"]) == sorted({one.datapoint for one in found})
-    same = [one == two for one, two in zip(columns["base_right"], columns["other_right"], strict=True)]
-    assert same == sorted(same)
-    assert not all(same)
-    counts = count_pairs(found)
+def test_pairs_share_a_datapoint_and_flipped_ones_come_first(runs: list[RunFolder]) -> None:
+    comparison, data = build_comparison(runs[:2])
+    columns = data[comparison.about[0]["pairs"]]["columns"]
+    base_system, compared_system = (load_system([folder.path], Results.of(folder)) for folder in runs[:2])
+    system_pairs = list(game_pairs(base_system, compared_system, SystemReader()))
+    assert len(columns["datapoint"]) == len(system_pairs) == 12
+    assert sorted(columns["datapoint"]) == sorted({pair.datapoint for pair in system_pairs})
+    equal = [base == other for base, other in zip(columns["base_right"], columns["other_right"], strict=True)]
+    assert equal == sorted(equal)
+    assert not all(equal)
+    counts = count_pairs(system_pairs)
     assert sum(counts.values()) == 12
-    assert counts["base"] + counts["other"] == same.count(False)
+    assert counts["base"] + counts["other"] == equal.count(False)
 
 
 @pytest.mark.full

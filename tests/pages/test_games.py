@@ -71,19 +71,20 @@ def test_chat_of_a_turn_equals_the_sent_prompt(faulty_run: RunFolder) -> None:
     try:
         for rollout, game in zip(reconstructor.rollouts(), piece["games"], strict=True):
             for agent in ("prover", "verifier"):
-                sent = {
+                sent_chats = {
                     prompt.round: prompt.body["messages"]
                     for prompt in sent_prompts(reconstructor, rollout, agent, None)
                 }
-                shown = {turn["round"]: turn["chat"] for turn in game["turns"] if turn["agent"] == agent}
+                page_chats = {turn["round"]: turn["chat"] for turn in game["turns"] if turn["agent"] == agent}
                 assert {
                     number: [{**message, "content": resolve_text(piece["texts"], message["text"])} for message in chat]
-                    for number, chat in shown.items()
+                    for number, chat in page_chats.items()
                 } == {
                     number: [
-                        {**message, "text": packed["text"]} for message, packed in zip(chat, shown[number], strict=True)
+                        {**message, "text": packed["text"]}
+                        for message, packed in zip(chat, page_chats[number], strict=True)
                     ]
-                    for number, chat in sent.items()
+                    for number, chat in sent_chats.items()
                 }
     finally:
         reconstructor.close()

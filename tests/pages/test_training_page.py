@@ -64,7 +64,7 @@ def test_page_shows_each_models_result_and_training_datasets(pages: dict[str, Su
 
 @pytest.mark.full
 def test_stopped_training_run_shows_its_next_step(results: Path, tmp_path: Path) -> None:
-    """Its stage log is cut off after the games of its first iteration."""
+    """The run's stage log is cut off after the games of the first iteration."""
     shutil.copytree(results, tmp_path / "results")
     run = tmp_path / "results" / "runs" / RUN_ID
     lines = (run / "stages.jsonl").read_bytes().splitlines(keepends=True)
