@@ -120,7 +120,9 @@ def write_labels(
 
 
 def test_labels_of_both_runs_give_a_corrected_difference(results: Results, capsys: pytest.CaptureFixture[str]) -> None:
-    write_labels(results.find("first").path, lambda number: number < 12 and number % 2 == 0)  # twice as many as said
+    write_labels(
+        results.find("first").path, lambda number: number < 12 and number % 2 == 0
+    )  # twice as many as the model finds
     (pair,) = compare(results).pairs
     assert pair.analysis is not None
     assert (pair.analysis.corrected, pair.analysis.reason) == (

@@ -119,7 +119,7 @@ def test_board_has_all_columns_with_and_without_javascript(demo_server: DemoServ
     rows = json.loads(demo_server.served.request(f"{board}.json").body)["rows"]
     shown_headings = list(csv.DictReader(demo_server.served.request(f"{board}.csv").body.decode().splitlines()))
     assert [row["release"] for row in rows] == [row["release"] for row in shown_headings]
-    assert {(row["rank"], row["rank_last"]) for row in rows} != {(place + 1, place + 1) for place in range(len(rows))}
+    assert {(row["rank"], row["rank_last"]) for row in rows} != {(index + 1, index + 1) for index in range(len(rows))}
 
 
 def test_links_lead_from_a_board_row_to_its_run_to_a_game_and_back(

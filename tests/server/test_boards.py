@@ -151,7 +151,7 @@ def yank_release(server: Service, reference: Reference, folder: Path) -> None:
 @pytest.mark.parametrize("order", [1, -1])
 def test_incrementally_updated_board_equals_a_rebuilt_one(service: Service, tmp_path: Path, order: int) -> None:
     first, second = (run_bundle(tmp_path / f"run{seed}", seed=seed) for seed in (1, 2))
-    other = run_bundle(tmp_path / "other", question="Another task: ")
+    other_task = run_bundle(tmp_path / "other", question="Another task: ")
     worker, paths = BoardWorker(service.settings), BoardPaths(service.settings)
     yanked = copy_bundle(first, owner="mallory", name="leaked")
 
@@ -169,7 +169,7 @@ def test_incrementally_updated_board_equals_a_rebuilt_one(service: Service, tmp_
     uploads: list[Callable[[], None]] = [
         lambda: insert_releases(service, [copy_bundle(first, owner="alice", name="first")]),
         lambda: insert_releases(service, [copy_bundle(second, owner="bob", name="second")]),
-        lambda: insert_releases(service, [copy_bundle(other, owner="bob", name="other")]),
+        lambda: insert_releases(service, [copy_bundle(other_task, owner="bob", name="other")]),
         lambda: insert_releases(service, [yanked]),
     ]
     changes: list[Callable[[], None]] = [

@@ -36,7 +36,7 @@ def test_rounding_step_covers_at_least_two_rows(rows: int, step: float) -> None:
 def test_equal_rounded_scores_have_equal_published_details(rows: int, repeats: int, groups: int | None) -> None:
     by_value: dict[float, set[str]] = {}
     for count in range(rows + 1):
-        # Right on the first rows, or on evenly spread rows, so that groups are unbalanced or balanced.
+        # Right on the first rows, or on evenly spread rows: this varies the balance between groups.
         spread = {index * rows // max(count, 1) for index in range(count)}
         for right in (set(range(count)), spread):
             score = build_published_score(make_exact_part(rows, right, repeats, groups))

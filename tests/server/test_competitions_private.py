@@ -137,8 +137,8 @@ def test_daily_limit_holds_per_owner_and_per_account_and_none_is_accepted_after_
     ]  # fmt: skip
     assert [records.submit("alice", f"a{n}", owner="acme") for n in range(2)] == [WAITING, REFUSED]
     assert records.submit("mallory", "late", CLOSES) == REFUSED
-    why = records.describe_submission(records.viewer("mallory"), "mallory", "m2")["why"]
-    assert why.startswith("mallory has 2 submissions in 24 hours")
+    reason = records.describe_submission(records.viewer("mallory"), "mallory", "m2")["why"]
+    assert reason.startswith("mallory has 2 submissions in 24 hours")
     for viewer in (ANYBODY, records.viewer("alice")):  # only the owner sees why a submission was refused
         with pytest.raises(NotFoundError):
             records.describe_submission(viewer, "mallory", "m2")
@@ -171,9 +171,9 @@ def test_competition_on_copied_rows_names_the_original_dataset(records: Records)
     copied, later = records.add_release("dataset", "mallory", "copy"), records.add_release("dataset", "acme", "later")
     add_competition("mallory", "fake", copied, ROWS)
     add_dataset_file(later, "acme", "c" * 64)
-    again = records.add_release("dataset", "mallory", "again")
-    add_dataset_file(again, "mallory", "c" * 64)
-    add_competition("mallory", "early", again, "c" * 64)
+    second_copy = records.add_release("dataset", "mallory", "again")
+    add_dataset_file(second_copy, "mallory", "c" * 64)
+    add_competition("mallory", "early", second_copy, "c" * 64)
     add_competition("acme", "real", later, "c" * 64)
     sources = {
         (owner, name): boards.describe_board(records.connection, ANYBODY, owner, name, NOW)["copied_from"]

@@ -28,9 +28,9 @@ UPLOADABLE_ROWS = [row for row in ROWS if row.words != LINK and not row.name.end
 """The rows that can be uploaded: an upload cannot contain links or devices."""
 
 
-def build_upload(row: Row, place: Path) -> dict[str, bytes]:
+def build_upload(row: Row, folder: Path) -> dict[str, bytes]:
     """Build the files that an attacker uploads for a row."""
-    tree = ReleaseTree(place)
+    tree = ReleaseTree(folder)
     row.change(tree)
     tree.write()
     files = {}
@@ -50,9 +50,9 @@ def list_missing_paths(row: Row) -> list[str]:
     return [file["path"] for file in manifest_files if isinstance(file, dict) and isinstance(file.get("path"), str)]
 
 
-def publish_row(row: Row, place: Path, raw: RawUploadClient) -> list[dict[str, Any]]:
+def publish_row(row: Row, scratch: Path, raw: RawUploadClient) -> list[dict[str, Any]]:
     """Publish a row in every possible way and return the server's results."""
-    files = build_upload(row, place)
+    files = build_upload(row, scratch)
     yank = {path: data for path, data in files.items() if path.startswith("yanked/")}
     release = {path: data for path, data in files.items() if path not in yank}
     folder = "run/acme/tiny/1"

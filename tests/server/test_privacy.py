@@ -19,7 +19,7 @@ from tests.support.processes import wait_until
 from tests.support.server_process import HttpResponse, ServerProcess, create_accounts, run_server
 from tests.support.server_releases import copy_bundle, insert_releases, run_bundle
 
-pytestmark = pytest.mark.full  # test_pages.py has a private run on no page in every run of the tests
+pytestmark = pytest.mark.full  # test_pages.py checks pages for a private run in every test run
 
 PRIVATE, UNKNOWN, PUBLIC = "unspeakable", "notthatname", "wellknown00"
 """Names of equal length: of a private run, of no run, and of a public run."""

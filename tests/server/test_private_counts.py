@@ -18,7 +18,7 @@ from tests.support.processes import wait_until
 from tests.support.server_process import HttpResponse, ServerProcess, create_accounts, run_server
 from tests.support.server_releases import copy_bundle, insert_releases, run_bundle
 
-pytestmark = pytest.mark.full  # test_pages.py has a private run that no page counts in every run of the tests
+pytestmark = pytest.mark.full  # test_pages.py checks page counts with a private run in every test run
 
 PUBLISHED_AT = 1_700_000_000.0
 """The publishing time of all releases, so that both servers show the same times."""

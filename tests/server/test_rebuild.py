@@ -118,12 +118,12 @@ def test_upload_resumes_after_a_kill_at_every_step(server_parts: ServerParts) ->
     server_parts = server_parts.restart()  # killed after publishing, and the response was lost
     repeated, _ = server_parts.declare_upload("council")
     assert (repeated.id, repeated.state) == (upload.id, PUBLISHED)
-    other, contents = server_parts.declare_upload("emptied")
-    server_parts.send(other, contents)
-    assert server_parts.publishing.uploads.set_state(other.id, CHECKING, [], if_state=OPEN)
-    server_parts.publishing.uploads.pieces.remove(other.id)  # somebody emptied the folder
+    emptied, contents = server_parts.declare_upload("emptied")
+    server_parts.send(emptied, contents)
+    assert server_parts.publishing.uploads.set_state(emptied.id, CHECKING, [], if_state=OPEN)
+    server_parts.publishing.uploads.pieces.remove(emptied.id)  # somebody emptied the folder
     server_parts.publishing.start()
-    assert server_parts.wait_for_check(other) == OPEN
+    assert server_parts.wait_for_check(emptied) == OPEN
     server_parts.close()
 
 
@@ -261,8 +261,8 @@ def test_failing_check_reopens_its_upload_and_does_not_block_others(
     server_parts = server_parts.restart()
     failing, contents = server_parts.declare_upload("failing")
     server_parts.send(failing, contents)
-    other, contents = server_parts.declare_upload("other")
-    server_parts.send(other, contents)
+    working, contents = server_parts.declare_upload("other")
+    server_parts.send(working, contents)
     check = server_parts.publishing.check
 
     def fail_one_check(upload: str, account: int) -> None:
@@ -271,10 +271,10 @@ def test_failing_check_reopens_its_upload_and_does_not_block_others(
         check(upload, account)
 
     monkeypatch.setattr(server_parts.publishing, "check", fail_one_check)
-    for upload in (failing, other):
+    for upload in (failing, working):
         server_parts.publishing.commit(server_parts.publishing.uploads.find(server_parts.viewer, upload.id))
     server_parts.publishing.start()
-    assert server_parts.wait_for_check(other) == PUBLISHED
+    assert server_parts.wait_for_check(working) == PUBLISHED
     assert server_parts.wait_for_check(failing) == OPEN
     assert server_parts.publishing.uploads.find(server_parts.viewer, failing.id).problems == [CHECK_FAILED]
     server_parts.close()

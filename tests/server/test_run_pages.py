@@ -42,8 +42,8 @@ def test_one_requester_or_page_kind_cannot_fill_the_queue_of_others(tmp_path: Pa
         waiting = sum(len(lane.tasks) for lane in pages.lanes.values())
         assert waiting <= MAX_PER_REQUESTER
         (repeated,) = await asyncio.gather(load_page("greedy", "c", "d"), return_exceptions=True)
-        (other,) = await asyncio.gather(load_page("other", "e", "f", wait=60), return_exceptions=True)
-        return first, repeated, other, await load_page("greedy", "a-run", wait=60)
+        (other_page,) = await asyncio.gather(load_page("other", "e", "f", wait=60), return_exceptions=True)
+        return first, repeated, other_page, await load_page("greedy", "a-run", wait=60)
 
     first, repeated, other, run = asyncio.run(load_pages())
     assert all(isinstance(result, PageNotReady) for result in [*first, repeated])
