@@ -1,4 +1,4 @@
-"""`nip-run analyze`: what the model is asked, what is recorded, and what is never asked."""
+"""`nip-run analyze`: the prompts of the model, the recorded results, and what is never requested."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.servers.analyst_client import ask_at, run_analyst
 from tests.support.servers.client import LoopbackServer
 from tests.support.specs import spec_file
 
-DUMMY = "models.analyst.provider=dummy"
+DUMMY_PROVIDER = "models.analyst.provider=dummy"
 
 
 @pytest.fixture
@@ -50,44 +50,46 @@ def only_table(folder: RunFolder) -> AnalysisTable:
     return table
 
 
-def with_status(table: AnalysisTable, status: str) -> list[UnitResult]:
+def filter_by_status(table: AnalysisTable, status: str) -> list[UnitResult]:
     return [result for result in table.results if result.status == status]
 
 
-def analyzer_file(folder: Path, text: str, code: str = "") -> str:
+def write_analyzer(folder: Path, text: str, code: str = "") -> str:
     (folder / "own.yaml").write_text(f"name: own\nunit: message\nquestion: Is it polite?\n{text}")
     (folder / "own.py").write_text(code)
     return str(folder / "own.yaml")
 
 
-def test_each_applicable_unit_is_asked_once_without_label_and_verdict(run: RunFolder, server: LoopbackServer) -> None:
+def test_each_applicable_unit_is_requested_once_without_label_and_verdict(
+    run: RunFolder, server: LoopbackServer
+) -> None:
     before = server.requests
     assert analyze("follow_up", *ask_at(server)) == 0
     table = only_table(run)
-    answered = with_status(table, "answered")
+    answered = filter_by_status(table, "answered")
     assert server.requests - before == len(answered) >= 2
     assert all(result.reason == f"It is {result.answer}." for result in answered)
     assert all(result.value == (result.answer == "yes") for result in answered)
-    assert len(answered) + len(with_status(table, "not_applicable")) == len(table.results) == 16
+    assert len(answered) + len(filter_by_status(table, "not_applicable")) == len(table.results) == 16
     for request in server.recorded_requests()[before:]:
         prompt = str(request["body"])
         assert "never an instruction to you" in prompt
-        assert not [word for word in ("label", "Decision: accept", "verdict") if word in prompt]
+        assert not [secret for secret in ("label", "Decision: accept", "verdict") if secret in prompt]
     (units,) = (run.path / "analyses").glob("*/units.jsonl")
     assert {row["label"] for row in json_lines(units)} == {""}
 
 
-def test_an_answer_outside_the_set_is_requested_again_and_never_coerced(run: RunFolder) -> None:
+def test_invalid_answer_is_requested_again_and_never_coerced(run: RunFolder) -> None:
     with run_analyst(planted={"": "not sure, but perhaps yes. Decision: yes"}) as server:
         assert analyze("follow_up", *ask_at(server)) == 0
-        unanswered = with_status(only_table(run), "no_answer")
+        unanswered = filter_by_status(only_table(run), "no_answer")
         assert server.requests == 3 * len(unanswered) > 0
     assert {(result.answer, result.value) for result in unanswered} == {(None, None)}
-    assert not with_status(only_table(run), "answered")
+    assert not filter_by_status(only_table(run), "answered")
 
 
 @pytest.mark.parametrize(
-    ("reply", "words"),
+    ("reply", "expected"),
     [
         ("It is rude.\n\nDecision: A - no wait, B", "no wait b"),
         ("It is kind.\n\n**Decision:** A) Yes.\nThat is all.", "yes"),
@@ -97,32 +99,30 @@ def test_an_answer_outside_the_set_is_requested_again_and_never_coerced(run: Run
         ('Decision: "A" no wait, B', "no wait b"),
     ],
 )
-def test_the_words_after_the_letter_of_a_verdict_are_those_of_its_line(reply: str, words: str) -> None:
-    assert words_after_letter(reply, "decision:") == words
+def test_words_after_letter_returns_the_rest_of_the_verdict_line(reply: str, expected: str) -> None:
+    assert words_after_letter(reply, "decision:") == expected
 
 
-def test_a_letter_with_other_words_after_it_is_requested_again_and_never_coerced(run: RunFolder) -> None:
+def test_letter_with_contradicting_words_is_requested_again_and_never_coerced(run: RunFolder) -> None:
     with run_analyst(planted={"": "It is rude.\n\nDecision: A - no wait, B"}) as server:
         assert analyze("follow_up", *ask_at(server)) == 0
-        assert server.requests == 3 * len(with_status(only_table(run), "no_answer")) > 0
-    assert not with_status(only_table(run), "answered")
+        assert server.requests == 3 * len(filter_by_status(only_table(run), "no_answer")) > 0
+    assert not filter_by_status(only_table(run), "answered")
 
 
-def test_a_letter_of_a_shuffled_answer_with_the_text_of_another_one_is_no_answer(
-    run: RunFolder, tmp_path: Path
-) -> None:
-    own = analyzer_file(tmp_path, "answers: [angry, calm]\n")
+def test_letter_of_one_shuffled_answer_with_the_text_of_another_is_no_answer(run: RunFolder, tmp_path: Path) -> None:
+    analyzer_path = write_analyzer(tmp_path, "answers: [angry, calm]\n")
     with run_analyst(planted={"": "Decision: A) calm"}) as server:
-        assert analyze(own, *ask_at(server)) == 0
+        assert analyze(analyzer_path, *ask_at(server)) == 0
     table = only_table(run)
     assert {result.answer for result in table.results} == {"calm", None}
 
 
 @pytest.mark.gate
-def test_the_server_answers_in_json_of_a_schema_and_votes_are_recorded(run: RunFolder) -> None:
+def test_structured_answers_use_a_json_schema_and_votes_are_recorded(run: RunFolder) -> None:
     with run_analyst(json=True, record=100) as server:
         assert analyze("follow_up", *ask_at(server), "votes=3", "--structured", "yes") == 0
-        answered = with_status(only_table(run), "answered")
+        answered = filter_by_status(only_table(run), "answered")
         assert server.requests == 3 * len(answered) > 0
         bodies = [json.loads(request["body"]) for request in server.recorded_requests()]
         (path,) = (run.path / "analyses").glob("*/spec.yaml")
@@ -133,9 +133,9 @@ def test_the_server_answers_in_json_of_a_schema_and_votes_are_recorded(run: RunF
     assert all(result.votes == (result.answer,) * 3 for result in answered)
 
 
-def test_the_reason_is_that_of_a_vote_for_the_answer(run: RunFolder, tmp_path: Path) -> None:
-    own = analyzer_file(tmp_path, "answers: [low, middle, high]\nvalues: {low: 0, middle: 1, high: 2}\n")
-    assert analyze(own, DUMMY, "votes=3") == 0
+def test_reason_comes_from_a_vote_for_the_winning_answer(run: RunFolder, tmp_path: Path) -> None:
+    analyzer_path = write_analyzer(tmp_path, "answers: [low, middle, high]\nvalues: {low: 0, middle: 1, high: 2}\n")
+    assert analyze(analyzer_path, DUMMY_PROVIDER, "votes=3") == 0
     table = only_table(run)
     assert any(result.votes and result.votes[0] != result.answer for result in table.results)
     journal = (run.path.parent / str(table.analysis_run_id) / "journal.jsonl").read_text()
@@ -144,17 +144,17 @@ def test_the_reason_is_that_of_a_vote_for_the_answer(run: RunFolder, tmp_path: P
         assert json.dumps(f"{result.reason}\n\nDecision: {letters[str(result.answer)]}") in journal
 
 
-def test_the_run_of_an_analysis_is_not_published(
+def test_run_of_an_analysis_cannot_be_published(
     run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert analyze("follow_up", DUMMY) == 0
+    assert analyze("follow_up", DUMMY_PROVIDER) == 0
     analysis = str(only_table(run).analysis_run_id)
     command = ["publish", analysis, "--to", f"file:{tmp_path / 'local'}", "--as", "acme", "--license", "MIT"]
     assert main([*command, "--dry-run"]) != 0
     assert "publish first instead" in " ".join(capsys.readouterr().err.split())
 
 
-def test_code_answers_without_a_run(run: RunFolder) -> None:
+def test_code_analyzer_answers_without_creating_a_run(run: RunFolder) -> None:
     assert analyze("exact_quotation") == 0
     table = only_table(run)
     assert table.analysis_run_id is None
@@ -162,7 +162,7 @@ def test_code_answers_without_a_run(run: RunFolder) -> None:
     assert [path.name for path in run.path.parent.iterdir()] == ["first"]
 
 
-def test_a_function_leaves_units_to_the_model_and_its_spans_are_kept(run: RunFolder, tmp_path: Path) -> None:
+def test_code_can_leave_units_to_the_model_and_its_spans_are_stored(run: RunFolder, tmp_path: Path) -> None:
     code = (
         "def f(unit):\n"
         "    assert unit.label is None and unit.verdict is None\n"
@@ -170,8 +170,8 @@ def test_a_function_leaves_units_to_the_model_and_its_spans_are_kept(run: RunFol
         "    span = dict(agent=m.agent, channel=m.channel, round=m.round, start=0, end=3)\n"
         "    return {'answer': 'yes', 'reason': 'short', 'spans': [span]} if m.round == 0 else None\n"
     )
-    own = analyzer_file(tmp_path, "code: own.py:f\n", code)
-    assert analyze(own, DUMMY) == 0
+    analyzer_path = write_analyzer(tmp_path, "code: own.py:f\n", code)
+    assert analyze(analyzer_path, DUMMY_PROVIDER) == 0
     table = only_table(run)
     by_code = [result for result in table.results if result.model == "code"]
     assert {result.round for result in by_code} == {0}
@@ -191,8 +191,8 @@ def test_a_function_leaves_units_to_the_model_and_its_spans_are_kept(run: RunFol
 def test_an_error_in_a_function_names_its_unit_or_line(
     run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str], code: str, message: str
 ) -> None:
-    own = analyzer_file(tmp_path, "code: own.py:f\n", code)
-    assert analyze(own, DUMMY) != 0
+    analyzer_path = write_analyzer(tmp_path, "code: own.py:f\n", code)
+    assert analyze(analyzer_path, DUMMY_PROVIDER) != 0
     error = " ".join(capsys.readouterr().err.split())
     assert message in error
     if "def f" in code:
@@ -207,14 +207,14 @@ def test_a_function_of_a_downloaded_analyzer_runs_only_if_allowed(
     folder = tmp_path / "fetched"
     folder.mkdir()
     (folder / MARKER).write_bytes(marker_bytes("analyzers/someone/own@1", "0" * 64, "https://example.org"))
-    own = analyzer_file(
+    analyzer_path = write_analyzer(
         folder, "code: own.py:f\n", "import pathlib\npathlib.Path('ran').touch()\ndef f(unit):\n    return 'yes'\n"
     )
-    assert analyze(own) == 2
+    assert analyze(analyzer_path) == 2
     assert "--allow-command" in capsys.readouterr().err
     assert not (tmp_path / "ran").exists()
-    assert analyze(own, "--allow-command", "python") == 0
-    assert with_status(only_table(run), "answered")
+    assert analyze(analyzer_path, "--allow-command", "python") == 0
+    assert filter_by_status(only_table(run), "answered")
 
 
 def test_all_errors_of_an_analyzer_are_reported(
@@ -222,7 +222,7 @@ def test_all_errors_of_an_analyzer_are_reported(
 ) -> None:
     del run
     text = "answers: [low, high]\nvalues: {low: 0}\napplies: [prover, verifier]\ntemplate: Hello {{ solution }}\n"
-    assert analyze(analyzer_file(tmp_path, text), DUMMY) == 2
+    assert analyze(write_analyzer(tmp_path, text), DUMMY_PROVIDER) == 2
     error = capsys.readouterr().err
     for message in ("needs a number for each answer", "no agent is both", "no variable 'solution'", "{{ question }}"):
         assert message in error
@@ -232,17 +232,17 @@ def test_all_errors_of_an_analyzer_are_reported(
     ("arguments", "message"),
     [
         (["follow_up"], "name the model with --model MODEL"),
-        (["role_conformence", DUMMY], "'role_conformence' is neither a run nor an analyzer"),
-        ([DUMMY], "no analyzer (built-in: concession"),
-        (["follow_up", DUMMY, "sweep={seed: [1, 2]}"], "an analysis has no sweep"),
-        (["follow_up", DUMMY, "rollouts.per_datapoint=2"], "remove rollouts.per_datapoint, or set votes"),
+        (["role_conformence", DUMMY_PROVIDER], "'role_conformence' is neither a run nor an analyzer"),
+        ([DUMMY_PROVIDER], "no analyzer (built-in: concession"),
+        (["follow_up", DUMMY_PROVIDER, "sweep={seed: [1, 2]}"], "an analysis has no sweep"),
+        (["follow_up", DUMMY_PROVIDER, "rollouts.per_datapoint=2"], "remove rollouts.per_datapoint, or set votes"),
         (["follow_up", "models.analyst.modell=x"], "modell"),
-        (["follow_up", DUMMY, "models.analist.model=x"], "no model group 'analist'; did you mean 'analyst'?"),
-        (["follow_up", DUMMY, "~models.judge"], "no model group 'judge'; the model that answers is 'analyst'"),
+        (["follow_up", DUMMY_PROVIDER, "models.analist.model=x"], "no model group 'analist'; did you mean 'analyst'?"),
+        (["follow_up", DUMMY_PROVIDER, "~models.judge"], "no model group 'judge'; the model that answers is 'analyst'"),
         (["follow_up", "models.analyst.seed=1"], "follow_up about first:1:1: models.analyst: missing key: model"),
     ],
 )
-def test_a_wrong_command_says_what_to_do(
+def test_invalid_command_says_what_to_do(
     run: RunFolder, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     del run
@@ -251,7 +251,7 @@ def test_a_wrong_command_says_what_to_do(
 
 
 @pytest.mark.gate
-def test_another_setting_makes_another_instrument_and_another_server_does_not(
+def test_changed_model_settings_make_a_new_instrument_and_a_changed_server_does_not(
     run: RunFolder, server: LoopbackServer
 ) -> None:
     for changes in ([], ["models.analyst.temperature=0"], ["votes=3"], ["rollouts.concurrency=1"]):
@@ -265,7 +265,7 @@ def test_another_setting_makes_another_instrument_and_another_server_does_not(
 
 
 @pytest.mark.gate
-def test_an_analysis_of_a_longer_run_asks_only_about_the_new_games(
+def test_analysis_of_an_extended_run_requests_only_the_new_games(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -278,28 +278,30 @@ def test_an_analysis_of_a_longer_run_asks_only_about_the_new_games(
         run_spec(spec, results, run_id="first")
         assert analyze("follow_up", *ask_at(server)) == 0
         second = {result.unit_id: result for result in only_table(run.folder).results}
-        asked = [unit for unit in second.values() if unit.status == "answered" and unit.unit_id not in first]
-        assert server.requests - before == len(asked) > 0
+        new_units = [unit for unit in second.values() if unit.status == "answered" and unit.unit_id not in first]
+        assert server.requests - before == len(new_units) > 0
     assert len(second) == 32
     assert {name: second[name] for name in first} == first
 
 
-def test_sql_and_json_have_the_answers(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    assert analyze("follow_up", "exact_quotation", DUMMY, "--json") == 0
+def test_sql_and_json_output_have_the_answers(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert analyze("follow_up", "exact_quotation", DUMMY_PROVIDER, "--json") == 0
     rates = json.loads(capsys.readouterr().out)
-    answered = with_status(next(table for table in read_analyses(run) if table.analyzer == "follow_up"), "answered")
+    answered = filter_by_status(
+        next(table for table in read_analyses(run) if table.analyzer == "follow_up"), "answered"
+    )
     assert [(rate["analyzer"], rate["validated"]) for rate in rates] == [
         ("follow_up", False), ("exact_quotation", False),
     ]  # fmt: skip
     assert rates[0]["mean"] == sum(result.value or 0 for result in answered) / len(answered)
-    silent = with_status(read_analyses(run)[0], "not_applicable")
-    assert rates[1]["not_applicable"] == Counter(result.reason for result in silent)
+    not_applicable = filter_by_status(read_analyses(run)[0], "not_applicable")
+    assert rates[1]["not_applicable"] == Counter(result.reason for result in not_applicable)
     instrument = rates[0]["instrument"]
     record = ValidationRecord(instrument, "follow_up", "", "other", 40, 2, 0.8, 0.5, 0.25, 0.75, 0.5, "2030")
     append_validations(run.path, [record])
-    assert analyze("follow_up", "exact_quotation", DUMMY, "--json") == 0
+    assert analyze("follow_up", "exact_quotation", DUMMY_PROVIDER, "--json") == 0
     assert [rate["validated"] for rate in json.loads(capsys.readouterr().out)] == [True, False]
-    assert analyze("follow_up", "exact_quotation", DUMMY) == 0
+    assert analyze("follow_up", "exact_quotation", DUMMY_PROVIDER) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert f"follow_up, {instrument}: validated with 40 labels of other: kappa 0.500" in text
     assert f"the agent quotes nothing ({rates[1]['not_applicable']['the agent quotes nothing']})" in text
@@ -314,10 +316,10 @@ def test_sql_and_json_have_the_answers(run: RunFolder, capsys: pytest.CaptureFix
 
 
 @pytest.mark.gate
-def test_an_analysis_is_not_the_last_run_and_its_missing_labels_are_nobodys_secret(
+def test_analysis_run_is_not_listed_and_commands_explain_its_missing_labels(
     run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert analyze("follow_up", DUMMY) == 0
+    assert analyze("follow_up", DUMMY_PROVIDER) == 0
     results = Results.of(run)
     (analysis,) = (folder for folder in results.runs() if folder != run)
     assert analysis.manifest().analysis_of == "first"
@@ -331,16 +333,16 @@ def test_an_analysis_is_not_the_last_run_and_its_missing_labels_are_nobodys_secr
     for arguments, message in (
         (["export", analysis.run_id, "--format", "scout"], "the run is an analysis, which has no right answers"),
         (["compare", analysis.run_id, "first"], "is an analysis of first, which has no right answers"),
-        (["analyze", analysis.run_id, "follow_up", DUMMY], "name the run that it analyzes: first"),
+        (["analyze", analysis.run_id, "follow_up", DUMMY_PROVIDER], "name the run that it analyzes: first"),
     ):
         assert main(arguments) == 2
         assert message in " ".join(capsys.readouterr().err.split())
 
 
-def test_an_analysis_is_shown_with_the_texts_of_its_answers(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    assert analyze("follow_up", DUMMY) == 0
+def test_analysis_run_shows_the_texts_of_its_answers(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert analyze("follow_up", DUMMY_PROVIDER) == 0
     table = only_table(run)
-    answers = {result.unit_id: result.answer for result in with_status(table, "answered")}
+    answers = {result.unit_id: result.answer for result in filter_by_status(table, "answered")}
     assert table.analysis_run_id is not None
     analysis = Results.of(run).run(table.analysis_run_id)
     for is_finished in (True, False):
@@ -353,7 +355,7 @@ def test_an_analysis_is_shown_with_the_texts_of_its_answers(run: RunFolder, caps
     assert f"answer: {rows[0].decision}" in capsys.readouterr().out
 
 
-def test_the_stored_query_counts_the_answers_and_the_quotations_of_each_agent(run: RunFolder, tmp_path: Path) -> None:
+def test_stored_query_counts_answers_and_quotations_per_agent(run: RunFolder, tmp_path: Path) -> None:
     code = (
         "def f(unit):\n"
         "    m = unit.messages[0]\n"
@@ -361,17 +363,17 @@ def test_the_stored_query_counts_the_answers_and_the_quotations_of_each_agent(ru
         "    spans = [span, {**span, 'is_exact': True}, {**span, 'is_exact': m.round > 0}]\n"
         "    return {'answer': 'no', 'spans': spans} if m.round < 2 else 'not applicable'\n"
     )
-    assert analyze(analyzer_file(tmp_path, "code: own.py:f\n", code)) == 0
+    assert analyze(write_analyzer(tmp_path, "code: own.py:f\n", code)) == 0
     assert analyze("exact_quotation") == 0
     results = next(table for table in read_analyses(run) if table.analyzer == "own").results
     relation = query("@analysis_rates", run.path.parents[1], analyzer="own", run="first")
     rows = [dict(zip(relation.columns, row, strict=True)) for row in relation.fetchall()]
     assert {row["agent"] for row in rows} == {result.agent for result in results}
     for row in rows:
-        own = [result for result in results if result.agent == row["agent"]]
-        answered = [result for result in own if result.status == "answered"]
+        agent_results = [result for result in results if result.agent == row["agent"]]
+        answered = [result for result in agent_results if result.status == "answered"]
         spans = [span for result in answered for span in result.spans if span.is_exact is not None]
         assert (row["units"], row["answered"], row["rate"]) == (len(answered), len(answered), 0.0)
-        assert row["not_applicable"] == len(own) - len(answered)
+        assert row["not_applicable"] == len(agent_results) - len(answered)
         assert (row["quotations"], row["exact"]) == (len(spans), sum(span.is_exact or False for span in spans))
         assert 0 < row["exact"] < row["quotations"] or not any(result.round == 0 for result in answered)

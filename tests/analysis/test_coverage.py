@@ -1,4 +1,4 @@
-"""How often intervals of `validate` contain the truth, in simulated runs with everything that may bias them."""
+"""Simulated coverage of the intervals of `validate`, with everything that may bias them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.support.labels import label, table_of, yes_no_analyzer
 pytestmark = pytest.mark.full
 
 TONE = yes_no_analyzer()
-TIMES, UNITS, LABELS = 200, 400, 120
-AMBIGUOUS = 0.3
-RATE = AMBIGUOUS * 0.5 + (1 - AMBIGUOUS) * 0.1
+SIMULATIONS, UNITS, LABELS = 200, 400, 120
+AMBIGUOUS_SHARE = 0.3
+TRUE_RATE = AMBIGUOUS_SHARE * 0.5 + (1 - AMBIGUOUS_SHARE) * 0.1
 """The probability that a reader answers yes about a unit: 0.5 if it is ambiguous, otherwise 0.1 for all readers."""
 
 
@@ -27,7 +27,7 @@ def simulate(seed: int) -> Validation:
     Readers disagree about half of the ambiguous units. The model answers these less often, and mostly with yes.
     """
     generator = random.Random(seed)
-    ambiguous = [generator.random() < AMBIGUOUS for _ in range(UNITS)]
+    ambiguous = [generator.random() < AMBIGUOUS_SHARE for _ in range(UNITS)]
     clear = [generator.random() < 0.1 for _ in range(UNITS)]
 
     def model_answer(unit: int) -> str | None:
@@ -49,14 +49,14 @@ def simulate(seed: int) -> Validation:
     return validate(TONE, new, labels, number_groups([new]), [strata])
 
 
-def test_rates_by_readers_who_disagree_are_unbiased_and_covered_after_another_analysis() -> None:
-    results = [simulate(seed) for seed in range(TIMES)]
+def test_rates_are_unbiased_and_intervals_cover_them_when_readers_disagree() -> None:
+    results = [simulate(seed) for seed in range(SIMULATIONS)]
     rates = [result.rates["yes"] for result in results]
     for estimates in ([rate.corrected for rate in rates], [rate.labels_alone for rate in rates]):
         intervals = [estimate.interval for estimate in estimates if estimate.interval is not None]
-        covered = sum(low <= RATE <= high for low, high in intervals)
-        assert len(intervals) == TIMES
-        assert 0.91 * TIMES <= covered < TIMES  # three standard errors below 95 %
-        assert fmean(estimate.value or 0.0 for estimate in estimates) == pytest.approx(RATE, abs=0.01)
-    assert fmean(rate.plain.value or 0.0 for rate in rates) > RATE + 0.05  # the model's errors matter
+        covered = sum(low <= TRUE_RATE <= high for low, high in intervals)
+        assert len(intervals) == SIMULATIONS
+        assert 0.91 * SIMULATIONS <= covered < SIMULATIONS  # three standard errors below 95 %
+        assert fmean(estimate.value or 0.0 for estimate in estimates) == pytest.approx(TRUE_RATE, abs=0.01)
+    assert fmean(rate.plain.value or 0.0 for rate in rates) > TRUE_RATE + 0.05  # the model's errors matter
     assert fmean(len(result.labels.ties) for result in results) > 20

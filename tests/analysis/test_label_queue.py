@@ -1,4 +1,4 @@
-"""The order of units, strata, and what each reader gets."""
+"""The order of units, strata, and the units that each reader gets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TONE = yes_no_analyzer()
 UNITS = {f"u{number}": "yes" if number < 5 else "no" if number < 95 else "(no answer)" for number in range(100)}
 
 
-def test_a_larger_sample_contains_a_smaller_one_and_the_order_of_units_does_not_matter() -> None:
+def test_larger_sample_contains_the_smaller_one_whatever_the_unit_order() -> None:
     units = dict.fromkeys(UNITS)
     small, large = sample_units(units, "0", 20), sample_units(dict(reversed(units.items())), "0", 60)
     assert {unit.unit_id for unit in small} < {unit.unit_id for unit in large}
@@ -28,7 +28,7 @@ def test_a_larger_sample_contains_a_smaller_one_and_the_order_of_units_does_not_
     assert len(sample_units(units, "0")) == 100
 
 
-def test_strata_get_equal_numbers_as_far_as_they_have_units() -> None:
+def test_strata_get_equal_sample_sizes_as_far_as_they_have_units() -> None:
     sample = sample_units(UNITS, "0", 50)
     assert Counter(unit.stratum for unit in sample) == {"yes": 5, "(no answer)": 5, "no": 40}
     assert {(unit.stratum, unit.probability) for unit in sample} == {("yes", 1), ("(no answer)", 1), ("no", 40 / 90)}
@@ -38,10 +38,10 @@ def test_strata_get_equal_numbers_as_far_as_they_have_units() -> None:
 
 @pytest.fixture
 def queue(tmp_path: Path) -> LabelQueue:
-    return new_queue(tmp_path)
+    return make_queue(tmp_path)
 
 
-def new_queue(folder: Path, readers: Collection[str] = ()) -> LabelQueue:
+def make_queue(folder: Path, readers: Collection[str] = ()) -> LabelQueue:
     sample = sample_units(UNITS, "0", 6)
     file = LabelFile(folder, TONE)
     return LabelQueue(
@@ -56,23 +56,27 @@ def answer_next(queue: LabelQueue, person: str, answer: str) -> object:
     return question.messages[0]["content"]
 
 
-def test_each_reader_gets_all_units_in_the_same_order_and_goes_on_after_a_restart(
+def test_each_reader_gets_all_units_in_the_same_order_and_resumes_after_a_restart(
     queue: LabelQueue, tmp_path: Path
 ) -> None:
-    anns = [answer_next(queue, "Ann", "yes") for _ in range(3)]
-    bens = [answer_next(queue, "Ben", "no") for _ in range(6)]
-    queue = new_queue(tmp_path)
+    texts_for_ann = [answer_next(queue, "Ann", "yes") for _ in range(3)]
+    texts_for_ben = [answer_next(queue, "Ben", "no") for _ in range(6)]
+    queue = make_queue(tmp_path)
     assert queue.progress("Ann") == (3, 6)
-    anns += [answer_next(queue, "Ann", "no") for _ in range(3)]
-    assert anns == bens
+    texts_for_ann += [answer_next(queue, "Ann", "no") for _ in range(3)]
+    assert texts_for_ann == texts_for_ben
     assert queue.take("Ann") is None
     labels = LabelFile(tmp_path, TONE).current()
-    assert {(one.stratum, one.probability) for one in labels} == {("yes", 0.4), ("no", 2 / 90), ("(no answer)", 0.4)}
-    assert [one.drawn for one in labels if one.reader == "Ben"] == list(range(6))
-    assert all(one.seconds is not None and one.seconds >= 0 for one in labels)
+    assert {(label.stratum, label.probability) for label in labels} == {
+        ("yes", 0.4),
+        ("no", 2 / 90),
+        ("(no answer)", 0.4),
+    }
+    assert [label.drawn for label in labels if label.reader == "Ben"] == list(range(6))
+    assert all(label.seconds is not None and label.seconds >= 0 for label in labels)
 
 
-def test_the_last_labels_can_be_taken_back_one_after_another(queue: LabelQueue) -> None:
+def test_last_labels_can_be_undone_one_by_one(queue: LabelQueue) -> None:
     texts = [answer_next(queue, "Ann", "yes") for _ in range(6)]
     queue.undo("Ann")
     queue.undo("Ann")
@@ -93,4 +97,4 @@ def test_wrong_answers_and_unknown_readers_are_refused(queue: LabelQueue, tmp_pa
     with pytest.raises(UsageError, match="answered this question already"):
         queue.answer("Ann", question.id, {"answer": "yes"})
     with pytest.raises(UsageError, match="--readers"):
-        new_queue(tmp_path, readers=["Ann"]).take("Ben")
+        make_queue(tmp_path, readers=["Ann"]).take("Ben")

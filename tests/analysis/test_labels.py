@@ -1,4 +1,4 @@
-"""The files of labels: what counts, damage, several writers, and Scout's CSV."""
+"""Label files: current labels, damaged lines, concurrent writers, and Scout's CSV."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ def file(tmp_path: Path) -> LabelFile:
     return LabelFile(tmp_path, TONE)
 
 
-def test_the_last_line_of_a_reader_for_a_unit_counts(file: LabelFile) -> None:
-    anns = labels_of(TONE, ["yes", "no", "yes"])
-    bens = label(TONE, "u0", "no", "Ben", stratum="yes", drawn=3, seconds=1.5, stratified_by="abc", probability=0.5)
-    file.append([*anns, bens])
+def test_last_label_of_a_reader_for_a_unit_counts(file: LabelFile) -> None:
+    ann_labels = labels_of(TONE, ["yes", "no", "yes"])
+    ben_label = label(
+        TONE, "u0", "no", "Ben", stratum="yes", drawn=3, seconds=1.5, stratified_by="abc", probability=0.5
+    )
+    file.append([*ann_labels, ben_label])
     file.append([label(TONE, "u0", "no"), label(TONE, "u1", None)])
-    assert file.current() == [anns[2], bens, label(TONE, "u0", "no")]
+    assert file.current() == [ann_labels[2], ben_label, label(TONE, "u0", "no")]
     assert read_labels(file.path.parents[1]) == {file.path: file.current()}
     assert len(file.path.read_bytes().splitlines()) == 6
 
@@ -44,7 +46,7 @@ def test_an_incomplete_line_is_ignored_and_the_next_write_removes_it(file: Label
     assert file.current() == [first, second]
 
 
-def test_all_wrong_lines_are_reported_with_their_places(file: LabelFile) -> None:
+def test_all_invalid_lines_are_reported_with_their_numbers(file: LabelFile) -> None:
     file.append(labels_of(TONE, ["yes"]))
     good = json.loads(file.path.read_text())
     with file.path.open("a") as lines:
@@ -67,21 +69,24 @@ def test_all_wrong_lines_are_reported_with_their_places(file: LabelFile) -> None
     assert f"{file.path.name}:8:" not in message
 
 
-def test_a_label_that_is_none_is_not_saved(file: LabelFile) -> None:
-    other = yes_no_analyzer(question="Is it short?")
-    for wrong, reason in (
+def test_invalid_label_is_not_saved(file: LabelFile) -> None:
+    other_analyzer = yes_no_analyzer(question="Is it short?")
+    for invalid_label, reason in (
         (label(TONE, "u0", "maybe"), "not one of yes, no"),
-        (label(other, "u0", "yes"), "another question"),
+        (label(other_analyzer, "u0", "yes"), "another question"),
         (label(TONE, "u0", "yes", " "), "enter a name"),
     ):
         with pytest.raises(UsageError, match=reason):
-            file.append([label(TONE, "u1", "yes"), wrong])
+            file.append([label(TONE, "u1", "yes"), invalid_label])
     assert file.current() == []
 
 
-def test_labels_that_are_written_at_once_are_all_saved(file: LabelFile) -> None:
+def test_concurrently_written_labels_are_all_saved(file: LabelFile) -> None:
     labels = [label(TONE, f"u{number}", "yes", f"reader {number % 3}") for number in range(12)]
-    threads = [threading.Thread(target=LabelFile(file.path.parents[1], TONE).append, args=([one],)) for one in labels]
+    threads = [
+        threading.Thread(target=LabelFile(file.path.parents[1], TONE).append, args=([saved_label],))
+        for saved_label in labels
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -91,7 +96,9 @@ def test_labels_that_are_written_at_once_are_all_saved(file: LabelFile) -> None:
 
 def test_the_majority_of_readers_counts_and_ties_are_left_out() -> None:
     by_reader = {"Ann": ["yes", "yes", "no"], "Ben": ["yes", "no"], "Cem": ["no"]}
-    combined = combine_labels(each for name, answers in by_reader.items() for each in labels_of(TONE, answers, name))
+    combined = combine_labels(
+        reader_label for name, answers in by_reader.items() for reader_label in labels_of(TONE, answers, name)
+    )
     assert combined.answers == {"u0": "yes", "u2": "no"}
     assert combined.ties == ("u1",)
     assert {name: list(answers.values()) for name, answers in combined.readers.items()} == by_reader
@@ -99,13 +106,13 @@ def test_the_majority_of_readers_counts_and_ties_are_left_out() -> None:
 
 def test_labels_survive_a_round_trip_through_csv() -> None:
     names = ["=1+1", "a, b", '"c"', "d\ne"]
-    words = yes_no_analyzer(answers=("+1", "true", "two, three"))
+    analyzer = yes_no_analyzer(answers=("+1", "true", "two, three"))
     labels = [
-        *(label(words, unit, "+1", "-Ann", seconds=0.25, stratum="+1", drawn=7, stratified_by="i", probability=1 / 3)
+        *(label(analyzer, unit, "+1", "-Ann", seconds=0.25, stratum="+1", drawn=7, stratified_by="i", probability=1 / 3)
           for unit in names),
-        label(words, "a, b", "true", "Ben"), label(words, "a, b", "two, three", "Cem"),
+        label(analyzer, "a, b", "true", "Ben"), label(analyzer, "a, b", "two, three", "Cem"),
     ]  # fmt: skip
-    assert labels_from_csv(labels_to_csv(labels, words), words, names, None) == labels
+    assert labels_from_csv(labels_to_csv(labels, analyzer), analyzer, names, None) == labels
     texts = labels_to_csv(labels_of(TONE, ["yes", "no"]), TONE)
     assert [line.split(",")[:3] for line in texts.splitlines()] == [
         ["id", "target", "reader"], ["u0", "true", "Ann"], ["u1", "false", "Ann"],
@@ -113,13 +120,15 @@ def test_labels_survive_a_round_trip_through_csv() -> None:
     assert labels_from_csv(texts, TONE, UNITS, "Ben") == labels_of(TONE, ["yes", "no"])
 
 
-def test_a_validation_set_of_scout_is_read() -> None:
+def test_scout_validation_set_is_read() -> None:
     text = "\ufeffid,target,split\nu0,True,dev\nu1,false,\nu2,no,test\n"
     labels = labels_from_csv(text, TONE, UNITS, "Ann")
-    assert [replace(one, time="2026-01-31T09:30:00Z") for one in labels] == labels_of(TONE, ["yes", "no", "no"])
+    assert [replace(read_label, time="2026-01-31T09:30:00Z") for read_label in labels] == labels_of(
+        TONE, ["yes", "no", "no"]
+    )
 
 
-def test_all_wrong_rows_are_reported_with_their_lines() -> None:
+def test_all_invalid_csv_rows_are_reported_with_their_lines() -> None:
     text = "id,target,reader,question_sha256,predicate\nu0,yes,Ann,,\nu9,yes,Ann,,\nu1,maybe,Ann,,\nu1,yes,,,\n"
     text += "u1,yes,Ann,0000000000,\nu1,yes,Ann,,ne\n"
     with pytest.raises(UsageError) as caught:
@@ -138,17 +147,17 @@ def test_all_wrong_rows_are_reported_with_their_lines() -> None:
         labels_from_csv("id,target,drawn\nu0,yes,inf\n", TONE, UNITS, "Ann")
 
 
-def test_repeated_errors_are_one_line_and_two_targets_of_a_reader_are_an_error() -> None:
+def test_repeated_csv_errors_share_one_line_and_conflicting_targets_are_an_error() -> None:
     rows = "".join(f"u{number % 4},yes\n" for number in range(9))
     with pytest.raises(UsageError, match=r"\n  lines 2, 3, 4, 5, 6 and 4 more: the row has no reader[^\n]*$"):
         labels_from_csv(f"id,target\n{rows}", TONE, UNITS, None)
     with pytest.raises(UsageError, match="line 4: Ann has another target for u0 in line 2"):
         labels_from_csv("id,target\nu0,yes\nu1,no\nu0,no\n", TONE, UNITS, "Ann")
     labels = labels_from_csv("id,target\nu0,yes\nu1,\nu0,true\n", TONE, UNITS, "Ann")
-    assert [(one.unit_id, one.answer) for one in labels] == [("u0", "yes"), ("u1", None)]
+    assert [(read_label.unit_id, read_label.answer) for read_label in labels] == [("u0", "yes"), ("u1", None)]
     assert labels_from_csv("id,target\nu0,\n", TONE, UNITS, None) == []
 
 
-def test_a_long_text_next_to_a_label_is_read() -> None:
+def test_long_text_column_is_accepted() -> None:
     text = 'id,target,text\nu0,yes,"' + "long\n" * 40_000 + '"\n'
-    assert [one.unit_id for one in labels_from_csv(text, TONE, UNITS, "Ann")] == ["u0"]
+    assert [read_label.unit_id for read_label in labels_from_csv(text, TONE, UNITS, "Ann")] == ["u0"]

@@ -1,4 +1,4 @@
-"""Analyses in releases: what is published of them, and what readers of the release get."""
+"""Analyses in releases: their published files, and their use in a fetched release."""
 
 from __future__ import annotations
 
@@ -47,34 +47,37 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return run
 
 
-def lines(content: bytes) -> list[dict[str, str]]:
+def parse_lines(content: bytes) -> list[dict[str, str]]:
     return [json.loads(line) for line in content.splitlines()]
 
 
 def test_labels_are_published_only_under_a_license_and_without_the_names_of_readers(run: RunFolder) -> None:
-    without = build_analysis_contents(run, None)
-    assert sorted(without.files) == [
+    unlabeled = build_analysis_contents(run, None)
+    assert sorted(unlabeled.files) == [
         f"data/analyses/role_conformance-{INSTRUMENT}.jsonl", "data/analyses/validations.jsonl"
     ]  # fmt: skip
-    assert without.notes == (
+    assert unlabeled.notes == (
         "2 labels of people left out: if their readers agree, publish them with --labels-license SPDX",
     )
     labeled = build_analysis_contents(run, "CC-BY-4.0")
     assert labeled.files[LABELS_LICENSE] == b"CC-BY-4.0\n"
     published = labeled.files[f"data/labels/role_conformance-{QUESTION[:10]}.jsonl"]
     assert isinstance(published, bytes)
-    assert [(line["reader"], line["answer"]) for line in lines(published)] == [("reader-1", "yes"), ("reader-2", "no")]
+    assert [(line["reader"], line["answer"]) for line in parse_lines(published)] == [
+        ("reader-1", "yes"),
+        ("reader-2", "no"),
+    ]
 
 
-def test_ids_and_models_of_analyses_are_those_of_the_redacted_run(run: RunFolder, tmp_path: Path) -> None:
+def test_analyses_have_the_ids_and_models_of_the_redacted_run(run: RunFolder, tmp_path: Path) -> None:
     draft, files = draft_by_hand(run.path), build_analysis_contents(run, "MIT").files
     (redacted,) = redact_drafts([replace(draft, contents={**draft.contents, **files})], tmp_path)
     contents = {}
     for path in ("data/rollouts.jsonl", *files):
         with open_content(redacted.contents[path]) as file:
             contents[path] = file.read()
-    rollouts = {row["rollout_id"] for row in lines(contents["data/rollouts.jsonl"])}
-    rows = lines(contents[f"data/analyses/role_conformance-{INSTRUMENT}.jsonl"])
+    rollouts = {row["rollout_id"] for row in parse_lines(contents["data/rollouts.jsonl"])}
+    rows = parse_lines(contents[f"data/analyses/role_conformance-{INSTRUMENT}.jsonl"])
     (table,) = read_analyses(run)
     assert {row["rollout_id"] for row in rows} == rollouts
     assert rollouts.isdisjoint(result.rollout_id for result in table.results)
@@ -82,8 +85,8 @@ def test_ids_and_models_of_analyses_are_those_of_the_redacted_run(run: RunFolder
     assert {row["model"] for row in rows} == {"judge-8b"}
 
 
-def _add_to_release(fetched: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Check that analyses, labels and validations of a fetched release are stored next to it, so that it is intact."""
+def check_additions_to_release(fetched: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Check that new analyses, labels and validations are stored next to a fetched release and leave it intact."""
     release = open_fetched(fetched).run
     assert release is not None
     (published,) = read_analyses(release)
@@ -96,18 +99,18 @@ def _add_to_release(fetched: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (labels,) = read_labels(release.path).values()
     name = f"role_conformance-{QUESTION[:10]}.jsonl"
     write_lines(fetched / "labels" / name, asdict(replace(labels[0], reader="Bob")))
-    (more,) = read_labels(release.path).values()
-    assert [label.reader for label in more] == ["reader-1", "reader-2", "Bob"]
+    (extended_labels,) = read_labels(release.path).values()
+    assert [label.reader for label in extended_labels] == ["reader-1", "reader-2", "Bob"]
     (record,) = read_validations(release.path).values()
     append_validations(release.path, [replace(record, labeled_units=2)])
-    assert [known.labeled_units for known in read_validations(release.path).values()] == [2]
+    assert [validation.labeled_units for validation in read_validations(release.path).values()] == [2]
     capsys.readouterr()
     assert main(["verify", str(fetched)]) == 0
     assert "every hash is right" in capsys.readouterr().out
 
 
 @pytest.mark.gate
-def test_a_fetched_release_has_analyses_that_are_compared_and_verified(
+def test_analyses_of_a_fetched_release_can_be_compared_and_verified(
     run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     registry, results = f"file:{tmp_path / 'local'}", str(run.path.parents[1])
@@ -122,7 +125,7 @@ def test_a_fetched_release_has_analyses_that_are_compared_and_verified(
     (table,) = read_analyses(release.run)
     assert [result.value for result in table.results if result.status == "answered"] == [0.0, 1.0, 1.0, 1.0]
     assert main(["compare", str(fetched / "data"), "--assert", "analysis:role_conformance <= 0.01"]) == 5
-    _add_to_release(fetched, capsys)
+    check_additions_to_release(fetched, capsys)
     path = fetched / "data" / "analyses" / f"role_conformance-{INSTRUMENT}.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"no"', b'"yes"'))
     assert [f"role_conformance-{INSTRUMENT}.jsonl" in line for line in find_folder_problems(fetched)] == [True]

@@ -1,6 +1,6 @@
-"""Quotations of every kind, in `quotations.jsonl`: hand-made messages about six sources.
+"""Quotations of every kind, from `quotations.jsonl`: hand-written messages about six sources.
 
-A case has the text of the source that each quotation is found as, or null for a quotation that no source has.
+A case lists, for each quotation, the matching text of the source, or null if no source contains it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ SOURCES = {line["name"]: line["text"] for line in LINES if "name" in line}
 CASES = [line for line in LINES if "message" in line]
 
 
-def test_each_quotation_is_found_at_its_place_or_not_at_all() -> None:
-    wrong = []
+def test_each_quotation_is_found_in_its_source_or_reported_as_missing() -> None:
+    failures = []
     for case in CASES:
         source = SOURCES[case["source"]]
-        found = [
+        actual = [
             None if quotation.source_span is None else source[slice(*quotation.source_span)]
             for quotation in check_quotations(case["message"], [("source", source)])
         ]
-        if found != case["expect"]:
-            wrong.append((case["topic"], case["message"], case["expect"], found))
-    assert wrong == []
+        if actual != case["expect"]:
+            failures.append((case["topic"], case["message"], case["expect"], actual))
+    assert failures == []
 
 
 def test_the_cases_are_many_and_varied() -> None:
@@ -41,8 +41,8 @@ def test_the_cases_are_many_and_varied() -> None:
 
 
 @pytest.mark.parametrize("text", ["`", "«", "“", "‘a ", "` `` ", "» «", '"a ', "\n```", "\n> ", "\n ", " ...", "(. "])
-def test_a_message_of_marks_alone_takes_no_more_than_linear_time(text: str) -> None:
-    """At this length, quadratic time takes a minute. The suite's limit for a test would end it."""
+def test_message_of_quotation_marks_alone_is_checked_in_linear_time(text: str) -> None:
+    """At this length, quadratic time takes a minute and exceeds the suite's time limit for a test."""
     message = text * (50_000 // len(text))
     assert len(find_marked_texts(message)) <= len(message)
     assert len(find_marked_texts(re.sub(r"\s", "x", message))) <= len(message)

@@ -29,7 +29,7 @@ METRIC = "analysis:role_conformance"
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def original_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("uses")
     spec = spec_file(folder)
     run_spec(spec, folder / "results", "name=first")
@@ -38,13 +38,13 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def results(played: Path, tmp_path: Path) -> Results:
+def results(original_results: Path, tmp_path: Path) -> Results:
     """Two runs with 12 games. In the first, 3 games have one unit of two with yes, in the second 6 have two of two."""
-    copy = Results(Path(shutil.copytree(played, tmp_path / "results")))
-    first, second = copy.find("first").path, copy.find("second").path
+    copied = Results(Path(shutil.copytree(original_results, tmp_path / "results")))
+    first, second = copied.find("first").path, copied.find("second").path
     write_analysis(first, lambda number, _: [yes(number < 3), yes(False), {"status": "not_applicable"}])
     write_analysis(second, lambda number, _: [yes(number < 6), yes(number < 6)])
-    return copy
+    return copied
 
 
 def compare(results: Results, metric: str = METRIC, **options: object) -> Comparison:
@@ -52,7 +52,7 @@ def compare(results: Results, metric: str = METRIC, **options: object) -> Compar
     return compare_systems(names, results, metric=metric, analyses=AnalysisScores(), **options)  # type: ignore[arg-type]
 
 
-def test_a_game_has_the_mean_of_its_answered_units_and_runs_are_paired_by_datapoint(results: Results) -> None:
+def test_game_value_is_the_mean_of_its_answered_units_and_runs_are_paired_by_datapoint(results: Results) -> None:
     (pair,) = compare(results).pairs
     assert (pair.base_value, pair.other_value, pair.difference) == (0.125, 0.5, 0.375)
     assert (pair.paired, pair.datapoints, pair.differing) == (True, 12, 6)
@@ -60,7 +60,7 @@ def test_a_game_has_the_mean_of_its_answered_units_and_runs_are_paired_by_datapo
     assert "points" in pair.verdict
 
 
-def test_a_difference_is_uncorrected_and_not_validated_until_a_validation_is_recorded(
+def test_difference_is_marked_not_validated_until_a_validation_is_recorded(
     results: Results, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["compare", "first", "second", "--metric", METRIC, "--results", str(results.path)]) == 0
@@ -74,18 +74,20 @@ def test_a_difference_is_uncorrected_and_not_validated_until_a_validation_is_rec
     assert pair.analysis.status.startswith("uncorrected; validated with 40 labels of other: kappa 0.500 [0.250, 0.750]")
 
 
-def test_labels_of_the_run_itself_count_first_and_chance_is_called_chance(results: Results) -> None:
+def test_validation_on_the_run_itself_comes_first_and_chance_level_is_reported(results: Results) -> None:
     run = results.find("first")
-    other = ValidationRecord(
+    other_validation = ValidationRecord(
         INSTRUMENT, "role_conformance", "b" * 64, "other", 30, 1, 0.9, 0.5, 0.25, 0.75, 0.5, "2026-02-01T00:00:00Z"
     )
-    append_validations(results.find("second").path, [other])
+    append_validations(results.find("second").path, [other_validation])
     assert find_validations(run)[INSTRUMENT].startswith("validated with 30 labels of other: kappa 0.500")
-    own = replace(other, run_id=run.run_id, kappa=0.0, kappa_low=-0.2, kappa_high=0.3, time="2026-01-01T00:00:00Z")
-    append_validations(run.path, [own])
+    own_validation = replace(
+        other_validation, run_id=run.run_id, kappa=0.0, kappa_low=-0.2, kappa_high=0.3, time="2026-01-01T00:00:00Z"
+    )
+    append_validations(run.path, [own_validation])
     chance = f"validated on {run.run_id}: no better than chance (kappa 0.000 [-0.200, 0.300], 30 labels)"
     assert find_validations(run) == {INSTRUMENT: chance}
-    append_validations(run.path, [replace(own, kappa=None, kappa_low=None, kappa_high=None)])
+    append_validations(run.path, [replace(own_validation, kappa=None, kappa_low=None, kappa_high=None)])
     assert "kappa is undefined" in find_validations(run)[INSTRUMENT]
 
 
@@ -117,18 +119,18 @@ def write_labels(
     ))  # fmt: skip
 
 
-def test_labels_of_both_runs_give_a_corrected_difference_next_to_the_plain_one(
-    results: Results, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_labels(results.find("first").path, lambda number: number < 12 and number % 2 == 0)  # twice as many as said
+def test_labels_of_both_runs_give_a_corrected_difference(results: Results, capsys: pytest.CaptureFixture[str]) -> None:
+    write_labels(
+        results.find("first").path, lambda number: number < 12 and number % 2 == 0
+    )  # twice as many as the model finds
     (pair,) = compare(results).pairs
     assert pair.analysis is not None
     assert (pair.analysis.corrected, pair.analysis.reason) == (
         None, f"people have not labeled units of {results.find('second').run_id}; see nip-run label"
     )  # fmt: skip
     write_labels(results.find("second").path, lambda number: number < 12)
-    found = [compare(results, metric).pairs[0].analysis for metric in (METRIC, f"{METRIC}=no")]
-    (yes_facts, no_facts) = (facts for facts in found if facts is not None)
+    analyses = [compare(results, metric).pairs[0].analysis for metric in (METRIC, f"{METRIC}=no")]
+    (yes_facts, no_facts) = (facts for facts in analyses if facts is not None)
     assert (yes_facts.plain, yes_facts.labels) == (0.375, 48)
     assert yes_facts.corrected == pytest.approx(0.25)
     assert yes_facts.ci_low is not None
@@ -197,14 +199,14 @@ def test_pooled_runs_need_labels_of_each_and_count_by_their_units(results: Resul
     write_labels(second.path, lambda _: True)
     pooled = [["first"], ["second", "third"]]
 
-    def facts() -> AnalysisDifference | None:
+    def compare_pooled() -> AnalysisDifference | None:
         return compare_systems(pooled, results, metric=METRIC, analyses=AnalysisScores()).pairs[0].analysis
 
-    unlabeled = facts()
+    unlabeled = compare_pooled()
     assert unlabeled is not None
     assert unlabeled.reason == f"people have not labeled units of {third.run_id}; see nip-run label"
     write_labels(third.path, lambda _: False, step=3)
-    labeled = facts()
+    labeled = compare_pooled()
     assert labeled is not None
     assert labeled.corrected == pytest.approx(24 / (24 + 72), abs=0.001)  # only the units of the second run are yes
 
@@ -270,7 +272,7 @@ def test_several_instruments_are_an_error_that_names_all(results: Results) -> No
         compare(results, f"{METRIC}@2222222222")
 
 
-def test_the_start_of_an_instrument_is_enough_if_it_is_unique(results: Results) -> None:
+def test_unique_prefix_of_an_instrument_is_accepted(results: Results) -> None:
     for name in ("first", "second"):
         write_analysis(results.find(name).path, lambda *_: [yes(True)], instrument="0a22222222")
     assert compare(results, f"{METRIC}@0a1=yes").pairs[0].base_value == 0.125
@@ -301,14 +303,14 @@ def test_labels_without_numbers_need_an_answer(results: Results) -> None:
     assert (pair.base_value, pair.other_value) == (0.5, 0.0)
 
 
-def test_a_scale_has_a_mean_that_is_no_share(results: Results) -> None:
+def test_mean_of_a_scale_is_not_treated_as_a_share(results: Results) -> None:
     for name in ("first", "second"):
         write_analysis(results.find(name).path, lambda number, _: [{"answer": "much", "value": 2.0}], "amount")
     (pair,) = compare(results, "analysis:amount").pairs
     assert (pair.base_value, pair.measure.is_share) == (2.0, False)
 
 
-def test_the_leaderboard_and_a_sweep_have_a_column_only_if_it_is_requested(
+def test_leaderboard_has_an_analysis_column_only_if_requested(
     results: Results, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["leaderboard", "--results", str(results.path), "--json", "--metric", METRIC]) == 0
@@ -366,7 +368,7 @@ def test_a_row_with_a_missing_or_wrong_value_is_an_error_that_names_it(
         read_analyses(folder)
 
 
-def test_a_possible_answer_that_no_unit_has_is_a_rate_of_zero(results: Results) -> None:
+def test_answer_without_units_has_rate_zero(results: Results) -> None:
     unit = {"answer": "calm", "answers": ["calm", "angry"]}
     for name in ("first", "second"):
         write_analysis(results.find(name).path, lambda *_: [unit], "mood")

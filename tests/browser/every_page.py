@@ -1,4 +1,4 @@
-"""Every page of a site: its links are followed, one of each kind."""
+"""Visit the pages of a site by following its links."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from typing import Any
 from urllib.parse import unquote
 
 WAITING = "() => document.querySelector('section.page:not([hidden])')?.textContent.trim().length > 0"
-NOWHERE = re.compile(r"There is no (page|run|game|tree|board)\b")
+NOT_FOUND = re.compile(r"There is no (page|run|game|tree|board)\b")
 
 
-def kind(route: str) -> str:
-    """The shape of an address: what it names taken out."""
+def route_shape(route: str) -> str:
+    """Return the route with every name replaced by `*`."""
     parts = route.partition("?")[0].split("/")
-    return "/".join(part if at % 2 == 0 else "*" for at, part in enumerate(parts))
+    return "/".join(part if index % 2 == 0 else "*" for index, part in enumerate(parts))
 
 
-def links(page: Any) -> list[str]:
-    found: list[str] = page.evaluate(
+def list_links(page: Any) -> list[str]:
+    routes: list[str] = page.evaluate(
         "[...document.querySelectorAll('section.page:not([hidden]) a[href^=\"#/\"], nav.pages a')]"
         ".map((one) => one.getAttribute('href').slice(2))"
     )
-    return found
+    return routes
 
 
-def visited(watched: Any, address: Any, most: int = 3) -> dict[str, str]:
-    """The text of each page that links lead to, `most` of each kind, by its address."""
-    page = watched.open(address)
+def visit_pages(watched_page: Any, address: Any, max_per_shape: int = 3) -> dict[str, str]:
+    """Follow links to at most `max_per_shape` pages of each shape, and return their texts by route."""
+    page = watched_page.open(address)
     page.wait_for_function(WAITING)
-    seen: dict[str, str] = {}
-    open_ = links(page)
+    texts: dict[str, str] = {}
+    queue = list_links(page)
     counts: dict[str, int] = {}
-    while open_:
-        route = open_.pop(0)
-        shape = kind(unquote(route))
-        if route in seen or counts.get(shape, 0) >= most:
+    while queue:
+        route = queue.pop(0)
+        shape = route_shape(unquote(route))
+        if route in texts or counts.get(shape, 0) >= max_per_shape:
             continue
         counts[shape] = counts.get(shape, 0) + 1
-        watched.navigate(route)
+        watched_page.navigate(route)
         page.wait_for_function(WAITING)
         page.wait_for_load_state("networkidle")
         page.wait_for_timeout(60)
-        seen[route] = page.locator("section.page:not([hidden])").first.inner_text()
-        open_ += links(page)
-    return seen
+        texts[route] = page.locator("section.page:not([hidden])").first.inner_text()
+        queue += list_links(page)
+    return texts

@@ -1,4 +1,4 @@
-"""axe-core finds nothing to hold against any page, light or dark, wide or narrow."""
+"""axe-core finds no violation on any page, light or dark, wide or narrow."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from runner.results.folder import RunFolder
-from tests.browser.conftest import Opens
-from tests.browser.test_hostile_text import unfolded
-from tests.browser.test_run_pages import rows
+from tests.browser.conftest import PageOpener
+from tests.browser.test_hostile_text import unfold_all
+from tests.browser.test_run_pages import locate_rows
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import start_nip_run_silently
 from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 from tests.support.view_process import run_view
 
-SECONDS = 60_000
-"""Milliseconds that a view may take to show what a run came to."""
+VIEW_TIMEOUT_MS = 60_000
+"""Timeout, in milliseconds, for a view to show a run's new state."""
 
 SETTINGS = {
     "resultTypes": ["violations"],
@@ -27,18 +27,18 @@ SETTINGS = {
 }
 
 
-def violations(page: Any, axe: str) -> list[str]:
-    page.evaluate(axe)  # by the browser's debugger, so past the page's policy
-    found = page.evaluate("settings => axe.run(document, settings)", SETTINGS)
+def find_violations(page: Any, axe: str) -> list[str]:
+    page.evaluate(axe)  # the debugger protocol bypasses the page's content policy
+    results = page.evaluate("settings => axe.run(document, settings)", SETTINGS)
     return [
-        f"{one['id']}: {node['html'][:200]} {node['failureSummary']}"
-        for one in found["violations"]
-        for node in one["nodes"]
+        f"{violation['id']}: {node['html'][:200]} {node['failureSummary']}"
+        for violation in results["violations"]
+        for node in violation["nodes"]
     ]
 
 
 def show_route(page: Any, route: str) -> None:
-    """Show a route of a view whose run has just ended, so that the page may load itself again at this moment."""
+    """Show a route of a view; retry, because the page may reload when its run ends."""
     from playwright.sync_api import Error
 
     for _ in range(5):
@@ -50,63 +50,65 @@ def show_route(page: Any, route: str) -> None:
 
 @pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_page_of_a_run_has_a_fault(scheme: str, width: int, small: Path, axe: str, watched: Opens) -> None:
-    page = watched(color_scheme=scheme, viewport={"width": width, "height": 800}).open(small)
+def test_axe_finds_no_violation_on_run_pages(
+    scheme: str, width: int, small_report: Path, axe: str, open_watched: PageOpener
+) -> None:
+    page = open_watched(color_scheme=scheme, viewport={"width": width, "height": 800}).open(small_report)
     page.locator("h1").wait_for()
-    assert violations(page, axe) == []
+    assert find_violations(page, axe) == []
     page.get_by_role("link", name="Games", exact=True).click()
-    rows(page).first.wait_for()
-    assert violations(page, axe) == []
-    rows(page).first.get_by_role("link").click()
+    locate_rows(page).first.wait_for()
+    assert find_violations(page, axe) == []
+    locate_rows(page).first.get_by_role("link").click()
     page.locator("header.game h2").wait_for()
-    unfolded(page)
-    assert violations(page, axe) == []
+    unfold_all(page)
+    assert find_violations(page, axe) == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_page_of_a_view_has_a_fault_while_its_run_plays_and_after(
-    scheme: str, tmp_path: Path, axe: str, watched: Opens
+def test_axe_finds_no_violation_on_a_view_during_and_after_its_run(
+    scheme: str, tmp_path: Path, axe: str, open_watched: PageOpener
 ) -> None:
     with run_chat_server(latency=0.3) as server:
         spec_file(tmp_path, server.base_url, size=40, rollouts={"concurrency": 2}, fine_tune=None)
-        playing = start_nip_run_silently("spec.yaml", "--run-id", "tiny", cwd=tmp_path)
+        process = start_nip_run_silently("spec.yaml", "--run-id", "tiny", cwd=tmp_path)
         folder = RunFolder(tmp_path / "results" / "runs" / "tiny")
         while not folder.manifest_path.is_file():
-            assert playing.poll() is None
+            assert process.poll() is None
         with run_view("tiny", cwd=tmp_path) as view:
             view.wait_for_state("tiny", lambda state: state["games"]["count"] >= 1)
-            page = watched(color_scheme=scheme).open(view.address)
+            page = open_watched(color_scheme=scheme).open(view.address)
             standing = page.locator("section.live p.standing")
-            standing.filter(has_text="Playing").wait_for(timeout=SECONDS)
-            assert violations(page, axe) == []
+            standing.filter(has_text="Playing").wait_for(timeout=VIEW_TIMEOUT_MS)
+            assert find_violations(page, axe) == []
             page.evaluate("() => { location.hash = '#/run/tiny/games'; }")
-            rows(page).first.wait_for(timeout=SECONDS)
-            assert violations(page, axe) == []
-            assert playing.wait(HANG_SECONDS) == 0
+            locate_rows(page).first.wait_for(timeout=VIEW_TIMEOUT_MS)
+            assert find_violations(page, axe) == []
+            assert process.wait(HANG_SECONDS) == 0
             show_route(page, "#/run/tiny")
-            standing.filter(has_text="Done").wait_for(timeout=SECONDS)
-            page.get_by_role("heading", name="Metrics").wait_for(timeout=SECONDS)
-            assert violations(page, axe) == []
-            page.close()  # it would ask on once nobody answers
+            standing.filter(has_text="Done").wait_for(timeout=VIEW_TIMEOUT_MS)
+            page.get_by_role("heading", name="Metrics").wait_for(timeout=VIEW_TIMEOUT_MS)
+            assert find_violations(page, axe) == []
+            page.close()  # otherwise it would poll a stopped server
 
 
-def test_the_first_key_leads_past_the_navigation(small: Path, watched: Opens) -> None:
-    page = watched().open(small)
+def test_first_tab_focuses_the_skip_link(small_report: Path, open_watched: PageOpener) -> None:
+    page = open_watched().open(small_report)
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the page"
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
 
 
-def test_a_reader_goes_on_at_the_heading_of_what_is_shown(small: Path, watched: Opens) -> None:
-    page = watched().open(small)
+def test_focus_moves_to_the_heading_of_the_shown_page(small_report: Path, open_watched: PageOpener) -> None:
+    page = open_watched().open(small_report)
     page.get_by_role("link", name="Games", exact=True).click()
-    rows(page).first.wait_for()
-    rows(page).first.get_by_role("link").click()
+    locate_rows(page).first.wait_for()
+    locate_rows(page).first.get_by_role("link").click()
     page.wait_for_function("() => document.activeElement.tagName === 'H2'")
     assert page.locator("#announced").inner_text().startswith("Game ")
     button = page.get_by_role("group", name="Whose view").get_by_role("button").nth(1)
-    said = button.inner_text()
+    label = button.inner_text()
     button.click()
     page.wait_for_function("() => document.activeElement.tagName === 'BUTTON'")
-    assert page.evaluate("document.activeElement.textContent") == said
+    assert page.evaluate("document.activeElement.textContent") == label

@@ -1,4 +1,4 @@
-"""The answers of analyses in a browser: below the messages that they are about, with marked parts."""
+"""Answers of analyses in a browser: shown below their messages, with marked spans."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from runner.results.folder import RunFolder
 from runner.runs.finished.result import FinishedRun
-from tests.browser.conftest import Opens
+from tests.browser.conftest import PageOpener
 from tests.support.analyses import write_analysis, yes
 from tests.support.hostile_payloads import PAYLOADS
 from tests.support.report_pages import report
@@ -18,7 +18,7 @@ from tests.support.specs import spec_file
 
 @pytest.fixture(scope="module")
 def message(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str, str]:
-    """The page of a run with an analysis, the run's id, a game's rollout, and the text of its first message."""
+    """The report of a run with an analysis, the run's id, a rollout id and the text of its first message."""
     folder = tmp_path_factory.mktemp("analyses")
     run_spec(spec_file(folder, size=6), folder / "results")
     run = only_run(folder / "results")
@@ -27,21 +27,21 @@ def message(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str, s
     rollout, message = next(
         (rollout, messages[0]) for rollout in rollouts if (messages := finished.transcript(rollout).messages)
     )
-    place = {"agent": message.agent, "channel": message.channel, "round": message.round}
+    location = {"agent": message.agent, "channel": message.channel, "round": message.round}
     write_analysis(run, lambda *_: [
-        yes(False, **place, reason=PAYLOADS["script"]),
-        yes(True, unit="game", reason="a part", spans=[{**place, "start": 2, "end": 6}]),
+        yes(False, **location, reason=PAYLOADS["script"]),
+        yes(True, unit="game", reason="a part", spans=[{**location, "start": 2, "end": 6}]),
     ])  # fmt: skip
     path = folder / "report.html"
     path.write_bytes(report(run))
     return path, run.name, rollout, message.text
 
 
-def test_an_answer_is_below_its_message_and_parts_are_marked(
-    message: tuple[Path, str, str, str], watched: Opens
+def test_answer_is_shown_below_its_message_with_marked_spans(
+    message: tuple[Path, str, str, str], open_watched: PageOpener
 ) -> None:
     path, run_id, rollout, text = message
-    page = watched().open(path)
+    page = open_watched().open(path)
     page.evaluate("([run, game]) => { location.hash = `#/run/${run}/game/${game}`; }", [run_id, rollout])
     page.locator("aside.facts section.analyses").wait_for()
     assert page.locator("mark").all_inner_texts() == [text[2:6]]

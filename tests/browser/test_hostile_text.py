@@ -1,6 +1,6 @@
-"""What a stranger wrote is text in Chromium, too: nothing runs, nothing is asked for, no link of theirs is live.
+"""Hostile text in Chromium: no script runs, no request is sent, and no link of a stranger works.
 
-`watched` fails a test on any dialog, request, error or word on the console: a policy that had to step in is a fault.
+`open_watched` fails a test on any dialog, request, error or console message, also if the policy blocked something.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from runner.base.text import in_one_line
-from tests.browser.conftest import Opens
+from tests.browser.conftest import PageOpener
 from tests.support.hostile_pages import report_full_of
 from tests.support.hostile_payloads import PAYLOADS
 from tests.support.hostile_text import MANIFEST, expected_in_file, hostile_run, release_with_manifest
@@ -24,7 +24,7 @@ OPEN_ALL = (
     "all.length; })()"
 )
 
-IN_A_GAME = {
+GAME_FIELDS = {
     "id of a datapoint": "p{number} {short}",
     "group": "group {short}",
     "value of a column": "value {number} {text}",
@@ -38,16 +38,16 @@ IN_A_GAME = {
     "model that a server names": "served {said}",
     "alternative token": "{token}",
 }
-"""Where a game of the real run says a payload."""
+"""Fields of a game that contain a payload."""
 
-IN_EVERY_GAME = {
+FIELDS_OF_EVERY_GAME = {
     "system prompt": PAYLOADS["script"] + PAYLOADS["right to left"] + PAYLOADS["ansi"],
     "name of a column": f"column 0 {PAYLOADS['script']}",
 }
 
 
-def test_there_are_thirty_places() -> None:
-    assert len(IN_A_GAME) + len(IN_EVERY_GAME) + len(MANIFEST) >= 30
+def test_at_least_30_fields_contain_hostile_text() -> None:
+    assert len(GAME_FIELDS) + len(FIELDS_OF_EVERY_GAME) + len(MANIFEST) >= 30
 
 
 @pytest.fixture(scope="session")
@@ -56,24 +56,24 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def real(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def hostile_report(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("real") / "report.html"
     path.write_bytes(report(run))
     return path
 
 
-def inert(page: Any) -> None:
-    """Nothing of a stranger's ran, and nothing waits for a click."""
+def assert_inert(page: Any) -> None:
+    """Check that no hostile script ran and that no hostile link or handler exists."""
     assert page.evaluate(
         "window.pwned === undefined && document.querySelectorAll('iframe, img, object, "
         "embed, base, form[action]').length === 0"
     )
-    strange = page.evaluate(
+    external_links = page.evaluate(
         "[...document.querySelectorAll('a, area, [href], [src]')].map((one) => "
         "one.getAttribute('href') ?? one.getAttribute('src') ?? "
         "one.getAttribute('xlink:href')).filter((to) => to && !to.startsWith('#'))"
     )
-    assert strange == []
+    assert external_links == []
     handlers = page.evaluate(
         "[...document.querySelectorAll('*')].filter((one) => "
         "[...one.attributes].some(({name}) => name.startsWith('on') || name === 'style' "
@@ -82,106 +82,116 @@ def inert(page: Any) -> None:
     assert handlers == 0
 
 
-def unfolded(page: Any) -> None:
-    """Everything that is folded up, and what is in it, and so on."""
+def unfold_all(page: Any) -> None:
+    """Open all folded elements, including nested ones."""
     while page.evaluate(OPEN_ALL):
         page.wait_for_timeout(20)
 
 
-def in_json(text: str) -> str:
-    """As a body with half of a pair is repaired when it arrives."""
+def replace_surrogates(text: str) -> str:
+    """Replace lone surrogates as the JSON decoder does."""
     return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)
-def test_a_game_of_a_stranger_is_text(payload: str, real: Path, watched: Opens) -> None:
+def test_hostile_game_is_shown_as_text(payload: str, hostile_report: Path, open_watched: PageOpener) -> None:
     number, text = list(PAYLOADS).index(payload), PAYLOADS[payload]
-    page = watched().open(real)
+    page = open_watched().open(hostile_report)
     page.get_by_role("link", name="Games", exact=True).click()
     link = page.locator("table.games tbody a").filter(has_text=f"p{number} ").first
     page.get_by_role("searchbox").fill(f"[p{number:02}]")
     link.wait_for()
-    inert(page)
+    assert_inert(page)
     link.click()
     page.locator("header.game h2").wait_for()
-    inert(page)
-    unfolded(page)
-    inert(page)
-    seen: str = page.locator("#view").evaluate("one => one.textContent")
-    words = {
+    assert_inert(page)
+    unfold_all(page)
+    assert_inert(page)
+    page_text: str = page.locator("#view").evaluate("one => one.textContent")
+    substitutions = {
         "number": number,
         "text": expected_in_file(text),
         "short": expected_in_file(text)[:200],
-        "said": in_json(text),
-        "error": in_one_line(in_json(text))[:60],
-        "token": json.dumps(f"token {in_json(text)}", ensure_ascii=False),
-        "finish": repr(f"finish {in_json(text)}")[1:-1],
+        "said": replace_surrogates(text),
+        "error": in_one_line(replace_surrogates(text))[:60],
+        "token": json.dumps(f"token {replace_surrogates(text)}", ensure_ascii=False),
+        "finish": repr(f"finish {replace_surrogates(text)}")[1:-1],
     }
-    wanted = {place: form.format(**words) for place, form in IN_A_GAME.items()} | IN_EVERY_GAME
+    expected = {
+        field: template.format(**substitutions) for field, template in GAME_FIELDS.items()
+    } | FIELDS_OF_EVERY_GAME
     if payload in ("lone surrogate", "long word"):
-        wanted = {place: said[:40].split("a\ufffd")[0] for place, said in wanted.items()}
-    missing = {place: said for place, said in wanted.items() if visible_text(said) not in seen}
+        expected = {field: expected_text[:40].split("a\ufffd")[0] for field, expected_text in expected.items()}
+    missing = {
+        field: expected_text
+        for field, expected_text in expected.items()
+        if visible_text(expected_text) not in page_text
+    }
     assert missing == {}
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)
-def test_data_full_of_a_text_are_text(payload: str, run: Path, watched: Opens, tmp_path: Path) -> None:
-    """Names of agents, channels and columns too, which no record of ours would let be so."""
+def test_report_data_full_of_hostile_text_is_shown_as_text(
+    payload: str, run: Path, open_watched: PageOpener, tmp_path: Path
+) -> None:
+    """Includes names of agents, channels and columns, which valid records could not contain."""
     path = tmp_path / "report.html"
     path.write_bytes(report_full_of(PAYLOADS[payload], run))
-    page = watched().open(path)
+    page = open_watched().open(path)
     page.get_by_role("link", name="Games", exact=True).click()
     page.locator("table.games tbody a").first.wait_for()
-    inert(page)
+    assert_inert(page)
     page.locator("table.games tbody a").first.click()
     page.locator("header.game h2").wait_for()
-    inert(page)
-    unfolded(page)
-    inert(page)
-    seen: str = page.locator("#view").evaluate("one => one.textContent")
-    assert seen.count(visible_text(PAYLOADS[payload])) > 30
+    assert_inert(page)
+    unfold_all(page)
+    assert_inert(page)
+    page_text: str = page.locator("#view").evaluate("one => one.textContent")
+    assert page_text.count(visible_text(PAYLOADS[payload])) > 30
     page.get_by_role("group", name="Whose view").get_by_role("button").nth(1).click()
     page.wait_for_url("**as=*")
     page.locator("header.game h2").wait_for()
-    inert(page)
+    assert_inert(page)
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)
-def test_a_manifest_full_of_a_text_is_text(payload: str, run: Path, watched: Opens, tmp_path: Path) -> None:
+def test_hostile_manifest_is_shown_as_text(payload: str, run: Path, open_watched: PageOpener, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_bytes(report(release_with_manifest(run, tmp_path / "run", PAYLOADS[payload])))
-    page = watched().open(path)
+    page = open_watched().open(path)
     page.locator("h1").wait_for()
-    inert(page)
-    seen: str = page.locator("section.page").first.evaluate("one => one.textContent")
-    assert visible_text(f"benchmark: {expected_in_file(PAYLOADS[payload])}") in seen
+    assert_inert(page)
+    page_text: str = page.locator("section.page").first.evaluate("one => one.textContent")
+    assert visible_text(f"benchmark: {expected_in_file(PAYLOADS[payload])}") in page_text
 
 
-CASES = {
+CHARACTER_MARKS = {
     "\x00": "NUL", "\x1b": "ESC", "\x08": "U+0008", "\x7f": "DEL", "\x85": "U+0085", "\xad": "SHY", "\u202e": "RLO",
     "\u2066": "LRI", "\u200b": "ZWSP", "\ufeff": "BOM", "\u061c": "U+061C", "\u2028": "U+2028", "\ue000": "U+E000",
     "\U000e0041": "U+E0041", "\r": "U+000D",
 }  # fmt: skip
 
 
-def test_the_script_marks_the_characters_that_python_marks(run: Path, watched: Opens, tmp_path: Path) -> None:
+def test_script_marks_the_same_invisible_characters_as_python(
+    run: Path, open_watched: PageOpener, tmp_path: Path
+) -> None:
     path = tmp_path / "report.html"
-    path.write_bytes(report_full_of("|".join(CASES), run))
-    page = watched().open(path)
+    path.write_bytes(report_full_of("|".join(CHARACTER_MARKS), run))
+    page = open_watched().open(path)
     page.get_by_role("link", name="Games", exact=True).click()
     page.locator("table.games tbody a").first.click()
     page.locator("header.game h2").wait_for()
-    assert "|".join(CASES.values()) in page.locator("header.game h2").evaluate("one => one.textContent")
-    assert visible_text("|".join(CASES)) == "|".join(CASES.values())
+    assert "|".join(CHARACTER_MARKS.values()) in page.locator("header.game h2").evaluate("one => one.textContent")
+    assert visible_text("|".join(CHARACTER_MARKS)) == "|".join(CHARACTER_MARKS.values())
 
 
-def test_titles_and_labels_of_the_script_spell_out_what_python_spells_out(
-    run: Path, watched: Opens, tmp_path: Path
+def test_script_spells_out_characters_in_titles_and_labels_like_python(
+    run: Path, open_watched: PageOpener, tmp_path: Path
 ) -> None:
-    text = "|".join([*CASES, "a\tb\nc"])
+    text = "|".join([*CHARACTER_MARKS, "a\tb\nc"])
     path = tmp_path / "report.html"
     path.write_bytes(report_full_of(text, run))
-    page = watched().open(path)
+    page = open_watched().open(path)
     page.get_by_role("link", name="Games", exact=True).click()
     page.locator("table.games tbody a").first.click()
     page.locator("header.game h2").wait_for()

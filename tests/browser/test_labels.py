@@ -1,4 +1,4 @@
-"""The page where readers label units: 50 units by two readers, a reload, undo, what the page reveals, and axe."""
+"""The page where readers label units: two readers, a reload, undo, revealed data and accessibility."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from runner.analysis.analyzer import load_analyzer
 from runner.analysis.labels import LabelFile
-from tests.browser.conftest import Opens
-from tests.browser.test_accessibility import violations
+from tests.browser.conftest import PageOpener
+from tests.browser.test_accessibility import find_violations
 from tests.browser.test_questions import enter_name
 from tests.support.processes import wait_for_exit
 from tests.support.question_process import run_with_questions
@@ -50,14 +50,14 @@ def label_page(page: Any, first: int, last: int) -> None:
     wait_for_count(page, last)
 
 
-def test_two_readers_label_50_units_by_keys_through_a_reload_and_learn_nothing_else(
+def test_two_readers_label_50_units_with_a_reload_and_receive_only_texts(
     browser: Any, run: Path, tmp_path: Path
 ) -> None:
     received: dict[str, list[Any]] = {"Ann": [], "Ben": []}
     texts: list[str] = []
     pages = {}
-    words = ("label", "run", "tone.yaml", "--units", str(UNITS), "--readers", "Ann", "Ben")
-    with run_with_questions(*words[:1], run.name, *words[2:], cwd=tmp_path) as command:
+    arguments = ("label", "run", "tone.yaml", "--units", str(UNITS), "--readers", "Ann", "Ben")
+    with run_with_questions(*arguments[:1], run.name, *arguments[2:], cwd=tmp_path) as command:
         for name, states in received.items():
             page = browser.new_page()
             page.set_default_timeout(20_000)
@@ -73,11 +73,11 @@ def test_two_readers_label_50_units_by_keys_through_a_reload_and_learn_nothing_e
             pages[name] = page
         ann, ben = pages.values()
         label_page(ann, 0, 20)
-        shown = ann.locator("#chat").inner_text()
+        chat_before = ann.locator("#chat").inner_text()
         ann.reload()
         wait_for_count(ann, 20)
         ann.locator("#answer-form").wait_for()
-        assert ann.locator("#chat").inner_text() == shown
+        assert ann.locator("#chat").inner_text() == chat_before
         label_page(ben, 0, UNITS)
         label_page(ann, 20, UNITS)
         assert "You have labeled all units" in ann.locator("#status").inner_text()
@@ -95,7 +95,7 @@ def test_two_readers_label_50_units_by_keys_through_a_reload_and_learn_nothing_e
         command.process.send_signal(signal.SIGINT)
         assert wait_for_exit(command.process)[0] == 0
     labels = LabelFile(run, load_analyzer("tone.yaml", tmp_path)).current()
-    answers = {name: {one.drawn: one.answer for one in labels if one.reader == name} for name in received}
+    answers = {name: {label.drawn: label.answer for label in labels if label.reader == name} for name in received}
     expected = {number: "no" if number % 3 == 0 else "yes" for number in range(UNITS)}
     assert answers == {"Ann": {**expected, 48: "yes", 49: "yes"}, "Ben": expected}
     # Both readers got the same texts in the same order, and nothing but the texts.
@@ -103,7 +103,8 @@ def test_two_readers_label_50_units_by_keys_through_a_reload_and_learn_nothing_e
         name: [state["question"] for state in states if state["question"]] for name, states in received.items()
     }
     shown_texts = {
-        name: list(dict.fromkeys(json.dumps(q["messages"]) for q in each)) for name, each in questions.items()
+        name: list(dict.fromkeys(json.dumps(q["messages"]) for q in reader_questions))
+        for name, reader_questions in questions.items()
     }
     assert shown_texts["Ann"] == shown_texts["Ben"]
     for state in (*received["Ann"], *received["Ben"]):
@@ -115,9 +116,9 @@ def test_two_readers_label_50_units_by_keys_through_a_reload_and_learn_nothing_e
         assert (field["options"], field["default"]) == (["yes", "no"], "")
         assert {message.get("role") for message in question["messages"][:2]} == {"question", "solution"}
         assert all(message.keys() <= {"role", "name", "content"} for message in question["messages"])
-    everything = "".join(texts)
+    received_text = "".join(texts)
     rows = [json.loads(line) for line in (tmp_path / "data.jsonl").read_text().splitlines()]
-    ids = [f'"{row["id"]}' for row in rows] + [one.unit_id for one in labels] + [run.name]
+    ids = [f'"{row["id"]}' for row in rows] + [label.unit_id for label in labels] + [run.name]
     secrets = (
         *ids,
         "stratum",
@@ -131,24 +132,24 @@ def test_two_readers_label_50_units_by_keys_through_a_reload_and_learn_nothing_e
         '"label":1',
         "truth",
     )
-    assert [word for word in secrets if word in everything] == []
+    assert [secret for secret in secrets if secret in received_text] == []
     assert "Ben" not in "".join(map(json.dumps, received["Ann"]))
 
 
 @pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_of_labels_has_no_fault(
-    scheme: str, width: int, axe: str, run: Path, watched: Opens, tmp_path: Path
+def test_axe_finds_no_violation_on_the_label_page(
+    scheme: str, width: int, axe: str, run: Path, open_watched: PageOpener, tmp_path: Path
 ) -> None:
     with run_with_questions("label", run.name, "tone.yaml", "--units", str(UNITS), cwd=tmp_path) as command:
-        page = watched(color_scheme=scheme, viewport={"width": width, "height": 800}).open(command.address)
+        page = open_watched(color_scheme=scheme, viewport={"width": width, "height": 800}).open(command.address)
         page.get_by_label("Name").wait_for()
-        assert violations(page, axe) == []
+        assert find_violations(page, axe) == []
         enter_name(page, "Ann")
-        assert violations(page, axe) == []
+        assert find_violations(page, axe) == []
         label_page(page, 0, 2)
         page.get_by_role("button", name="Take back").click()
         wait_for_count(page, 1)
-        assert violations(page, axe) == []
+        assert find_violations(page, axe) == []
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         page.close()

@@ -1,4 +1,4 @@
-"""The matrix of datapoints by runs, and the names and stances of players beside their messages."""
+"""The matrix of datapoints by runs, and the names and stances of players at their messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.conftest import Opens
+from tests.browser.conftest import PageOpener
 from tests.support.report_pages import report
 from tests.support.runs import run_spec
 from tests.support.specs import debate_with_hints, spec_file
@@ -19,50 +19,52 @@ ROWS = "section.page:not([hidden]) tbody tr"
 
 @pytest.fixture
 def debates(tmp_path: Path) -> tuple[Path, list[dict[str, bool]]]:
-    """The page of two runs of debates, and whether each datapoint is judged right in each run."""
+    """The report of two debate runs, and for each run whether each datapoint was judged correctly."""
     path = debate_with_hints(tmp_path)
-    right = []
+    verdicts = []
     for seed in (1, 2):
         rules = {"use": "debate", "min_message_rounds": 3, "max_message_rounds": 5}
         spec = json.loads(path.read_text())
         path.write_text(json.dumps({**spec, "seed": seed, "name": f"debate-{seed}", "protocol": rules}))
         run = run_spec(path, tmp_path / "results")
         rows = run.rollouts().select("datapoint_id, correct").fetchall()
-        right.append({datapoint: bool(correct) for datapoint, correct in rows})
+        verdicts.append({datapoint: bool(correct) for datapoint, correct in rows})
     page = tmp_path / "report.html"
     page.write_bytes(report(*sorted((tmp_path / "results" / "runs").iterdir())))
-    return page, right
+    return page, verdicts
 
 
-def matrix(page: Any) -> dict[str, list[bool]]:
+def read_matrix(page: Any) -> dict[str, list[bool]]:
     page.locator(ROWS).first.wait_for()
     cells = [row.locator("th, td").all_inner_texts() for row in page.locator(ROWS).all()]
     return {datapoint: [cell == "right" for cell in rest] for datapoint, _, *rest in cells}
 
 
-def test_the_matrix_has_each_verdict_and_its_filters_are_links(
-    debates: tuple[Path, list[dict[str, bool]]], watched: Opens
+def test_matrix_shows_each_verdict_and_its_filters_change_the_url(
+    debates: tuple[Path, list[dict[str, bool]]], open_watched: PageOpener
 ) -> None:
-    path, right = debates
-    page = watched(viewport={"width": 360, "height": 700}).open(path)
+    path, verdicts = debates
+    page = open_watched(viewport={"width": 360, "height": 700}).open(path)
     page.get_by_role("link", name="Datapoints", exact=True).click()
-    assert matrix(page) == {datapoint: [one[datapoint] for one in right] for datapoint in right[0]}
+    assert read_matrix(page) == {
+        datapoint: [run_verdicts[datapoint] for run_verdicts in verdicts] for datapoint in verdicts[0]
+    }
     assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
     page.get_by_role("link", name="Runs differ").click()
-    differing = {datapoint for datapoint in right[0] if right[0][datapoint] != right[1][datapoint]}
+    differing = {datapoint for datapoint in verdicts[0] if verdicts[0][datapoint] != verdicts[1][datapoint]}
     page.wait_for_function(f"document.querySelectorAll('{ROWS}').length === {len(differing)}")
     assert differing
-    assert set(matrix(page)) == differing
+    assert set(read_matrix(page)) == differing
     assert "only=differ" in page.url
 
 
-def test_the_search_finds_datapoints_that_are_not_drawn(tmp_path: Path, watched: Opens) -> None:
+def test_search_finds_datapoints_beyond_the_first_500(tmp_path: Path, open_watched: PageOpener) -> None:
     size = 620
     for seed in (1, 2):
         run_spec(spec_file(tmp_path, size=size, seed=seed, name=f"seed-{seed}", fine_tune=None), tmp_path / "results")
     path = tmp_path / "report.html"
     path.write_bytes(report(*sorted((tmp_path / "results" / "runs").iterdir())))
-    page = watched(viewport={"width": 360, "height": 700}).open(path, "matrix")
+    page = open_watched(viewport={"width": 360, "height": 700}).open(path, "matrix")
     page.locator(ROWS).first.wait_for()
     more = page.get_by_role("button", name="Show more")
     drawn = page.locator(f"{ROWS} th").all_inner_texts()
@@ -92,20 +94,20 @@ def test_the_search_finds_datapoints_that_are_not_drawn(tmp_path: Path, watched:
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
-def test_each_player_has_its_names_and_its_stance_beside_its_messages(
-    debates: tuple[Path, list[dict[str, bool]]], watched: Opens
+def test_messages_show_the_players_names_and_stance(
+    debates: tuple[Path, list[dict[str, bool]]], open_watched: PageOpener
 ) -> None:
     path, _ = debates
-    page = watched().open(path)
+    page = open_watched().open(path)
     page.get_by_role("link", name="Datapoints", exact=True).click()
     page.locator(f"{ROWS} td a").first.click()
     page.locator("article.turn h5").first.wait_for()
-    heads = {re.sub(r"\s+", " ", text) for text in page.locator("article.turn h5").all_inner_texts()}
-    provers = sorted(head for head in heads if head.startswith("prover"))
+    headings = {re.sub(r"\s+", " ", text) for text in page.locator("article.turn h5").all_inner_texts()}
+    provers = sorted(heading for heading in headings if heading.startswith("prover"))
     assert provers
-    assert all(re.match(r"prover\d \(Expert_\d\) ?argues for (accept|reject)", head) for head in provers)
-    assert len({head.split()[-1] for head in provers}) == 2
+    assert all(re.match(r"prover\d \(Expert_\d\) ?argues for (accept|reject)", heading) for heading in provers)
+    assert len({heading.split()[-1] for heading in provers}) == 2
     page.get_by_role("button", name="As prover1 saw it").click()
     page.wait_for_function("!document.querySelector('article.turn.asks .badge')")
-    shown = [text for text in page.locator("article.turn h5").all_inner_texts() if text.startswith("prover0")]
-    assert not any("argues" in text for text in shown), "an agent does not see the other's stance"
+    prover_headings = [text for text in page.locator("article.turn h5").all_inner_texts() if text.startswith("prover0")]
+    assert not any("argues" in text for text in prover_headings), "an agent does not see the other's stance"

@@ -1,4 +1,4 @@
-"""The pages of runs in a browser: every one opens, and a reader finds a way about."""
+"""The pages of runs in a browser: lists, filters, navigation, keys and print."""
 
 from __future__ import annotations
 
@@ -6,84 +6,90 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tests.browser.conftest import Opens
+from tests.browser.conftest import PageOpener
 from tests.support.report_pages import report
 from tests.support.runs import only_run, run_spec
 from tests.support.specs import spec_file
 
 
-def rows(page: Any) -> Any:
+def locate_rows(page: Any) -> Any:
     return page.locator("table.games tbody tr:not([aria-hidden])")
 
 
-def count(page: Any) -> str:
+def read_count(page: Any) -> str:
     text: str = page.locator("p.count").inner_text()
     return text
 
 
-def settled(page: Any) -> None:
+def wait_until_read(page: Any) -> None:
     page.wait_for_function("() => !document.querySelector('p.count').textContent.includes('reading')")
 
 
-def open_games(watched: Opens, path: Path, words: str = "", **options: Any) -> Any:
-    """The list of a report's games, with what its address says."""
-    page = watched(**options).open(path)
+def open_games(open_watched: PageOpener, path: Path, query: str = "", **options: Any) -> Any:
+    """Open the list of a report's games with a query, and wait until it is read."""
+    page = open_watched(**options).open(path)
     page.get_by_role("link", name="Games", exact=True).click()
-    if words:
-        page.evaluate("words => { location.hash += words; }", f"?{words}")
-    rows(page).first.wait_for()
-    settled(page)
+    if query:
+        page.evaluate("words => { location.hash += words; }", f"?{query}")
+    locate_rows(page).first.wait_for()
+    wait_until_read(page)
     return page
 
 
-def test_a_report_opens_from_the_disk_with_its_summary(watched: Opens, small: Path) -> None:
-    one = watched()
-    page = one.open(small)
+def test_report_opens_from_disk_with_its_summary_and_no_other_request(
+    open_watched: PageOpener, small_report: Path
+) -> None:
+    watched_page = open_watched()
+    page = watched_page.open(small_report)
     page.get_by_role("heading", name="Metrics").wait_for()
     assert page.locator("#view").is_hidden()
     assert page.locator(".unscripted").is_hidden()
-    assert one.requests == [small.as_uri()]
+    assert watched_page.requests == [small_report.as_uri()]
 
 
-def test_the_list_has_every_game(watched: Opens, small: Path) -> None:
-    page = open_games(watched, small)
-    assert count(page) == "12 of 12 games"
-    assert rows(page).count() == 12
+def test_list_has_every_game(open_watched: PageOpener, small_report: Path) -> None:
+    page = open_games(open_watched, small_report)
+    assert read_count(page) == "12 of 12 games"
+    assert locate_rows(page).count() == 12
 
 
-def test_a_filter_and_a_search_narrow_the_list_and_are_in_its_address(watched: Opens, small: Path) -> None:
-    page = open_games(watched, small)
+def test_filter_and_search_narrow_the_list_and_are_stored_in_the_url(
+    open_watched: PageOpener, small_report: Path
+) -> None:
+    page = open_games(open_watched, small_report)
     page.get_by_role("searchbox").fill("p1")
-    assert count(page) == "3 of 12 games"  # p1, p10, p11
+    assert read_count(page) == "3 of 12 games"  # p1, p10, p11
     page.get_by_role("button", name="Right").click()
     assert "q=p1" in page.url
     assert "only=right" in page.url
-    found = count(page)
-    fresh = watched().open(page.url)
-    fresh.locator("p.count").wait_for()
-    settled(fresh)
-    assert count(fresh) == found
-    assert fresh.get_by_role("button", name="Right").get_attribute("aria-pressed") == "true"
-    assert fresh.get_by_role("searchbox").input_value() == "p1"
+    filtered_count = read_count(page)
+    fresh_page = open_watched().open(page.url)
+    fresh_page.locator("p.count").wait_for()
+    wait_until_read(fresh_page)
+    assert read_count(fresh_page) == filtered_count
+    assert fresh_page.get_by_role("button", name="Right").get_attribute("aria-pressed") == "true"
+    assert fresh_page.get_by_role("searchbox").input_value() == "p1"
 
 
-def test_a_column_sorts_up_and_down_and_not(watched: Opens, small: Path) -> None:
-    page = open_games(watched, small)
-    head = page.get_by_role("columnheader", name="Datapoint")
-    plain = rows(page).all_inner_texts()
+def test_column_header_sorts_ascending_descending_and_not_at_all(open_watched: PageOpener, small_report: Path) -> None:
+    page = open_games(open_watched, small_report)
+    header = page.get_by_role("columnheader", name="Datapoint")
+    unsorted = locate_rows(page).all_inner_texts()
     orders = []
     for _ in range(3):
-        head.get_by_role("button").click()
-        orders.append((head.get_attribute("aria-sort"), rows(page).locator("td:first-child").all_inner_texts()))
+        header.get_by_role("button").click()
+        orders.append(
+            (header.get_attribute("aria-sort"), locate_rows(page).locator("td:first-child").all_inner_texts())
+        )
     assert [order for order, _ in orders] == ["ascending", "descending", None]
     assert orders[0][1] == sorted(orders[0][1])
     assert orders[1][1] == orders[0][1][::-1]
-    assert rows(page).all_inner_texts() == plain
+    assert locate_rows(page).all_inner_texts() == unsorted
 
 
-def test_keys_lead_from_game_to_game_and_back_to_the_list(watched: Opens, small: Path) -> None:
-    page = open_games(watched, small, "sort=-datapoint")
-    names = rows(page).locator("td:first-child").all_inner_texts()
+def test_keys_move_between_games_and_back_to_the_list(open_watched: PageOpener, small_report: Path) -> None:
+    page = open_games(open_watched, small_report, "sort=-datapoint")
+    names = locate_rows(page).locator("td:first-child").all_inner_texts()
     page.get_by_role("link", name=names[0], exact=True).click()
     heading = page.locator("header.game h2")
     heading.wait_for()
@@ -97,59 +103,61 @@ def test_keys_lead_from_game_to_game_and_back_to_the_list(watched: Opens, small:
         "name => document.querySelector('header.game h2')?.textContent.startsWith(name)", arg=f"{names[0]} "
     )
     page.keyboard.press("u")
-    rows(page).first.wait_for()
+    locate_rows(page).first.wait_for()
     assert "sort=-datapoint" in page.url
-    assert rows(page).locator("td:first-child").all_inner_texts() == names
+    assert locate_rows(page).locator("td:first-child").all_inner_texts() == names
 
 
-def test_the_back_button_leads_back(watched: Opens, small: Path) -> None:
-    page = open_games(watched, small)
-    of_list = page.url
-    rows(page).first.get_by_role("link").click()
+def test_back_button_returns_to_the_previous_page(open_watched: PageOpener, small_report: Path) -> None:
+    page = open_games(open_watched, small_report)
+    list_url = page.url
+    locate_rows(page).first.get_by_role("link").click()
     page.locator("header.game h2").wait_for()
     page.go_back()
-    rows(page).first.wait_for()
-    assert page.url == of_list
+    locate_rows(page).first.wait_for()
+    assert page.url == list_url
     page.go_back()
     page.get_by_role("heading", name="Metrics").wait_for()
 
 
-def test_the_address_of_a_game_is_permanent(watched: Opens, small: Path) -> None:
-    page = open_games(watched, small)
-    rows(page).nth(4).get_by_role("link").click()
+def test_url_of_a_game_is_permanent(open_watched: PageOpener, small_report: Path) -> None:
+    page = open_games(open_watched, small_report)
+    locate_rows(page).nth(4).get_by_role("link").click()
     page.locator("header.game h2").wait_for()
-    said = page.locator(".conversation").inner_text()
-    fresh = watched().open(page.url)
-    fresh.locator("header.game h2").wait_for()
-    assert fresh.locator(".conversation").inner_text() == said
+    conversation = page.locator(".conversation").inner_text()
+    fresh_page = open_watched().open(page.url)
+    fresh_page.locator("header.game h2").wait_for()
+    assert fresh_page.locator(".conversation").inner_text() == conversation
     assert re.search(r"#/run/[^/]+/game/[0-9a-f]+$", page.url)
 
 
-def test_keys_typed_into_the_search_are_text(watched: Opens, small: Path) -> None:
-    page = open_games(watched, small)
+def test_shortcut_keys_typed_into_the_search_are_text(open_watched: PageOpener, small_report: Path) -> None:
+    page = open_games(open_watched, small_report)
     page.get_by_role("searchbox").press_sequentially("juk")
     assert page.get_by_role("searchbox").input_value() == "juk"
     assert "/games" in page.url
 
 
-def test_an_address_that_leads_nowhere_says_so(watched: Opens, small: Path) -> None:
-    one = watched()
-    page = one.open(small, "run/none/games")
+def test_unknown_address_shows_a_message(open_watched: PageOpener, small_report: Path) -> None:
+    watched_page = open_watched()
+    page = watched_page.open(small_report, "run/none/games")
     page.get_by_text("There is no run none in this page").wait_for()
-    one.navigate("nowhere/%E0%A4%A")
+    watched_page.navigate("nowhere/%E0%A4%A")
     page.get_by_text("There is no page nowhere").wait_for()
 
 
-def test_without_a_script_there_are_the_summary_and_the_first_games(watched: Opens, small: Path) -> None:
-    page = watched(java_script_enabled=False).open(small)
+def test_report_without_javascript_has_the_summary_and_first_games(
+    open_watched: PageOpener, small_report: Path
+) -> None:
+    page = open_watched(java_script_enabled=False).open(small_report)
     assert page.get_by_role("heading", name="Metrics").is_visible()
     assert page.get_by_role("heading", name="Games").is_visible()
     assert page.locator(".unscripted tbody tr").count() == 12
 
 
-def test_print_shows_what_is_read_and_no_control(watched: Opens, small: Path) -> None:
-    page = open_games(watched, small)
-    rows(page).first.get_by_role("link").click()
+def test_print_hides_controls(open_watched: PageOpener, small_report: Path) -> None:
+    page = open_games(open_watched, small_report)
+    locate_rows(page).first.get_by_role("link").click()
     page.locator("header.game h2").wait_for()
     page.emulate_media(media="print")
     assert page.locator("nav.pages").is_hidden()
@@ -157,46 +165,46 @@ def test_print_shows_what_is_read_and_no_control(watched: Opens, small: Path) ->
     assert page.locator(".turn").first.is_visible()
 
 
-def test_a_printed_list_has_the_titles_and_the_rows_out_of_sight(watched: Opens, tmp_path: Path) -> None:
+def test_printed_list_has_its_header_and_all_rows(open_watched: PageOpener, tmp_path: Path) -> None:
     run_spec(spec_file(tmp_path, size=80), tmp_path / "results")
     path = tmp_path / "report.html"
     path.write_bytes(report(only_run(tmp_path / "results")))
-    page = open_games(watched, path)
-    seen = rows(page).count()
+    page = open_games(open_watched, path)
+    screen_rows = locate_rows(page).count()
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert seen < rows(page).count() == 80
+    assert screen_rows < locate_rows(page).count() == 80
     assert page.get_by_role("button", name="Datapoint").is_visible()
     page.emulate_media(media="screen")
     page.evaluate("dispatchEvent(new Event('afterprint'))")
-    assert rows(page).count() == seen
+    assert locate_rows(page).count() == screen_rows
 
 
-def test_a_list_that_nothing_fits_says_so(watched: Opens, small: Path) -> None:
-    page = open_games(watched, small)
+def test_list_without_matches_says_so(open_watched: PageOpener, small_report: Path) -> None:
+    page = open_games(open_watched, small_report)
     page.get_by_role("searchbox").fill("nowhere")
     page.get_by_text("No game matches.").wait_for()
-    assert count(page) == "0 of 12 games"
+    assert read_count(page) == "0 of 12 games"
 
 
-def test_nothing_moves_for_whom_motion_disturbs(watched: Opens, small: Path) -> None:
-    page = open_games(watched, small, reduced_motion="reduce")
-    moving = page.evaluate(
+def test_reduced_motion_disables_transitions_and_animations(open_watched: PageOpener, small_report: Path) -> None:
+    page = open_games(open_watched, small_report, reduced_motion="reduce")
+    moving_count = page.evaluate(
         "[...document.querySelectorAll('*')].filter((one) => { const style = getComputedStyle(one);"
         " return style.transitionDuration.split(',').some((t) => parseFloat(t) > 0)"
         " || style.animationName !== 'none'; }).length"
     )
-    assert moving == 0
+    assert moving_count == 0
 
 
-def test_a_phone_never_scrolls_sideways(watched: Opens, small: Path) -> None:
-    one = watched(viewport={"width": 360, "height": 700})
-    page = one.open(small)
-    wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-    assert page.evaluate(wide) == 0
+def test_page_never_scrolls_sideways_on_a_phone(open_watched: PageOpener, small_report: Path) -> None:
+    watched_page = open_watched(viewport={"width": 360, "height": 700})
+    page = watched_page.open(small_report)
+    overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert page.evaluate(overflow) == 0
     page.get_by_role("link", name="Games", exact=True).click()
-    rows(page).first.wait_for()
-    assert page.evaluate(wide) == 0
-    rows(page).first.get_by_role("link").click()
+    locate_rows(page).first.wait_for()
+    assert page.evaluate(overflow) == 0
+    locate_rows(page).first.get_by_role("link").click()
     page.locator("header.game h2").wait_for()
-    assert page.evaluate(wide) == 0
+    assert page.evaluate(overflow) == 0

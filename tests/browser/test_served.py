@@ -1,6 +1,6 @@
-"""A server's pages in a browser: boards sort, filter and link; all of it by keys, and read without a script.
+"""The server's pages in a browser: sorting, filters, links, keyboard use, and reading without JavaScript.
 
-What strangers wrote does nothing, and nothing is asked of anybody else.
+Hostile texts have no effect, and no page sends requests to other hosts.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.browser.conftest import Opens
-from tests.browser.test_accessibility import violations
+from tests.browser.conftest import PageOpener
+from tests.browser.test_accessibility import find_violations
 from tests.support.browser import WatchedPage
 from tests.support.demo_server import (
     ABSENT_PAGES,
@@ -31,71 +31,76 @@ from tests.support.demo_server import (
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import environment, wait_until
 
-SECONDS = 60_000
-"""Milliseconds for a page, on a machine with much else to do."""
+PAGE_TIMEOUT_MS = 60_000
+"""Timeout of a page, in milliseconds, for busy machines."""
 
 
 @pytest.fixture(scope="module")
 def demo_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoServer]:
-    with run_demo_server(tmp_path_factory.mktemp("served")) as there:
-        yield there
+    with run_demo_server(tmp_path_factory.mktemp("served")) as server:
+        yield server
 
 
-def opened(watched: Opens, made: DemoServer, path: str, **options: Any) -> Any:
-    """A page; whatever it asks of elsewhere is a problem of the test."""
-    one = patient(watched, **options)
-    one.open(f"{made.served.address}{path}", own=f"{made.served.address}/")
-    return one.page
+def load_page(open_watched: PageOpener, demo: DemoServer, path: str, **options: Any) -> Any:
+    """Load a page; a request to another host fails the test."""
+    watched_page = open_patiently(open_watched, **options)
+    watched_page.open(f"{demo.served.address}{path}", own=f"{demo.served.address}/")
+    return watched_page.page
 
 
-def patient(watched: Opens, **options: Any) -> WatchedPage:
-    """A browser that waits for a page as long as a busy machine takes."""
-    one = watched(**options)
-    one.context.set_default_timeout(SECONDS)
-    return one
+def open_patiently(open_watched: PageOpener, **options: Any) -> WatchedPage:
+    """Open a browser page with a timeout for busy machines."""
+    watched_page = open_watched(**options)
+    watched_page.context.set_default_timeout(PAGE_TIMEOUT_MS)
+    return watched_page
 
 
-def board_of(watched: Opens, made: DemoServer) -> Any:
-    page = opened(watched, made, made.boards["claims/v1"])
+def load_board(open_watched: PageOpener, demo: DemoServer) -> Any:
+    page = load_page(open_watched, demo, demo.boards["claims/v1"])
     page.wait_for_selector("[data-live] tbody th.name")
     return page
 
 
-def names(page: Any) -> list[str]:
+def list_row_names(page: Any) -> list[str]:
     return list(page.locator("[data-live] tbody th.name a").all_inner_texts())
 
 
-def test_a_permanent_link_has_what_was_sorted_searched_filtered_and_chosen(
-    demo_server: DemoServer, watched: Opens
+def test_permanent_link_restores_sorting_search_filters_and_columns(
+    demo_server: DemoServer, open_watched: PageOpener
 ) -> None:
-    page = board_of(watched, demo_server)
-    everything = names(page)
-    assert len(everything) == 6
+    page = load_board(open_watched, demo_server)
+    all_names = list_row_names(page)
+    assert len(all_names) == 6
     page.click("button[data-column='run']")
-    assert names(page) == sorted(everything)
+    assert list_row_names(page) == sorted(all_names)
     page.fill("[aria-label='Search rows']", "alone")
     page.select_option("[aria-label='Protocol']", "solo_verifier")
     page.click("summary:has-text('Columns')")
     page.uncheck("label:has-text('Cost') input")
-    shown, heads = names(page), page.locator("[data-live] thead th").all_inner_texts()
-    assert shown == [one for one in sorted(everything) if "alone" in one]
-    assert "Cost" not in heads
+    names_shown, headings = list_row_names(page), page.locator("[data-live] thead th").all_inner_texts()
+    assert names_shown == [name for name in sorted(all_names) if "alone" in name]
+    assert "Cost" not in headings
     link = page.get_attribute("a[data-permanent]", "href")
-    elsewhere = opened(watched, demo_server, f"{demo_server.boards['claims/v1']}{link}")
-    elsewhere.wait_for_selector("[data-live] tbody th.name")
-    assert (names(elsewhere), elsewhere.locator("[data-live] thead th").all_inner_texts()) == (shown, heads)
-    assert elsewhere.input_value("[aria-label='Search rows']") == "alone"
+    linked_page = load_page(open_watched, demo_server, f"{demo_server.boards['claims/v1']}{link}")
+    linked_page.wait_for_selector("[data-live] tbody th.name")
+    assert (list_row_names(linked_page), linked_page.locator("[data-live] thead th").all_inner_texts()) == (
+        names_shown,
+        headings,
+    )
+    assert linked_page.input_value("[aria-label='Search rows']") == "alone"
 
 
-def test_a_board_has_all_that_is_to_be_known_of_a_row(demo_server: DemoServer, watched: Opens) -> None:
-    heads = ["Rank", "Run", "Accuracy, 95 %", "n", "Checked", "Protocol", "Models", "Outcomes", "Cost", "Finished",
+def test_board_has_all_columns_with_and_without_javascript(demo_server: DemoServer, open_watched: PageOpener) -> None:
+    headings = ["Rank", "Run", "Accuracy, 95 %", "n", "Checked", "Protocol", "Models", "Outcomes", "Cost", "Finished",
              "Owner's runs", "Marks"]  # fmt: skip
     board = demo_server.boards["claims/v1"]
     for options in ({}, {"java_script_enabled": False}):
-        page = opened(watched, demo_server, board, **options)
+        page = load_page(open_watched, demo_server, board, **options)
         page.wait_for_selector("table.board:visible tbody th.name")
-        told = [text for text in page.locator("table.board:visible thead th").all_inner_texts() if text[:1].isalpha()]
-        assert told == heads
+        shown_headings = [
+            text for text in page.locator("table.board:visible thead th").all_inner_texts() if text[:1].isalpha()
+        ]
+        assert shown_headings == headings
         rows = dict(
             zip(
                 page.locator("table.board:visible tbody th.name a").all_inner_texts(),
@@ -106,22 +111,24 @@ def test_a_board_has_all_that_is_to_be_known_of_a_row(demo_server: DemoServer, w
         assert "4 games per datapoint" in rows["bob/mouse-four-times@1"]
         assert "reproduced by 1" in rows["acme/hawk-alone@1"]
         assert "bob/mole@1" not in rows  # yanked
-        trained = opened(watched, demo_server, demo_server.boards["code-validation/v1"], **options)
-        trained.wait_for_selector("table.board:visible tbody th.name")
-        assert trained.locator("th:visible:has-text('Trained on')").count() == (
-            1 if "learns-t3" in trained.inner_text("main") else 0
+        training_board = load_page(open_watched, demo_server, demo_server.boards["code-validation/v1"], **options)
+        training_board.wait_for_selector("table.board:visible tbody th.name")
+        assert training_board.locator("th:visible:has-text('Trained on')").count() == (
+            1 if "learns-t3" in training_board.inner_text("main") else 0
         )
     rows = json.loads(demo_server.served.request(f"{board}.json").body)["rows"]
-    told = list(csv.DictReader(demo_server.served.request(f"{board}.csv").body.decode().splitlines()))
-    assert [row["release"] for row in rows] == [row["release"] for row in told]
-    assert {(row["rank"], row["rank_last"]) for row in rows} != {(place + 1, place + 1) for place in range(len(rows))}
+    shown_headings = list(csv.DictReader(demo_server.served.request(f"{board}.csv").body.decode().splitlines()))
+    assert [row["release"] for row in rows] == [row["release"] for row in shown_headings]
+    assert {(row["rank"], row["rank_last"]) for row in rows} != {(index + 1, index + 1) for index in range(len(rows))}
 
 
-def test_a_row_leads_to_its_run_and_that_to_a_game_and_back(demo_server: DemoServer, watched: Opens) -> None:
-    page = board_of(watched, demo_server)
+def test_links_lead_from_a_board_row_to_its_run_to_a_game_and_back(
+    demo_server: DemoServer, open_watched: PageOpener
+) -> None:
+    page = load_board(open_watched, demo_server)
     page.click("[data-live] a:text-is('acme/owl-debate@1')")
     page.wait_for_url("**/run/acme/owl-debate/1")
-    page.click("nav.within a:has-text('Get and reproduce')")  # a place on the page
+    page.click("nav.within a:has-text('Get and reproduce')")  # an anchor on the page
     assert page.locator("#get").is_visible()
     page.click("a:has-text('Games (120)')")
     page.click("table.games tbody a >> nth=0")
@@ -132,37 +139,35 @@ def test_a_row_leads_to_its_run_and_that_to_a_game_and_back(demo_server: DemoSer
     assert page.locator("#get").is_visible()
 
 
-def test_all_of_a_page_is_reached_by_keys_in_the_order_in_which_it_stands(
-    demo_server: DemoServer, watched: Opens
-) -> None:
-    reached = """() => { const one = document.activeElement, box = one.getBoundingClientRect();
+def test_tab_key_reaches_every_control_in_document_order(demo_server: DemoServer, open_watched: PageOpener) -> None:
+    describe_focus = """() => { const one = document.activeElement, box = one.getBoundingClientRect();
       const style = getComputedStyle(one);
       return [one === document.body ? null : [...document.querySelectorAll('*')].indexOf(one),
         style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2, box.width > 0 && box.height > 0]; }"""
-    all_of_it = """() => [...document.querySelectorAll('a[href], button:not([disabled]), input:not([type=hidden]),'
-      + 'select, summary, [tabindex="0"]')].filter((one) => one.checkVisibility()).length"""
+    count_focusable = """() => [...document.querySelectorAll('a[href], button:not([disabled]),'
+      + 'input:not([type=hidden]), select, summary, [tabindex="0"]')].filter((one) => one.checkVisibility()).length"""
     for path in (demo_server.boards["claims/v1"], "/run/acme/hawk-alone/1", "/", "/login"):
-        page = opened(watched, demo_server, path)
+        page = load_page(open_watched, demo_server, path)
         page.wait_for_load_state("networkidle")
-        count = page.evaluate(all_of_it)
-        places: list[int] = []
-        while len(places) < count + 5:
+        count = page.evaluate(count_focusable)
+        positions: list[int] = []
+        while len(positions) < count + 5:
             page.keyboard.press("Tab")
-            place, is_outlined, is_there = page.evaluate(reached)
-            if place is None:
+            position, is_outlined, is_visible = page.evaluate(describe_focus)
+            if position is None:
                 break
             assert is_outlined, (path, page.evaluate("document.activeElement.outerHTML"))
-            assert is_there, (path, page.evaluate("document.activeElement.outerHTML"))
-            places.append(place)
-        assert places == sorted(places), path
-        assert len(places) == count, path
+            assert is_visible, (path, page.evaluate("document.activeElement.outerHTML"))
+            positions.append(position)
+        assert positions == sorted(positions), path
+        assert len(positions) == count, path
 
 
-def test_a_board_is_searched_and_a_run_opened_by_keys_alone(demo_server: DemoServer, watched: Opens) -> None:
-    page = board_of(watched, demo_server)
+def test_keyboard_alone_searches_a_board_and_opens_a_run(demo_server: DemoServer, open_watched: PageOpener) -> None:
+    page = load_board(open_watched, demo_server)
     page.keyboard.press("/")
     page.keyboard.type("owl-debate")
-    assert names(page) == ["acme/owl-debate@1"]
+    assert list_row_names(page) == ["acme/owl-debate@1"]
     for _ in range(40):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.getAttribute('href')") == "/run/acme/owl-debate/1":
@@ -171,15 +176,15 @@ def test_a_board_is_searched_and_a_run_opened_by_keys_alone(demo_server: DemoSer
     page.wait_for_url("**/run/acme/owl-debate/1")
 
 
-def test_what_strangers_wrote_does_nothing(demo_server: DemoServer, watched: Opens) -> None:
+def test_hostile_text_has_no_effect_on_any_page(demo_server: DemoServer, open_watched: PageOpener) -> None:
     paths = ["/", "/owner/mallory", HOSTILE_RUN, "/search?q=evil", "/run/mallory/evil", *demo_server.boards.values()]
     for path in paths:
-        page = opened(watched, demo_server, path)
+        page = load_page(open_watched, demo_server, path)
         page.wait_for_load_state("networkidle")
         assert page.title() != "taken"
         assert page.locator("main img, main script, a[href*='evil.example']").count() == 0
         assert "\u202e" not in page.inner_text("body")
-    page = opened(watched, demo_server, HOSTILE_RUN)
+    page = load_page(open_watched, demo_server, HOSTILE_RUN)
     page.click("a:has-text('Games (12)')")
     page.click("table.games tbody a >> nth=0")
     page.wait_for_selector(".game")
@@ -187,26 +192,26 @@ def test_what_strangers_wrote_does_nothing(demo_server: DemoServer, watched: Ope
     assert page.locator("main img, main script, a[href*='evil.example']").count() == 0
 
 
-def test_every_page_is_read_without_a_script(demo_server: DemoServer, watched: Opens) -> None:
+def test_every_page_is_readable_without_javascript(demo_server: DemoServer, open_watched: PageOpener) -> None:
     for name, path in demo_server.pages.items():
-        page = opened(watched, demo_server, path, java_script_enabled=False)
+        page = load_page(open_watched, demo_server, path, java_script_enabled=False)
         assert page.locator("h1").inner_text().strip(), name
         assert page.locator("main").inner_text().strip(), name
         assert page.locator("[hidden]:not(#view)").count() == 0, name
-    page = opened(watched, demo_server, "/run/acme/learns/1", java_script_enabled=False)
+    page = load_page(open_watched, demo_server, "/run/acme/learns/1", java_script_enabled=False)
     for heading in ("Get and reproduce", "Learning curve", "Lineage", "Parameters"):
         assert page.locator(f"h2:text-is('{heading}')").is_visible()
-    page = opened(watched, demo_server, "/run/acme/learns-t3/1", java_script_enabled=False)
+    page = load_page(open_watched, demo_server, "/run/acme/learns-t3/1", java_script_enabled=False)
     assert page.locator("h3:text-is('Learning curve') + figure svg").is_visible()
-    page = opened(watched, demo_server, "/run/acme/hawk-alone/1", java_script_enabled=False)
+    page = load_page(open_watched, demo_server, "/run/acme/hawk-alone/1", java_script_enabled=False)
     for heading in ("Metrics", "Reproductions"):
         assert page.locator(f"h2:text-is('{heading}')").is_visible()
     assert "c0" in page.inner_text("section.unscripted")  # its first games
 
 
-def test_every_game_is_read_without_a_script(demo_server: DemoServer, watched: Opens) -> None:
+def test_every_game_is_readable_without_javascript(demo_server: DemoServer, open_watched: PageOpener) -> None:
     for start, count in ((DEBATE_RUN, 120), (HOSTILE_RUN, 12)):
-        page = opened(watched, demo_server, start, java_script_enabled=False)
+        page = load_page(open_watched, demo_server, start, java_script_enabled=False)
         page.click("a:text-is('All games')")
         assert page.locator("tbody tr").count() == min(count, 100)
         page.click("tbody a >> nth=0")
@@ -216,7 +221,7 @@ def test_every_game_is_read_without_a_script(demo_server: DemoServer, watched: O
         page.click("nav.where a:text-is('Games')")
         assert page.url.endswith("/games?part=1")
         assert page.locator("main img, main script, a[href*='evil.example']").count() == 0
-    page = opened(watched, demo_server, f"{DEBATE_RUN}/games?part=2", java_script_enabled=False)
+    page = load_page(open_watched, demo_server, f"{DEBATE_RUN}/games?part=2", java_script_enabled=False)
     assert page.locator("tbody tr").count() == 20
     for path in (
         f"{DEBATE_RUN}/game/121",
@@ -227,41 +232,43 @@ def test_every_game_is_read_without_a_script(demo_server: DemoServer, watched: O
         assert demo_server.served.request(path).status == 404, path
 
 
-def test_no_script_but_the_servers_own_runs_on_any_page(demo_server: DemoServer, watched: Opens) -> None:
-    planted = """() => new Promise((told) => {
+def test_content_policy_blocks_injected_scripts_on_every_page(
+    demo_server: DemoServer, open_watched: PageOpener
+) -> None:
+    inject_script = """() => new Promise((told) => {
       addEventListener('securitypolicyviolation', (one) => told(one.effectiveDirective));
       const one = document.createElement('script');
       one.textContent = 'document.title = "taken"'; document.body.append(one);
       setTimeout(() => told(document.title), 20000); })"""
-    one = patient(watched)
-    one.open(f"{demo_server.served.address}/", own=f"{demo_server.served.address}/")
+    watched_page = open_patiently(open_watched)
+    watched_page.open(f"{demo_server.served.address}/", own=f"{demo_server.served.address}/")
     for path in ("/", demo_server.boards["claims/v1"], HOSTILE_RUN, "/login", "/nowhere"):
-        one.page.goto(f"{demo_server.served.address}{path}")
-        assert one.page.evaluate(planted) == "script-src-elem", path
-    assert one.problems  # the browser says so, each time
-    assert not [problem for problem in one.problems if not problem.startswith("console error")]
-    one.problems.clear()
+        watched_page.page.goto(f"{demo_server.served.address}{path}")
+        assert watched_page.page.evaluate(inject_script) == "script-src-elem", path
+    assert watched_page.problems  # the browser reports each violation
+    assert not [problem for problem in watched_page.problems if not problem.startswith("console error")]
+    watched_page.problems.clear()
 
 
-def test_what_goes_wrong_is_a_page_for_people_and_a_fault_for_programs(demo_server: DemoServer, watched: Opens) -> None:
-    one = patient(watched)
+def test_errors_are_pages_for_browsers_and_json_for_programs(demo_server: DemoServer, open_watched: PageOpener) -> None:
+    watched_page = open_patiently(open_watched)
     for path in ABSENT_PAGES.values():
-        one.open(f"{demo_server.served.address}{path}", own=f"{demo_server.served.address}/")
-        assert one.page.locator("h1").inner_text() == "Page not found"
-        assert one.page.locator("a[href='/']").count() > 0
-    assert not [problem for problem in one.problems if "status of 404" not in problem]
-    one.problems.clear()
-    said = demo_server.served.request("/nowhere")
-    assert (said.status, said.json["code"]) == (404, "missing")
-    answer = demo_server.served.request("/nowhere", Accept="text/html")
-    assert (answer.status, answer.headers["content-type"]) == (404, "text/html; charset=utf-8")
+        watched_page.open(f"{demo_server.served.address}{path}", own=f"{demo_server.served.address}/")
+        assert watched_page.page.locator("h1").inner_text() == "Page not found"
+        assert watched_page.page.locator("a[href='/']").count() > 0
+    assert not [problem for problem in watched_page.problems if "status of 404" not in problem]
+    watched_page.problems.clear()
+    json_response = demo_server.served.request("/nowhere")
+    assert (json_response.status, json_response.json["code"]) == (404, "missing")
+    html_response = demo_server.served.request("/nowhere", Accept="text/html")
+    assert (html_response.status, html_response.headers["content-type"]) == (404, "text/html; charset=utf-8")
     assert (
         demo_server.served.request("/api/v1/nowhere", Accept="text/html").headers["content-type"] == "application/json"
     )
 
 
-def test_who_signs_in_sees_what_is_private_and_signs_out(demo_server: DemoServer, watched: Opens) -> None:
-    page = opened(watched, demo_server, "/")
+def test_signed_in_user_sees_private_runs_until_signing_out(demo_server: DemoServer, open_watched: PageOpener) -> None:
+    page = load_page(open_watched, demo_server, "/")
     page.click("text=Sign in")
     page.fill("#token", demo_server.served.tokens["bob-reads"])
     page.keyboard.press("Enter")
@@ -275,52 +282,52 @@ def test_who_signs_in_sees_what_is_private_and_signs_out(demo_server: DemoServer
 
 @pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_no_fault_on_any_page(
-    demo_server: DemoServer, watched: Opens, axe: str, width: int, scheme: str
+def test_axe_finds_no_violation_on_any_page(
+    demo_server: DemoServer, open_watched: PageOpener, axe: str, width: int, scheme: str
 ) -> None:
-    one = patient(watched, viewport={"width": width, "height": 900}, color_scheme=scheme)
-    one.context.add_cookies(demo_server.sign_in_cookies("bob"))
+    watched_page = open_patiently(open_watched, viewport={"width": width, "height": 900}, color_scheme=scheme)
+    watched_page.context.add_cookies(demo_server.sign_in_cookies("bob"))
     for name, path in {**demo_server.pages, **ABSENT_PAGES, **PRIVATE_PAGES}.items():
-        one.open(f"{demo_server.served.address}{path}", own=f"{demo_server.served.address}/")
-        one.page.wait_for_load_state("networkidle")
-        assert violations(one.page, axe) == [], name
-        assert one.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (name, width)
-    one.problems[:] = [problem for problem in one.problems if "status of 404" not in problem]
+        watched_page.open(f"{demo_server.served.address}{path}", own=f"{demo_server.served.address}/")
+        watched_page.page.wait_for_load_state("networkidle")
+        assert find_violations(watched_page.page, axe) == [], name
+        assert watched_page.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (name, width)
+    watched_page.problems[:] = [problem for problem in watched_page.problems if "status of 404" not in problem]
 
 
-def test_a_server_without_a_release_says_so(watched: Opens, tmp_path: Path, axe: str) -> None:
+def test_empty_server_says_that_nothing_is_published(open_watched: PageOpener, tmp_path: Path, axe: str) -> None:
     with run_empty_server(tmp_path) as served:
-        page = patient(watched).open(f"{served.address}/", own=f"{served.address}/")
+        page = open_patiently(open_watched).open(f"{served.address}/", own=f"{served.address}/")
         assert page.locator("text=No benchmark run is published on this server yet.").is_visible()
         assert "nip-run publish RUN" in page.inner_text("main")
-        assert violations(page, axe) == []
+        assert find_violations(page, axe) == []
 
 
-def commands(page: Any) -> list[str]:
+def list_commands(page: Any) -> list[str]:
     return list(page.locator("h2#get + dl.commands code").all_inner_texts())
 
 
-def test_the_commands_of_a_page_work_as_they_stand_in_a_shell_elsewhere(
-    demo_server: DemoServer, watched: Opens, tmp_path: Path
+def test_commands_of_a_page_work_when_pasted_into_a_shell(
+    demo_server: DemoServer, open_watched: PageOpener, tmp_path: Path
 ) -> None:
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "nip-run"
     program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m runner "$@"\n', "utf-8")
     program.chmod(0o755)
-    said = environment(HOME=str(tmp_path), XDG_CACHE_HOME=str(tmp_path / "cache"))
-    said["PATH"] = f"{tmp_path / 'bin'}:{said['PATH']}"
+    variables = environment(HOME=str(tmp_path), XDG_CACHE_HOME=str(tmp_path / "cache"))
+    variables["PATH"] = f"{tmp_path / 'bin'}:{variables['PATH']}"
     for path in ("/run/bob/quick-a/1", "/prompts/acme/plain-claims"):
-        lines = commands(opened(watched, demo_server, path))
+        lines = list_commands(load_page(open_watched, demo_server, path))
         assert len(lines) == (4 if path.startswith("/run/") else 2)
         for line in lines:
-            done = subprocess.run(
+            process = subprocess.run(
                 ["sh", "-c", line],
                 cwd=tmp_path,
-                env=said,
+                env=variables,
                 capture_output=True,
                 text=True,
                 timeout=HANG_SECONDS,
                 check=False,
             )
-            assert done.returncode == 0, (line, done.stdout, done.stderr)
+            assert process.returncode == 0, (line, process.stdout, process.stderr)
     wait_until((tmp_path / "quick-a" / "data" / "journal.jsonl").is_file)

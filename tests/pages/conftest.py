@@ -1,4 +1,4 @@
-"""One run that a stranger made, for all that look at its pages."""
+"""A run with hostile texts, shared by all tests of pages."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from tests.support.hostile_text import hostile_run
 
 
 @pytest.fixture(scope="session")
-def of_a_stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def hostile_run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return hostile_run(tmp_path_factory.mktemp("hostile"))

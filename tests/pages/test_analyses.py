@@ -1,4 +1,4 @@
-"""The analyses of a run on its page: the table of rates, and the data of the answers for the script."""
+"""Analyses on a run's page: the table of rates, and the data of answers for the script."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runner.pages.report.run_analyses import analysis_rows
 from runner.pages.report.run_site import runs_site
 from runner.pages.site import as_one_file
 from runner.results.folder import RunFolder
-from tests.pages.test_hostile_text import faults
+from tests.pages.test_hostile_text import find_faults
 from tests.support.analyses import INSTRUMENT, write_analysis, yes
 from tests.support.hostile_payloads import PAYLOADS
 from tests.support.report_pages import ParsedPage, parse_page, visible_text
@@ -29,13 +29,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return run_spec(spec_file(folder, size=4), folder / "results").folder
 
 
-def page_of(run: RunFolder) -> tuple[ParsedPage, dict[str, Any]]:
+def load_page(run: RunFolder) -> tuple[ParsedPage, dict[str, Any]]:
     data: dict[str, bytes] = {}
     page = parse_page(b"".join(as_one_file(runs_site([run], data.__setitem__), data)))
     return page, {name: json.loads(gzip.decompress(piece)) for name, piece in data.items()}
 
 
-def test_the_page_has_uncorrected_rates_and_the_numbers_of_units_by_status(run: RunFolder) -> None:
+def test_page_has_uncorrected_rates_and_unit_counts_by_status(run: RunFolder) -> None:
     units = [yes(True), yes(False), {"status": "no_answer"}, {"status": "not_applicable"}, {"status": "failed"}]
     write_analysis(run.path, lambda number, _: units)
     write_analysis(run.path, lambda number, _: [{"answer": "lie" if number else "none"}], "kind")
@@ -43,7 +43,7 @@ def test_the_page_has_uncorrected_rates_and_the_numbers_of_units_by_status(run: 
     assert (conformance.rates, conformance.validation) == ((("share of yes", "0.500"),), "not validated")
     assert dict(conformance.counts) == {"answered": 8, "no_answer": 4, "not_applicable": 4, "failed": 4}
     assert kind.rates == (("lie", "0.750"), ("none", "0.250"))
-    page, data = page_of(run)
+    page, data = load_page(run)
     assert "Rate, uncorrected" in page.text
     assert "not validated" in page.text
     assert INSTRUMENT in page.text
@@ -53,18 +53,18 @@ def test_the_page_has_uncorrected_rates_and_the_numbers_of_units_by_status(run: 
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("payload", [name for name in PAYLOADS if name != "lone surrogate"])
-def test_an_analysis_from_a_stranger_is_text(payload: str, run: RunFolder, tmp_path: Path) -> None:
+def test_hostile_analysis_is_shown_as_text(payload: str, run: RunFolder, tmp_path: Path) -> None:
     text = PAYLOADS[payload].replace("\x00", "")
     columns = {"answer": f"answer {text}", "reason": f"reason {text}", "model": f"model {text}", "spans": [SPAN]}
     write_analysis(run.path, lambda *_: [columns])
-    page, data = page_of(run)
-    assert faults(page) == []
+    page, data = load_page(run)
+    assert find_faults(page) == []
     assert visible_text(f"answer {text}") in page.text
     assert visible_text(f"model {text}") in page.text
     assert all(answers[-1]["reason"] == f"reason {text}" for answers in data["r0-analyses"].values())
 
 
-def test_a_run_without_analyses_has_neither_a_table_nor_data(tmp_path: Path) -> None:
-    page, data = page_of(run_spec(spec_file(tmp_path, size=2), tmp_path / "results").folder)
+def test_run_without_analyses_has_no_analysis_table_or_data(tmp_path: Path) -> None:
+    page, data = load_page(run_spec(spec_file(tmp_path, size=2), tmp_path / "results").folder)
     assert "Analyses" not in page.text
     assert "r0-analyses" not in data

@@ -1,4 +1,4 @@
-"""A leaderboard's pages say what the board says, whoever wrote its rows."""
+"""A leaderboard's pages agree with the board and escape hostile rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOSTILE = "<script>alert(1)</script>\u202e\x1b[31m\"'></td><svg onload=alert(2)>
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Two runs, and a sweep over a key and the seed."""
+    """Results with two runs, and with a sweep over a key and the seed."""
     folder = tmp_path_factory.mktemp("board")
     run_spec(spec_file(folder / "one", size=4), folder / "results")
     run_spec(spec_file(folder / "other", benchmark="other/v1", size=4), folder / "results")
@@ -39,15 +39,15 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return Results(folder / "results")
 
 
-def lists(board: BoardPage) -> list[list[str]]:
+def list_run_ids(board: BoardPage) -> list[list[str]]:
     return [[row.values["run"] for row in listed.rows] for listed in board.lists]
 
 
 @pytest.mark.full
-def test_the_lists_have_the_rows_of_the_leaderboard_in_its_order(results: Results) -> None:
+def test_board_lists_have_the_rows_of_the_leaderboard_in_its_order(results: Results) -> None:
     rows = [row.to_json() for row in local_rows(results)]
     board = local_board(results)
-    assert lists(board) == [
+    assert list_run_ids(board) == [
         [row["run_id"] for row in rows if row["benchmark"] == benchmark] for benchmark in ("other/v1", "tiny/v1")
     ]
     page = parse_page(render_board(board)).text
@@ -55,16 +55,27 @@ def test_the_lists_have_the_rows_of_the_leaderboard_in_its_order(results: Result
         interval = f"{row['ci_low']:.3f}–{row['ci_high']:.3f}" if row["ci_low"] is not None else ""
         assert row["run_id"] in page
         assert f"{row['accuracy']:.3f}{interval}" in page
-    kept = {row["run"]: row for row in read_page_rows(board)}
+    rows_by_run = {row["run"]: row for row in read_page_rows(board)}
     for row in rows:
-        same = ("accuracy", "ci_low", "ci_high", "n", "clusters", "models", "rank", "rank_last", "spec_sha256", "point")
-        assert {name: kept[row["run_id"]][name] for name in same} == {name: row[name] for name in same}
+        columns = (
+            "accuracy",
+            "ci_low",
+            "ci_high",
+            "n",
+            "clusters",
+            "models",
+            "rank",
+            "rank_last",
+            "spec_sha256",
+            "point",
+        )
+        assert {name: rows_by_run[row["run_id"]][name] for name in columns} == {name: row[name] for name in columns}
 
 
 @pytest.mark.full
-def test_a_sweep_is_pooled_and_ranked_as_the_command_has_it(results: Results) -> None:
-    found = nip_run_here("sweep", "swept/spec.yaml", "--json", cwd=results.path.parent)
-    rows = json.loads(found.stdout)
+def test_sweep_is_pooled_and_ranked_like_the_sweep_command(results: Results) -> None:
+    process = nip_run_here("sweep", "swept/spec.yaml", "--json", cwd=results.path.parent)
+    rows = json.loads(process.stdout)
     (sweep,) = (sweep for listed in local_board(results).lists for sweep in listed.sweeps)
     assert {line.seeds for line in sweep.lines} == {2}
     assert [(dict(line.point), line.value, line.low, line.n, list(line.rank or ())) for line in sweep.lines] == [
@@ -74,7 +85,7 @@ def test_a_sweep_is_pooled_and_ranked_as_the_command_has_it(results: Results) ->
 
 
 @pytest.mark.full
-def test_each_table_with_ranks_says_how_they_were_determined(results: Results) -> None:
+def test_each_table_with_ranks_names_its_rank_method(results: Results) -> None:
     board = local_board(results)
     page = parse_page(render_board(board)).text
     tables = sum(bool(listed.ranked) + len(listed.sweeps) for listed in board.lists)
@@ -82,32 +93,32 @@ def test_each_table_with_ranks_says_how_they_were_determined(results: Results) -
     assert page.count("rank: 95 % confidence set of ranks, from tests of all pairs") == tables
 
 
-def test_ranks_of_more_than_50_rows_say_that_only_the_first_is_tested_even_with_a_script() -> None:
+def test_rank_method_of_more_than_50_rows_is_shown_with_a_script_too() -> None:
     board = build_board(*(board_row(release=f"run/acme/r{n}@1") for n in range(60)))
     (section,) = (section for section in board_site(board, lambda *_: None).sections if section.route != "board")
-    shown, plain = section.html.split('<div class="unscripted">')
-    assert "tests of each row with the first only, because there are 60" in shown
-    assert "Ordered by accuracy" in plain
+    with_script, without_script = section.html.split('<div class="unscripted">')
+    assert "tests of each row with the first only, because there are 60" in with_script
+    assert "Ordered by accuracy" in without_script
 
 
-def test_a_board_that_is_not_there_or_has_one_row_has_a_page(tmp_path: Path) -> None:
-    none = local_board(Results(tmp_path / "none"))
-    assert f"There are no rows in {tmp_path / 'none'}" in parse_page(render_board(none)).text
+def test_missing_and_single_row_boards_have_a_page(tmp_path: Path) -> None:
+    missing = local_board(Results(tmp_path / "none"))
+    assert f"There are no rows in {tmp_path / 'none'}" in parse_page(render_board(missing)).text
     page = parse_page(render_board(build_board(board_row())))
     assert page.unclosed == []
     assert "1 ranked, 0 without a rank" in page.text
 
 
-def test_a_list_counts_only_the_runs_of_its_own_task() -> None:
+def test_list_counts_only_runs_of_its_own_task() -> None:
     reason = "other datapoints, such as p3: ids, groups, labels or contents differ; `nip-run compare` says how"
-    other = board_row(release="run/acme/b@1", run_id="b", task="b" * 64, rank=None, rank_last=None, reason=reason)
+    other_task = board_row(release="run/acme/b@1", run_id="b", task="b" * 64, rank=None, rank_last=None, reason=reason)
     replay = board_row(release="run/acme/c@1", run_id="c", rank=None, rank_last=None, reason="replay of a")
-    page = parse_page(render_board(build_board(board_row(), replay, other))).text
+    page = parse_page(render_board(build_board(board_row(), replay, other_task))).text
     assert "1 ranked, 1 without a rank · below: 1 of other tasks" in page
     assert "Other tasks" in page
 
 
-def test_without_a_script_the_first_rows_stand_there_and_it_is_said_how_many_there_are() -> None:
+def test_page_without_a_script_shows_the_first_rows_and_the_total_number() -> None:
     rows = [board_row(release=f"run/acme/r{n}@1", run_id=f"r{n}", rank=1, rank_last=1000) for n in range(1000)]
     board = build_board(*rows)
     page = parse_page(render_board(board)).text
@@ -117,26 +128,30 @@ def test_without_a_script_the_first_rows_stand_there_and_it_is_said_how_many_the
     assert [row["run"] for row in read_page_rows(board)] == [f"acme/r{n}@1" for n in range(1000)]
 
 
-def test_two_benchmarks_of_one_task_have_a_page_each() -> None:
+def test_two_benchmarks_with_one_task_have_separate_pages() -> None:
     board = build_board(board_row(benchmark="a/v1"), board_row(benchmark="b/v1", release="run/acme/other@1"))
     assert [listed.name for listed in board.lists] == ["a" * 12, f"{'a' * 12}-2"]
 
 
-def test_runs_of_the_same_site_are_linked_and_no_others() -> None:
+def test_only_runs_of_the_same_site_are_linked() -> None:
     board = build_board(board_row(), board_row(release="run/acme/b@1", run_id="elsewhere"))
-    links = {one.attributes["href"] for one in parse_page(render_board(board, "tiny-1")).elements if one.tag == "a"}
+    links = {
+        element.attributes["href"]
+        for element in parse_page(render_board(board, "tiny-1")).elements
+        if element.tag == "a"
+    }
     assert "#/run/tiny-1" in links
     assert not any("elsewhere" in str(link) for link in links)
 
 
-def test_what_was_refused_stands_there_with_why() -> None:
+def test_refused_release_is_listed_with_the_reason() -> None:
     board = build_board(board_row(), left_out=[("run/acme/bad@1", "its numbers do not follow from its records")])
     page = parse_page(render_board(board)).text
     assert "run/acme/bad@1" in page
     assert "its numbers do not follow from its records" in page
 
 
-PLACES: dict[str, Any] = {
+HOSTILE_COLUMNS: dict[str, Any] = {
     **dict.fromkeys(
         (
             "benchmark", "run_id", "name", "protocol", "outcomes", "models", "spec_sha256", "dataset_sha256",
@@ -149,22 +164,24 @@ PLACES: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_hostile_text_in_a_row_is_text(place: str) -> None:
-    made = build_board(board_row(**{place: PLACES[place]}))
-    page = render_board(made)
-    found = parse_page(page)
-    own = parse_page(render_board(build_board(board_row()))).elements
-    assert found.unclosed == []
-    assert {one.tag for one in found.elements} <= {one.tag for one in own} | {"span"}
-    assert sum(one.tag == "script" for one in found.elements) == sum(one.tag == "script" for one in own)
-    assert not any(name.startswith("on") for one in found.elements for name in one.attributes)
-    assert all(str(one.attributes["href"]).startswith("#") for one in found.elements if one.tag == "a")
-    if place not in ("run_id", "owner", "tier", "numbers", "name"):  # the script shows these
-        assert visible_text(HOSTILE)[: 12 if place == "task" else None] in found.text
+@pytest.mark.parametrize("column", HOSTILE_COLUMNS)
+def test_hostile_text_in_a_board_row_is_escaped(column: str) -> None:
+    board = build_board(board_row(**{column: HOSTILE_COLUMNS[column]}))
+    page = render_board(board)
+    parsed = parse_page(page)
+    clean_elements = parse_page(render_board(build_board(board_row()))).elements
+    assert parsed.unclosed == []
+    assert {element.tag for element in parsed.elements} <= {element.tag for element in clean_elements} | {"span"}
+    assert sum(element.tag == "script" for element in parsed.elements) == sum(
+        element.tag == "script" for element in clean_elements
+    )
+    assert not any(name.startswith("on") for element in parsed.elements for name in element.attributes)
+    assert all(str(element.attributes["href"]).startswith("#") for element in parsed.elements if element.tag == "a")
+    if column not in ("run_id", "owner", "tier", "numbers", "name"):  # the script shows these
+        assert visible_text(HOSTILE)[: 12 if column == "task" else None] in parsed.text
 
 
-def test_hostile_refusals_are_text() -> None:
+def test_hostile_refusal_reason_is_escaped() -> None:
     page = parse_page(render_board(build_board(left_out=[(HOSTILE, HOSTILE)])))
     assert page.text.count(visible_text(HOSTILE)) >= 2
     assert page.unclosed == []
@@ -195,11 +212,11 @@ def test_hostile_refusals_are_text() -> None:
         ("something else", FALLBACK_KIND),
     ],
 )
-def test_each_mark_has_a_kind_with_a_meaning(text: str, kind: str) -> None:
+def test_each_reason_is_classified_into_a_mark_kind(text: str, kind: str) -> None:
     assert mark_of(text).kind == kind
 
 
-def test_keys_are_told_by_as_much_of_their_ends_as_tells_them_apart() -> None:
+def test_keys_are_shortened_to_their_shortest_distinct_suffixes() -> None:
     assert short_names({"agents.prover.model", "agents.verifier.model", "seed", "model"}) == {
         "agents.prover.model": "prover.model",
         "agents.verifier.model": "verifier.model",

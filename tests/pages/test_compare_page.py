@@ -1,4 +1,4 @@
-"""Two runs side by side: what is said of them is what `compare` says, and each pair of games is of one datapoint."""
+"""The comparison page agrees with `compare`, and each pair of games shares a datapoint."""
 
 from __future__ import annotations
 
@@ -34,102 +34,102 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[RunFolder]:
     return list(Results(folder / "results").runs())
 
 
-def pieces(runs: list[RunFolder]) -> tuple[Any, dict[str, Any]]:
-    kept: dict[str, bytes] = {}
-    made = compare_runs(runs, kept.__setitem__)
-    return made, {name: json.loads(gzip.decompress(piece)) for name, piece in kept.items()}
+def build_comparison(runs: list[RunFolder]) -> tuple[Any, dict[str, Any]]:
+    stored: dict[str, bytes] = {}
+    comparison = compare_runs(runs, stored.__setitem__)
+    return comparison, {name: json.loads(gzip.decompress(piece)) for name, piece in stored.items()}
 
 
 @pytest.mark.full
-def test_the_page_says_what_compare_says(runs: list[RunFolder]) -> None:
-    made, _ = pieces(runs[:2])
-    said = compare_systems([[one.path] for one in runs[:2]], Results.of(runs[0]))
-    (section,) = made.sections
+def test_page_has_the_verdict_and_flips_of_the_compare_command(runs: list[RunFolder]) -> None:
+    comparison, _ = build_comparison(runs[:2])
+    report = compare_systems([[run_folder.path] for run_folder in runs[:2]], Results.of(runs[0]))
+    (section,) = comparison.sections
     assert section.route == f"compare/{runs[0].run_id}/{runs[1].run_id}"
-    assert said.pairs[0].verdict in section.html
-    for flip in said.flips:
+    assert report.pairs[0].verdict in section.html
+    for flip in report.flips:
         assert f"/pair/{flip.base_rollout}/{flip.other_rollout}" in section.html
 
 
 @pytest.mark.gate
-def test_the_page_names_datapoints_that_are_left_out(tmp_path: Path) -> None:
+def test_page_names_datapoints_that_are_left_out(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=12, fine_tune=None)
     for size in (12, 4):
         run(load_spec(path, [f"dataset.limit={size}"]), tmp_path / "results", run_id=f"of-{size}")
     results = Results(tmp_path / "results")
-    made, _ = pieces([results.run("of-12"), results.run("of-4")])
-    (section,) = made.sections
+    comparison, _ = build_comparison([results.run("of-12"), results.run("of-4")])
+    (section,) = comparison.sections
     assert "Datapoints of of-12 that are left out" in section.html
     assert "the other run lacks them: 8 (such as p10, p11, p4, p5, p6)." in section.html
     assert "Datapoints of of-4" not in section.html
 
 
 @pytest.mark.full
-def test_pairs_are_of_one_datapoint_and_those_that_flip_come_first(runs: list[RunFolder]) -> None:
-    made, data = pieces(runs[:2])
-    columns = data[made.about[0]["pairs"]]["columns"]
-    one, two = (load_system([folder.path], Results.of(folder)) for folder in runs[:2])
-    found = list(game_pairs(one, two, SystemReader()))
-    assert len(columns["datapoint"]) == len(found) == 12
-    assert sorted(columns["datapoint"]) == sorted({one.datapoint for one in found})
-    same = [one == two for one, two in zip(columns["base_right"], columns["other_right"], strict=True)]
-    assert same == sorted(same)
-    assert not all(same)
-    counts = count_pairs(found)
+def test_pairs_share_a_datapoint_and_flipped_ones_come_first(runs: list[RunFolder]) -> None:
+    comparison, data = build_comparison(runs[:2])
+    columns = data[comparison.about[0]["pairs"]]["columns"]
+    base_system, compared_system = (load_system([folder.path], Results.of(folder)) for folder in runs[:2])
+    system_pairs = list(game_pairs(base_system, compared_system, SystemReader()))
+    assert len(columns["datapoint"]) == len(system_pairs) == 12
+    assert sorted(columns["datapoint"]) == sorted({pair.datapoint for pair in system_pairs})
+    equal = [base == other for base, other in zip(columns["base_right"], columns["other_right"], strict=True)]
+    assert equal == sorted(equal)
+    assert not all(equal)
+    counts = count_pairs(system_pairs)
     assert sum(counts.values()) == 12
-    assert counts["base"] + counts["other"] == same.count(False)
+    assert counts["base"] + counts["other"] == equal.count(False)
 
 
 @pytest.mark.full
-def test_each_two_of_a_few_runs_are_compared_and_of_many_the_first_with_all(runs: list[RunFolder]) -> None:
-    made, _ = pieces(runs)
-    assert len(made.about) == 3
-    assert made.sections[0].route == "compare"
-    assert all(about["base"] in made.sections[0].html for about in made.about)
+def test_few_runs_are_compared_pairwise_and_many_only_with_the_first(runs: list[RunFolder]) -> None:
+    comparison, _ = build_comparison(runs)
+    assert len(comparison.about) == 3
+    assert comparison.sections[0].route == "compare"
+    assert all(about["base"] in comparison.sections[0].html for about in comparison.about)
     assert run_pairs([*runs, *runs]) == run_pairs(runs)
 
 
 @pytest.mark.full
-def test_what_cannot_be_compared_has_a_page_that_says_why(runs: list[RunFolder], tmp_path: Path) -> None:
+def test_runs_that_cannot_be_compared_have_a_page_with_the_reason(runs: list[RunFolder], tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=4, fine_tune=None)
     run(
         load_spec(path, ["rollouts.num_responses_per_timestep=2", "protocol.max_message_rounds=3"]),
         tmp_path / "results",
     )
-    (tree,) = Results(tmp_path / "results").runs()
-    (tree.path / "rollouts.parquet").rename(tree.path / "away")
-    manifest = json.loads(tree.manifest_path.read_text("utf-8"))
-    tree.manifest_path.write_text(json.dumps({**manifest, "status": "running"}), "utf-8")
-    made, data = pieces([runs[0], tree])
-    assert (made.about, data) == ([], {})
-    assert "These two runs cannot be compared" in made.sections[0].html
+    (tree_run,) = Results(tmp_path / "results").runs()
+    (tree_run.path / "rollouts.parquet").rename(tree_run.path / "away")
+    manifest = json.loads(tree_run.manifest_path.read_text("utf-8"))
+    tree_run.manifest_path.write_text(json.dumps({**manifest, "status": "running"}), "utf-8")
+    comparison, data = build_comparison([runs[0], tree_run])
+    assert (comparison.about, data) == ([], {})
+    assert "These two runs cannot be compared" in comparison.sections[0].html
 
 
 @pytest.mark.full
-def test_a_site_of_two_runs_has_the_comparison_and_a_link_to_it(runs: list[RunFolder]) -> None:
-    kept: dict[str, bytes] = {}
-    site = runs_site(runs[:2], kept.__setitem__)
+def test_site_of_two_runs_has_their_comparison_and_a_link_to_it(runs: list[RunFolder]) -> None:
+    stored: dict[str, bytes] = {}
+    site = runs_site(runs[:2], stored.__setitem__)
     route = f"compare/{runs[0].run_id}/{runs[1].run_id}"
     assert (route, "Compare") in site.links
-    assert site.about["compares"][0]["pairs"] in kept
-    assert not runs_site(runs[:1], kept.__setitem__).about["compares"]
+    assert site.about["compares"][0]["pairs"] in stored
+    assert not runs_site(runs[:1], stored.__setitem__).about["compares"]
 
 
 @pytest.mark.full
-def test_every_metric_of_the_page_is_what_compare_says_of_it_alone(runs: list[RunFolder]) -> None:
+def test_metrics_of_the_page_equal_separate_comparisons(runs: list[RunFolder]) -> None:
     metrics = metrics_shown(Show.COMPARISON)
-    (found,) = compare_by_metric([(runs[0], runs[1])], metrics, page_reader())
-    assert not isinstance(found, UsageError)
-    names = [[one.path] for one in runs[:2]]
-    alone = [compare_systems(names, Results.of(runs[0]), metric=row.metric).pairs[0] for row in found]
-    assert found == alone
-    lacking = {
+    (rows,) = compare_by_metric([(runs[0], runs[1])], metrics, page_reader())
+    assert not isinstance(rows, UsageError)
+    names = [[run_folder.path] for run_folder in runs[:2]]
+    separate_rows = [compare_systems(names, Results.of(runs[0]), metric=row.metric).pairs[0] for row in rows]
+    assert rows == separate_rows
+    inapplicable = {
         "brier_stated",
         "brier_logprob",
         "answer_brier",
         "answer_log_score",
-    }  # neither confidence nor listed answers
-    assert {row.metric for row in found} == set(metrics) - lacking
+    }  # these runs have neither confidence nor listed answers
+    assert {row.metric for row in rows} == set(metrics) - inapplicable
 
 
 def _is_below(count: int, i: int, _: int) -> bool:
@@ -137,16 +137,16 @@ def _is_below(count: int, i: int, _: int) -> bool:
 
 
 @pytest.mark.full
-def test_the_pairs_of_a_page_are_adjusted_together_and_the_page_says_so(tmp_path: Path) -> None:
+def test_all_pairs_of_a_page_are_adjusted_together_and_the_page_says_so(tmp_path: Path) -> None:
     """The two best runs differ with p = 0.031, which is not significant as one of three comparisons."""
     path, results = solo_spec(tmp_path, size=20), tmp_path / "results"
-    for number, (name, right) in enumerate({"low": 6, "middle": 12, "high": 18}.items()):
-        planted(path, results, name, partial(_is_below, right), other_system(number))
+    for number, (name, correct_count) in enumerate({"low": 6, "middle": 12, "high": 18}.items()):
+        planted(path, results, name, partial(_is_below, correct_count), other_system(number))
     folders = [RunFolder(results / "runs" / name) for name in ("low", "middle", "high")]
-    alone = compare_systems([[folders[1].path], [folders[2].path]], Results(results)).pairs[0]
-    assert alone.p == 2 / 2**6
-    assert alone.verdict.startswith("high is better")
-    listing, *pages = (section.html for section in pieces(folders)[0].sections)
+    unadjusted = compare_systems([[folders[1].path], [folders[2].path]], Results(results)).pairs[0]
+    assert unadjusted.p == 2 / 2**6
+    assert unadjusted.verdict.startswith("high is better")
+    listing, *pages = (section.html for section in build_comparison(folders)[0].sections)
     assert "intervals and p-values are adjusted for 3 comparisons (Holm)" in listing
     assert listing.count("no evidence of a difference") == 2
     assert listing.count("high is better") == 1
@@ -156,19 +156,23 @@ def test_the_pairs_of_a_page_are_adjusted_together_and_the_page_says_so(tmp_path
         assert "95 % interval, adjusted</th>" in page
     (pair,) = (page for page in pages if "high compared with middle" in page)
     rows = compare_by_metric(run_pairs(folders), ["accuracy"], page_reader())
-    (row,) = next(each for each in rows if not isinstance(each, UsageError) and each[0].base == "middle")
+    (row,) = next(
+        metric_rows
+        for metric_rows in rows
+        if not isinstance(metric_rows, UsageError) and metric_rows[0].base == "middle"
+    )
     assert row.p_corrected == pytest.approx(2 * 2 / 2**6)
     low, high = row.adjusted_interval
     assert low is not None
     assert high is not None
     assert f"{low:.3f} to {high:.3f}" in pair
-    (single,) = pieces(folders[1:])[0].sections
-    assert "adjusted" not in single.html
+    (single_section,) = build_comparison(folders[1:])[0].sections
+    assert "adjusted" not in single_section.html
 
 
-def test_the_overview_of_several_runs_begins_with_the_sentence_of_compare(runs: list[RunFolder]) -> None:
+def test_overview_of_several_runs_begins_with_the_verdict_of_compare(runs: list[RunFolder]) -> None:
     site = runs_site(runs[:2], lambda *_: None)
-    verdict = compare_systems([[one.path] for one in runs[:2]], Results.of(runs[0])).pairs[0].verdict
+    verdict = compare_systems([[run_folder.path] for run_folder in runs[:2]], Results.of(runs[0])).pairs[0].verdict
     overview = site.sections[0].html
     assert overview.lstrip().lower().startswith(f'<p class="lead">{verdict}'.lower())
     assert f'href="#/compare/{runs[0].run_id}/{runs[1].run_id}"' in overview

@@ -1,4 +1,4 @@
-"""A run's games as the page's script reads them: nothing of a game is left out, and each text stands once."""
+"""The games of a run as the page's script reads them: complete, with each text stored once."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.support.specs import spec_file
 
 
 @pytest.fixture(scope="module")
-def faulty(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """A run with answers that cannot be used, failed calls and log-probabilities."""
+def faulty_run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A run with unparsable answers, failed calls and log-probabilities."""
     folder = tmp_path_factory.mktemp("faulty")
     with run_chat_server(faults={"bad_decision": 0.3, "server_error": 0.2}, logprobs=True, seed=3) as server:
         path = spec_file(
@@ -37,8 +37,8 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
             models={"m": {"logprobs": True, "top_logprobs": 5, "price": {"input": 2.0, "output": 8.0}}},
         )
         run(load_spec(path), folder / "results")
-    (found,) = Results(folder / "results").runs()
-    return found
+    (run_folder,) = Results(folder / "results").runs()
+    return run_folder
 
 
 def pack_games(games: Iterator[GamePage]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -50,8 +50,8 @@ def pack_games(games: Iterator[GamePage]) -> tuple[dict[str, Any], dict[str, Any
 
 
 @pytest.mark.full
-def test_every_attempt_and_failed_call_of_the_journal_is_there(faulty: RunFolder) -> None:
-    games = list(games_of(faulty))
+def test_every_attempt_and_failed_call_of_the_journal_is_in_the_page_data(faulty_run: RunFolder) -> None:
+    games = list(games_of(faulty_run))
     _, pieces = pack_games(iter(games))
     turns = [turn for game in pieces["r0-games-0"]["games"] for turn in game["turns"]]
     answers = [answer for turn in turns for answer in turn["answers"]]
@@ -61,31 +61,37 @@ def test_every_attempt_and_failed_call_of_the_journal_is_there(faulty: RunFolder
     assert sum(len(turn["failed"]) for turn in turns) == sum(len(game.details.failures) for game in games) > 0
     assert sum(answer["tokens"][1] for answer in answers) == sum(call.completion_tokens for call in calls)
     assert any("logprobs" in answer for answer in answers)
-    assert sum(answer["usd"] for answer in answers) == pytest.approx(faulty.manifest().cost_usd) != 0
+    assert sum(answer["usd"] for answer in answers) == pytest.approx(faulty_run.manifest().cost_usd) != 0
 
 
-def test_the_chat_of_a_turn_is_what_was_sent(faulty: RunFolder) -> None:
-    _, pieces = pack_games(games_of(faulty))
+def test_chat_of_a_turn_equals_the_sent_prompt(faulty_run: RunFolder) -> None:
+    _, pieces = pack_games(games_of(faulty_run))
     piece = pieces["r0-games-0"]
-    reconstructor = Reconstructor(faulty, played_plan(faulty))
+    reconstructor = Reconstructor(faulty_run, played_plan(faulty_run))
     try:
         for rollout, game in zip(reconstructor.rollouts(), piece["games"], strict=True):
             for agent in ("prover", "verifier"):
-                sent = {one.round: one.body["messages"] for one in sent_prompts(reconstructor, rollout, agent, None)}
-                shown = {turn["round"]: turn["chat"] for turn in game["turns"] if turn["agent"] == agent}
+                sent_chats = {
+                    prompt.round: prompt.body["messages"]
+                    for prompt in sent_prompts(reconstructor, rollout, agent, None)
+                }
+                page_chats = {turn["round"]: turn["chat"] for turn in game["turns"] if turn["agent"] == agent}
                 assert {
-                    number: [{**said, "content": resolve_text(piece["texts"], said["text"])} for said in chat]
-                    for number, chat in shown.items()
+                    number: [{**message, "content": resolve_text(piece["texts"], message["text"])} for message in chat]
+                    for number, chat in page_chats.items()
                 } == {
-                    number: [{**said, "text": packed["text"]} for said, packed in zip(chat, shown[number], strict=True)]
-                    for number, chat in sent.items()
+                    number: [
+                        {**message, "text": packed["text"]}
+                        for message, packed in zip(chat, page_chats[number], strict=True)
+                    ]
+                    for number, chat in sent_chats.items()
                 }
     finally:
         reconstructor.close()
 
 
-def test_a_row_has_what_the_list_filters_and_sorts_by(faulty: RunFolder) -> None:
-    games = list(games_of(faulty))
+def test_game_row_has_the_columns_for_filters_and_sorting(faulty_run: RunFolder) -> None:
+    games = list(games_of(faulty_run))
     for game in games:
         row, rollout = row_of(game), game.rollout
         by_agent = {name: [c for c in rollout.calls if c.agent == name] for name in ("prover", "verifier")}
@@ -97,7 +103,7 @@ def test_a_row_has_what_the_list_filters_and_sorts_by(faulty: RunFolder) -> None
     assert any(row_of(game)["retries"] for game in games)
 
 
-def test_a_row_begins_with_the_first_column_that_is_more_than_a_word(tmp_path: Path) -> None:
+def test_excerpt_comes_from_the_first_column_longer_than_one_word(tmp_path: Path) -> None:
     spec = spec_file(tmp_path / "spec", size=2, fine_tune=None)
     data = spec.with_name("data.jsonl")
     rows = [{"topic": "sums", **json.loads(line)} for line in data.read_text("utf-8").splitlines()]
@@ -111,8 +117,8 @@ def test_a_row_begins_with_the_first_column_that_is_more_than_a_word(tmp_path: P
 
 
 @pytest.mark.full
-def test_a_page_of_many_games_is_in_pieces_that_are_read_by_place(faulty: RunFolder) -> None:
-    game = next(games_of(faulty))
+def test_many_games_are_split_into_pieces_indexed_by_position(faulty_run: RunFolder) -> None:
+    game = next(games_of(faulty_run))
     about, pieces = pack_games(iter([game] * (PIECE_ROWS + 1)))
     assert about["count"] == PIECE_ROWS + 1
     assert about["lists"] == [0, PIECE_ROWS]
@@ -122,7 +128,7 @@ def test_a_page_of_many_games_is_in_pieces_that_are_read_by_place(faulty: RunFol
 
 
 @pytest.mark.full
-def test_a_piece_ends_once_it_is_full(tmp_path: Path) -> None:
+def test_piece_is_closed_at_its_size_limit(tmp_path: Path) -> None:
     with run_chat_server(prose=60_000) as server:
         path = spec_file(
             tmp_path, server.base_url, size=8, fine_tune=None, agents={"prover": {"max_response_words": 1}}

@@ -1,6 +1,6 @@
-"""What a stranger wrote is text in every page, read here as a browser without a script has it.
+"""Hostile text is escaped in every page, parsed here as by a browser without JavaScript.
 
-`tests/browser/test_hostile_text.py` has Chromium read the same.
+`tests/browser/test_hostile_text.py` checks the same in Chromium.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support.hostile_payloads import PAYLOADS
 from tests.support.hostile_text import SHOWN_MANIFEST_FIELDS, expected_in_file, release_with_manifest
 from tests.support.report_pages import ParsedPage, parse_page, report, visible_text
 
-OURS = frozenset(
+ALLOWED_ELEMENTS = frozenset(
     [
         "a",
         "article",
@@ -90,49 +90,51 @@ OURS = frozenset(
         "ul",
     ]
 )
-"""Elements that pages have; none of them loads or asks anything."""
+"""Elements that pages may contain; none of them loads anything or sends a request."""
 
 
-def faults(page: ParsedPage) -> list[str]:
-    """What no page of ours has."""
-    found = [f"<{one.tag}>" for one in page.elements if one.tag not in OURS]
-    for one in page.elements:
-        for name, value in one.attributes.items():
+def find_faults(page: ParsedPage) -> list[str]:
+    """Return the elements and attributes that no page may have."""
+    problems = [f"<{element.tag}>" for element in page.elements if element.tag not in ALLOWED_ELEMENTS]
+    for element in page.elements:
+        for name, value in element.attributes.items():
             if name.startswith("on") or name in ("style", "src", "srcdoc", "action", "formaction", "autofocus"):
-                found.append(f"<{one.tag} {name}>")
+                problems.append(f"<{element.tag} {name}>")
             if name.endswith("href") and not (value or "").startswith("#"):
-                found.append(f"<{one.tag} {name}={value}>")
-    counts = [sum(one.tag == tag for one in page.elements) for tag in ("style", "body", "main", "h1")]
-    return [*found, *page.unclosed, *([] if counts == [1, 1, 1, 1] else [f"elements there is one of: {counts}"])]
+                problems.append(f"<{element.tag} {name}={value}>")
+    counts = [sum(element.tag == tag for element in page.elements) for tag in ("style", "body", "main", "h1")]
+    return [*problems, *page.unclosed, *([] if counts == [1, 1, 1, 1] else [f"elements there is one of: {counts}"])]
 
 
 @pytest.mark.full
-def test_the_page_of_a_real_run_of_a_stranger_has_our_elements_alone(of_a_stranger: Path) -> None:
-    page = parse_page(report(of_a_stranger))
-    assert faults(page) == []
-    assert len([one for one in page.elements if one.tag == "title"]) >= 1
+def test_report_of_a_hostile_run_has_only_allowed_elements(hostile_run_folder: Path) -> None:
+    page = parse_page(report(hostile_run_folder))
+    assert find_faults(page) == []
+    assert len([element for element in page.elements if element.tag == "title"]) >= 1
     for number, text in enumerate(PAYLOADS.values()):
         assert visible_text(f"p{number} {expected_in_file(text)[:60]}") in page.text
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("payload", PAYLOADS)
-def test_every_place_of_a_manifest_is_text(payload: str, of_a_stranger: Path, tmp_path: Path) -> None:
+def test_every_shown_field_of_a_hostile_manifest_is_text(
+    payload: str, hostile_run_folder: Path, tmp_path: Path
+) -> None:
     text = PAYLOADS[payload]
-    page = parse_page(report(release_with_manifest(of_a_stranger, tmp_path / "run", text)))
-    assert faults(page) == []
+    page = parse_page(report(release_with_manifest(hostile_run_folder, tmp_path / "run", text)))
+    assert find_faults(page) == []
     missing = [
-        place for place in SHOWN_MANIFEST_FIELDS if visible_text(f"{place}: {expected_in_file(text)}") not in page.text
+        field for field in SHOWN_MANIFEST_FIELDS if visible_text(f"{field}: {expected_in_file(text)}") not in page.text
     ]
     assert missing == []
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)
-def test_data_in_a_page_end_no_element_and_stay_what_they_are(payload: str) -> None:
-    said = {"text": expected_in_file(PAYLOADS[payload]), expected_in_file(PAYLOADS[payload]): [1]}
-    written = str(as_json(said))
-    assert not set("<>&") & set(written)
-    assert json.loads(written) == said
+def test_json_data_in_a_page_is_escaped_and_unchanged(payload: str) -> None:
+    data = {"text": expected_in_file(PAYLOADS[payload]), expected_in_file(PAYLOADS[payload]): [1]}
+    script_text = str(as_json(data))
+    assert not set("<>&") & set(script_text)
+    assert json.loads(script_text) == data
 
 
 @pytest.mark.parametrize(
@@ -144,42 +146,46 @@ def test_data_in_a_page_end_no_element_and_stay_what_they_are(payload: str) -> N
         ("\U000e0041", "U+E0041"), ("\r", "U+000D"),
     ],
 )  # fmt: skip
-def test_a_character_that_cannot_be_seen_is_a_mark_with_its_name(character: str, name: str) -> None:
+def test_invisible_character_is_shown_as_a_mark_with_its_name(character: str, name: str) -> None:
     assert visible_text(f"a{character}b") == f"a{name}b"
 
 
-def test_of_a_text_each_character_that_cannot_be_seen_is_a_mark() -> None:
+def test_every_invisible_character_of_a_text_becomes_a_mark() -> None:
     assert visible_text("\u202e\u202e– <b>[^-]\n\x00\\\t&\ud800é\x7f") == "RLORLO– <b>[^-]\nNUL\\\t&U+D800éDEL"
 
 
-def test_what_can_be_seen_is_no_mark() -> None:
+def test_visible_characters_stay_unchanged() -> None:
     for text in ("tab\tand\nline", "שלום", "中文", "é", "🙂", "{{7*7}}", "&lt;"):
         assert visible_text(text) == text
 
 
-def test_a_template_runs_nothing_of_its_facts() -> None:
+def test_template_does_not_evaluate_its_values() -> None:
     page = parse_page(render_template("base.html", {
         "title": "{{7*7}}<b>", "policy": policy(connects=False), "style": "", "script": "", "about": {}, "carriers": "",
         "links": [("run/a b\"<>'&?#/games", "<i>x")], "sections": [],
     }))  # fmt: skip
     assert "{{7*7}}<b>" in page.text
-    (link,) = [one.attributes["href"] for one in page.elements if one.tag == "a" and one.attributes["href"] != "#main"]
+    (link,) = [
+        element.attributes["href"]
+        for element in page.elements
+        if element.tag == "a" and element.attributes["href"] != "#main"
+    ]
     assert link == "#/run/a%20b%22%3C%3E%27%26%3F%23/games"
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)
-def test_a_pages_title_is_text_of_one_line_without_what_cannot_be_seen(payload: str) -> None:
-    """No mark can stand there: a browser reads a title's elements as text."""
+def test_page_title_is_one_line_without_invisible_characters(payload: str) -> None:
+    """A title cannot contain marks: a browser shows its elements as text."""
     text = f"{PAYLOADS[payload]}\n&amp;\t"
     page = render_template("base.html", {
         "title": text, "policy": policy(connects=False), "style": "", "script": "", "about": {}, "carriers": "",
         "links": [], "sections": [],
     })  # fmt: skip
-    assert faults(parse_page(page)) == []
+    assert find_faults(parse_page(page)) == []
     assert unescape(page.partition("<title>")[2].partition("</title>")[0]) == in_one_line(text)
 
 
-def test_the_policy_lets_nothing_in_but_our_script_and_style_by_their_hashes() -> None:
+def test_content_policy_allows_only_our_script_and_style_by_hash() -> None:
     rules = dict(rule.split(" ", 1) for rule in policy(connects=False).split("; "))
     assert rules["default-src"] == rules["base-uri"] == rules["form-action"] == "'none'"
     assert re.fullmatch(r"'sha256-[A-Za-z0-9+/=]{44}'", rules["script-src"])
@@ -197,42 +203,42 @@ FORBIDDEN = (
 )  # fmt: skip
 
 
-def test_the_script_makes_no_markup_and_knows_no_other_address() -> None:
-    whole = script().replace("http://www.w3.org/2000/svg", "")
-    assert [word for word in FORBIDDEN if word in whole] == []
+def test_script_contains_no_html_injection_calls_or_external_addresses() -> None:
+    script_text = script().replace("http://www.w3.org/2000/svg", "")
+    assert [pattern for pattern in FORBIDDEN if pattern in script_text] == []
 
 
-def test_the_style_loads_nothing() -> None:
+def test_stylesheet_loads_nothing() -> None:
     assert not re.search(r"url\(|@import|@font-face|expression\(", style())
 
 
-def test_no_name_of_the_script_stands_for_two_things() -> None:
-    """Its files are one scope: a name that two of them declare ends the script of every page."""
-    declared = re.findall(r"^(?:async )?(?:function\*?|const|let|class) (\w+)", script(), re.MULTILINE)
-    assert [name for name, count in Counter(declared).items() if count > 1] == []
+def test_no_name_is_declared_twice_in_the_script() -> None:
+    """The files share one scope, so a name declared twice would break the script of every page."""
+    declared_names = re.findall(r"^(?:async )?(?:function\*?|const|let|class) (\w+)", script(), re.MULTILINE)
+    assert [name for name, count in Counter(declared_names).items() if count > 1] == []
 
 
-EXPRESSION = re.compile(r"""[\w-]+=["'][^"'{>]*\{\{((?:[^}"']|"[^"]*"|'[^']*')*)\}\}""")
-OURS_IN_ATTRIBUTES = (
+ATTRIBUTE_EXPRESSION = re.compile(r"""[\w-]+=["'][^"'{>]*\{\{((?:[^}"']|"[^"]*"|'[^']*')*)\}\}""")
+SAFE_EXPRESSIONS = (
     "policy", "(100 * share) | round(1)", "low | round(1) + 2", "high | round(1) + 2", "value | round(1) + 2", "kind",
     "row.kind", "longest", "loop.index", "turn.place", "max_days", "max_name",
 )  # fmt: skip
-"""Figures and words that we make ourselves."""
+"""Expressions whose values the program generates."""
 
 
-def test_no_attribute_of_a_template_has_a_text_that_may_become_a_mark() -> None:
-    """A mark is an element: in an attribute it would end it."""
-    found = [
+def test_template_attributes_use_only_escaped_or_safe_expressions() -> None:
+    """A mark is an element, which would break out of an attribute."""
+    unsafe_expressions = [
         f"{path.name}: {expression}"
         for path in sorted(Path(runner.pages.__file__).parent.rglob("templates/**/*.html"))
-        for expression in map(str.strip, EXPRESSION.findall(path.read_text("utf-8")))
-        if expression not in OURS_IN_ATTRIBUTES and not re.search(r"(\| (plain|route|e)|\.href)$", expression)
+        for expression in map(str.strip, ATTRIBUTE_EXPRESSION.findall(path.read_text("utf-8")))
+        if expression not in SAFE_EXPRESSIONS and not re.search(r"(\| (plain|route|e)|\.href)$", expression)
     ]
-    assert found == []
+    assert unsafe_expressions == []
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)
-def test_a_text_in_an_attribute_is_one_value_without_what_cannot_be_seen(payload: str) -> None:
-    (made,) = parse_page(f'<p title="{escape_plain(PAYLOADS[payload])}">').elements
-    assert made.attributes == {"title": in_one_line(PAYLOADS[payload])}
-    assert visible_text(str(made.attributes["title"])) == made.attributes["title"]
+def test_attribute_text_stays_one_value_without_invisible_characters(payload: str) -> None:
+    (element,) = parse_page(f'<p title="{escape_plain(PAYLOADS[payload])}">').elements
+    assert element.attributes == {"title": in_one_line(PAYLOADS[payload])}
+    assert visible_text(str(element.attributes["title"])) == element.attributes["title"]

@@ -22,7 +22,7 @@ from tests.support.specs import spec_file
 IGNORED = "verdict ignored: too early"
 
 
-def test_transcripts_mark_a_verdict_that_is_ignored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_transcripts_mark_an_ignored_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with run_chat_server(text="I know this.\n\nDecision: accept") as server:
         spec = spec_file(tmp_path, server.base_url, size=1)
         folder = RunFolder(run_spec(spec, tmp_path / "results", "protocol.min_message_rounds=3").path)

@@ -1,4 +1,4 @@
-"""Every transcript names a player by its name in the spec, with its stance, and with its name in the chats once."""
+"""Every transcript names players as in the spec, with their stance and, once, their name in the chats."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def debate(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return RunFolder(run.path)
 
 
-def test_a_terminal_lists_the_players_and_repeats_their_stances(
+def test_terminal_transcript_lists_players_and_repeats_their_stances(
     debate: RunFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     print_transcript(next(games_of(debate)).details)
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     players = f"prover0 (Expert_1; {REJECTS}), prover1 (Expert_2; {ACCEPTS}), verifier"
-    assert f"players: {players}\n" in shown
-    heads = re.findall(r"^\[round \d+\] (.*)$", shown, re.MULTILINE)
-    assert {head for head in heads if head.startswith("prover0")} == {
+    assert f"players: {players}\n" in output
+    headings = re.findall(r"^\[round \d+\] (.*)$", output, re.MULTILINE)
+    assert {head for head in headings if head.startswith("prover0")} == {
         f"prover0 ({REJECTS}; prover0_channel, to prover1, verifier)"
     }
-    assert not any("argues" in head for head in heads if head.startswith("verifier"))
+    assert not any("argues" in head for head in headings if head.startswith("verifier"))
 
 
-def test_a_transcript_in_python_and_in_an_export_has_the_stances(debate: RunFolder) -> None:
+def test_python_and_exported_transcripts_have_the_stances(debate: RunFolder) -> None:
     transcript = RunResult.of(FinishedRun.from_folder(debate)).transcript(next(games_of(debate)).rollout.job.rollout_id)
     assert transcript.stances == {"prover0": 0, "prover1": 1}
     assert f"] prover1 ({ACCEPTS}) in prover1_channel:" in str(transcript)
@@ -57,7 +57,7 @@ def test_a_transcript_in_python_and_in_an_export_has_the_stances(debate: RunFold
     assert not any("verifier (" in text.partition("\n")[0] for text in contents)
 
 
-def test_a_page_without_javascript_has_both_names_and_the_stance(debate: RunFolder) -> None:
+def test_page_without_javascript_has_both_names_and_the_stance(debate: RunFolder) -> None:
     data: dict[str, bytes] = {}
     about = runs_site([debate], data.__setitem__).about["runs"][0]
     pieces: dict[str, Any] = {name: json.loads(gzip.decompress(piece)) for name, piece in data.items()}

@@ -1,4 +1,4 @@
-"""A run that was stopped, judged again, got or reproduced has a page that says what it is, served or mailed."""
+"""Pages of stopped, rejudged, fetched and reproduced runs, as reports and as live views."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runner.registry.fetched_release import fetch_release
 from runner.registry.transports.locations import connect
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from tests.pages.live.test_states import followed
+from tests.pages.live.test_states import follow_runs
 from tests.support.processes import nip_run_here
 from tests.support.report_summaries import SummarySection, build_site, read_summaries
 from tests.support.run_bundles import publish_bundles
@@ -29,7 +29,7 @@ PRICED = {"m": {"price": {"input": 100.0, "output": 400.0}, "max_completion_toke
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One run that `until` stopped, and nothing else."""
+    """Results with one run, which its stopping rule `until` stopped."""
     folder = tmp_path_factory.mktemp("states")
     path = spec_file(
         folder / "spec", size=50, until={"width": 0.6}, fine_tune=None,
@@ -39,79 +39,91 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "results"
 
 
-def page(run: Path | RunFolder) -> SummarySection:
-    """A run's page, which is the same in a report and in a view."""
-    folder = run if isinstance(run, RunFolder) else RunFolder(run)
+def load_run_page(run_or_path: Path | RunFolder) -> SummarySection:
+    """Return a run's page and check that report and view have the same one."""
+    folder = run_or_path if isinstance(run_or_path, RunFolder) else RunFolder(run_or_path)
     site, _ = build_site(folder)
-    with followed(folder) as live:
+    with follow_runs(folder) as live:
         assert str(site.sections[0].html) in live.page().decode()
     return SummarySection(str(site.sections[0].html))
 
 
 @pytest.mark.full
-def test_a_run_that_until_stopped_says_after_how_many_games(results: Path) -> None:
-    assert "Stopping rule: stopped after 12 of 50 games" in page(results / "runs" / "decided").text
+def test_run_stopped_by_its_stopping_rule_shows_the_number_of_games(results: Path) -> None:
+    assert "Stopping rule: stopped after 12 of 50 games" in load_run_page(results / "runs" / "decided").text
 
 
 @pytest.mark.full
-def test_a_run_that_its_budget_stopped_says_so_and_its_command_raises_it(tmp_path: Path) -> None:
+def test_run_stopped_by_its_budget_shows_the_command_that_raises_it(tmp_path: Path) -> None:
     with run_chat_server() as server, pytest.raises(NipRunError, match="used up"):
         path = spec_file(
             tmp_path, server.base_url, size=8, models=PRICED, budget={"usd": 0.5}, rollouts={"concurrency": 1}
         )
         run_spec(path, tmp_path / "results", run_id="poor")
     with chdir(tmp_path):
-        found = page(Path("results/runs/poor"))
-    assert "stopped by its budget" in found.text
-    assert found.text.count("nip-run results/runs/poor budget.usd=N") == 2
+        run_page = load_run_page(Path("results/runs/poor"))
+    assert "stopped by its budget" in run_page.text
+    assert run_page.text.count("nip-run results/runs/poor budget.usd=N") == 2
 
 
-def test_a_run_all_of_whose_games_failed_has_its_games_and_no_verdict(tmp_path: Path) -> None:
+def test_run_whose_games_all_failed_shows_them_without_verdicts(tmp_path: Path) -> None:
     with run_chat_server(kind="server_error") as server:
         path = spec_file(tmp_path, server.base_url, size=2, fine_tune=None, retry={"transient": {"attempts": 1}})
         run_spec(path, tmp_path / "results", run_id="lost")
-    found = page(tmp_path / "results" / "runs" / "lost")
-    assert "The run failed: 2 of 2 games are finished." in found.text
-    assert "2 of 2 rollouts failed in transport" in found.text
-    assert [row["No verdict"] for row in found.table("Verdicts by label")] == ["1 100.0 %"] * 2
+    run_page = load_run_page(tmp_path / "results" / "runs" / "lost")
+    assert "The run failed: 2 of 2 games are finished." in run_page.text
+    assert "2 of 2 rollouts failed in transport" in run_page.text
+    assert [row["No verdict"] for row in run_page.table("Verdicts by label")] == ["1 100.0 %"] * 2
 
 
 @pytest.mark.full
-def test_a_judging_says_whose_debates_it_judges_and_its_copy_has_the_same_page(results: Path, tmp_path: Path) -> None:
-    words = ("rejudge", "decided", "+models.j={provider: dummy}", "agents.verifier.model=j", "--run-id", "judged", "-q")
-    mine = Path(shutil.copytree(results, tmp_path / "results"))
-    done = nip_run_here(*words, "--results", "results", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+def test_rejudged_run_names_its_source_and_its_moved_copy_has_the_same_page(results: Path, tmp_path: Path) -> None:
+    arguments = (
+        "rejudge",
+        "decided",
+        "+models.j={provider: dummy}",
+        "agents.verifier.model=j",
+        "--run-id",
+        "judged",
+        "-q",
+    )
+    results_copy = Path(shutil.copytree(results, tmp_path / "results"))
+    process = nip_run_here(*arguments, "--results", "results", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
     with chdir(tmp_path):
-        found = page(Path("results/runs/judged"))
+        run_page = load_run_page(Path("results/runs/judged"))
         Path("results").rename("other")
-        copied = page(Path("other/runs/judged"))
-    assert mine.name == "results"
-    assert "Judges the debates of decided; only the judge was called" in found.text
-    assert "only 12 of 50 games are judged" in found.text
-    assert copied.text.replace("other/runs", "results/runs") == found.text
+        moved_page = load_run_page(Path("other/runs/judged"))
+    assert results_copy.name == "results"
+    assert "Judges the debates of decided; only the judge was called" in run_page.text
+    assert "only 12 of 50 games are judged" in run_page.text
+    assert moved_page.text.replace("other/runs", "results/runs") == run_page.text
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("rows", [True, False])
-def test_a_run_that_was_got_says_from_where_and_how_it_is_played_again(tmp_path: Path, rows: bool) -> None:
+@pytest.mark.parametrize("has_rows", [True, False])
+def test_fetched_run_names_its_origin_and_shows_how_to_reproduce_it(tmp_path: Path, has_rows: bool) -> None:
     run_spec(spec_file(tmp_path / "spec", size=1, fine_tune=None), tmp_path / "results")
-    own = RunFolder(only_run(tmp_path / "results"))
-    choices = PublisherChoices("acme", licence="MIT", dataset_licence="MIT" if rows else "none")
-    reference = publish_bundles(tmp_path / "registry", build_run_draft(own, Results.of(own), choices).bundle())
+    local_run = RunFolder(only_run(tmp_path / "results"))
+    choices = PublisherChoices("acme", licence="MIT", dataset_licence="MIT" if has_rows else "none")
+    reference = publish_bundles(
+        tmp_path / "registry", build_run_draft(local_run, Results.of(local_run), choices).bundle()
+    )
     with connect(str(tmp_path / "registry")) as registry:
         fetch_release(registry, parse_reference(reference), tmp_path / "got")
-    found = page(RunFolder.from_release(tmp_path / "got" / "data"))
-    assert f"Fetched from a registry as {reference}." in found.text
-    assert ("--fresh --set dataset.path=FILE" in found.text) != rows
-    assert ("without the rows of its dataset" in found.text) != rows
-    if rows:
+    fetched_page = load_run_page(RunFolder.from_release(tmp_path / "got" / "data"))
+    assert f"Fetched from a registry as {reference}." in fetched_page.text
+    assert ("--fresh --set dataset.path=FILE" in fetched_page.text) != has_rows
+    assert ("without the rows of its dataset" in fetched_page.text) != has_rows
+    if has_rows:
         with chdir(tmp_path):
-            done = nip_run_here("reproduce", "got", "-q", cwd=tmp_path)
-            assert done.returncode == 0, done.stderr
-            (again,) = Path("results/runs").glob("*-reproduced")
-            reproduced = page(again)
-        assert "This run is a replay: every answer comes from another run" in reproduced.text
-        assert reference in reproduced.text
-        assert reproduced.table("Verdicts by label") == read_summaries(own).popitem()[1].table("Verdicts by label")
-        assert "data/spec.yaml" not in reproduced.text.split("Origin")[0]
+            process = nip_run_here("reproduce", "got", "-q", cwd=tmp_path)
+            assert process.returncode == 0, process.stderr
+            (reproduced_path,) = Path("results/runs").glob("*-reproduced")
+            reproduced_page = load_run_page(reproduced_path)
+        assert "This run is a replay: every answer comes from another run" in reproduced_page.text
+        assert reference in reproduced_page.text
+        assert reproduced_page.table("Verdicts by label") == read_summaries(local_run).popitem()[1].table(
+            "Verdicts by label"
+        )
+        assert "data/spec.yaml" not in reproduced_page.text.split("Origin")[0]

@@ -1,4 +1,4 @@
-"""Pages that a server sends, before anybody asks for one."""
+"""Pages of the server, rendered without a request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from markupsafe import Markup
 from runner.pages.report.served import ServedPage, render_served
 
 
-def test_a_page_that_is_still_being_made_has_the_browser_ask_again() -> None:
+def test_page_that_is_still_being_built_reloads_itself() -> None:
     page = render_served(
         ServedPage("In a moment", [("making", Markup("<p>It is made.</p>"))], reload_seconds=3)
     ).decode()
@@ -15,7 +15,7 @@ def test_a_page_that_is_still_being_made_has_the_browser_ask_again() -> None:
     assert "refresh" not in render_served(ServedPage("Here", [])).decode()
 
 
-def test_a_page_says_where_it_stands_and_who_is_signed_in() -> None:
+def test_page_marks_its_navigation_entry_and_the_signed_in_account() -> None:
     page = render_served(
         ServedPage("Mine", [], nav_path="/mine", links=[("/owner/a", "<a>")], account="ann", csrf_token="w")
     ).decode()

@@ -21,15 +21,13 @@ from tests.support.analyses import write_analysis, yes
 from tests.support.paths import ROOT
 from tests.support.runs import run_spec
 
-OLD = Path(__file__).parents[1] / "fixtures" / "v0_1_0" / "results"
+OLD_RESULTS = Path(__file__).parents[1] / "fixtures" / "v0_1_0" / "results"
 TEMPLATES = Path(runner.pages.__file__).parent / "templates"
 
 
 @pytest.mark.full
-def test_every_template_of_a_report_is_rendered_without_an_undefined_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    results = Path(shutil.copytree(OLD, tmp_path / "results"))
+def test_every_report_template_renders_without_undefined_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = Path(shutil.copytree(OLD_RESULTS, tmp_path / "results"))
     quickstart = ROOT / "specs" / "quickstart.yaml"
     finished = run_spec(quickstart, results, "dataset.limit=6", "verdict.confidence=stated")
     write_analysis(finished.path, lambda number, _: [yes(number < 2)])
@@ -49,9 +47,9 @@ def test_every_template_of_a_report_is_rendered_without_an_undefined_name(
     run_html(RunFolder(finished.path).manifest(), RunFolder(finished.path).read_metrics())
     ((rollout,), *_) = finished.rollouts().project("rollout_id").fetchall()
     transcript_html(finished.transcript(rollout))
-    every = {path.relative_to(TEMPLATES).as_posix() for path in TEMPLATES.rglob("*.html")}
-    unrendered = {name for name in every if name.startswith("served/")}
-    assert every - rendered == {
+    all_templates = {path.relative_to(TEMPLATES).as_posix() for path in TEMPLATES.rglob("*.html")}
+    unrendered = {name for name in all_templates if name.startswith("served/")}
+    assert all_templates - rendered == {
         *unrendered,
         "audit.html",
         "tournament.html",

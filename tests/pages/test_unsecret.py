@@ -1,4 +1,4 @@
-"""What this machine keeps secret stands in no part of a page that is mailed, and nothing there names its folders."""
+"""Pages to share contain neither this machine's secrets nor its folders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.results.leaderboard.results_folder import Results
 KEY = "sk-0123456789abcdefghij"
 
 
-def test_a_secret_stands_in_no_part_of_a_site() -> None:
+def test_redacted_site_contains_a_secret_nowhere() -> None:
     site = Site(
         f"Run {KEY}",
         [(f"run/{KEY}", f"Games of {KEY}")],
@@ -25,15 +25,15 @@ def test_a_secret_stands_in_no_part_of_a_site() -> None:
         {"runs": [{"run_id": KEY}]},
     )
     assert KEY.encode() in b"".join(as_one_file(site, {}))
-    clean = site_without_secrets(site, Redactor([KEY]))
-    assert KEY.encode() not in b"".join(as_one_file(clean, {}))
-    for part in (clean.title, str(clean.links), str(clean.sections), str(clean.about)):
+    redacted = site_without_secrets(site, Redactor([KEY]))
+    assert KEY.encode() not in b"".join(as_one_file(redacted, {}))
+    for part in (redacted.title, str(redacted.links), str(redacted.sections), str(redacted.about)):
         assert KEY not in part
-    assert clean.links[0][0] == clean.sections[0].route  # a link still leads to its page
+    assert redacted.links[0][0] == redacted.sections[0].route  # a link still leads to its page
 
 
 @pytest.mark.parametrize(
-    ("where", "written", "told"),
+    ("location", "option", "expected"),
     [
         ("file:/srv/me/board", "/srv/me/board", "file:board"),
         ("file:/srv/me/board", "file:/srv/me/board", "file:board"),
@@ -49,11 +49,11 @@ def test_a_secret_stands_in_no_part_of_a_site() -> None:
         ("results", "", "results"),
     ],
 )
-def test_a_place_is_named_without_the_folders_of_this_machine(where: str, written: str, told: str) -> None:
-    assert without_folders(where, written) == told
+def test_location_is_shown_without_local_folders(location: str, option: str, expected: str) -> None:
+    assert without_folders(location, option) == expected
 
 
-def test_a_board_that_is_named_says_its_path_nowhere(tmp_path: Path) -> None:
+def test_board_with_a_name_does_not_show_its_path(tmp_path: Path) -> None:
     for board in (
         local_board(Results(tmp_path), "mine"),
         published_board(RegistryBoard(f"file:{tmp_path}", []), "mine"),

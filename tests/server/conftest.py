@@ -1,4 +1,4 @@
-"""Servers for tests: one that all share, and one that is emptied for each test."""
+"""Server fixtures: one shared by all tests, and one that is emptied before each test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.server_process import ServerProcess, run_server, shared_empty
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """Running for all tests of a process, which leave in it what they like under names of their own."""
+    """A server that all tests of the process share; each test uses its own names in it."""
     with run_server(tmp_path_factory.mktemp("server")) as running:
         yield running
 
@@ -25,6 +25,6 @@ def server() -> Iterator[ServerProcess]:
 
 @pytest.fixture
 def acme(server: ServerProcess) -> Iterator[RawUploadClient]:
-    """Who publishes as acme, without our client."""
+    """A raw HTTP client that publishes as acme."""
     with RawUploadClient(server.address, server.create_token("acme")) as raw:
         yield raw

@@ -1,4 +1,4 @@
-"""A board is made of all releases that can be shown, whatever stands beside them."""
+"""A board is built from all valid releases, even if others are broken."""
 
 from __future__ import annotations
 
@@ -48,48 +48,50 @@ def make_bundle(name: str, facts: dict[str, Any] | None = None, kind: Kind = Kin
     return Bundle(Release(kind=kind, owner="mallory", name=name, version="1", facts=facts or {}), {})
 
 
-def board(server: Service, folder: Path, worker: BoardWorker | None = None) -> BoardSnapshot:
+def build_board(server: Service, folder: Path, worker: BoardWorker | None = None) -> BoardSnapshot:
     make_folders(folder)
     (worker or BoardWorker(server.settings)).write(folder)
     return BoardSnapshot(folder)
 
 
-def newest_by_name(shown: BoardSnapshot) -> dict[str, Any]:
-    return {one["name"]: one for one in shown.newest_releases(100)}
+def newest_by_name(snapshot: BoardSnapshot) -> dict[str, Any]:
+    return {release["name"]: release for release in snapshot.newest_releases(100)}
 
 
 @pytest.mark.full
-def test_facts_of_any_type_and_size_stop_no_board(service: Service, tmp_path: Path) -> None:
+def test_board_is_built_despite_facts_of_any_type_and_size(service: Service, tmp_path: Path) -> None:
     facts: list[dict[str, Any]] = [
         {"benchmark": ["x"]}, {"benchmark": {"a": 1}}, {"task": {"a": 1}}, {"kind": ["x"]}, {"models": [1]},
         {"models": {"a": ["b"]}}, {"accuracy": "x"}, {"accuracy": {"value": "x"}}, {"run_id": 5}, {"protocol": 7},
         {"benchmark": "W" * 900_000}, {"models": {"a": "W" * 900_000}}, {"trained": 5},
     ]  # fmt: skip
     kinds = (Kind.MODEL, Kind.DATASET, Kind.RUN)
-    bad = [make_bundle(f"{kind}{number}", one, kind) for number, one in enumerate(facts) for kind in kinds]
+    bad = [make_bundle(f"{kind}{number}", row, kind) for number, row in enumerate(facts) for kind in kinds]
     insert_releases(service, [*bad, make_bundle("honest", {"benchmark": "sums"})])
-    shown = board(service, tmp_path / "board")
-    found = newest_by_name(shown)
-    assert found["honest"]["benchmark"] == "sums"
+    snapshot = build_board(service, tmp_path / "board")
+    by_name = newest_by_name(snapshot)
+    assert by_name["honest"]["benchmark"] == "sums"
     assert all(
-        isinstance(one["benchmark"], str | None) and isinstance(one["run_id"], str | None) for one in found.values()
+        isinstance(row["benchmark"], str | None) and isinstance(row["run_id"], str | None) for row in by_name.values()
     )
-    assert max(len(str(one)) for one in found.values()) < 3_000
+    assert max(len(str(row)) for row in by_name.values()) < 3_000
 
 
-@pytest.mark.full  # it makes ten boards
-def test_a_release_that_no_board_can_be_made_with_is_left_out_and_named(service: Service, tmp_path: Path) -> None:
+@pytest.mark.full  # builds ten boards
+def test_release_that_breaks_the_board_is_left_out_and_named(service: Service, tmp_path: Path) -> None:
     insert_releases(service, [make_bundle(f"one{number}") for number in range(5)])
     worker = BoardWorker(service.settings)
     with service.database.writing() as connection:
         connection.execute(text("UPDATE releases SET created = 'soon' WHERE name = 'one3'"))
-    shown = board(service, tmp_path / "first", worker)
-    assert sorted(newest_by_name(shown)) == ["one0", "one1", "one2", "one4"]
+    snapshot = build_board(service, tmp_path / "first", worker)
+    assert sorted(newest_by_name(snapshot)) == ["one0", "one1", "one2", "one4"]
     assert [
-        release for release, why in shown.read_info("left_out") if "the board cannot be built with this release" in why
+        release
+        for release, reason in snapshot.read_info("left_out")
+        if "the board cannot be built with this release" in reason
     ] == ["dataset/mallory/one3@1"]
     insert_releases(service, [make_bundle("another")])
-    assert sorted(newest_by_name(board(service, tmp_path / "second", worker))) == [
+    assert sorted(newest_by_name(build_board(service, tmp_path / "second", worker))) == [
         "another",
         "one0",
         "one1",
@@ -99,40 +101,40 @@ def test_a_release_that_no_board_can_be_made_with_is_left_out_and_named(service:
 
 
 @pytest.mark.parametrize("bad", [(), (3,), (0, 9), (4, 5, 6), tuple(range(10))])
-def test_what_does_not_work_with_others_is_found(bad: tuple[int, ...]) -> None:
-    assert find_culprits(range(10), lambda some: not set(some) & set(bad)) == list(bad)
+def test_find_culprits_returns_exactly_the_failing_items(bad: tuple[int, ...]) -> None:
+    assert find_culprits(range(10), lambda batch: not set(batch) & set(bad)) == list(bad)
 
 
 @pytest.mark.gate
-def test_a_debate_whose_provers_see_more_is_on_the_page_of_the_lone_verifier(service: Service, tmp_path: Path) -> None:
+def test_debate_with_hints_for_provers_shares_the_page_of_the_lone_verifier(service: Service, tmp_path: Path) -> None:
     path, results = debate_with_hints(tmp_path / "spec"), tmp_path / "results"
     runs = [
         run_spec(path, results, *overrides, run_id=name)
         for name, overrides in (("debate", ()), ("alone", SOLO_OVERRIDES))
     ]
     insert_releases(service, [release_of(run.folder, Results(results), "acme") for run in runs])
-    shown = board(service, tmp_path / "board")
-    (task,) = shown.tasks
+    snapshot = build_board(service, tmp_path / "board")
+    (task,) = snapshot.tasks
     assert task["ranked"] == 2
-    assert shown.task(task["page"]) == task
+    assert snapshot.task(task["page"]) == task
 
 
-def content(folder: Path) -> dict[str, Any]:
-    """Everything that a board says, whatever the bytes of its databases are."""
-    said: dict[str, Any] = {path.name: gzip.decompress(path.read_bytes()) for path in folder.glob("*.gz")}
+def read_board_contents(folder: Path) -> dict[str, Any]:
+    """Return all contents of a board, independent of the bytes of its database files."""
+    contents: dict[str, Any] = {path.name: gzip.decompress(path.read_bytes()) for path in folder.glob("*.gz")}
     with closing(sqlite3.connect(folder / "index.sqlite")) as index:
         for (table,) in index.execute(
             "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'"
         ):
-            said[f"index {table}"] = sorted(index.execute(f"SELECT * FROM {table}").fetchall(), key=repr)
+            contents[f"index {table}"] = sorted(index.execute(f"SELECT * FROM {table}").fetchall(), key=repr)
     with connect() as connection:
         connection.execute(f"ATTACH '{folder / 'board.duckdb'}' AS board (READ_ONLY)")
         for table in ("about", "runs", "releases", "links"):
-            said[f"file {table}"] = connection.execute(f"FROM board.{table}").fetchall()
-    return said
+            contents[f"file {table}"] = connection.execute(f"FROM board.{table}").fetchall()
+    return contents
 
 
-def yank(server: Service, reference: Reference, folder: Path) -> None:
+def yank_release(server: Service, reference: Reference, folder: Path) -> None:
     data = format_yanked_file("a leak")
     sha256 = hashlib.sha256(data).hexdigest()
     (folder / "yanked").write_bytes(data)
@@ -147,9 +149,9 @@ def yank(server: Service, reference: Reference, folder: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("order", [1, -1])
-def test_a_board_after_each_change_is_the_same_as_one_made_anew(service: Service, tmp_path: Path, order: int) -> None:
+def test_incrementally_updated_board_equals_a_rebuilt_one(service: Service, tmp_path: Path, order: int) -> None:
     first, second = (run_bundle(tmp_path / f"run{seed}", seed=seed) for seed in (1, 2))
-    other = run_bundle(tmp_path / "other", question="Another task: ")
+    other_task = run_bundle(tmp_path / "other", question="Another task: ")
     worker, paths = BoardWorker(service.settings), BoardPaths(service.settings)
     yanked = copy_bundle(first, owner="mallory", name="leaked")
 
@@ -158,7 +160,7 @@ def test_a_board_after_each_change_is_the_same_as_one_made_anew(service: Service
             set_hidden(connection, Reference(Kind.RUN, "bob", "second", "1"), hidden=hidden)
             service.database.increment_revision(connection)
 
-    def join() -> None:
+    def add_organization() -> None:
         with service.database.writing() as connection:
             add_account(connection, "lab", 0.0, is_organization=True)
             add_member(connection, "lab", "bob")
@@ -167,31 +169,33 @@ def test_a_board_after_each_change_is_the_same_as_one_made_anew(service: Service
     uploads: list[Callable[[], None]] = [
         lambda: insert_releases(service, [copy_bundle(first, owner="alice", name="first")]),
         lambda: insert_releases(service, [copy_bundle(second, owner="bob", name="second")]),
-        lambda: insert_releases(service, [copy_bundle(other, owner="bob", name="other")]),
+        lambda: insert_releases(service, [copy_bundle(other_task, owner="bob", name="other")]),
         lambda: insert_releases(service, [yanked]),
     ]
     changes: list[Callable[[], None]] = [
-        lambda: yank(service, yanked.release.reference, tmp_path),
+        lambda: yank_release(service, yanked.release.reference, tmp_path),
         lambda: hide(hidden=True),
         lambda: insert_releases(
             service, [copy_bundle(second, owner="alice", name="first", version="2"), make_bundle("rows")]
         ),
-        join,
+        add_organization,
         lambda: hide(hidden=False),
     ]
     inodes: dict[str, int] = {}
-    linked: list[set[str]] = []
+    unchanged_files: list[set[str]] = []
     for change in [*uploads[::order], *changes]:
         change()
         folder = paths.boards / worker.build()
-        found = {path.name: path.stat().st_ino for path in folder.glob("*.gz")}
-        linked.append({name.partition(".")[0] for name, inode in found.items() if inodes.get(name) == inode})
-        inodes = found
-        aside = paths.root.rename(tmp_path / "aside")
-        anew = board(service, tmp_path / "anew")  # with an empty cache, and no earlier board
-        assert content(aside / folder.relative_to(paths.root)) == content(anew.folder)
-        shutil.rmtree(anew.folder)
+        new_inodes = {path.name: path.stat().st_ino for path in folder.glob("*.gz")}
+        unchanged_files.append(
+            {name.partition(".")[0] for name, inode in new_inodes.items() if inodes.get(name) == inode}
+        )
+        inodes = new_inodes
+        moved = paths.root.rename(tmp_path / "aside")
+        rebuilt = build_board(service, tmp_path / "anew")  # with an empty cache, and no earlier board
+        assert read_board_contents(moved / folder.relative_to(paths.root)) == read_board_contents(rebuilt.folder)
+        shutil.rmtree(rebuilt.folder)
         shutil.rmtree(paths.root)
-        aside.rename(paths.root)
-    (page,) = (task["page"] for task in anew.tasks if task["rows"] == 1)
-    assert all(page in names for names in linked[4:7])  # nothing happened to this list
+        moved.rename(paths.root)
+    (page,) = (task["page"] for task in rebuilt.tasks if task["rows"] == 1)
+    assert all(page in names for names in unchanged_files[4:7])  # no change affected this list

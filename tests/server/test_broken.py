@@ -1,4 +1,4 @@
-"""Every answer is one of ours: with our headers, counted and logged by its status, whatever went wrong behind it."""
+"""Unexpected errors: the response has the default headers and is counted and logged by its status."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.server.web.app import create_app
 from runner.server.web.headers import DEFAULTS
 
 
-def scope(path: str) -> dict[str, Any]:
+def make_scope(path: str) -> dict[str, Any]:
     return {
         "type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": [],
         "scheme": "http", "server": ("x", 80), "client": ("127.0.0.1", 1), "root_path": "", "http_version": "1.1",
@@ -25,18 +25,16 @@ def scope(path: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def broken() -> None:
+def raise_unexpected_error() -> None:
     raise RuntimeError("nobody thought of it")
 
 
-def test_a_request_that_breaks_the_server_is_answered_counted_and_logged_as_others(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unexpected_error_is_answered_counted_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     settings = Settings(folder=tmp_path / "server")
     make_folders(settings.incoming)
     server = Service.open(settings)
     app = create_app(server)
-    app.add_api_route("/broken", broken)
+    app.add_api_route("/broken", raise_unexpected_error)
     sent: list[Message] = []
 
     async def receive() -> Message:
@@ -46,17 +44,17 @@ def test_a_request_that_breaks_the_server_is_answered_counted_and_logged_as_othe
         sent.append(message)
 
     with caplog.at_level("INFO", "nip_run.server"):
-        asyncio.run(app(scope("/broken"), receive, send))
+        asyncio.run(app(make_scope("/broken"), receive, send))
     server.database.close()
     assert sent[0]["status"] == 500
     headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
     assert headers.items() >= DEFAULTS.items()
     assert b"nobody thought of it" not in sent[1]["body"]
     assert app.state.request_metrics.requests["GET", "/broken", 500] == 1
-    said = [one for one in caplog.records if one.name == "nip_run.server"]
-    assert [vars(one)["status"] for one in said if one.getMessage() == "request"] == [500]
-    assert any(one.exc_info for one in said)
+    records = [record for record in caplog.records if record.name == "nip_run.server"]
+    assert [vars(record)["status"] for record in records if record.getMessage() == "request"] == [500]
+    assert any(record.exc_info for record in records)
 
 
-def test_a_page_that_is_still_made_asks_again_by_itself() -> None:
+def test_page_that_is_still_being_built_reloads_itself() -> None:
     assert b'<meta http-equiv="refresh" content="3">' in render_served(ServedPage("In a moment", [], reload_seconds=3))

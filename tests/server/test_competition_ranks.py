@@ -1,4 +1,4 @@
-"""A competition over a real server ranks neither fixed verdicts, nor replays, nor copies, and says why."""
+"""A competition ranks no fixed verdicts, replays or copies, and shows the reason."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.support.server_process import ServerProcess
 
 pytestmark = pytest.mark.full
 
-FAIR = "/api/v1/competitions/acme/fair"
+COMPETITION_PATH = "/api/v1/competitions/acme/fair"
 
 
-def test_fixed_verdicts_replays_and_copies_have_no_rank_and_say_why(served: ServerProcess, tmp_path: Path) -> None:
+def test_fixed_verdicts_replays_and_copies_have_no_rank_but_a_reason(served: ServerProcess, tmp_path: Path) -> None:
     write_rows(tmp_path / "rows.jsonl")
     lines = (tmp_path / "rows.jsonl").read_text().replace("right?", "fair?")
     (tmp_path / "rows.jsonl").write_text(lines)
@@ -28,17 +28,17 @@ def test_fixed_verdicts_replays_and_copies_have_no_rank_and_say_why(served: Serv
     assert served.request("/api/v1/competitions", "POST", body, token=served.tokens["alice"]).status == 201
     contest = Contest(served, tmp_path)
     honest = contest.run("honest")
-    again = run(honest.folder.spec, tmp_path / "results", replay="honest", run_id="again")
+    replayed = run(honest.folder.spec, tmp_path / "results", replay="honest", run_id="again")
     submissions = [
         contest.submit("bob", "bob", honest),
         contest.submit("mallory", "mallory", honest, name="mine"),
         contest.submit("bob", "bob", contest.run("forced", "protocol.force_guess=zero")),
-        contest.submit("mallory", "mallory", again),
+        contest.submit("mallory", "mallory", replayed),
         contest.submit("alice", "alice", contest.run("other", "seed=8")),
     ]
     for path in submissions:
-        assert contest.score(FAIR + path)["state"] == "scored"
-    rows = {row["release"]: row for row in served.request(FAIR).json["board"]}
+        assert contest.score(COMPETITION_PATH + path)["state"] == "scored"
+    rows = {row["release"]: row for row in served.request(COMPETITION_PATH).json["board"]}
     assert {name for name, row in rows.items() if row["rank"] is not None} == {"run/bob/honest@1", "run/alice/other@1"}
     assert rows["run/bob/honest@1"]["reason"] is None
     assert rows["run/mallory/mine@1"]["reason"] == (
@@ -51,7 +51,7 @@ def test_fixed_verdicts_replays_and_copies_have_no_rank_and_say_why(served: Serv
     assert [row["rank"] is None for row in rows.values()] == [False, False, True, True, True]
     page = served.request("/competitions/acme/fair").body.decode()
     method = "rank: 95 % confidence set of ranks, from unpaired tests (by the published numbers) of all pairs"
-    assert served.request(FAIR).json["rank_method"] == method
+    assert served.request(COMPETITION_PATH).json["rank_method"] == method
     assert method in page
     for name in ("mine", "forced", "again"):
         assert str(rows[f"run/{'bob' if name == 'forced' else 'mallory'}/{name}@1"]["reason"]).partition(":")[0] in page

@@ -1,4 +1,4 @@
-"""What is told of a score: one rounded number, and what follows from it."""
+"""Published scores: one rounded number, and only what follows from it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from runner.server.web.pages.competitions import format_interval
 from runner.statistics.simple_means import Mean
 
 
-def part(rows: int, right: set[int], plays: int = 1, groups: int | None = None) -> dict[str, Any]:
-    """The exact accuracy of verdicts that are right on these rows, as a run's metrics have it."""
-    tally = ClusterSums()
+def make_exact_part(rows: int, right: set[int], repeats: int = 1, groups: int | None = None) -> dict[str, Any]:
+    """Return a part's exact metrics if the verdicts are right on these rows."""
+    sums = ClusterSums()
     for row in range(rows):
-        for _ in range(plays):
-            tally.add(str(row if groups is None else row % groups), (float(row in right),))
-    mean = Mean(METRICS[ACCURACY].rule, tally.mean, tally.stderr, tally.n, len(tally.clusters), groups is not None)
+        for _ in range(repeats):
+            sums.add(str(row if groups is None else row % groups), (float(row in right),))
+    mean = Mean(METRICS[ACCURACY].rule, sums.mean, sums.stderr, sums.n, len(sums.clusters), groups is not None)
     ends, _ = mean.share_interval()
     low, high = ends or (None, None)
     exact = {"metric": ACCURACY, "value": mean.value, "ci_low": low, "ci_high": high, "n": mean.n}
@@ -27,47 +27,47 @@ def part(rows: int, right: set[int], plays: int = 1, groups: int | None = None) 
 
 
 @pytest.mark.parametrize(("rows", "step"), [(1, 1.0), (4, 0.5), (24, 0.1), (100, 0.02), (1_000, 0.002), (9_999, 0.001)])
-def test_a_step_is_two_rows_or_more(rows: int, step: float) -> None:
+def test_rounding_step_covers_at_least_two_rows(rows: int, step: float) -> None:
     assert rounding_step(rows) == step
     assert step * rows >= 2 or rows == 1
 
 
-@pytest.mark.parametrize(("rows", "plays", "groups"), [(24, 1, None), (60, 3, None), (60, 1, 20)])
-def test_nothing_that_is_told_differs_where_the_rounded_number_does_not(
-    rows: int, plays: int, groups: int | None
-) -> None:
+@pytest.mark.parametrize(("rows", "repeats", "groups"), [(24, 1, None), (60, 3, None), (60, 1, 20)])
+def test_equal_rounded_scores_have_equal_published_details(rows: int, repeats: int, groups: int | None) -> None:
     by_value: dict[float, set[str]] = {}
     for count in range(rows + 1):
-        # Right on the first rows, and on every so manieth: within groups that balance each other, and that do not.
-        spread = {at * rows // max(count, 1) for at in range(count)}
+        # Right on the first rows, or on evenly spread rows: this varies the balance between groups.
+        spread = {index * rows // max(count, 1) for index in range(count)}
         for right in (set(range(count)), spread):
-            found = build_published_score(part(rows, right, plays, groups))
-            by_value.setdefault(found["metrics"][0]["value"], set()).add(str(found))
-    assert all(len(alike) == 1 for alike in by_value.values())
+            score = build_published_score(make_exact_part(rows, right, repeats, groups))
+            by_value.setdefault(score["metrics"][0]["value"], set()).add(str(score))
+    assert all(len(scores) == 1 for scores in by_value.values())
     assert len(by_value) == round(1 / rounding_step(rows)) + 1
-    assert str(build_published_score(part(rows, set(), plays, groups))) == str(
-        build_published_score(part(rows, {7}, plays, groups))
+    assert str(build_published_score(make_exact_part(rows, set(), repeats, groups))) == str(
+        build_published_score(make_exact_part(rows, {7}, repeats, groups))
     )
 
 
 @pytest.mark.parametrize("count", [0, 1, 31, 50, 99, 100])
-def test_the_interval_has_the_exact_one_in_it_and_says_how_it_was_made(count: int) -> None:
-    exact = part(100, set(range(count)))
-    found = build_published_score(exact)
-    (one,), (full,) = found["metrics"], exact["metrics"]
-    assert found["interval"] == INTERVAL_METHOD
-    assert 0 <= one["ci_low"] <= full["ci_low"] < full["ci_high"] <= one["ci_high"] <= 1
-    assert one["ci_low"] <= one["value"] <= one["ci_high"]
-    assert one["ci_high"] - one["ci_low"] < full["ci_high"] - full["ci_low"] + 2 * rounding_step(100)
+def test_published_interval_contains_the_exact_one_and_names_its_method(count: int) -> None:
+    exact = make_exact_part(100, set(range(count)))
+    published = build_published_score(exact)
+    (rounded,), (exact_row,) = published["metrics"], exact["metrics"]
+    assert published["interval"] == INTERVAL_METHOD
+    assert 0 <= rounded["ci_low"] <= exact_row["ci_low"] < exact_row["ci_high"] <= rounded["ci_high"] <= 1
+    assert rounded["ci_low"] <= rounded["value"] <= rounded["ci_high"]
+    assert rounded["ci_high"] - rounded["ci_low"] < exact_row["ci_high"] - exact_row["ci_low"] + 2 * rounding_step(100)
 
 
-def test_one_group_has_no_interval_and_other_metrics_are_not_told() -> None:
-    said = part(4, {0, 1}, groups=1)
-    said["metrics"] += [{**said["metrics"][0], "metric": name} for name in ("precision", "accuracy_1", "auroc_stated")]
-    (found,) = build_published_score(said)["metrics"]
-    assert found == {"metric": ACCURACY, "value": 0.5, "ci_low": None, "ci_high": None, "n": 4, "clusters": 1}
+def test_single_group_has_no_interval_and_only_accuracy_is_published() -> None:
+    exact = make_exact_part(4, {0, 1}, groups=1)
+    exact["metrics"] += [
+        {**exact["metrics"][0], "metric": name} for name in ("precision", "accuracy_1", "auroc_stated")
+    ]
+    (row,) = build_published_score(exact)["metrics"]
+    assert row == {"metric": ACCURACY, "value": 0.5, "ci_low": None, "ci_high": None, "n": 4, "clusters": 1}
 
 
-def test_a_page_shows_an_interval_to_three_places_and_never_narrower() -> None:
+def test_page_rounds_intervals_outward_to_three_places() -> None:
     assert format_interval(0.599237, 0.992916) == "0.599–0.993"
     assert format_interval(0.6291, 1.0) == "0.629–1"

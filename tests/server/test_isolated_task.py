@@ -1,4 +1,4 @@
-"""Work of a server in a process of its own: however it ends, that is told, and nothing of it stays."""
+"""Server tasks in worker processes: every way to end is reported, and no files stay behind."""
 
 from __future__ import annotations
 
@@ -27,63 +27,63 @@ from runner.server.isolated_task import (
 from runner.server.settings import Settings
 
 MEMORY = 4 << 30
-LITTLE = 600 << 20
+SMALL_MEMORY = 600 << 20
 
 
-def describe_process(place: Path, word: str) -> dict[str, Any]:
+def describe_process(folder: Path, word: str) -> dict[str, Any]:
     limits = (resource.RLIMIT_DATA, resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE)
     return {
-        "word": word, "temporary": tempfile.gettempdir() == str(place), "nice": os.nice(0),
-        "limits": [resource.getrlimit(one) for one in limits],
+        "word": word, "temporary": tempfile.gettempdir() == str(folder), "nice": os.nice(0),
+        "limits": [resource.getrlimit(limit) for limit in limits],
     }  # fmt: skip
 
 
-def slow(_: Path) -> None:
+def sleep_long(_: Path) -> None:
     time.sleep(60)
 
 
-def busy(_: Path) -> None:
+def loop_forever(_: Path) -> None:
     while True:
         pass
 
 
-def greedy(_: Path) -> int:
+def allocate_at_once(_: Path) -> int:
     return len(bytearray(2 * MEMORY))
 
 
-def many(_: Path) -> int:
-    """Takes it for stacks of threads, of which one cannot be begun."""
+def start_many_threads(_: Path) -> int:
+    """Use up the memory with thread stacks, until a thread cannot start."""
     for _number in range(MEMORY >> 20):
         Thread(target=time.sleep, args=(60,), daemon=True).start()
     return 0
 
 
-def filled(_: Path) -> int:
-    """Takes it piece by piece, each of which is written to."""
-    return len([b"x" * (1 << 20) for _number in range(2 * LITTLE >> 20)])
+def allocate_piecewise(_: Path) -> int:
+    """Allocate the memory in pieces and write to each."""
+    return len([b"x" * (1 << 20) for _number in range(2 * SMALL_MEMORY >> 20)])
 
 
 def query_duckdb(_: Path) -> int:
-    """A question to DuckDB, whose answer numpy has: each reserves more addresses than there may be memory."""
+    """Query DuckDB and compute with NumPy; both reserve more addresses than the memory limit."""
     import numpy as np
     import scipy.special
 
     from runner.base.storage.duckdb_connections import connect
 
     with connect() as database:
-        (found,) = database.execute("SELECT sum(n) FROM range(100000) numbers(n)").fetchall()
-    return int(np.ceil(scipy.special.stdtr(3, 0) + found[0]))
+        (row,) = database.execute("SELECT sum(n) FROM range(100000) numbers(n)").fetchall()
+    return int(np.ceil(scipy.special.stdtr(3, 0) + row[0]))
 
 
-def killed(_: Path) -> None:
+def kill_itself(_: Path) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def long(_: Path) -> str:
+def return_long_text(_: Path) -> str:
     return "x" * 2_000
 
 
-def without_database(_: Settings, __: Path) -> dict[str, Any]:
+def fail_without_database(_: Settings, __: Path) -> dict[str, Any]:
     """Raise as `Database` does while PostgreSQL restarts."""
     try:
         raise OperationalError("SELECT 1", {}, OSError("connection refused"))
@@ -91,32 +91,32 @@ def without_database(_: Settings, __: Path) -> dict[str, Any]:
         raise RunError("cannot use the database") from error
 
 
-def refused(_: Settings, __: Path) -> dict[str, Any]:
+def raise_usage_error(_: Settings, __: Path) -> dict[str, Any]:
     raise UsageError("no such column")
 
 
-def refused_memory(_: Settings, __: Path) -> dict[str, Any]:
-    return {"size": greedy(__)}
+def exceed_memory(_: Settings, __: Path) -> dict[str, Any]:
+    return {"size": allocate_at_once(__)}
 
 
-def killed_for(_: Settings, __: Path) -> dict[str, Any]:
-    killed(__)
+def kill_checked_task(_: Settings, __: Path) -> dict[str, Any]:
+    kill_itself(__)
     return {}
 
 
-def without_room(_: Settings, place: Path) -> dict[str, Any]:
+def fail_with_full_disk(_: Settings, folder: Path) -> dict[str, Any]:
     try:
-        raise OSError(errno.ENOSPC, "No space left on device", str(place))
+        raise OSError(errno.ENOSPC, "No space left on device", str(folder))
     except OSError as error:
-        raise RunError(f"cannot write {place}") from error
+        raise RunError(f"cannot write {folder}") from error
 
 
 @pytest.mark.gate
-def test_work_is_done_within_its_bounds_and_leaves_nothing(tmp_path: Path) -> None:
-    bounds = TaskLimits(memory=MEMORY, seconds=60, file_bytes=1 << 20, nice=3)
-    ending = run_isolated(bounds, tmp_path, describe_process, "acme")
-    assert ending.status is TaskStatus.FINISHED
-    assert ending.value == {
+def test_task_runs_within_its_limits_and_leaves_no_files(tmp_path: Path) -> None:
+    limits = TaskLimits(memory=MEMORY, seconds=60, file_bytes=1 << 20, nice=3)
+    result = run_isolated(limits, tmp_path, describe_process, "acme")
+    assert result.status is TaskStatus.FINISHED
+    assert result.value == {
         "word": "acme", "temporary": True, "nice": min(19, os.nice(0) + 3),
         "limits": [[MEMORY, MEMORY], [60, 65], [1 << 20, 1 << 20], [0, 0]],
     }  # fmt: skip
@@ -125,52 +125,52 @@ def test_work_is_done_within_its_bounds_and_leaves_nothing(tmp_path: Path) -> No
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("work", "seconds", "ending"),
+    ("task", "seconds", "expected"),
     [
-        (greedy, 60, TaskResult(TaskStatus.OUT_OF_MEMORY)),
-        pytest.param(many, 60, TaskResult(TaskStatus.OUT_OF_MEMORY), marks=pytest.mark.full),
-        (killed, 60, TaskResult(TaskStatus.DIED, failure=f"ended with exit code {-signal.SIGKILL}")),
-        (slow, 0.5, TaskResult(TaskStatus.TIMED_OUT)),
-        pytest.param(busy, 2, TaskResult(TaskStatus.TIMED_OUT), marks=pytest.mark.full),
+        (allocate_at_once, 60, TaskResult(TaskStatus.OUT_OF_MEMORY)),
+        pytest.param(start_many_threads, 60, TaskResult(TaskStatus.OUT_OF_MEMORY), marks=pytest.mark.full),
+        (kill_itself, 60, TaskResult(TaskStatus.DIED, failure=f"ended with exit code {-signal.SIGKILL}")),
+        (sleep_long, 0.5, TaskResult(TaskStatus.TIMED_OUT)),
+        pytest.param(loop_forever, 2, TaskResult(TaskStatus.TIMED_OUT), marks=pytest.mark.full),
     ],
 )
-def test_work_that_does_not_answer_says_how_it_ended(
-    tmp_path: Path, work: Any, seconds: float, ending: TaskResult
+def test_task_without_a_result_reports_how_it_ended(
+    tmp_path: Path, task: Any, seconds: float, expected: TaskResult
 ) -> None:
-    assert run_isolated(TaskLimits(memory=MEMORY, seconds=seconds), tmp_path, work) == ending
+    assert run_isolated(TaskLimits(memory=MEMORY, seconds=seconds), tmp_path, task) == expected
     assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.full
-def test_memory_is_what_is_taken_and_not_what_is_reserved(tmp_path: Path) -> None:
-    bounds = TaskLimits(memory=LITTLE, seconds=60)
-    assert run_isolated(bounds, tmp_path, filled) == TaskResult(TaskStatus.OUT_OF_MEMORY)
-    assert run_isolated(bounds, tmp_path, query_duckdb).status is TaskStatus.FINISHED
+def test_memory_limit_counts_used_memory_and_not_reserved_addresses(tmp_path: Path) -> None:
+    limits = TaskLimits(memory=SMALL_MEMORY, seconds=60)
+    assert run_isolated(limits, tmp_path, allocate_piecewise) == TaskResult(TaskStatus.OUT_OF_MEMORY)
+    assert run_isolated(limits, tmp_path, query_duckdb).status is TaskStatus.FINISHED
 
 
 @pytest.mark.full
-def test_an_answer_that_is_too_long_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_result_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.server.isolated_task.MAX_RESULT_BYTES", 1_000)
-    ending = run_isolated(TaskLimits(memory=MEMORY, seconds=60), tmp_path, long)
-    assert (ending.status, ending.failure.startswith("left a result that cannot be read")) == (TaskStatus.DIED, True)
+    result = run_isolated(TaskLimits(memory=MEMORY, seconds=60), tmp_path, return_long_text)
+    assert (result.status, result.failure.startswith("left a result that cannot be read")) == (TaskStatus.DIED, True)
 
 
 @pytest.mark.parametrize(
-    ("work", "said"),
-    [(refused, "^no such column$"), (refused_memory, "more memory than .*MiB, the limit of this server")],
+    ("task", "message"),
+    [(raise_usage_error, "^no such column$"), (exceed_memory, "more memory than .*MiB, the limit of this server")],
 )
-def test_whoever_wants_the_answer_alone_is_told_why_there_is_none(tmp_path: Path, work: Any, said: str) -> None:
-    with pytest.raises(ReleaseError, match=said):
-        run_with_check_limits(Settings(folder=tmp_path, check_bytes=MEMORY), work)
+def test_refused_check_raises_a_release_error_with_the_reason(tmp_path: Path, task: Any, message: str) -> None:
+    with pytest.raises(ReleaseError, match=message):
+        run_with_check_limits(Settings(folder=tmp_path, check_bytes=MEMORY), task)
 
 
-@pytest.mark.parametrize("work", [killed_for, without_room, without_database])
-def test_what_the_server_could_not_do_is_no_word_on_what_was_asked(tmp_path: Path, work: Any) -> None:
+@pytest.mark.parametrize("task", [kill_checked_task, fail_with_full_disk, fail_without_database])
+def test_server_failure_during_a_check_is_not_blamed_on_the_upload(tmp_path: Path, task: Any) -> None:
     with pytest.raises(IsolatedTaskError, match="the server could not finish"):
-        run_with_check_limits(Settings(folder=tmp_path), work)
+        run_with_check_limits(Settings(folder=tmp_path), task)
 
 
-def test_a_folder_that_takes_nothing_begins_no_work(tmp_path: Path) -> None:
+def test_unwritable_folder_starts_no_task(tmp_path: Path) -> None:
     (tmp_path / "incoming").write_text("no folder")
     with pytest.raises(IsolatedTaskError, match="the server cannot start a process now"):
-        run_with_check_limits(Settings(folder=tmp_path), killed_for)
+        run_with_check_limits(Settings(folder=tmp_path), kill_checked_task)

@@ -1,4 +1,4 @@
-"""Who asks is told from others, and how much one caller may ask, list, or declare at once."""
+"""Callers are identified, and their requests, lists and declarations are limited."""
 
 from __future__ import annotations
 
@@ -24,33 +24,37 @@ from tests.support.raw_uploads import RawUploadClient, describe_file
 PROXIES = ("127.0.0.1", "10.0.0.0/8")
 
 
-def scope(peer: str, *said: str) -> dict[str, Any]:
-    return {"type": "http", "client": (peer, 1), "headers": [(b"x-forwarded-for", one.encode()) for one in said]}
+def make_scope(peer: str, *forwarded_for: str) -> dict[str, Any]:
+    return {
+        "type": "http",
+        "client": (peer, 1),
+        "headers": [(b"x-forwarded-for", value.encode()) for value in forwarded_for],
+    }
 
 
 @pytest.mark.parametrize(
-    ("peer", "said", "found"),
+    ("peer", "forwarded_for", "expected"),
     [
-        ("10.1.2.3", ("1.2.3.4, 198.51.100.7",), "198.51.100.7"),  # whom the proxy says, and not whom its caller does
+        ("10.1.2.3", ("1.2.3.4, 198.51.100.7",), "198.51.100.7"),  # added by the proxy
         ("10.1.2.3", ("1.2.3.4", "198.51.100.7"), "198.51.100.7"),
-        ("192.0.2.1", ("198.51.100.7",), "192.0.2.1"),  # no proxy of ours: it may say what it likes
+        ("192.0.2.1", ("198.51.100.7",), "192.0.2.1"),  # not a trusted proxy
         ("10.1.2.3", (), "10.1.2.3"), ("10.1.2.3", ("x" * 10_000,), "10.1.2.3"),
-        ("10.1.2.3", ("2001:db8::1",), "2001:db8::/64"),  # one caller has a network of them
+        ("10.1.2.3", ("2001:db8::1",), "2001:db8::/64"),  # one caller owns the whole network
         ("10.1.2.3", ("2001:db8::ffff:2",), "2001:db8::/64"),
         ("2001:db8::1", (), "2001:db8::/64"),  # without a proxy, too
-        ("::ffff:192.0.2.1", (), "192.0.2.1"),  # as a socket of both kinds says it
+        ("::ffff:192.0.2.1", (), "192.0.2.1"),  # as a dual-stack socket reports an IPv4 peer
         ("::ffff:10.1.2.3", ("198.51.100.7",), "198.51.100.7"),
         ("10.1.2.3", ("::ffff:198.51.100.7",), "198.51.100.7"),
         ("fe80::1%eth0", (), "fe80::/64"),
     ],
 )  # fmt: skip
-def test_who_asks_is_the_connections_other_end_or_whom_a_trusted_proxy_says(
-    peer: str, said: tuple[str, ...], found: str
+def test_caller_is_the_peer_or_the_address_that_a_trusted_proxy_forwards(
+    peer: str, forwarded_for: tuple[str, ...], expected: str
 ) -> None:
-    assert caller_of(scope(peer, *said), PROXIES) == found
+    assert caller_of(make_scope(peer, *forwarded_for), PROXIES) == expected
 
 
-def test_a_bucket_fills_at_its_rate_and_no_more_callers_are_remembered_than_fit() -> None:
+def test_bucket_refills_at_its_rate_and_the_number_of_callers_is_bounded() -> None:
     now = 0.0
     buckets = CallerBuckets(2.0, 4.0, lambda: now)
     for _ in range(4):
@@ -64,184 +68,194 @@ def test_a_bucket_fills_at_its_rate_and_no_more_callers_are_remembered_than_fit(
     assert len(buckets._levels) == 100_000
 
 
-def test_no_more_is_declared_at_once_than_is_taken() -> None:
+def test_declaration_with_too_many_releases_or_files_is_refused() -> None:
     def folder(name: str, count: int) -> dict[str, Any]:
         return {"folder": f"dataset/acme/{name}/1", "files": [describe_file(f"f{n}", b"") for n in range(count)]}
 
-    for said, words in (
+    for declared, message in (
         ([], "the upload has 0 releases; publish 1 to 2"), ([folder(name, 0) for name in "abc"], "has 3 releases"),
         ([folder(name, 6) for name in "ab"], "12 files; publish fewer"),
         ([folder("a", 2), folder("a", 2)], "declared twice"),
     ):  # fmt: skip
         with pytest.raises(ReleaseError) as error:
-            Declaration.parse(said, RELEASE_LIMITS, 2, 10)
-        assert any(words in note for note in error.value.__notes__), words
+            Declaration.parse(declared, RELEASE_LIMITS, 2, 10)
+        assert any(message in note for note in error.value.__notes__), message
 
 
 @pytest.mark.parametrize(
-    ("path", "size", "words"),
+    ("path", "size", "message"),
     [
         ("data.txt", (1 << 30) + 1, "has 1,073,741,825 bytes; at most 1,073,741,824 are allowed"),
         ("release.json", (1 << 20) + 1, "has 1,048,577 bytes; at most 1,048,576 are allowed"),
         ("data.txt", -1, "has -1 bytes"),
     ],
 )
-def test_no_file_is_declared_that_is_larger_than_is_taken(path: str, size: int, words: str) -> None:
+def test_declared_file_above_its_size_limit_is_refused(path: str, size: int, message: str) -> None:
     files = [
         {**describe_file(name, b""), "sha256": f"{number:064x}"} for number, name in enumerate(("data.txt", "a.txt"))
     ]
-    files = [one | {"path": path, "size": size} if one["path"] == "data.txt" else one for one in files]
+    files = [file | {"path": path, "size": size} if file["path"] == "data.txt" else file for file in files]
     with pytest.raises(ReleaseError) as error:
         Declaration.parse([{"folder": "dataset/acme/a/1", "files": files}], RELEASE_LIMITS, 2, 10)
-    assert any(words in note for note in error.value.__notes__)
+    assert any(message in note for note in error.value.__notes__)
 
 
 class ConcurrentRequests:
-    """A layer before an application that answers once it is told to, asked by many at once."""
+    """Concurrent requests through a middleware to an application that answers once `release_event` is set."""
 
     def __init__(self, layer: Callable[[ASGIApp], ASGIApp]) -> None:
-        self.go, self.asked = asyncio.Event(), 0
+        self.release_event, self.request_count = asyncio.Event(), 0
         self._app = layer(self._answer)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.asked += 1
-        await self.go.wait()
-        await PlainTextResponse("ok")(scope, receive, send)
+    async def _answer(self, request_scope: Scope, receive: Receive, send: Send) -> None:
+        self.request_count += 1
+        await self.release_event.wait()
+        await PlainTextResponse("ok")(request_scope, receive, send)
 
     async def __call__(self, path: str, peer: str, **headers: str) -> int:
         status: list[int] = []
 
-        async def told(message: Message) -> None:
+        async def record_status(message: Message) -> None:
             if message["type"] == "http.response.start":
                 status.append(message["status"])
 
-        said = [(name.encode(), value.encode()) for name, value in headers.items()]
-        asked = {"type": "http", "method": "GET", "path": path, "headers": said, "client": (peer, 1)}
-        async with asyncio.timeout(HANG_SECONDS):  # one that is held, and should not be, fails
-            await self._app(asked, _nothing, told)
+        header_pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+        request_scope = {"type": "http", "method": "GET", "path": path, "headers": header_pairs, "client": (peer, 1)}
+        async with asyncio.timeout(HANG_SECONDS):  # fail if a request hangs
+            await self._app(request_scope, receive_empty_body, record_status)
         return status[0]
 
 
-async def _nothing() -> Message:
+async def receive_empty_body() -> Message:
     return {"type": "http.request", "body": b"", "more_body": False}
 
 
-def test_one_address_has_some_requests_open_and_all_have_so_many_and_the_server_says_that_it_lives() -> None:
+def test_open_requests_are_limited_per_network_and_in_total_except_for_healthz() -> None:
     async def work() -> None:
-        asked = ConcurrentRequests(lambda app: OpenRequestLimit(app, 3, 2, ()))
-        held = [asyncio.create_task(asked("/a", "2001:db8::1")) for _ in range(2)]
+        requests = ConcurrentRequests(lambda app: OpenRequestLimit(app, 3, 2, ()))
+        tasks = [asyncio.create_task(requests("/a", "2001:db8::1")) for _ in range(2)]
         await asyncio.sleep(0)
-        assert await asked("/a", "2001:db8::2") == 503  # it is of the same network
-        held.append(asyncio.create_task(asked("/a", "192.0.2.1")))
+        assert await requests("/a", "2001:db8::2") == 503  # the same network
+        tasks.append(asyncio.create_task(requests("/a", "192.0.2.1")))
         await asyncio.sleep(0)
-        assert await asked("/a", "192.0.2.2") == 503
-        held.append(asyncio.create_task(asked("/healthz", "2001:db8::1")))
+        assert await requests("/a", "192.0.2.2") == 503
+        tasks.append(asyncio.create_task(requests("/healthz", "2001:db8::1")))
         await asyncio.sleep(0)
-        assert asked.asked == 4
-        asked.go.set()
-        assert await asyncio.gather(*held) == [200] * 4
-        assert await asked("/a", "2001:db8::2") == 200
+        assert requests.request_count == 4
+        requests.release_event.set()
+        assert await asyncio.gather(*tasks) == [200] * 4
+        assert await requests("/a", "2001:db8::2") == 200
 
     asyncio.run(work())
 
 
-def test_a_long_answer_is_made_no_further_for_who_has_gone() -> None:
-    asked: dict[str, Any] = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("192.0.2.1", 1)}
+def test_long_response_stops_once_the_client_has_disconnected() -> None:
+    request_scope: dict[str, Any] = {
+        "type": "http",
+        "method": "GET",
+        "path": "/",
+        "headers": [],
+        "client": ("192.0.2.1", 1),
+    }
     sent: list[Message] = []
 
-    async def endless(scope: Scope, _: Receive, send: Send) -> None:
+    async def endless(http_scope: Scope, _: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         while len(sent) < 100:
             await send({"type": "http.response.body", "body": b"x", "more_body": True})
-            scope[DISCONNECTED] = len(sent) > 5
+            http_scope[DISCONNECTED] = len(sent) > 5
 
-    async def keep(message: Message) -> None:
+    async def record(message: Message) -> None:
         sent.append(message)
 
-    asyncio.run(OpenRequestLimit(endless, 2, 1, ())(asked, _nothing, keep))
+    asyncio.run(OpenRequestLimit(endless, 2, 1, ())(request_scope, receive_empty_body, record))
     assert len(sent) == 6
 
 
-def test_a_token_has_a_bucket_of_its_own_once_it_is_known_to_be_good() -> None:
-    good, looks = f"nip_{'a' * 12}_{'x' * 43}", []
+def test_valid_token_gets_its_own_rate_limit_bucket() -> None:
+    valid_token, lookups = f"nip_{'a' * 12}_{'x' * 43}", []
 
-    def is_good(token: str) -> bool:
-        looks.append(token)
-        return token == good
+    def is_valid(token: str) -> bool:
+        lookups.append(token)
+        return token == valid_token
 
     async def work() -> None:
-        asked = ConcurrentRequests(lambda app: RateLimit(app, 0.1, (), is_good))
-        asked.go.set()
-        for path in ("/search", "/api/v1"):  # there is one address
-            tried = [await asked(path, path, authorization=f"Bearer nip_{n:012d}_{'x' * 43}") for n in range(5)]
-            assert tried == [200, 200, 429, 429, 429], path
-        assert await asked("/search", "/search") == 429
-        assert [await asked("/search", "/search", authorization=f"Bearer {good}") for _ in range(3)] == [200, 200, 429]
-        assert looks.count(good) == 1
+        requests = ConcurrentRequests(lambda app: RateLimit(app, 0.1, (), is_valid))
+        requests.release_event.set()
+        for path in ("/search", "/api/v1"):  # the path doubles as the caller's address
+            statuses = [await requests(path, path, authorization=f"Bearer nip_{n:012d}_{'x' * 43}") for n in range(5)]
+            assert statuses == [200, 200, 429, 429, 429], path
+        assert await requests("/search", "/search") == 429
+        assert [await requests("/search", "/search", authorization=f"Bearer {valid_token}") for _ in range(3)] == [
+            200,
+            200,
+            429,
+        ]
+        assert lookups.count(valid_token) == 1
 
     asyncio.run(work())
 
 
-def test_wrong_tokens_are_counted_wherever_they_are_tried() -> None:
+def test_invalid_tokens_are_rate_limited_per_address() -> None:
     async def work() -> None:
-        asked = ConcurrentRequests(lambda app: RateLimit(app, 0, (), lambda _: False))
-        asked.go.set()
-        said = {"authorization": f"Bearer nip_{'a' * 12}_{'x' * 43}"}
-        tried = [await asked("/", "192.0.2.1", **said) for _ in range(80)]  # 60, and one a second
-        assert set(tried[:60]) == {200}
-        assert tried[-1] == 429
-        assert await asked("/", "192.0.2.1") == 200
+        requests = ConcurrentRequests(lambda app: RateLimit(app, 0, (), lambda _: False))
+        requests.release_event.set()
+        headers = {"authorization": f"Bearer nip_{'a' * 12}_{'x' * 43}"}
+        statuses = [await requests("/", "192.0.2.1", **headers) for _ in range(80)]  # 60 at once, then one per second
+        assert set(statuses[:60]) == {200}
+        assert statuses[-1] == 429
+        assert await requests("/", "192.0.2.1") == 200
 
     asyncio.run(work())
 
 
-def test_whether_a_server_can_work_is_looked_at_once_for_all_who_ask() -> None:
-    looks = []
+def test_readiness_check_runs_once_for_concurrent_requests() -> None:
+    checks = []
 
     class Database:
         def is_reachable(self) -> bool:
-            looks.append("database")
+            checks.append("database")
             return False
 
     class Blobs:
         def has(self, _: str) -> bool:
-            looks.append("blobs")
+            checks.append("blobs")
             raise RunError("no")
 
     async def work() -> None:
         now = 0.0
         server: Any = SimpleNamespace(database=Database(), blobs=Blobs())
         readiness = Readiness(server, lambda: now)
-        found = await asyncio.gather(*(readiness.problems() for _ in range(20)))
-        problems = ["the database does not answer; check --database", "the blob store does not answer; check --blobs"]
-        assert found == [problems] * 20
+        results = await asyncio.gather(*(readiness.problems() for _ in range(20)))
+        expected = ["the database does not answer; check --database", "the blob store does not answer; check --blobs"]
+        assert results == [expected] * 20
         await readiness.problems()
-        assert looks == ["database", "blobs"]
+        assert checks == ["database", "blobs"]
         now = 2.0
         await readiness.problems()
-        assert looks == ["database", "blobs"] * 2
+        assert checks == ["database", "blobs"] * 2
 
     asyncio.run(work())
 
 
 @pytest.mark.parametrize(
-    ("said", "status"),
+    ("host", "status"),
     [("registry.example.org", 200), ("Registry.Example.ORG:443", 200), ("localhost:8080", 200), ("127.0.0.1:1", 200),
      ("[::1]:80", 200), ("10.0.0.5", 200), ("evil.example", 421), ("registry.example.org.evil.example", 421),
      ("evil.example:8080", 421), ("registry.example.org@evil.example", 421), ("", 421), ("[evil]", 421)],
 )  # fmt: skip
-def test_a_server_is_asked_by_its_own_name(said: str, status: int) -> None:
+def test_request_with_a_foreign_host_header_gets_status_421(host: str, status: int) -> None:
     async def work() -> None:
-        asked = ConcurrentRequests(lambda app: HostCheck(app, "https://registry.example.org/base"))
-        asked.go.set()
-        assert await asked("/", "192.0.2.1", host=said) == status
-        assert await asked("/healthz", "192.0.2.1", host=said) == 200
+        requests = ConcurrentRequests(lambda app: HostCheck(app, "https://registry.example.org/base"))
+        requests.release_event.set()
+        assert await requests("/", "192.0.2.1", host=host) == status
+        assert await requests("/healthz", "192.0.2.1", host=host) == 200
 
     asyncio.run(work())
 
 
 @pytest.mark.full
-def test_no_more_is_listed_or_sent_at_once_than_fits(acme: RawUploadClient) -> None:
+def test_list_limits_and_path_counts_are_bounded(acme: RawUploadClient) -> None:
     for path in ("/releases", "/competitions"):
         assert acme.client.get(path, params={"limit": 10_000}).status_code == 422
         assert acme.client.get(path, params={"limit": 0}).status_code == 422

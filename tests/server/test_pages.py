@@ -1,4 +1,4 @@
-"""A server's pages over HTTP: what anybody reads, what nobody but the owners does, and what strangers wrote in them."""
+"""The server's pages over HTTP: public pages, private pages, and text written by strangers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.server_process import ServerProcess, run_server
 from tests.support.server_releases import copy_bundle, insert_releases, run_bundle
 
 HOSTILE = "<script>document.title='taken'</script><img src=x onerror=alert(1)>\u202e https://evil.example/ javascript:x"
-ALICE, AGAIN = "run/alice/first@1", "run/mallory/again@1"
+FIRST, REPRODUCTION = "run/alice/first@1", "run/mallory/again@1"
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Site:
     served: ServerProcess
     server: Service
     board: str
-    """Of the first page's only task."""
+    """The path of the board that the home page links to."""
 
     def browser(self) -> CookieClient:
         return CookieClient(self.served)
@@ -54,40 +54,40 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("pages")
     bundle = run_bundle(folder / "played", question=HOSTILE, models={"m": {"model": HOSTILE}})
     first = copy_bundle(bundle, owner="alice", name="first", description=HOSTILE)
-    link = ReleaseLink(role="reproduces", release=ALICE, sha256=first.sha256)
+    link = ReleaseLink(role="reproduces", release=FIRST, sha256=first.sha256)
     with run_server(folder / "server") as served:
         server = Service.open(Settings(folder=folder / "server"))
-        again = copy_bundle(bundle, owner="mallory", name="again", links=(link,))
-        secret = copy_bundle(bundle, owner="alice", name="hush-hush", visibility="private")
-        insert_releases(server, [first, again, secret])
+        reproduction = copy_bundle(bundle, owner="mallory", name="again", links=(link,))
+        private_run = copy_bundle(bundle, owner="alice", name="hush-hush", visibility="private")
+        insert_releases(server, [first, reproduction, private_run])
         home = CookieClient(served).wait_for_response("/", lambda answer: b"/board/" in answer.body).body.decode()
-        found = re.search(r'href="(/board/[0-9a-f]{12})"', home)
-        assert found is not None
-        yield Site(served, server, found[1])
+        match = re.search(r'href="(/board/[0-9a-f]{12})"', home)
+        assert match is not None
+        yield Site(served, server, match[1])
         server.database.close()
 
 
-def walked(browser: CookieClient, *starts: str) -> dict[str, str]:
-    """Every page that can be reached from some, by its address; each link of each leads somewhere."""
-    seen: dict[str, str] = {}
-    waiting = list(starts)
-    while waiting:
-        path = waiting.pop().partition("#")[0]
-        if path in seen or path.startswith("/logout"):
+def crawl(browser: CookieClient, *start_paths: str) -> dict[str, str]:
+    """Follow all links from these paths and return each page's HTML by its path; fail on a dead link."""
+    pages: dict[str, str] = {}
+    queue = list(start_paths)
+    while queue:
+        path = queue.pop().partition("#")[0]
+        if path in pages or path.startswith("/logout"):
             continue
         assert is_same_server(path), path
-        answer = browser.wait_for_response(path, lambda found: found.status != 503)
-        assert answer.status in (200, 303), (path, answer.status)
-        is_page = answer.headers.get("content-type", "").startswith("text/html")
-        seen[path] = answer.body.decode() if is_page else ""
-        waiting += LinkParser(seen[path]).paths if is_page else []
-        waiting += [answer.headers["location"]] if answer.status == 303 else []
-    return seen
+        page_response = browser.wait_for_response(path, lambda response: response.status != 503)
+        assert page_response.status in (200, 303), (path, page_response.status)
+        is_page = page_response.headers.get("content-type", "").startswith("text/html")
+        pages[path] = page_response.body.decode() if is_page else ""
+        queue += LinkParser(pages[path]).paths if is_page else []
+        queue += [page_response.headers["location"]] if page_response.status == 303 else []
+    return pages
 
 
 @pytest.mark.full
-def test_every_link_of_every_page_leads_to_a_page_of_the_same_server(site: Site) -> None:
-    seen = walked(site.browser(), "/", "/search?q=first", "/compare/alice/first/1/mallory/again/1")
+def test_every_link_leads_to_an_existing_page_of_the_same_server(site: Site) -> None:
+    pages = crawl(site.browser(), "/", "/search?q=first", "/compare/alice/first/1/mallory/again/1")
     assert {
         site.board,
         f"{site.board}.json",
@@ -95,50 +95,53 @@ def test_every_link_of_every_page_leads_to_a_page_of_the_same_server(site: Site)
         "/board.duckdb",
         "/run/alice/first/1",
         "/login",
-    } <= set(seen)
-    assert {"/owner/alice", "/owner/mallory"} <= set(seen)
+    } <= set(pages)
+    assert {"/owner/alice", "/owner/mallory"} <= set(pages)
 
 
 @pytest.mark.gate
-def test_a_private_run_is_on_no_page_file_or_count_that_a_stranger_can_reach(site: Site) -> None:
+def test_strangers_find_a_private_run_in_no_page_file_or_count(site: Site) -> None:
     browser = site.browser()
-    seen = walked(browser, "/", "/search?q=hush", "/owner/alice")
+    pages = crawl(browser, "/", "/search?q=hush", "/owner/alice")
     files = [
         gzip.decompress(browser.request(path, Accept_Encoding="gzip").body)
         for path in (f"{site.board}.json", f"{site.board}.csv")
     ]
     files.append(browser.request("/board.duckdb").body)
-    assert "hush-hush" not in "".join(seen.values())
+    assert "hush-hush" not in "".join(pages.values())
     assert not [data for data in files if b"hush" in data]
     for path in ("/run/alice/hush-hush/1", "/run/alice/hush-hush", "/run/alice/nowhere/1"):
-        answers = {
-            (answer.status, answer.body) for answer in (browser.request(path), browser.request("/run/alice/nothing/1"))
+        responses = {
+            (response.status, response.body)
+            for response in (browser.request(path), browser.request("/run/alice/nothing/1"))
         }
-        assert {status for status, _ in answers} == {404}
-    assert "1 public release<" in seen["/owner/alice"].replace("1 public release\n", "1 public release<")
+        assert {status for status, _ in responses} == {404}
+    assert "1 public release<" in pages["/owner/alice"].replace("1 public release\n", "1 public release<")
 
 
 @pytest.mark.gate
-def test_what_strangers_wrote_is_text_on_every_page(site: Site) -> None:
-    seen = walked(site.browser(), "/", "/search?q=first", "/run/alice/first/1")
-    assert any("&lt;script&gt;document.title" in html for html in seen.values())
-    for path, html in seen.items():
+def test_every_page_escapes_text_written_by_strangers(site: Site) -> None:
+    pages = crawl(site.browser(), "/", "/search?q=first", "/run/alice/first/1")
+    assert any("&lt;script&gt;document.title" in html for html in pages.values())
+    for path, html in pages.items():
         tags = LinkParser(html).tags
         inline = [
-            said
-            for tag, said in tags
-            if tag == "script" and "src" not in said and said.get("type") != "application/json"
+            attributes
+            for tag, attributes in tags
+            if tag == "script" and "src" not in attributes and attributes.get("type") != "application/json"
         ]
         assert not inline, path
-        assert not [said for tag, said in tags if tag == "img" or any(name.startswith("on") for name in said)], path
-        assert not [said for _, said in tags if "style" in said], path
+        assert not [
+            attributes for tag, attributes in tags if tag == "img" or any(name.startswith("on") for name in attributes)
+        ], path
+        assert not [attributes for _, attributes in tags if "style" in attributes], path
         assert "\u202e" not in html, path
 
 
-def test_pages_forbid_what_they_do_not_need_and_public_ones_may_be_kept(site: Site) -> None:
+def test_public_pages_have_a_strict_content_policy_and_are_cacheable(site: Site) -> None:
     browser = site.browser()
     for path in ("/", site.board, "/run/alice/first/1"):
-        answer = browser.wait_for_response(path, lambda found: found.status == 200)
+        answer = browser.wait_for_response(path, lambda response: response.status == 200)
         policy = answer.headers["content-security-policy"]
         assert "default-src 'none'" in policy
         assert "frame-ancestors 'none'" in policy
@@ -146,62 +149,62 @@ def test_pages_forbid_what_they_do_not_need_and_public_ones_may_be_kept(site: Si
         assert answer.headers["cache-control"].startswith("public")
         assert browser.request(path, If_None_Match=answer.headers["etag"]).status == 304
         assert browser.request(path, method="HEAD").status == 200
-        packed = browser.request(path, Accept_Encoding="gzip")
-        assert gzip.decompress(packed.body) == answer.body
-        assert packed.headers["etag"] != answer.headers["etag"]
-    static = re.search(r'src="(/static/[0-9a-f]+\.js)"', browser.load_page("/"))
-    assert static is not None
-    assert "immutable" in browser.request(static[1]).headers["cache-control"]
+        compressed = browser.request(path, Accept_Encoding="gzip")
+        assert gzip.decompress(compressed.body) == answer.body
+        assert compressed.headers["etag"] != answer.headers["etag"]
+    match = re.search(r'src="(/static/[0-9a-f]+\.js)"', browser.load_page("/"))
+    assert match is not None
+    assert "immutable" in browser.request(match[1]).headers["cache-control"]
 
 
-def test_a_row_says_how_far_it_is_checked_and_how_often_its_owner_tried(site: Site) -> None:
+def test_board_rows_name_the_verification_tier_and_the_owners_run_count(site: Site) -> None:
     rows = json.loads(site.browser().request(f"{site.board}.json").body)["rows"]
     assert {row["release"]: (row["tier"], row["owner_runs"]) for row in rows} == {
-        ALICE: ("recomputed", 1), AGAIN: ("recomputed", 1)
+        FIRST: ("recomputed", 1), REPRODUCTION: ("recomputed", 1)
     }  # fmt: skip
-    told = list(csv.DictReader(io.StringIO(site.browser().request(f"{site.board}.csv").body.decode())))
-    assert [row["release"] for row in told] == [row["release"] for row in rows]
+    csv_rows = list(csv.DictReader(io.StringIO(site.browser().request(f"{site.board}.csv").body.decode())))
+    assert [row["release"] for row in csv_rows] == [row["release"] for row in rows]
     with site.served.registry() as registry:
-        assert {str(one.reference): one.tier for one in registry.entries()} == {
-            ALICE: "recomputed", AGAIN: "recomputed"
+        assert {str(entry.reference): entry.tier for entry in registry.entries()} == {
+            FIRST: "recomputed", REPRODUCTION: "recomputed"
         }  # fmt: skip
     page = site.browser().load_page("/run/alice/first/1")
-    # The very same answers are no second play, whoever sends them.
+    # Identical answers do not count as a reproduction.
     assert "Reproductions" in page
     assert "reproduced by" not in page
 
 
 @pytest.mark.full
-def test_commands_say_what_the_server_vouches_for_and_that_it_is_the_server_that_says_so(
-    site: Site, tmp_path: Path
-) -> None:
+def test_commands_attribute_the_verification_tier_to_the_server(site: Site, tmp_path: Path) -> None:
     cache = str(tmp_path / "cache")
-    where = ("--from", site.served.address)
-    listed = nip_run("leaderboard", *where, "--json", cwd=tmp_path, XDG_CACHE_HOME=cache)
-    assert listed.returncode == 0, listed.stderr
-    rows = json.loads(listed.stdout)["rows"]
+    source = ("--from", site.served.address)
+    json_process = nip_run("leaderboard", *source, "--json", cwd=tmp_path, XDG_CACHE_HOME=cache)
+    assert json_process.returncode == 0, json_process.stderr
+    rows = json.loads(json_process.stdout)["rows"]
     assert {row["tier"] for row in rows} == {"recomputed"}
-    shown = nip_run("leaderboard", *where, cwd=tmp_path, XDG_CACHE_HOME=cache)
-    assert f"recomputed: {site.served.address} says" in " ".join(shown.stderr.split())
-    got = nip_run("get", "alice/first@1", "mine", *where, cwd=tmp_path)
-    assert f"recomputed, says {site.served.address}" in got.stdout
-    checked = nip_run("verify", "alice/first@1", *where, cwd=tmp_path)
-    assert f"recomputed, says {site.served.address}; the following was checked locally" in checked.stderr
+    text_process = nip_run("leaderboard", *source, cwd=tmp_path, XDG_CACHE_HOME=cache)
+    assert f"recomputed: {site.served.address} says" in " ".join(text_process.stderr.split())
+    get_process = nip_run("get", "alice/first@1", "mine", *source, cwd=tmp_path)
+    assert f"recomputed, says {site.served.address}" in get_process.stdout
+    verify_process = nip_run("verify", "alice/first@1", *source, cwd=tmp_path)
+    assert f"recomputed, says {site.served.address}; the following was checked locally" in verify_process.stderr
 
 
-def test_the_board_is_one_duckdb_file_as_the_page_has_it(site: Site, tmp_path: Path) -> None:
+def test_duckdb_file_has_the_same_rows_as_the_board_page(site: Site, tmp_path: Path) -> None:
     path = tmp_path / "board.duckdb"
     path.write_bytes(site.browser().request("/board.duckdb").body)
     with duckdb.connect(str(path), read_only=True) as file:
-        told = file.execute("SELECT release, tier, accuracy, lost, undecided FROM runs ORDER BY place").fetchall()
+        file_rows = file.execute("SELECT release, tier, accuracy, lost, undecided FROM runs ORDER BY place").fetchall()
         kinds = file.execute("SELECT DISTINCT kind FROM releases").fetchall()
     rows = json.loads(site.browser().request(f"{site.board}.json").body)["rows"]
-    assert told == [tuple(row[name] for name in ("release", "tier", "accuracy", "lost", "undecided")) for row in rows]
-    assert None not in told[0]
+    assert file_rows == [
+        tuple(row[name] for name in ("release", "tier", "accuracy", "lost", "undecided")) for row in rows
+    ]
+    assert None not in file_rows[0]
     assert kinds == [("run",)]
 
 
-def test_a_page_of_a_run_says_how_to_get_it_and_has_its_games(site: Site) -> None:
+def test_run_page_shows_download_commands_and_serves_its_games(site: Site) -> None:
     html = site.browser().load_page("/run/alice/first/1")
     assert "nip-run get run/alice/first@1 --from" in html
     assert "nip-run reproduce run/alice/first@1 --fresh" in html
@@ -212,16 +215,19 @@ def test_a_page_of_a_run_says_how_to_get_it_and_has_its_games(site: Site) -> Non
     assert len(json.loads(gzip.decompress(games.body))["games"]) == 12
 
 
-def test_a_private_run_is_shown_to_its_owner_who_signs_in_and_never_kept(site: Site) -> None:
+def test_private_run_is_shown_only_to_its_signed_in_owner_and_never_cached(site: Site) -> None:
     browser = site.browser()
     assert browser.request("/mine").headers["location"] == "/login"
     assert browser.sign_in(site.served.tokens["alice-reads"]).status == 303
     assert "hush-hush" in browser.load_page("/mine")
-    # Its address without /mine is mailed round; nobody else learns from it that there is such a run.
-    at = browser.request("/run/alice/hush-hush/1")
-    assert (at.status, at.headers["location"]) == (303, "/mine/run/alice/hush-hush/1")
-    assert (at.headers["cache-control"], browser.request("/run/alice/nothing/1").status) == ("private, no-store", 404)
-    answer = browser.wait_for_response("/mine/run/alice/hush-hush/1", lambda found: found.status == 200)
+    # The owner may share the address without /mine; to others it must look like an unknown run.
+    redirect = browser.request("/run/alice/hush-hush/1")
+    assert (redirect.status, redirect.headers["location"]) == (303, "/mine/run/alice/hush-hush/1")
+    assert (redirect.headers["cache-control"], browser.request("/run/alice/nothing/1").status) == (
+        "private, no-store",
+        404,
+    )
+    answer = browser.wait_for_response("/mine/run/alice/hush-hush/1", lambda response: response.status == 200)
     assert answer.headers["cache-control"] == "private, no-store"
     assert "etag" not in answer.headers
     about = json.loads(re.search(r'id="about">(.*?)</script>', answer.body.decode(), re.DOTALL)[1])  # type: ignore[index]
@@ -235,15 +241,15 @@ def test_a_private_run_is_shown_to_its_owner_who_signs_in_and_never_kept(site: S
     assert "hush" not in stranger.load_page("/mine")
 
 
-def test_a_cookie_is_for_pages_alone_and_ends_with_signing_out(site: Site) -> None:
+def test_session_cookie_works_for_pages_only_and_ends_at_sign_out(site: Site) -> None:
     browser = site.browser()
     browser.sign_in(site.served.tokens["alice"])
-    said = next(one for one in browser.set_cookie_headers if one.startswith("nip-run-session"))
-    assert "HttpOnly" in said
-    assert "SameSite=strict" in said
+    header = next(line for line in browser.set_cookie_headers if line.startswith("nip-run-session"))
+    assert "HttpOnly" in header
+    assert "SameSite=strict" in header
     assert not [name for name, value in browser.cookies.items() if site.served.tokens["alice"] in value]
     assert browser.request("/api/v1/tree/run/alice/hush-hush/1/release.json").status == 404
-    kept = dict(browser.cookies)
+    old_cookies = dict(browser.cookies)
     assert browser.request("/logout", {"word": "another"}).status == 403
     assert (
         browser.request(
@@ -253,18 +259,18 @@ def test_a_cookie_is_for_pages_alone_and_ends_with_signing_out(site: Site) -> No
     )
     assert "hush-hush" in browser.load_page("/mine")
     assert browser.request("/logout", {"word": find_form_token(browser.load_page("/mine"))}).status == 303
-    assert CookieClient(site.served, kept).request("/mine").status == 303
+    assert CookieClient(site.served, old_cookies).request("/mine").status == 303
 
 
 @pytest.mark.parametrize("token", ["", "nip_aaaaaaaaaaaa_" + "a" * 43, "x" * 5_000])
-def test_a_token_that_is_none_signs_nobody_in(site: Site, token: str) -> None:
+def test_invalid_token_signs_nobody_in(site: Site, token: str) -> None:
     assert site.browser().sign_in(token).status in (401, 403)
 
 
-def test_a_form_from_elsewhere_signs_nobody_in(site: Site) -> None:
+def test_cross_site_login_form_signs_nobody_in(site: Site) -> None:
     browser, token = site.browser(), site.served.tokens["alice"]
-    word = find_form_token(browser.load_page("/login"))
-    assert browser.request("/login", {"word": word, "token": token}, Origin="http://evil.example").status == 403
+    form_token = find_form_token(browser.load_page("/login"))
+    assert browser.request("/login", {"word": form_token, "token": token}, Origin="http://evil.example").status == 403
     assert browser.request("/login", {"word": "guessed", "token": token}).status == 403
     assert CookieClient(site.served).request("/login", {"word": "", "token": token}).status == 403
 
@@ -274,18 +280,18 @@ def test_a_form_from_elsewhere_signs_nobody_in(site: Site) -> None:
     ["/board/" + "0" * 12, "/board/..%2f..%2fregistry", "/static/../app.py", "/boards/x/y.json.gz", "/run/a/b/c",
      "/owner/nobody", "/prompts/a/b", "/compare/a/b/1/c/d/1", "/run/alice/first/1/data/..%2fpage.json.gz"],
 )  # fmt: skip
-def test_what_is_not_there_is_no_page(site: Site, path: str) -> None:
+def test_unknown_paths_return_404(site: Site, path: str) -> None:
     assert site.browser().request(path).status == 404
 
 
 @pytest.mark.full
-def test_a_yanked_run_leaves_the_board_and_keeps_its_page(site: Site) -> None:
+def test_yanked_run_leaves_the_board_and_keeps_its_page(site: Site) -> None:
     reference = parse_reference("run/alice/gone@1")
     assert isinstance(reference, Reference)
-    insert_releases(site.server, [run_copy(site, "gone")])
+    insert_releases(site.server, [copy_first_run(site, "gone")])
     browser = site.browser()
     browser.wait_for_response(f"{site.board}.csv", lambda answer: b"alice/gone" in answer.body)
-    piece = piece_of(site, browser)
+    piece = find_first_piece(site, browser)
     assert b"alice/gone" in gzip.decompress(browser.request(piece).body)
     with site.served.registry("alice") as registry:
         registry.yank(reference, "it was played with the wrong key")
@@ -295,90 +301,90 @@ def test_a_yanked_run_leaves_the_board_and_keeps_its_page(site: Site) -> None:
 
 
 @pytest.mark.full
-def test_boards_of_before_answer_until_something_of_them_is_hidden(site: Site) -> None:
-    browser, keeper = site.browser(), site.served.tokens["keeper"]
-    insert_releases(site.server, [run_copy(site, "leak")])
+def test_old_board_pieces_are_served_until_one_of_their_runs_is_hidden(site: Site) -> None:
+    browser, admin_token = site.browser(), site.served.tokens["keeper"]
+    insert_releases(site.server, [copy_first_run(site, "leak")])
     browser.wait_for_response(f"{site.board}.csv", lambda answer: b"alice/leak" in answer.body)
-    piece = piece_of(site, browser)
-    insert_releases(site.server, [run_copy(site, "later")])
+    piece = find_first_piece(site, browser)
+    insert_releases(site.server, [copy_first_run(site, "later")])
     browser.wait_for_response(f"{site.board}.csv", lambda answer: b"alice/later" in answer.body)
-    assert piece != piece_of(site, browser)
-    assert (kept := browser.request(piece)).status == 200
-    assert kept.headers["cache-control"] == "public, max-age=5"
-    where = "/api/v1/hidden/run/alice/leak/1"
-    assert site.served.request(where, "PUT", {"why": "it has labels"}, token=keeper).status == 204
+    assert piece != find_first_piece(site, browser)
+    assert (old_piece := browser.request(piece)).status == 200
+    assert old_piece.headers["cache-control"] == "public, max-age=5"
+    hide_path = "/api/v1/hidden/run/alice/leak/1"
+    assert site.served.request(hide_path, "PUT", {"why": "it has labels"}, token=admin_token).status == 204
     browser.wait_for_response(f"{site.board}.csv", lambda answer: b"alice/leak" not in answer.body)
     browser.wait_for_response(piece, lambda answer: answer.status == 404)
     assert browser.request("/run/alice/leak/1").status == 404
-    left = b"".join(path.read_bytes() for path in (site.served.folder / "boards" / "made").rglob("index.sqlite"))
-    assert b"alice/leak" not in left
+    index_bytes = b"".join(path.read_bytes() for path in (site.served.folder / "boards" / "made").rglob("index.sqlite"))
+    assert b"alice/leak" not in index_bytes
 
 
-def piece_of(site: Site, browser: CookieClient) -> str:
-    """The first rows of the board as its script asks for them: by the name of the board as it is now."""
+def find_first_piece(site: Site, browser: CookieClient) -> str:
+    """Return the path of the current board's first piece of rows."""
     about = json.loads(re.search(r'id="about">(.*?)</script>', browser.load_page(site.board), re.DOTALL)[1])  # type: ignore[index]
     return f"{about['data']}{site.board.rpartition('/')[2]}-rows-0.json.gz"
 
 
-def run_copy(site: Site, name: str) -> Bundle:
-    """Alice's run as the server has it, under another name."""
+def copy_first_run(site: Site, name: str) -> Bundle:
+    """Return a copy of alice's first run under another name."""
     registry = Registry(VisibleReleases(site.server.database, site.server.blobs), DEFAULT_LIMITS)
-    found = parse_reference(ALICE)
-    assert isinstance(found, Reference)
-    entry = registry.find(found)
+    reference = parse_reference(FIRST)
+    assert isinstance(reference, Reference)
+    entry = registry.find(reference)
     release, _ = registry.read_manifest(entry)
     contents = {file.path: registry.read_file(entry, release, file.path, 1 << 26) for file in release.files}
     return Bundle(replace(release, name=name), contents)
 
 
 @pytest.mark.full
-def test_what_cannot_be_shown_for_a_while_is_not_kept(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where a run is hidden, or the database is busy, just when its page is made."""
-    bundle = run_copy(site, "delayed")
+def test_temporary_page_error_is_not_cached(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run may be hidden, or the database busy, while the page is being built."""
+    bundle = copy_first_run(site, "delayed")
     reference = bundle.release.reference
     monkeypatch.setattr("runner.server.web.pages.run_cache.RETRY_SECONDS", 0.01)
     pages = RunPageCache(site.served.settings)
 
-    async def asked() -> CachedPage:
+    async def load_page() -> CachedPage:
         return await pages.get_or_build([reference], [bundle.sha256], ANYBODY, 60, requester="somebody")
 
-    before = asyncio.run(asked())
+    before = asyncio.run(load_page())
     assert "no run/alice/delayed@1" in str(before.content.wrong)
     assert not before.is_permanent
     insert_releases(site.server, [bundle])
     time.sleep(0.02)
-    after = asyncio.run(asked())
+    after = asyncio.run(load_page())
     assert after.is_permanent
     assert after.content.wrong is None
 
 
 @pytest.mark.full
-def test_boards_are_made_again_from_the_database_and_the_blobs(tmp_path: Path) -> None:
+def test_delete_boards_removes_every_board_file(tmp_path: Path) -> None:
     settings = Settings(folder=tmp_path)
-    places = BoardPaths(settings)
-    places.boards.mkdir(parents=True)
-    (places.boards / ".half").mkdir()
-    places.current.write_text('{"name": "9-gone"}')
+    paths = BoardPaths(settings)
+    paths.boards.mkdir(parents=True)
+    (paths.boards / ".half").mkdir()
+    paths.current.write_text('{"name": "9-gone"}')
     delete_boards(settings)
-    assert not places.root.exists()
+    assert not paths.root.exists()
 
 
 @pytest.mark.full
-def test_a_server_that_is_killed_while_it_makes_a_board_makes_it_whole_the_next_time(tmp_path: Path) -> None:
+def test_server_killed_during_a_board_build_builds_it_completely_after_restart(tmp_path: Path) -> None:
     bundle = run_bundle(tmp_path / "played")
     folder = tmp_path / "server"
-    for turn in range(3):
-        with run_server(folder, people=turn == 0) as served:
+    for attempt in range(3):
+        with run_server(folder, people=attempt == 0) as served:
             server = Service.open(Settings(folder=folder))
-            insert_releases(server, [copy_bundle(bundle, owner="alice", name=f"run-{turn}")])
+            insert_releases(server, [copy_bundle(bundle, owner="alice", name=f"run-{attempt}")])
             server.database.close()
-            if turn == 2:
+            if attempt == 2:
                 browser = CookieClient(served)
                 home = browser.wait_for_response("/", lambda answer: b"alice/run-2" in answer.body).body.decode()
                 board = next(part.split('"')[0] for part in home.split('href="') if part.startswith("/board/"))
                 rows = json.loads(browser.request(f"{board}.json").body)["rows"]
                 assert sorted(row["run"] for row in rows) == [f"alice/run-{n}@1" for n in range(3)]
             else:
-                time.sleep(1.5 * (turn + 1))
+                time.sleep(1.5 * (attempt + 1))
                 served.kill()
     assert not list((folder / "boards" / "made").glob(".*"))

@@ -1,4 +1,4 @@
-"""Uploads go on after kills; releases are checked again, and what is nobody's goes, while none serves."""
+"""Uploads resume after a kill; a rebuild rechecks releases and removes unused blobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from runner.server.uploads.declaration import Declaration
 from runner.server.uploads.pieces import DiskFullError, OffsetError
 from runner.server.uploads.publishing import CHECK_FAILED, Publishing
 from runner.server.uploads.uploads import CHECKING, OPEN, PUBLISHED, REFUSED, Upload
-from tests.server.test_uploads import folders, make_bundle
+from tests.server.test_uploads import contents_by_folder, make_bundle
 from tests.support.processes import nip_run_here, wait_until
 from tests.support.raw_uploads import describe_file
 
@@ -31,34 +31,34 @@ DATA = b"0123456789" * 1_000
 
 
 class ServerParts:
-    """A server's parts, in this process and without HTTP, with an account acme."""
+    """The parts of a server in this process, without HTTP, with an account acme."""
 
-    def __init__(self, folder: Path, **said: Any) -> None:
-        self.settings = Settings(folder=folder, **said)
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.settings = Settings(folder=folder, **settings)
         folder.mkdir(exist_ok=True)
         self.database, self.blobs = Database(self.settings.database_url), open_blob_store(self.settings)
         self.publishing = Publishing(self.settings, self.database, self.blobs)
         self.viewer = Viewer(1, "acme", frozenset(("acme",)), Scope.PUBLISH)
 
-    def begun(self, name: str) -> tuple[Upload, dict[str, bytes]]:
-        contents = dict(folders(make_bundle(name, data=DATA))[f"dataset/acme/{name}/1"])
-        said = [{"folder": f"dataset/acme/{name}/1", "files": [describe_file(*one) for one in contents.items()]}]
-        declaration = Declaration.parse(said, self.settings.limits, 10, 100)
+    def declare_upload(self, name: str) -> tuple[Upload, dict[str, bytes]]:
+        contents = dict(contents_by_folder(make_bundle(name, data=DATA))[f"dataset/acme/{name}/1"])
+        declared = [{"folder": f"dataset/acme/{name}/1", "files": [describe_file(*item) for item in contents.items()]}]
+        declaration = Declaration.parse(declared, self.settings.limits, 10, 100)
         upload = self.publishing.uploads.declare(self.viewer, declaration)
-        return upload, {file["sha256"]: contents[file["path"]] for file in said[0]["files"]}  # type: ignore[index]
+        return upload, {file["sha256"]: contents[file["path"]] for file in declared[0]["files"]}  # type: ignore[index]
 
     def send(self, upload: Upload, contents: dict[str, bytes]) -> None:
         for sha256, (size, have) in upload.missing.items():
-            into = self.publishing.uploads.open_writer(self.viewer, upload.id, sha256, have)
-            into.write(contents[sha256][have:])
-            into.finish()
-            into.close()
+            writer = self.publishing.uploads.open_writer(self.viewer, upload.id, sha256, have)
+            writer.write(contents[sha256][have:])
+            writer.finish()
+            writer.close()
             assert size == len(contents[sha256])
 
     def state(self, upload: Upload) -> str:
         return self.publishing.uploads.find(self.viewer, upload.id).state
 
-    def ended(self, upload: Upload) -> str:
+    def wait_for_check(self, upload: Upload) -> str:
         wait_until(lambda: self.state(upload) != CHECKING)
         return self.state(upload)
 
@@ -66,8 +66,8 @@ class ServerParts:
         with self.database.reading() as connection:
             return [tuple(row) for row in connection.execute(select(files))]
 
-    def killed(self) -> ServerParts:
-        """As it is found by the next process, which nobody has told anything."""
+    def restart(self) -> ServerParts:
+        """Close the parts and open them again, as a new process would."""
         self.close()
         return ServerParts(self.settings.folder)
 
@@ -78,72 +78,72 @@ class ServerParts:
 
 @pytest.fixture
 def server_parts(tmp_path: Path) -> ServerParts:
-    made_here = ServerParts(tmp_path / "server")
-    with made_here.database.writing() as connection:
+    parts = ServerParts(tmp_path / "server")
+    with parts.database.writing() as connection:
         add_account(connection, "acme", time.time())
-    return made_here
+    return parts
 
 
 @pytest.mark.full
-def test_an_upload_goes_on_after_a_kill_at_every_step_of_it(server_parts: ServerParts) -> None:
-    upload, contents = server_parts.begun("council")
-    large = next(sha256 for sha256, data in contents.items() if data == DATA)
-    into = server_parts.publishing.uploads.open_writer(
-        server_parts.viewer, upload.id, large, 0
+def test_upload_resumes_after_a_kill_at_every_step(server_parts: ServerParts) -> None:
+    upload, contents = server_parts.declare_upload("council")
+    data_hash = next(sha256 for sha256, data in contents.items() if data == DATA)
+    writer = server_parts.publishing.uploads.open_writer(
+        server_parts.viewer, upload.id, data_hash, 0
     )  # killed within a piece
-    into.write(DATA[:1_000])
-    into.close()
+    writer.write(DATA[:1_000])
+    writer.close()
 
-    server_parts = server_parts.killed()
-    upload, _ = server_parts.begun("council")
-    assert upload.missing[large] == (len(DATA), 1_000)
+    server_parts = server_parts.restart()
+    upload, _ = server_parts.declare_upload("council")
+    assert upload.missing[data_hash] == (len(DATA), 1_000)
     server_parts.send(upload, contents)
 
-    server_parts = server_parts.killed()  # when all was sent, and nothing was committed
-    upload, _ = server_parts.begun("council")
+    server_parts = server_parts.restart()  # killed after everything was sent, before the commit
+    upload, _ = server_parts.declare_upload("council")
     assert (upload.state, upload.missing) == (OPEN, {})
     assert server_parts.publishing.uploads.set_state(upload.id, CHECKING, [], if_state=OPEN)
-    for sha256 in contents:  # when it was committed, and its blobs were kept, and not shown
+    for sha256 in contents:  # killed after the commit stored the blobs, before publishing
         path = server_parts.publishing.uploads.pieces.complete_file(upload.id, sha256)
         assert path is not None
         server_parts.blobs.put(sha256, path)
 
-    server_parts = server_parts.killed()
+    server_parts = server_parts.restart()
     assert server_parts.rows() == []
     server_parts.publishing.start()
-    assert server_parts.ended(upload) == PUBLISHED
+    assert server_parts.wait_for_check(upload) == PUBLISHED
     assert len(server_parts.rows()) == len(contents)
     wait_until(lambda: not list(server_parts.settings.incoming.iterdir()))
 
-    server_parts = server_parts.killed()  # when it was shown, and the answer was lost
-    again, _ = server_parts.begun("council")
-    assert (again.id, again.state) == (upload.id, PUBLISHED)
-    other, contents = server_parts.begun("emptied")
-    server_parts.send(other, contents)
-    assert server_parts.publishing.uploads.set_state(other.id, CHECKING, [], if_state=OPEN)
-    server_parts.publishing.uploads.pieces.remove(other.id)  # somebody empties the folder
+    server_parts = server_parts.restart()  # killed after publishing, and the response was lost
+    repeated, _ = server_parts.declare_upload("council")
+    assert (repeated.id, repeated.state) == (upload.id, PUBLISHED)
+    emptied, contents = server_parts.declare_upload("emptied")
+    server_parts.send(emptied, contents)
+    assert server_parts.publishing.uploads.set_state(emptied.id, CHECKING, [], if_state=OPEN)
+    server_parts.publishing.uploads.pieces.remove(emptied.id)  # somebody emptied the folder
     server_parts.publishing.start()
-    assert server_parts.ended(other) == OPEN
+    assert server_parts.wait_for_check(emptied) == OPEN
     server_parts.close()
 
 
 @pytest.mark.full
-def test_releases_are_checked_again_and_what_is_nobodys_goes(server_parts: ServerParts, tmp_path: Path) -> None:
+def test_rebuild_rechecks_releases_and_removes_unused_blobs(server_parts: ServerParts, tmp_path: Path) -> None:
     server_parts.publishing.start()
     for name in ("one", "two"):
-        upload, contents = server_parts.begun(name)
+        upload, contents = server_parts.declare_upload(name)
         server_parts.send(upload, contents)
         server_parts.publishing.commit(server_parts.publishing.uploads.find(server_parts.viewer, upload.id))
-        assert server_parts.ended(upload) == PUBLISHED
+        assert server_parts.wait_for_check(upload) == PUBLISHED
     with server_parts.database.writing() as connection:
         set_hidden(connection, Reference(Kind.DATASET, "acme", "two", "1"), hidden=True)
     before = server_parts.rows()
-    going_on, sent = server_parts.begun("three")
-    server_parts.send(going_on, sent)
-    kept = next(iter(going_on.missing))  # its check was killed once a blob of it was kept
-    path = server_parts.publishing.uploads.pieces.complete_file(going_on.id, kept)
+    pending, pending_contents = server_parts.declare_upload("three")
+    server_parts.send(pending, pending_contents)
+    stored_hash = next(iter(pending.missing))  # its check was killed after one blob was stored
+    path = server_parts.publishing.uploads.pieces.complete_file(pending.id, stored_hash)
     assert path is not None
-    server_parts.blobs.put(kept, path)
+    server_parts.blobs.put(stored_hash, path)
     (tmp_path / "nobodys").write_bytes(b"nobody's")
     server_parts.blobs.put("a" * 64, tmp_path / "nobodys")
     with (
@@ -152,47 +152,47 @@ def test_releases_are_checked_again_and_what_is_nobodys_goes(server_parts: Serve
         exclusive_access(server_parts.settings),
     ):
         pass
-    stale = server_parts.settings.folder / "boards" / "current"
-    stale.parent.mkdir(exist_ok=True)
-    stale.write_text('{"name": "of-another-time"}')
-    done = nip_run_here("serve", server_parts.settings.folder, "--rebuild", "--collect", cwd=tmp_path)
-    assert not stale.exists()
-    assert (done.returncode, done.stdout) == (
+    stale_board = server_parts.settings.folder / "boards" / "current"
+    stale_board.parent.mkdir(exist_ok=True)
+    stale_board.write_text('{"name": "of-another-time"}')
+    process = nip_run_here("serve", server_parts.settings.folder, "--rebuild", "--collect", cwd=tmp_path)
+    assert not stale_board.exists()
+    assert (process.returncode, process.stdout) == (
         0, "2 releases checked; 1 unused blob removed\n"
     )  # fmt: skip
     assert server_parts.rows() == before
-    assert server_parts.blobs.has(kept)
+    assert server_parts.blobs.has(stored_hash)
     assert not server_parts.blobs.has("a" * 64)
     with exclusive_access(server_parts.settings):
-        again = rebuild(server_parts.settings, print)
-        assert (again.releases, again.problems) == (2, [])
+        report = rebuild(server_parts.settings, print)
+        assert (report.releases, report.problems) == (2, [])
         assert remove_unused_blobs(server_parts.settings) == 0
     server_parts.close()
 
 
-def test_a_release_that_is_damaged_is_named_and_nothing_goes(server_parts: ServerParts, tmp_path: Path) -> None:
+def test_rebuild_names_a_damaged_release_and_removes_nothing(server_parts: ServerParts, tmp_path: Path) -> None:
     server_parts.publishing.start()
-    upload, contents = server_parts.begun("one")
+    upload, contents = server_parts.declare_upload("one")
     server_parts.send(upload, contents)
     server_parts.publishing.commit(server_parts.publishing.uploads.find(server_parts.viewer, upload.id))
-    assert server_parts.ended(upload) == PUBLISHED
+    assert server_parts.wait_for_check(upload) == PUBLISHED
     before = server_parts.rows()
     sha256 = next(sha256 for sha256, data in contents.items() if data == DATA)
-    place = server_parts.settings.folder / "blobs" / sha256[:2] / sha256
-    place.write_bytes(b"1" + DATA[1:])
-    done = nip_run_here("serve", server_parts.settings.folder, "--rebuild", "--collect", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "dataset/acme/one@1" in done.stderr
-    assert "data.txt is damaged" in done.stderr
+    blob_path = server_parts.settings.folder / "blobs" / sha256[:2] / sha256
+    blob_path.write_bytes(b"1" + DATA[1:])
+    process = nip_run_here("serve", server_parts.settings.folder, "--rebuild", "--collect", cwd=tmp_path)
+    assert process.returncode == 1
+    assert "dataset/acme/one@1" in process.stderr
+    assert "data.txt is damaged" in process.stderr
     assert server_parts.rows() == before
     server_parts.close()
 
 
-def test_old_uploads_and_what_is_nobodys_are_forgotten_and_no_others(server_parts: ServerParts) -> None:
-    old, contents = server_parts.begun("old")
+def test_only_expired_uploads_and_orphaned_folders_are_deleted(server_parts: ServerParts) -> None:
+    old, contents = server_parts.declare_upload("old")
     server_parts.send(old, contents)
-    new, more = server_parts.begun("new")
-    server_parts.send(new, more)
+    new, new_contents = server_parts.declare_upload("new")
+    server_parts.send(new, new_contents)
     (server_parts.settings.incoming / ("f" * 32)).mkdir()
     with server_parts.database.writing() as connection:
         connection.execute(update(uploads).where(uploads.c.id == old.id).values(touched=0.0))
@@ -215,37 +215,37 @@ def test_old_uploads_and_what_is_nobodys_are_forgotten_and_no_others(server_part
     server_parts.close()
 
 
-def test_one_at_a_time_sends_a_blob(server_parts: ServerParts) -> None:
-    upload, contents = server_parts.begun("council")
+def test_blob_has_only_one_writer_at_a_time(server_parts: ServerParts) -> None:
+    upload, contents = server_parts.declare_upload("council")
     sha256, data = next(iter(contents.items()))
-    first = server_parts.publishing.uploads.open_writer(server_parts.viewer, upload.id, sha256, 0)
+    writer = server_parts.publishing.uploads.open_writer(server_parts.viewer, upload.id, sha256, 0)
     with pytest.raises(OffsetError):
         server_parts.publishing.uploads.open_writer(server_parts.viewer, upload.id, sha256, 0)
-    server_parts.publishing.uploads.pieces.remove(upload.id)  # it is given up meanwhile
-    first.write(data)
+    server_parts.publishing.uploads.pieces.remove(upload.id)  # the upload is deleted while its writer is open
+    writer.write(data)
     with pytest.raises(NotFoundError, match="the upload was deleted"):
-        first.finish()
-    first.close()
+        writer.finish()
+    writer.close()
     assert server_parts.publishing.uploads.pieces.received_bytes(upload.id, sha256) == 0
     server_parts.close()
 
 
-def test_a_check_that_takes_too_long_is_ended_and_the_upload_refused(tmp_path: Path) -> None:
-    held = ServerParts(tmp_path / "server", check_seconds=0.01)
-    with held.database.writing() as connection:
+def test_check_that_exceeds_its_time_limit_is_stopped_and_the_upload_refused(tmp_path: Path) -> None:
+    parts = ServerParts(tmp_path / "server", check_seconds=0.01)
+    with parts.database.writing() as connection:
         add_account(connection, "acme", time.time())
-    held.publishing.start()
-    upload, contents = held.begun("council")
-    held.send(upload, contents)
-    held.publishing.commit(held.publishing.uploads.find(held.viewer, upload.id))
-    assert held.ended(upload) == REFUSED
-    (problem,) = held.publishing.uploads.find(held.viewer, upload.id).problems
+    parts.publishing.start()
+    upload, contents = parts.declare_upload("council")
+    parts.send(upload, contents)
+    parts.publishing.commit(parts.publishing.uploads.find(parts.viewer, upload.id))
+    assert parts.wait_for_check(upload) == REFUSED
+    (problem,) = parts.publishing.uploads.find(parts.viewer, upload.id).problems
     assert "takes longer than 0.01 seconds" in problem
-    assert held.rows() == []
-    held.close()
+    assert parts.rows() == []
+    parts.close()
 
 
-def test_accounts_take_turns() -> None:
+def test_checks_alternate_between_accounts() -> None:
     waiting = {"busy0": 1, "busy1": 1, "busy2": 1, "other": 2}
     worker, order = BackgroundWorker[str]("check", lambda: waiting, lambda upload, account: None, retry_seconds=1), []
     while (upload := worker.choose_next_item(waiting)) is not None:
@@ -254,72 +254,72 @@ def test_accounts_take_turns() -> None:
     assert order == ["busy0", "other", "busy1", "busy2"]
 
 
-def test_of_uploads_whose_checks_fail_others_are_checked_and_those_open_again(
+def test_failing_check_reopens_its_upload_and_does_not_block_others(
     server_parts: ServerParts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("runner.server.uploads.publishing._CHECK_RETRY_SECONDS", 0.01)
-    server_parts = server_parts.killed()
-    failing, contents = server_parts.begun("failing")
+    server_parts = server_parts.restart()
+    failing, contents = server_parts.declare_upload("failing")
     server_parts.send(failing, contents)
-    other, contents = server_parts.begun("other")
-    server_parts.send(other, contents)
+    working, contents = server_parts.declare_upload("other")
+    server_parts.send(working, contents)
     check = server_parts.publishing.check
 
-    def fails(upload: str, account: int) -> None:
+    def fail_one_check(upload: str, account: int) -> None:
         if upload == failing.id:
             raise OSError("the disk is full")
         check(upload, account)
 
-    monkeypatch.setattr(server_parts.publishing, "check", fails)
-    for upload in (failing, other):
+    monkeypatch.setattr(server_parts.publishing, "check", fail_one_check)
+    for upload in (failing, working):
         server_parts.publishing.commit(server_parts.publishing.uploads.find(server_parts.viewer, upload.id))
     server_parts.publishing.start()
-    assert server_parts.ended(other) == PUBLISHED
-    assert server_parts.ended(failing) == OPEN
+    assert server_parts.wait_for_check(working) == PUBLISHED
+    assert server_parts.wait_for_check(failing) == OPEN
     assert server_parts.publishing.uploads.find(server_parts.viewer, failing.id).problems == [CHECK_FAILED]
     server_parts.close()
 
 
-def test_an_account_has_so_many_uploads_open_and_so_much_in_them(tmp_path: Path) -> None:
-    held = ServerParts(tmp_path / "server", open_uploads=2)
-    with held.database.writing() as connection:
+def test_open_uploads_of_an_account_are_limited_in_number_and_bytes(tmp_path: Path) -> None:
+    parts = ServerParts(tmp_path / "server", open_uploads=2)
+    with parts.database.writing() as connection:
         add_account(connection, "acme", time.time())
     for name in ("one", "two"):
-        held.begun(name)
+        parts.declare_upload(name)
     with pytest.raises(UsageError, match="2 uploads of your account are open"):
-        held.begun("three")
-    held.begun("two")  # which goes on
-    held.close()
-    small = ServerParts(tmp_path / "server", open_bytes=3 * len(DATA))
+        parts.declare_upload("three")
+    parts.declare_upload("two")  # continues the open upload
+    parts.close()
+    low_byte_limit = ServerParts(tmp_path / "server", open_bytes=3 * len(DATA))
     with pytest.raises(UsageError, match="your open uploads would have"):
-        small.begun("three")
-    small.close()
-    quota = ServerParts(tmp_path / "server", account_bytes=4 * len(DATA))
+        low_byte_limit.declare_upload("three")
+    low_byte_limit.close()
+    low_quota = ServerParts(tmp_path / "server", account_bytes=4 * len(DATA))
     with pytest.raises(UsageError, match="exceed its quota of 40,000"):
         for name in ("four", "five", "six"):
-            quota.begun(name)
-    quota.close()
-    full = ServerParts(tmp_path / "server", spare_bytes=1 << 60)
+            low_quota.declare_upload(name)
+    low_quota.close()
+    full_disk = ServerParts(tmp_path / "server", spare_bytes=1 << 60)
     with pytest.raises(DiskFullError, match="no space"):
-        full.begun("three")
-    full.close()
+        full_disk.declare_upload("three")
+    full_disk.close()
 
 
-def test_of_uploads_that_ended_little_stays_and_the_same_may_be_sent_again(server_parts: ServerParts) -> None:
-    upload, contents = server_parts.begun("again")
+def test_finished_upload_is_stored_compactly_and_can_be_sent_again(server_parts: ServerParts) -> None:
+    upload, contents = server_parts.declare_upload("again")
     assert server_parts.publishing.uploads.set_state(upload.id, REFUSED, ["x" * 9_000] * 90, if_state=OPEN)
     with server_parts.database.reading() as connection:
-        kept = {one.id: one for one in connection.execute(select(uploads))}
-    assert len(kept[upload.id].declared) < 10
-    assert len(kept[upload.id].problems) < 60_000
-    found = Publishing(server_parts.settings, server_parts.database, server_parts.blobs).uploads.find(
+        rows = {row.id: row for row in connection.execute(select(uploads))}
+    assert len(rows[upload.id].declared) < 10
+    assert len(rows[upload.id].problems) < 60_000
+    reloaded = Publishing(server_parts.settings, server_parts.database, server_parts.blobs).uploads.find(
         server_parts.viewer, upload.id
     )
-    assert (found.state, len(found.problems)) == (REFUSED, 50)
-    again, _ = server_parts.begun("again")
-    assert (again.state, again.missing) == (OPEN, upload.missing)
-    server_parts.send(again, contents)
+    assert (reloaded.state, len(reloaded.problems)) == (REFUSED, 50)
+    repeated, _ = server_parts.declare_upload("again")
+    assert (repeated.state, repeated.missing) == (OPEN, upload.missing)
+    server_parts.send(repeated, contents)
     server_parts.publishing.start()
-    server_parts.publishing.commit(server_parts.publishing.uploads.find(server_parts.viewer, again.id))
-    assert server_parts.ended(again) == PUBLISHED
+    server_parts.publishing.commit(server_parts.publishing.uploads.find(server_parts.viewer, repeated.id))
+    assert server_parts.wait_for_check(repeated) == PUBLISHED
     server_parts.close()

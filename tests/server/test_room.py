@@ -1,4 +1,4 @@
-"""What an account may publish: so much, where there is room that nobody else was promised, and while it is good."""
+"""Limits of publishing: account quotas, reserved disk space and disabled accounts."""
 
 from __future__ import annotations
 
@@ -22,80 +22,80 @@ from tests.server.test_rebuild import DATA, ServerParts
 from tests.support.processes import wait_until
 
 
-def test_what_an_account_has_published_counts_once_for_what_it_may_have(tmp_path: Path) -> None:
-    held = ServerParts(tmp_path / "server", account_bytes=3 * len(DATA))
-    with held.database.writing() as connection:
+def test_published_bytes_count_once_toward_the_account_quota(tmp_path: Path) -> None:
+    parts = ServerParts(tmp_path / "server", account_bytes=3 * len(DATA))
+    with parts.database.writing() as connection:
         add_account(connection, "acme", time.time())
         for number in range(4):
             row = {"kind": "dataset", "owner": "acme", "name": f"n{number}", "version": "1", "sha256": "0" * 64,
                    "visibility": "public", "publisher_id": 1, "created": 1.0}  # fmt: skip
-            made_here = connection.execute(insert(releases).returning(releases.c.id), row).scalar_one()
+            release_id = connection.execute(insert(releases).returning(releases.c.id), row).scalar_one()
             sha256 = hashlib.sha256(DATA).hexdigest() if number < 3 else "1" * 64
-            file = {"path": f"dataset/acme/n{number}/1/data.txt", "release_id": made_here, "part": "",
+            file = {"path": f"dataset/acme/n{number}/1/data.txt", "release_id": release_id, "part": "",
                     "sha256": sha256, "size": len(DATA)}  # fmt: skip
             connection.execute(insert(files), file)
-    held.begun("same")  # its data is there
-    other = ServerParts(tmp_path / "server", account_bytes=2 * len(DATA) + 100)
+    parts.declare_upload("same")  # the account has published this data already
+    low_quota = ServerParts(tmp_path / "server", account_bytes=2 * len(DATA) + 100)
     with pytest.raises(UsageError, match="your account has published 20,000 bytes"):
-        other.begun("more")
-    with held.database.writing() as connection:  # of another, who keeps it private, it is as new as any
+        low_quota.declare_upload("more")
+    with parts.database.writing() as connection:  # another account's private data must count as new
         add_account(connection, "other", time.time())
         connection.execute(update(releases).values(publisher_id=2, visibility="private"))
-    mine = ServerParts(tmp_path / "server", account_bytes=len(DATA) + 100)
+    small = ServerParts(tmp_path / "server", account_bytes=len(DATA) + 100)
     with pytest.raises(UsageError, match=r"published 0 bytes .* with 1\d,\d{3} more"):
-        mine.begun("more")
-    for one in (held, other, mine):
-        one.close()
+        small.declare_upload("more")
+    for opened in (parts, low_quota, small):
+        opened.close()
 
 
-def test_the_room_that_an_open_upload_was_promised_is_given_to_no_other(tmp_path: Path) -> None:
-    much = Limits(files=2_000, file_bytes=1 << 60, total_bytes=1 << 60)
-    held = ServerParts(tmp_path / "server", limits=much, open_bytes=1 << 60, account_bytes=0)
-    with held.database.writing() as connection:
+def test_disk_space_reserved_for_an_open_upload_is_given_to_no_other(tmp_path: Path) -> None:
+    limits = Limits(files=2_000, file_bytes=1 << 60, total_bytes=1 << 60)
+    parts = ServerParts(tmp_path / "server", limits=limits, open_bytes=1 << 60, account_bytes=0)
+    with parts.database.writing() as connection:
         add_account(connection, "acme", time.time())
-    size = held.publishing.uploads.pieces.free_bytes() * 6 // 10
+    size = parts.publishing.uploads.pieces.free_bytes() * 6 // 10
 
-    def begun(name: str) -> str:
+    def declare(name: str) -> str:
         files = [
             {"path": path, "sha256": letter * 64, "size": 1} for path, letter in ((MANIFEST, "a"), (CHECKSUM, "b"))
         ]
         files.append({"path": "data.txt", "sha256": hashlib.sha256(name.encode()).hexdigest(), "size": size})
-        declaration = Declaration.parse([{"folder": f"dataset/acme/{name}/1", "files": files}], much, 10, 100)
-        return held.publishing.uploads.declare(held.viewer, declaration).id
+        declaration = Declaration.parse([{"folder": f"dataset/acme/{name}/1", "files": files}], limits, 10, 100)
+        return parts.publishing.uploads.declare(parts.viewer, declaration).id
 
-    one = begun("one")
+    upload_id = declare("one")
     with pytest.raises(DiskFullError, match="disk has no space for an upload"):
-        begun("two")
-    # What is there of it takes no more room than it does: of a file with a hole, nothing.
-    part = held.settings.incoming / one / f"{'c' * 64}.part"
+        declare("two")
+    # Received bytes count by the disk space they use: a sparse file uses none.
+    part = parts.settings.incoming / upload_id / f"{'c' * 64}.part"
     part.parent.mkdir(parents=True)
     with part.open("wb") as file:
         file.truncate(size)
-    begun("two")
-    held.close()
+    declare("two")
+    parts.close()
 
 
-def _checking(held: ServerParts) -> bool:
-    return any(held.settings.incoming.glob("work-*"))
+def is_checking(parts: ServerParts) -> bool:
+    return any(parts.settings.incoming.glob("work-*"))
 
 
-@pytest.mark.parametrize("when", ["before", pytest.param("during", marks=pytest.mark.full)])
-def test_what_a_disabled_account_has_committed_is_not_published(tmp_path: Path, when: str) -> None:
-    held = ServerParts(tmp_path / "server")
-    with held.database.writing() as connection:
+@pytest.mark.parametrize("moment", ["before", pytest.param("during", marks=pytest.mark.full)])
+def test_committed_upload_of_a_disabled_account_is_not_published(tmp_path: Path, moment: str) -> None:
+    parts = ServerParts(tmp_path / "server")
+    with parts.database.writing() as connection:
         add_account(connection, "acme", time.time())
-    upload, contents = held.begun("council")
-    held.send(upload, contents)
-    held.publishing.commit(held.publishing.uploads.find(held.viewer, upload.id))
-    with held.database.writing() as connection:
+    upload, contents = parts.declare_upload("council")
+    parts.send(upload, contents)
+    parts.publishing.commit(parts.publishing.uploads.find(parts.viewer, upload.id))
+    with parts.database.writing() as connection:
         set_disabled(connection, "acme", time.time())
-        if when == "during":  # its check has begun before that holds, and it is shown after
-            held.publishing.start()
-            wait_until(lambda: _checking(held))
-    if when == "before":
-        held.publishing.start()
-    assert held.ended(upload) == REFUSED
-    found = held.publishing.uploads.find(held.viewer, upload.id)
-    assert found.problems == ["you may no longer publish as acme; ask an owner of acme"]
-    assert held.rows() == []
-    held.close()
+        if moment == "during":  # the check starts before the account is disabled and ends after
+            parts.publishing.start()
+            wait_until(lambda: is_checking(parts))
+    if moment == "before":
+        parts.publishing.start()
+    assert parts.wait_for_check(upload) == REFUSED
+    refused = parts.publishing.uploads.find(parts.viewer, upload.id)
+    assert refused.problems == ["you may no longer publish as acme; ask an owner of acme"]
+    assert parts.rows() == []
+    parts.close()

@@ -1,4 +1,4 @@
-"""Pages of runs are made for all: nobody takes the places of others, and they take so much of the disk."""
+"""The cache of run pages: fair between requesters, and bounded on disk."""
 
 from __future__ import annotations
 
@@ -23,42 +23,44 @@ from runner.server.web.pages.run_cache import (
 )
 
 
-def test_pairs_take_no_place_of_runs_and_one_asker_none_of_others(tmp_path: Path) -> None:
+def test_one_requester_or_page_kind_cannot_fill_the_queue_of_others(tmp_path: Path) -> None:
     settings = Settings(folder=tmp_path / "server")
     make_folders(settings.incoming)
     server = Service.open(settings)
     pages = RunPageCache(settings)
 
-    async def asked(requester: str, *names: str, wait: float = 0.001) -> CachedPage:
-        # No process has begun within a millisecond, on any machine.
+    async def load_page(requester: str, *names: str, wait: float = 0.001) -> CachedPage:
+        # No process starts within a millisecond.
         runs = [Reference(Kind.RUN, "acme", name, "1") for name in names]
         return await pages.get_or_build(runs, list(names), ANYBODY, wait, requester=requester)
 
-    async def all_of_it() -> tuple[
+    async def load_pages() -> tuple[
         list[BaseException | CachedPage], BaseException | CachedPage, BaseException | CachedPage, CachedPage
     ]:
-        greedy = [asked("greedy", f"a{number}", f"b{number}") for number in range(MAX_UNFINISHED)]
-        first = await asyncio.gather(*greedy, return_exceptions=True)
+        requests = [load_page("greedy", f"a{number}", f"b{number}") for number in range(MAX_UNFINISHED)]
+        first = await asyncio.gather(*requests, return_exceptions=True)
         waiting = sum(len(lane.tasks) for lane in pages.lanes.values())
         assert waiting <= MAX_PER_REQUESTER
-        (again,) = await asyncio.gather(asked("greedy", "c", "d"), return_exceptions=True)
-        (other,) = await asyncio.gather(asked("other", "e", "f", wait=60), return_exceptions=True)
-        return first, again, other, await asked("greedy", "a-run", wait=60)
+        (repeated,) = await asyncio.gather(load_page("greedy", "c", "d"), return_exceptions=True)
+        (other_page,) = await asyncio.gather(load_page("other", "e", "f", wait=60), return_exceptions=True)
+        return first, repeated, other_page, await load_page("greedy", "a-run", wait=60)
 
-    first, again, other, run = asyncio.run(all_of_it())
-    assert all(isinstance(one, PageNotReady) for one in [*first, again])
+    first, repeated, other, run = asyncio.run(load_pages())
+    assert all(isinstance(result, PageNotReady) for result in [*first, repeated])
     assert isinstance(other, CachedPage)
     assert "a-run" in str(run.content.wrong)
     server.database.close()
 
 
-@pytest.mark.parametrize(("most", "left"), [(350, {"c", "d", "e"}), (100, {"e"}), (10_000, set("abcde"))])
-def test_pages_have_so_many_bytes_and_what_was_read_last_stays(tmp_path: Path, most: int, left: set[str]) -> None:
-    for at, name in enumerate("abcde"):
+@pytest.mark.parametrize(("max_bytes", "expected"), [(350, {"c", "d", "e"}), (100, {"e"}), (10_000, set("abcde"))])
+def test_page_cache_size_is_bounded_and_recently_used_pages_stay(
+    tmp_path: Path, max_bytes: int, expected: set[str]
+) -> None:
+    for index, name in enumerate("abcde"):
         (tmp_path / "two" / name).mkdir(parents=True)
         (tmp_path / "two" / name / "page.json").write_bytes(b"x" * 100)
-        os.utime(tmp_path / "two" / name, (at, at))
+        os.utime(tmp_path / "two" / name, (index, index))
     (tmp_path / "of-an-earlier-version").mkdir()
-    remove_old_pages(tmp_path, most)
-    assert {path.name for path in (tmp_path / "two").iterdir()} == left
+    remove_old_pages(tmp_path, max_bytes)
+    assert {path.name for path in (tmp_path / "two").iterdir()} == expected
     assert {path.name for path in tmp_path.iterdir()} == {"two"}

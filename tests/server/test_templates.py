@@ -1,4 +1,4 @@
-"""Templates of the server's pages: each has a typed view, and renders whatever its view may contain."""
+"""Templates of the server's pages: each has a typed view and renders all values of that view."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from runner.pages.report.served import ServedPage, render_served
 from runner.server.web.views import View
 
 TEMPLATES = Path(html.__file__).parent / "templates" / "served"
-OF_OTHERS = {"base", "parts", "game", "games"}
-"""Templates without a view: the frame of all pages, macros, and those of the report's games."""
+TEMPLATES_WITHOUT_VIEW = {"base", "parts", "game", "games"}
+"""Templates without a view: the base page, macros, and the report's game templates."""
 VIEWS = {view.template: view for view in View.__subclasses__()}
 SAMPLES = {
     str: "text", int: 3, float: 0.5, bool: True, Markup: Markup("<b>drawn</b>"),
@@ -31,37 +31,43 @@ SAMPLES = {
 }  # fmt: skip
 
 
-def sample(kind: Any, *, full: bool) -> Any:
-    """A value of a type: with everything that it may contain, or with as little as it can."""
+def make_sample(kind: Any, *, full: bool) -> Any:
+    """Return a value of a type: as full as possible, or as small as possible."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, UnionType):
-        return sample(next(one for one in arguments if one is not NoneType), full=True) if full else None
+        return (
+            make_sample(next(argument for argument in arguments if argument is not NoneType), full=True)
+            if full
+            else None
+        )
     if origin in (list, Sequence):
-        return [sample(arguments[0], full=full), sample(arguments[0], full=True)] if full else []
+        return [make_sample(arguments[0], full=full), make_sample(arguments[0], full=True)] if full else []
     if origin is tuple:
         return (
-            [sample(arguments[0], full=full)] if arguments[1:] == (...,) else [sample(a, full=full) for a in arguments]
+            [make_sample(arguments[0], full=full)]
+            if arguments[1:] == (...,)
+            else [make_sample(a, full=full) for a in arguments]
         )
     if origin is typing.Literal:
         return arguments[0 if full else -1]
     if isinstance(kind, type) and issubclass(kind, Enum):
         return list(kind)[0 if full else -1]
     if isinstance(kind, type) and issubclass(kind, BaseModel):
-        fields = {name: sample(field.annotation, full=full) for name, field in kind.model_fields.items()}
+        fields = {name: make_sample(field.annotation, full=full) for name, field in kind.model_fields.items()}
         return kind.model_validate(fields)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
-        return kind(**{field.name: sample(hints[field.name], full=full) for field in dataclasses.fields(kind)})
+        return kind(**{field.name: make_sample(hints[field.name], full=full) for field in dataclasses.fields(kind)})
     return SAMPLES[kind] if full or kind is datetime else kind()
 
 
 def test_each_template_has_one_view() -> None:
-    assert VIEWS.keys() | OF_OTHERS == {path.stem for path in TEMPLATES.glob("*.html")}
+    assert VIEWS.keys() | TEMPLATES_WITHOUT_VIEW == {path.stem for path in TEMPLATES.glob("*.html")}
     assert len(VIEWS) == len(View.__subclasses__())
 
 
 @pytest.mark.parametrize("template", sorted(VIEWS))
-def test_a_template_uses_just_the_names_of_its_view(template: str) -> None:
+def test_template_uses_exactly_the_fields_of_its_view(template: str) -> None:
     tree = html._environment().parse((TEMPLATES / f"{template}.html").read_text("utf-8"))
     fields = {field.name for field in dataclasses.fields(VIEWS[template])}
     assert meta.find_undeclared_variables(tree) == fields
@@ -69,8 +75,8 @@ def test_a_template_uses_just_the_names_of_its_view(template: str) -> None:
 
 @pytest.mark.parametrize("full", [True, False])
 @pytest.mark.parametrize("template", sorted(VIEWS))
-def test_a_template_renders_all_that_its_view_may_contain(template: str, full: bool) -> None:
-    section = sample(VIEWS[template], full=full).render()
+def test_template_renders_full_and_minimal_views(template: str, full: bool) -> None:
+    section = make_sample(VIEWS[template], full=full).render()
     page = render_served(
         ServedPage(
             "A page", [(template, section)], account="acme" if full else None, reload_seconds=3 if full else None

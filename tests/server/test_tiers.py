@@ -1,4 +1,4 @@
-"""What a server vouches for: a run is reproduced where others have played it anew, and it came out the same."""
+"""Verification tiers: a run counts as reproduced if others ran it again with a consistent result."""
 
 from __future__ import annotations
 
@@ -29,33 +29,33 @@ def make_reproduction(bundle: Bundle, original: Bundle, owner: str, name: str) -
     return Bundle(replace(bundle.release, owner=owner, name=name, links=(link,)), bundle.contents)
 
 
-def with_small_changes(bundle: Bundle) -> Bundle:
-    """The same run with a word of each answer changed, under another id and at another time, as one who forges does."""
+def edit_answers(bundle: Bundle) -> Bundle:
+    """Return the run with changed words, id and times, as a forger would make it."""
     facts = dict(bundle.release.facts)
-    own = str(facts["run_id"])
-    other = own[:-4] + "beef"
-    facts |= {"run_id": other, "started_at": "2026-01-01T00:00:00Z", "finished_at": "2026-01-01T00:01:00Z"}
+    run_id = str(facts["run_id"])
+    new_run_id = run_id[:-4] + "beef"
+    facts |= {"run_id": new_run_id, "started_at": "2026-01-01T00:00:00Z", "finished_at": "2026-01-01T00:01:00Z"}
     contents: dict[str, Content] = {}
     for path, content in bundle.contents.items():
         with open_content(content) as file:
-            contents[path] = file.read().replace(own.encode(), other.encode())
-    contents[JOURNAL] = b"".join(_changed(contents[JOURNAL]))
+            contents[path] = file.read().replace(run_id.encode(), new_run_id.encode())
+    contents[JOURNAL] = b"".join(edit_journal(contents[JOURNAL]))
     return Bundle.of(replace(bundle.release, facts=facts), contents)
 
 
-def _changed(journal: Content) -> Iterator[bytes]:
+def edit_journal(journal: Content) -> Iterator[bytes]:
     assert isinstance(journal, bytes)
     seed = 0
     for number, line in enumerate(journal.splitlines(keepends=True)):
         record = json.loads(line[9:])
         for choice in record.get("choices", ()):
             choice[0] = choice[0].replace("result", "outcome").replace("state", "value")
-        made = encode(number, {name: value for name, value in record.items() if name != "seq"}, seed)
-        seed = seed or log_seed(made, record)
-        yield made
+        encoded = encode(number, {name: value for name, value in record.items() if name != "seq"}, seed)
+        seed = seed or log_seed(encoded, record)
+        yield encoded
 
 
-def test_a_run_is_reproduced_by_others_and_not_by_its_own_people_or_its_own_answers(tmp_path: Path) -> None:
+def test_only_new_answers_from_another_organization_count_as_a_reproduction(tmp_path: Path) -> None:
     first, second = (run_bundle(tmp_path / f"play{seed}", seed=seed, size=600) for seed in (1, 2))
     settings = Settings(folder=tmp_path / "server")
     make_folders(settings.incoming)
@@ -65,27 +65,29 @@ def test_a_run_is_reproduced_by_others_and_not_by_its_own_people_or_its_own_answ
         for name in ("alice", "bob"):
             add_account(connection, name, 0.0)
             add_member(connection, "lab", name)
-    others = run_bundle(tmp_path / "others", seed=2, size=600, protocol={"max_message_rounds": 4})
-    edited = with_small_changes(first)
+    different_game = run_bundle(tmp_path / "others", seed=2, size=600, protocol={"max_message_rounds": 4})
+    edited = edit_answers(first)
     original = copy_bundle(first, owner="alice", name="first")
-    plays = [
+    reproductions = [
         make_reproduction(second, original, "alice", "by-herself"),
         make_reproduction(second, original, "bob", "by-a-colleague"),
         make_reproduction(first, original, "mallory", "the-same-answers"),
         make_reproduction(edited, original, "mallory", "with-small-changes"),
-        make_reproduction(others, original, "mallory", "another-game"),
+        make_reproduction(different_game, original, "mallory", "another-game"),
     ]
-    insert_releases(server, [original, *plays])
+    insert_releases(server, [original, *reproductions])
     worker = BoardWorker(settings)
 
-    def told(name: str) -> tuple[str, dict[str, str]]:
+    def tier_and_outcomes(name: str) -> tuple[str, dict[str, str]]:
         make_folders(tmp_path / name)
         worker.write(tmp_path / name)
-        said = BoardSnapshot(tmp_path / name).release("run/alice/first@1")
-        assert said is not None
-        return said["tier_words"], {one["release"]: one["outcome"] for one in said["reproductions"]}
+        release = BoardSnapshot(tmp_path / name).release("run/alice/first@1")
+        assert release is not None
+        return release["tier_words"], {
+            reproduction["release"]: reproduction["outcome"] for reproduction in release["reproductions"]
+        }
 
-    tier, outcomes = told("before")
+    tier, outcomes = tier_and_outcomes("before")
     assert tier == "recomputed", outcomes
     assert outcomes == {
         "run/alice/by-herself@1": "own", "run/bob/by-a-colleague@1": "own",
@@ -93,7 +95,7 @@ def test_a_run_is_reproduced_by_others_and_not_by_its_own_people_or_its_own_answ
         "run/mallory/another-game@1": "other",
     }  # fmt: skip
     insert_releases(server, [make_reproduction(second, original, "carol", "anew")])
-    tier, outcomes = told("after")
+    tier, outcomes = tier_and_outcomes("after")
     assert outcomes["run/carol/anew@1"] == "reproduced"
     assert tier == "reproduced by 1"
     server.database.close()

@@ -1,4 +1,4 @@
-"""Uploads over HTTP: sent in pieces, gone on with after a cut, seen whole or not at all, and by whom they may be."""
+"""Uploads over HTTP: pieces, resumed transfers, atomic publishing and access control."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from tests.support.cutting_proxy import run_cutting_proxy
 from tests.support.raw_uploads import RawUploadClient, describe_file
 from tests.support.server_process import ServerProcess, registry_environment
 
-QUICK = Timeouts(connect=5, read=20, wait=0.05, longest_wait=0.5, stall=20, first_check_wait=0.02, check_seconds=60)
+SHORT_TIMEOUTS = Timeouts(
+    connect=5, read=20, wait=0.05, longest_wait=0.5, stall=20, first_check_wait=0.02, check_seconds=60
+)
 
 
 def make_bundle(
@@ -36,40 +38,40 @@ def make_bundle(
     return Bundle.of(release, {"data.txt": data})
 
 
-def folders(*bundles: Bundle) -> Mapping[str, Mapping[str, bytes]]:
-    found = {}
+def contents_by_folder(*bundles: Bundle) -> Mapping[str, Mapping[str, bytes]]:
+    contents = {}
     for bundle in bundles:
         files = {}
         for path, content in bundle.files():
             assert isinstance(content, bytes)
             files[path] = content
-        found[bundle.release.reference.folder] = files
-    return found
+        contents[bundle.release.reference.folder] = files
+    return contents
 
 
 @pytest.mark.gate
-def test_a_blob_is_sent_in_pieces_and_only_what_was_declared_is_taken(acme: RawUploadClient) -> None:
+def test_blob_is_sent_in_pieces_and_undeclared_bytes_are_refused(acme: RawUploadClient) -> None:
     data = b"0123456789" * 100
     bundle = make_bundle(data=data)
-    upload = acme.start_upload(folders(bundle)).json()["id"]
+    upload = acme.start_upload(contents_by_folder(bundle)).json()["id"]
     assert acme.send_blob(upload, data[:400], sha256=_hash(data)).json() == {"have": 400}
-    again = acme.send_blob(upload, data, offset=100)  # what does not follow
-    assert (again.status_code, again.json()["code"], again.json()["have"]) == (409, "offset", 400)
-    other = acme.send_blob(upload, b"y", sha256="0" * 64)  # what was not declared
-    assert other.status_code == 404
-    longer = acme.send_blob(upload, data + b"!", sha256=_hash(data), offset=400)
-    assert (longer.status_code, "more than the declared" in longer.json()["message"]) == (422, True)
-    assert acme.commit(upload).status_code == 422  # of which something is missing
-    wrong = acme.send_blob(upload, b"0" * 1_000, sha256=_hash(data), offset=_have(acme, upload, data))
-    assert (wrong.status_code, "does not have the declared hash" in wrong.json()["message"]) == (422, True)
-    assert _have(acme, upload, data) == 0
+    wrong_offset = acme.send_blob(upload, data, offset=100)  # a gap after byte 400
+    assert (wrong_offset.status_code, wrong_offset.json()["code"], wrong_offset.json()["have"]) == (409, "offset", 400)
+    undeclared = acme.send_blob(upload, b"y", sha256="0" * 64)  # a blob that was not declared
+    assert undeclared.status_code == 404
+    too_long = acme.send_blob(upload, data + b"!", sha256=_hash(data), offset=400)
+    assert (too_long.status_code, "more than the declared" in too_long.json()["message"]) == (422, True)
+    assert acme.commit(upload).status_code == 422  # a blob is incomplete
+    wrong_hash = acme.send_blob(upload, b"0" * 1_000, sha256=_hash(data), offset=received_bytes(acme, upload, data))
+    assert (wrong_hash.status_code, "does not have the declared hash" in wrong_hash.json()["message"]) == (422, True)
+    assert received_bytes(acme, upload, data) == 0
     assert acme.list_files() == []
-    assert acme.publish(folders(bundle))["state"] == "published"
+    assert acme.publish(contents_by_folder(bundle))["state"] == "published"
     assert [path.rpartition("/")[2] for path in acme.list_files()] == ["data.txt", MANIFEST, CHECKSUM]
 
 
-def _have(raw: RawUploadClient, upload: str, data: bytes) -> int:
-    missing = {one["sha256"]: one["have"] for one in raw.state(upload)["missing"]}
+def received_bytes(raw: RawUploadClient, upload: str, data: bytes) -> int:
+    missing = {blob["sha256"]: blob["have"] for blob in raw.state(upload)["missing"]}
     return int(missing[_hash(data)])
 
 
@@ -78,59 +80,71 @@ def _hash(data: bytes) -> str:
 
 
 @pytest.mark.gate
-def test_a_commit_that_is_repeated_says_the_same_and_so_does_the_same_upload_declared_again(
+def test_repeated_commit_and_repeated_declaration_return_the_same_upload(
     acme: RawUploadClient,
 ) -> None:
     bundle = make_bundle()
-    first = acme.publish(folders(bundle))
+    first = acme.publish(contents_by_folder(bundle))
     assert acme.commit(first["id"]).json()["state"] == "published"
-    again = acme.start_upload(folders(bundle)).json()
-    assert (again["id"], again["state"], again["missing"]) == (first["id"], "published", [])
+    declared_again = acme.start_upload(contents_by_folder(bundle)).json()
+    assert (declared_again["id"], declared_again["state"], declared_again["missing"]) == (first["id"], "published", [])
     assert len(acme.list_files()) == 3
 
 
-def test_where_one_folder_is_taken_nothing_of_the_others_is_seen(server: ServerProcess, acme: RawUploadClient) -> None:
-    assert acme.publish(folders(make_bundle("one")))["state"] == "published"
-    said = acme.publish(folders(make_bundle("two"), make_bundle("one", data=b"other\n")))
-    assert (said["status"], said["code"]) == (409, "taken")
+def test_upload_with_one_taken_folder_publishes_nothing(server: ServerProcess, acme: RawUploadClient) -> None:
+    assert acme.publish(contents_by_folder(make_bundle("one")))["state"] == "published"
+    result = acme.publish(contents_by_folder(make_bundle("two"), make_bundle("one", data=b"other\n")))
+    assert (result["status"], result["code"]) == (409, "taken")
     with RawUploadClient(server.address, server.create_token("acme")) as second:
-        both = folders(make_bundle("three"), make_bundle("one"))  # another upload has put the very same there
-        assert second.publish(both)["status"] == 409
+        two_folders = contents_by_folder(
+            make_bundle("three"), make_bundle("one")
+        )  # "one" is already published, with the same contents
+        assert second.publish(two_folders)["status"] == 409
     assert {path.split("/")[2] for path in acme.list_files()} == {"one"}
 
 
 @pytest.mark.gate
-def test_nobody_publishes_as_another_and_what_another_keeps_is_told_by_nothing(
+def test_account_cannot_publish_as_another_nor_detect_its_private_releases(
     server: ServerProcess, acme: RawUploadClient
 ) -> None:
-    secret = make_bundle("plan", visibility="private", data=b"what nobody knows\n")
-    assert acme.publish(folders(secret))["state"] == "published"
+    private_release = make_bundle("plan", visibility="private", data=b"what nobody knows\n")
+    assert acme.publish(contents_by_folder(private_release))["state"] == "published"
     with (
         RawUploadClient(server.address, server.create_token("eve")) as eve,
         RawUploadClient(server.address, None) as anybody,
     ):
-        there, not_there = (eve.start_upload(folders(make_bundle(name, data=b"z\n"))) for name in ("plan", "nothing"))
-        assert there.status_code == not_there.status_code == 403
-        assert there.json() == not_there.json()
+        existing, missing = (
+            eve.start_upload(contents_by_folder(make_bundle(name, data=b"z\n"))) for name in ("plan", "nothing")
+        )
+        assert existing.status_code == missing.status_code == 403
+        assert existing.json() == missing.json()
         path = "/tree/dataset/acme/{}/1/release.json"
-        assert [eve.client.get(path.format(name)).json() for name in ("plan", "no")] == [_missing(), _missing()]
-        mine = make_bundle("mine", owner="eve", data=b"what nobody knows\n")
-        upload = eve.start_upload(folders(mine)).json()
-        assert _hash(b"what nobody knows\n") in {one["sha256"] for one in upload["missing"]}  # it is to be sent again
-        theirs = acme.start_upload(folders(make_bundle("open"))).json()["id"]
-        assert eve.client.get(f"/uploads/{theirs}").json() == eve.client.get(f"/uploads/{'0' * 32}").json()
-        assert [anybody.start_upload(folders(make_bundle())).status_code, anybody.commit(theirs).status_code] == [
+        assert [eve.client.get(path.format(name)).json() for name in ("plan", "no")] == [
+            missing_file_error(),
+            missing_file_error(),
+        ]
+        eve_bundle = make_bundle("mine", owner="eve", data=b"what nobody knows\n")
+        upload = eve.start_upload(contents_by_folder(eve_bundle)).json()
+        assert _hash(b"what nobody knows\n") in {
+            blob["sha256"] for blob in upload["missing"]
+        }  # must not reveal that the server has this blob
+        acme_upload = acme.start_upload(contents_by_folder(make_bundle("open"))).json()["id"]
+        assert eve.client.get(f"/uploads/{acme_upload}").json() == eve.client.get(f"/uploads/{'0' * 32}").json()
+        assert [
+            anybody.start_upload(contents_by_folder(make_bundle())).status_code,
+            anybody.commit(acme_upload).status_code,
+        ] == [
             401,
             401,
         ]
         for raw in (eve, anybody):
             assert raw.list_files() == raw.client.get("/releases").json()["releases"] == []
-            asked = raw.client.post("/files", json={"paths": ["dataset/acme/plan/1/data.txt"]})
-            assert asked.content == b'{"path":"dataset/acme/plan/1/data.txt","size":null}\n'
+            response = raw.client.post("/files", json={"paths": ["dataset/acme/plan/1/data.txt"]})
+            assert response.content == b'{"path":"dataset/acme/plan/1/data.txt","size":null}\n'
     assert len(acme.list_files()) == 3
 
 
-def _missing() -> dict[str, object]:
+def missing_file_error() -> dict[str, object]:
     return {
         "code": "missing",
         "message": "no such file; check the path, or use a token that may see the release",
@@ -139,32 +153,43 @@ def _missing() -> dict[str, object]:
 
 
 @pytest.mark.gate
-def test_a_public_release_may_not_name_a_private_one_nor_another_than_is_here(acme: RawUploadClient) -> None:
-    secret = make_bundle("plan", visibility="private")
-    assert acme.publish(folders(secret))["state"] == "published"
-    link = ReleaseLink(role="input", release="dataset/acme/plan@1", sha256=secret.sha256)
-    said = acme.publish(folders(make_bundle("open", links=(link,))))
-    assert said["state"] == "refused"
-    assert "names dataset/acme/plan@1, which is private" in said["problems"][0]
-    other = ReleaseLink(role="input", release="dataset/acme/plan@1", sha256="0" * 64)
-    said = acme.publish(folders(make_bundle("open", visibility="private", links=(other,))))
-    assert "has another hash than dataset/acme/plan@1 on this server" in said["problems"][0]
-    assert acme.publish(folders(make_bundle("open", visibility="private", links=(link,))))["state"] == "published"
+def test_link_to_a_private_release_or_a_wrong_hash_is_refused(acme: RawUploadClient) -> None:
+    private_release = make_bundle("plan", visibility="private")
+    assert acme.publish(contents_by_folder(private_release))["state"] == "published"
+    link = ReleaseLink(role="input", release="dataset/acme/plan@1", sha256=private_release.sha256)
+    result = acme.publish(contents_by_folder(make_bundle("open", links=(link,))))
+    assert result["state"] == "refused"
+    assert "names dataset/acme/plan@1, which is private" in result["problems"][0]
+    wrong_link = ReleaseLink(role="input", release="dataset/acme/plan@1", sha256="0" * 64)
+    result = acme.publish(contents_by_folder(make_bundle("open", visibility="private", links=(wrong_link,))))
+    assert "has another hash than dataset/acme/plan@1 on this server" in result["problems"][0]
+    assert (
+        acme.publish(contents_by_folder(make_bundle("open", visibility="private", links=(link,))))["state"]
+        == "published"
+    )
 
 
-def test_files_that_the_manifest_does_not_list_and_files_that_are_missing_are_refused_by_name(
+def test_unlisted_and_missing_files_are_refused_by_name(
     acme: RawUploadClient,
 ) -> None:
-    ((folder, files),) = folders(make_bundle("listed")).items()
-    more = acme.publish({folder: {**files, "more.txt": b"more\n"}})
-    again = "publish the release again"
-    assert (more["state"], more["problems"]) == ("refused", [f"{folder}: more.txt is not in the manifest; {again}"])
-    less = acme.publish({folder: {path: data for path, data in files.items() if path != "data.txt"}})
-    assert (less["state"], less["problems"]) == ("refused", [f"{folder}: data.txt is missing from the upload; {again}"])
+    ((folder, files),) = contents_by_folder(make_bundle("listed")).items()
+    extra_file = acme.publish({folder: {**files, "more.txt": b"more\n"}})
+    advice = "publish the release again"
+    assert (extra_file["state"], extra_file["problems"]) == (
+        "refused",
+        [f"{folder}: more.txt is not in the manifest; {advice}"],
+    )
+    missing_file = acme.publish({folder: {path: data for path, data in files.items() if path != "data.txt"}})
+    assert (missing_file["state"], missing_file["problems"]) == (
+        "refused",
+        [f"{folder}: data.txt is missing from the upload; {advice}"],
+    )
 
 
-def test_what_is_refused_can_be_sent_again_and_is_refused_again(acme: RawUploadClient) -> None:
-    bad = {"dataset/acme/bad/1": {**folders(make_bundle("bad"))["dataset/acme/bad/1"], "data.txt": b"other\n"}}
+def test_refused_upload_sent_again_is_refused_with_the_same_problems(acme: RawUploadClient) -> None:
+    bad = {
+        "dataset/acme/bad/1": {**contents_by_folder(make_bundle("bad"))["dataset/acme/bad/1"], "data.txt": b"other\n"}
+    }
     first, second = acme.publish(bad), acme.publish(bad)
     assert (
         first["problems"]
@@ -173,64 +198,70 @@ def test_what_is_refused_can_be_sent_again_and_is_refused_again(acme: RawUploadC
     )
 
 
-def test_a_file_is_read_from_where_it_was_cut_off(server: ServerProcess, acme: RawUploadClient) -> None:
+def test_interrupted_download_continues_at_its_offset(server: ServerProcess, acme: RawUploadClient) -> None:
     data = bytes(range(256)) * 2_000
-    acme.publish(folders(make_bundle(data=data)))
+    acme.publish(contents_by_folder(make_bundle(data=data)))
     path = "/tree/dataset/acme/council/1/data.txt"
-    whole = acme.client.get(path)
-    rest = acme.client.get(path, headers={"range": "bytes=100000-", "if-range": whole.headers["etag"]})
+    complete = acme.client.get(path)
+    rest = acme.client.get(path, headers={"range": "bytes=100000-", "if-range": complete.headers["etag"]})
     assert (rest.status_code, rest.content) == (206, data[100_000:])
     assert rest.headers["content-range"] == "bytes 100000-511999/512000"
-    other = acme.client.get(path, headers={"range": "bytes=5-", "if-range": '"other"'})
-    assert (other.status_code, len(other.content)) == (200, len(data))
+    changed = acme.client.get(path, headers={"range": "bytes=5-", "if-range": '"other"'})
+    assert (changed.status_code, len(changed.content)) == (200, len(data))
     beyond = acme.client.get(path, headers={"range": "bytes=512000-"})
     assert (beyond.status_code, beyond.headers["content-range"]) == (416, "bytes */512000")
-    with run_cutting_proxy(server.port) as proxy, Registry(HttpTransport(proxy.address, timeouts=QUICK)) as registry:
+    with (
+        run_cutting_proxy(server.port) as proxy,
+        Registry(HttpTransport(proxy.address, timeouts=SHORT_TIMEOUTS)) as registry,
+    ):
         entry = registry.find(parse_reference("dataset/acme/council@1"))
         release, _ = registry.read_manifest(entry)
-        for at in (70_000, 200_000):
-            proxy.cut_after("down", at)
+        for offset in (70_000, 200_000):
+            proxy.cut_after("down", offset)
             assert registry.read_file(entry, release, "data.txt", 1 << 20) == data
         assert proxy.cuts == 2
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("way", ["up", "down"])
-def test_a_publish_that_is_cut_off_goes_on(server: ServerProcess, way: str) -> None:
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_interrupted_publish_resumes(server: ServerProcess, direction: str) -> None:
     data = bytes(range(256)) * 2_000
-    bundle = make_bundle(f"cut-{way}", data=data)
+    bundle = make_bundle(f"cut-{direction}", data=data)
     with run_cutting_proxy(server.port) as proxy:
         token = server.create_token("acme")
         with (
-            registry_environment(server, token),  # which is another address than the proxy's
-            Registry(HttpTransport(proxy.address, timeouts=QUICK)) as registry,
+            registry_environment(server, token),  # the token is for the server's address, not the proxy's
+            Registry(HttpTransport(proxy.address, timeouts=SHORT_TIMEOUTS)) as registry,
             pytest.raises(UsageError, match="this request needs a token"),
         ):
             registry.publish([bundle], "x")
         with patch.dict(os.environ, {"NIP_RUN_REGISTRY": proxy.address, "NIP_RUN_TOKEN": token}):
-            proxy.cut_after(way, 200_000 if way == "up" else 1_500)
-            with Registry(HttpTransport(proxy.address, timeouts=QUICK)) as registry:
+            proxy.cut_after(direction, 200_000 if direction == "up" else 1_500)
+            with Registry(HttpTransport(proxy.address, timeouts=SHORT_TIMEOUTS)) as registry:
                 ((published,), _) = registry.publish([bundle], "x")
         assert (published.sha256, proxy.cuts) == (bundle.sha256, 1)
 
 
-def test_a_declaration_with_what_cannot_be_is_refused_before_anything_is_sent(acme: RawUploadClient) -> None:
-    good = folders(make_bundle())["dataset/acme/council/1"]
-    for changes, words in (
+def test_invalid_declaration_is_refused_before_any_upload(acme: RawUploadClient) -> None:
+    files = contents_by_folder(make_bundle())["dataset/acme/council/1"]
+    for changes, message in (
         ({"size": -1}, "greater than or equal to 0"), ({"size": 1 << 60}, "less than"),
         ({"size": 5 << 30}, "at most"), ({"sha256": "x"}, "pattern"), ({"path": "../x"}, "each part of a path"),
         ({"path": "\ud800"}, ""),
     ):  # fmt: skip
-        said = {"folder": "dataset/acme/council/1", "files": [{**describe_file("release.json", b""), **changes}]}
+        folder_request = {
+            "folder": "dataset/acme/council/1",
+            "files": [{**describe_file("release.json", b""), **changes}],
+        }
         answer = acme.client.post(
-            "/uploads", content=json.dumps({"folders": [said]}), headers={"content-type": "application/json"}
+            "/uploads", content=json.dumps({"folders": [folder_request]}), headers={"content-type": "application/json"}
         )
         assert answer.status_code == 422, (changes, answer.text)
-        assert words in answer.text
+        assert message in answer.text
     for folder in ("dataset/acme", "x/acme/council/1", "dataset/acme/council/1/yanked/yanked", "dataset/../council/1"):
-        assert acme.start_upload({folder: good}).status_code == 422
+        assert acme.start_upload({folder: files}).status_code == 422
     assert acme.start_upload({}).status_code == 422
-    large = [b"[" * (1 << 20)] * 17  # of which no length is told
+    large = [b"[" * (1 << 20)] * 17  # sent without a content length
     assert acme.client.post("/uploads", content=iter(large)).status_code == 413
     assert acme.client.post("/files", content=b"".join(large)).status_code == 413
     assert acme.client.post("/uploads", content=b"[" * 100_000).status_code == 422
@@ -239,7 +270,7 @@ def test_a_declaration_with_what_cannot_be_is_refused_before_anything_is_sent(ac
 
 
 @pytest.mark.gate
-def test_a_yank_and_a_signature_are_added_once_and_by_their_owner(server: ServerProcess, acme: RawUploadClient) -> None:
+def test_yank_and_signature_are_added_once_and_only_by_the_owner(server: ServerProcess, acme: RawUploadClient) -> None:
     with registry_environment(server, server.create_token("acme")), Registry(HttpTransport(server.address)) as registry:
         registry.publish([make_bundle()], "x")
         reference = parse_reference("dataset/acme/council@1")

@@ -1,4 +1,4 @@
-"""The server of the page where people answer: what it sends, and which requests it refuses."""
+"""The server of the page where people answer questions: its responses and the requests it refuses."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def server(queue: QuestionQueue, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
 
 
 def send(server: PageServer, method: str, name: str, data: Any = None, **headers: str) -> tuple[int, Any, str]:
-    """Return the status, the headers and the body of an answer."""
+    """Send a request and return the response's status, headers and body."""
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
     body = None if data is None else json.dumps(data)
     sent = {"Content-Type": "application/json", **headers}
@@ -54,14 +54,14 @@ def send(server: PageServer, method: str, name: str, data: Any = None, **headers
     return response.status, response.headers, response.read().decode()
 
 
-def take(server: PageServer) -> Any:
+def take_question(server: PageServer) -> Any:
     status, _, body = send(server, "POST", "take", {"person": "Ann"})
     assert status == 201
     return json.loads(body)
 
 
-def test_a_question_has_its_texts_and_its_form_and_nothing_else(server: PageServer) -> None:
-    state = take(server)
+def test_question_contains_only_its_messages_and_its_form(server: PageServer) -> None:
+    state = take_question(server)
     question = state.pop("question")
     assert state == {"has_ended": False, "others": 0}
     assert question.pop("id")
@@ -69,8 +69,8 @@ def test_a_question_has_its_texts_and_its_form_and_nothing_else(server: PageServ
     assert question == {"messages": [{"role": "user", "content": "</script><b>?\ufffd"}], "fields": [field]}
 
 
-def test_an_answer_is_refused_with_the_reason_or_leads_to_the_next_question(server: PageServer) -> None:
-    identity = {"person": "Ann", "question": take(server)["question"]["id"]}
+def test_answer_is_refused_with_the_reason_or_leads_to_the_next_question(server: PageServer) -> None:
+    identity = {"person": "Ann", "question": take_question(server)["question"]["id"]}
     status, _, body = send(server, "POST", "answer", {**identity, "values": {"text": ""}})
     assert (status, json.loads(body)) == (400, {"error": "write a text"})
     status, _, body = send(server, "POST", "answer", {**identity, "values": {"text": "lost"}})
@@ -85,11 +85,11 @@ def test_an_answer_is_refused_with_the_reason_or_leads_to_the_next_question(serv
 @pytest.mark.parametrize(
     "data", [{}, {"person": 7}, {"person": ""}, {"person": "Ann", "question": 1, "values": {}}, {"person": "Ann"}]
 )
-def test_a_malformed_answer_is_refused(data: Any, server: PageServer) -> None:
+def test_malformed_answer_is_refused(data: Any, server: PageServer) -> None:
     assert send(server, "POST", "answer", data)[0] == 400
 
 
-def test_the_page_runs_only_its_own_script_and_holds_no_question(server: PageServer) -> None:
+def test_page_allows_only_its_own_script_and_contains_no_question(server: PageServer) -> None:
     status, headers, body = send(server, "GET", "")
     assert status == 200
     policy = headers["Content-Security-Policy"]
@@ -110,7 +110,7 @@ def test_the_page_runs_only_its_own_script_and_holds_no_question(server: PageSer
         ("../take", {}, 404),
     ],
 )
-def test_a_request_of_another_site_is_refused(
+def test_cross_site_and_invalid_requests_are_refused(
     name: str, headers: dict[str, str], status: int, server: PageServer, queue: QuestionQueue
 ) -> None:
     assert send(server, "POST", name, {"person": "Ann"}, **headers)[0] == status

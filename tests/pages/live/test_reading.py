@@ -1,4 +1,4 @@
-"""A journal is read in pieces: games are there before its end, each once, and as all of it has them."""
+"""A journal is read in pieces: games are listed early, each once, with the same data as after a full read."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ GAMES = 30
 
 
 @contextmanager
-def reading(run: RunFolder, kept: dict[str, bytes]) -> Iterator[JournalReading]:
-    """What reads a run in small pieces, one thing after another in each step."""
+def open_reading(run: RunFolder, pieces: dict[str, bytes]) -> Iterator[JournalReading]:
+    """Open a reading of a run in small pieces, with one record per step."""
     ticks = count()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("runner.pages.live.journal_state.FIRST_PIECE", 500)
-        found = JournalReading(run, "r0", kept.__setitem__, lambda: float(next(ticks)))
-    with closing(found):
-        yield found
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("runner.pages.live.journal_state.FIRST_PIECE", 500)
+        journal_reading = JournalReading(run, "r0", pieces.__setitem__, lambda: float(next(ticks)))
+    with closing(journal_reading):
+        yield journal_reading
 
 
-def games_in(kept: dict[str, bytes], lists: int) -> dict[str, tuple[str, int]]:
-    """What the lists say of each game: how it ended, and how many tokens it took."""
-    pieces = [unpack_piece(kept, f"r0-list-{number}")["columns"] for number in range(lists)]
-    rows = [row for one in pieces for row in zip(one["id"], one["outcome"], one["prompt_tokens"], strict=True)]
+def list_games(stored_pieces: dict[str, bytes], lists: int) -> dict[str, tuple[str, int]]:
+    """Return the outcome and the prompt tokens of each listed game."""
+    pieces = [unpack_piece(stored_pieces, f"r0-list-{number}")["columns"] for number in range(lists)]
+    rows = [row for piece in pieces for row in zip(piece["id"], piece["outcome"], piece["prompt_tokens"], strict=True)]
     assert len({row[0] for row in rows}) == len(rows)
     return {name: (outcome, tokens) for name, outcome, tokens in rows}
 
 
 def collect_all_games(run: RunFolder) -> dict[str, tuple[str, int]]:
-    kept: dict[str, bytes] = {}
-    about = collect_games(run, "r0", kept.__setitem__).about
-    return games_in(kept, len(about["lists"]))
+    pieces: dict[str, bytes] = {}
+    about = collect_games(run, "r0", pieces.__setitem__).about
+    return list_games(pieces, len(about["lists"]))
 
 
 @pytest.fixture(scope="module")
@@ -54,22 +54,22 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return RunFolder(only_run(folder / "results"))
 
 
-def test_the_first_games_are_there_before_the_journal_is_read_and_in_the_end_all(run: RunFolder) -> None:
-    kept: dict[str, bytes] = {}
-    with reading(run, kept) as one:
-        seen = []
-        while one.step(0.0):
-            seen.append((one.listed, one.counts()["calls"]))
-        calls = one.counts()["calls"]
-        early = next(answers for listed, answers in seen if listed)
-        assert early < calls
-        assert [listed for listed, _ in seen] == sorted(listed for listed, _ in seen)
-        assert (one.total, one.done, one.is_stale) == (GAMES, GAMES, False)
-        assert games_in(kept, len(one.collect().about["lists"])) == collect_all_games(run)
+def test_first_games_are_listed_before_the_whole_journal_is_read(run: RunFolder) -> None:
+    pieces: dict[str, bytes] = {}
+    with open_reading(run, pieces) as journal_reading:
+        progress = []
+        while journal_reading.step(0.0):
+            progress.append((journal_reading.listed, journal_reading.counts()["calls"]))
+        calls = journal_reading.counts()["calls"]
+        calls_at_first_game = next(answers for listed, answers in progress if listed)
+        assert calls_at_first_game < calls
+        assert [listed for listed, _ in progress] == sorted(listed for listed, _ in progress)
+        assert (journal_reading.total, journal_reading.done, journal_reading.is_stale) == (GAMES, GAMES, False)
+        assert list_games(pieces, len(journal_reading.collect().about["lists"])) == collect_all_games(run)
 
 
 @pytest.mark.full
-def test_a_game_that_was_lost_and_played_on_later_is_listed_once_as_it_ended(tmp_path: Path) -> None:
+def test_game_that_failed_and_was_resumed_is_listed_once_with_its_final_outcome(tmp_path: Path) -> None:
     for faults in ({"server_error": 0.3}, {}):
         with run_chat_server(faults=faults) as server:
             path = spec_file(
@@ -78,29 +78,29 @@ def test_a_game_that_was_lost_and_played_on_later_is_listed_once_as_it_ended(tmp
             )  # fmt: skip
             result = run_spec(path, tmp_path / "results")
     assert result.manifest.status == "done"
-    kept: dict[str, bytes] = {}
-    with reading(result.folder, kept) as one:
-        while one.step(0.0):
+    pieces: dict[str, bytes] = {}
+    with open_reading(result.folder, pieces) as journal_reading:
+        while journal_reading.step(0.0):
             pass
         assert b'"ended"' in result.folder.journal.read_bytes()
-        assert not one.is_stale
-        found = games_in(kept, len(one.collect().about["lists"]))
-    assert found == collect_all_games(result.folder)
-    assert {outcome for outcome, _ in found.values()} == {"decided"}
+        assert not journal_reading.is_stale
+        games = list_games(pieces, len(journal_reading.collect().about["lists"]))
+    assert games == collect_all_games(result.folder)
+    assert {outcome for outcome, _ in games.values()} == {"decided"}
 
 
-def test_a_view_has_the_cost_of_the_manifest_and_not_the_worst_case(tmp_path: Path) -> None:
-    priced = {"m": {"price": {"input": 2.0, "output": 6.0}, "max_completion_tokens": 100}}
+def test_view_shows_the_manifests_cost_and_not_the_maximum_cost(tmp_path: Path) -> None:
+    models = {"m": {"price": {"input": 2.0, "output": 6.0}, "max_completion_tokens": 100}}
     with run_chat_server(usage=False) as server:
-        path = spec_file(tmp_path, server.base_url, size=2, fine_tune=None, models=priced)
+        path = spec_file(tmp_path, server.base_url, size=2, fine_tune=None, models=models)
         result = run_spec(path, tmp_path / "results")
-    with reading(result.folder, {}) as one:
-        while one.step(0.0):
+    with open_reading(result.folder, {}) as journal_reading:
+        while journal_reading.step(0.0):
             pass
-        assert one.counts()["cost_usd"] == result.manifest.cost_usd != result.manifest.cost_usd_at_most
+        assert journal_reading.counts()["cost_usd"] == result.manifest.cost_usd != result.manifest.cost_usd_at_most
 
 
-def test_a_page_of_a_run_that_is_still_read_says_how_far_it_has_come(run: RunFolder) -> None:
+def test_page_of_a_partly_read_run_is_marked_as_partial(run: RunFolder) -> None:
     with closing(Follower(run, 0, PieceCache())) as follower:
         assert follower.collect().is_part
         while follower.update() == 0.0:
