@@ -39,7 +39,7 @@ DESIGNS = {"5 per group": (5, 0.2, False), "25 per group": (25, 0.1, False), "5,
 """Units of a group, the correlation within groups, and whether the labels are drawn separately for each answer."""
 JUDGES = ("accurate", "lenient", "strict", "unequal", "random")
 BIASED = ("lenient", "strict", "unequal")
-MIN_COVERAGE, WIDEST, MIN_LABELS, MOST_PLAIN = 0.93, 1.05, 100, 0.60
+MIN_COVERAGE, MAX_WIDTH_RATIO, MIN_LABELS, MAX_PLAIN_COVERAGE = 0.93, 1.05, 100, 0.60
 WIDTH_ERROR = 0.07
 BATCH = 200
 Case = TypeVar("Case")
@@ -139,7 +139,7 @@ def interval_ends(quantity: Quantity) -> Interval:
     return quantity.interval or (np.nan, np.nan)
 
 
-def count(situation: Situation, times: int, seed: int) -> CoverageSummary:
+def count_coverage(situation: Situation, times: int, seed: int) -> CoverageSummary:
     by_answer, rows, tunings = DESIGNS[situation.design][2], [], []
     for labels, judgments, groups in simulate(situation, times, seed):
         result = corrected_rate(labels, judgments, groups, judgments.astype(int) if by_answer else None)
@@ -276,9 +276,15 @@ def claims(case: Situation | Pair, summary: CoverageSummary) -> Iterator[tuple[b
     """Yield whether each check of a situation holds, with its numbers."""
     if case.labels >= MIN_LABELS:
         yield summary.coverage >= MIN_COVERAGE, f"{case.name}: coverage {summary.coverage:.1%}"
-        yield summary.width_ratio <= WIDEST, f"{case.name}: {summary.width_ratio:.2f} times as wide as labels alone"
+        yield (
+            summary.width_ratio <= MAX_WIDTH_RATIO,
+            f"{case.name}: {summary.width_ratio:.2f} times as wide as labels alone",
+        )
     if isinstance(case, Situation) and case.judge in BIASED:
-        yield summary.plain_coverage < MOST_PLAIN, f"{case.name}: uncorrected coverage {summary.plain_coverage:.1%}"
+        yield (
+            summary.plain_coverage < MAX_PLAIN_COVERAGE,
+            f"{case.name}: uncorrected coverage {summary.plain_coverage:.1%}",
+        )
 
 
 def print_rows(title: str, cases: Sequence[Situation | Pair], results: Sequence[CoverageSummary]) -> None:
@@ -319,7 +325,7 @@ def main() -> int:
     selected = [case for case in situations() if args.only in case.name]
     differences = [pair for pair in pairs() if args.only in pair.name]
     selected_targets = [target for target in targets() if args.only in target.name]
-    check_intervals("One run", selected, run_all(count, selected, args), check)
+    check_intervals("One run", selected, run_all(count_coverage, selected, args), check)
     check_intervals("Differences of two runs", differences, run_all(count_difference, differences, args), check)
     for target, (labels, width) in zip(selected_targets, run_all(count_labels, selected_targets, args), strict=True):
         check(

@@ -275,7 +275,7 @@ class CoverageCount:
         return self.covered / self.interval_count if self.interval_count else None
 
 
-def measured(
+def measure_coverage(
     situation: Situation, times: int, seed: list[int], many: int = TRUTH_DATAPOINTS
 ) -> dict[str, CoverageCount]:
     """Measure the coverage of every metric in one situation; the truth is the metric of `many` datapoints."""
@@ -302,9 +302,9 @@ def main() -> int:
         for number, situation in enumerate(situations):
             if args.only not in str(situation):
                 continue
-            measurements = measured(situation, args.times, [args.seed, part, number])
+            measurements = measure_coverage(situation, args.times, [args.seed, part, number])
             rows.append((situation, measurements))
-            for claim, holds in judged(situation, measurements, args.times):
+            for claim, holds in check_coverage(situation, measurements, args.times):
                 check(holds, claim)
     text = "\n".join(render_markdown(rows, args.times))
     print(f"\n{text}")
@@ -313,7 +313,7 @@ def main() -> int:
     return check.exit_code()
 
 
-def judged(situation: Situation, counts: dict[str, CoverageCount], times: int) -> Iterator[tuple[str, bool]]:
+def check_coverage(situation: Situation, counts: dict[str, CoverageCount], times: int) -> Iterator[tuple[str, bool]]:
     """Yield the coverage of each metric with enough intervals, and whether it is within its limits."""
     slack = 2 * (0.05 * 0.95 / times) ** 0.5 if times < 1000 else 0.0
     for metric, count in counts.items():

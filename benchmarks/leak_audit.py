@@ -13,7 +13,7 @@ import sys
 
 from common import sample_arguments
 
-from tests.support.leaky_datasets import CLEAN, LEAKS, false_alarms, power
+from tests.support.leaky_datasets import CLEAN, LEAKS, measure_false_alarms, measure_power
 from tests.support.soft_assertions import SoftAssertions
 
 MAX_FALSE_ALARMS = 0.05
@@ -24,11 +24,11 @@ def main() -> int:
     args = sample_arguments(__doc__, 1000)
     check = SoftAssertions()
     for name, simulate in CLEAN.items():
-        share = false_alarms(simulate, args.times, args.seed)
+        share = measure_false_alarms(simulate, args.times, args.seed)
         check(share <= MAX_FALSE_ALARMS, f"clean, {name}: false alarms in {share:.1%} of {args.times} datasets")
     times = max(args.times // 5, 20)
     for name, leak in LEAKS.items():
-        share = power(leak, times, args.seed)
+        share = measure_power(leak, times, args.seed)
         check(share >= MIN_POWER, f"{name}: found in {share:.1%} of {times} datasets")
     return check.exit_code()
 

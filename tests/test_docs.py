@@ -30,18 +30,18 @@ from runner.results.metric_definitions import METRICS
 from runner.results.table_columns import ANALYSIS_COLUMNS, COLUMNS, NOTE_COLUMNS
 from runner.spec.schemas import experiment_schema
 from tests.support.documentation import (
+    DOCUMENTED_COMMANDS,
     GENERATED,
     MARKS,
-    SHOWN,
     anchors,
     blocks,
+    build_script,
     executed_notebook,
     generated_pages,
-    outputs,
+    matches_output,
     pages,
-    prints,
+    pair_outputs,
     prose_words,
-    script,
     with_metric_tables,
 )
 from tests.support.hang_guard import HANG_SECONDS
@@ -280,7 +280,7 @@ def test_tables_of_the_metrics_page_are_up_to_date() -> None:
 def test_terminal_picture_shows_the_current_commands() -> None:
     text = html.unescape(re.sub("<[^>]+>", "", (ROOT / "docs" / "terminal.svg").read_text("utf-8")))
     commands_shown = re.findall(r"^ *\$ (.*)$", text.replace("\xa0", " "), re.MULTILINE)
-    assert tuple(commands_shown) == SHOWN, "make it again: python docs/make.py"
+    assert tuple(commands_shown) == DOCUMENTED_COMMANDS, "make it again: python docs/make.py"
 
 
 # Code blocks
@@ -315,13 +315,13 @@ def test_commands_of_a_page_run_and_print_the_shown_output(name: str, tmp_path: 
     (tmp_path / "work").mkdir()
     search_path = f"{Path(sys.executable).parent}:{environment()['PATH']}"
     done = subprocess.run(
-        ["bash", "-c", script(PAGES[name])], cwd=tmp_path / "work", capture_output=True, text=True, check=False,
+        ["bash", "-c", build_script(PAGES[name])], cwd=tmp_path / "work", capture_output=True, text=True, check=False,
         env=environment(PATH=search_path, HOME=str(tmp_path / "home"), COLUMNS="120"), timeout=3 * HANG_SECONDS,
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-    for expected, printed in outputs(PAGES[name], done.stdout):
-        assert prints(printed, expected), printed
+    for expected, printed in pair_outputs(PAGES[name], done.stdout):
+        assert matches_output(printed, expected), printed
 
 
 @pytest.mark.parametrize("sql", dict.fromkeys(re.findall(r'nip-run sql "(.*?)"', TEXT)))

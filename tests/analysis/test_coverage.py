@@ -10,7 +10,7 @@ import pytest
 from runner.analysis.label_sample import sample_units
 from runner.analysis.strata import table_strata
 from runner.analysis.validation import Validation, number_groups, validate
-from tests.support.labels import label, table_of, yes_no_analyzer
+from tests.support.labels import label, make_analysis_table, yes_no_analyzer
 
 pytestmark = pytest.mark.full
 
@@ -39,7 +39,7 @@ def simulate(seed: int) -> Validation:
     def read(unit: int) -> str:
         return "yes" if (generator.random() < 0.5 if ambiguous[unit] else clear[unit]) else "no"
 
-    old, new = (table_of(TONE, [model_answer(unit) for unit in range(UNITS)]) for _ in range(2))
+    old, new = (make_analysis_table(TONE, [model_answer(unit) for unit in range(UNITS)]) for _ in range(2))
     strata = table_strata(old)
     labels = [
         label(TONE, drawn.unit_id, read(int(drawn.unit_id[1:])), reader, stratum=drawn.stratum, drawn=drawn.position)

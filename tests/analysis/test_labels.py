@@ -12,7 +12,7 @@ import pytest
 from runner.analysis.label_csv import labels_from_csv, labels_to_csv
 from runner.analysis.labels import LabelFile, combine_labels, read_labels
 from runner.base.errors import RunError, UsageError
-from tests.support.labels import label, labels_of, yes_no_analyzer
+from tests.support.labels import label, make_labels, yes_no_analyzer
 
 TONE = yes_no_analyzer()
 UNITS = [f"u{number}" for number in range(4)]
@@ -24,7 +24,7 @@ def file(tmp_path: Path) -> LabelFile:
 
 
 def test_last_label_of_a_reader_for_a_unit_counts(file: LabelFile) -> None:
-    ann_labels = labels_of(TONE, ["yes", "no", "yes"])
+    ann_labels = make_labels(TONE, ["yes", "no", "yes"])
     ben_label = label(
         TONE, "u0", "no", "Ben", stratum="yes", drawn=3, seconds=1.5, stratified_by="abc", probability=0.5
     )
@@ -36,7 +36,7 @@ def test_last_label_of_a_reader_for_a_unit_counts(file: LabelFile) -> None:
 
 
 def test_an_incomplete_line_is_ignored_and_the_next_write_removes_it(file: LabelFile) -> None:
-    (first, second) = labels_of(TONE, ["yes", "no"])
+    (first, second) = make_labels(TONE, ["yes", "no"])
     file.append([first])
     complete = file.path.read_bytes()
     for size in range(1, len(complete), 7):
@@ -47,7 +47,7 @@ def test_an_incomplete_line_is_ignored_and_the_next_write_removes_it(file: Label
 
 
 def test_all_invalid_lines_are_reported_with_their_numbers(file: LabelFile) -> None:
-    file.append(labels_of(TONE, ["yes"]))
+    file.append(make_labels(TONE, ["yes"]))
     good = json.loads(file.path.read_text())
     with file.path.open("a") as lines:
         lines.writelines(
@@ -97,7 +97,7 @@ def test_concurrently_written_labels_are_all_saved(file: LabelFile) -> None:
 def test_the_majority_of_readers_counts_and_ties_are_left_out() -> None:
     by_reader = {"Ann": ["yes", "yes", "no"], "Ben": ["yes", "no"], "Cem": ["no"]}
     combined = combine_labels(
-        reader_label for name, answers in by_reader.items() for reader_label in labels_of(TONE, answers, name)
+        reader_label for name, answers in by_reader.items() for reader_label in make_labels(TONE, answers, name)
     )
     assert combined.answers == {"u0": "yes", "u2": "no"}
     assert combined.ties == ("u1",)
@@ -113,17 +113,17 @@ def test_labels_survive_a_round_trip_through_csv() -> None:
         label(analyzer, "a, b", "true", "Ben"), label(analyzer, "a, b", "two, three", "Cem"),
     ]  # fmt: skip
     assert labels_from_csv(labels_to_csv(labels, analyzer), analyzer, names, None) == labels
-    texts = labels_to_csv(labels_of(TONE, ["yes", "no"]), TONE)
+    texts = labels_to_csv(make_labels(TONE, ["yes", "no"]), TONE)
     assert [line.split(",")[:3] for line in texts.splitlines()] == [
         ["id", "target", "reader"], ["u0", "true", "Ann"], ["u1", "false", "Ann"],
     ]  # fmt: skip
-    assert labels_from_csv(texts, TONE, UNITS, "Ben") == labels_of(TONE, ["yes", "no"])
+    assert labels_from_csv(texts, TONE, UNITS, "Ben") == make_labels(TONE, ["yes", "no"])
 
 
 def test_scout_validation_set_is_read() -> None:
     text = "\ufeffid,target,split\nu0,True,dev\nu1,false,\nu2,no,test\n"
     labels = labels_from_csv(text, TONE, UNITS, "Ann")
-    assert [replace(read_label, time="2026-01-31T09:30:00Z") for read_label in labels] == labels_of(
+    assert [replace(read_label, time="2026-01-31T09:30:00Z") for read_label in labels] == make_labels(
         TONE, ["yes", "no", "no"]
     )
 

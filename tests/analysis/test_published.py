@@ -20,7 +20,7 @@ from runner.registry.redaction.draft_redaction import redact_drafts
 from runner.registry.verification.verify import find_folder_problems
 from runner.results.folder import RunFolder
 from tests.support.analyses import INSTRUMENT, write_analysis, write_lines, yes
-from tests.support.drafts import draft_by_hand
+from tests.support.drafts import build_reference_draft
 from tests.support.runs import run_spec
 from tests.support.specs import spec_file
 
@@ -70,7 +70,7 @@ def test_labels_are_published_only_under_a_license_and_without_the_names_of_read
 
 
 def test_analyses_have_the_ids_and_models_of_the_redacted_run(run: RunFolder, tmp_path: Path) -> None:
-    draft, files = draft_by_hand(run.path), build_analysis_contents(run, "MIT").files
+    draft, files = build_reference_draft(run.path), build_analysis_contents(run, "MIT").files
     (redacted,) = redact_drafts([replace(draft, contents={**draft.contents, **files})], tmp_path)
     contents = {}
     for path in ("data/rollouts.jsonl", *files):

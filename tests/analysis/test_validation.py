@@ -18,7 +18,7 @@ from runner.analysis.validation import Validation, number_groups, rate_differenc
 from runner.analysis.validation_log import append_validations, read_validations, validation_record
 from runner.base.errors import RunError
 from runner.results.folder import RunFolder
-from tests.support.labels import label, labels_of, table_of, yes_no_analyzer
+from tests.support.labels import label, make_analysis_table, make_labels, yes_no_analyzer
 
 TONE = yes_no_analyzer()
 KINDS = yes_no_analyzer(answers=("claim", "question", "thanks"))
@@ -38,7 +38,7 @@ def add_errors(truth: Sequence[str], answers: Sequence[str], error: float, seed:
 def validate_model(
     analyzer: Analyzer, model: Sequence[str | None], labels: Sequence[Label], *strata: Strata
 ) -> Validation:
-    table = table_of(analyzer, model)
+    table = make_analysis_table(analyzer, model)
     return validate(analyzer, table, labels, number_groups([table]), strata)
 
 
@@ -50,7 +50,7 @@ def test_statistics_equal_those_of_scikit_learn_and_krippendorff(analyzer: Analy
     answers = analyzer.file.answers
     truth = sample_answers(answers, 120, 1)
     model, ann, ben = (add_errors(truth, answers, 0.3, seed) for seed in (2, 3, 4))
-    result = validate_model(analyzer, model, labels_of(analyzer, ann))
+    result = validate_model(analyzer, model, make_labels(analyzer, ann))
     assert result.kappa.value == pytest.approx(cohen_kappa_score(ann, model), abs=1e-9)
     assert result.raw.value == pytest.approx(np.mean([a == m for a, m in zip(ann, model, strict=True)]), abs=1e-9)
     recalls = {each.answer: each.recall.value for each in result.answers}
@@ -66,7 +66,7 @@ def test_statistics_equal_those_of_scikit_learn_and_krippendorff(analyzer: Analy
     codes = np.array([[numbers[each] for each in row] for row in (ann, model)], dtype=float)
     alpha = krippendorff.alpha(codes, level_of_measurement="interval" if analyzer is SCALE else "nominal")
     assert result.alpha.value == pytest.approx(alpha, abs=1e-9)
-    readers = validate_model(analyzer, model, labels_of(analyzer, ann) + labels_of(analyzer, ben, "Ben"))
+    readers = validate_model(analyzer, model, make_labels(analyzer, ann) + make_labels(analyzer, ben, "Ben"))
     (pair,) = readers.reader_agreements
     assert pair.kappa.value == pytest.approx(cohen_kappa_score(ann, ben), abs=1e-9)
     assert readers.labels.ties
@@ -79,7 +79,7 @@ def test_alpha_of_three_readers_with_gaps_equals_that_of_krippendorff() -> None:
 
     truth = sample_answers(("yes", "no"), 90, 1)
     rows = {name: add_errors(truth, ("yes", "no"), 0.3, seed) for seed, name in enumerate(("Ann", "Ben", "Cem"))}
-    labels = [reader_label for name, row in rows.items() for reader_label in labels_of(TONE, row, name)]
+    labels = [reader_label for name, row in rows.items() for reader_label in make_labels(TONE, row, name)]
     kept_labels = [reader_label for number, reader_label in enumerate(labels) if number % 5]
     result = validate_model(TONE, truth, kept_labels)
     by_reader = {
@@ -106,7 +106,7 @@ def test_labels_stratified_by_answer_give_the_statistics_of_all_units() -> None:
     truth = ["yes", "no"] * 10 + (["no"] * 9 + ["yes"]) * 18
     units = [*range(20), *range(20, 80)]  # one stratum completely, and a third of the other
     sampled_labels = [label(TONE, f"u{n}", truth[n], stratum=model[n], drawn=n) for n in units]
-    strata = table_strata(table_of(TONE, model))
+    strata = table_strata(make_analysis_table(TONE, model))
     result = validate_model(TONE, model, sampled_labels, strata)
     assert result.raw.value == pytest.approx((10 + 162) / 200)
     assert {answer_result.answer: answer_result.recall.value for answer_result in result.answers} == pytest.approx(
@@ -116,14 +116,14 @@ def test_labels_stratified_by_answer_give_the_statistics_of_all_units() -> None:
     assert result.rates["yes"].corrected.value == pytest.approx(28 / 200)
     assert result.rates["yes"].plain.value == pytest.approx(0.1)
     # The strata of one instrument also count for another one, whose answers differ.
-    table = table_of(TONE, add_errors(model, ("yes", "no"), 0.5, 1), "other")
+    table = make_analysis_table(TONE, add_errors(model, ("yes", "no"), 0.5, 1), "other")
     other_validation = validate(TONE, table, sampled_labels, number_groups([table]), [strata])
     assert other_validation.rates["yes"].labels_alone.value == pytest.approx(28 / 200)
 
 
 def test_new_answers_of_an_instrument_do_not_change_the_strata_of_labels(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    old, new = table_of(TONE, ["yes"] * 20 + ["no"] * 180), table_of(TONE, ["no", "yes"] * 100)
+    old, new = make_analysis_table(TONE, ["yes"] * 20 + ["no"] * 180), make_analysis_table(TONE, ["no", "yes"] * 100)
     name = save_strata(folder, old)
     labels = [label(TONE, "u0", "yes", stratum="yes", stratified_by=name)]
     (strata,) = find_strata(folder, labels, [new])
@@ -135,13 +135,13 @@ def test_new_answers_of_an_instrument_do_not_change_the_strata_of_labels(tmp_pat
     assert find_strata(folder, labels, [new, renamed]) == [table_strata(renamed)]  # as in a release with new ids
     with pytest.raises(RunError, match=f"restore labels/{saved.name}"):
         find_strata(folder, labels, [new])
-    assert find_strata(folder, labels_of(TONE, ["yes"]), [new]) == []
+    assert find_strata(folder, make_labels(TONE, ["yes"]), [new]) == []
 
 
 def test_readers_who_disagree_count_equally() -> None:
     model = ["yes"] * 60 + ["no"] * 40
     ann, ben = ["yes"] * 50 + ["no"] * 50, ["yes"] * 30 + ["no"] * 70
-    result = validate_model(TONE, model, labels_of(TONE, ann) + labels_of(TONE, ben, "Ben"))
+    result = validate_model(TONE, model, make_labels(TONE, ann) + make_labels(TONE, ben, "Ben"))
     rate = result.rates["yes"]
     assert rate.labels_alone.value == rate.corrected.value == pytest.approx(0.4)
     assert {answer_result.answer: answer_result.base_rate.value for answer_result in result.answers} == pytest.approx(
@@ -161,14 +161,14 @@ def test_a_unit_with_many_readers_does_not_count_more_than_others() -> None:
 
 def test_rate_from_labels_alone_has_the_interval_of_a_mean() -> None:
     truth = sample_answers(("yes", "no"), 200, 1)
-    result = validate_model(TONE, add_errors(truth, ("yes", "no"), 0.2, 2), labels_of(TONE, truth[:50]))
+    result = validate_model(TONE, add_errors(truth, ("yes", "no"), 0.2, 2), make_labels(TONE, truth[:50]))
     (yes_result,) = (answer_result for answer_result in result.answers if answer_result.answer == "yes")
     assert result.rates["yes"].labels_alone.interval == pytest.approx(yes_result.base_rate.interval)
 
 
 def test_too_few_labels_give_a_reason_instead_of_an_interval() -> None:
     truth = sample_answers(("yes", "no"), 100, 1)
-    with_19_labels = validate_model(TONE, truth, labels_of(TONE, truth[:19]))
+    with_19_labels = validate_model(TONE, truth, make_labels(TONE, truth[:19]))
     assert (with_19_labels.kappa.interval, with_19_labels.is_validated, with_19_labels.is_useless) == (
         None,
         False,
@@ -178,7 +178,7 @@ def test_too_few_labels_give_a_reason_instead_of_an_interval() -> None:
     assert with_19_labels.kappa.reason == "19 labeled units: an interval needs at least 20"
     assert with_19_labels.rates["yes"].corrected.value is None
     assert with_19_labels.rates["yes"].plain.value == pytest.approx(truth.count("yes") / 100)
-    with_40_labels = validate_model(TONE, truth, labels_of(TONE, truth[:40]))
+    with_40_labels = validate_model(TONE, truth, make_labels(TONE, truth[:40]))
     assert with_40_labels.is_validated
     assert with_40_labels.rates["yes"].corrected.interval is not None
     for answers in (truth, []):
@@ -198,7 +198,7 @@ def test_too_few_labels_give_a_reason_instead_of_an_interval() -> None:
 
 def test_a_model_that_answers_at_random_is_useless_and_a_good_one_is_not() -> None:
     truth = sample_answers(("yes", "no"), 400, 1)
-    labels = labels_of(TONE, truth[:100])
+    labels = make_labels(TONE, truth[:100])
     useless = validate_model(TONE, sample_answers(("yes", "no"), 400, 7), labels)
     good = validate_model(TONE, add_errors(truth, ("yes", "no"), 0.2, 3), labels)
     assert (useless.is_useless, good.is_useless) == (True, False)
@@ -229,13 +229,13 @@ def test_selected_labels_correct_nothing_unless_they_were_drawn(drawn: int | Non
         if drawn is None:
             assert "model answered 'yes' for " in (corrected.reason or "")
             assert rate_difference(result, result, "yes").reason == corrected.reason
-    assert validate_model(TONE, model, labels_of(TONE, truth[:60])).rates["yes"].corrected.interval is not None
+    assert validate_model(TONE, model, make_labels(TONE, truth[:60])).rates["yes"].corrected.interval is not None
 
 
 def test_few_answers_of_a_rare_kind_do_not_make_a_sample_suspicious() -> None:
     model = ["no"] * 196 + ["yes"] * 4
     sampled_labels = [label(TONE, f"u{n}", model[n], drawn=n) for n in range(40)]
-    assert validate_model(TONE, model, labels_of(TONE, model[:40])).rates["yes"].corrected.reason is None
+    assert validate_model(TONE, model, make_labels(TONE, model[:40])).rates["yes"].corrected.reason is None
     assert (
         validate_model(TONE, model, [*sampled_labels, label(TONE, "u199", "yes")]).rates["yes"].corrected.reason is None
     )
@@ -252,7 +252,7 @@ def test_chance_of_count_equals_that_of_scipy() -> None:
 
 def test_undefined_kappa_has_a_reason_that_names_who_gave_one_answer() -> None:
     constant = validate_model(
-        TONE, ["yes"] * 60, [*labels_of(TONE, ["yes"] * 60), *labels_of(TONE, ["yes"] * 30, "Ben")]
+        TONE, ["yes"] * 60, [*make_labels(TONE, ["yes"] * 60), *make_labels(TONE, ["yes"] * 30, "Ben")]
     )
     assert constant.kappa.reason == "people and the model gave only one answer: kappa is undefined"
     assert constant.reader_agreements[0].kappa.reason == "Ann and Ben gave only one answer: kappa is undefined"
@@ -261,7 +261,7 @@ def test_undefined_kappa_has_a_reason_that_names_who_gave_one_answer() -> None:
 def test_units_without_an_answer_of_the_model_count_in_the_corrected_rate() -> None:
     truth = ["yes"] * 40 + ["no"] * 60
     model: list[str | None] = [None if number % 4 == 0 else answer for number, answer in enumerate(truth)]
-    result = validate_model(TONE, model, [*labels_of(TONE, truth), label(TONE, "u999", "yes")])
+    result = validate_model(TONE, model, [*make_labels(TONE, truth), label(TONE, "u999", "yes")])
     assert (result.units, result.unanswered, result.unknown_units) == (100, 25, 1)
     assert result.rates["yes"].corrected.value == pytest.approx(0.4)
     assert result.kappa.value == 1.0
@@ -272,9 +272,10 @@ def test_units_without_an_answer_of_the_model_count_in_the_corrected_rate() -> N
 def test_rate_difference_compares_corrected_rates() -> None:
     truths = [["yes"] * 60 + ["no"] * 140, ["yes"] * 120 + ["no"] * 80]
     tables = [
-        table_of(TONE, add_errors(truth, ("yes", "no"), 0.3, 5), run_id=f"run{n}") for n, truth in enumerate(truths)
+        make_analysis_table(TONE, add_errors(truth, ("yes", "no"), 0.3, 5), run_id=f"run{n}")
+        for n, truth in enumerate(truths)
     ]
-    labels = [labels_of(TONE, truth) for truth in truths]
+    labels = [make_labels(TONE, truth) for truth in truths]
     groups = number_groups(tables)
     first, second = (
         validate(TONE, table, run_labels, groups) for table, run_labels in zip(tables, labels, strict=True)
@@ -287,12 +288,12 @@ def test_rate_difference_compares_corrected_rates() -> None:
 
 def test_a_validation_is_recorded_once_until_its_numbers_change(tmp_path: Path) -> None:
     truth = sample_answers(("yes", "no"), 60, 1)
-    first = validation_record(validate_model(TONE, truth, labels_of(TONE, truth[:30])))
+    first = validation_record(validate_model(TONE, truth, make_labels(TONE, truth[:30])))
     append_validations(tmp_path, [first])
     append_validations(tmp_path, [replace(first, time="2030-01-01T00:00:00Z")])
     key = (first.instrument, TONE.question_sha256)
     assert read_validations(tmp_path) == {key: first}
-    second = validation_record(validate_model(TONE, truth, labels_of(TONE, truth[:40])))
+    second = validation_record(validate_model(TONE, truth, make_labels(TONE, truth[:40])))
     append_validations(tmp_path, [second])
     assert read_validations(tmp_path) == {key: second}
     path = tmp_path / "analyses" / "validations.jsonl"

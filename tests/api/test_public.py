@@ -18,7 +18,7 @@ import runner
 from runner import NestedArrayDict, RunResult, SpecError, UsageError
 from runner.results.table_columns import COLUMNS
 from tests.api import user_script
-from tests.compatibility.old import opened
+from tests.compatibility.old import copy_old_files
 from tests.support.paths import ROOT
 from tests.support.processes import python
 from tests.support.specs import spec_file
@@ -276,7 +276,7 @@ def test_incompatible_options_are_refused(tmp_path: Path) -> None:
 
 
 def test_runs_of_0_1_0_can_be_opened(tmp_path: Path) -> None:
-    results = opened(tmp_path) / "results"
+    results = copy_old_files(tmp_path) / "results"
     finished = runner.open_run("finished", results)
     assert finished.accuracy is not None
     assert len(finished.rollouts().fetchall()) == finished.accuracy.n

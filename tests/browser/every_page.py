@@ -6,7 +6,7 @@ import re
 from typing import Any
 from urllib.parse import unquote
 
-WAITING = "() => document.querySelector('section.page:not([hidden])')?.textContent.trim().length > 0"
+PAGE_HAS_TEXT = "() => document.querySelector('section.page:not([hidden])')?.textContent.trim().length > 0"
 NOT_FOUND = re.compile(r"There is no (page|run|game|tree|board)\b")
 
 
@@ -27,7 +27,7 @@ def list_links(page: Any) -> list[str]:
 def visit_pages(watched_page: Any, address: Any, max_per_shape: int = 3) -> dict[str, str]:
     """Follow links to at most `max_per_shape` pages of each shape, and return their texts by route."""
     page = watched_page.open(address)
-    page.wait_for_function(WAITING)
+    page.wait_for_function(PAGE_HAS_TEXT)
     texts: dict[str, str] = {}
     queue = list_links(page)
     counts: dict[str, int] = {}
@@ -38,7 +38,7 @@ def visit_pages(watched_page: Any, address: Any, max_per_shape: int = 3) -> dict
             continue
         counts[shape] = counts.get(shape, 0) + 1
         watched_page.navigate(route)
-        page.wait_for_function(WAITING)
+        page.wait_for_function(PAGE_HAS_TEXT)
         page.wait_for_load_state("networkidle")
         page.wait_for_timeout(60)
         texts[route] = page.locator("section.page:not([hidden])").first.inner_text()

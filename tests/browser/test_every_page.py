@@ -9,7 +9,7 @@ import pytest
 from tests.browser.conftest import PageOpener
 from tests.browser.every_page import NOT_FOUND, route_shape, visit_pages
 from tests.browser.test_accessibility import find_violations
-from tests.compatibility.old import FIXTURES, opened
+from tests.compatibility.old import FIXTURES, copy_old_files
 from tests.support.browser import serve_folder
 from tests.support.report_pages import board_report, report, report_folder
 
@@ -19,7 +19,7 @@ RUNS = sorted(path.name for path in (FIXTURES / "results" / "runs").iterdir())
 
 @pytest.fixture(scope="session")
 def old_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return opened(tmp_path_factory.mktemp("old")) / "results"
+    return copy_old_files(tmp_path_factory.mktemp("old")) / "results"
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -13,7 +13,7 @@ import pytest
 
 from runner.base.text import in_one_line
 from tests.browser.conftest import PageOpener
-from tests.support.hostile_pages import report_full_of
+from tests.support.hostile_pages import build_hostile_report
 from tests.support.hostile_payloads import PAYLOADS
 from tests.support.hostile_text import MANIFEST, expected_in_file, hostile_run, release_with_manifest
 from tests.support.report_pages import report, visible_text
@@ -136,7 +136,7 @@ def test_report_data_full_of_hostile_text_is_shown_as_text(
 ) -> None:
     """Includes names of agents, channels and columns, which valid records could not contain."""
     path = tmp_path / "report.html"
-    path.write_bytes(report_full_of(PAYLOADS[payload], run))
+    path.write_bytes(build_hostile_report(PAYLOADS[payload], run))
     page = open_watched().open(path)
     page.get_by_role("link", name="Games", exact=True).click()
     page.locator("table.games tbody a").first.wait_for()
@@ -176,7 +176,7 @@ def test_script_marks_the_same_invisible_characters_as_python(
     run: Path, open_watched: PageOpener, tmp_path: Path
 ) -> None:
     path = tmp_path / "report.html"
-    path.write_bytes(report_full_of("|".join(CHARACTER_MARKS), run))
+    path.write_bytes(build_hostile_report("|".join(CHARACTER_MARKS), run))
     page = open_watched().open(path)
     page.get_by_role("link", name="Games", exact=True).click()
     page.locator("table.games tbody a").first.click()
@@ -190,7 +190,7 @@ def test_script_spells_out_characters_in_titles_and_labels_like_python(
 ) -> None:
     text = "|".join([*CHARACTER_MARKS, "a\tb\nc"])
     path = tmp_path / "report.html"
-    path.write_bytes(report_full_of(text, run))
+    path.write_bytes(build_hostile_report(text, run))
     page = open_watched().open(path)
     page.get_by_role("link", name="Games", exact=True).click()
     page.locator("table.games tbody a").first.click()

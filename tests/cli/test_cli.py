@@ -46,13 +46,13 @@ def run_id(folder: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Called:
+class CliResult:
     returncode: int
     stdout: str
     stderr: str
 
 
-def called(*arguments: str, cwd: Path) -> Called:
+def run_cli(*arguments: str, cwd: Path) -> CliResult:
     """Run the command line in this process, which is faster than a subprocess."""
     stdout, stderr = io.StringIO(), io.StringIO()
     previous_folder = Path.cwd()
@@ -62,7 +62,7 @@ def called(*arguments: str, cwd: Path) -> Called:
             code = main(arguments)
     finally:
         os.chdir(previous_folder)
-    return Called(code, stdout.getvalue(), stderr.getvalue())
+    return CliResult(code, stdout.getvalue(), stderr.getvalue())
 
 
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -89,7 +89,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 @pytest.mark.sample(10)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_prints_one_json_document_with_the_json_option(folder: Path, name: str) -> None:
-    result = called(*COMMANDS[name], "--json", cwd=folder)
+    result = run_cli(*COMMANDS[name], "--json", cwd=folder)
     assert result.returncode == 0, result.stderr
     json.loads(result.stdout)
     assert ESC not in result.stdout + result.stderr
@@ -113,7 +113,7 @@ def test_help_goes_to_stdout_and_exits_0(folder: Path, arguments: tuple[str, ...
 
 
 def test_help_lists_every_command_with_its_summary(folder: Path) -> None:
-    output = called("--help", cwd=folder).stdout
+    output = run_cli("--help", cwd=folder).stdout
     assert sorted(name for names in GROUPS.values() for name in names) == sorted(REGISTRY)
     for name in REGISTRY:
         assert re.search(rf"^  {name} +{re.escape(REGISTRY[name].summary)}$", output, re.MULTILINE)
@@ -142,7 +142,7 @@ def test_help_lists_every_command_with_its_summary(folder: Path) -> None:
     ],
 )
 def test_bad_usage_exits_2_with_an_error_message(folder: Path, arguments: tuple[str, ...], message: str) -> None:
-    result = called(*arguments, cwd=folder)
+    result = run_cli(*arguments, cwd=folder)
     assert result.returncode == 2
     assert message in result.stderr + (result.stdout if not arguments else "")
     assert "Traceback" not in result.stderr
@@ -162,7 +162,7 @@ def test_bad_usage_exits_2_with_an_error_message(folder: Path, arguments: tuple[
 def test_unknown_names_and_bad_queries_exit_2_with_the_reason(
     folder: Path, arguments: tuple[str, ...], message: str
 ) -> None:
-    result = called(*arguments, cwd=folder)
+    result = run_cli(*arguments, cwd=folder)
     assert (result.returncode, result.stdout) == (2, "")
     assert message in result.stderr
     assert "Traceback" not in result.stderr
@@ -170,7 +170,7 @@ def test_unknown_names_and_bad_queries_exit_2_with_the_reason(
 
 
 def test_errors_with_the_json_option_are_an_object_with_the_exit_code(folder: Path) -> None:
-    result = called("check", "spec.yaml", "sed=3", "rollouts.concurrency=none", "--json", cwd=folder)
+    result = run_cli("check", "spec.yaml", "sed=3", "rollouts.concurrency=none", "--json", cwd=folder)
     report = json.loads(result.stdout)
     assert (result.returncode, report["exit_code"], report["ok"]) == (2, 2, False)
     assert len(report["errors"]) == 2
@@ -179,7 +179,7 @@ def test_errors_with_the_json_option_are_an_object_with_the_exit_code(folder: Pa
 def test_check_reports_all_problems_at_once_with_their_locations(tmp_path: Path) -> None:
     dataset_file(tmp_path)
     path = spec_file(tmp_path, size=2, seed=-1, rollouts={"concurency": 3}, agents={"verifier": {"model": "n"}})
-    result = called("check", "spec.yaml", "models.m.temperature=hot", cwd=tmp_path)
+    result = run_cli("check", "spec.yaml", "models.m.temperature=hot", cwd=tmp_path)
     assert result.returncode == 2
     lines = result.stderr.splitlines()
     for key in ("seed", "rollouts.concurency", "agents.verifier.model"):
@@ -190,18 +190,18 @@ def test_check_reports_all_problems_at_once_with_their_locations(tmp_path: Path)
 
 def test_check_warns_of_a_fixed_seed_that_makes_retries_pointless(tmp_path: Path) -> None:
     path = spec_file(tmp_path, "http://127.0.0.1:9/v1", models={"m": {"seed": 3}})
-    result = called("check", str(path), cwd=tmp_path)
+    result = run_cli("check", str(path), cwd=tmp_path)
     assert (result.returncode, result.stderr.count("warning: models.m.seed is fixed (3)")) == (0, 1)
-    warnings = json.loads(called("check", str(path), "--json", cwd=tmp_path).stdout)[0]["warnings"]
+    warnings = json.loads(run_cli("check", str(path), "--json", cwd=tmp_path).stdout)[0]["warnings"]
     assert [f"warning: {line}" in result.stderr.splitlines() for line in warnings] == [True] * len(warnings)
     single_attempt = (str(path), "retry.invalid_response.attempts=1")
-    assert "seed is fixed" not in called("check", *single_attempt, cwd=tmp_path).stderr
+    assert "seed is fixed" not in run_cli("check", *single_attempt, cwd=tmp_path).stderr
 
 
 def test_check_plans_the_run_and_writes_no_file(tmp_path: Path) -> None:
     spec_file(tmp_path, "http://127.0.0.1:9/v1", models={"m": {"price": {"input": 1.0, "output": 2.0}}})
     before = sorted(tmp_path.rglob("*"))
-    result = called("check", "spec.yaml", "rollouts.per_datapoint=2", "--json", cwd=tmp_path)
+    result = run_cli("check", "spec.yaml", "rollouts.per_datapoint=2", "--json", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     (plan,) = json.loads(result.stdout)
     assert (plan["rollouts"], plan["datapoints"]) == (24, 12)
@@ -214,10 +214,10 @@ def test_check_plans_the_run_and_writes_no_file(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_results_go_to_stdout_and_progress_to_stderr(tmp_path: Path) -> None:
     spec_file(tmp_path, size=3)
-    process = called("spec.yaml", "--json", cwd=tmp_path)
+    process = run_cli("spec.yaml", "--json", cwd=tmp_path)
     (result,) = json.loads(process.stdout)
     assert (result["status"], result["rollouts"], result["was_finished"]) == ("done", 3, False)
-    quiet = called("spec.yaml", "-q", "--again", cwd=tmp_path)
+    quiet = run_cli("spec.yaml", "-q", "--again", cwd=tmp_path)
     assert quiet.stderr == ""
     assert "accuracy" in quiet.stdout
 
@@ -225,7 +225,7 @@ def test_results_go_to_stdout_and_progress_to_stderr(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_run_prints_its_folder_and_the_command_for_transcripts(tmp_path: Path) -> None:
     spec_file(tmp_path, size=3)
-    result = called("spec.yaml", "--results", "my results", cwd=tmp_path)
+    result = run_cli("spec.yaml", "--results", "my results", cwd=tmp_path)
     run = only_run(tmp_path / "my results")
     assert f"my results/runs/{run.name}" in result.stdout
     (advice,) = [line for line in result.stderr.splitlines() if line.startswith("transcripts: ")]
@@ -236,7 +236,7 @@ def test_run_prints_its_folder_and_the_command_for_transcripts(tmp_path: Path) -
 def test_several_specs_are_played_one_after_the_other(tmp_path: Path) -> None:
     spec_file(tmp_path, size=2)
     shutil.copy(tmp_path / "spec.yaml", tmp_path / "second.yaml")
-    result = called("spec.yaml", "second.yaml", "name=both", "--json", cwd=tmp_path)
+    result = run_cli("spec.yaml", "second.yaml", "name=both", "--json", cwd=tmp_path)
     assert len(json.loads(result.stdout)) == 2
     assert {row["run_id"] for row in json.loads(result.stdout)} == {only_run(tmp_path / "results").name}
 
@@ -245,9 +245,9 @@ def test_several_specs_are_played_one_after_the_other(tmp_path: Path) -> None:
 def test_render_prints_exactly_the_body_of_the_first_request(tmp_path: Path) -> None:
     with run_chat_server(record=9) as server:
         spec_file(tmp_path, server.base_url, size=1, models={"m": {"temperature": 0.5, "system_role": "developer"}})
-        rendered = called("render", "spec.yaml", "verifier", "--json", cwd=tmp_path)
+        rendered = run_cli("render", "spec.yaml", "verifier", "--json", cwd=tmp_path)
         assert server.requests == 0
-        assert called("spec.yaml", cwd=tmp_path).returncode == 0
+        assert run_cli("spec.yaml", cwd=tmp_path).returncode == 0
         first_request = server.recorded_requests()[0]
     assert json.loads(rendered.stdout) == json.loads(first_request["body"])
 
@@ -255,7 +255,7 @@ def test_render_prints_exactly_the_body_of_the_first_request(tmp_path: Path) -> 
 def test_show_prints_the_recorded_rollout_and_its_messages(folder: Path) -> None:
     run = only_run(folder / "results")
     row = table(run, "rollouts")[3]
-    result = called("show", "tiny", row["rollout_id"][:8], "--json", cwd=folder)
+    result = run_cli("show", "tiny", row["rollout_id"][:8], "--json", cwd=folder)
     rollout = json.loads(result.stdout)
     for name in ("rollout_id", "outcome", "correct"):
         assert rollout[name] == row[name]
@@ -265,24 +265,24 @@ def test_show_prints_the_recorded_rollout_and_its_messages(folder: Path) -> None
 
 @pytest.mark.parametrize("status", ["done", "failed"])
 def test_runs_can_be_filtered_by_status(folder: Path, status: str) -> None:
-    rows = json.loads(called("runs", "--status", status, "--json", cwd=folder).stdout)
+    rows = json.loads(run_cli("runs", "--status", status, "--json", cwd=folder).stdout)
     assert len(rows) == (status == "done")
 
 
 @pytest.mark.full
 def test_renamed_commands_and_options_still_work_with_a_note(tmp_path: Path) -> None:
     spec_file(tmp_path, size=2, cache="cache.sqlite")
-    assert called("spec.yaml", cwd=tmp_path).returncode == 0
-    new = called("explain-misses", "tiny", "--max", "1", "--json", cwd=tmp_path)
-    old = called("why-miss", "tiny", "--most", "1", "--json", cwd=tmp_path)
+    assert run_cli("spec.yaml", cwd=tmp_path).returncode == 0
+    new = run_cli("explain-misses", "tiny", "--max", "1", "--json", cwd=tmp_path)
+    old = run_cli("why-miss", "tiny", "--most", "1", "--json", cwd=tmp_path)
     assert (new.returncode, len(json.loads(new.stdout)["explained"]), new.stderr) == (0, 1, "")
     assert (old.returncode, old.stdout) == (0, new.stdout)
     assert old.stderr == "note: 'why-miss' is now called 'explain-misses'\nnote: '--most' is now called '--max'\n"
-    assert called("why-miss", "tiny", "--most", "1", "--json", "-q", cwd=tmp_path) == new
+    assert run_cli("why-miss", "tiny", "--most", "1", "--json", "-q", cwd=tmp_path) == new
 
 
 def test_help_omits_renamed_commands_and_options(folder: Path) -> None:
-    help_text = called("why-miss", "--help", cwd=folder).stdout + called("--help", cwd=folder).stdout
+    help_text = run_cli("why-miss", "--help", cwd=folder).stdout + run_cli("--help", cwd=folder).stdout
     assert "explain-misses" in help_text
     assert "--max N" in help_text
     assert "why-miss" not in help_text
@@ -291,7 +291,7 @@ def test_help_omits_renamed_commands_and_options(folder: Path) -> None:
 
 def test_empty_results_folder_is_not_an_error(tmp_path: Path) -> None:
     for arguments in (("runs",), ("leaderboard",), ("sql", "SELECT count(*) FROM runs")):
-        assert called(*arguments, cwd=tmp_path).returncode == 0
+        assert run_cli(*arguments, cwd=tmp_path).returncode == 0
     assert list(tmp_path.iterdir()) == []
 
 
@@ -300,7 +300,7 @@ def test_empty_results_folder_is_not_an_error(tmp_path: Path) -> None:
 
 def test_traceback_is_shown_only_with_two_verbose_flags(folder: Path) -> None:
     for flags, expected in (((), False), (("-v",), False), (("-v", "-v"), True), (("-vv",), True)):
-        result = called("show", "nothing", *flags, cwd=folder)
+        result = run_cli("show", "nothing", *flags, cwd=folder)
         assert result.returncode == 2
         assert ("Traceback" in result.stderr) is expected
 
@@ -316,7 +316,7 @@ def test_a_damaged_run_folder_is_an_error_without_a_traceback(folder: Path, tmp_
     ):
         content = (run / name).read_bytes()
         (run / name).write_bytes(b"{ damaged")
-        result = called(*arguments, cwd=copy)
+        result = run_cli(*arguments, cwd=copy)
         (run / name).write_bytes(content)
         # `runs` skips a damaged run with a notice; commands on that run fail.
         assert result.returncode in ((0,) if name == "manifest.json" else (1, 2)), name
@@ -344,7 +344,7 @@ def test_closed_stdout_pipe_is_not_an_error(folder: Path) -> None:
 
 @pytest.mark.full
 def test_the_shipped_quickstart_plays_from_any_folder(tmp_path: Path) -> None:
-    process = called(str(ROOT / "specs" / "quickstart.yaml"), "dataset.limit=6", "--json", cwd=tmp_path)
+    process = run_cli(str(ROOT / "specs" / "quickstart.yaml"), "dataset.limit=6", "--json", cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     (result,) = json.loads(process.stdout)
     assert result["rollouts"] == 6

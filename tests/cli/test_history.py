@@ -11,7 +11,7 @@ from runner.api import run
 from runner.registry.transports.folder import FolderTransport
 from runner.registry.transports.registry import Registry
 from runner.spec.loader import load_spec
-from tests.registry.planted import published_runs
+from tests.registry.planted import publish_runs
 from tests.support.processes import nip_run_here
 from tests.support.training import training_spec
 
@@ -47,7 +47,7 @@ def test_history_lists_sessions_in_order_locally_and_from_a_registry(results: Pa
     assert benchmark["lineage"][0]["proof"] == "declared"
 
     registry_folder = str(tmp_path / "registry")
-    published_runs(Registry(FolderTransport(registry_folder)), results, "acme")
+    publish_runs(Registry(FolderTransport(registry_folder)), results, "acme")
     arguments = ("history", training["to"][0], "--results", tmp_path / "none", "--from", registry_folder)
     registry_sessions = json.loads(nip_run_here(*arguments, "--json", cwd=tmp_path).stdout)["sessions"]
     assert [row["published"] for row in registry_sessions] == [["run/acme/learn@1"], ["run/acme/learn-t1@1"]]
@@ -70,7 +70,7 @@ def test_history_suggests_the_nearest_name_and_reports_damaged_releases(results:
     misspelled = nip_run_here("history", "verifierr", "--results", results, cwd=tmp_path)
     assert (misspelled.returncode, "did you mean 'verifier'" in misspelled.stderr) == (2, True)
     registry_folder = tmp_path / "registry"
-    published_runs(Registry(FolderTransport(str(registry_folder))), results, "acme")
+    publish_runs(Registry(FolderTransport(str(registry_folder))), results, "acme")
     (registry_folder / "run/acme/learn/1/release.json").write_bytes(b"{}")
     process = nip_run_here(
         "history", "verifier", "--results", tmp_path / "none", "--from", registry_folder, cwd=tmp_path

@@ -14,7 +14,7 @@ from runner.base.errors import UsageError
 from runner.spec.loader import load_spec
 from runner.statistics.sign_flip import FEWEST_GROUPS
 from runner.statistics.variance_components import UNKNOWN, groups_needed, smallest_difference
-from tests.results.comparison.planted import other_system, planted, solo_spec
+from tests.results.comparison.planted import other_system_override, play_with_planted_verdicts, write_solo_spec
 from tests.support.processes import nip_run_here
 from tests.support.runs import run_spec, table
 from tests.support.specs import dataset_file, spec_file
@@ -76,12 +76,14 @@ WRONG_VERDICTS = {"a": (2, 0, 1, 0, 2, 0, 1, 0, 2, 0), "b": (0, 1, 0, 2, 0, 1, 0
 
 def _write_grouped_runs(folder: Path) -> Path:
     """Return the folder of a spec with 10 groups of 4 datapoints, and of two runs with planted verdicts."""
-    path = solo_spec(folder, size=40, dataset={"group_by": "family"})
+    path = write_solo_spec(folder, size=40, dataset={"group_by": "family"})
     data = folder / "data.jsonl"
     rows = [json.loads(line) | {"family": f"f{i // 4}"} for i, line in enumerate(data.read_text().splitlines())]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    planted(path, folder / "results", "a", lambda i, _: i % 4 >= WRONG_VERDICTS["a"][i // 4])
-    planted(path, folder / "results", "b", lambda i, _: i % 4 >= WRONG_VERDICTS["b"][i // 4], other_system(1))
+    play_with_planted_verdicts(path, folder / "results", "a", lambda i, _: i % 4 >= WRONG_VERDICTS["a"][i // 4])
+    play_with_planted_verdicts(
+        path, folder / "results", "b", lambda i, _: i % 4 >= WRONG_VERDICTS["b"][i // 4], other_system_override(1)
+    )
     return folder
 
 
@@ -115,7 +117,7 @@ def test_plan_from_two_runs_uses_only_the_datapoints_they_share(tmp_path: Path) 
             folder / "spec.yaml",
             folder / "results",
             f"dataset.path={folder}/{name}.jsonl",
-            other_system(2),
+            other_system_override(2),
             run_id=name,
         )
     variance = run_plan(folder, "--detect", "0.3", "--from", "a", "half")["variance"]

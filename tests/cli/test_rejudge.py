@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from runner.cli.main import main
-from tests.compatibility.old import RUNS, opened
+from tests.compatibility.old import RUNS, copy_old_files
 from tests.support.processes import nip_run_here, start_nip_run, wait_for_exit, wait_until
 from tests.support.runs import journal_records, run_spec, table
 from tests.support.servers.chat_client import run_chat_server
@@ -279,7 +279,7 @@ def test_rejudge_retries_an_answer_without_a_verdict(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["served", "finished", "replayed", "learning"])
 @pytest.mark.full
 def test_debates_of_a_0_1_0_run_can_be_rejudged(tmp_path: Path, name: str) -> None:
-    folder = opened(tmp_path)
+    folder = copy_old_files(tmp_path)
     run = f"{RUNS[name]}-i0" if name == "learning" else RUNS[name]
     judge_options = ("+models.judge={provider: dummy}", "agents.verifier.model=judge")
     (result,) = run_json(folder, "rejudge", run, *judge_options)
@@ -293,7 +293,7 @@ def test_debates_of_a_0_1_0_run_can_be_rejudged(tmp_path: Path, name: str) -> No
     ("name", "reason"), [("trees", "trees"), pytest.param("learning", "training run", marks=pytest.mark.full)]
 )
 def test_rejudge_refuses_runs_without_debates(tmp_path: Path, name: str, reason: str) -> None:
-    process = nip_run_here("rejudge", RUNS[name], cwd=opened(tmp_path))
+    process = nip_run_here("rejudge", RUNS[name], cwd=copy_old_files(tmp_path))
     assert process.returncode == 2
     assert reason in process.stderr
 

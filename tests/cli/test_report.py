@@ -19,7 +19,7 @@ from runner.base.storage.locks import locked
 from runner.cli.main import main
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from tests.compatibility.old import opened
+from tests.compatibility.old import copy_old_files
 from tests.support.files import read_folder
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import environment, nip_run_here
@@ -156,7 +156,7 @@ def test_report_reads_a_leaderboard_that_another_process_has_locked(folder: Path
 
 @pytest.mark.full
 def test_report_shows_a_leaderboard_of_0_1_0(tmp_path: Path) -> None:
-    opened(tmp_path)
+    copy_old_files(tmp_path)
     listed = json.loads(nip_run_here("leaderboard", "--json", cwd=tmp_path).stdout)
     process = nip_run_here("report", "--board", "-o", "x.html", cwd=tmp_path)
     assert process.returncode == 0, process.stderr
@@ -230,7 +230,7 @@ def test_full_disk_keeps_the_old_page(folder: Path, option: str) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("board", [pytest.param("there", marks=pytest.mark.full), "gone", "locked"])
 def test_report_and_plot_only_read_the_results(tmp_path: Path, board: str) -> None:
-    opened(tmp_path)
+    copy_old_files(tmp_path)
     results = tmp_path / "results"
     (results / "leaderboard.duckdb").unlink()
     seeds = sorted(path.name for path in (results / "runs").glob("sweep-*"))

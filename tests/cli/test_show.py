@@ -17,7 +17,7 @@ from runner.cli.terminal.learning_curve import format_curve, show_training
 from runner.cli.terminal.output import MIN_WRAP_WIDTH
 from runner.cli.terminal.wrapping import display_width, wrap_lines
 from runner.results.leaderboard.results_folder import Results
-from tests.cli.test_cli import Called, called
+from tests.cli.test_cli import CliResult, run_cli
 from tests.support.runs import only_run, run_spec, table
 from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
@@ -35,8 +35,8 @@ class ServedRun(NamedTuple):
     run: Path
     bodies: list[bytes]
 
-    def show(self, *arguments: str) -> Called:
-        process = called("show", *arguments, cwd=self.folder)
+    def show(self, *arguments: str) -> CliResult:
+        process = run_cli("show", *arguments, cwd=self.folder)
         assert process.returncode == 0, process.stderr
         return process
 
@@ -123,7 +123,7 @@ def test_show_selects_a_repeat_of_a_datapoint(served: ServedRun) -> None:
         rollout = served.json("last", "p2", "--repeat", str(repeat))
         assert (rollout["datapoint"]["id"], rollout["repeat"]) == ("p2", repeat)
     assert f"matches {REPEATS} rollouts" in served.show("last", "p2").stderr
-    assert called("show", "last", "p2", "--repeat", "9", cwd=served.folder).returncode == 2
+    assert run_cli("show", "last", "p2", "--repeat", "9", cwd=served.folder).returncode == 2
 
 
 # A transcript
@@ -158,7 +158,7 @@ def test_transcript_shows_what_was_delivered_on_each_channel(tmp_path: Path) -> 
             agents={"prover": None, "prover0": {"model": "m"}, "prover1": {"model": "m"}},
         )  # fmt: skip
         run_spec(path, tmp_path / "results")
-    output = called("show", "last", "p0", "--round", "0", cwd=tmp_path).stdout
+    output = run_cli("show", "last", "p0", "--round", "0", cwd=tmp_path).stdout
     for answer in (1, 2, 3):
         assert f"[round 0] verifier (answer {answer} of 3 could not be used)\n  why: the answer holds" in output
     for prover in ("prover0", "prover1"):
@@ -203,7 +203,7 @@ def test_prompt_of_an_edited_template_is_refused(served: ServedRun, tmp_path: Pa
     shutil.copytree(served.folder, tmp_path, dirs_exist_ok=True)
     (prompt,) = (tmp_path / "results" / "runs" / served.run.name / "inputs").rglob("verifier.jinja")
     prompt.write_text(prompt.read_text("utf-8") + "One more line.\n", "utf-8")
-    process = called("show", "last", "p0", "--prompt", "verifier", cwd=tmp_path)
+    process = run_cli("show", "last", "p0", "--prompt", "verifier", cwd=tmp_path)
     assert process.returncode in (1, 2)
     assert "edited" in process.stderr or "changed" in process.stderr
 
@@ -219,7 +219,7 @@ def test_prompt_of_an_edited_template_is_refused(served: ServedRun, tmp_path: Pa
     ],
 )
 def test_show_usage_errors_exit_2_with_the_reason(served: ServedRun, arguments: tuple[str, ...], message: str) -> None:
-    process = called("show", *arguments, cwd=served.folder)
+    process = run_cli("show", *arguments, cwd=served.folder)
     assert (process.returncode, process.stdout) == (2, "")
     assert message in process.stderr
 
@@ -228,7 +228,7 @@ def test_show_usage_errors_exit_2_with_the_reason(served: ServedRun, arguments: 
 
 
 def test_last_is_the_newest_run_and_never_a_part_of_another(served: ServedRun, tmp_path: Path) -> None:
-    nothing = called("show", cwd=tmp_path)
+    nothing = run_cli("show", cwd=tmp_path)
     assert nothing.returncode == 2
     assert "no run in results yet" in nothing.stderr
     manifest = json.loads((served.run / "manifest.json").read_bytes())

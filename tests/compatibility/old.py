@@ -32,7 +32,7 @@ RENAMED_KEY_NOTICE = ": 'rollouts.most_calls' is now 'rollouts.max_calls'"
 TABLES = ("rollouts", "messages", "completions")
 
 
-def opened(folder: Path) -> Path:
+def copy_old_files(folder: Path) -> Path:
     """Copy the specs, the results and the cache to a folder, because no test may change the fixtures."""
     for name in ("specs", "results"):
         shutil.copytree(FIXTURES / name, folder / name)
@@ -60,7 +60,7 @@ class CommandResult:
         return json.loads(self.out)
 
 
-def called(*arguments: str, cwd: Path) -> CommandResult:
+def run_command(*arguments: str, cwd: Path) -> CommandResult:
     """Run `python -m runner` in this process, which is faster than a new one."""
     out, err = io.StringIO(), io.StringIO()
     previous_folder, previous_argv = Path.cwd(), sys.argv

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.compatibility.old import RUNS, called, hash_files, opened, run_folder
+from tests.compatibility.old import RUNS, copy_old_files, hash_files, run_command, run_folder
 
 SERVED = "specs/served.yaml"
 STARTED_NOTICE = f"run {RUNS['served']} started with models.m.chat_format=openai"
@@ -14,22 +14,22 @@ STARTED_NOTICE = f"run {RUNS['served']} started with models.m.chat_format=openai
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return opened(tmp_path)
+    return copy_old_files(tmp_path)
 
 
 def check_run_id(folder: Path, *arguments: str) -> str:
-    return str(called("check", "--json", *arguments, cwd=folder).json[0]["run_id"])
+    return str(run_command("check", "--json", *arguments, cwd=folder).json[0]["run_id"])
 
 
 def test_spec_of_an_old_run_keeps_its_chat_format_and_reports_it(folder: Path) -> None:
     before = hash_files(folder)
-    result = called("run", SERVED, cwd=folder)
+    result = run_command("run", SERVED, cwd=folder)
     assert result.code == 0
     assert STARTED_NOTICE in result.err
     assert result.err.count(STARTED_NOTICE) == 1
     assert "models.m.chat_format=alternating" in result.err
-    assert STARTED_NOTICE in called("check", SERVED, cwd=folder).out
-    rendered = called("render", SERVED, "prover", "--round", "1", cwd=folder)
+    assert STARTED_NOTICE in run_command("check", SERVED, cwd=folder).out
+    rendered = run_command("render", SERVED, "prover", "--round", "1", cwd=folder)
     assert STARTED_NOTICE in rendered.err
     assert 'chat_format: "openai"' in rendered.out
     assert "--- user (Verifier) ---" in rendered.out
@@ -41,7 +41,7 @@ def test_explicit_chat_format_or_new_results_folder_starts_a_new_run(folder: Pat
     assert new != RUNS["served"]
     assert check_run_id(folder, SERVED) == check_run_id(folder, SERVED, "models.m.chat_format=openai") == RUNS["served"]
     assert check_run_id(folder, SERVED, "--results", "nowhere") == new
-    rendered = called("render", SERVED, "prover", "--round", "1", "--results", "nowhere", cwd=folder)
+    rendered = run_command("render", SERVED, "prover", "--round", "1", "--results", "nowhere", cwd=folder)
     assert rendered.err.count("started with") == 0
     assert 'chat_format: "alternating"' in rendered.out
     assert "\n\nVerifier: " in rendered.out or "---\nVerifier: " in rendered.out

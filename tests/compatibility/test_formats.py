@@ -11,12 +11,12 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from tests.compatibility.old import RUNS, called, hash_files, opened, read_journal, read_json, run_folder
+from tests.compatibility.old import RUNS, copy_old_files, hash_files, read_journal, read_json, run_command, run_folder
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return opened(tmp_path)
+    return copy_old_files(tmp_path)
 
 
 def read_leaderboard_format(path: Path) -> int | None:
@@ -36,8 +36,8 @@ def read_cache_format(path: Path) -> int:
 @pytest.mark.full
 def test_new_files_state_their_format(folder: Path) -> None:
     options = ("models.m={provider: dummy}", "cache=own.sqlite")
-    (played,) = called("run", "specs/finished.yaml", *options, "--json", "--results", "new", cwd=folder).json
-    assert called("run", "specs/learning.yaml", "-q", "--results", "new", cwd=folder).code == 1
+    (played,) = run_command("run", "specs/finished.yaml", *options, "--json", "--results", "new", cwd=folder).json
+    assert run_command("run", "specs/learning.yaml", "-q", "--results", "new", cwd=folder).code == 1
     run = folder / played["folder"]
     assert read_json(run / "manifest.json")["format"] == 1
     manifest, first = read_json(run / "manifest.json"), read_journal(run)[0]
@@ -58,10 +58,10 @@ def test_logs_of_0_1_0_keep_their_format_when_extended(folder: Path) -> None:
     run, board = run_folder(folder, "finished"), folder / "results" / "leaderboard.duckdb"
     assert "format" not in read_json(run / "manifest.json")
     assert read_leaderboard_format(board) is None
-    longer = called("run", "specs/finished.yaml", "rollouts.per_datapoint=3", "-q", cwd=folder)
+    longer = run_command("run", "specs/finished.yaml", "rollouts.per_datapoint=3", "-q", cwd=folder)
     assert longer.code == 0
     options = ("models.m.chat_format=openai", "--results", "again")  # a new run, which the cache answers
-    assert called("run", "specs/served.yaml", "-q", *options, cwd=folder).code == 0
+    assert run_command("run", "specs/served.yaml", "-q", *options, cwd=folder).code == 0
     assert all("format" not in record and record["kind"] != "begun" for record in read_journal(run))
     assert len({record["sample"][1] for record in read_journal(run)}) == 3
     assert read_cache_format(folder / "cache.sqlite") == 0
@@ -136,7 +136,7 @@ def test_file_of_a_newer_format_is_refused_and_nothing_is_changed(folder: Path, 
     write_newer, arguments = REFUSED_COMMANDS[name]
     path = write_newer(folder)
     before = hash_files(folder)
-    refused = called(*arguments, cwd=folder)
+    refused = run_command(*arguments, cwd=folder)
     assert refused.code == 1
     prefix = str(path.relative_to(folder)) if name != "explain misses" else "results/runs/served"
     assert any(line.startswith(prefix) for line in refused.err.splitlines())
@@ -155,7 +155,7 @@ def test_run_leaves_a_shared_file_of_a_newer_format_unchanged(
     path = write_newer(folder)
     before = path.read_bytes()
     options = ("--again",) if spec == "sweep" else ("--results", "again")
-    refused = called("run", f"specs/{spec}.yaml", *options, cwd=folder)
+    refused = run_command("run", f"specs/{spec}.yaml", *options, cwd=folder)
     assert refused.code == 1
     assert "was written by a newer version of nip-run" in refused.err
     assert path.read_bytes() == before
@@ -165,7 +165,7 @@ def test_run_leaves_a_shared_file_of_a_newer_format_unchanged(
 def test_run_of_a_newer_format_is_left_out_of_lists_with_a_warning(folder: Path) -> None:
     path = write_newer_manifest(folder)
     for arguments in (("runs", "--json"), ("leaderboard", "--rebuild", "--json")):
-        listed = called(*arguments, cwd=folder)
+        listed = run_command(*arguments, cwd=folder)
         assert RUNS["finished"] not in listed.out
         assert RUNS["served"] in listed.out
         assert str(path.relative_to(folder)) in listed.err
@@ -176,6 +176,6 @@ def test_run_of_a_newer_format_is_left_out_of_lists_with_a_warning(folder: Path)
 def test_format_that_is_not_a_number_is_refused(folder: Path) -> None:
     path = run_folder(folder, "finished") / "manifest.json"
     path.write_text(json.dumps({**read_json(path), "format": "next"}), "utf-8")
-    refused = called("run", "specs/finished.yaml", cwd=folder)
+    refused = run_command("run", "specs/finished.yaml", cwd=folder)
     assert refused.code == 1
     assert "its format cannot be 'next'" in refused.err

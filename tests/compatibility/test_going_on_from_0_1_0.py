@@ -15,17 +15,17 @@ from tests.compatibility.old import (
     FIXTURE_INFO,
     FIXTURES,
     RUNS,
-    called,
     contains,
+    copy_old_files,
     find_different_files,
     find_different_results,
     hash_files,
-    opened,
     read_journal,
     read_json,
     read_table,
     remove_new_keys,
     rename_old_keys,
+    run_command,
     run_folder,
 )
 from tests.fixtures.v0_1_0.make import KILLED_FAULTS, PORT
@@ -36,7 +36,7 @@ TIMES = {"started_at", "finished_at"}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return opened(tmp_path)
+    return copy_old_files(tmp_path)
 
 
 # Finished runs
@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", ["finished", "served", "trees", "malt", "replayed", "sweep"])
 def test_finished_run_is_shown_and_not_played(folder: Path, name: str) -> None:
     before = hash_files(folder)
-    result = called("run", f"specs/{name}.yaml", "--json", cwd=folder)
+    result = run_command("run", f"specs/{name}.yaml", "--json", cwd=folder)
     read_table = result.json
     assert [row["was_finished"] for row in read_table] == [True] * (2 if name == "sweep" else 1)
     assert all(row["run_id"] == RUNS.get(name, row["run_id"]) for row in read_table)
@@ -59,7 +59,7 @@ def test_finished_run_is_shown_by_its_folder(folder: Path) -> None:
     before = hash_files(folder)
     unfinished = {RUNS["killed"], RUNS["learning"]}
     runs = [path for path in sorted((folder / "results" / "runs").iterdir()) if path.name not in unfinished]
-    read_table = called("run", *(f"results/runs/{path.name}" for path in runs), "--json", cwd=folder).json
+    read_table = run_command("run", *(f"results/runs/{path.name}" for path in runs), "--json", cwd=folder).json
     assert [(row["run_id"], row["was_finished"]) for row in read_table] == [(path.name, True) for path in runs]
     assert len(runs) == 13
     assert hash_files(folder) == before
@@ -73,7 +73,7 @@ def test_results_are_rebuilt_from_the_journal_without_requests(folder: Path, nam
     old = shutil.copytree(run, folder / "old")
     with run_chat_server() as server:
         overrides = [f"models.m.base_url={server.base_url}"] if name == "served" else []
-        result = called("run", f"specs/{name}.yaml", "--json", "rollouts.concurrency=3", *overrides, cwd=folder)
+        result = run_command("run", f"specs/{name}.yaml", "--json", "rollouts.concurrency=3", *overrides, cwd=folder)
         assert server.requests == 0
     (row,) = result.json
     assert (row["run_id"], row["was_finished"]) == (RUNS[name], False)
@@ -93,7 +93,7 @@ def test_replay_gives_the_same_results_without_requests(folder: Path) -> None:
     with run_chat_server() as server:
         server_option = f"models.m.base_url={server.base_url}"
         options = ("--replay", source, "--results", "again", server_option)
-        (row,) = called("run", "specs/served.yaml", "--json", *options, cwd=folder).json
+        (row,) = run_command("run", "specs/served.yaml", "--json", *options, cwd=folder).json
         assert server.requests == 0
     assert find_different_results(folder / row["folder"], folder / source) == []
 
@@ -103,7 +103,7 @@ def test_replay_made_by_0_1_0_can_be_replayed(folder: Path) -> None:
     source = RUNS["served"] + "-replay"
     with run_chat_server() as server:
         server_option = f"models.m.base_url={server.base_url}"
-        (row,) = called("run", "specs/served.yaml", "--json", "--replay", source, server_option, cwd=folder).json
+        (row,) = run_command("run", "specs/served.yaml", "--json", "--replay", source, server_option, cwd=folder).json
         assert server.requests == 0
     assert row["run_id"] not in (RUNS["served"], source)
     for table in ("rollouts.parquet", "messages.parquet"):
@@ -114,18 +114,18 @@ def test_replay_made_by_0_1_0_can_be_replayed(folder: Path) -> None:
 @pytest.mark.full
 def test_replay_reports_zero_cost_if_prices_are_unknown(folder: Path) -> None:
     options = ("--replay", f"results/runs/{RUNS['served']}", "--results", "again", "~models.m.price")
-    printed = called("run", "specs/served.yaml", *options, "models.m.base_url=http://127.0.0.1:9/v1", cwd=folder)
-    (row,) = called("runs", "--json", "--results", "again", cwd=folder).json
+    printed = run_command("run", "specs/served.yaml", *options, "models.m.base_url=http://127.0.0.1:9/v1", cwd=folder)
+    (row,) = run_command("runs", "--json", "--results", "again", cwd=folder).json
     assert row["cost_usd"] is None  # no price is known
     assert f"cost      $0.0000 (replayed), {row['completions']} answers\n" in printed.out
-    details = called("show", "last", "--results", "again", cwd=folder)
+    details = run_command("show", "last", "--results", "again", cwd=folder)
     assert re.search(r"^cost_usd +0.0$", details.out, re.MULTILINE)
 
 
 def test_cache_of_0_1_0_answers_every_request(folder: Path) -> None:
     """A cache key includes the server's address, so the spec keeps that address. No server listens there."""
     options = ("models.m.chat_format=openai", "--results", "again")
-    (row,) = called("run", "specs/served.yaml", "--json", *options, cwd=folder).json
+    (row,) = run_command("run", "specs/served.yaml", "--json", *options, cwd=folder).json
     new, old = folder / row["folder"], run_folder(folder, "served")
     assert row["cost_usd"] == 0
     records = [record for record in read_journal(new) if record["kind"] != "begun"]
@@ -144,9 +144,9 @@ def test_explain_misses_compares_requests_with_the_cache_of_0_1_0(folder: Path) 
             "models.m.share_prompts=false",
             server_option,
         )
-        (run,) = called("run", "specs/served.yaml", "--json", *overrides, cwd=folder).json
+        (run,) = run_command("run", "specs/served.yaml", "--json", *overrides, cwd=folder).json
         assert server.requests > 0
-    explained = called("explain-misses", run["run_id"], "--json", cwd=folder).json["explained"]
+    explained = run_command("explain-misses", run["run_id"], "--json", cwd=folder).json["explained"]
     differences = {row["field"]: row["nearest"] for row in explained[0]["differences"]}
     assert differences == {"base_url": f"http://127.0.0.1:{PORT}/v1", "temperature": 1.0}
 
@@ -156,12 +156,12 @@ def test_run_by_folder_replays_without_requests_and_refuses_a_training_part(fold
     replay, part = (f"results/runs/{name}" for name in (RUNS["served"] + "-replay", RUNS["learning"] + "-i0"))
     with run_chat_server() as server:
         options = ("rollouts.concurrency=3", f"models.m.base_url={server.base_url}", "--json")
-        (row,) = called("run", replay, *options, cwd=folder).json
+        (row,) = run_command("run", replay, *options, cwd=folder).json
         assert (row["run_id"], row["was_finished"]) == (Path(replay).name, False)
         assert server.requests == 0
     new, old = (run / "messages.parquet" for run in (folder / replay, run_folder(folder, "served")))
     assert read_table(new, "run_id") == read_table(old, "run_id")
-    refused = called("run", part, "rollouts.per_datapoint=9", cwd=folder)
+    refused = run_command("run", part, "rollouts.per_datapoint=9", cwd=folder)
     assert refused.code == 1
     assert f"resume that run with nip-run results/runs/{RUNS['learning']}," in refused.err
 
@@ -190,7 +190,7 @@ def test_killed_run_resumes_with_identical_files(folder: Path, torn_bytes: int, 
     with run_chat_server(faults=KILLED_FAULTS) as server:
         overrides = ["rollouts.concurrency=1", f"models.m.base_url={server.base_url}"]
         spec = "specs/killed.yaml" if argument == "spec" else str(run.relative_to(folder))
-        result = called("run", spec, "--json", *overrides, cwd=folder)
+        result = run_command("run", spec, "--json", *overrides, cwd=folder)
         requests = server.requests
         addresses = {server.base_url: f"http://127.0.0.1:{PORT}/v1"}
     (row,) = result.json
@@ -249,10 +249,10 @@ def test_training_run_resumes_with_identical_files(folder: Path) -> None:
     """The test names two models. A command trains those of the other group."""
     begun_before = {path.name for path in (folder / "results" / "runs").iterdir()}
     saved = f"results/runs/{RUNS['learning']}"  # resumes the run as its spec does
-    waiting = called("run", saved, "-q", "--set-model", "p=first", cwd=folder)
+    waiting = run_command("run", saved, "-q", "--set-model", "p=first", cwd=folder)
     assert waiting.code == 1
     assert "--set-model p=NAME" in waiting.err
-    (row,) = called("run", "specs/learning.yaml", "-q", "--json", "--set-model", "p=second", cwd=folder).json
+    (row,) = run_command("run", "specs/learning.yaml", "-q", "--json", "--set-model", "p=second", cwd=folder).json
     assert row["run_id"] == RUNS["learning"]
     expected_names = sorted(path.name for path in (FIXTURES / "after").glob("learning-*"))
     assert len(expected_names) == 6

@@ -16,7 +16,7 @@ from runner.results.comparison.scores import load_scores
 from runner.results.folder import RunFolder
 from runner.results.metric_definitions import compared_metric
 from runner.runs.finished.reconstruction import played_plan
-from tests.models.test_bills import SOLO, reply, usage
+from tests.models.test_bills import SOLO, make_reply, make_usage
 from tests.support.runs import run_spec
 from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
@@ -29,7 +29,7 @@ RECORDED_COST = 4 * (100_000 * 5 + 1_000 * 25) / 1e6
 def old_run(tmp_path: Path) -> Path:
     """The spec of a finished run, with a manifest as version 0.2.0.dev wrote it."""
     model = {"price": {"input": 5.0, "output": 25.0}, "max_completion_tokens": 1_000}
-    with run_chat_server(reply=reply(usage(100_000, 1_000, written=100_000))) as server:
+    with run_chat_server(reply=make_reply(make_usage(100_000, 1_000, written=100_000))) as server:
         options = {**SOLO, "dataset": {"limit": 4}}
         spec = spec_file(tmp_path, server.base_url, size=4, models={"m": model}, **options)
         folder = run_spec(spec, tmp_path / "results").folder

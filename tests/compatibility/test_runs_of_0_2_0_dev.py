@@ -12,7 +12,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from tests.compatibility.old import called, contains, hash_files, read_journal, read_json
+from tests.compatibility.old import contains, hash_files, read_journal, read_json, run_command
 from tests.fixtures.v0_1_0.make import KILLED_FAULTS
 from tests.support.server_process import ServerProcess, run_server
 from tests.support.servers.chat_client import run_chat_server
@@ -73,7 +73,7 @@ def has_same_rows(new: Path, old: Path, table: str, *excluded: str) -> bool:
 
 
 def test_every_run_is_listed_in_its_state(shared: Path) -> None:
-    listed = called("runs", "--json", cwd=shared)
+    listed = run_command("runs", "--json", cwd=shared)
     assert listed.err.splitlines() == [
         f"{RUNS['parts']} is played in shards: 1 of 2 are done; to merge them: nip-run merge {RUNS['parts']}"
     ]
@@ -88,7 +88,7 @@ def test_every_run_is_listed_in_its_state(shared: Path) -> None:
 @pytest.mark.parametrize("name", ["malt", "judged", "served", "debate", "composed", "trees", *FINISHED])
 def test_a_finished_run_is_shown_with_the_metrics_it_recorded(shared: Path, name: str) -> None:
     run = run_folder(shared, name)
-    document = called("show", RUNS[name], "--json", cwd=shared).json
+    document = run_command("show", RUNS[name], "--json", cwd=shared).json
     assert contains(document["manifest"], read_json(run / "manifest.json"))
     assert contains(document["metrics"], read_json(run / "metrics.json"))
 
@@ -96,24 +96,24 @@ def test_a_finished_run_is_shown_with_the_metrics_it_recorded(shared: Path, name
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", [name for name in UNFINISHED if name != "parts"])
 def test_an_unfinished_run_is_shown(shared: Path, name: str) -> None:
-    printed = called("show", RUNS[name], cwd=shared)
+    printed = run_command("show", RUNS[name], cwd=shared)
     assert printed.code == 0
     assert RUNS[name] in printed.out
 
 
 def test_a_transcript_is_shown_as_it_was(shared: Path) -> None:
-    document = called("show", RUNS["debate"], "test1", "--json", cwd=shared).json
+    document = run_command("show", RUNS["debate"], "test1", "--json", cwd=shared).json
     assert EXPECTED["transcript"]["transcript"]
     assert contains(document, EXPECTED["transcript"])
 
 
 def test_notes_are_listed(shared: Path) -> None:
-    assert "The expert gives up too early" in called("notes", RUNS["nip"], cwd=shared).out
+    assert "The expert gives up too early" in run_command("notes", RUNS["nip"], cwd=shared).out
 
 
 def test_runs_are_compared(shared: Path) -> None:
     for pair in (("nip", "served"), ("judged", "debate"), ("solo", "nip")):
-        compared = called("compare", *(RUNS[name] for name in pair), cwd=shared)
+        compared = run_command("compare", *(RUNS[name] for name in pair), cwd=shared)
         assert compared.code == 0, compared.err
         assert compared.out
 
@@ -122,7 +122,7 @@ def test_runs_are_compared(shared: Path) -> None:
 def test_reports_are_written(shared: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     names = ("debate", "judged", "served", "malt", "killed")
-    written = called("report", *(RUNS[name] for name in names), "-o", str(page), cwd=shared)
+    written = run_command("report", *(RUNS[name] for name in names), "-o", str(page), cwd=shared)
     assert written.code == 0, written.err
     text = page.read_text("utf-8")
     assert all(RUNS[name] in text for name in names)
@@ -130,7 +130,7 @@ def test_reports_are_written(shared: Path, tmp_path: Path) -> None:
 
 @pytest.mark.gate
 def test_sql_reads_the_leaderboard_and_all_tables(shared: Path) -> None:
-    board = called("sql", "SELECT run_id, status FROM runs", "--json", cwd=shared).json
+    board = run_command("sql", "SELECT run_id, status FROM runs", "--json", cwd=shared).json
     done = {name for name, row in EXPECTED["runs"].items() if row["status"] == "done"}
     assert {row["run_id"] for row in board if row["status"] == "done"} == done
     for table in ("rollouts", "messages", "completions"):
@@ -138,22 +138,22 @@ def test_sql_reads_the_leaderboard_and_all_tables(shared: Path) -> None:
         with duckdb.connect(":memory:") as connection:
             sql = f"SELECT count(*) FROM read_parquet({files}, union_by_name=true)"
             ((count,),) = connection.execute(sql).fetchall()
-        ((row),) = called("sql", f"SELECT count(*) AS n FROM {table}", "--json", cwd=shared).json
+        ((row),) = run_command("sql", f"SELECT count(*) AS n FROM {table}", "--json", cwd=shared).json
         assert row["n"] == count > 100, table
 
 
 def test_the_leaderboard_lists_the_runs(shared: Path) -> None:
-    rows = called("leaderboard", "--json", cwd=shared).json
+    rows = run_command("leaderboard", "--json", cwd=shared).json
     assert {RUNS[name] for name in ("nip", "debate", "solo", "served", "composed")} <= {row["run_id"] for row in rows}
 
 
 @pytest.mark.full
 def test_a_rebuilt_leaderboard_has_the_same_accuracies(folder: Path) -> None:
     question = "SELECT run_id, status, accuracy, ci_low, ci_high, n FROM leaderboard ORDER BY run_id"
-    before = called("sql", question, "--json", cwd=folder).json
+    before = run_command("sql", question, "--json", cwd=folder).json
     (folder / "results" / "leaderboard.duckdb").unlink()
-    assert called("leaderboard", "--rebuild", cwd=folder).code == 0
-    after = called("sql", question, "--json", cwd=folder).json
+    assert run_command("leaderboard", "--rebuild", cwd=folder).code == 0
+    after = run_command("sql", question, "--json", cwd=folder).json
     assert len(before) > 20
     assert {row["run_id"]: row for row in after}.items() >= {row["run_id"]: row for row in before}.items()
 
@@ -162,13 +162,13 @@ def test_a_rebuilt_leaderboard_has_the_same_accuracies(folder: Path) -> None:
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name", ["debate", "malt", "judged-each", "batched", "until", "whole", *VERIFIED])
 def test_verify_finds_nothing_wrong(shared: Path, name: str) -> None:
-    checked = called("verify", RUNS[name], cwd=shared)
+    checked = run_command("verify", RUNS[name], cwd=shared)
     assert checked.code == 0, checked.out
 
 
 @pytest.mark.full
 def test_verify_names_the_metrics_that_are_newer_than_the_run(shared: Path) -> None:
-    checked = called("verify", RUNS["solo"], cwd=shared)
+    checked = run_command("verify", RUNS["solo"], cwd=shared)
     assert checked.code == 1
     methods, metrics, *_ = checked.out.splitlines()
     assert methods == "metrics.json, methods: recorded one value, recomputed another"
@@ -183,7 +183,7 @@ def test_verify_names_the_metrics_that_are_newer_than_the_run(shared: Path) -> N
 @pytest.mark.parametrize("format_", ["inspect", "scout", "every-eval-ever"])
 def test_runs_are_exported(shared: Path, tmp_path: Path, format_: str) -> None:
     options = {"every-eval-ever": ("--subject", "verifier", "--organization", "acme", "--relationship", "other")}
-    result = called(
+    result = run_command(
         "export",
         RUNS["debate"],
         "--format",
@@ -199,10 +199,10 @@ def test_runs_are_exported(shared: Path, tmp_path: Path, format_: str) -> None:
 
 def test_every_spec_has_its_recorded_run_id_and_identity(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NIP_RUN_STORE", str(shared / "store"))
-    installed = called("install", "--from", "registry", "-q", cwd=shared)
+    installed = run_command("install", "--from", "registry", "-q", cwd=shared)
     assert installed.code == 0, installed.err
     specs = list(dict.fromkeys(row["spec"] for row in EXPECTED["check"]))
-    checked = called("check", "--json", *specs, cwd=shared).json
+    checked = run_command("check", "--json", *specs, cwd=shared).json
     assert len(specs) > 25
     assert contains(
         [{name: row[name] for name in ("spec", "run_id", "identity", "point")} for row in checked], EXPECTED["check"]
@@ -213,7 +213,7 @@ def test_every_spec_has_its_recorded_run_id_and_identity(shared: Path, monkeypat
 @pytest.mark.parametrize("name", ["served", "malt", "judged", "whole", *FINISHED])
 def test_finished_run_is_shown_by_its_folder_and_not_played(folder: Path, name: str) -> None:
     before = hash_files(folder)
-    (row,) = called("run", f"results/runs/{RUNS[name]}", "--json", cwd=folder).json
+    (row,) = run_command("run", f"results/runs/{RUNS[name]}", "--json", cwd=folder).json
     assert (row["run_id"], row["was_finished"]) == (RUNS[name], True)
     assert hash_files(folder) == before
 
@@ -223,14 +223,14 @@ def test_finished_run_is_shown_by_its_folder_and_not_played(folder: Path, name: 
 def test_a_replay_gives_the_same_rows_without_a_call(folder: Path, name: str) -> None:
     source = f"results/runs/{RUNS[name]}"
     options = ("--replay", source, "--results", "again", "fine_tune=null")
-    (row,) = called("run", f"specs/{name}.yaml", "--json", *options, cwd=folder).json
+    (row,) = run_command("run", f"specs/{name}.yaml", "--json", *options, cwd=folder).json
     for table in ("rollouts", "messages"):
         assert has_same_rows(folder / row["folder"], folder / source, table, "run_id")
 
 
 def test_the_cache_answers_every_request_again(folder: Path) -> None:
     """No server listens at the address in the spec, so that every answer comes from the cache."""
-    (row,) = called("run", "specs/served.yaml", "--json", "--results", "again", cwd=folder).json
+    (row,) = run_command("run", "specs/served.yaml", "--json", "--results", "again", cwd=folder).json
     assert row["cost_usd"] == 0
     for table in ("rollouts", "messages"):
         assert has_same_rows(folder / row["folder"], run_folder(folder, "served"), table, "run_id")
@@ -244,7 +244,7 @@ def resume_run(folder: Path, name: str, *overrides: str, **server_options: Any) 
     """Resume a run at a loopback server and return its row, with the number of requests."""
     with run_chat_server(**server_options) as server:
         server_option = f"models.m.base_url={server.base_url}"
-        rows = called("run", f"specs/{name}.yaml", "--json", server_option, *overrides, cwd=folder).json
+        rows = run_command("run", f"specs/{name}.yaml", "--json", server_option, *overrides, cwd=folder).json
         row: dict[str, Any] = rows[0]
         return {**row, "requests": server.requests}
 
@@ -281,7 +281,7 @@ def test_a_run_without_budget_is_resumed_with_a_larger_one(folder: Path) -> None
 @pytest.mark.gate
 def test_the_last_shard_completes_the_run(folder: Path) -> None:
     unpack_resumed_runs(folder)
-    result = called("run", "specs/parts.yaml", "--json", "--shard", "2/2", cwd=folder)
+    result = run_command("run", "specs/parts.yaml", "--json", "--shard", "2/2", cwd=folder)
     assert result.code == 0, result.err
     for table in ("rollouts", "messages"):
         assert has_same_rows(run_folder(folder, "parts"), run_folder(folder, "parts", "after"), table)
@@ -290,8 +290,8 @@ def test_the_last_shard_completes_the_run(folder: Path) -> None:
 @pytest.mark.gate
 def test_training_run_continues_with_the_given_models(folder: Path) -> None:
     unpack_resumed_runs(folder)
-    assert called("run", "specs/waiting.yaml", "-q", "--set-model", "p=first", cwd=folder).code == 1
-    (row,) = called("run", "specs/waiting.yaml", "--json", "--set-model", "p=second", cwd=folder).json
+    assert run_command("run", "specs/waiting.yaml", "-q", "--set-model", "p=first", cwd=folder).code == 1
+    (row,) = run_command("run", "specs/waiting.yaml", "--json", "--set-model", "p=second", cwd=folder).json
     assert row["run_id"] == RUNS["waiting"]
     for path in sorted((folder / "after" / "runs").glob(f"{RUNS['waiting']}-*")):
         assert has_same_rows(folder / "results" / "runs" / path.name, path, "messages")
@@ -310,14 +310,14 @@ def test_a_training_run_that_was_killed_is_resumed(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["incomplete", "refused"])
 def test_a_run_that_failed_is_resumed_to_its_end(folder: Path, name: str) -> None:
     assert resume_run(folder, name)["run_id"] == RUNS[name]
-    assert called("verify", RUNS[name], cwd=folder).code == 0
+    assert run_command("verify", RUNS[name], cwd=folder).code == 0
 
 
 # Releases
 
 
 def test_the_registry_lists_every_release(shared: Path) -> None:
-    listing = called("search", "--all", "--from", "registry", "--json", cwd=shared).json
+    listing = run_command("search", "--all", "--from", "registry", "--json", cwd=shared).json
     assert {row["release"]: row["sha256"] for row in listing["releases"]} == RELEASES
     kinds = {row["kind"] for row in listing["releases"]}
     assert kinds == {"run", "protocol", "prompts", "dataset", "agent", "trainer", "model", "spec"}
@@ -327,31 +327,31 @@ def test_the_registry_lists_every_release(shared: Path) -> None:
 def test_every_release_can_be_downloaded_and_shown(shared: Path, tmp_path: Path) -> None:
     for number, release in enumerate(RELEASES):
         target = tmp_path / str(number)
-        result = called("get", release, str(target), "--from", "registry", "-q", cwd=shared)
+        result = run_command("get", release, str(target), "--from", "registry", "-q", cwd=shared)
         assert result.code == 0, f"{release}: {result.err}"
         if "manifest.json" in {path.name for path in (target / "data").glob("*")}:
-            printed = called("show", str(target / "data"), cwd=shared)
+            printed = run_command("show", str(target / "data"), cwd=shared)
             assert printed.code == 0, f"{release}: {printed.err}"
 
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("release", sorted(RELEASES, key=lambda name: str(name).split("/")[0] != "run"))
 def test_a_release_is_verified(shared: Path, release: str) -> None:
-    checked = called("verify", release, "--from", "registry", cwd=shared)
+    checked = run_command("verify", release, "--from", "registry", cwd=shared)
     assert checked.code == 0, checked.out
 
 
 def test_a_release_is_reproduced(shared: Path, tmp_path: Path) -> None:
     name = f"acme/{RUNS['composed']}"
     options = ("--from", "registry", "--results", str(tmp_path / "again"))
-    result = called("reproduce", name, *options, cwd=shared)
+    result = run_command("reproduce", name, *options, cwd=shared)
     assert result.code == 0, result.out + result.err
 
 
 @pytest.mark.gate
 def test_the_published_runs_are_ranked(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    rows = called("leaderboard", "--from", "registry", "--json", cwd=shared).json
+    rows = run_command("leaderboard", "--from", "registry", "--json", cwd=shared).json
     assert RUNS["nip"] in json.dumps(rows)
 
 
@@ -387,13 +387,13 @@ def test_owner_can_still_download_private_releases(server: ServerProcess, tmp_pa
         patch.setenv("NIP_RUN_REGISTRY", server.address)
         patch.setenv("NIP_RUN_TOKEN", token)
         for name in ("nip", "solo"):
-            result = called("get", f"acme/{RUNS[name]}", str(tmp_path / name), "-q", cwd=tmp_path)
+            result = run_command("get", f"acme/{RUNS[name]}", str(tmp_path / name), "-q", cwd=tmp_path)
             assert result.code == 0, result.err
 
 
 @pytest.mark.full
 def test_the_accounts_of_a_server_are_listed(server: ServerProcess) -> None:
-    listed = called("server", "accounts", str(server.folder), "--json", cwd=server.folder)
+    listed = run_command("server", "accounts", str(server.folder), "--json", cwd=server.folder)
     assert listed.code == 0, listed.err
     assert {"alice", "bob", "acme"} <= set(listed.out.replace('"', " ").replace(",", " ").split())
-    assert called("server", "check", str(server.folder), cwd=server.folder).code == 0
+    assert run_command("server", "check", str(server.folder), cwd=server.folder).code == 0

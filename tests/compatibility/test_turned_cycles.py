@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.compatibility.old import called
-from tests.game.protocols.test_schedule import DECLARED, PROVER_FIRST
+from tests.compatibility.old import run_command
+from tests.game.protocols.test_schedule import PROVER_FIRST, VERIFIER_FIRST
 from tests.support.runs import only_run, table
 from tests.support.specs import spec_file
 
@@ -26,36 +26,36 @@ def folder(tmp_path: Path) -> Path:
     for name in ("prover", "verifier"):
         (tmp_path / "prompts" / f"{name}.jinja").write_text("{{ accept }} {{ reject }}")
     spec.write_text(json.dumps({**data, "prompts": "prompts"}))
-    (tmp_path / "own.yaml").write_text(DECLARED)
-    assert called("run", "spec.yaml", cwd=tmp_path).code == 0
+    (tmp_path / "own.yaml").write_text(VERIFIER_FIRST)
+    assert run_command("run", "spec.yaml", cwd=tmp_path).code == 0
     (tmp_path / "own.yaml").write_text(PROVER_FIRST)
     return tmp_path
 
 
 def test_old_run_resumes_with_the_verifier_first_and_reports_it(folder: Path) -> None:
     run = only_run(folder / "results")
-    result = called("run", "spec.yaml", "rollouts.per_datapoint=2", cwd=folder)
+    result = run_command("run", "spec.yaml", "rollouts.per_datapoint=2", cwd=folder)
     assert result.code == 0, result.err
     assert f"run {run.name} started with protocol.verifier_first=true and resumes with this value" in result.err
     assert only_run(folder / "results") == run
     first_agents = [row["agent"] for row in table(run, "messages") if row["round"] == 0]
     assert (len(table(run, "rollouts")), set(first_agents)) == (4, {"verifier"})
-    assert called("check", str(run), "--json", cwd=folder).json[0]["run_id"] == run.name
+    assert run_command("check", str(run), "--json", cwd=folder).json[0]["run_id"] == run.name
 
 
 @pytest.mark.full
 def test_new_run_starts_with_the_first_agent_of_the_cycle(folder: Path) -> None:
     old = only_run(folder / "results")
-    assert called("run", "spec.yaml", "--again", cwd=folder).code == 0
+    assert run_command("run", "spec.yaml", "--again", cwd=folder).code == 0
     (new,) = set((folder / "results" / "runs").iterdir()) - {old}
     assert {row["agent"] for row in table(new, "messages") if row["round"] == 0} == {"prover"}
     for run in (old, new):
-        assert called("check", str(run), "--json", cwd=folder).json[0]["run_id"] == run.name
+        assert run_command("check", str(run), "--json", cwd=folder).json[0]["run_id"] == run.name
 
 
 @pytest.mark.full
 def test_replay_of_an_old_run_keeps_its_order_of_turns(folder: Path) -> None:
     run = only_run(folder / "results")
-    result = called("run", "spec.yaml", "--replay", run.name, cwd=folder)
+    result = run_command("run", "spec.yaml", "--replay", run.name, cwd=folder)
     assert result.code == 0, result.err
     assert f"the replay of run {run.name} uses protocol.verifier_first=true, because the run started" in result.err

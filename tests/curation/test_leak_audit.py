@@ -23,7 +23,7 @@ from runner.game.protocols.ballot import CandidateAnswers
 from runner.spec.datasets.datapoint import Datapoint
 from runner.spec.datasets.loader import Dataset
 from runner.statistics.sign_flip import sign_flip
-from tests.support.leaky_datasets import CLEAN, LEAKS, audit, false_alarms, pairs, power, single
+from tests.support.leaky_datasets import CLEAN, LEAKS, audit, measure_false_alarms, measure_power, pairs, single
 from tests.support.processes import python
 
 DEFAULTS = AuditSettings()
@@ -44,7 +44,7 @@ def make_random_items(size: int, seed: int = 0) -> list[AuditItem]:
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", LEAKS)
 def test_a_planted_leak_is_found(name: str) -> None:
-    assert power(LEAKS[name], 1, 3) == 1
+    assert measure_power(LEAKS[name], 1, 3) == 1
 
 
 def test_a_clean_dataset_has_no_findings() -> None:
@@ -56,13 +56,13 @@ def test_a_clean_dataset_has_no_findings() -> None:
 @pytest.mark.parametrize("name", CLEAN)
 def test_few_clean_datasets_have_findings(name: str) -> None:
     """A small form of `benchmarks/leak_audit.py`. At 5 %, more than 9 alarms of 60 have a probability < 0.1 %."""
-    assert false_alarms(CLEAN[name], 60, 7) <= 9 / 60
+    assert measure_false_alarms(CLEAN[name], 60, 7) <= 9 / 60
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", LEAKS)
 def test_most_planted_leaks_are_found(name: str) -> None:
-    assert power(LEAKS[name], 20, 11) >= 0.8
+    assert measure_power(LEAKS[name], 20, 11) >= 0.8
 
 
 def test_permutations_keep_the_label_counts_of_groups() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.every_page import WAITING
+from tests.browser.every_page import PAGE_HAS_TEXT
 from tests.support.browser import WatchedPage, chromium
 from tests.support.processes import nip_run, start_nip_run_silently, wait_until
 from tests.support.servers.chat_client import run_chat_server
@@ -87,7 +87,7 @@ def _check_page(check: SoftAssertions, browser: Any, page_to_show: PageToShow, f
 def _open_page(browser: Any, page_to_show: PageToShow, problems: list[str], **options: Any) -> Iterator[Any]:
     watched_page = WatchedPage(browser, **options)
     page = watched_page.open(page_to_show.address, page_to_show.route)
-    page.wait_for_function(WAITING)
+    page.wait_for_function(PAGE_HAS_TEXT)
     page.wait_for_timeout(250)
     if page_to_show.action is not None:
         page_to_show.action(page)

@@ -19,7 +19,7 @@ from typing import Any
 
 from runner.base.storage.duckdb_connections import connect
 from runner.results.leaderboard.results_folder import Results
-from tests.runs.test_merge_refused import INVALID_PARTS, SHARD_COUNT, Parts
+from tests.runs.test_merge_refused import INVALID_SHARDS, SHARD_COUNT, ShardFolders
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import nip_run, start_nip_run_silently
 from tests.support.runs import journal_records, only_run, read_status, run_spec
@@ -311,11 +311,13 @@ def test_invalid_shards_are_refused_with_the_reason(tmp_path: Path, check: SoftA
         run_spec(spec, tmp_path / "results", shard=str(shard))
     run = only_run(tmp_path / "results")
     not_refused = []
-    for number, (name, (damage, pattern)) in enumerate(INVALID_PARTS.items()):
+    for number, (name, (damage, pattern)) in enumerate(INVALID_SHARDS.items()):
         copy = tmp_path / f"way{number}" / "results" / "runs" / run.name
         shutil.copytree(run, copy)
-        parts = Parts(spec, copy, copy.parents[2] / "elsewhere")
+        parts = ShardFolders(spec, copy, copy.parents[2] / "elsewhere")
         damage(parts)
         if not re.search(pattern, parts.problems()):
             not_refused.append(name)
-    check(not not_refused and len(INVALID_PARTS) >= 20, f"{len(INVALID_PARTS)} kinds are refused, except {not_refused}")
+    check(
+        not not_refused and len(INVALID_SHARDS) >= 20, f"{len(INVALID_SHARDS)} kinds are refused, except {not_refused}"
+    )

@@ -50,7 +50,7 @@ SOLO: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-def usage(prompt: Any, answer: Any, tier: str | None = None, **details: int) -> dict[str, Any]:
+def make_usage(prompt: Any, answer: Any, tier: str | None = None, **details: int) -> dict[str, Any]:
     """Build the usage and tier of an OpenAI answer; `details` are counts such as `cached`, `written` or `audio_in`."""
     names = {"cached": "cached_tokens", "written": "cache_write_tokens", "audio_in": "audio_tokens"}
     prompt_details = {names[name]: count for name, count in details.items() if name in names}
@@ -68,7 +68,7 @@ def make_counts(prompt: Any, answer: Any, **more: Any) -> dict[str, Any]:
     return {"usage": {"prompt_tokens": prompt, "completion_tokens": answer, **more}}
 
 
-def reply(fields: Mapping[str, Any], choices: int = 1) -> dict[str, Any]:
+def make_reply(fields: Mapping[str, Any], choices: int = 1) -> dict[str, Any]:
     message = {"role": "assistant", "content": TEXT}
     choice_list = [{"index": index, "message": message, "finish_reason": "stop"} for index in range(choices)]
     return {"id": "c", "object": "chat.completion", "model": "m", "choices": choice_list, **fields}
@@ -97,22 +97,22 @@ class Bill(NamedTuple):
 
 BILLS = {
     # 100,000 x 4 + 10,000 x 20
-    "input and output": Bill(usage(100_000, 10_000), 0.60),
+    "input and output": Bill(make_usage(100_000, 10_000), 0.60),
     # 20,000 x 4 + 80,000 x 0.40 + 1,000 x 20
-    "cached input": Bill(usage(100_000, 1_000, cached=80_000), 0.132),
+    "cached input": Bill(make_usage(100_000, 1_000, cached=80_000), 0.132),
     # 100,000 x 5 + 1,000 x 20
-    "cache writes": Bill(usage(100_000, 1_000, written=100_000), 0.52, {"cache_write_tokens": 100_000}),
+    "cache writes": Bill(make_usage(100_000, 1_000, written=100_000), 0.52, {"cache_write_tokens": 100_000}),
     # 50,000 x 0.40 + 100,000 x 5 + 50,000 x 4 + 5,000 x 20
     "cached, written and fresh": Bill(
-        usage(200_000, 5_000, cached=50_000, written=100_000), 0.82, {"cache_write_tokens": 100_000}
+        make_usage(200_000, 5_000, cached=50_000, written=100_000), 0.82, {"cache_write_tokens": 100_000}
     ),
     # 10,000 x 4 + 50,000 x 20
     "reasoning, which the answer's count includes": Bill(
-        usage(10_000, 50_000, reasoning=40_000), 1.04, {"reasoning_tokens": 40_000}
+        make_usage(10_000, 50_000, reasoning=40_000), 1.04, {"reasoning_tokens": 40_000}
     ),
     # 10,000 x 4 + (10,000 + 30,000) x 20
     "reasoning, which the answer's count leaves out": Bill(
-        usage(10_000, 10_000, reasoning=30_000), 0.84, {"reasoning_tokens": 30_000}
+        make_usage(10_000, 10_000, reasoning=30_000), 0.84, {"reasoning_tokens": 30_000}
     ),
     # 10,000 x 4 + (10,000 + 4,000) x 20
     "reasoning, which only the total includes": Bill(
@@ -146,33 +146,33 @@ BILLS = {
     ),
     # 80,000 x 0.40 + 20,000 x 5 + 1,000 x 20: the written tokens are also cached ones
     "tokens that are cached and written": Bill(
-        usage(100_000, 1_000, cached=80_000, written=80_000), 0.152, {"cache_write_tokens": 80_000}
+        make_usage(100_000, 1_000, cached=80_000, written=80_000), 0.152, {"cache_write_tokens": 80_000}
     ),
     # 272,000 x 4 + 1,000 x 20
-    "the longest short prompt": Bill(usage(272_000, 1_000), 1.108),
+    "the longest short prompt": Bill(make_usage(272_000, 1_000), 1.108),
     # 272,001 x 8 + 1,000 x 30
-    "the shortest long prompt": Bill(usage(272_001, 1_000), 2.206008),
+    "the shortest long prompt": Bill(make_usage(272_001, 1_000), 2.206008),
     # 100,000 x 0.80 + 200,000 x 10 + 100,000 x 8 + 10,000 x 30
     "a long prompt, cached and written": Bill(
-        usage(400_000, 10_000, cached=100_000, written=200_000), 3.18, {"cache_write_tokens": 200_000}
+        make_usage(400_000, 10_000, cached=100_000, written=200_000), 3.18, {"cache_write_tokens": 200_000}
     ),
     # 100,000 x 2 + 10,000 x 10
-    "flex": Bill(usage(100_000, 10_000, "flex"), 0.30, {"service_tier": "flex"}),
+    "flex": Bill(make_usage(100_000, 10_000, "flex"), 0.30, {"service_tier": "flex"}),
     # 100,000 x 4 + 200,000 x 0.40 + 10,000 x 15
     "flex, a long prompt, cached": Bill(
-        usage(300_000, 10_000, "flex", cached=200_000), 0.63, {"service_tier": "flex"}
+        make_usage(300_000, 10_000, "flex", cached=200_000), 0.63, {"service_tier": "flex"}
     ),
     # 100,000 x 8 + 10,000 x 40
-    "priority": Bill(usage(100_000, 10_000, "priority"), 1.20, {"service_tier": "priority"}),
+    "priority": Bill(make_usage(100_000, 10_000, "priority"), 1.20, {"service_tier": "priority"}),
     # 100,000 x 4 + 10,000 x 20
-    "the tier named default": Bill(usage(100_000, 10_000, "default"), 0.60, {"service_tier": "default"}),
+    "the tier named default": Bill(make_usage(100_000, 10_000, "default"), 0.60, {"service_tier": "default"}),
     # 4,000 x 2.50 + 6,000 x 32 + 1,000 x 10 + 4,000 x 64
     "audio": Bill(
-        usage(10_000, 5_000, audio_in=6_000, audio_out=4_000), 0.468,
+        make_usage(10_000, 5_000, audio_in=6_000, audio_out=4_000), 0.468,
         {"audio_input_tokens": 6_000, "audio_output_tokens": 4_000}, model="gpt-audio",
     ),
     # 100,000 x 4 + 30,000 x 20, for one call
-    "choices that nobody requested": Bill(usage(100_000, 30_000), 1.00, choices=3),
+    "choices that nobody requested": Bill(make_usage(100_000, 30_000), 1.00, choices=3),
 }  # fmt: skip
 
 
@@ -181,7 +181,7 @@ def test_call_is_charged_its_bill_by_the_price_list(at_openai: pytest.MonkeyPatc
     bill = BILLS[name]
     settings = ModelSettings(model=bill.model, max_completion_tokens=100_000)
     request = Request("m", ({"role": "user", "content": "q"},), SampleKey("d", 0, 0, "verifier", 0))
-    content = json.dumps(reply(bill.fields, bill.choices)).encode()
+    content = json.dumps(make_reply(bill.fields, bill.choices)).encode()
     completion = read_completion(content, {}, request, settings, latency_ms=1.0)
     assert CallCosts({"m": settings}).charge(request, completion).usd == pytest.approx(bill.usd, abs=1e-9)
 
@@ -191,7 +191,7 @@ def test_call_is_charged_its_bill_by_the_price_list(at_openai: pytest.MonkeyPatc
 def test_run_costs_its_bill_by_the_price_list(tmp_path: Path, at_openai: pytest.MonkeyPatch, name: str) -> None:
     bill = BILLS[name]
     model = {"model": bill.model, "base_url": None, "max_completion_tokens": 100_000}
-    with run_chat_server(reply=reply(bill.fields, bill.choices)) as server:
+    with run_chat_server(reply=make_reply(bill.fields, bill.choices)) as server:
         serve_openai_at(at_openai, server.base_url)
         spec = spec_file(tmp_path, server.base_url, size=2, models={"m": model}, **SOLO)
         result = run_spec(spec, tmp_path / "results")
@@ -213,15 +213,15 @@ def test_run_costs_its_bill_by_the_price_list(tmp_path: Path, at_openai: pytest.
 
 
 IMPOSSIBLE: Mapping[str, Mapping[str, Any]] = {
-    "zero": usage(0, 0),
+    "zero": make_usage(0, 0),
     "absent": {},
     "null": {"usage": None},
-    "one token": usage(1, 1),
-    "negative": usage(-100, -100),
-    "not whole": usage(1000.5, 10.5),
-    "text": usage("1000", "10"),
-    "absurdly large": usage(10**12, 10**12),
-    "too large to be read": usage(10**30, 10**30),
+    "one token": make_usage(1, 1),
+    "negative": make_usage(-100, -100),
+    "not whole": make_usage(1000.5, 10.5),
+    "text": make_usage("1000", "10"),
+    "absurdly large": make_usage(10**12, 10**12),
+    "too large to be read": make_usage(10**30, 10**30),
 }
 
 
@@ -231,7 +231,7 @@ def test_impossible_usage_is_replaced_by_a_marked_estimate(
     tmp_path: Path, at_openai: pytest.MonkeyPatch, name: str
 ) -> None:
     model = {"model": "gpt-5.6-sol", "base_url": None, "max_completion_tokens": 1_000}
-    with run_chat_server(reply=reply(IMPOSSIBLE[name]), record=10) as server:
+    with run_chat_server(reply=make_reply(IMPOSSIBLE[name]), record=10) as server:
         serve_openai_at(at_openai, server.base_url)
         spec = spec_file(tmp_path, server.base_url, size=2, models={"m": model}, **SOLO)
         result = run_spec(spec, tmp_path / "results")
@@ -360,7 +360,7 @@ def test_error_inside_an_answer_is_charged_at_its_worst_case() -> None:
     worst_case = UsageTotals(completions=1, tokens=5_000, usd=1.5)
     request = Request("m", (), SampleKey("d", 0, 0, "prover", 0))
     for body in ({"choices": [{"error": error}]}, {"error": error}):
-        for fields in (usage(300, 900), {}):
+        for fields in (make_usage(300, 900), {}):
             content = json.dumps({**body, **fields}).encode()
             with pytest.raises(CallError) as raised:
                 read_completion(content, {}, request, settings, latency_ms=1.0)
@@ -370,7 +370,7 @@ def test_error_inside_an_answer_is_charged_at_its_worst_case() -> None:
 def test_usage_of_an_error_is_recorded_and_charged_at_its_worst_case(tmp_path: Path) -> None:
     """3 calls fail after 300 and 900 tokens each: 3 x (300 x 10 + 900 x 400) / 1e6 dollars."""
     model = {"price": {"input": 10.0, "output": 400.0}, "max_completion_tokens": 1_000}
-    error_reply = {"error": {"message": "upstream failed", "code": 502}, **usage(300, 900)}
+    error_reply = {"error": {"message": "upstream failed", "code": 502}, **make_usage(300, 900)}
     retry = {"transient": {"first_wait": 0.01, "max_wait": 0.01, "attempts": 3}}
     with run_chat_server(reply=error_reply) as server:
         rollouts = {"max_transport_failed": 1.0}

@@ -27,7 +27,7 @@ from runner.models.settings import ModelSettings, Price
 from runner.models.usage_totals import UsageTotals
 from runner.results.folder import RunFolder
 from runner.spec.loader import load_spec
-from tests.cli.test_cli import called
+from tests.cli.test_cli import run_cli
 from tests.support.event_loop import as_coroutine, run_loop_turns
 from tests.support.processes import nip_run, nip_run_here
 from tests.support.runs import derived_files, journal_records, only_run, run_spec
@@ -100,20 +100,20 @@ def test_show_and_leaderboard_name_the_budget_stop_and_the_resume_command(tmp_pa
     with run_batch_provider() as provider:
         spec_file(tmp_path, provider.base_url, size=4)
         options = ("--results", "mine")
-        done = called("spec.yaml", "budget.completions=7", "-q", *options, cwd=tmp_path)
+        done = run_cli("spec.yaml", "budget.completions=7", "-q", *options, cwd=tmp_path)
         assert "larger budget: nip-run run spec.yaml budget.completions=N --results mine\n" in done.stderr
         run = only_run(tmp_path / "mine")
-        show = called("show", "last", *options, cwd=tmp_path)
+        show = run_cli("show", "last", *options, cwd=tmp_path)
         assert "interrupted: stopped by its budget (7 of 7 completions)\n" in show.stdout
         assert (
             f"no results yet; resume with: nip-run mine/runs/{run.name} budget.completions=N --results mine"
             in show.stderr
         )
-        assert "unfinished: stopped by its budget (7 of 7" in called("leaderboard", *options, cwd=tmp_path).stdout
-        resumed = called(f"mine/runs/{run.name}", "budget.completions=1000", "-q", *options, cwd=tmp_path)
+        assert "unfinished: stopped by its budget (7 of 7" in run_cli("leaderboard", *options, cwd=tmp_path).stdout
+        resumed = run_cli(f"mine/runs/{run.name}", "budget.completions=1000", "-q", *options, cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
     assert only_run(tmp_path / "mine") == run
-    assert "stopped by" not in called("show", "last", *options, cwd=tmp_path).stdout
+    assert "stopped by" not in run_cli("show", "last", *options, cwd=tmp_path).stdout
 
 
 @pytest.mark.full

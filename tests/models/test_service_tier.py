@@ -19,7 +19,7 @@ from runner.models.request_body import request_body
 from runner.models.settings import ModelSettings
 from runner.rollouts.plan import Plan
 from runner.spec.loader import load_spec
-from tests.models.test_bills import SOLO, reply, usage
+from tests.models.test_bills import SOLO, make_reply, make_usage
 from tests.support.openai_calls import serve_openai_at
 from tests.support.runs import run_spec, table
 from tests.support.servers.chat_client import run_chat_server
@@ -47,7 +47,7 @@ def test_call_is_billed_at_the_reported_or_else_the_requested_tier(
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test-of-tiers")
     monkeypatch.setattr(prices, "today", lambda: date(2026, 11, 1))
     model = {**MODEL, "service_tier": "flex", "prompt_cache_key": "debates"}
-    with run_chat_server(reply=reply(usage(100_000, 10_000, reported)), record=2) as server:
+    with run_chat_server(reply=make_reply(make_usage(100_000, 10_000, reported)), record=2) as server:
         serve_openai_at(monkeypatch, server.base_url)
         result = run_spec(
             spec_file(tmp_path, server.base_url, size=2, models={"m": model}, **SOLO), tmp_path / "results"
@@ -67,7 +67,7 @@ def test_resumed_run_prices_earlier_answers_at_their_requested_tier(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test-of-tiers")
     monkeypatch.setattr(prices, "today", lambda: date(2026, 11, 1))
-    with run_chat_server(reply=reply(usage(100_000, 10_000))) as server:
+    with run_chat_server(reply=make_reply(make_usage(100_000, 10_000))) as server:
         serve_openai_at(monkeypatch, server.base_url)
         path = spec_file(tmp_path, server.base_url, size=2, models={"m": {**MODEL, "service_tier": first}}, **SOLO)
         run_spec(path, tmp_path / "results")

@@ -21,7 +21,7 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.metric_definitions import Show, metrics_shown
 from runner.spec.loader import load_spec
-from tests.results.comparison.planted import other_system, planted, solo_spec
+from tests.results.comparison.planted import other_system_override, play_with_planted_verdicts, write_solo_spec
 from tests.support.specs import spec_file
 
 
@@ -139,9 +139,11 @@ def _is_below(count: int, i: int, _: int) -> bool:
 @pytest.mark.full
 def test_all_pairs_of_a_page_are_adjusted_together_and_the_page_says_so(tmp_path: Path) -> None:
     """The two best runs differ with p = 0.031, which is not significant as one of three comparisons."""
-    path, results = solo_spec(tmp_path, size=20), tmp_path / "results"
+    path, results = write_solo_spec(tmp_path, size=20), tmp_path / "results"
     for number, (name, correct_count) in enumerate({"low": 6, "middle": 12, "high": 18}.items()):
-        planted(path, results, name, partial(_is_below, correct_count), other_system(number))
+        play_with_planted_verdicts(
+            path, results, name, partial(_is_below, correct_count), other_system_override(number)
+        )
     folders = [RunFolder(results / "runs" / name) for name in ("low", "middle", "high")]
     unadjusted = compare_systems([[folders[1].path], [folders[2].path]], Results(results)).pairs[0]
     assert unadjusted.p == 2 / 2**6

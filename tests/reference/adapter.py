@@ -93,13 +93,13 @@ def _protocol(name: str, parameters: tuple[tuple[str, Any], ...]) -> Protocol:
     return load_protocol(name, {key: value for key, value in parameters if key not in fixed})
 
 
-def protocol_of(config: Mapping[str, Any]) -> Protocol:
+def load_case_protocol(config: Mapping[str, Any]) -> Protocol:
     parameter_names = {field.name for field in fields(Parameters)}
     return _protocol(config["protocol"], tuple((k, v) for k, v in config.items() if k in parameter_names))
 
 
-def agents_of(config: Mapping[str, Any]) -> dict[str, OpenAiWholeAgent]:
-    protocol = protocol_of(config)
+def create_agents(config: Mapping[str, Any]) -> dict[str, OpenAiWholeAgent]:
+    protocol = load_case_protocol(config)
     attempts = config["num_invalid_generation_retries"]
     experiment = from_plain(
         Experiment,
@@ -151,7 +151,7 @@ def play_scripted_game(
     """Play a case's game with the real agents; also return the script and each round's prompts."""
     import asyncio
 
-    agents, protocol, point = agents_of(config), protocol_of(config), case["datapoint"]
+    agents, protocol, point = create_agents(config), load_case_protocol(config), case["datapoint"]
     script = Script(case["completions"])
     prompts: list[dict[str, Any]] = []
     game = play(protocol, seed=case["seed"], label=point["y"], prover_stance=point["prover_stance"])
@@ -211,7 +211,7 @@ def scripted_tree(case: Mapping[str, Any]) -> tuple[list[Rollout], TreeScript, T
     """Play a case's tree with the real agents and the real engine."""
     import asyncio
 
-    protocol, point = protocol_of(case["config"]), case["datapoint"]
+    protocol, point = load_case_protocol(case["config"]), case["datapoint"]
     shape = TreeShape(case["num_responses_per_timestep"], protocol.max_message_rounds)
     script = TreeScript(case["completions"], shape)
 
@@ -221,7 +221,7 @@ def scripted_tree(case: Mapping[str, Any]) -> tuple[list[Rollout], TreeScript, T
     datapoint = Point(str(point["id"]), point["y"], {"question": point["question"], "solution": point["solution"]})
     engine = Engine(
         protocol,
-        agents_of(case["config"]),
+        create_agents(case["config"]),
         script.complete,
         tree_shape=shape,
         job_of_branch=lambda job, repeat: replace(job, repeat=repeat),

@@ -25,13 +25,13 @@ from runner.training.selection import probabilities, replaced_proportion, sample
 from tests.reference.adapter import (
     FILES,
     KINDS,
-    agents_of,
     cases,
     cases_folder,
+    create_agents,
     find_unused_cases,
     list_class_names,
+    load_case_protocol,
     play_scripted_game,
-    protocol_of,
 )
 
 
@@ -75,7 +75,7 @@ def test_stance_is_the_parity_of_the_solution_hash(case: dict[str, Any]) -> None
 @pytest.mark.full
 @each("protocol_tables")
 def test_protocol_tables_equal_those_of_the_original(case: dict[str, Any]) -> None:
-    protocol, expected = protocol_of(case["config"]), case["expected"]
+    protocol, expected = load_case_protocol(case["config"]), case["expected"]
     rounds = range(expected["max_message_rounds"])
     assert list(protocol.agent_names) == expected["agent_names"]
     assert list(protocol.prover_names) == expected["prover_names"]
@@ -112,7 +112,7 @@ def test_protocol_tables_equal_those_of_the_original(case: dict[str, Any]) -> No
 
 @each("parse")
 def test_answers_are_parsed_as_in_the_original(case: dict[str, Any]) -> None:
-    agent, expected = agents_of(case["config"])[case["agent"]], case["expected"]
+    agent, expected = create_agents(case["config"])[case["agent"]], case["expected"]
     if "error" in expected:
         with pytest.raises(NipRunError) as caught:
             agent.parse(case["text"], case["round"])
@@ -129,7 +129,7 @@ def test_answers_are_parsed_as_in_the_original(case: dict[str, Any]) -> None:
 @pytest.mark.full
 @each("rewards")
 def test_rounds_end_and_are_rewarded_as_in_the_original(case: dict[str, Any]) -> None:
-    protocol, state, expected = protocol_of(case["config"]), case["state"], case["expected"]
+    protocol, state, expected = load_case_protocol(case["config"]), case["state"], case["expected"]
     result = payoff(
         protocol,
         round_=state["round"],
@@ -150,7 +150,7 @@ def test_rounds_end_and_are_rewarded_as_in_the_original(case: dict[str, Any]) ->
 @pytest.mark.sample(6)
 @each("prompts")
 def test_chats_equal_those_of_the_original(case: dict[str, Any]) -> None:
-    agent, expected = agents_of(case["config"])[case["agent"]], case["expected"]
+    agent, expected = create_agents(case["config"])[case["agent"]], case["expected"]
     data = NestedArrayDict(
         {
             "round": case["round"],
@@ -189,7 +189,7 @@ def test_chats_equal_those_of_the_original(case: dict[str, Any]) -> None:
 @pytest.mark.full
 @each("rollouts")
 def test_scripted_games_are_played_as_in_the_original(case: dict[str, Any]) -> None:
-    protocol, expected = protocol_of(case["config"]), case["expected"]
+    protocol, expected = load_case_protocol(case["config"]), case["expected"]
     if "error" in expected:
         with pytest.raises(NipRunError) as caught:
             play_scripted_game(case, case["config"])
@@ -245,7 +245,7 @@ def format_processed_round(protocol: Any, round_: Any) -> dict[str, str]:
 
 @each("fine_tune_sft")
 def test_supervised_datasets_equal_those_of_the_original(case: dict[str, Any]) -> None:
-    agent, expected = agents_of(case["config"])[case["agent"]], case["expected"]
+    agent, expected = create_agents(case["config"])[case["agent"]], case["expected"]
     rows = case["rollouts"]
 
     def column(name: str) -> Any:
@@ -274,7 +274,7 @@ def test_supervised_datasets_equal_those_of_the_original(case: dict[str, Any]) -
 @pytest.mark.full
 @each("timesteps_sft")
 def test_timesteps_give_the_examples_of_the_original(case: dict[str, Any]) -> None:
-    agents, point, step = agents_of(case["config"]), case["datapoint"], case["timestep"]
+    agents, point, step = create_agents(case["config"]), case["datapoint"], case["timestep"]
     data = NestedArrayDict(
         {
             **{name: point[name] for name in ("question", "solution", "y", "prover_stance")},
@@ -301,7 +301,7 @@ def _build_histories(rows: dict[str, Any]) -> dict[str, Any]:
 
 @each("stats")
 def test_statistics_equal_those_of_the_original(case: dict[str, Any]) -> None:
-    protocol = protocol_of(case["config"])
+    protocol = load_case_protocol(case["config"])
     for variant, prefix in (("train", ""), ("test", "test_")):
         metrics = Metrics(protocol)
         for index, row in enumerate(case["rollouts"]):
@@ -391,7 +391,7 @@ def test_guess_replacement_is_annealed_as_in_the_original(case: dict[str, Any]) 
 def test_selected_rollouts_of_each_model_group_equal_those_of_the_original(case: dict[str, Any]) -> None:
     settings = build_selection(case["pure_text_ei"])
     replaced = replaced_proportion(build_replacement(case["text_rl"]), case["iteration"])
-    protocol = protocol_of(case["config"])
+    protocol = load_case_protocol(case["config"])
     for row in case["expected"].values():
         for agent, expected in row["agents"].items():
             rewards = [rollout[agent] for rollout in case["rewards"]]

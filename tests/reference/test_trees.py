@@ -10,13 +10,13 @@ import pytest
 from runner.game.protocols.tree_shape import TreeShape
 from runner.results.metric_computation import Metrics
 from runner.rollouts.trees import TreeNode, TreeStatistics, build_tree, contrasts, is_positive
-from tests.reference.adapter import cases, format_path, protocol_of, scripted_tree
+from tests.reference.adapter import cases, format_path, load_case_protocol, scripted_tree
 from tests.reference.test_reference import each, nan_equal
 
 
 @each("fine_tune_dpo")
 def test_trees_are_built_as_in_the_original(case: dict[str, Any]) -> None:
-    protocol, expected = protocol_of(case["config"]), case["expected"]
+    protocol, expected = load_case_protocol(case["config"]), case["expected"]
     branches, script, shape = scripted_tree(case)
     assert sorted(script.calls) == sorted(expected["call_order"])
     assert len(branches) == expected["num_rollouts"]
@@ -39,7 +39,7 @@ def test_trees_are_built_as_in_the_original(case: dict[str, Any]) -> None:
 
 @each("fine_tune_dpo")
 def test_contrasts_equal_those_of_the_original_plus_the_first_round(case: dict[str, Any]) -> None:
-    protocol = protocol_of(case["config"])
+    protocol = load_case_protocol(case["config"])
     branches, _, shape = scripted_tree(case)
     root = build_tree(branches, shape)
     assert root is not None
@@ -76,7 +76,7 @@ def test_statistics_of_several_trees_equal_those_of_the_original(case: dict[str,
 
 
 def _check_statistics(case: dict[str, Any], scripts: list[dict[str, Any]]) -> None:
-    protocol, expected = protocol_of(case["config"]), case["expected"]["log_stats"]
+    protocol, expected = load_case_protocol(case["config"]), case["expected"]["log_stats"]
     metrics = Metrics(protocol)
     trees = TreeStatistics(protocol, TreeShape(case["num_responses_per_timestep"], protocol.max_message_rounds))
     for script in scripts:
@@ -99,7 +99,7 @@ def _check_statistics(case: dict[str, Any], scripts: list[dict[str, Any]]) -> No
 
 @pytest.mark.parametrize("case", cases("fine_tune_dpo", faulty=True), ids=lambda case: f"fine_tune_dpo-{case['case']}")
 def test_node_reward_is_the_mean_of_its_branches_unlike_in_the_original(case: dict[str, Any]) -> None:
-    protocol = protocol_of(case["config"])
+    protocol = load_case_protocol(case["config"])
     branches, _, shape = scripted_tree(case)
     root = build_tree(branches, shape)
     assert root is not None

@@ -14,7 +14,7 @@ from runner.registry.board.cache import BoardCache
 from runner.registry.transports.folder import FolderTransport
 from runner.registry.transports.registry import Registry
 from runner.spec.loader import load_spec
-from tests.registry.planted import RecordingFolder, published_runs
+from tests.registry.planted import RecordingFolder, publish_runs
 from tests.support.training import training_spec
 
 
@@ -44,7 +44,7 @@ def registry_with_cache(trained_results: Path, tmp_path_factory: pytest.TempPath
     """Return a folder with a registry of these runs, published by acme, and the cache of its board."""
     folder = tmp_path_factory.mktemp("with cache")
     shared_registry = Registry(FolderTransport(str(folder / "registry")))
-    published_runs(shared_registry, trained_results, "acme")
+    publish_runs(shared_registry, trained_results, "acme")
     registry_board(shared_registry, cache=folder / "cache")
     return folder
 

@@ -20,7 +20,7 @@ Change = Callable[[ReleaseTree], object]
 
 
 @dataclass(frozen=True)
-class Row:
+class HostileRelease:
     name: str
     change: Change
     message: str
@@ -371,12 +371,14 @@ YANKS = (
 )  # fmt: skip
 
 ROWS = (
-    *(Row(f"path {path[:30]!r} of {len(path)}", _list_evil_file(path), words) for path, words in PATHS),
-    *(Row(f"manifest: {name}", change, words) for name, change, words in MANIFESTS),
-    *(Row(f"checksum: {name}", _checksum(form), "release.sha256 is damaged") for name, form in CHECKSUMS),
-    Row("checksum: of other bytes", _checksum(b"%b  release.json\n"), "or release.sha256 is damaged"),
-    Row("checksum: long", _checksum(b"%b  release.json\n" * 20), "release.sha256 is larger than 1,000 bytes"),
-    *(Row(f"tree: {name}", change, words) for name, change, words in TREES),
-    *(Row(f"yank: {name}", _yank(data), "yanked/yanked.json is damaged") for name, data in YANKS),
-    Row("yank: 20,000 bytes", _yank(b"x" * 20_000), "yanked.json is larger than"),
+    *(HostileRelease(f"path {path[:30]!r} of {len(path)}", _list_evil_file(path), words) for path, words in PATHS),
+    *(HostileRelease(f"manifest: {name}", change, words) for name, change, words in MANIFESTS),
+    *(HostileRelease(f"checksum: {name}", _checksum(form), "release.sha256 is damaged") for name, form in CHECKSUMS),
+    HostileRelease("checksum: of other bytes", _checksum(b"%b  release.json\n"), "or release.sha256 is damaged"),
+    HostileRelease(
+        "checksum: long", _checksum(b"%b  release.json\n" * 20), "release.sha256 is larger than 1,000 bytes"
+    ),
+    *(HostileRelease(f"tree: {name}", change, words) for name, change, words in TREES),
+    *(HostileRelease(f"yank: {name}", _yank(data), "yanked/yanked.json is damaged") for name, data in YANKS),
+    HostileRelease("yank: 20,000 bytes", _yank(b"x" * 20_000), "yanked.json is larger than"),
 )

@@ -23,7 +23,7 @@ GOOD: Mapping[str, bytes] = {"spec.yaml": BASE.encode(), "data.jsonl": DATA.enco
 
 
 @dataclass(frozen=True)
-class Row:
+class HostileContent:
     name: str
     files: Mapping[str, bytes]
     """Files that replace or extend those of a valid spec."""
@@ -189,12 +189,15 @@ JOURNALS: tuple[tuple[str, bytes, str], ...] = (
 )
 
 ROWS = (
-    *(Row(f"spec: {name}", {"spec.yaml": _to_bytes(text)}, message) for name, text, message in YAML),
+    *(HostileContent(f"spec: {name}", {"spec.yaml": _to_bytes(text)}, message) for name, text, message in YAML),
     *(
-        Row(f"template: {name}", {"prompts/verifier.jinja": _to_bytes(text)}, "verifier.jinja")
+        HostileContent(f"template: {name}", {"prompts/verifier.jinja": _to_bytes(text)}, "verifier.jinja")
         for name, text in TEMPLATES
     ),
-    *(Row(f"protocol: {name}", {"protocol.yaml": _to_bytes(text)}, message) for name, text, message in PROTOCOLS),
-    *(Row(f"dataset: {name}", {"data.jsonl": _to_bytes(text)}, message) for name, text, message in DATASETS),
-    *(Row(f"journal: {name}", {"journal.jsonl": text}, message) for name, text, message in JOURNALS),
+    *(
+        HostileContent(f"protocol: {name}", {"protocol.yaml": _to_bytes(text)}, message)
+        for name, text, message in PROTOCOLS
+    ),
+    *(HostileContent(f"dataset: {name}", {"data.jsonl": _to_bytes(text)}, message) for name, text, message in DATASETS),
+    *(HostileContent(f"journal: {name}", {"journal.jsonl": text}, message) for name, text, message in JOURNALS),
 )

@@ -88,7 +88,7 @@ def benchmark(run: str, model: str, *lineage: Mapping[str, Any], **changes: Any)
     return node(run, group(model, *lineage, **changes.pop("group", {})), **changes)
 
 
-def release_of(folder: RunFolder, results: Results, owner: str, **changes: Any) -> Bundle:
+def build_planted_release(folder: RunFolder, results: Results, owner: str, **changes: Any) -> Bundle:
     """Build the release of a run with its folder below `data/`, its rollouts as lines, and the facts of its files."""
     manifest = folder.manifest()
     facts: dict[str, Any] = {
@@ -138,10 +138,10 @@ def publish(registry: Registry, *bundles: Bundle) -> None:
     registry.publish(bundles, "for a test")
 
 
-def published_runs(registry: Registry, results: Path, owner: str) -> None:
+def publish_runs(registry: Registry, results: Path, owner: str) -> None:
     """Publish every run of a results folder."""
     results_folder = Results(results)
-    publish(registry, *(release_of(folder, results_folder, owner) for folder in results_folder.runs()))
+    publish(registry, *(build_planted_release(folder, results_folder, owner) for folder in results_folder.runs()))
 
 
 class RecordingFolder(FolderTransport):

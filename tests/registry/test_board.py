@@ -18,14 +18,14 @@ from runner.registry.transports.registry import Registry
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.unranked import Unranked
-from tests.registry.planted import RecordingFolder, publish, release_of, rows_by_release
+from tests.registry.planted import RecordingFolder, build_planted_release, publish, rows_by_release
 from tests.support.board_pages import board_row
 from tests.support.processes import nip_run_here
 from tests.support.registry_locations import LOCATIONS, SIMILAR_LOCATIONS
 
 
 def build_release(results: Path, name: str, owner: str = "acme", **changes: Any) -> Bundle:
-    return release_of(RunFolder(results / "runs" / name), Results(results), owner, **changes)
+    return build_planted_release(RunFolder(results / "runs" / name), Results(results), owner, **changes)
 
 
 def edit_run(results: Path, name: str, target: Path, file: str, change: Any) -> RunFolder:
@@ -205,9 +205,11 @@ def build_invalid_release(case: str, results: Path, folder: Path) -> Bundle:
     if case in files:
         return build_release(results, "before", case, contents=dict([files[case]]))
     if case == "cost":
-        return release_of(edit_run(results, "before", folder, "manifest.json", _raise_cost), results_folder, case)
+        return build_planted_release(
+            edit_run(results, "before", folder, "manifest.json", _raise_cost), results_folder, case
+        )
     change = {"forged": _raise_accuracy, "narrow": _narrow_interval}[case]
-    return release_of(edit_run(results, "before", folder, "metrics.json", change), results_folder, case)
+    return build_planted_release(edit_run(results, "before", folder, "metrics.json", change), results_folder, case)
 
 
 @pytest.mark.full

@@ -8,7 +8,7 @@ import pytest
 
 from runner.base.errors import NewerFormatError, ReleaseError
 from runner.registry.transports.locations import connect
-from tests.registry.hostile import ROWS, SECRET, Row
+from tests.registry.hostile import ROWS, SECRET, HostileRelease
 from tests.support.release_trees import REFERENCE, ReleaseTree, snapshot_folder
 
 MAX_MESSAGE_LENGTH = 700
@@ -35,7 +35,7 @@ def test_unchanged_release_is_unpacked(tmp_path: Path) -> None:
     assert (tmp_path / "got" / "data" / "a.txt").read_bytes() == b"one\ntwo\n"
 
 
-def find_problem(row: Row, folder: Path, home: Path) -> str | None:
+def find_problem(row: HostileRelease, folder: Path, home: Path) -> str | None:
     """Return what is wrong with how a row is refused, or None."""
     tree = ReleaseTree(folder / "registry")
     row.change(tree)

@@ -17,7 +17,7 @@ from runner.game.protocols.loader import load_protocol
 from runner.registry.transports.locations import connect
 from runner.spec.loader import load_spec
 from runner.spec.origin import MARKER
-from tests.registry.hostile_contents import GOOD, ROWS, Row
+from tests.registry.hostile_contents import GOOD, ROWS, HostileContent
 from tests.registry.test_hostile import write_canaries
 from tests.support.release_trees import REFERENCE, ReleaseTree, snapshot_folder
 
@@ -48,7 +48,7 @@ SLOW = (
 """Rows that are read completely before they are refused, which takes 0.1 seconds each."""
 
 
-def publish_and_fetch(rows: list[Row], folder: Path) -> Path:
+def publish_and_fetch(rows: list[HostileContent], folder: Path) -> Path:
     """Publish the rows as folders of one release, and fetch it."""
     files = {f"r{number:03}/{path}": data for number, row in enumerate(rows) for path, data in
              {**GOOD, **row.files}.items()}  # fmt: skip
@@ -58,7 +58,7 @@ def publish_and_fetch(rows: list[Row], folder: Path) -> Path:
     return folder / "home" / "got"
 
 
-def select_rows(kind: str, *, slow: bool) -> list[Row]:
+def select_rows(kind: str, *, slow: bool) -> list[HostileContent]:
     rows = [row for row in ROWS if row.name.startswith(f"{kind}: ")]
     return [row for row in rows if slow or not row.name.startswith(SLOW)]
 
@@ -92,14 +92,14 @@ def test_hostile_content_of_a_fetched_release_is_refused_with_a_message(tmp_path
 
 
 def test_valid_spec_of_a_fetched_release_is_loaded(tmp_path: Path) -> None:
-    folder = publish_and_fetch([Row("good", {}, "")], tmp_path)
+    folder = publish_and_fetch([HostileContent("good", {}, "")], tmp_path)
     assert len(load_spec(folder / "r000" / "spec.yaml").dataset.datapoints) == 4
 
 
 def test_dataset_text_is_not_rendered_as_template_or_interpolation(tmp_path: Path) -> None:
     text = "{{ 7*7 }} ${oc.env:HOME} {% include '/etc/passwd' %}"
     row = json.dumps({"id": "a", "label": 0, "question": text, "solution": "s"}) + "\n"
-    folder = publish_and_fetch([Row("data", {"data.jsonl": row.encode()}, "")], tmp_path)
+    folder = publish_and_fetch([HostileContent("data", {"data.jsonl": row.encode()}, "")], tmp_path)
     points = load_spec(folder / "r000" / "spec.yaml").dataset.datapoints
     assert [point.columns["question"] for point in points] == [text]
 

@@ -31,7 +31,7 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.metric_definitions import METRICS
 from runner.spec.rejudged_run import DEBATES
-from tests.support.drafts import draft_by_hand
+from tests.support.drafts import build_reference_draft
 from tests.support.runs import journal_records, run_spec
 from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
@@ -63,7 +63,7 @@ def join_bytes(draft: Draft) -> bytes:
 
 
 def redact(run: Path, work_folder: Path) -> Draft:
-    (draft,) = redact_drafts([draft_by_hand(run)], work_folder)
+    (draft,) = redact_drafts([build_reference_draft(run)], work_folder)
     return draft
 
 
@@ -106,7 +106,7 @@ def test_first_line_of_debates_is_redacted_without_loading_the_rest(tmp_path: Pa
 @pytest.mark.full
 def test_redacted_release_has_no_address_and_no_path(vllm_run: tuple[Path, str], tmp_path: Path) -> None:
     run, base_url = vllm_run
-    raw = join_bytes(draft_by_hand(run))
+    raw = join_bytes(build_reference_draft(run))
     private_texts = [
         b"127.0.0.1",
         base_url.encode(),
@@ -172,7 +172,7 @@ def test_redaction_is_the_same_in_any_folder_and_idempotent(vllm_run: tuple[Path
 @pytest.mark.full
 def test_journal_without_private_text_is_published_unchanged(tmp_path: Path) -> None:
     result = run_spec(spec_file(tmp_path, size=4), tmp_path / "results")
-    raw = draft_by_hand(result.folder.path)
+    raw = build_reference_draft(result.folder.path)
     (draft,) = redact_drafts([raw], tmp_path / "work")
     assert draft.contents == raw.contents
     assert draft.release.facts["cleaned"] == []
@@ -252,7 +252,7 @@ def test_repository_logins_and_local_remotes_are_redacted(tmp_path: Path) -> Non
     from runner.documents.releases.manifest import FileSource
 
     result = run_spec(spec_file(tmp_path, size=4), tmp_path / "results")
-    raw = draft_by_hand(result.folder.path)
+    raw = build_reference_draft(result.folder.path)
     sources = {
         "spec": FileSource(repository="https://me:word@git.example.org/a/b", commit="1" * 40, path="s", clean=True),
         "dataset": FileSource(repository="/srv/git/b.git", commit="1" * 40, path="d", clean=True),

@@ -19,7 +19,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.sweep_table import SweepPoint, sweep_rows
 from runner.results.manifest import Status
 from runner.runs.finished.selection import ReplayOf
-from tests.compatibility.old import RUNS, opened
+from tests.compatibility.old import RUNS, copy_old_files
 from tests.support.processes import nip_run_here
 from tests.support.runs import run_spec
 from tests.support.servers.chat_client import run_chat_server
@@ -300,7 +300,7 @@ def test_datapoints_can_be_sliced_by_any_column_and_added_columns_keep_the_task(
 
 @pytest.mark.full
 def test_leaderboard_of_0_1_0_is_upgraded_in_memory_when_queried(tmp_path: Path) -> None:
-    results = opened(tmp_path) / "results"
+    results = copy_old_files(tmp_path) / "results"
     before = (results / FILE).read_bytes()
     rows = read_board(results)
     assert rows[RUNS["served"]]["rank"] is not None

@@ -19,7 +19,7 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.runs.finished.result import FinishedRun
 from runner.spec.loader import load_spec
-from tests.support.listed_answers import answer_spec, at_server
+from tests.support.listed_answers import answer_spec, use_model_server
 from tests.support.paths import ROOT
 from tests.support.processes import nip_run_here
 from tests.support.runs import metric, run_spec, table
@@ -115,7 +115,7 @@ def test_a_published_run_is_fetched_and_reproduced(tmp_path: Path) -> None:
         f"{letter} {0.7 if letter == argued[0] else 0.3 / (len(texts) - 1)}" for letter in texts
     )) as server:  # fmt: skip
         agents = {"prover0": {"model": "m"}, "prover1": {"model": "m"}, "verifier": {"model": "j"}}
-        path = answer_spec(tmp_path, "answer_debate", 8, 3, agents=agents, **at_server(server.base_url))
+        path = answer_spec(tmp_path, "answer_debate", 8, 3, agents=agents, **use_model_server(server.base_url))
         original = run_spec(path, tmp_path / "results")
         run_command(
             "publish", original.path, "--to", "registry", "--as", "acme", "--licence", "MIT", "--force", cwd=tmp_path

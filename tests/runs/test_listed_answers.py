@@ -16,7 +16,7 @@ from runner.api.queries import compare
 from runner.base.errors import SpecError, UsageError
 from runner.rollouts.agents.environment import Environment
 from runner.spec.loader import load_spec
-from tests.support.listed_answers import NAMES, answer_spec, at_server, write_data
+from tests.support.listed_answers import NAMES, answer_spec, use_model_server, write_data
 from tests.support.processes import nip_run_here
 from tests.support.runs import metric, run_spec, table
 from tests.support.servers.answers import run_answer_server
@@ -47,7 +47,7 @@ def test_a_planted_judge_gives_the_expected_agent_score_difference(tmp_path: Pat
     """Use the example of arXiv 2504.03731: ln 0.8 - ln 0.6, for any order of the answers in a game."""
     with run_answer_server(make_judge(0.8, 0.6)) as server:
         agents = {"prover": {"model": "m"}, "verifier": {"model": "j"}}
-        path = answer_spec(tmp_path, "consultancy", stances="both", agents=agents, **at_server(server.base_url))
+        path = answer_spec(tmp_path, "consultancy", stances="both", agents=agents, **use_model_server(server.base_url))
         result = run_spec(path, tmp_path / "results")
     assert server.requests == {"prover": 24, "judge": 24}
     row = metric(result, "answer_score_difference_log", "prover")
@@ -76,7 +76,7 @@ def test_a_debate_about_four_answers_has_the_score_difference_of_its_judge(tmp_p
     with run_answer_server(judge) as server:
         agents = {"prover0": {"model": "m"}, "prover1": {"model": "m"}, "verifier": {"model": "j"}}
         path = answer_spec(
-            tmp_path, "answer_debate", 16, 4, stances="both", agents=agents, **at_server(server.base_url)
+            tmp_path, "answer_debate", 16, 4, stances="both", agents=agents, **use_model_server(server.base_url)
         )  # fmt: skip
         result = run_spec(path, tmp_path / "results")
     rows = table(result.path, "rollouts")
@@ -100,7 +100,7 @@ def test_an_unusable_verdict_is_requested_again_in_an_open_consultancy(tmp_path:
         agents = {"prover": {"model": "m"}, "verifier": {"model": "j"}}
         path = answer_spec(
             tmp_path, "open_consultancy", 4, verdict={"form": "answer"}, agents=agents,
-            retry={"invalid_response": {"attempts": 2}}, **at_server(server.base_url, prover="Rome"),
+            retry={"invalid_response": {"attempts": 2}}, **use_model_server(server.base_url, prover="Rome"),
         )  # fmt: skip
         result = run_spec(path, tmp_path / "results")
     rows = table(result.path, "rollouts")
@@ -327,7 +327,7 @@ def test_the_advice_on_undecided_games_names_the_form_of_the_verdict(tmp_path: P
     with run_answer_server(lambda *_: "I do not know.") as server:
         agents = {"prover": {"model": "m"}, "verifier": {"model": "j"}}
         path = answer_spec(
-            tmp_path, "consultancy", 4, agents=agents, verdict={"form": form}, **at_server(server.base_url)
+            tmp_path, "consultancy", 4, agents=agents, verdict={"form": form}, **use_model_server(server.base_url)
         )
         result = run_spec(path, tmp_path / "results")
     (note,) = [note for note in result.notes if "ended undecided" in note]

@@ -28,7 +28,7 @@ SHARD_COUNT = 3
 
 
 @dataclass(frozen=True)
-class Parts:
+class ShardFolders:
     """Folders of a run in shards, which a test may damage, and the run's spec."""
 
     spec: Path
@@ -63,19 +63,19 @@ class Parts:
 
 
 @pytest.fixture(scope="module")
-def complete_parts(tmp_path_factory: pytest.TempPathFactory) -> Parts:
+def complete_parts(tmp_path_factory: pytest.TempPathFactory) -> ShardFolders:
     folder = tmp_path_factory.mktemp("parts")
     spec = spec_file(folder, size=6, fine_tune=None)
     for shard in all_shards(SHARD_COUNT):
         run_spec(spec, folder / "results", shard=str(shard))
-    return Parts(spec, only_run(folder / "results"), folder / "elsewhere")
+    return ShardFolders(spec, only_run(folder / "results"), folder / "elsewhere")
 
 
 @pytest.fixture
-def parts(complete_parts: Parts, tmp_path: Path) -> Parts:
+def parts(complete_parts: ShardFolders, tmp_path: Path) -> ShardFolders:
     run = tmp_path / "results" / "runs" / complete_parts.run.name
     shutil.copytree(complete_parts.run, run)
-    return Parts(complete_parts.spec, run, tmp_path / "elsewhere")
+    return ShardFolders(complete_parts.spec, run, tmp_path / "elsewhere")
 
 
 def edit_file(path: Path, *changes: tuple[str, str]) -> None:
@@ -109,7 +109,7 @@ def flip_byte(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
-def add_foreign_answer(parts: Parts) -> None:
+def add_foreign_answer(parts: ShardFolders) -> None:
     """Add a record of another shard with valid checksums."""
     path, other_journal = (parts.part(number) / "journal.jsonl" for number in (2, 1))
     records_before = path.read_bytes().splitlines(keepends=True)
@@ -120,14 +120,14 @@ def add_foreign_answer(parts: Parts) -> None:
     change_manifest(parts.part(2), journal_records=len(records_before) + 1)
 
 
-def edit_all_specs(parts: Parts) -> None:
+def edit_all_specs(parts: ShardFolders) -> None:
     for number in range(1, SHARD_COUNT + 1):
         edit_file(parts.part(number) / "spec.yaml", ("max_response_words: ", "max_response_words: 1"))
 
 
-Damage = Callable[[Parts], object]
+Damage = Callable[[ShardFolders], object]
 
-INVALID_PARTS: dict[str, tuple[Damage, str]] = {
+INVALID_SHARDS: dict[str, tuple[Damage, str]] = {
     "missing": (lambda p: p.remove(2), "missing: 2/3; play the missing shards"),
     "two missing": (lambda p: p.remove(1, 3), "missing: 1/3, 3/3; play the missing shards"),
     "in another part's folder": (
@@ -230,21 +230,21 @@ INVALID_PARTS: dict[str, tuple[Damage, str]] = {
 }  # fmt: skip
 
 
-def test_unchanged_shards_can_be_merged(parts: Parts) -> None:
+def test_unchanged_shards_can_be_merged(parts: ShardFolders) -> None:
     assert parts.problems() == ""
 
 
 @pytest.mark.sample(8)
-@pytest.mark.parametrize("case", INVALID_PARTS)
-def test_an_invalid_shard_is_refused_with_the_reason(parts: Parts, case: str) -> None:
-    damage, pattern = INVALID_PARTS[case]
+@pytest.mark.parametrize("case", INVALID_SHARDS)
+def test_an_invalid_shard_is_refused_with_the_reason(parts: ShardFolders, case: str) -> None:
+    damage, pattern = INVALID_SHARDS[case]
     damage(parts)
     message = parts.problems()
     assert re.search(pattern, message), message
     assert "Traceback" not in message
 
 
-def test_a_duplicate_shard_is_refused(parts: Parts) -> None:
+def test_a_duplicate_shard_is_refused(parts: ShardFolders) -> None:
     copy = parts.elsewhere / "3-of-3"
     shutil.copytree(parts.part(3), copy)
     message = parts.problems(copy)
@@ -252,18 +252,18 @@ def test_a_duplicate_shard_is_refused(parts: Parts) -> None:
     assert str(copy) in message
 
 
-def test_a_running_shard_is_refused(parts: Parts) -> None:
+def test_a_running_shard_is_refused(parts: ShardFolders) -> None:
     change_manifest(parts.part(2), status="running")
     with locked(parts.part(2) / ".lock", "it"):
         assert "is still running" in parts.problems()
 
 
-def test_a_folder_without_a_shard_is_refused(parts: Parts) -> None:
+def test_a_folder_without_a_shard_is_refused(parts: ShardFolders) -> None:
     parts.elsewhere.mkdir()
     assert "elsewhere cannot be read as a shard" in parts.problems(parts.elsewhere)
 
 
-def test_all_problems_are_reported_at_once_and_no_file_changes(parts: Parts) -> None:
+def test_all_problems_are_reported_at_once_and_no_file_changes(parts: ShardFolders) -> None:
     shutil.rmtree(parts.part(1))
     append(parts.part(2) / "journal.jsonl", b"0")
     edit_file(parts.part(3) / "inputs/dataset.jsonl", ("returns x", "returns y"))
@@ -279,7 +279,7 @@ def test_all_problems_are_reported_at_once_and_no_file_changes(parts: Parts) -> 
 
 
 @pytest.mark.full
-def test_a_missing_answer_with_valid_checksums_is_found_before_the_merge_writes(parts: Parts) -> None:
+def test_a_missing_answer_with_valid_checksums_is_found_before_the_merge_writes(parts: ShardFolders) -> None:
     journal = parts.part(2) / "journal.jsonl"
     cut_lines(journal, 1)
     change_manifest(parts.part(2), journal_records=len(journal.read_bytes().splitlines()))
@@ -292,7 +292,7 @@ def test_a_missing_answer_with_valid_checksums_is_found_before_the_merge_writes(
 
 
 @pytest.mark.full
-def test_shards_are_not_merged_into_a_run_started_without_shards(parts: Parts) -> None:
+def test_shards_are_not_merged_into_a_run_started_without_shards(parts: ShardFolders) -> None:
     for path in run_spec(parts.spec, parts.elsewhere).folder.path.iterdir():
         if path.is_file():
             shutil.copy(path, parts.run / path.name)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runner.cli.terminal.run_result import as_json
-from tests.cli.test_cli import called
+from tests.cli.test_cli import run_cli
 from tests.support.processes import nip_run_here
 from tests.support.runs import only_run, run_spec, table
 from tests.support.servers.chat_client import run_chat_server
@@ -81,7 +81,7 @@ def test_each_game_end_without_a_verdict_is_reported(
 ) -> None:
     row = play_and_read_troubles(tmp_path, server={"kind": kind}, **SOLO, retry=retry_settings(2, then))[expected]
     if expected == "cut":
-        assert "  (cut at the token limit)\n" in called("show", "last", row["show"], cwd=tmp_path).stdout
+        assert "  (cut at the token limit)\n" in run_cli("show", "last", row["show"], cwd=tmp_path).stdout
     assert message in row["message"]
     assert "(p0)" in row["example"]
 
@@ -98,8 +98,8 @@ def test_answers_without_content_are_one_trouble_whose_advice_names_no_template(
     for trouble in troubles.values():
         assert "reasoning tokens" in trouble["advice"]
         assert "template" not in trouble["advice"]
-    assert "  (empty: the answer has no content)\n" in called("show", "last", row["show"], cwd=tmp_path).stdout
-    output = called("show", "last", "--wrong", cwd=tmp_path).stdout
+    assert "  (empty: the answer has no content)\n" in run_cli("show", "last", row["show"], cwd=tmp_path).stdout
+    output = run_cli("show", "last", "--wrong", cwd=tmp_path).stdout
     assert output.endswith("has no wrong verdict; 4 without a verdict: --undecided\n")
 
 
@@ -132,13 +132,13 @@ def test_the_result_has_five_rows_then_troubles_and_a_finished_run_repeats_it(tm
         assert "warning: 4 of 8 calls were repeated because of unparsable answers\n" in stderr
     assert [row["kind"] for row in summary["troubles"]] == ["no_decision", "repeats", "empty_messages"]
     assert sum(note.startswith("4 of 8 calls were repeated") for note in summary["notes"]) == 1
-    show_output = called("show", "last", "--results", "my results", cwd=tmp_path).stdout
+    show_output = run_cli("show", "last", "--results", "my results", cwd=tmp_path).stdout
     assert (
         "\ntrouble: 4 of 8 calls were repeated because of unparsable answers\n  example: verifier in round 0"
         in show_output
     )
     assert f"  show it: nip-run show {run} --undecided --results 'my results'\n" in show_output
-    show_json = called("show", "last", "--results", "my results", "--json", cwd=tmp_path).stdout
+    show_json = run_cli("show", "last", "--results", "my results", "--json", cwd=tmp_path).stdout
     assert json.loads(show_json)["troubles"] == summary["troubles"]
 
 
@@ -172,7 +172,7 @@ def test_verdicts_before_any_prover_spoke_are_reported_and_compare_shows_them(tm
     assert f"warning: {message} " in (warning := " ".join(nip.stderr.split()))
     assert "set protocol.verifier_first=false or protocol.min_message_rounds=3" in warning
     assert "before any prover spoke" not in solo.stderr + later.stderr
-    assert f"trouble: {message}" in " ".join(called("show", "nip", cwd=tmp_path).stdout.split())
+    assert f"trouble: {message}" in " ".join(run_cli("show", "nip", cwd=tmp_path).stdout.split())
     compared = nip_run_here("compare", "nip", "alone", "--json", cwd=tmp_path)
     assert f"nip: {message}" in json.loads(compared.stdout)["notes"]
     nip_run_here("report", "alone", "nip", "-o", "report.html", cwd=tmp_path)
@@ -199,6 +199,6 @@ def test_lost_rollouts_are_reported_once_with_the_error(tmp_path: Path) -> None:
     assert "answered 500: The server had an error" in done.stderr
     assert f"transport_failed {lost})" in done.stdout
     assert "\r" not in done.stderr
-    show_output = called("show", "last", cwd=tmp_path).stdout
+    show_output = run_cli("show", "last", cwd=tmp_path).stdout
     assert f"trouble: {lost} of 12 rollouts failed in transport; the first error:" in show_output
     assert f"resume with: nip-run results/runs/{only_run(tmp_path / 'results').name}\n" in show_output

@@ -29,7 +29,7 @@ from runner.server.boards.worker import BoardWorker, find_culprits
 from runner.server.service import Service
 from runner.server.settings import Settings
 from runner.server.store.schema import files, releases
-from tests.registry.planted import release_of
+from tests.registry.planted import build_planted_release
 from tests.support.runs import run_spec
 from tests.support.server_releases import copy_bundle, insert_releases, run_bundle
 from tests.support.specs import SOLO_OVERRIDES, debate_with_hints
@@ -112,7 +112,7 @@ def test_debate_with_hints_for_provers_shares_the_page_of_the_lone_verifier(serv
         run_spec(path, results, *overrides, run_id=name)
         for name, overrides in (("debate", ()), ("alone", SOLO_OVERRIDES))
     ]
-    insert_releases(service, [release_of(run.folder, Results(results), "acme") for run in runs])
+    insert_releases(service, [build_planted_release(run.folder, Results(results), "acme") for run in runs])
     snapshot = build_board(service, tmp_path / "board")
     (task,) = snapshot.tasks
     assert task["ranked"] == 2

@@ -31,7 +31,7 @@ from tests.support.specs import spec_file
 ROWS = 40
 HELD_OUT_ROWS = 16
 LABELS = {f"p{index}": int(index % 3 == 0) for index in range(ROWS)}
-CUP, LATE = "/api/v1/competitions/acme/cup", "/api/v1/competitions/acme/late"
+CUP_PATH, LATE = "/api/v1/competitions/acme/cup", "/api/v1/competitions/acme/late"
 
 
 @dataclass
@@ -116,7 +116,7 @@ def metrics_of(result: FinishedRun) -> dict[str, dict[str, Any]]:
 def test_submission_scores_equal_those_of_the_same_run_with_labels(contest: Contest) -> None:
     unlabelled = contest.run("first")
     assert metrics_of(unlabelled)["accuracy"]["reason"] == "no labels"
-    path = CUP + contest.submit("mallory", "mallory", unlabelled)
+    path = CUP_PATH + contest.submit("mallory", "mallory", unlabelled)
     score = contest.score(path)
     full = contest.score(path, "alice")["in_full"]
     assert score["in_full"] is None
@@ -139,11 +139,11 @@ def test_submission_scores_equal_those_of_the_same_run_with_labels(contest: Cont
 
 @pytest.mark.full
 def test_runs_on_fewer_or_labelled_rows_are_not_submissions(contest: Contest) -> None:
-    before = contest.served.request(CUP).json["submissions"]
+    before = contest.served.request(CUP_PATH).json["submissions"]
     short_run = contest.submit("bob", "bob", contest.run("few", limit=10))
     labelled_run = contest.submit("bob", "bob", contest.run("known", labelled=True))
-    assert [contest.served.request(CUP + path).status for path in (short_run, labelled_run)] == [404, 404]
-    assert contest.served.request(CUP).json["submissions"] == before
+    assert [contest.served.request(CUP_PATH + path).status for path in (short_run, labelled_run)] == [404, 404]
+    assert contest.served.request(CUP_PATH).json["submissions"] == before
 
 
 @pytest.mark.full
@@ -172,31 +172,34 @@ def test_daily_limit_counts_versions_organization_runs_and_private_runs(contest:
         contest.submit("bob", "bob", result, name="often-b", visibility="private"),
         contest.submit("bob", "acme", result, name="often-c"),
     ]
-    assert [contest.score(CUP + path, "bob")["state"] for path in accepted] == ["scored"] * 3
+    assert [contest.score(CUP_PATH + path, "bob")["state"] for path in accepted] == ["scored"] * 3
     excess = contest.submit("bob", "acme", result, name="often-d", version="2")
-    submission = contest.served.request(CUP + excess, token=bob).json
+    submission = contest.served.request(CUP_PATH + excess, token=bob).json
     assert submission["state"] == "refused"
     assert submission["open"] is None
     limit = "this account has 3 submissions in 24 hours, and the limit is 3; publish the next one from "
     assert limit in submission["why"]
     alice = contest.submit("alice", "acme", result, name="often-e")
-    assert contest.score(CUP + alice, "alice")["state"] == "scored"
-    board = contest.served.request(CUP).json
+    assert contest.score(CUP_PATH + alice, "alice")["state"] == "scored"
+    board = contest.served.request(CUP_PATH).json
     assert {row["owner"]: row["count"] for row in board["submissions"]}["bob"] == 1
-    assert contest.served.request(CUP + accepted[1]).status == 404
+    assert contest.served.request(CUP_PATH + accepted[1]).status == 404
     assert accepted[1].split("/")[3] not in json.dumps(board)
 
 
 @pytest.mark.full
 def test_no_response_or_log_line_contains_a_label(contest: Contest) -> None:
     submission_path = contest.submit("mallory", "mallory", contest.run("leaking"))
-    contest.score(CUP + submission_path)
+    contest.score(CUP_PATH + submission_path)
     with RawUploadClient(
         contest.served.address, None
     ) as reader:  # run/bob/known was made from rows with labels and contains them
         paths = [path for path in reader.list_files() if not path.startswith("run/bob/known/")]
     bodies = [contest.served.request(f"/api/v1/tree/{path}").body for path in paths]
-    bodies += [contest.served.request(path).body for path in ("/api/v1/competitions", CUP, LATE, CUP + submission_path)]
+    bodies += [
+        contest.served.request(path).body
+        for path in ("/api/v1/competitions", CUP_PATH, LATE, CUP_PATH + submission_path)
+    ]
     bodies.append(contest.served.log.encode())
     assert any(b'"p1"' in body for body in bodies)
     patterns = [f'"p1"{between}{LABELS["p1"]}'.encode() for between in (":", ": ", ',"label":', ', "label": ')]
@@ -207,13 +210,13 @@ def test_no_response_or_log_line_contains_a_label(contest: Contest) -> None:
 
 @pytest.mark.full
 def test_held_out_scores_are_shown_and_ranked_after_closing(contest: Contest) -> None:
-    path = CUP + contest.submit("mallory", "mallory", contest.run("last"))
+    path = CUP_PATH + contest.submit("mallory", "mallory", contest.run("last"))
     before = contest.score(path)
     with (records := contest.served.open_database()).writing() as connection:
         closed = update(competitions).where(competitions.c.name == "cup")
         connection.execute(closed.values(closes=time.time() - 5))
     records.close()
-    after, board = contest.score(path), contest.served.request(CUP).json
+    after, board = contest.score(path), contest.served.request(CUP_PATH).json
     assert before["held_out"] is None
     assert after["held_out"]["rows"] == HELD_OUT_ROWS
     assert board["ranked_by"] == "held_out"

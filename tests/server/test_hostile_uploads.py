@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from runner.documents.releases.reference import Kind, Reference
-from tests.registry.hostile import LINK, ROWS, Row
+from tests.registry.hostile import LINK, ROWS, HostileRelease
 from tests.support.raw_uploads import RawUploadClient
 from tests.support.release_trees import ReleaseTree, manifest_bytes
 from tests.support.server_process import ServerProcess
@@ -28,7 +28,7 @@ UPLOADABLE_ROWS = [row for row in ROWS if row.message != LINK and not row.name.e
 """The rows that can be uploaded: an upload cannot contain links or devices."""
 
 
-def build_upload(row: Row, folder: Path) -> dict[str, bytes]:
+def build_upload(row: HostileRelease, folder: Path) -> dict[str, bytes]:
     """Build the files that an attacker uploads for a row."""
     tree = ReleaseTree(folder)
     row.change(tree)
@@ -40,7 +40,7 @@ def build_upload(row: Row, folder: Path) -> dict[str, bytes]:
     return files
 
 
-def list_missing_paths(row: Row) -> list[str]:
+def list_missing_paths(row: HostileRelease) -> list[str]:
     """Return the paths that the row adds to the manifest."""
     tree = ReleaseTree(Path("/nowhere"))
     row.change(tree)
@@ -50,7 +50,7 @@ def list_missing_paths(row: Row) -> list[str]:
     return [file["path"] for file in manifest_files if isinstance(file, dict) and isinstance(file.get("path"), str)]
 
 
-def publish_row(row: Row, scratch: Path, raw: RawUploadClient) -> list[dict[str, Any]]:
+def publish_row(row: HostileRelease, scratch: Path, raw: RawUploadClient) -> list[dict[str, Any]]:
     """Publish a row in every possible way and return the server's results."""
     files = build_upload(row, scratch)
     yank = {path: data for path, data in files.items() if path.startswith("yanked/")}
@@ -66,7 +66,7 @@ def strip_yanked_prefix(yank: Mapping[str, bytes]) -> dict[str, bytes]:
     return {path.removeprefix("yanked/"): data for path, data in yank.items()}
 
 
-def find_mismatch(result: dict[str, Any], row: Row) -> str | None:
+def find_mismatch(result: dict[str, Any], row: HostileRelease) -> str | None:
     message = json.dumps([result.get("message", ""), *result.get("problems", [])], ensure_ascii=False)
     if result["status"] not in (400, 202, 422) or result.get("state", "refused") not in ("refused", "open"):
         return f"{result}"
@@ -77,7 +77,9 @@ def find_mismatch(result: dict[str, Any], row: Row) -> str | None:
     return None if len(message) < 10_000 else "the message is too long"
 
 
-def collect_failures(rows: Iterable[Row], server: ServerProcess, raw: RawUploadClient, folder: Path) -> dict[str, str]:
+def collect_failures(
+    rows: Iterable[HostileRelease], server: ServerProcess, raw: RawUploadClient, folder: Path
+) -> dict[str, str]:
     failures = {}
     for number, row in enumerate(rows):
         for result in publish_row(row, folder / str(number), raw):

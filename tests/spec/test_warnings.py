@@ -10,7 +10,7 @@ import pytest
 
 from runner.spec.loader import load_spec
 from runner.spec.warnings.catalog import check_warnings_of, warnings_of
-from tests.compatibility.old import called
+from tests.compatibility.old import run_command
 from tests.support.games import COUNCIL
 from tests.support.paths import ROOT
 from tests.support.specs import spec_file
@@ -201,11 +201,11 @@ def test_verifier_with_a_single_turn_needs_no_headers(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_warnings_do_not_stop_a_run_and_are_printed_once(tmp_path: Path) -> None:
     spec_file(tmp_path, size=10, sweep={"seed": [0, 1]})
-    completed_check = called("check", "spec.yaml", cwd=tmp_path)
-    completed_run = called("run", "spec.yaml", cwd=tmp_path)
+    completed_check = run_command("check", "spec.yaml", cwd=tmp_path)
+    completed_run = run_command("run", "spec.yaml", cwd=tmp_path)
     warning_lines = [line for line in completed_check.err.splitlines() if line.startswith("warning: ")]
     assert (completed_check.code, completed_run.code, len(warning_lines)) == (0, 0, 1)
     assert completed_run.err.count("warning: ") == completed_run.err.count(warning_lines[0]) == 1
-    assert "warning" not in called("run", "spec.yaml", "-q", cwd=tmp_path).err
-    points = called("check", "spec.yaml", "--json", cwd=tmp_path).json
+    assert "warning" not in run_command("run", "spec.yaml", "-q", cwd=tmp_path).err
+    points = run_command("check", "spec.yaml", "--json", cwd=tmp_path).json
     assert [point["warnings"] for point in points] == [[warning_lines[0].removeprefix("warning: ")]] * 2

@@ -24,7 +24,7 @@ _MAKE = runpy.run_path(str(ROOT / "docs" / "make.py"), run_name="make")
 generated_pages: Callable[[], dict[str, str]] = _MAKE["generated_pages"]
 with_metric_tables: Callable[[str], str] = _MAKE["with_metric_tables"]
 executed_notebook: Callable[[str], str] = _MAKE["executed_notebook"]
-SHOWN: tuple[str, ...] = _MAKE["COMMANDS"]
+DOCUMENTED_COMMANDS: tuple[str, ...] = _MAKE["COMMANDS"]
 
 GENERATED = (
     "docs/reference/spec.md",
@@ -75,7 +75,7 @@ def _blocks(page: str) -> Iterator[Block]:
         mark = ("", "")
 
 
-def setup_of(page: str) -> str:
+def find_setup_commands(page: str) -> str:
     """Return the commands that run before the blocks of a page."""
     return "\n".join(text.strip() for text in re.findall(r"<!-- setup:?\s(.*?)-->", page, re.DOTALL))
 
@@ -95,9 +95,9 @@ def anchors(page: str) -> set[str]:
     return {re.sub(r"[^\w\s-]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
-def script(page: str) -> str:
+def build_script(page: str) -> str:
     """Return a shell script that follows a page: it saves the files and runs the commands that need nothing else."""
-    parts = ["set -euo pipefail", setup_of(page), "echo '@@ 0'"]
+    parts = ["set -euo pipefail", find_setup_commands(page), "echo '@@ 0'"]
     for number, block in enumerate(blocks(page), 1):
         if block.mark == "file":
             parts += [
@@ -112,7 +112,7 @@ def script(page: str) -> str:
     return "\n".join([*parts, "echo '@@ end'"])
 
 
-def prints(printed: str, expected: str) -> bool:
+def matches_output(printed: str, expected: str) -> bool:
     """Return whether a text has the parts of another between its `...` in this order, ignoring space between words."""
     text, position = " ".join(printed.split()), 0
     for part in (" ".join(section.split()) for section in re.split(r"^ *\.\.\.$", expected, flags=re.MULTILINE)):
@@ -123,7 +123,7 @@ def prints(printed: str, expected: str) -> bool:
     return True
 
 
-def outputs(page: str, printed: str) -> Iterator[tuple[str, str]]:
+def pair_outputs(page: str, printed: str) -> Iterator[tuple[str, str]]:
     """Yield each output that a page promises, with what the commands before it printed."""
     sections = dict(re.findall(r"^@@ (\w+)\n(.*?)(?=^@@ )", printed, re.DOTALL | re.MULTILINE))
     last = "0"

@@ -17,7 +17,7 @@ PINNED = {
 }
 
 
-def draft_by_hand(run: Path, *, owner: str = "acme", licence: str | None = "MIT", **changes: Any) -> Draft:
+def build_reference_draft(run: Path, *, owner: str = "acme", licence: str | None = "MIT", **changes: Any) -> Draft:
     """Build a draft from a run folder: its files under `data/`, its rollouts as JSON lines, and the spec as written."""
     manifest = json.loads((run / "manifest.json").read_bytes())
     names = ["spec.yaml", "manifest.json", "journal.jsonl", "metrics.json"]

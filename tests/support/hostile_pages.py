@@ -20,7 +20,7 @@ KEYED_BY_NAME = frozenset(("columns", "rewards", "confidence"))
 """Objects in the data of a game whose keys are user input."""
 
 
-def report_full_of(text: str, run: Path) -> bytes:
+def build_hostile_report(text: str, run: Path) -> bytes:
     """Return the report of a run after appending `text` to every text in its data that could be user input."""
     data: dict[str, bytes] = {}
     site = runs_site([RunFolder(run)], data.__setitem__)

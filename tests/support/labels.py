@@ -24,12 +24,12 @@ def label(analyzer: Analyzer, unit_id: str, answer: str | None, reader: str = "A
     )  # fmt: skip
 
 
-def labels_of(analyzer: Analyzer, answers: Sequence[str], reader: str = "Ann") -> list[Label]:
+def make_labels(analyzer: Analyzer, answers: Sequence[str], reader: str = "Ann") -> list[Label]:
     """Return a label of the units `u0`, `u1`, ... for each answer."""
     return [label(analyzer, f"u{number}", answer, reader) for number, answer in enumerate(answers)]
 
 
-def table_of(
+def make_analysis_table(
     analyzer: Analyzer,
     answers: Sequence[str | None],
     instrument: str = "0123456789",

@@ -226,14 +226,14 @@ LEAKS: Mapping[str, Leak] = {
 }  # fmt: skip
 
 
-def power(leak: Leak, times: int, seed: int) -> float:
+def measure_power(leak: Leak, times: int, seed: int) -> float:
     """Return how often the audit finds a leak, as a share of datasets with it."""
     rng = np.random.default_rng([seed, 1])
     is_found = [leak.is_found(audit(leak.plant(leak.simulate(rng), rng))) for _ in range(times)]
     return sum(is_found) / times
 
 
-def false_alarms(simulate: Callable[[Random], list[AuditItem]], times: int, seed: int) -> float:
+def measure_false_alarms(simulate: Callable[[Random], list[AuditItem]], times: int, seed: int) -> float:
     """Return how often the audit reports a finding, as a share of clean datasets."""
     rng = np.random.default_rng([seed, 0])
     return sum(bool(audit(simulate(rng)).findings) for _ in range(times)) / times

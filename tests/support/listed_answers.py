@@ -33,6 +33,6 @@ def answer_spec(folder: Path, protocol: str, size: int = 12, answers: int = 2, *
     return path
 
 
-def at_server(url: str, judge: str = "judge", prover: str = "prover") -> dict[str, Any]:
+def use_model_server(url: str, judge: str = "judge", prover: str = "prover") -> dict[str, Any]:
     model = {"provider": "openai", "base_url": url, "timeout": 60}
     return {"models": {"m": {**model, "model": prover}, "j": {**model, "model": judge}}}

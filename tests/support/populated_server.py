@@ -8,7 +8,7 @@ from runner.documents.releases.reference import Kind, Reference
 from runner.registry.components.drafts import build_component_draft
 from runner.registry.draft import PublisherChoices
 from runner.server.settings import Settings
-from tests.server.test_competitions import CUP, Contest, competition_body, write_rows
+from tests.server.test_competitions import CUP_PATH, Contest, competition_body, write_rows
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import nip_run, wait_until
 from tests.support.server_process import ServerProcess, run_server
@@ -55,4 +55,4 @@ def _submit_to_competition(server: ServerProcess, scratch: Path) -> None:
     run = contest.run("first")
     for number in range(SUBMISSIONS):
         path = contest.submit("bob", "bob", run, name=f"try-{number}")
-        wait_until(lambda path=path: server.request(CUP + path).json["state"] == "scored")  # type: ignore[misc]
+        wait_until(lambda path=path: server.request(CUP_PATH + path).json["state"] == "scored")  # type: ignore[misc]

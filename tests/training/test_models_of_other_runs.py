@@ -20,7 +20,7 @@ from runner.rollouts.plan import Plan
 from runner.spec.loader import load_saved
 from runner.training.stage_log import read_stages
 from runner.training.stages import ModelSwitch
-from tests.compatibility.old import RUNS, opened
+from tests.compatibility.old import RUNS, copy_old_files
 from tests.support.specs import spec_file
 from tests.support.training import run_training, training_spec
 
@@ -32,7 +32,7 @@ TRAINED = "dummy:dummy-f7fd9d8b"
 @pytest.fixture
 def old_results(tmp_path: Path) -> Path:
     """The results folder of 0.1.0, with a training run of one iteration."""
-    return opened(tmp_path) / "results"
+    return copy_old_files(tmp_path) / "results"
 
 
 def load_group(folder: Path, results: Path, source_run: str, **settings: Any) -> ModelSettings:

@@ -20,7 +20,7 @@ from runner.runs.execution.accounting import Progress
 from runner.spec.loader import load_spec
 from runner.training.plan import TrainingPlan
 from runner.training.summary import progress_summary
-from tests.cli.test_cli import called
+from tests.cli.test_cli import run_cli
 from tests.support.processes import nip_run_here
 from tests.support.runs import run_spec
 from tests.support.training import TEST, TRAIN, read_datasets, read_stages, run_training, training_spec
@@ -183,8 +183,8 @@ def test_progress_summary_names_the_next_unfinished_part(finished_folder: Path, 
     for line_count, next_step in {1: expected[2], len(lines) - 1: "only the summary is left"}.items():
         (folder.path / "stages.jsonl").write_bytes(b"".join(lines[:line_count]))
         assert progress_summary(folder)["next"] == [next_step]
-    wrong_games = called("show", run_id, "--wrong", "--repeat", "1", "--results", "results", cwd=tmp_path)
-    runs_table = called("runs", "-v", "--results", "results", cwd=tmp_path).stdout
+    wrong_games = run_cli("show", run_id, "--wrong", "--repeat", "1", "--results", "results", cwd=tmp_path)
+    runs_table = run_cli("runs", "-v", "--results", "results", cwd=tmp_path).stdout
     total = re.search(rf"^{run_id} +\w+ +(\d+) ", runs_table, re.MULTILINE)
     assert total is not None
     assert int(total[1]) == sum(map(int, re.findall(rf"^{run_id}-\w+ +\w+ +(\d+) ", runs_table, re.MULTILINE))) > 0

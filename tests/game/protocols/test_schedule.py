@@ -77,7 +77,7 @@ cycle:
   - speak: {verifier: [main]}
 parameters: {max_message_rounds: 4}
 """
-DECLARED = PROVER_FIRST.replace("rounds: 4", "rounds: 4, verifier_first: true")
+VERIFIER_FIRST = PROVER_FIRST.replace("rounds: 4", "rounds: 4, verifier_first: true")
 PROVER_SPEAKS, VERIFIER_SPEAKS = {"prover"}, {"verifier"}
 
 
@@ -87,8 +87,12 @@ def test_protocol_starts_with_the_first_step_unless_verifier_first_is_declared(t
         VERIFIER_SPEAKS,
         PROVER_SPEAKS,
     ]
-    assert list_speakers(load_protocol_text(tmp_path, DECLARED), 3) == [VERIFIER_SPEAKS, PROVER_SPEAKS, VERIFIER_SPEAKS]
-    assert list_speakers(load_protocol_text(tmp_path, DECLARED, verifier_first=False), 3) == [
+    assert list_speakers(load_protocol_text(tmp_path, VERIFIER_FIRST), 3) == [
+        VERIFIER_SPEAKS,
+        PROVER_SPEAKS,
+        VERIFIER_SPEAKS,
+    ]
+    assert list_speakers(load_protocol_text(tmp_path, VERIFIER_FIRST, verifier_first=False), 3) == [
         PROVER_SPEAKS,
         VERIFIER_SPEAKS,
         PROVER_SPEAKS,

@@ -27,17 +27,17 @@ Verdict = Callable[[int, int], bool | None]
 """Function of the number of a datapoint and a repeat: True if the verdict is right, None if there is none."""
 
 
-def solo_spec(folder: Path, **changes: object) -> Path:
+def write_solo_spec(folder: Path, **changes: object) -> Path:
     """Write a spec of a verifier alone with the datapoints p0, p1, ...; the odd ones have label 1."""
     return spec_file(folder, **{**SOLO, **changes})  # type: ignore[arg-type]
 
 
-def other_system(number: int) -> str:
+def other_system_override(number: int) -> str:
     """Return an override that turns a spec into another system; other seeds are samples of the same system."""
     return f"agents.verifier.max_response_words={100 + number}"
 
 
-def planted(path: Path, results: Path, run_id: str, verdict: Verdict, *overrides: str) -> str:
+def play_with_planted_verdicts(path: Path, results: Path, run_id: str, verdict: Verdict, *overrides: str) -> str:
     """Play a spec, plant the verdicts, and add the run to the leaderboard."""
     folder = run_spec(path, results, *overrides, run_id=run_id).folder
     folder.unseal()

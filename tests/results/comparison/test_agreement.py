@@ -14,7 +14,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.sweep_table import SweepPoint, sweep_rows
 from runner.statistics.confidence_sequences import DifferenceSequence
 from runner.statistics.sign_flip import sign_flip
-from tests.results.comparison.planted import other_system, planted, solo_spec
+from tests.results.comparison.planted import other_system_override, play_with_planted_verdicts, write_solo_spec
 
 pytestmark = pytest.mark.full
 
@@ -27,13 +27,15 @@ def is_right_in_x(i: int, repeat: int) -> bool:
 def uneven_groups(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Play `y` once, `x` three times and `x-too`, another seed of `x`, on a group of 30 and 15 groups of two."""
     folder = tmp_path_factory.mktemp("uneven")
-    path = solo_spec(folder, size=60, dataset={"group_by": "family"})
+    path = write_solo_spec(folder, size=60, dataset={"group_by": "family"})
     rows = [json.loads(line) for line in (folder / "data.jsonl").read_text().splitlines()]
     rows = [row | {"family": "f" if i < 30 else f"f{i // 2}"} for i, row in enumerate(rows)]
     (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    planted(path, folder / "results", "x", is_right_in_x, "rollouts.per_datapoint=3")
-    planted(path, folder / "results", "x-too", lambda i, _: i % 7 > 0 and i < 50, "seed=8")
-    planted(path, folder / "results", "y", lambda i, _: i >= 20 or i % 5 == 0, "retry.invalid_response.attempts=2")
+    play_with_planted_verdicts(path, folder / "results", "x", is_right_in_x, "rollouts.per_datapoint=3")
+    play_with_planted_verdicts(path, folder / "results", "x-too", lambda i, _: i % 7 > 0 and i < 50, "seed=8")
+    play_with_planted_verdicts(
+        path, folder / "results", "y", lambda i, _: i >= 20 or i % 5 == 0, "retry.invalid_response.attempts=2"
+    )
     return folder / "results"
 
 
@@ -76,15 +78,15 @@ def test_order_of_pooled_runs_does_not_matter(uneven_groups: Path) -> None:
 def test_run_with_a_stopping_rule_is_compared_by_a_confidence_sequence(uneven_groups: Path) -> None:
     """Tests for a fixed number of games do not hold for a run that stopped once its result was decided."""
     path = uneven_groups.parent / "spec.yaml"
-    fixed = planted(path, uneven_groups, "fixed", lambda *_: True, "seed=5", "dataset.group_by=null")
-    stopped = planted(
+    fixed = play_with_planted_verdicts(path, uneven_groups, "fixed", lambda *_: True, "seed=5", "dataset.group_by=null")
+    stopped = play_with_planted_verdicts(
         path,
         uneven_groups,
         "stopped",
         lambda i, _: i % 3 > 0,
         "dataset.group_by=null",
         "until.width=0.5",
-        other_system(1),
+        other_system_override(1),
     )
     (pair,) = compare(fixed, stopped, results=uneven_groups).pairs
     datapoints = pair.datapoints

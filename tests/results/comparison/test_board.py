@@ -18,15 +18,19 @@ from runner.results.leaderboard.ranks import rank_rows
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.sql_tests import paired_test
 from runner.results.leaderboard.sweep_table import SweepPoint, sweep_rows
-from tests.results.comparison.planted import SIZE, other_system, planted, solo_spec
+from tests.results.comparison.planted import SIZE, other_system_override, play_with_planted_verdicts, write_solo_spec
 from tests.results.comparison.test_command import run_command
 
 
 @pytest.mark.full
 def test_rows_without_a_significant_difference_share_a_range_of_ranks(tmp_path: Path) -> None:
-    path, results = solo_spec(tmp_path, size=30), tmp_path / "results"
+    path, results = write_solo_spec(tmp_path, size=30), tmp_path / "results"
     for name, first in (("best", 0), ("near", 2), ("far", 15), ("farther", 16)):
-        planted(path, results, name, lambda i, _, first=first: i >= first, f"name={name}", other_system(first))  # type: ignore[misc]
+
+        def accept(datapoint: int, _: int, *, first: int = first) -> bool:
+            return datapoint >= first
+
+        play_with_planted_verdicts(path, results, name, accept, f"name={name}", other_system_override(first))
     expected = [("best", 1, 2), ("near", 1, 2), ("far", 3, 4), ("farther", 3, 4)]
     sql = "SELECT run_id, rank, rank_last FROM leaderboard ORDER BY accuracy DESC"
     board = Results(results).board
@@ -49,9 +53,11 @@ def test_rows_without_a_significant_difference_share_a_range_of_ranks(tmp_path: 
 @pytest.mark.full
 def test_difference_against_the_order_of_accuracies_separates_no_runs(tmp_path: Path) -> None:
     """With lost games, accuracies come from different rows: `first` has 54 of 60 right, `second` has 60 of 100."""
-    path, results = solo_spec(tmp_path, size=100), tmp_path / "results"
-    planted(path, results, "first", lambda i, _: i < 54, "rollouts.max_transport_failed=0.5", other_system(1))
-    planted(path, results, "second", lambda i, _: i < 60, other_system(2))
+    path, results = write_solo_spec(tmp_path, size=100), tmp_path / "results"
+    play_with_planted_verdicts(
+        path, results, "first", lambda i, _: i < 54, "rollouts.max_transport_failed=0.5", other_system_override(1)
+    )
+    play_with_planted_verdicts(path, results, "second", lambda i, _: i < 60, other_system_override(2))
     with duckdb.connect(str(results / FILE)) as board:
         lost = "run_id = 'first' AND substr(datapoint_id, 2)::INT >= 60"
         board.execute(f"UPDATE rollouts SET correct = NULL, outcome = 'transport_failed' WHERE {lost}")
@@ -129,9 +135,11 @@ def test_paired_test_of_one_group_has_no_error_and_no_p_value() -> None:
 
 @pytest.mark.full
 def test_leaderboards_of_format_2_are_upgraded(tmp_path: Path) -> None:
-    path, results = solo_spec(tmp_path, size=8), tmp_path / "results"
+    path, results = write_solo_spec(tmp_path, size=8), tmp_path / "results"
     for number, name in enumerate(("a", "b")):
-        planted(path, results, name, lambda i, _: i % 2 == 0, f"name={name}", other_system(number))
+        play_with_planted_verdicts(
+            path, results, name, lambda i, _: i % 2 == 0, f"name={name}", other_system_override(number)
+        )
     with duckdb.connect(str(results / FILE)) as board:
         board.execute("DROP VIEW flips; DROP VIEW leaderboard; DROP TABLE ranks; DROP TABLE rank_tests")
         board.execute("UPDATE format SET version = 2")

@@ -17,7 +17,7 @@ from runner.base.exit_codes import ExitCode
 from runner.cli.main import main
 from runner.results.folder import RunFolder
 from runner.runs.finished.result import FinishedRun
-from tests.results.comparison.planted import planted, solo_spec
+from tests.results.comparison.planted import play_with_planted_verdicts, write_solo_spec
 
 
 def run_command(results: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -104,7 +104,7 @@ def test_assertions_determine_the_exit_code(results: Path, expressions: list[str
 
 @pytest.mark.full
 def test_assertion_can_judge_one_run_and_damaged_runs_are_usage_errors(tmp_path: Path) -> None:
-    planted(solo_spec(tmp_path, size=8), tmp_path / "results", "alone", lambda _, __: True)
+    play_with_planted_verdicts(write_solo_spec(tmp_path, size=8), tmp_path / "results", "alone", lambda _, __: True)
     process = run_command(tmp_path / "results", "compare", "alone", "--assert", "accuracy >= 0.5")
     assert process.returncode == 0
     assert process.stdout.startswith("holds: accuracy >= 0.5   (alone: 1.000 [0.676, 1.000])")
@@ -183,12 +183,12 @@ def test_differing_repeats_and_omitted_datapoints_are_noted(results: Path) -> No
 
 @pytest.mark.full
 def test_dataset_ids_are_escaped_in_the_output(tmp_path: Path) -> None:
-    path = solo_spec(tmp_path, size=4)
+    path = write_solo_spec(tmp_path, size=4)
     data = tmp_path / "data.jsonl"
     data.write_text(data.read_text().replace('"p0"', '"\\u001b[mp0\\nx"'))
     for name, right in (("a", True), ("b", False)):
         path.write_text(path.read_text())
-        planted(path, tmp_path / "results", name, lambda _, __, right=right: right, f"name={name}")  # type: ignore[misc]
+        play_with_planted_verdicts(path, tmp_path / "results", name, lambda _, __, right=right: right, f"name={name}")  # type: ignore[misc]
     process = run_command(tmp_path / "results", "compare", "a", "b")
     assert "\x1b" not in process.stdout
     assert "\\x1b[mp0\\nx (label 0): right in a" in process.stdout

@@ -14,8 +14,8 @@ from runner.base.errors import RunError, UsageError
 from runner.results.comparison.comparison import OTHER_TASK, Comparison, SystemComparison
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.schema import COMPARISON_COLUMNS
-from tests.compatibility.old import RUNS, opened
-from tests.results.comparison.planted import SIZE, other_system, planted, solo_spec
+from tests.compatibility.old import RUNS, copy_old_files
+from tests.results.comparison.planted import SIZE, other_system_override, play_with_planted_verdicts, write_solo_spec
 from tests.support.runs import run_spec
 from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
@@ -145,7 +145,7 @@ def _is_right_on_every_other(seed: int, datapoint: int, _: int) -> bool:
 def test_seeds_are_pooled_as_repeats_of_one_system(folder: Path, results: Path) -> None:
     path = folder / "spec.yaml"
     for seed_number in (1, 2):
-        planted(
+        play_with_planted_verdicts(
             path, results, f"pool{seed_number}", partial(_is_right_on_every_other, seed_number), f"seed={seed_number}"
         )
     comparison = compare(["pool1", "pool2"], "good", results=results)
@@ -193,7 +193,7 @@ def test_datapoints_are_matched_by_content_regardless_of_ids(folder: Path, resul
 
 @pytest.mark.gate
 def test_compare_and_leaderboards_agree_on_tasks_and_name_the_differences(tmp_path: Path) -> None:
-    path, results = solo_spec(tmp_path, size=12, dataset={"group_by": "family"}), tmp_path / "results"
+    path, results = write_solo_spec(tmp_path, size=12, dataset={"group_by": "family"}), tmp_path / "results"
     lines = (tmp_path / "data.jsonl").read_text().splitlines()
     rows = [json.loads(line) | {"family": f"f{i // 3}"} for i, line in enumerate(lines)]
     changes: dict[str, tuple[int, dict[str, object], str | None, str | None]] = {
@@ -206,7 +206,14 @@ def test_compare_and_leaderboards_agree_on_tasks_and_name_the_differences(tmp_pa
     for seed, (name, (index, change, _, _)) in enumerate(changes.items()):
         data = [row | (change if i == index else {}) for i, row in enumerate(rows)]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in data))
-        planted(path, results, name, lambda i, _: i > 3, f"dataset.path={tmp_path}/{name}.jsonl", other_system(seed))
+        play_with_planted_verdicts(
+            path,
+            results,
+            name,
+            lambda i, _: i > 3,
+            f"dataset.path={tmp_path}/{name}.jsonl",
+            other_system_override(seed),
+        )
     reasons = dict(query("SELECT run_id, reason FROM leaderboard", results).fetchall())
     for name, (_, _, difference, datapoint) in list(changes.items())[1:]:
         notes = [note for note in get_only_pair(compare("first", name, results=results)).notes if "repeats" not in note]
@@ -232,12 +239,12 @@ def test_identical_datapoints_are_paired_one_to_one(folder: Path, results: Path)
 @pytest.mark.full
 def test_runs_without_shared_datapoints_are_compared_unpaired(folder: Path, results: Path) -> None:
     (folder / "elsewhere").mkdir()
-    path = solo_spec(folder / "elsewhere", size=SIZE)
+    path = write_solo_spec(folder / "elsewhere", size=SIZE)
     rows = [json.loads(line) for line in (path.parent / "data.jsonl").read_text().splitlines()]
     (path.parent / "data.jsonl").write_text(
         "".join(json.dumps(row | {"question": "?" + row["id"]}) + "\n" for row in rows)
     )
-    planted(path, results, "strange", lambda i, _: i < 20, other_system(4))
+    play_with_planted_verdicts(path, results, "strange", lambda i, _: i < 20, other_system_override(4))
     pair = get_only_pair(compare("good", "strange", results=results))
     assert (pair.paired, pair.differing, pair.only_base, pair.only_other) == (False, None, (), ())
     assert (pair.base_value, pair.other_value, pair.p is not None and pair.p < 1e-4) == (0.9, 0.5, True)
@@ -251,13 +258,13 @@ def test_runs_without_shared_datapoints_are_compared_unpaired(folder: Path, resu
 
 @pytest.mark.full
 def test_groups_are_the_units_of_the_test(tmp_path: Path) -> None:
-    path = solo_spec(tmp_path, size=12, dataset={"group_by": "family"})
+    path = write_solo_spec(tmp_path, size=12, dataset={"group_by": "family"})
     rows = [json.loads(line) for line in (tmp_path / "data.jsonl").read_text().splitlines()]
     rows = [row | {"family": f"f{i // 3}"} for i, row in enumerate(rows)]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     results = tmp_path / "results"
-    planted(path, results, "a", lambda _, __: True)
-    planted(path, results, "b", lambda i, _: i >= 6, "seed=8", other_system(1))
+    play_with_planted_verdicts(path, results, "a", lambda _, __: True)
+    play_with_planted_verdicts(path, results, "b", lambda i, _: i >= 6, "seed=8", other_system_override(1))
     pair = get_only_pair(compare("a", "b", results=results))
     assert (pair.datapoints, pair.groups, pair.differing, pair.mid_p_mcnemar) == (12, 4, 2, None)
     assert pair.p == 0.5  # both of two groups differ one way
@@ -280,9 +287,9 @@ def test_several_runs_are_compared_with_the_leader_and_corrected(results: Path) 
 
 @pytest.mark.gate
 def test_a_run_that_lost_all_its_rollouts_is_not_compared(tmp_path: Path) -> None:
-    spec, results = solo_spec(tmp_path, size=4), tmp_path / "results"
+    spec, results = write_solo_spec(tmp_path, size=4), tmp_path / "results"
     for number, name in enumerate(("good", "lost")):
-        planted(spec, results, name, lambda i, repeat: True, other_system(number))
+        play_with_planted_verdicts(spec, results, name, lambda i, repeat: True, other_system_override(number))
     folder = Results(results).run("lost")
     with duckdb.connect() as connection:
         connection.execute(f"CREATE TABLE t AS FROM '{folder.table('rollouts')}'")
@@ -302,7 +309,7 @@ def test_a_run_is_not_compared_with_itself(results: Path) -> None:
 
 @pytest.mark.full
 def test_replay_is_not_a_new_sample(tmp_path: Path) -> None:
-    path, results = solo_spec(tmp_path, size=3), tmp_path / "results"
+    path, results = write_solo_spec(tmp_path, size=3), tmp_path / "results"
     run_spec(path, results, run_id="first")
     run(path, results, replay="first", run_id="again")
     comparison = compare("first", "again", results=results)
@@ -324,21 +331,21 @@ def test_leader_is_determined_by_datapoints_that_all_runs_share(results: Path) -
 def _play_on_another_datapoint(results: Path) -> str:
     """Play a run on one datapoint that no other run has."""
     (results.parent / "apart").mkdir()
-    path = solo_spec(results.parent / "apart", size=1)
+    path = write_solo_spec(results.parent / "apart", size=1)
     data = path.parent / "data.jsonl"
     data.write_text(json.dumps(json.loads(data.read_text()) | {"question": "another"}) + "\n")
-    return planted(path, results, "apart", lambda _, __: True)
+    return play_with_planted_verdicts(path, results, "apart", lambda _, __: True)
 
 
 @pytest.mark.full
 def test_slices_are_in_order_and_of_one_value_in_both_runs(tmp_path: Path) -> None:
-    path, results = solo_spec(tmp_path, size=8), tmp_path / "results"
+    path, results = write_solo_spec(tmp_path, size=8), tmp_path / "results"
     rows = [json.loads(line) for line in (tmp_path / "data.jsonl").read_text().splitlines()]
     values = [10, 10.0, 2, "2", None, None, "b", "b"]
     for name, column in (("a", values), ("b", values), ("c", [*values[:7], "c"])):
         data = [row | {"hard": value} for row, value in zip(rows, column, strict=True)]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in data))
-        run_spec(path, results, f"dataset.path={tmp_path}/{name}.jsonl", other_system(ord(name)), run_id=name)
+        run_spec(path, results, f"dataset.path={tmp_path}/{name}.jsonl", other_system_override(ord(name)), run_id=name)
     comparison = compare("a", "b", results=results, by="hard")
     assert [(slice_row.slice, slice_row.datapoints) for slice_row in comparison.slices] == [
         ("2", 2),
@@ -399,7 +406,7 @@ def test_slices_are_corrected_for_their_number(results: Path) -> None:
 @pytest.mark.full
 def test_a_baseline_is_found_by_task_and_verifier(folder: Path, results: Path) -> None:
     debate = spec_file(folder, size=SIZE, name="nip", fine_tune=None)
-    planted(debate, results, "debated", lambda _, __: True)
+    play_with_planted_verdicts(debate, results, "debated", lambda _, __: True)
     with pytest.raises(
         UsageError, match=r"games of protocol 'solo_verifier' are comparable with debated: .* Choose one"
     ):
@@ -416,7 +423,7 @@ def test_a_baseline_is_found_by_task_and_verifier(folder: Path, results: Path) -
 @pytest.mark.full
 def test_rollouts_lost_in_transport_are_not_compared(tmp_path: Path) -> None:
     with run_chat_server(malformed="returns x + 3.") as server:
-        path = solo_spec(tmp_path, size=6)
+        path = write_solo_spec(tmp_path, size=6)
         text = path.read_text().replace('"provider": "dummy"', '"provider": "openai", "model": "tiny"')
         path.write_text(text)
         run = run_spec(
@@ -440,7 +447,7 @@ def test_incomparable_runs_are_refused_with_the_reason(results: Path, tmp_path: 
         compare("good", results=results)
     with pytest.raises(UsageError, match="no run 'none'"):
         compare("good", "none", results=results)
-    path = solo_spec(tmp_path, size=4)
+    path = write_solo_spec(tmp_path, size=4)
     for name in ("a", "b"):
         run_spec(path, tmp_path / "results", f"name={name}", run_id=name)
     (tmp_path / "results" / "runs" / "a" / "inputs" / "dataset.jsonl").write_text("{}\n")
@@ -450,7 +457,7 @@ def test_incomparable_runs_are_refused_with_the_reason(results: Path, tmp_path: 
 
 @pytest.mark.full
 def test_runs_of_0_1_0_can_be_compared(tmp_path: Path) -> None:
-    opened(tmp_path)
+    copy_old_files(tmp_path)
     results = tmp_path / "results"
     comparison = compare(RUNS["finished"], RUNS["served"], results=results)
     assert comparison.verdict
@@ -487,8 +494,12 @@ def test_sql_views_have_the_same_values(results: Path) -> None:
 @pytest.mark.full
 def test_planted_verdicts_are_read_by_compare(tmp_path: Path) -> None:
     """Check the helper of these tests: an undecided rollout counts as wrong, not as lost."""
-    planted(solo_spec(tmp_path, size=4), tmp_path / "results", "one", lambda i, _: None if i == 0 else True)
-    second = planted(solo_spec(tmp_path, size=4), tmp_path / "results", "two", lambda _, __: True, "seed=8")
+    play_with_planted_verdicts(
+        write_solo_spec(tmp_path, size=4), tmp_path / "results", "one", lambda i, _: None if i == 0 else True
+    )
+    second = play_with_planted_verdicts(
+        write_solo_spec(tmp_path, size=4), tmp_path / "results", "two", lambda _, __: True, "seed=8"
+    )
     pair = get_only_pair(compare("one", second, results=tmp_path / "results", metric="undecided_0"))
     assert (pair.base_value, pair.other_value, pair.datapoints) == (0.5, 0.0, 2)
 
@@ -496,7 +507,7 @@ def test_planted_verdicts_are_read_by_compare(tmp_path: Path) -> None:
 @pytest.mark.gate
 def test_same_model_name_at_two_addresses_is_noted(tmp_path: Path) -> None:
     with run_chat_server() as first, run_chat_server() as second:
-        path = solo_spec(tmp_path, size=4)
+        path = write_solo_spec(tmp_path, size=4)
         path.write_text(path.read_text().replace('"provider": "dummy"', '"provider": "openai", "model": "tiny"'))
         first_run, repeated_run, other_server_run = (
             run_spec(path, tmp_path / "results", f"models.m.base_url={address}", f"seed={seed}")

@@ -19,7 +19,7 @@ from runner.rollouts.agents.arrays import stacked, timesteps
 from runner.rollouts.engine import Engine
 from runner.rollouts.plan import Plan
 from runner.spec.loader import Spec, load_spec
-from tests.reference.adapter import Script, agents_of, cases, protocol_of
+from tests.reference.adapter import Script, cases, create_agents, load_case_protocol
 from tests.support.games import ONE_VERIFIER
 from tests.support.specs import spec_file
 
@@ -101,13 +101,13 @@ SCRIPTED_CASES = [case for case in cases("rollouts") if "error" not in case["exp
     ids=lambda case: f"rollouts-{case['case']}",
 )
 def test_environment_steps_match_the_games_of_the_original(case: dict[str, Any]) -> None:
-    protocol, point, expected = protocol_of(case["config"]), case["datapoint"], case["expected"]
+    protocol, point, expected = load_case_protocol(case["config"]), case["datapoint"], case["expected"]
     script = Script(case["completions"])
     agents = {
         name: OpenAiWholeAgent(
             agent.hyper_params, AgentRuntime(agent.settings.prompts, script.complete), name, protocol
         )
-        for name, agent in agents_of(case["config"]).items()
+        for name, agent in create_agents(case["config"]).items()
     }
     environment = Environment(protocol)
     first = environment.reset({name: [value] for name, value in point.items()}, seed=case["seed"])
