@@ -30,7 +30,7 @@ class RecordingTracker:
         self.is_open = True
         self.runs.append({"project": project, "name": name, "config": config})
 
-    def log_with_script(self, metrics: dict[str, float], step: int) -> None:
+    def log(self, metrics: dict[str, float], step: int) -> None:
         assert self.is_open
         self.steps.append((step, metrics))
 

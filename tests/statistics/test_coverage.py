@@ -31,8 +31,8 @@ def simulation() -> ModuleType:
 
 
 def assert_claims_hold(case: Any, simulation: ModuleType, times: int, *required_metrics: str) -> None:
-    measured = simulation.measured(case, times, [11, 0], many=20_000)
-    claims = dict(simulation.judged(case, measured, times))
+    measured = simulation.measure_coverage(case, times, [11, 0], many=20_000)
+    claims = dict(simulation.check_coverage(case, measured, times))
     assert all(any(name in claim for claim in claims) for name in required_metrics)
     assert not [claim for claim, holds in claims.items() if not holds]
 

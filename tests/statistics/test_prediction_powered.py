@@ -187,10 +187,12 @@ def test_intervals_of_biased_and_random_judges_cover_the_truth(simulation: Modul
     for design in simulation.DESIGNS:
         for judge in simulation.JUDGES:
             situation = simulation.Situation(judge, 0.3, 100, design)
-            counted = simulation.count(situation, TIMES, 3)
+            counted = simulation.count_coverage(situation, TIMES, 3)
             assert counted.coverage >= 0.95 - TOLERANCE, situation.name
-            assert counted.width_ratio <= simulation.WIDEST, situation.name
-            assert judge not in simulation.BIASED or counted.plain_coverage < simulation.MOST_PLAIN, situation.name
+            assert counted.width_ratio <= simulation.MAX_WIDTH_RATIO, situation.name
+            assert judge not in simulation.BIASED or counted.plain_coverage < simulation.MAX_PLAIN_COVERAGE, (
+                situation.name
+            )
 
 
 @pytest.mark.full
@@ -199,7 +201,7 @@ def test_intervals_of_differences_cover_the_truth(simulation: ModuleType) -> Non
         pair = simulation.Pair("lenient", "strict", 0.4, 100, is_labeled_alike)
         counted = simulation.count_difference(pair, TIMES, 3)
         assert counted.coverage >= 0.95 - TOLERANCE, pair.name
-        assert counted.width_ratio <= simulation.WIDEST, pair.name
+        assert counted.width_ratio <= simulation.MAX_WIDTH_RATIO, pair.name
 
 
 @pytest.mark.full
