@@ -79,7 +79,7 @@ def fill_server_folder(server_folder: Path) -> tuple[dict[str, str], ServerConte
     with closing(server.database):
         tokens = create_accounts(server.database)
         with server.database.writing() as connection:
-            add_account(connection, "lab", 0.0, organisation=True)
+            add_account(connection, "lab", 0.0, is_organization=True)
         rows = server_folder / "rows.jsonl"
         rows.write_text("".join(json.dumps(row) + "\n" for row in _make_rows()), "utf-8")
         choices = PublisherChoices(owner="acme", name="claims", version="1", licence="MIT")
