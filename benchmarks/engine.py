@@ -296,7 +296,8 @@ def main() -> None:
         return
     if args.slopes or args.turns or args.in_flight:
         if args.slopes:
-            measure_slopes(*args.slopes, args.concurrency, PATHS, args.repeat)
+            small, large = args.slopes
+            measure_slopes(small, large, args.concurrency, PATHS, args.repeat)
         if args.turns:
             measure_long_chats(args.turns, args.rollouts // 10, args.concurrency, args.repeat)
         if args.in_flight:

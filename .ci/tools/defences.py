@@ -127,7 +127,7 @@ def main() -> int:
 
         first_copy = copies.get()
         tests = sorted({test for defence in selected for test in defence.tests})
-        code, output = first_copy.run_tests(tests, workers=arguments.jobs, seconds=10 * SECONDS)
+        code, output = first_copy.run_tests(tests, workers=arguments.jobs, seconds=40 * SECONDS)
         copies.put(first_copy)
         check(code == PASSED, f"all tests pass with every defence on{'' if code == PASSED else output}")
 

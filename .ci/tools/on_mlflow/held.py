@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,13 @@ def build_expected_records(results: Path, start: str) -> dict[str, MlflowRun]:
     all_results = Results(results)
     run = all_results.find(start)
     if not run.manifest().is_training_run:
-        with GamesRecordBuilder(run, journal=False) as games:
+        with closing(GamesRecordBuilder(run, journal=False)) as games:
             record = games.record()
             return {record.key: record}
     record = training_record(run, journal=False)
     records = {record.key: record}
     for part in all_results.parts_of(run.run_id):
-        with GamesRecordBuilder(part, journal=False) as games:
+        with closing(GamesRecordBuilder(part, journal=False)) as games:
             record = games.record(run.manifest())
             records[record.key] = record
     return records
