@@ -12,11 +12,10 @@ import argparse
 import json
 import subprocess
 import sys
-import venv
 from pathlib import Path
 from typing import Any
 
-from shared import ROOT, SoftAssertions, temporary_folder
+from shared import ROOT, SoftAssertions, create_environment, temporary_folder
 
 PACKAGES = ("inspect-ai>=0.3.285", "inspect-scout>=0.6", "huggingface-hub>=2", "jsonschema", "pyyaml")
 
@@ -151,7 +150,7 @@ def main() -> int:
             run_nip_run(
                 "export", "last", "--format", names.get(name, name), "--out", str(here / name), *options, here=here
             )
-        facts = read_exports(here, python or install_tools(here))
+        facts = read_exports(here, python or create_environment(here / "tools", *PACKAGES))
         check_exports(check, facts, len(rows) * 2, accuracy)
     return check.exit_code()
 
@@ -199,14 +198,6 @@ def check_exports(check: SoftAssertions, facts: dict[str, dict[str, Any]], games
         facts["every"]["rows"] == games and facts["every"]["score"] == accuracy,
         f"the record is valid by Every Eval Ever's schema, and so are its {facts['every']['rows']} rows",
     )
-
-
-def install_tools(here: Path) -> Path:
-    """Create an environment with the tools, which need other package versions than nip-run."""
-    environment = here / "tools"
-    venv.create(environment, with_pip=True)
-    subprocess.run([str(environment / "bin" / "pip"), "install", "-q", *PACKAGES], check=True)
-    return environment / "bin" / "python"
 
 
 def read_exports(here: Path, python: Path) -> dict[str, dict[str, Any]]:

@@ -1,9 +1,11 @@
-"""Import path and temporary folder of the scripts."""
+"""Import path, temporary folder and environments of the scripts."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tempfile
+import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,3 +20,10 @@ from tests.support.soft_assertions import SoftAssertions as SoftAssertions  # no
 def temporary_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="nip-run-tools-") as name:
         yield Path(name)
+
+
+def create_environment(folder: Path, *packages: str) -> Path:
+    """Create a Python environment with packages that need other versions than nip-run, and return its interpreter."""
+    venv.create(folder, with_pip=True)
+    subprocess.run([str(folder / "bin" / "pip"), "install", "-q", *packages], check=True)
+    return folder / "bin" / "python"

@@ -9,12 +9,11 @@ import argparse
 import json
 import subprocess
 import sys
-import venv
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from shared import ROOT, SoftAssertions, temporary_folder
+from shared import ROOT, SoftAssertions, create_environment, temporary_folder
 
 PACKAGES = ("inspect-ai>=0.3.285", "inspect-scout>=0.6", "pandas")
 SPEC = """\
@@ -85,7 +84,7 @@ def main() -> int:
     python = parser.parse_args().python
     check = SoftAssertions()
     with temporary_folder() as here:
-        python = python or install_tools(here)
+        python = python or create_environment(here / "tools", *PACKAGES)
         (here / "logs").mkdir()
         subprocess.run([str(python), str(ROOT / ".ci/tools/inspect_logs.py"), str(here / "logs")], check=True, cwd=here)
         (here / "prompts").mkdir()
@@ -149,14 +148,6 @@ def check_results(
         scan["results"] == len(calls) and scan["accepted"] == sum(calls) and scan["found"],
         f"Scout reads {scan['results']} results, whose transcripts are those that it finds in the log",
     )
-
-
-def install_tools(here: Path) -> Path:
-    """Create an environment with the tools."""
-    environment = here / "tools"
-    venv.create(environment, with_pip=True)
-    subprocess.run([str(environment / "bin" / "pip"), "install", "-q", *PACKAGES], check=True)
-    return environment / "bin" / "python"
 
 
 if __name__ == "__main__":
