@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.base.errors import UsageError
 from runner.base.text import comma_join, did_you_mean
-from runner.results.default_folder import default_results, folder_problem
+from runner.results.default_folder import folder_problem
 
 if TYPE_CHECKING:
     from runner.documents.releases.reference import Kind
-    from runner.results.leaderboard.results_folder import Results
 
 MAX_PORT = 65_535
 
@@ -55,17 +53,6 @@ def parse_kind(text: str | None) -> Kind | None:
             f"--kind {text}: unknown kind{did_you_mean(text, Kind) or f'; choose one of {comma_join(Kind)}'}"
         )
     return None if text is None else Kind(text)
-
-
-def results_arguments(results: Results) -> list[str]:
-    """Return the arguments that select a results folder; none for `results`, unless a variable names another."""
-    is_default = results.path.as_posix() == "results" == default_results()
-    return [] if is_default else ["--results", str(results.path)]
-
-
-def results_option_text(results: Results) -> str:
-    """Return the end of a shell command that selects a results folder; empty for the default folder."""
-    return "".join(f" {shlex.quote(argument)}" for argument in results_arguments(results))
 
 
 class RenamedOption(argparse.Action):

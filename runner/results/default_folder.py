@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 from runner.base.package_data import exists, is_folder, why_unusable
@@ -15,6 +16,17 @@ def default_results() -> str:
     """Return the results folder for commands without `--results`."""
     # Shells expand `~` in options, but not in variables that a service or a settings file sets.
     return os.path.expanduser(os.environ.get(RESULTS_VARIABLE) or "results")  # noqa: PTH111
+
+
+def results_arguments(folder: Path) -> list[str]:
+    """Return the arguments that select a results folder; none for `results`, unless a variable names another."""
+    is_default = folder.as_posix() == "results" == default_results()
+    return [] if is_default else ["--results", str(folder)]
+
+
+def results_option_text(folder: Path) -> str:
+    """Return the end of a shell command that selects a results folder; empty for the default folder."""
+    return "".join(f" {shlex.quote(argument)}" for argument in results_arguments(folder))
 
 
 def folder_problem(text: str) -> str | None:

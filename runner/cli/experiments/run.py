@@ -32,11 +32,12 @@ from runner.base.errors import (
 )
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, dollar_range
-from runner.cli.arguments import add_shard_option, add_spec_arguments, add_trust_options, results_arguments
+from runner.cli.arguments import add_shard_option, add_spec_arguments, add_trust_options
 from runner.cli.experiments.question_page import CommandQuestions, add_page_options
 from runner.cli.startup import load_scipy_with_one_thread
 from runner.cli.terminal.output import note, print_json, say
 from runner.documents.fetched_files import describe_origin
+from runner.results.default_folder import results_arguments
 
 if TYPE_CHECKING:
     from runner.cli.specs import SpecPoint
@@ -468,7 +469,7 @@ def _point_command(args: argparse.Namespace, waiting: _WaitingPoint) -> str:
 
 def _given_options(args: argparse.Namespace) -> list[str]:
     """Return the options of this command that are not defaults, except `--set-model`."""
-    options = results_arguments(args.results)
+    options = results_arguments(args.results.path)
     if args.run_id:
         options += ["--run-id", args.run_id]
     if args.shard:

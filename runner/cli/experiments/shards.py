@@ -13,9 +13,9 @@ from runner.base.errors import MergeError, RunDirectoryError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.package_data import find_file, is_file, is_folder
 from runner.base.text import counted
-from runner.cli.arguments import results_arguments
 from runner.cli.terminal.output import note
 from runner.models.api_keys import allowed_commands
+from runner.results.default_folder import results_arguments
 from runner.results.folder import RunFolder, split_part
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import PLAYED, Status
@@ -184,7 +184,7 @@ class ShardMerger:
         from runner.runs.shards.merge import count_finished_shards, merge
 
         run = self._results.run(run_id)
-        command = shlex.join(["nip-run", "merge", run_id, *results_arguments(self._results)])
+        command = shlex.join(["nip-run", "merge", run_id, *results_arguments(self._results.path)])
         is_last, count = count_finished_shards(run, shard.of)
         if not is_last and not run.manifest_path.is_file():
             if not self._args.quiet:

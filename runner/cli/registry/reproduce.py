@@ -21,12 +21,11 @@ from runner.cli.arguments import (
     REFERENCE_HELP,
     add_registry_option,
     add_trust_options,
-    results_arguments,
-    results_option_text,
 )
 from runner.cli.startup import load_scipy_with_one_thread
 from runner.cli.terminal.output import note, print_heading, print_json, say, warn
 from runner.documents.fetched_files import fetched_registry
+from runner.results.default_folder import results_arguments, results_option_text
 
 if TYPE_CHECKING:
     from runner.registry.fetched_release import FetchedRelease
@@ -134,7 +133,7 @@ def _suggest_verify(args: argparse.Namespace, results: Results) -> str | None:
         run = results.find(args.reference)
     except (RunError, UsageError):
         return None
-    command = shlex.join(["nip-run", "verify", args.reference, *results_arguments(args.results)])
+    command = shlex.join(["nip-run", "verify", args.reference, *results_arguments(args.results.path)])
     return f"{run.run_id} is a local run, but reproduce needs a published run; check its numbers with: {command}"
 
 
@@ -260,7 +259,7 @@ def _show_fresh_play(args: argparse.Namespace, fresh_play: FreshPlay, code: Exit
 
 def _next_commands(args: argparse.Namespace, fresh_play: FreshPlay) -> Sequence[str]:
     """Return commands that show more about the comparison."""
-    results = results_option_text(args.results)
+    results = results_option_text(args.results.path)
     folder = shlex.quote(str(fresh_play.fetched.folder))
     run_id = fresh_play.run_id
     lines = [f"compare: nip-run compare {folder} {run_id}{results}"]

@@ -27,8 +27,9 @@ from runner.base.text import (
     p_value,
     with_interval,
 )
-from runner.cli.arguments import RUN_HELP, results_arguments
+from runner.cli.arguments import RUN_HELP
 from runner.cli.terminal.output import note, print_heading, print_json, print_table, say
+from runner.results.default_folder import results_arguments
 
 if TYPE_CHECKING:
     from runner.results.comparison.comparison import Comparison, SystemComparison
@@ -306,7 +307,7 @@ def _print_datapoints(pair: SystemComparison, title: str, args: argparse.Namespa
     for point in listed[: args.flips]:
         arguments = [point.base_run, point.base_rollout, point.other_run, point.other_rollout]
         say(f"  {in_one_line(point.datapoint)} (label {point.label}): {_describe_datapoint(point, pair)}")
-        say(f"    {shlex.join(['nip-run', 'show', *arguments, *results_arguments(args.results)])}")
+        say(f"    {shlex.join(['nip-run', 'show', *arguments, *results_arguments(args.results.path)])}")
     if len(listed) > args.flips:
         say(f"  only the first {args.flips}; list all with --flips {len(listed)}")
 

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, counted, in_one_line, list_some
-from runner.cli.arguments import RUN_HELP, add_shard_option, results_arguments
+from runner.cli.arguments import RUN_HELP, add_shard_option
 from runner.cli.terminal.output import note, print_heading, print_json, print_table, say, say_wrapped
+from runner.results.default_folder import results_arguments
 
 if TYPE_CHECKING:
     from runner.results.folder import RunFolder
@@ -131,7 +132,7 @@ def _print_summary(
         _print_metrics(metrics, full=args.verbose > 0)
     _print_problems(folder, (), args)
     if manifest.status != Status.DONE:
-        next_step = resume_advice(folder, manifest, results_arguments(args.results))
+        next_step = resume_advice(folder, manifest, results_arguments(args.results.path))
         if metrics is None:
             note(f"no results yet; {next_step}")
         else:
@@ -154,7 +155,9 @@ def _show_command(folder: RunFolder, args: argparse.Namespace, *options: str) ->
     """Return the `show` command for a run: by its id, or by its folder if it is not in the results folder."""
     is_in_results = args.results.run(folder.run_id).path.resolve() == folder.path.resolve()
     run = folder.run_id if is_in_results else str(folder.path)
-    return shlex.join(["nip-run", "show", run, *options, *(results_arguments(args.results) if is_in_results else ())])
+    return shlex.join(
+        ["nip-run", "show", run, *options, *(results_arguments(args.results.path) if is_in_results else ())]
+    )
 
 
 def _print_problems(folder: RunFolder, parts: Sequence[RunFolder], args: argparse.Namespace) -> None:

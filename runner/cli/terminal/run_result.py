@@ -6,11 +6,11 @@ from collections.abc import Collection
 from typing import Any
 
 from runner.base.text import counted, with_interval
-from runner.cli.arguments import results_option_text
 from runner.cli.terminal.learning_curve import show_training
 from runner.cli.terminal.output import describe_usage, note, print_heading, print_table, say
 from runner.cli.terminal.run_problems import print_problem_warning
 from runner.cli.terminal.tournament_tables import show_tournament
+from runner.results.default_folder import results_option_text
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest, Status, verifiers_of
 from runner.results.metric_computation import NO_LABELS
@@ -66,7 +66,7 @@ def show_result(
 
     `path` is the spec as the user wrote it. Notes in `printed` are not printed again.
     """
-    results_option = results_option_text(results)
+    results_option = results_option_text(results.path)
     if result.manifest.is_training_run:
         show_training(result.metrics, f"nip-run show {result.folder.run_id} --all{results_option}")
         say(f"folder: {result.folder.path}")
@@ -90,7 +90,7 @@ def show_result(
 
 def _suggest_commands(result: FinishedRun, results: Results, *, has_all_metrics: bool) -> None:
     """Print commands that show more about the run."""
-    results_option = results_option_text(results)
+    results_option = results_option_text(results.path)
     show_command = f"nip-run show {result.folder.run_id}"
     if result.manifest.is_tournament:
         note(f"pairings: {show_command} --all{results_option}")
@@ -112,7 +112,7 @@ def show_problems_and_notes(result: FinishedRun, results: Results, printed: Coll
     if result.manifest.status != Status.DONE:  # the last lines of the command report lost rollouts
         problems = [run_problem for run_problem in problems if run_problem.problem.kind != "transport_failed"]
     for run_id, problem in problems:
-        print_problem_warning(problem, f"nip-run show {run_id} {problem.show}{results_option_text(results)}")
+        print_problem_warning(problem, f"nip-run show {run_id} {problem.show}{results_option_text(results.path)}")
     printed_notes = {
         *printed,
         *(str(problem) for folder in (result.folder, *parts) for problem in load_problems(folder)),

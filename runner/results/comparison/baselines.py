@@ -9,6 +9,7 @@ from runner.base import package_data
 from runner.base.errors import UsageError
 from runner.base.text import comma_join, did_you_mean
 from runner.results.comparison.systems import System, load_system
+from runner.results.default_folder import results_option_text
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import fixed_verdicts_of
@@ -85,7 +86,10 @@ def _find_named_runs(name: str, system: System, results: Results) -> System:
                 "of it. Play it on the same datapoints, or choose a run: --baseline RUN"
             ) from error
         names = {name for manifest in manifests for name in (manifest.protocol, manifest.run_id)}
-        hint = did_you_mean(name, sorted(names.union(builtin_protocols))) or "; `nip-run runs` lists the runs"
+        hint = (
+            did_you_mean(name, sorted(names.union(builtin_protocols)))
+            or f"; `nip-run runs{results_option_text(results.path)}` lists the runs"
+        )
         raise UsageError(f"no run and no protocol {name!r} in {results.path}{hint}") from error
 
 

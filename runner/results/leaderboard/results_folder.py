@@ -20,6 +20,7 @@ from runner.base.storage.locks import locked
 from runner.base.storage.log_lines import check_log_format
 from runner.base.storage.safe_files import make_folders
 from runner.base.text import did_you_mean
+from runner.results.default_folder import results_option_text
 from runner.results.folder import RunFolder, part_id, split_part
 from runner.spec.datasets.shards import Shard
 from runner.spec.run_names import MAX_RUN_ID_LENGTH, RUN_ID_PATTERN
@@ -152,13 +153,15 @@ class Results:
             raise _ambiguous_name(name, matches)
         for folder in self.sharded_runs(name) if name else ():
             if parts := folder.started_parts():
+                merge = f"nip-run merge {folder.run_id}{results_option_text(self.path)}"
                 raise UsageError(
                     f"the shards of run {folder.run_id} are not merged yet{_started_shards(folder)}; merge them with "
-                    f"nip-run merge {folder.run_id}, or name one shard, such as {part_id(folder.run_id, parts[0][0])}"
+                    f"{merge}, or name one shard, such as {part_id(folder.run_id, parts[0][0])}"
                 )
         ids = {folder.run_id for folder in self.runs()}
         hint = did_you_mean(name, ids | {id_.rpartition("-")[0] for id_ in ids})
-        raise UsageError(f"no run {name!r} in {self.path}{hint or '; list all runs with `nip-run runs`'}")
+        hint = hint or f"; list all runs with `nip-run runs{results_option_text(self.path)}`"
+        raise UsageError(f"no run {name!r} in {self.path}{hint}")
 
     def path_of(self, name: str) -> Path:
         """Return the folder of the run that `find` returns, for specs that name a run."""
