@@ -14,7 +14,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -29,6 +28,7 @@ from tests.support.files import parquet_rows
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import command, environment
 from tests.support.soft_assertions import SoftAssertions
+from tests.support.threaded_server import serve_in_thread
 
 PROTOCOLS: Mapping[str, Sequence[str]] = {
     "nip": ("prover",), "adp": ("prover",), "debate": ("prover0", "prover1"), "merlin_arthur": ("prover0", "prover1"),
@@ -249,11 +249,10 @@ def run_counting_proxy(server: str) -> Iterator[CountingProxy]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listener:
-        threading.Thread(target=listener.serve_forever, daemon=True).start()
+    listener = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with serve_in_thread(listener):
         proxy.address = f"http://127.0.0.1:{listener.server_port}/v1"
         yield proxy
-        listener.shutdown()
 
 
 def read_llama_totals(address: str) -> tuple[str, str]:

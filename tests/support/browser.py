@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -12,6 +11,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+from tests.support.threaded_server import serve_in_thread
 
 HARMLESS_MESSAGES = ("log", "info", "debug")
 """Types of console messages that are not errors."""
@@ -111,11 +112,5 @@ class _FileHandler(SimpleHTTPRequestHandler):
 def serve_folder(folder: Path) -> Iterator[str]:
     """Serve the files of a folder over HTTP; yield the address of its index."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_FileHandler, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
+    with serve_in_thread(server):
         yield f"http://127.0.0.1:{server.server_address[1]}/index.html"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from typing import Any
 
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import wait_until
+from tests.support.threaded_server import serve_in_thread
 
 REMOTE_URL = "https://example.org/acme/games.git"
 """The URL of a remote that is never contacted."""
@@ -159,14 +159,8 @@ def run_git_http(root: Path, before: RequestHook = lambda _: False) -> Iterator[
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
+    with serve_in_thread(server):
         yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def _read_body(handler: BaseHTTPRequestHandler) -> bytes:

@@ -6,7 +6,6 @@ import hashlib
 import http.server
 import itertools
 import json
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -19,6 +18,7 @@ from runner.registry.transports.http.prefetch import FilePrefetch
 from runner.registry.transports.http.transport import HttpTransport
 from runner.registry.transports.timeouts import Timeouts
 from tests.registry.transports.test_http_tokens import answer_all_requests, config
+from tests.support.threaded_server import serve_in_thread
 
 __all__ = ("config",)
 SHORT_TIMEOUTS = Timeouts(tries=2, wait=0.01, read=5, answer_bytes=1 << 16)
@@ -142,14 +142,13 @@ def publish_and_fail(answers: Callable[[str, str], tuple[int, Any]]) -> tuple[st
         def log_message(self, *_: Any) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with serve_in_thread(server):
         timeouts = replace(SHORT_TIMEOUTS, stall=0.3, check_seconds=0.3, first_check_wait=0.01, longest_wait=0.02)
         transport = HttpTransport(f"http://127.0.0.1:{server.server_port}", timeouts=timeouts)
         with pytest.raises(ReleaseError) as raised:
             transport.add({"run/acme/x/1": [("a", BLOB)]}, "")
         transport.close()
-        server.shutdown()
     return str(raised.value), requests
 
 

@@ -8,7 +8,6 @@ import os
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from runner.server.accounts.accounts import Scope
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import command, environment
 from tests.support.server_process import shared_empty_server
+from tests.support.threaded_server import serve_in_thread
 
 SECRET = "nip_0123456789ab_" + "s" * 43
 
@@ -50,10 +50,9 @@ def answer_all_requests(answer: tuple[int, dict[str, str], bytes]) -> Iterator[t
         def log_message(self, *_: Any) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with serve_in_thread(server):
         yield f"http://127.0.0.1:{server.server_port}", requests
-        server.shutdown()
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.server
 import json
 import socketserver
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +18,7 @@ from runner.registry.transports.time_budget import TimeBudget
 from runner.registry.transports.timeouts import Timeouts
 from tests.support.hub_registry import SHORT_TIMEOUTS, registry
 from tests.support.servers.client import LoopbackServer
+from tests.support.threaded_server import serve_in_thread
 
 SHORT = Timeouts(tries=2, wait=0.01, read=30.0, answer_seconds=0.3, request_seconds=0.05)
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -50,10 +50,9 @@ def run_dripping_server(start: bytes, piece: bytes) -> Iterator[str]:
         daemon_threads = True
         block_on_close = False
 
-    with Server(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    server = Server(("127.0.0.1", 0), Handler)
+    with serve_in_thread(server):
         yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
 
 
 def list_releases(address: str) -> None:
@@ -119,14 +118,13 @@ def test_listing_of_endless_short_pages_is_given_up() -> None:
         def log_message(self, *_: object) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        with (
-            closing_transport(f"http://127.0.0.1:{server.server_port}") as transport,
-            pytest.raises(ReleaseError, match="that does not end"),
-        ):
-            list(transport.list_releases())
-        server.shutdown()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with (
+        serve_in_thread(server),
+        closing_transport(f"http://127.0.0.1:{server.server_port}") as transport,
+        pytest.raises(ReleaseError, match="that does not end"),
+    ):
+        list(transport.list_releases())
     assert request_count == EXTRA_PAGES + 1
 
 

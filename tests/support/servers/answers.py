@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.support.threaded_server import serve_in_thread
+
 Judge = Callable[[str, Mapping[str, str], list[str]], str]
 """Returns the judge's answer to a question, the answers by letter, and the letters that were argued for."""
 
@@ -81,11 +83,5 @@ def run_reply_server(reply: Callable[[Mapping[str, Any]], str]) -> Iterator[Answ
     lock = threading.Lock()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     state = AnswerServer(f"http://127.0.0.1:{server.server_port}/v1")
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with serve_in_thread(server):
         yield state
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.hang_guard import HANG_SECONDS
+from tests.support.threaded_server import serve_in_thread
 
 PROMPT = "Claim {{ claim }}.\nWrite {{ %s }} or {{ %s }}.\n"
 FOLDERS = {"plain": ("accept", "reject"), "reject_first": ("reject", "accept")}
@@ -81,14 +82,8 @@ def run_noisy_judge(**settings: Any) -> Iterator[NoisyJudge]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     judge.base_url = f"http://127.0.0.1:{server.server_port}/v1"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with serve_in_thread(server):
         yield judge
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def noisy_spec(folder: Path, base_url: str, claims: int = 30, repeats: int = 3, **changes: Any) -> Path:
