@@ -131,6 +131,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             del sys.modules[name]
 
 
+@pytest.mark.gate
 def test_an_error_of_a_provider_names_its_plugin_and_distribution(site: Path, tmp_path: Path) -> None:
     for name, (code, message) in BAD_PROVIDERS.items():
         entry_points = {PROVIDERS: {name: f"bad_{name}:connect"}}
@@ -316,6 +317,7 @@ def test_a_training_backend_trains_and_an_analyzer_answers(site: Path, tmp_path:
     assert "analyzer plugin 'lost' of mine 1.0: mine:LOST is a str, but must be the path of a YAML file" in lost.stderr
 
 
+@pytest.mark.gate
 def test_entry_points_are_not_read_if_all_names_are_built_in(tmp_path: Path) -> None:
     spec = spec_file(tmp_path, size=2)
     code = (

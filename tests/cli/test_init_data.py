@@ -64,6 +64,7 @@ def test_spec_for_a_messy_claims_file_runs_at_once(tmp_path: Path) -> None:
     assert "Python" not in rendered
 
 
+@pytest.mark.gate
 def test_the_commands_that_init_prints_lead_to_a_comparison_with_the_verifier_alone(tmp_path: Path) -> None:
     printed, _ = run_init(tmp_path, write_messy_csv(tmp_path), "--protocol", "debate")
     tutorial = Path("docs/tutorials/debate-on-your-claims.md").read_text()

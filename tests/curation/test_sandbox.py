@@ -85,6 +85,7 @@ def test_a_sandbox_that_was_killed_starts_again(mechanism: Mechanism) -> None:
         assert sandbox.run(run, RunLimits()).stdout == "1\n"
 
 
+@pytest.mark.gate
 def test_sandbox_ends_with_the_process_that_uses_it() -> None:
     code = (
         "import os, sys, threading\nfrom runner.curation.sandbox.mechanisms import list_mechanisms\n"

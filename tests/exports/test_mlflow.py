@@ -88,6 +88,7 @@ def test_each_metric_has_one_point_per_step(result: FinishedRun, training_run: R
         assert max(counts.values()) == 1
 
 
+@pytest.mark.gate
 def test_points_of_a_killed_run_are_a_prefix_of_the_finished_run(result: FinishedRun, tmp_path: Path) -> None:
     """Points sent during a run are points of the finished run, whichever model answers first."""
     complete_record = build_record(result.path)
@@ -135,12 +136,14 @@ def test_trained_models_have_a_lineage_and_play_in_the_following_test(training_r
     assert parts["i0"].plays_with == ()
 
 
+@pytest.mark.gate
 def test_training_run_lists_every_training_dataset(training_run: RunFolder) -> None:
     first, *training_data = training_record(training_run, journal=False).inputs
     assert first.sha256 == training_run.manifest().dataset_sha256
     assert len(training_data) == len({data.sha256 for data in training_data}) == 4
 
 
+@pytest.mark.gate
 def test_nothing_with_a_secret_is_sent(result: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "runs" / result.run_id
     shutil.copytree(result.path, path)
@@ -162,6 +165,7 @@ def test_nothing_with_a_secret_is_sent(result: FinishedRun, tmp_path: Path, monk
     )
 
 
+@pytest.mark.gate
 def test_names_that_mlflow_refuses_are_changed_and_stay_distinct() -> None:
     texts = MlflowTexts(Redactor(()))
     original_names = ("a/b", "a#b", "../x", "x" * 400, "x" * 399 + "y", "", "a\nb", "ö b:c.d")
@@ -172,6 +176,7 @@ def test_names_that_mlflow_refuses_are_changed_and_stay_distinct() -> None:
     assert len(texts.notes) == len(original_names) - 2  # names with a long common prefix share one note
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("file", "key", "value", "message"),
     [
@@ -193,6 +198,7 @@ def test_run_with_invalid_files_is_refused_with_a_message(
         build_record(path)
 
 
+@pytest.mark.gate
 def test_shortened_value_states_its_original_length() -> None:
     texts = MlflowTexts(Redactor(()))
     value = texts.param("models.p.stop", ["x" * 7_000])
@@ -201,6 +207,7 @@ def test_shortened_value_states_its_original_length() -> None:
     assert texts.notes == ["the parameter models.p.stop has 7,004 characters; shortened to MLflow's limit of 6,000"]
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("text", ["x" * 6_000, "\u20ac" * 6_000, "\U0001f600" * 6_000])
 def test_batches_respect_the_limits_of_mlflow(text: str) -> None:
     rows = [("key", text)] * 250
@@ -209,6 +216,7 @@ def test_batches_respect_the_limits_of_mlflow(text: str) -> None:
     assert all(len(batch) <= 100 and len(json.dumps(batch)) < 1_000_000 for batch in created_batches)
 
 
+@pytest.mark.gate
 def test_curve_of_many_games_has_few_points() -> None:
     steps = [games for games in range(1, 100_001) if is_step(games)]
     assert steps[:100] == list(range(1, 101))
@@ -216,6 +224,7 @@ def test_curve_of_many_games_has_few_points() -> None:
     assert steps[-1] == 100_000
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -246,6 +255,7 @@ def test_invalid_tracking_server_is_refused(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("arguments", [("--follow",), ("--experiment", "x"), ("last",)])
 def test_options_of_a_tracking_server_are_refused_for_files(
     result: FinishedRun, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
@@ -268,6 +278,7 @@ def play_run(folder: Path) -> RunFolder:
 CREATED_MS = 1_790_000_000_000
 
 
+@pytest.mark.gate
 def test_each_game_is_a_trace_with_a_span_per_turn_at_server_time(tmp_path: Path) -> None:
     folder = play_run(tmp_path)
     with closing(GamesRecordBuilder(folder, journal=False)) as games:
@@ -287,6 +298,7 @@ def test_each_game_is_a_trace_with_a_span_per_turn_at_server_time(tmp_path: Path
     assert {point.time_ms for point in record.metrics if point.step == 1} == {CREATED_MS}
 
 
+@pytest.mark.gate
 def test_turn_spans_are_children_of_their_game_and_within_its_time(result: FinishedRun) -> None:
     with closing(GamesRecordBuilder(RunFolder(result.path), journal=False)) as games:
         record = games.record()
@@ -299,6 +311,7 @@ def test_turn_spans_are_children_of_their_game_and_within_its_time(result: Finis
     assert all(turn["end_time_unix_nano"] <= game["end_time_unix_nano"] for turn in turns)
 
 
+@pytest.mark.gate
 def test_run_that_can_be_resumed_has_no_traces(result: FinishedRun, tmp_path: Path) -> None:
     path = tmp_path / "runs" / result.run_id
     shutil.copytree(result.path, path)
@@ -307,6 +320,7 @@ def test_run_that_can_be_resumed_has_no_traces(result: FinishedRun, tmp_path: Pa
     assert list(build_record(path).traces()) == []
 
 
+@pytest.mark.gate
 def test_traces_contain_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = play_run(tmp_path)
     text = next(row["raw_message"] for row in parquet_rows(folder.table("completions")))
@@ -317,6 +331,7 @@ def test_traces_contain_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert REMOVED in repr(traces)
 
 
+@pytest.mark.gate
 def test_dataset_input_has_its_path_and_split(result: FinishedRun) -> None:
     (data,) = build_record(result.path).inputs
     assert data.facts["path"].endswith("specs/data/code_validation.jsonl")

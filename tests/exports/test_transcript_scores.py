@@ -62,6 +62,7 @@ def read_verdicts(result: FinishedRun) -> dict[str, float]:
     return {row["datapoint_id"]: float(row["decision"]) for row in rows if row["decision"] in (0, 1)}
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("name", ["chores.eval", "chores.json"])
 def test_verdicts_become_scores_in_a_copy_of_the_log(tmp_path: Path, name: str) -> None:
     result, log = judge(tmp_path, LOGS / name), LOGS / name
@@ -84,6 +85,7 @@ def test_verdicts_become_scores_in_a_copy_of_the_log(tmp_path: Path, name: str) 
         assert (score in summary["scores"]) == (f"{summary['id']}-{summary['epoch']}" in expected)
 
 
+@pytest.mark.gate
 def test_verdicts_on_tool_calls_are_grouped_by_sample_and_exported_to_scout(tmp_path: Path) -> None:
     log = LOGS / "chores.eval"
     result = judge(tmp_path, log, unit="tool_call", label="null")
@@ -106,6 +108,7 @@ def test_verdicts_on_tool_calls_are_grouped_by_sample_and_exported_to_scout(tmp_
     assert (summary["scans"], summary["results"]) == (len(rows), sum(expected.values()))
 
 
+@pytest.mark.gate
 def test_other_logs_the_folder_of_the_log_and_other_runs_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,6 +136,7 @@ def find_scored_samples(result: FinishedRun, log: Path) -> set[str]:
     return {id_ for id_, sample in samples if result.run_id in (sample.get("scores") or ())}
 
 
+@pytest.mark.gate
 def test_renamed_logs_get_the_scores_of_their_samples(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
@@ -151,6 +155,7 @@ def test_renamed_logs_get_the_scores_of_their_samples(tmp_path: Path) -> None:
         assert find_scored_samples(both_results, tmp_path / "both" / name) == expected != set()
 
 
+@pytest.mark.gate
 def test_logs_without_verdicts_or_missing_logs_are_refused() -> None:
     logs = [Path("a.json"), Path("b.json")]
     with pytest.raises(UsageError, match="r has no verdict of accept or reject"):
@@ -160,6 +165,7 @@ def test_logs_without_verdicts_or_missing_logs_are_refused() -> None:
     assert match_logs(logs, {"b.json": {}}, "r") == {logs[1]: {}}
 
 
+@pytest.mark.gate
 def test_existing_score_of_a_log_is_never_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("chores.eval", "chores.json"):
         result = judge(tmp_path / name, LOGS / name, run_id="match")
@@ -168,6 +174,7 @@ def test_existing_score_of_a_log_is_never_replaced(tmp_path: Path, capsys: pytes
         assert not (tmp_path / "out" / name).exists()
 
 
+@pytest.mark.gate
 def test_a_run_on_transcripts_resumes_from_its_folder_without_the_log(tmp_path: Path) -> None:
     log = tmp_path / "chores.eval"
     log.write_bytes((LOGS / log.name).read_bytes())

@@ -59,6 +59,7 @@ def outcomes_by_row() -> dict[str, Completion | NipRunError]:
     return asyncio.run(_complete_all())
 
 
+@pytest.mark.gate
 def test_real_error_raises_its_class_with_the_expected_message(
     outcomes_by_row: dict[str, Completion | NipRunError],
 ) -> None:
@@ -85,11 +86,13 @@ NO_N: dict[str, tuple[int, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("name", NO_N)
 def test_refusal_of_n_is_recognized_by_its_message(name: str) -> None:
     assert refuses_n(*NO_N[name])
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "row", [row for row in OTHER_ERRORS if row.status in (400, 422, 500)], ids=lambda row: row.source
 )
@@ -97,5 +100,6 @@ def test_other_errors_are_not_taken_for_a_refusal_of_n(row: Row) -> None:
     assert not refuses_n(row.status, row.body)
 
 
+@pytest.mark.gate
 def test_the_table_has_enough_rows_of_each_kind() -> None:
     assert len(ROWS) == len(CONTEXT) + len(POLICY) + len(BILLING) + len(OTHER_ERRORS) >= 80

@@ -311,6 +311,7 @@ def test_run_that_claims_models_not_in_its_stage_log_is_left_out(
         assert len(board.rows) == 3
 
 
+@pytest.mark.gate
 def test_spec_with_a_billion_games_is_refused_without_enumerating_them(
     registry: Registry, cache: Path, trained_results: Path
 ) -> None:

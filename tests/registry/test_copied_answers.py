@@ -64,6 +64,7 @@ def check_rows(rows: dict[str, tuple[int | None, str]], first: str) -> None:
     assert "shares with" not in rows["fresh"][1]  # equal texts are not shared answers
 
 
+@pytest.mark.gate
 def test_local_board_ranks_no_copied_or_forced_run_and_gives_the_reason(folder: Path) -> None:
     listed = json.loads(run_command(folder, "leaderboard", "--json"))
     names = {*RUNS, "replayed"}
@@ -172,6 +173,7 @@ def read_server_rows(server: ServerProcess, path: Path, count: int) -> dict[str,
     return {name: (rank, " ".join(marks)) for name, rank, marks in rows}
 
 
+@pytest.mark.gate
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("other_run", "verdict"),
@@ -194,6 +196,7 @@ def test_compare_gives_the_reason_instead_of_a_test(folder: Path, other_run: str
         assert claim not in run_command(folder, "compare", "first", other_run)
 
 
+@pytest.mark.gate
 def test_compare_does_not_test_two_copies_of_a_run(folder: Path) -> None:
     (pair,) = json.loads(run_command(folder, "compare", "cached", "copied-again", "--json"))["pairs"]
     assert pair["verdict"].startswith("no test: 12 of 12 verdicts of cached come from answers that it shares with ")
@@ -268,6 +271,7 @@ def test_figures_show_no_interval_for_copied_or_forced_runs(folder: Path, tmp_pa
         assert reason in run_command(folder, "plot", "outcomes", "first", name, "-o", target, code=2)
 
 
+@pytest.mark.gate
 def test_report_of_a_forced_run_gives_the_reason_for_no_rank(folder: Path, tmp_path: Path) -> None:
     run_command(folder, "report", "forced", "-o", str(tmp_path / "page.html"), "-q")
     assert f"No rank: {FORCED}." in html.unescape((tmp_path / "page.html").read_text("utf-8"))
@@ -307,6 +311,7 @@ def test_compare_notes_a_copied_share_below_half_and_still_tests(folder: Path) -
     assert not any("shares" in note for note in pair["notes"])
 
 
+@pytest.mark.gate
 def test_compare_refuses_to_pool_a_copy_with_its_source(folder: Path) -> None:
     run_command(folder, "spec.yaml", "--run-id", "twin", "-q", "name=twin")  # the same game, from the cache
     text = run_command(folder, "compare", "first,twin", "fresh", code=2)
@@ -314,6 +319,7 @@ def test_compare_refuses_to_pool_a_copy_with_its_source(folder: Path) -> None:
     assert "Pool only one of them" in text
 
 
+@pytest.mark.gate
 def test_check_and_run_summary_warn_that_a_forced_run_has_no_rank(folder: Path) -> None:
     assert f"the run will have no rank on any leaderboard: {FORCED}" in run_command(
         folder, "check", "spec.yaml", "protocol.force_guess=y"
@@ -321,6 +327,7 @@ def test_check_and_run_summary_warn_that_a_forced_run_has_no_rank(folder: Path) 
     assert f"no rank   {FORCED}" in run_command(folder, "spec.yaml", "--run-id", "forced", *RUNS["forced"])
 
 
+@pytest.mark.gate
 def test_check_detects_a_protocol_file_that_forces_verdicts(folder: Path) -> None:
     shipped = Path(__file__).parents[2] / "runner" / "game" / "protocols" / "nip.yaml"
     forced = shipped.read_text().replace("verifier_first: true}", "verifier_first: true, force_guess: one}", 1)
@@ -364,6 +371,7 @@ def test_a_sweep_ranks_no_forced_run_and_pools_no_copies(folder: Path) -> None:
     assert "not separate samples" in accuracy["reason"]
 
 
+@pytest.mark.gate
 def test_forced_run_cannot_be_a_reference_of_comparisons(folder: Path) -> None:
     text = run_command(folder, "spec.yaml", "until={compare: forced}", "--run-id", "decided", code=2)
     assert "has no verdicts to compare with: its verdicts are the labels" in text

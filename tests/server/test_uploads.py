@@ -91,6 +91,7 @@ def test_repeated_commit_and_repeated_declaration_return_the_same_upload(
     assert len(acme.list_files()) == 3
 
 
+@pytest.mark.gate
 def test_upload_with_one_taken_folder_publishes_nothing(server: ServerProcess, acme: RawUploadClient) -> None:
     assert acme.publish(contents_by_folder(make_bundle("one")))["state"] == "published"
     result = acme.publish(contents_by_folder(make_bundle("two"), make_bundle("one", data=b"other\n")))
@@ -169,6 +170,7 @@ def test_link_to_a_private_release_or_a_wrong_hash_is_refused(acme: RawUploadCli
     )
 
 
+@pytest.mark.gate
 def test_unlisted_and_missing_files_are_refused_by_name(
     acme: RawUploadClient,
 ) -> None:
@@ -186,6 +188,7 @@ def test_unlisted_and_missing_files_are_refused_by_name(
     )
 
 
+@pytest.mark.gate
 def test_refused_upload_sent_again_is_refused_with_the_same_problems(acme: RawUploadClient) -> None:
     bad = {
         "dataset/acme/bad/1": {**contents_by_folder(make_bundle("bad"))["dataset/acme/bad/1"], "data.txt": b"other\n"}
@@ -198,6 +201,7 @@ def test_refused_upload_sent_again_is_refused_with_the_same_problems(acme: RawUp
     )
 
 
+@pytest.mark.gate
 def test_interrupted_download_continues_at_its_offset(server: ServerProcess, acme: RawUploadClient) -> None:
     data = bytes(range(256)) * 2_000
     acme.publish(contents_by_folder(make_bundle(data=data)))
@@ -222,6 +226,7 @@ def test_interrupted_download_continues_at_its_offset(server: ServerProcess, acm
         assert proxy.cuts == 2
 
 
+@pytest.mark.gate
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("direction", ["up", "down"])
 def test_interrupted_publish_resumes(server: ServerProcess, direction: str) -> None:
@@ -242,6 +247,7 @@ def test_interrupted_publish_resumes(server: ServerProcess, direction: str) -> N
         assert (published.sha256, proxy.cuts) == (bundle.sha256, 1)
 
 
+@pytest.mark.gate
 def test_invalid_declaration_is_refused_before_any_upload(acme: RawUploadClient) -> None:
     files = contents_by_folder(make_bundle())["dataset/acme/council/1"]
     for changes, message in (

@@ -74,6 +74,7 @@ def closing_transport(address: str) -> Iterator[HttpTransport]:
         transport.close()
 
 
+@pytest.mark.gate
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("drip", DRIPS)
 @pytest.mark.parametrize("read", [list_releases, read_file])
@@ -85,6 +86,7 @@ def test_registry_that_sends_little_by_little_is_given_up(drip: str, read: Calla
         read(address)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("drip", DRIPS)
 def test_hub_that_sends_little_by_little_is_given_up(drip: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
@@ -97,6 +99,7 @@ def test_hub_that_sends_little_by_little_is_given_up(drip: str, monkeypatch: pyt
             hub.entries()
 
 
+@pytest.mark.gate
 def test_listing_of_endless_short_pages_is_given_up() -> None:
     """Every page is valid, has one new entry, and names a next page."""
     request_count = 0
@@ -128,6 +131,7 @@ def test_listing_of_endless_short_pages_is_given_up() -> None:
     assert request_count == EXTRA_PAGES + 1
 
 
+@pytest.mark.gate
 def test_hub_listing_has_a_limited_number_of_pages(hub: LoopbackServer, published: str) -> None:
     hub.change(mode="endless_pages")
     with (
@@ -147,6 +151,7 @@ class Clock:
         return self.now
 
 
+@pytest.mark.gate
 def test_time_budget_grows_with_requests_and_bytes() -> None:
     clock = Clock()
     budget = TimeBudget(Timeouts(answer_seconds=10.0, request_seconds=2.0, rate=100), RuntimeError, clock)
@@ -172,6 +177,7 @@ def test_time_budget_grows_with_requests_and_bytes() -> None:
         budget.run_step(timeouts.append, 1.0)
 
 
+@pytest.mark.gate
 def test_step_that_fails_after_the_time_budget_is_reported_as_too_slow() -> None:
     clock = Clock()
     budget = TimeBudget(Timeouts(answer_seconds=10.0), RuntimeError, clock)

@@ -66,6 +66,7 @@ def _list_files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
+@pytest.mark.gate
 def test_repeated_publish_adds_nothing_and_other_content_is_refused(location: str) -> None:
     with connect(location) as registry:
         registry.publish([bundle()], "one")
@@ -90,6 +91,7 @@ def test_several_releases_are_published_at_once_and_listed_in_order(location: st
             registry.find(parse_reference("dataset/acme/bb"))
 
 
+@pytest.mark.gate
 @pytest.mark.sample(1)
 def test_yanked_release_is_skipped_and_has_its_reason(location: str) -> None:
     first, second = (Reference(Kind.DATASET, "acme", "council", version) for version in "12")
@@ -122,6 +124,7 @@ def test_signature_is_stored_next_to_the_manifest_and_only_once(location: str) -
             registry.add_signature(entry, b"other")
 
 
+@pytest.mark.gate
 def test_missing_file_is_reported(location: str) -> None:
     with connect(location) as registry:
         registry.publish([bundle()], "one")
@@ -131,6 +134,7 @@ def test_missing_file_is_reported(location: str) -> None:
             registry.open(registry.find(parse_reference("dataset/acme/council")), "verifier.jinja/deeper")
 
 
+@pytest.mark.gate
 @pytest.mark.sample(1)
 def test_address_of_a_registry_opens_the_same_registry(location: str) -> None:
     with connect(location) as registry:
