@@ -13,9 +13,12 @@ from typing import Any
 
 import yaml
 
+from runner.documents.plain_values import MAX_DEPTH
+
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _LINE_END = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x84\x86-\x9f\ufffe\uffff]")
+TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels; use fewer levels"
 _MAX_QUOTED = 60
 """Maximum number of characters of a value that a message repeats."""
 SECOND_COLON = "a second colon in one line"
@@ -45,7 +48,8 @@ def explain_error(error: yaml.YAMLError, text: str, lines: list[str]) -> YamlErr
     context = getattr(error, "context_mark", None)
     start = _Position(context.line, context.column, lines, str(getattr(error, "context", ""))) if context else position
     return (
-        _explain_tab(position)
+        _explain_depth(position)
+        or _explain_tab(position)
         or _explain_scalar(position, start)
         or _explain_colon(position, start)
         or _explain_unclosed(position, text)
@@ -88,6 +92,11 @@ def _explain_control_character(error: yaml.YAMLError, lines: list[str]) -> YamlE
     return YamlErrorExplanation(
         f"not valid YAML: {str(error).splitlines()[0]}; save the file as plain text in UTF-8", 1, 1
     )
+
+
+def _explain_depth(position: _Position) -> YamlErrorExplanation | None:
+    # From PyYAML 6.0.4 on, the parser refuses brackets nested 1,000 levels deep before it yields the first of them.
+    return position.explain(TOO_DEEP) if "nesting depth" in position.problem else None
 
 
 def _explain_tab(position: _Position) -> YamlErrorExplanation | None:

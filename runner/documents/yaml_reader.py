@@ -21,7 +21,7 @@ from runner.base.storage.safe_files import read_bounded
 from runner.base.text import encoding_problem
 from runner.documents.plain_values import MAX_DEPTH, KeyPath, dotted, to_plain_values
 from runner.documents.simple_yaml import read_simple_document
-from runner.documents.yaml_errors import explain_error, split_lines
+from runner.documents.yaml_errors import TOO_DEEP, explain_error, split_lines
 from runner.documents.yaml_writer import dump_inline
 
 MAX_BYTES = 256 << 10
@@ -208,7 +208,7 @@ def _find_refusals(text: str) -> Iterator[tuple[str, int, int]]:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         documents += isinstance(event, yaml.DocumentStartEvent)
         if depth > MAX_DEPTH:
-            yield f"nested deeper than {MAX_DEPTH} levels; use fewer levels", line, column
+            yield TOO_DEEP, line, column
             return
         if documents > 1:
             yield "a second document starts here; move it to a file of its own", line, column

@@ -63,9 +63,9 @@ ALIAS_BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
         (ALIAS_BOMB, "a.yaml:1:5: anchors (&a0) are not allowed; use ${...} or extends"),
         (MERGE_KEY_BOMB, "a.yaml:1:5: anchors (&a0) are not allowed; use ${...} or extends"),
         ("<<: {a: 1}\n", "a.yaml:1:1: <<: a key must be text, but YAML reads this one as merge; put it in quotes"),
-        ("[" * 100_000, "a.yaml:1:25: nested deeper than 24 levels; use fewer levels"),
-        ("a: " + "[" * 100_000, "a.yaml:1:27: nested deeper than 24 levels; use fewer levels"),
-        ("{a: " * 50_000, "a.yaml:1:97: nested deeper than 24 levels; use fewer levels"),
+        ("[" * 900, "a.yaml:1:25: nested deeper than 24 levels; use fewer levels"),
+        ("a: " + "[" * 900, "a.yaml:1:27: nested deeper than 24 levels; use fewer levels"),
+        ("{a: " * 900, "a.yaml:1:97: nested deeper than 24 levels; use fewer levels"),
         (
             "\n".join(f"k{i}: 1" for i in range(26_000)),
             "a.yaml:25000:1: more than 50000 nodes (keys and values); is this a spec?",
@@ -114,6 +114,13 @@ ALIAS_BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 def test_invalid_document_is_refused_with_its_place(tmp_path: Path, text: str, message: str) -> None:
     assert list_problems(tmp_path, text)[0] == message
+
+
+@pytest.mark.parametrize("start", ["[", "a: [", "{a: "])
+def test_brackets_deeper_than_the_parser_allows_are_refused(tmp_path: Path, start: str) -> None:
+    text = start + start[-1] * 100_000 if start.endswith("[") else start * 50_000
+    (problem,) = list_problems(tmp_path, text)
+    assert problem.endswith(": nested deeper than 24 levels; use fewer levels")
 
 
 def test_error_about_a_list_key_does_not_show_parser_nodes(tmp_path: Path) -> None:
