@@ -8,10 +8,12 @@ from typing import Annotated
 
 import pytest
 from fastapi import FastAPI, HTTPException
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from starlette.types import Message
 
 from runner.server.accounts.accounts import Viewer
+from runner.server.web.api.accounts import CreateTokenRequest, SetMemberRequest
+from runner.server.web.api.competitions import ChangeCompetitionRequest
 from runner.server.web.api_errors import add_error_handlers
 from runner.server.web.request_bodies import BodyLimit, json_body
 from tests.support.hang_guard import HANG_SECONDS
@@ -130,3 +132,28 @@ def test_form_with_too_many_fields_is_refused(served: ServerProcess) -> None:
     form = "&".join(f"a{number}=1" for number in range(40)).encode()
     response = served.request("/login", "POST", form, content_type="application/x-www-form-urlencoded")
     assert response.status == 403
+
+
+@pytest.mark.parametrize(
+    ("model", "body"),
+    [
+        (SetMemberRequest, '{"is_owner": 0}'), (SetMemberRequest, '{"is_owner": "true"}'),
+        (CreateTokenRequest, '{"days": "3"}'), (ChangeCompetitionRequest, '{"day_limit": "3"}'),
+        (ChangeCompetitionRequest, '{"closes": 1900000000}'),
+    ],
+)  # fmt: skip
+def test_value_of_another_type_is_refused(model: type[BaseModel], body: str) -> None:
+    with pytest.raises(ValidationError, match="Input should be a"):
+        model.model_validate_json(body)
+
+
+@pytest.mark.parametrize(
+    ("model", "body"),
+    [
+        (SetMemberRequest, '{"is_owner": true}'), (CreateTokenRequest, '{"scope": "read", "days": 3}'),
+        (ChangeCompetitionRequest, '{"day_limit": 3, "closes": "2030-01-01T00:00:00Z"}'),
+        (ChangeCompetitionRequest, '{"closes": null}'),
+    ],
+)  # fmt: skip
+def test_value_of_the_declared_type_is_accepted(model: type[BaseModel], body: str) -> None:
+    model.model_validate_json(body)

@@ -10,7 +10,8 @@ from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Query, Request
-from pydantic import AwareDatetime, Field, ValidationError
+from pydantic import AwareDatetime, BeforeValidator, Field, ValidationError
+from pydantic_core import PydanticCustomError
 from sqlalchemy import Connection
 
 from runner.base.errors import UsageError
@@ -54,6 +55,16 @@ Limit = Annotated[int, Field(ge=1, le=1_000)]
 Reason = Annotated[str, Field(min_length=1, max_length=2_000, pattern=TEXT_PATTERN)]
 
 
+def _require_text(value: object) -> object:
+    if isinstance(value, str):
+        return value
+    raise PydanticCustomError("datetime_type", "Input should be a date and time, such as 2030-01-01T00:00:00Z")
+
+
+Timestamp = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_require_text)]
+"""A date and time as text, which a strict field would refuse."""
+
+
 class CreateCompetitionRequest(RequestBody):
     """A competition to create. The server stores the labels and never shows them."""
 
@@ -65,7 +76,7 @@ class CreateCompetitionRequest(RequestBody):
     """The label of every row, by the row's id."""
     day_limit: Limit = 5
     """Maximum submissions of one owner, and of one account, in 24 hours."""
-    closes: AwareDatetime
+    closes: Timestamp
     held_out: Annotated[list[RowId], Field(max_length=MAX_ROWS, fail_fast=True)] = Field(default_factory=list)
     """Ids of the rows whose score is shown only after closing."""
     held_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -82,7 +93,7 @@ class ChangeCompetitionRequest(RequestBody):
 
     title: Title | None = None
     day_limit: Limit | None = None
-    closes: AwareDatetime | None = None
+    closes: Timestamp | None = None
     """The new closing time, later than the old one. A closed competition cannot reopen."""
     why: Annotated[str, Field(max_length=2_000, pattern=TEXT_PATTERN)] = ""
     """The reason, recorded in the server's log of actions."""

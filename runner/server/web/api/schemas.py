@@ -26,9 +26,9 @@ _MAX_KEY_PROBLEMS = 5
 
 
 class RequestBody(BaseModel):
-    """The body of a request. Unknown keys are errors, to prevent a misspelled key from being ignored."""
+    """The body of a request. Unknown keys and values of another type, such as 0 for false, are errors."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     @model_validator(mode="before")
     @classmethod
