@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
 from runner.base.text import comma_join
+
+ROUNDING = 1e-9
+"""The largest relative difference between two floats that is due to rounding."""
 
 
 def parse_strict_json(data: bytes) -> Any:
@@ -36,12 +40,15 @@ def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, object]:
 def is_same(recorded: Any, expected: Any) -> bool:
     """Return whether a value equals the expected one, including its type: true is not 1, and 2.0 is not 2.
 
-    If the expected value is a float, an integer may stand for it: 1 for 1.0.
+    If the expected value is a float, an integer may stand for it: 1 for 1.0. Floats may differ by rounding, since other
+    processors and other releases of SciPy round the last digits differently.
     """
     if isinstance(expected, bool) or isinstance(recorded, bool):
         return recorded is expected
     if isinstance(expected, float):
-        return isinstance(recorded, (int, float)) and recorded == expected
+        if isinstance(recorded, float):
+            return math.isclose(recorded, expected, rel_tol=ROUNDING, abs_tol=ROUNDING**2)
+        return isinstance(recorded, int) and recorded == expected
     if isinstance(expected, Mapping):
         return (
             isinstance(recorded, Mapping)
