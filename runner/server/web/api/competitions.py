@@ -10,8 +10,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Query, Request
-from pydantic import AwareDatetime, BeforeValidator, Field, ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic import Field, ValidationError
 from sqlalchemy import Connection
 
 from runner.base.errors import UsageError
@@ -33,6 +32,7 @@ from runner.server.web.api.schemas import (
     TEXT_PATTERN,
     RequestBody,
     ResponseBody,
+    Timestamp,
     UrlName,
     errors,
 )
@@ -53,16 +53,6 @@ Title = Annotated[str, Field(max_length=300, pattern=LINE_PATTERN)]
 Labels = Annotated[dict[RowId, Literal[0, 1]], Field(min_length=1, max_length=MAX_ROWS)]
 Limit = Annotated[int, Field(ge=1, le=1_000)]
 Reason = Annotated[str, Field(min_length=1, max_length=2_000, pattern=TEXT_PATTERN)]
-
-
-def _require_text(value: object) -> object:
-    if isinstance(value, str):
-        return value
-    raise PydanticCustomError("datetime_type", "Input should be a date and time, such as 2030-01-01T00:00:00Z")
-
-
-Timestamp = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_require_text)]
-"""A date and time as text, which a strict field would refuse."""
 
 
 class CreateCompetitionRequest(RequestBody):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import Path
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from runner.base.text import did_you_mean, shortened
@@ -42,6 +42,16 @@ class RequestBody(BaseModel):
             ]
             raise PydanticCustomError("unknown_key", "{problems}", {"problems": "; ".join(problems)})
         return body
+
+
+def _require_text(value: object) -> object:
+    if isinstance(value, str):
+        return value
+    raise PydanticCustomError("datetime_type", "Input should be a date and time, such as 2030-01-01T00:00:00Z")
+
+
+Timestamp = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_require_text)]
+"""A date and time as text, which a strict field would refuse."""
 
 
 class ResponseBody(BaseModel):
