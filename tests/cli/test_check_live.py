@@ -68,6 +68,15 @@ def test_refused_combined_probe_is_followed_by_one_request_per_feature(tmp_path:
     assert not {"response_format", "logprobs", "n"} & sent[1].keys(), "the second request is as in games"
 
 
+def test_answer_that_the_token_limit_cut_off_shows_nothing_about_schemas(tmp_path: Path) -> None:
+    with run_chat_server(text='{"first_word": "harbor', finish_reason="length") as server:
+        finding = run_live_check(tmp_path, server.base_url)["features"][SCHEMA]
+    assert finding["supported"] is None
+    assert finding["reason"].endswith(
+        "reached the token limit before its end; set a higher models.m.max_completion_tokens"
+    )
+
+
 def test_the_report_has_the_highest_possible_cost_if_the_price_is_known(tmp_path: Path) -> None:
     with run_chat_server(text=ANSWER) as server:
         report = run_live_check(tmp_path, server.base_url, price=PRICE["price"], max_tokens=100)

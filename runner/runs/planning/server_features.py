@@ -19,7 +19,7 @@ from runner.game.prompts.chat import ChatMessage
 from runner.models.call_events import CallEvents
 from runner.models.client import connect
 from runner.models.costs import CallCosts, answer_limit
-from runner.models.interface import Completion, Request, SampleKey
+from runner.models.interface import Choice, Completion, Request, SampleKey
 from runner.models.layers.budget import Budget
 from runner.models.logprobs import has_logprobs
 from runner.models.request_body import schema_parameters
@@ -209,12 +209,16 @@ def _read_feature(name: str, report: ServerReport) -> Finding:
     if name == N:
         has_several = len(completion.choices) > 1
         return Finding(has_several, "" if has_several else "the server accepts it, but returns one answer")
-    text = next((choice.text for choice in completion.choices if choice.text), "")
+    choice = next((choice for choice in completion.choices if choice.text), Choice("", None))
+    text = choice.text or ""
     if not text.strip():
         return Finding(None, f"the answer has no text: {report.settings.limit_advice(report.group)}")
     if name == LOGPROBS:
         return Finding(True) if has_logprobs(completion) else Finding(False, "the server accepts it, but returns none")
     if name == SCHEMA:
+        if not _follows_schema(text) and choice.finish_reason == "length":
+            key = f"models.{report.group}.{report.settings.length_limit_key}"
+            return Finding(None, f"the answer reached the token limit before its end; set a higher {key}")
         return Finding(True) if _follows_schema(text) else Finding(False, "the answer does not follow the schema")
     first_word, second_word = _CODE_WORDS
     if (second_word if name == CONSECUTIVE else first_word) in text.casefold():
