@@ -166,6 +166,7 @@ class _RemoteFile(io.RawIOBase):
         self._position = self._failures = 0
         self._rest = memoryview(b"")
         """Bytes that have arrived and that the caller has not read yet."""
+        self._response: httpx2.Response | None = None  # also after an error, since Python closes discarded files
         self._request()
 
     def _request(self) -> None:
@@ -210,6 +211,7 @@ class _RemoteFile(io.RawIOBase):
             try:
                 return next(self._pieces, None)
             except httpx2.RequestError as error:
+                assert self._response is not None
                 self._response.close()
                 self._failures += 1
                 if self._failures >= self._client.timeouts.tries:
@@ -218,5 +220,6 @@ class _RemoteFile(io.RawIOBase):
                 self._request()
 
     def close(self) -> None:
-        self._response.close()
+        if self._response is not None:
+            self._response.close()
         super().close()
