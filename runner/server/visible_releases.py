@@ -7,6 +7,7 @@ and all other code of the server loads releases through it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from typing import IO, Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, or_, select
@@ -116,10 +117,12 @@ class VisibleReleases:
         """Do nothing, because no file or connection stays open."""
 
 
-def open_registry(settings: Settings, viewer: Viewer) -> Registry:
-    """Return a registry of the releases that a viewer may see. It opens its own connections to the database."""
-    database, blobs = Database(settings.database_url), open_blob_store(settings)
-    return Registry(VisibleReleases(database, blobs, viewer, address=settings.address), settings.limits)
+@contextmanager
+def open_registry(settings: Settings, viewer: Viewer) -> Iterator[Registry]:
+    """Open a registry of the releases that a viewer may see, with connections to the database of its own."""
+    blobs = open_blob_store(settings)
+    with closing(Database(settings.database_url)) as database:
+        yield Registry(VisibleReleases(database, blobs, viewer, address=settings.address), settings.limits)
 
 
 def find_added_files(connection: Connection, condition: ColumnElement[bool]) -> dict[tuple[int, str], str]:

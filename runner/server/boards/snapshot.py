@@ -8,8 +8,8 @@ and facts about releases.
 from __future__ import annotations
 
 import sqlite3
-import threading
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,8 @@ class BoardSnapshot:
     def __init__(self, folder: Path) -> None:
         """Open a board; raise RunError if the folder has none."""
         self.folder = folder
-        self._local = threading.local()
+        self._idle_connections: list[sqlite3.Connection] = []
+        weakref.finalize(self, _close_all, self._idle_connections)
         if not (folder / INDEX_FILE).is_file():
             raise RunError(f"the folder {folder} contains no board: it has no {INDEX_FILE}")
         self.revision = int(self.read_info("revision"))
@@ -162,8 +163,17 @@ class BoardSnapshot:
         return [orjson.loads(row[0]) for row in self._query(query, *values)]
 
     def _query(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
-            connection = self._local.connection = sqlite3.connect(self.folder / INDEX_FILE, check_same_thread=False)
+        try:
+            connection = self._idle_connections.pop()
+        except IndexError:
+            connection = sqlite3.connect(self.folder / INDEX_FILE, check_same_thread=False)
             connection.execute("PRAGMA query_only = ON")
-        return connection.execute(query, values).fetchall()
+        try:
+            return connection.execute(query, values).fetchall()
+        finally:
+            self._idle_connections.append(connection)
+
+
+def _close_all(connections: Iterable[sqlite3.Connection]) -> None:
+    for connection in connections:
+        connection.close()

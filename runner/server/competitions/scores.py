@@ -48,11 +48,12 @@ def compute_result(settings: Settings, work_folder: Path, submission_id: int) ->
     The owner of the competition sees the complete result; `build_published_score` selects the public numbers. Runs in
     an isolated process.
     """
-    row, labels = _read_submission(Database(settings.database_url), submission_id)
+    with closing(Database(settings.database_url)) as database:
+        row, labels = _read_submission(database, submission_id)
     if not labels:
         return {"refused": "the competition was withdrawn"}
-    registry = open_registry(settings, Viewer(account_names=frozenset((row.owner,))))
-    folder = fetch_release(registry, reference_of(row), work_folder / "release").run
+    with open_registry(settings, Viewer(account_names=frozenset((row.owner,)))) as registry:
+        folder = fetch_release(registry, reference_of(row), work_folder / "release").run
     assert folder is not None
     plan, manifest = played_plan(folder), folder.manifest()
     if plan.spec.protocol.lists_answers:

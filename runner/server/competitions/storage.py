@@ -158,8 +158,8 @@ def _read_dataset(settings: Settings, folder: Path, reference: Reference, group_
         UsageError: the rows have labels, or the column does not exist.
         SpecError: the dataset cannot be read.
     """
-    registry = open_registry(settings, Viewer(account_names=frozenset((reference.owner,))))
-    registry.unpack(registry.find(reference), folder / "dataset")
+    with open_registry(settings, Viewer(account_names=frozenset((reference.owner,)))) as registry:
+        registry.unpack(registry.find(reference), folder / "dataset")
     paths = [folder / "dataset" / name for name in DATASETS if (folder / "dataset" / name).is_file()]
     if not paths:
         raise UsageError(f"{reference} has no table of rows; publish a dataset that contains {' or '.join(DATASETS)}")

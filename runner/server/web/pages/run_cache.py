@@ -262,18 +262,18 @@ def write_page(
             file.write(data)
         pieces.append(name)
 
-    registry = open_registry(settings, viewer)
-    os.chdir(download_folder)
-    try:
-        content = _build_content(registry, references, write_piece, pieces)
-        data = orjson.dumps(content)
-    except Exception as error:
-        if is_server_fault(error):
-            raise
-        if _is_caused_by_missing_release(error):
-            # The server caches this result only for a short time, because the viewer may see the release later.
-            return describe_error(error, download_folder)
-        data = orjson.dumps(PageContent(wrong=describe_error(error, download_folder), pieces=pieces))
+    with open_registry(settings, viewer) as registry:
+        os.chdir(download_folder)
+        try:
+            content = _build_content(registry, references, write_piece, pieces)
+            data = orjson.dumps(content)
+        except Exception as error:
+            if is_server_fault(error):
+                raise
+            if _is_caused_by_missing_release(error):
+                # The server caches this result only for a short time, because the viewer may see the release later.
+                return describe_error(error, download_folder)
+            data = orjson.dumps(PageContent(wrong=describe_error(error, download_folder), pieces=pieces))
     with create(page_folder / PAGE_FILE) as file:
         file.write(data)
     return None
