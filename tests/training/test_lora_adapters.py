@@ -88,7 +88,7 @@ def test_each_adapter_is_loaded_on_every_server_for_its_games_and_unloaded_at_th
 def test_restarted_server_gets_its_adapter_again(tmp_path: Path) -> None:
     with run_fleet(2, "vllm") as servers:
         write_lora_spec(tmp_path, servers.base_urls)
-        servers.change(latency=2.0)  # the games of the first adapter go on until the server is back
+        servers.change(latency=10.0)  # the games of the first adapter go on until the server is back
         process = start_nip_run("spec.yaml", cwd=tmp_path)
         wait_until(lambda: list_events(servers, "loaded")[0] != [])
         servers.stop(0)
