@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tomllib
 from typing import Any
 
+import pytest
+
+from tests.support.hang_guard import HANG_SECONDS
 from tests.support.paths import ROOT
+from tests.support.processes import environment
 
 FILES = sorted((ROOT / "tests" / "defences").glob("*.toml"))
 
@@ -29,3 +35,15 @@ def test_tests_of_every_defence_exist() -> None:
             file, _, function = name.partition("::")
             assert (ROOT / file).exists(), name
             assert not function or f"def {function.partition('[')[0]}(" in (ROOT / file).read_text("utf-8"), name
+
+
+@pytest.mark.gate
+def test_pytest_finds_the_tests_of_every_defence() -> None:
+    """Names in brackets change with the parameters of a test, and pytest-xdist hides that a test was not found."""
+    names = sorted({name for row in load_rows() for name in row["tests"]})
+    options = ("-q", "--collect-only", "--numprocesses=0", "--dist=no", "-m", "", "-p", "no:cacheprovider")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *names], cwd=ROOT, env=environment(), capture_output=True, text=True,
+        check=False, timeout=HANG_SECONDS, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
