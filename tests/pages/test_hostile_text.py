@@ -15,7 +15,7 @@ import pytest
 
 import runner.pages
 from runner.base.text import in_one_line
-from runner.pages.html import as_json, escape_plain, policy, render_template, script, style
+from runner.pages.html import as_json, escape_plain, mark_hidden, policy, render_template, script, style
 from tests.support.hostile_payloads import PAYLOADS
 from tests.support.hostile_text import SHOWN_MANIFEST_FIELDS, expected_in_file, release_with_manifest
 from tests.support.report_pages import ParsedPage, parse_page, report, visible_text
@@ -113,6 +113,12 @@ def test_report_of_a_hostile_run_has_only_allowed_elements(hostile_run_folder: P
     assert len([element for element in page.elements if element.tag == "title"]) >= 1
     for number, text in enumerate(PAYLOADS.values()):
         assert visible_text(f"p{number} {expected_in_file(text)[:60]}") in page.text
+
+
+def test_text_beside_a_hidden_character_is_escaped() -> None:
+    marked = mark_hidden("<b>\u202e</b>")
+    assert marked.startswith("&lt;b&gt;<span ")
+    assert marked.endswith("</span>&lt;/b&gt;")
 
 
 @pytest.mark.sample(1)

@@ -180,6 +180,8 @@ def test_old_run_with_a_refused_parameter_can_be_shown_but_not_resumed(tmp_path:
         models = {"m": replace(spec.experiment.models["m"], extra_body={"model": "other"})}
         run(replace(spec, experiment=replace(spec.experiment, models=models)), tmp_path / "results")
         done = only_run(tmp_path / "results")
+        # The commands do not check the spec again, because the manifest has its hash. A downloaded run is checked.
+        assert load_saved(done / "spec.yaml").experiment.models["m"].extra_body == {"model": "other"}
         requests_before = server.requests
         for arguments in (
             ("runs",), ("show", done.name), ("show", done.name, "p0"), ("leaderboard", "--rebuild"), ("leaderboard",),
