@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import NewerFormatError, ReleaseError
+from runner.documents.releases.manifest import checksum, digest, read_checksum
 from runner.registry.transports.locations import connect
 from tests.registry.hostile import ROWS, SECRET, HostileRelease
 from tests.support.release_trees import REFERENCE, ReleaseTree, snapshot_folder
@@ -33,6 +34,15 @@ def write_canaries(folder: Path) -> Path:
 def test_unchanged_release_is_unpacked(tmp_path: Path) -> None:
     unpack(ReleaseTree(tmp_path / "registry").write(), tmp_path / "got")
     assert (tmp_path / "got" / "data" / "a.txt").read_bytes() == b"one\ntwo\n"
+
+
+@pytest.mark.parametrize("change", [b"{0}{0}", b"{0}x", b" {0}", b"{0}\n"])
+def test_checksum_with_more_than_one_line_is_damaged(change: bytes) -> None:
+    line = checksum(b"manifest")
+    assert read_checksum(line) == digest(b"manifest")
+    for data in (change.replace(b"{0}", line), line.rstrip(b"\n"), line.upper()):
+        with pytest.raises(ReleaseError, match=r"release\.sha256 is damaged"):
+            read_checksum(data)
 
 
 def find_problem(row: HostileRelease, folder: Path, home: Path) -> str | None:

@@ -190,6 +190,15 @@ def test_nothing_is_written_through_a_planted_link(tmp_path: Path, link: str) ->
     assert list((tmp_path / "aside").iterdir()) == []
 
 
+@pytest.mark.parametrize("link", ["run", "run/acme", "run/acme/tiny"])
+def test_files_behind_a_link_are_not_listed(tmp_path: Path, link: str) -> None:
+    _create_link(tmp_path / "registry" / link, tmp_path / "aside")
+    (tmp_path / "aside" / "one.txt").write_text("1")
+    transport = FolderTransport(str(tmp_path / "registry"))
+    assert list(transport.list_files(f"{link}/")) == []
+    assert list(transport.list_files(f"{link}/one.txt")) == []
+
+
 def test_publish_does_not_replace_a_link(tmp_path: Path) -> None:
     _create_link(tmp_path / "registry" / REFERENCE.folder, tmp_path / "aside")
     with pytest.raises(TakenError, match="has run/acme/tiny/1 already"):
