@@ -15,7 +15,7 @@ from runner.base.errors import ReleaseError, RunError
 from runner.server.settings import RELEASE_LIMITS
 from runner.server.uploads.declaration import Declaration
 from runner.server.web.allowed_hosts import HostCheck
-from runner.server.web.callers import DISCONNECTED, caller_of
+from runner.server.web.callers import DISCONNECTED, MAKE_ROOM, caller_of
 from runner.server.web.health import Readiness
 from runner.server.web.rate_limits import CallerBuckets, OpenRequestLimit, RateLimit
 from tests.support.hang_guard import HANG_SECONDS
@@ -147,6 +147,31 @@ def test_open_requests_are_limited_per_network_and_in_total_except_for_healthz()
         assert await requests("/a", "2001:db8::2") == 200
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize(("can_end_other", "status"), [(True, 200), (False, 503)])
+def test_request_above_the_limit_is_served_if_a_slow_one_can_be_ended(can_end_other: bool, status: int) -> None:
+    rooms: list[bool] = []
+
+    def make_room(*, same_address: bool) -> bool:
+        rooms.append(same_address)
+        return can_end_other
+
+    async def work() -> None:
+        def limit(app: ASGIApp) -> ASGIApp:
+            limited = OpenRequestLimit(app, 1, 1, ())
+            return lambda scope, *rest: limited({**scope, MAKE_ROOM: make_room}, *rest)
+
+        requests = ConcurrentRequests(limit)
+        first = asyncio.create_task(requests("/a", "192.0.2.1"))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(requests("/a", "192.0.2.1"))
+        await asyncio.sleep(0)
+        requests.release_event.set()
+        assert [await first, await second] == [200, status]
+
+    asyncio.run(work())
+    assert rooms == [True]
 
 
 def test_long_response_stops_once_the_client_has_disconnected() -> None:
