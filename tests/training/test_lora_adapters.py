@@ -91,9 +91,10 @@ def test_restarted_server_gets_its_adapter_again(tmp_path: Path) -> None:
         servers.change(latency=10.0)  # the games of the first adapter go on until the server is back
         process = start_nip_run("spec.yaml", cwd=tmp_path)
         wait_until(lambda: list_events(servers, "loaded")[0] != [])
+        (adapter,) = list_events(servers, "loaded")[0]
         servers.stop(0)
         servers.start(0)
-        wait_until(lambda: list_events(servers, "missing")[0] != [])
+        wait_until(lambda: adapter in list_events(servers, "loaded")[0])
         servers.change(latency=0.0)
         code, _, stderr = wait_for_exit(process)
         assert code == 0, stderr
