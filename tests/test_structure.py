@@ -34,23 +34,30 @@ IMPORTING_MODULES = {
     "yarl": {"runner.models.providers.openai_http"},
     "cryptography": {"runner.registry.signing"},
     "datasets": {"runner.spec.datasets.reader"},
-    "duckdb": {
-        "runner.api.queries",
+    "_duckdb": {
+        "runner.base.storage.duckdb_connections",
+        "runner.base.storage.duckdb_values",
+        "runner.base.storage.parquet",
+        "runner.base.storage.read_only_sql",
+        "runner.results.leaderboard.database",
+        "runner.results.leaderboard.queries",
         "runner.spec.datasets.reader",
         "runner.spec.datasets.subprocess_tasks",
-        "runner.spec.datasets.typed_rows",
         "runner.spec.datasets.transcripts.inspect_logs",
-        "runner.results.leaderboard.rows",
+    },
+    "duckdb": {
+        "runner.api.queries",
+        "runner.base.storage.duckdb_connections",
         "runner.results.leaderboard.database",
         "runner.results.leaderboard.queries",
         "runner.results.leaderboard.ranks",
+        "runner.results.leaderboard.rows",
         "runner.results.leaderboard.schema",
         "runner.runs.finished.result",
         "runner.server.boards.board_file",
-        "runner.base.storage.parquet",
-        "runner.base.storage.duckdb_values",
-        "runner.base.storage.duckdb_connections",
-        "runner.base.storage.read_only_sql",
+        "runner.spec.datasets.reader",
+        "runner.spec.datasets.subprocess_tasks",
+        "runner.spec.datasets.typed_rows",
     },
     "genai_prices": {"runner.models.prices"},
     "httpx2": {
@@ -468,11 +475,10 @@ def test_comparison_with_a_provider_name_is_detected(code: str) -> None:
 def test_duckdb_connections_are_opened_in_one_module() -> None:
     def opens(code: ast.AST) -> bool:
         called = [ast.unparse(node.func) for node in walk(code) if isinstance(node, ast.Call)]
-        return any(name.split(".")[0] == "duckdb" for name in called)
+        return bool({"duckdb.connect", "_duckdb.connect"} & set(called))
 
-    duckdb_modules = [module for module in FILES if "duckdb" in find_imports(module)]
-    assert {module for module in duckdb_modules if opens(tree(module))} == {"runner.base.storage.duckdb_connections"}
-    assert not [module for module in FILES if "duckdb.connect" in find_imports(module)]
+    assert {module for module in FILES if opens(tree(module))} == {"runner.base.storage.duckdb_connections"}
+    assert not [module for module in FILES if {"duckdb.connect", "_duckdb.connect"} & find_imports(module)]
 
 
 def test_every_public_class_name_is_unique() -> None:
@@ -573,10 +579,10 @@ def test_help_loads_no_heavy_packages() -> None:
 PACKAGES_BY_COMMAND: Mapping[str, frozenset[str]] = {
     "--help": frozenset(),
     "check specs/quickstart.yaml": frozenset({"jinja2", "markupsafe", "orjson", "yaml"}),
-    "sql 'select 1'": frozenset({"_duckdb", "duckdb", "orjson"}),
-    "sql": frozenset({"_duckdb", "duckdb", "orjson"}),
-    "show last": frozenset({"_duckdb", "duckdb", "orjson"}),
-    "leaderboard": frozenset({"_duckdb", "duckdb", "orjson"}),
+    "sql 'select 1'": frozenset({"_duckdb", "orjson"}),
+    "sql": frozenset({"_duckdb", "orjson"}),
+    "show last": frozenset({"_duckdb", "orjson"}),
+    "leaderboard": frozenset({"_duckdb", "orjson"}),
 }
 """The third-party packages that each command may load."""
 

@@ -1,4 +1,8 @@
-"""DuckDB connections without extensions or network, paths that DuckDB takes literally, and interruptible queries."""
+"""DuckDB connections without extensions or network, paths that DuckDB takes literally, and interruptible queries.
+
+Modules import `_duckdb`, the compiled module. The package `duckdb` adds Python functions, mainly for relations, and
+importing it takes three times as long. So only functions that return relations import it; see `load_relations`.
+"""
 
 from __future__ import annotations
 
@@ -49,13 +53,13 @@ def connect(*, memory: str | None = None, threads: int = 1, spill: Path | None =
     `memory` is the memory limit; the default is most of the machine's memory. A query that needs more spills data to
     the folder `spill`, or fails without one.
     """
-    import duckdb
+    import _duckdb
 
     config: dict[str, str | bool | int | float | list[str]] = {**_CLOSED, "threads": threads}
     config["temp_directory"] = "" if spill is None else str(spill)  # DuckDB's default is below the current folder
     if memory is not None:
         config["memory_limit"] = memory
-    return duckdb.connect(":memory:", config=config)
+    return _duckdb.connect(":memory:", config=config)
 
 
 _idle: ContextVar[dict[str, duckdb.DuckDBPyConnection] | None] = ContextVar("idle", default=None)
@@ -120,8 +124,9 @@ def read_only_table(name: str, file: Path, columns: Mapping[str, str]) -> duckdb
     Raises:
         RunError: the file cannot be read.
     """
-    import duckdb
+    import _duckdb
 
+    load_relations()
     path = duckdb_pattern(file)
     connection = connect(memory=TABLE_MEMORY, threads=2, spill=process_spill())
     try:
@@ -132,8 +137,8 @@ def read_only_table(name: str, file: Path, columns: Mapping[str, str]) -> duckdb
             f"SELECT * FROM read_parquet({quoted}, hive_partitioning=false); "
             f"SET allowed_paths=[{quoted}]; SET enable_external_access=false; SET lock_configuration=true"
         )
-        return with_install_commands(connection.view(name))
-    except duckdb.Error as error:
+        return connection.view(name)
+    except _duckdb.Error as error:
         raise RunError(f"cannot read {file}: {str(error).splitlines()[0]}") from error
 
 
@@ -141,15 +146,13 @@ _PACKAGES = {"pandas": ("df", "to_df", "fetchdf"), "polars": ("pl",), "pyarrow":
 """The methods of relations that need a package which nip-run does not install."""
 
 
-def with_install_commands(relation: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
-    """Return the relation, whose methods say from now on how to install a package that they lack."""
-    _replace_methods()
-    return relation
-
-
 @cache
-def _replace_methods() -> None:
-    """Wrap the methods of DuckDB's class, since DuckDB cannot create objects of a subclass."""
+def load_relations() -> None:
+    """Add the methods for relations to connections, by importing `duckdb`.
+
+    The methods of relations are wrapped, so that they say how to install a package that they lack. A subclass would not
+    do, since DuckDB cannot create objects of it.
+    """
     import duckdb
 
     def wrap(name: str, package: str, method: Callable[..., T]) -> Callable[..., T]:
@@ -284,9 +287,9 @@ def _no_usable_folder(path: Path) -> RunError:
 
 def is_machine_error(error: BaseException) -> bool:
     """Return whether the machine caused DuckDB's error, such as a full disk, and not the query or its data."""
-    import duckdb
+    import _duckdb
 
-    return isinstance(error, duckdb.Error) and not isinstance(error, (duckdb.DataError, duckdb.ProgrammingError))
+    return isinstance(error, _duckdb.Error) and not isinstance(error, (_duckdb.DataError, _duckdb.ProgrammingError))
 
 
 @contextmanager

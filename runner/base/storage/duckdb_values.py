@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from duckdb.sqltypes import DuckDBPyType
+from _duckdb._sqltypes import DuckDBPyType
 
 _AS_TEXT = frozenset(
     {

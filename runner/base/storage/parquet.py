@@ -35,7 +35,7 @@ def read_tables(sql: str, tables: Mapping[str, Path], parameters: Mapping[str, o
     Raises:
         RunError: a file cannot be read.
     """
-    import duckdb
+    import _duckdb
 
     try:
         with TemporaryDirectory(prefix="nip-run-") as spill, connect(memory=f"{MEMORY}B", spill=Path(spill)) as db:
@@ -44,7 +44,7 @@ def read_tables(sql: str, tables: Mapping[str, Path], parameters: Mapping[str, o
             result = db.execute(sql, dict(parameters))
             while rows := result.fetchmany(GROUP_ROWS):
                 yield from rows
-    except (duckdb.Error, OSError) as error:
+    except (_duckdb.Error, OSError) as error:
         raise RunError(
             f"cannot read {' and '.join(map(str, tables.values()))}: {str(error).splitlines()[0]}"
         ) from error
@@ -68,7 +68,7 @@ def write_parquet(
     Raises:
         RunError: the file cannot be written.
     """
-    import duckdb
+    import _duckdb
 
     temporary = temporary or target.with_name(TEMPORARY_NAME)
     line = max(longest, LONG_LINE)
@@ -86,7 +86,7 @@ def write_parquet(
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(target)
-    except (duckdb.Error, OSError) as error:
+    except (_duckdb.Error, OSError) as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise RunError(f"cannot write {target}: {error}") from error

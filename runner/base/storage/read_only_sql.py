@@ -13,15 +13,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import duckdb
-from duckdb import token_type, tokenize
+import _duckdb
+from _duckdb import token_type, tokenize
 
 from runner.base.errors import QueryError, UsageError
 
 if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
+    from _duckdb import DuckDBPyConnection
 
-_Kind = duckdb.StatementType
+_Kind = _duckdb.StatementType
 
 _STEPS = frozenset(
     """
@@ -64,7 +64,7 @@ def check_read_only(connection: DuckDBPyConnection, sql: str, parameters: Parame
     """
     try:
         statements = connection.extract_statements(sql)
-    except duckdb.Error as error:
+    except _duckdb.Error as error:
         raise query_error(error) from error
     if len(statements) != 1:
         raise UsageError("enter exactly one SQL query, such as: SELECT run_id, accuracy FROM leaderboard")
@@ -91,7 +91,7 @@ def check_read_only(connection: DuckDBPyConnection, sql: str, parameters: Parame
     return _without_end(sql)
 
 
-def query_error(error: duckdb.Error, *, lines_before: int = 0) -> QueryError:
+def query_error(error: _duckdb.Error, *, lines_before: int = 0) -> QueryError:
     """Convert DuckDB's error for a query to a `QueryError`.
 
     `lines_before` is the number of lines that nip-run put before the user's query. The result counts lines from the
@@ -123,7 +123,7 @@ def _steps(connection: DuckDBPyConnection, sql: str, parameters: Parameters) -> 
     """Yield the names of all steps of a query's plan."""
     try:
         ((_, plan),) = connection.execute(f"EXPLAIN (FORMAT json)\n{sql}", bindable(parameters)).fetchall()
-    except duckdb.Error as error:
+    except _duckdb.Error as error:
         raise query_error(error, lines_before=1) from error
     pending = json.loads(plan)
     while pending:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import duckdb
+import _duckdb
 
 from runner.base.errors import DamagedRunError, LeaderboardError, RunDirectoryError, RunError
 from runner.base.storage.atomic_files import fsync_dir
@@ -33,6 +33,9 @@ from runner.base.storage.safe_files import create, open_to_read
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.queries import BoardSources, check_board_format, spill_folder
 from runner.results.leaderboard.schema import update_definitions
+
+if TYPE_CHECKING:
+    import duckdb
 
 FILE = "leaderboard.duckdb"
 LOCK = ".leaderboard.lock"
@@ -99,7 +102,7 @@ class Leaderboard:
 
         if not self.path.is_file():
             return False
-        with suppress(duckdb.Error, OSError), _open_read_only(self.path) as connection:
+        with suppress(_duckdb.Error, OSError), _open_read_only(self.path) as connection:
             query = "SELECT 1 FROM board.runs WHERE run_id = ? AND status = ?"
             return bool(connection.execute(query, [run_id, Status.DONE]).fetchall())
         return False
@@ -127,7 +130,7 @@ class Leaderboard:
                 except MemoryError:
                     raise
                 except Exception as error:  # noqa: BLE001 - an error of one run must not affect the others
-                    with suppress(duckdb.Error):
+                    with suppress(_duckdb.Error):
                         connection.rollback()
                     remove_run(connection, folder.run_id)
                     errors[folder.run_id] = str(error).partition("\n")[0]
@@ -253,7 +256,7 @@ class Leaderboard:
                 _replace_board(copy, path)
         except RunDirectoryError as error:
             raise LeaderboardError(f"{error}, and has been for {wait_seconds:g} s. {advice}") from error
-        except (duckdb.Error, OSError) as error:
+        except (_duckdb.Error, OSError) as error:
             raise LeaderboardError(f"cannot write {path}: {str(error).splitlines()[0]}. {advice}") from error
 
 
@@ -265,7 +268,7 @@ def _check_format(path: Path) -> None:
     """
     if not path.is_file():
         return
-    with suppress(duckdb.Error), _open_read_only(path) as connection:
+    with suppress(_duckdb.Error), _open_read_only(path) as connection:
         check_board_format(connection, path)
 
 

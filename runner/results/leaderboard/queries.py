@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import duckdb
-from duckdb import DuckDBPyConnection
+import _duckdb
 
 from runner.base.errors import LeaderboardError, RunError
 from runner.base.storage.atomic_files import replacing
@@ -24,9 +23,9 @@ from runner.base.storage.duckdb_connections import (
     connect,
     database_at,
     duckdb_pattern,
+    load_relations,
     process_spill,
     run_query,
-    with_install_commands,
 )
 from runner.base.storage.duckdb_values import LINES_BEFORE, cast_to_text, portable_columns
 from runner.base.storage.format_versions import LEADERBOARD, refuse_newer
@@ -48,6 +47,10 @@ from runner.results.leaderboard.schema import (
     used_views_sql,
 )
 from runner.results.table_columns import ANALYSES, ANALYSIS_COLUMNS, COLUMNS, NOTE_COLUMNS
+
+if TYPE_CHECKING:
+    import duckdb
+    from duckdb import DuckDBPyConnection
 
 MEMORY = "512MB"
 """The memory limit of a query; more data is spilled to a temporary folder that is removed afterwards."""
@@ -81,7 +84,7 @@ class QueryResult:
         """Return at most `limit` further rows, and raise as `batches` does."""
         try:
             return run_query(self._cursor, lambda: self._cursor.fetchmany(limit))
-        except duckdb.Error as error:
+        except _duckdb.Error as error:
             raise query_error(error, lines_before=self._lines_before) from error
 
 
@@ -119,7 +122,7 @@ class BoardSources:
                     connection.abort()
                     cursor = run_query(connection, lambda: connection.execute(cast_statement, bindable(parameters)))
                 yield QueryResult([column[0] for column in columns], cursor, lines_before)
-            except duckdb.Error as error:
+            except _duckdb.Error as error:
                 raise query_error(error) from error
 
     def write_parquet(self, sql: str, target: Path, parameters: Parameters = ()) -> None:
@@ -131,6 +134,7 @@ class BoardSources:
             UsageError, LeaderboardError: see `answer`.
             RunError: the file cannot be written.
         """
+        load_relations()
         try:
             with replacing(target) as temporary:
                 file = f"{duckdb_pattern(temporary.parent)}/{temporary.name}"
@@ -141,9 +145,9 @@ class BoardSources:
                         result = run_query(connection, lambda: connection.sql(statement, params=params))
                         portable = result.project(portable_columns(result.columns, result.types))
                         run_query(connection, lambda: portable.write_parquet(file, compression="zstd"))
-                    except duckdb.IOException as error:
+                    except _duckdb.IOException as error:
                         raise RunError(f"cannot write {target}: {error}") from error
-                    except duckdb.Error as error:
+                    except _duckdb.Error as error:
                         raise query_error(error) from error
         except OSError as error:
             raise RunError(f"cannot write {target}: {error.strerror}") from error
@@ -156,13 +160,13 @@ class BoardSources:
         Raises:
             UsageError, LeaderboardError: see `answer`.
         """
+        load_relations()
         connection = connect(memory=MEMORY, threads=THREADS, spill=process_spill())
         self._create_views(connection, sql)
         try:
-            relation = connection.sql(check_read_only(connection, sql, parameters), params=bindable(parameters) or None)
-        except duckdb.Error as error:
+            return connection.sql(check_read_only(connection, sql, parameters), params=bindable(parameters) or None)
+        except _duckdb.Error as error:
             raise query_error(error) from error
-        return with_install_commands(relation)
 
     @contextmanager
     def _connect(self, sql: str, *files: str, is_internal: bool = False) -> Iterator[DuckDBPyConnection]:
@@ -194,7 +198,7 @@ class BoardSources:
             connection.commit()
             connection.execute("SET allowed_paths=$1", [allowed])
             connection.execute("SET enable_external_access=false; SET lock_configuration=true")
-        except (duckdb.Error, OSError) as error:
+        except (_duckdb.Error, OSError) as error:
             raise LeaderboardError(
                 f"cannot read {self.board}: {str(error).splitlines()[0]}. Rebuild it with: {self.rebuild_command}"
             ) from error
@@ -293,7 +297,7 @@ class BoardSources:
             if rows := rows_of(run):
                 try:
                     connection.execute(insertion, [*map(list, zip(*rows, strict=True))])
-                except duckdb.ConversionException as error:
+                except _duckdb.ConversionException as error:
                     problem = str(error).splitlines()[0]
                     raise RunError(f"{run.path}: a line of {name} has a wrong value: {problem}") from error
 
@@ -350,7 +354,7 @@ def check_board_format(connection: DuckDBPyConnection, path: Path) -> int | None
     """
     try:
         ((version,),) = connection.execute("SELECT max(version) FROM board.format").fetchall()
-    except duckdb.CatalogException:
+    except _duckdb.CatalogException:
         return None
     hint = ", or remove the file and rebuild it from the run folders: nip-run leaderboard --rebuild"
     refuse_newer(path, version, LEADERBOARD, error=LeaderboardError, hint=hint)
@@ -363,7 +367,7 @@ def _has_all_columns(connection: DuckDBPyConnection) -> bool:
         for table, columns in NEW_COLUMNS.items():
             names = '", "'.join(columns)
             connection.execute(f'SELECT "{names}" FROM board.{table} LIMIT 0')
-    except duckdb.BinderException:
+    except _duckdb.BinderException:
         return False
     return True
 

@@ -93,11 +93,11 @@ def _connection(limits: DatasetLimits) -> AbstractContextManager[duckdb.DuckDBPy
 @contextmanager
 def _unreadable_errors() -> Iterator[None]:
     """Raise errors of DuckDB as `Unreadable`."""
-    import duckdb
+    import _duckdb
 
     try:
         yield
-    except duckdb.Error as error:
+    except _duckdb.Error as error:
         raise Unreadable(str(error).splitlines()[0]) from error
 
 
@@ -137,7 +137,7 @@ def _read_json_lines(path: Path, meter: Meter) -> list[Any] | None:
 
 
 def _read_json_with_duckdb(path: Path, meter: Meter) -> list[Any]:
-    import duckdb
+    import _duckdb
 
     rows: list[Any] = []
     try:
@@ -149,7 +149,7 @@ def _read_json_with_duckdb(path: Path, meter: Meter) -> list[Any]:
             while texts := cursor.fetchmany(BATCH_ROWS):
                 rows.extend(orjson.loads(text) for (text,) in texts)
                 meter.check_shape(len(rows), 1)
-    except (duckdb.Error, orjson.JSONDecodeError) as error:
+    except (_duckdb.Error, orjson.JSONDecodeError) as error:
         raise SpecError([_find_broken_line(path, error)]) from error
     return rows
 
@@ -215,7 +215,7 @@ def _lines(path: Path) -> list[bytes]:
 
 
 def _read_csv(path: Path, meter: Meter) -> Table:
-    import duckdb
+    import _duckdb
 
     meter.check_bytes(path.stat().st_size)
     with open_to_read(path) as file:
@@ -233,7 +233,7 @@ def _read_csv(path: Path, meter: Meter) -> Table:
                 if quote == ("(empty)",):
                     raise _line_error(path, unclosed)
             columns, rows = _all_rows(connection.execute(query, [duckdb_pattern(path)]), meter)
-    except duckdb.Error as error:
+    except _duckdb.Error as error:
         if (encoding_error := _find_encoding_error(path)) is not None:
             raise SpecError([encoding_error]) from error
         # An unclosed quote also changes the number of fields in its row.

@@ -41,14 +41,14 @@ def main() -> None:
     seconds = int(task["seconds"]) + 5
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    import duckdb
+    import _duckdb
 
     try:
         with connect(memory=f"{task['memory'] >> 21}MiB") as connection:
             result = _TASKS[task["task"]](connection, Path(task["path"]), task)
-    except duckdb.OutOfMemoryException:
+    except _duckdb.OutOfMemoryException:
         raise MemoryError from None
-    except duckdb.Error as error:
+    except _duckdb.Error as error:
         result = {"error": str(error)}
     sys.stdout.buffer.write(orjson.dumps(result))
 
@@ -137,11 +137,11 @@ def _create_added_table(connection: duckdb.DuckDBPyConnection, path: Path, types
 
 def _is_condition(connection: duckdb.DuckDBPyConnection, text: str) -> bool:
     """Return whether a text is one complete SQL condition, without a closing bracket that it has not opened."""
-    import duckdb
+    import _duckdb
 
     try:
         return len(connection.extract_statements(f"SELECT 1 WHERE {text}\n")) == 1
-    except duckdb.Error:
+    except _duckdb.Error:
         return False
 
 

@@ -96,7 +96,7 @@ class EvalFile:
 
     def _read_zstandard(self, info: ZipInfo) -> bytes:
         """Return the content of a member that is compressed with Zstandard, which Python has only since 3.14."""
-        import duckdb
+        import _duckdb
 
         stored = copy.copy(info)
         stored.compress_type, stored.file_size = ZIP_STORED, info.compress_size
@@ -112,7 +112,7 @@ class EvalFile:
                         "maximum_object_size=?)",
                         [duckdb_pattern(path), min(info.file_size + 16, (1 << 32) - 1)],
                     ).fetchmany(2)
-        except duckdb.Error as error:  # its message would name the temporary file
+        except _duckdb.Error as error:  # its message would name the temporary file
             raise BadZipFile("its Zstandard data or its JSON is invalid, or larger than the archive says") from error
         if len(rows) != 1:
             raise BadZipFile("it has not exactly one JSON value")
