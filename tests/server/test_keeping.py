@@ -50,7 +50,7 @@ def test_disabled_account_cannot_sign_in_until_it_is_enabled(served: ServerProce
 
 def test_members_publish_as_their_organization_and_the_last_owner_cannot_be_removed(served: ServerProcess) -> None:
     run_server_command(served.folder, "add-account", "dora", "emil")
-    run_server_command(served.folder, "add-organisation", "lab", "dora")
+    run_server_command(served.folder, "add-organization", "lab", "dora")
     token = run_server_command(served.folder, "add-token", "emil")["token"]
     for action, owners in (("add-member", ["emil", "lab"]), ("remove-member", ["emil"])):
         run_server_command(served.folder, action, "lab", "emil")
@@ -58,6 +58,14 @@ def test_members_publish_as_their_organization_and_the_last_owner_cannot_be_remo
     assert "the last owner" in expect_server_command_error(served.folder, "remove-member", "lab", "dora")
     assert "name an organization first" in expect_server_command_error(served.folder, "add-member", "dora", "emil")
     assert "there is no account 'zz'" in expect_server_command_error(served.folder, "add-member", "lab", "zz")
+
+
+def test_old_name_of_an_action_works_with_a_note(served: ServerProcess) -> None:
+    run_server_command(served.folder, "add-account", "greta")
+    done = nip_run_here("server", "add-organisation", str(served.folder), "guild", "greta", cwd=served.folder)
+    assert (done.returncode, done.stderr.splitlines()[0]) == (
+        0, "note: 'add-organisation' is now called 'add-organization'"
+    )  # fmt: skip
 
 
 def test_reserved_and_confusable_account_names_are_refused(served: ServerProcess) -> None:

@@ -2,7 +2,7 @@
 
 Examples:
   nip-run server add-account registry alice
-  nip-run server add-organisation registry acme alice bob
+  nip-run server add-organization registry acme alice bob
   nip-run server add-token registry alice --scope publish --days 90 --label laptop
   nip-run server backup registry monday.backup
   nip-run server restore new monday.backup
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument_group(
         "actions", "\n".join(f"{name:<{width}}  {action.help}" for name, action in ACTIONS.items())
     )
-    add("action", metavar="ACTION", choices=tuple(ACTIONS), help="one of the actions listed below")
+    add("action", metavar="ACTION", choices=_ActionNames(ACTIONS), help="one of the actions listed below")
     add("folder", type=Path, metavar="DIR", help="the folder of `nip-run serve`")
     add("names", nargs="*", metavar="NAME", help="arguments of the action")
     add("--database", metavar="URL", help=DATABASE_HELP)
@@ -75,6 +75,10 @@ def execute(args: argparse.Namespace) -> int:
     except ImportError as error:
         raise UsageError(MISSING_PACKAGES.format(error)) from error
     settings = Settings(folder=args.folder, database=args.database, blobs=args.blobs)
+    if new_name := RENAMED_ACTIONS.get(args.action):
+        if not args.quiet:
+            note(f"note: {args.action!r} is now called {new_name!r}")
+        args.action = new_name
     action = ACTIONS[args.action]
     if len(args.names) < (action.min_names or 0) or (action.min_names is None and args.names):
         raise UsageError(
@@ -123,7 +127,7 @@ def _add_account(connection: Any, _: Database, args: argparse.Namespace) -> None
 
 
 @_in_transaction
-def _add_organisation(connection: Any, _: Database, args: argparse.Namespace) -> None:
+def _add_organization(connection: Any, _: Database, args: argparse.Namespace) -> None:
     from runner.server.accounts.accounts import add_account, add_member
 
     name, *owners = args.names
@@ -137,20 +141,20 @@ def _add_organisation(connection: Any, _: Database, args: argparse.Namespace) ->
 def _add_member(connection: Any, _: Database, args: argparse.Namespace) -> None:
     from runner.server.accounts.accounts import add_member
 
-    organisation, *names = args.names
+    organization, *names = args.names
     for name in names:
-        add_member(connection, organisation, name, is_owner=args.owner)
-        _record_act(connection, args, f"{organisation} {name}{' (owner)' if args.owner else ''}")
+        add_member(connection, organization, name, is_owner=args.owner)
+        _record_act(connection, args, f"{organization} {name}{' (owner)' if args.owner else ''}")
 
 
 @_in_transaction
 def _remove_member(connection: Any, database: Database, args: argparse.Namespace) -> None:
     from runner.server.accounts.administration import remove_member
 
-    organisation, *names = args.names
+    organization, *names = args.names
     for name in names:
-        remove_member(connection, organisation, name)
-        _record_act(connection, args, f"{organisation} {name}")
+        remove_member(connection, organization, name)
+        _record_act(connection, args, f"{organization} {name}")
     database.increment_revision(connection)
 
 
@@ -322,8 +326,8 @@ class _Action(NamedTuple):
 ACTIONS = {
     "accounts": _Action("list accounts and organizations", _list_accounts),
     "add-account": _Action("NAME...: create accounts", _add_account, 1, needs_server=False),
-    "add-organisation": _Action(
-        "NAME OWNER...: create an organization owned by these accounts", _add_organisation, 2, needs_server=False
+    "add-organization": _Action(
+        "NAME OWNER...: create an organization owned by these accounts", _add_organization, 2, needs_server=False
     ),
     "add-member": _Action(
         "ORGANIZATION ACCOUNT...: let accounts publish for it; with --owner, also manage its members", _add_member, 2
@@ -351,3 +355,14 @@ ACTIONS = {
     ),
     "check": _Action("list missing files of releases", _check_files),
 }
+RENAMED_ACTIONS = {"add-organisation": "add-organization"}
+"""Old names of actions, which still work, with the new names."""
+
+
+class _ActionNames(tuple[str, ...]):
+    """The names of all actions. Old names are accepted, but not listed in errors and completions."""
+
+    __slots__ = ()
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or name in RENAMED_ACTIONS

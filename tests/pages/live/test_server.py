@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import select
 import signal
 import socket
 from collections.abc import Iterator
@@ -227,6 +228,8 @@ def test_slow_connections_block_nobody_and_excess_connections_are_closed(view: V
         assert view.request("state.json").status == 200
         extra_connections = [socket.create_connection(("127.0.0.1", view.port), timeout=HANG_SECONDS) for _ in range(8)]
         connections += extra_connections
+        closed, _, _ = select.select([connections[0], extra_connections[-1]], [], [], HANG_SECONDS)
+        assert closed == extra_connections[-1:]  # at once, and not after the time limit, which ends the first one first
         assert extra_connections[-1].recv(1) == b""
     finally:
         for connection in connections:
