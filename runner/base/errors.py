@@ -233,6 +233,10 @@ class Interrupted(NipRunError):
     exit_code = ExitCode.INTERRUPTED
 
 
+class Stopped(NipRunError):
+    """Raised instead of sending a request, after the run was asked to stop."""
+
+
 class ProviderRefusal(NipRunError):
     """The provider refuses to serve the user: key, billing, unknown model, refused parameter.
 

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from runner.models.costs import CallCosts
 from runner.models.interface import Complete
 from runner.models.layers.budget import Budget, within_budget
-from runner.models.layers.limits import GroupLimit, within_limits
+from runner.models.layers.limits import GroupLimit, Sleep, within_limits
 from runner.models.retry_policy import Retry
 from runner.models.server_states import Servers, server_of
 
@@ -35,10 +36,15 @@ class Admission(Protocol):
 
 
 class LocalAdmission:
-    """Admits calls by the budget and the limits of this process."""
+    """Admits calls by the limits and the budget of this process.
 
-    def __init__(self, costs: CallCosts, servers: Servers, retry: Retry, budget: Budget | None) -> None:
-        self._costs, self._semaphore, self._budget = costs, servers.semaphore, budget
+    A call first waits for the limits, with `sleep`, so that waiting calls reserve nothing in the budget.
+    """
+
+    def __init__(
+        self, costs: CallCosts, servers: Servers, retry: Retry, budget: Budget | None, sleep: Sleep = asyncio.sleep
+    ) -> None:
+        self._costs, self._semaphore, self._budget, self._sleep = costs, servers.semaphore, budget, sleep
         self._limits: dict[str | None, dict[str, GroupLimit]] = {None: {}}
         for group, settings in costs.groups.items():
             has_pool = len(settings.addresses) > 1
@@ -54,8 +60,10 @@ class LocalAdmission:
 
     def wrap(self, complete: Complete, server: str | None) -> Complete:
         limits, costs = self._limits[server], self._costs
-        limited = within_limits(complete, self._semaphore, limits, lambda request: costs.worst_case(request).tokens)
-        return limited if self._budget is None else within_budget(limited, self._budget, costs)
+        budgeted = complete if self._budget is None else within_budget(complete, self._budget, costs)
+        return within_limits(
+            budgeted, self._semaphore, limits, lambda request: costs.worst_case(request).tokens, self._sleep
+        )
 
     def rate_listener(self, group: str, server: str | None) -> RateListener | None:
         limit = self._limits[server].get(group)

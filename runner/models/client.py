@@ -76,8 +76,8 @@ def connect(
         ProviderRefusal: the API key of a group is missing.
         RunError: a run to replay has no journal.
     """
-    all_servers = servers or Servers(concurrency, sleep)
-    admission = admission or LocalAdmission(costs or CallCosts(groups), all_servers, retry, budget)
+    all_servers = servers or Servers(concurrency)
+    admission = admission or LocalAdmission(costs or CallCosts(groups), all_servers, retry, budget, sleep)
     connector = _GroupConnector(groups, retry, events, all_servers, admission, replays or {}, labels or {}, sleep)
     complete = connector.connect_all(providers or {})
     if cache is not None:

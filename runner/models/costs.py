@@ -114,8 +114,14 @@ _UNCLEAR_STATUSES = (408, 409)
 
 
 def cost_of_failure(worst_case: UsageTotals, error: CallError) -> UsageTotals:
-    """Return the amount that a budget counts for a failed call: its maximum cost, or 0 if it was refused."""
+    """Return the amount that a budget counts for a failed call.
+
+    This is its maximum cost, except that a call which the server refused counts only as a call, and a call that never
+    reached the server does not count.
+    """
     status = error.status
+    if isinstance(error, TransientError) and error.unreachable:
+        return UsageTotals()
     is_refusal = not isinstance(error, TransientError) or (
         status is not None and 300 <= status < 500 and status not in _UNCLEAR_STATUSES
     )

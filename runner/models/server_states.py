@@ -5,14 +5,13 @@ The points of a sweep share this state, so that together they cause no more load
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any, TypeVar, cast
 
 from runner.base.async_runner import close_all
 from runner.models.api_keys import normalize_url
 from runner.models.layers.breaker import Breaker
-from runner.models.layers.limits import FairSemaphore, GroupLimit, Sleep
+from runner.models.layers.limits import FairSemaphore, GroupLimit
 from runner.models.providers.body_limits import BodySlots
 from runner.models.retry_policy import Retry
 from runner.models.settings import ModelSettings
@@ -25,12 +24,11 @@ Close = Callable[[], Awaitable[None]]
 class Servers:
     """The shared state, with at most `concurrency` calls in flight, a limit per model, and a breaker per server."""
 
-    def __init__(self, concurrency: int, sleep: Sleep = asyncio.sleep) -> None:
+    def __init__(self, concurrency: int) -> None:
         self.concurrency = concurrency
         self.semaphore = FairSemaphore(concurrency)
         self.adapters: Mapping[str, str] = {}
         """The path of each LoRA adapter, as servers see it, by model name."""
-        self._sleep = sleep
         self._limits: dict[Hashable, GroupLimit] = {}
         self._breakers: dict[Hashable, Breaker] = {}
         self._body_slots: dict[str, BodySlots] = {}
@@ -51,7 +49,6 @@ class Servers:
                 requests_per_minute=settings.requests_per_minute,
                 tokens_per_minute=settings.tokens_per_minute,
                 max_pause=max_pause,
-                sleep=self._sleep,
             )
         return self._limits[key]
 
@@ -59,7 +56,7 @@ class Servers:
         """Return the circuit breaker of a server."""
         key = (server, retry.breaker, retry.transient)
         if key not in self._breakers:
-            self._breakers[key] = Breaker(server, retry.breaker, retry.transient, sleep=self._sleep)
+            self._breakers[key] = Breaker(server, retry.breaker, retry.transient)
         return self._breakers[key]
 
     def body_slots(self, settings: ModelSettings) -> BodySlots:

@@ -14,7 +14,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from runner.base.async_runner import cancel_all
-from runner.base.errors import BudgetExhausted, NipRunError, ProviderRefusal, ServerUnreachable, TooManyUnusable
+from runner.base.errors import (
+    BudgetExhausted,
+    NipRunError,
+    ProviderRefusal,
+    ServerUnreachable,
+    Stopped,
+    TooManyUnusable,
+)
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import PendingTurn, Reply, Round
 from runner.game.protocols.tree_shape import TreeShape
@@ -28,7 +35,7 @@ from runner.rollouts.judging import judging_script
 from runner.rollouts.plan import Plan
 from runner.rollouts.reorder_buffer import PlanOrderBuffer
 from runner.rollouts.rollout import Call, Rollout
-from runner.rollouts.stop_switch import Stopped, StopSwitch
+from runner.rollouts.stop_switch import StopSwitch
 
 LEAD_FACTOR = 4
 """A game may start if it is at most `LEAD_FACTOR` times the concurrency ahead of the first unfinished game."""

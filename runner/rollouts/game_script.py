@@ -17,6 +17,7 @@ from runner.base.errors import (
     MalformedError,
     NipRunError,
     RefusedError,
+    Stopped,
     TransientError,
 )
 from runner.base.value_class import value_class
@@ -30,7 +31,6 @@ from runner.rollouts.confidence import Confidence, confidence_of, record_answers
 from runner.rollouts.job import Job
 from runner.rollouts.panel_verdicts import panel_confidence, panel_verdicts
 from runner.rollouts.rollout import Call, Outcome, Rollout
-from runner.rollouts.stop_switch import Stopped
 
 GameScript = Generator[PendingTurn, Mapping[str, Reply], Rollout]
 """A game: yields each turn, receives the turn's replies (or the error of a reply), and returns the rollout."""

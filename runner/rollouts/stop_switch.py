@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from runner.base.errors import NipRunError
-
-
-class Stopped(NipRunError):
-    """Raised after the run was asked to stop; no more requests are sent."""
+from runner.base.errors import Stopped
 
 
 class StopSwitch:

@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from runner.base.errors import BudgetExhausted
+from runner.base.errors import BudgetExhausted, Stopped
 from runner.base.storage.log_lines import JOURNAL
 from runner.game.prompts.chat import ChatMessage
 from runner.models.interface import Completion, Request, SampleKey
 from runner.models.journal_records import BatchRecord
 from runner.models.providers.openai_batch import BatchModel
 from runner.models.settings import ModelSettings
-from runner.rollouts.stop_switch import Stopped
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import has_open, start_nip_run, wait_for_exit, wait_until
 from tests.support.runs import derived_files, only_run, run_spec

@@ -36,7 +36,7 @@ class Server:
         self.notices: list[str | None] = []
         self.breaker = Breaker(
             "http://somewhere", BreakerPolicy(failures=4, probes=3), TransientPolicy(jitter=0.0),
-            sleep=self._sleep, clock=lambda: self.now,
+            clock=lambda: self.now,
         )  # fmt: skip
         self.breaker.add_listener(self.notices.append)
 
@@ -58,7 +58,7 @@ class Server:
 
     async def ask(self, number: int) -> Completion | BaseException:
         try:
-            return await self.breaker.call_in_turn(self.complete, make_request(number))
+            return await self.breaker.call_in_turn(self.complete, make_request(number), self._sleep)
         except (CallError, ServerUnreachable) as error:
             return error
 

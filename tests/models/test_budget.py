@@ -12,20 +12,26 @@ import pytest
 
 from runner.base.errors import (
     BudgetExhausted,
-    CallError,
     ContextExceededError,
     MalformedError,
+    NipRunError,
+    ProviderRefusal,
     RefusedError,
     SpecError,
+    Stopped,
     TransientError,
 )
+from runner.models.admission import LocalAdmission
 from runner.models.costs import CallCosts
 from runner.models.interface import Choice, Completion, Request, SampleKey, Usage
 from runner.models.layers.budget import Budget, BudgetSettings, within_budget
 from runner.models.prices import price_of
+from runner.models.retry_policy import Retry
+from runner.models.server_states import Servers
 from runner.models.settings import ModelSettings, Price
 from runner.models.usage_totals import UsageTotals
 from runner.results.folder import RunFolder
+from runner.rollouts.stop_switch import StopSwitch
 from runner.spec.loader import load_spec
 from tests.cli.test_cli import run_cli
 from tests.support.event_loop import as_coroutine, run_loop_turns
@@ -329,7 +335,7 @@ def test_listed_prices_apply_only_to_openais_server() -> None:
     assert price_of(ModelSettings(model="gpt-4o-mini", price=own_price)) == own_price
 
 
-def charge_call(budget: Budget, outcome: Completion | Exception) -> None:
+def charge_call(budget: Budget, outcome: Completion | NipRunError) -> None:
     async def complete(_: Request) -> Completion:
         if isinstance(outcome, Exception):
             raise outcome
@@ -369,12 +375,48 @@ def test_call_with_a_server_error_or_timeout_is_charged_at_its_worst_case(status
         MalformedError("no", status=400),
         ContextExceededError("too long", status=500),
         RefusedError("no", status=500),
+        ProviderRefusal("odd characters", of_one_call=MalformedError("odd characters", status=400)),
+        ProviderRefusal("unknown key"),
     ],
 )
-def test_call_refused_by_the_server_costs_no_money(error: CallError) -> None:
+def test_call_refused_by_the_server_costs_no_money(error: NipRunError) -> None:
     budget = Budget(BudgetSettings(usd=1.0))
     charge_call(budget, error)
     assert budget.spent == UsageTotals(0.0, 0, 1)
+
+
+@pytest.mark.parametrize("error", [TransientError("no route to host", unreachable=True), Stopped()])
+def test_call_that_was_not_sent_does_not_count(error: NipRunError) -> None:
+    budget = Budget(BudgetSettings(usd=1.0))
+    charge_call(budget, error)
+    assert budget.spent == UsageTotals()
+
+
+def test_calls_that_wait_for_a_rate_when_their_run_stops_are_not_sent_and_do_not_count() -> None:
+    """Another run with the same server goes on, so only the switch of this run is stopped."""
+
+    async def stop_run() -> None:
+        settings = replace(SETTINGS, requests_per_minute=60, tokens_per_minute=6_000)
+        budget, servers, stop, sent = Budget(BudgetSettings(usd=1.0)), Servers(8), StopSwitch().create_child(), []
+
+        async def complete(request: Request) -> Completion:
+            sent.append(request)
+            return Completion((Choice("x", "stop"),), "tiny", Usage(10, 5))
+
+        admission = LocalAdmission(CallCosts({"m": settings}), servers, Retry(), budget, stop.sleep_unless_stopped)
+        call = admission.wrap(complete, None)
+        tasks = [asyncio.create_task(as_coroutine(call(REQUEST))) for _ in range(50)]
+        await run_loop_turns(50)
+        stop.stop()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert 0 < len(sent) < 10
+        assert sum(isinstance(result, Stopped) for result in results) == 50 - len(sent)
+        assert budget.spent.completions == len(sent)
+        limit = servers.limit("m", settings, Retry())
+        assert limit._buckets["requests"]._level <= len(sent)
+        assert limit._buckets["tokens"]._level <= 15 * len(sent)
+
+    asyncio.run(stop_run())
 
 
 def test_cancelled_call_is_settled_and_leaves_no_reservation() -> None:

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from runner.base.errors import RunError, UsageError
+from runner.base.errors import RunError, Stopped, UsageError
 from runner.base.question_queue import Question, QuestionQueue
 from runner.models.interface import Choice, Completion, Request, ResponseHint, SampleKey
 from runner.models.layers.answer_form import NO_VERDICT, answer_text, form_fields, selected_decision
 from runner.models.layers.human import HumanModel
 from runner.models.provider_traits import PROVIDERS
 from runner.models.settings import ModelSettings
-from runner.rollouts.stop_switch import Stopped
 from tests.support.processes import wait_until
 
 VERDICT: dict[str, Any] = {"accept": "Decision: accept", "reject": "Decision: reject"}

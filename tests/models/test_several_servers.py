@@ -48,7 +48,7 @@ class ThreeServers:
         # The simulated clock adds up concurrent sleeps.
         waits = TransientPolicy(jitter=0.0, attempts=attempts, first_wait=first_wait, max_wait=4.0, total_seconds=1e6)
         policy = BreakerPolicy(failures=failures, probes=probes)
-        self.breakers = [Breaker(name, policy, waits, sleep=self._sleep, clock=lambda: self.now) for name in NAMES]
+        self.breakers = [Breaker(name, policy, waits, clock=lambda: self.now) for name in NAMES]
         for breaker in self.breakers:
             breaker.add_listener(self.notices.append)
         self.healths = [

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from runner.rollouts.stop_switch import Stopped, StopSwitch
+from runner.base.errors import Stopped
+from runner.rollouts.stop_switch import StopSwitch
 from tests.support.hang_guard import HANG_SECONDS
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from runner.base.errors import TransientError
 from runner.models.interface import Choice, Completion, Request, SampleKey
-from runner.models.layers.limits import GroupLimit
+from runner.models.layers.limits import GroupLimit, Sleep
 
 ANSWER = Completion((Choice("x", "stop"),), "tiny")
 RATE_LIMIT_ERROR = TransientError("429", status=429)
@@ -28,9 +29,20 @@ class FakeClock:
         await asyncio.sleep(0)
 
 
+class SimulatedLimit(GroupLimit):
+    """A limit whose calls sleep on a fake clock."""
+
+    def __init__(self, max_in_flight: int, clock: FakeClock, **rates: float) -> None:
+        self._fake_clock = clock
+        super().__init__("m", max_in_flight, clock=clock.read, **rates)
+
+    async def enter(self, tokens: Callable[[], int] = lambda: 0, sleep: Sleep = asyncio.sleep) -> int:
+        del sleep
+        return await super().enter(tokens, self._fake_clock.sleep)
+
+
 def make_limit(max_in_flight: int, clock: FakeClock | None = None, **rates: float) -> GroupLimit:
-    clock = clock or FakeClock()
-    return GroupLimit("m", max_in_flight, clock=clock.read, sleep=clock.sleep, **rates)
+    return SimulatedLimit(max_in_flight, clock or FakeClock(), **rates)
 
 
 def make_request(group: str = "m", index: int = 0) -> Request:

@@ -41,7 +41,6 @@ class Breaker:
     server: str
     policy: BreakerPolicy
     waits: TransientPolicy
-    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -82,13 +81,17 @@ class Breaker:
         for context, listener in tuple(self._listeners):
             context.run(listener, message)
 
-    async def call_in_turn(self, complete: Complete, request: Request) -> Completion:
+    async def call_in_turn(
+        self, complete: Complete, request: Request, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+    ) -> Completion:
         """Make a call and record its result. While the breaker is open, wait until it is this call's turn.
+
+        `sleep` waits for the next probe. Each run has its own, which ends when the run stops.
 
         Raises:
             ServerUnreachable: the server was given up.
         """
-        return await self.call_now(complete, request, probe=self._is_open and await self._wait_while_open())
+        return await self.call_now(complete, request, probe=self._is_open and await self._wait_while_open(sleep))
 
     async def call_now(self, complete: Complete, request: Request, *, probe: bool) -> Completion:
         """Make a call immediately, even if the breaker is open, and record its result.
@@ -160,7 +163,7 @@ class Breaker:
                 "the server is up. If the server is up and only some calls fail, raise retry.breaker.failures."
             )
 
-    async def _wait_while_open(self) -> bool:
+    async def _wait_while_open(self, sleep: Callable[[float], Awaitable[object]]) -> bool:
         """Wait until the breaker closes or this call becomes the probe. Return whether it is the probe."""
         while self._is_open:
             self.check()
@@ -168,7 +171,7 @@ class Breaker:
                 self._is_probing = True
                 try:
                     own_wait = self.waits.wait(self._failed_probes + 1, self._jitter)
-                    await self.sleep(max(own_wait, self._not_before - self.clock()))
+                    await sleep(max(own_wait, self._not_before - self.clock()))
                 except BaseException:
                     self._is_probing = False
                     self._wake_next()

@@ -1,7 +1,7 @@
 """The budget of a run. The maximum cost of each call is reserved before the call, and replaced by its cost afterwards.
 
-A provider may bill a failed call, unless it clearly refused the call (most 4xx errors). A failed call that may be
-billed counts with its maximum cost, so that the provider's bill cannot exceed the budget.
+A provider may bill a failed call, unless there was no connection or it clearly refused the call (most 4xx errors). A
+failed call that may be billed counts with its maximum cost, so that the provider's bill cannot exceed the budget.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from runner.base.errors import BudgetExhausted, CallError
+from runner.base.errors import BudgetExhausted, CallError, ProviderRefusal, Stopped
 from runner.documents.dataclass_schema import option
 from runner.models.costs import CallCosts, cost_of_failure
 from runner.models.interface import Complete, Completion, Request
@@ -125,6 +125,12 @@ def within_budget(complete: Complete, budget: Budget, costs: CallCosts) -> Compl
             cost = costs.charge(request, completion)
         except CallError as error:
             cost = cost_of_failure(worst_case, error)
+            raise
+        except ProviderRefusal:
+            cost = UsageTotals(completions=worst_case.completions)
+            raise
+        except Stopped:
+            cost = UsageTotals()
             raise
         finally:
             budget.settle(worst_case, cost)

@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from runner.base.async_runner import wait_for_turn
-from runner.base.errors import TransientError
+from runner.base.errors import BudgetExhausted, Stopped, TransientError
 from runner.models.interface import Complete, Completion, Request
 
 START_DIVISOR = 4
@@ -120,7 +120,6 @@ class GroupLimit:
     tokens_per_minute: float | None = None
     max_pause: float = math.inf
     clock: Clock = time.monotonic
-    sleep: Sleep = asyncio.sleep
 
     def __post_init__(self) -> None:
         self.limit = float(max(self.maximum // START_DIVISOR, min(self.maximum, 8)))
@@ -147,29 +146,34 @@ class GroupLimit:
                     self._buckets[kind] = LeakyBucket(float(text), self.clock)
                     log.info("%s: the server allows %s %s per minute", self.group, text, kind)
 
-    async def enter(self, tokens: Callable[[], int] = lambda: 0) -> int:
+    async def enter(self, tokens: Callable[[], int] = lambda: 0, sleep: Sleep = asyncio.sleep) -> int:
         """Wait for a slot and for the rate limits, and return the number of tokens that were reserved.
 
         `tokens` returns the maximum number of tokens of the call. It is called only if a limit of tokens is known.
+        `sleep` waits for the rate limits. Each run has its own, which ends when the run stops.
         """
         if self._in_flight < int(self.limit) and not self._waiting:
             self._in_flight += 1
         else:
             await wait_for_turn(self._waiting, self._leave)
         try:
-            return await self._wait_for_rates(tokens)
+            return await self._wait_for_rates(tokens, sleep)
         except BaseException:
             self._leave()
             raise
 
-    async def _wait_for_rates(self, tokens: Callable[[], int]) -> int:
+    async def _wait_for_rates(self, tokens: Callable[[], int], sleep: Sleep) -> int:
         reserved = tokens() if "tokens" in self._buckets else 0
         waits = [bucket.wait_for(1 if kind == "requests" else reserved) for kind, bucket in self._buckets.items()]
         wait = max(waits, default=0.0)
-        if wait > 0:
-            await self.sleep(wait)
-        while (pause := self._paused_until - self.clock()) > 0:
-            await self.sleep(pause)
+        try:
+            if wait > 0:
+                await sleep(wait)
+            while (pause := self._paused_until - self.clock()) > 0:
+                await sleep(pause)
+        except BaseException:
+            self.give_back(reserved, requests=1)
+            raise
         return reserved
 
     def _leave(self) -> None:
@@ -184,11 +188,11 @@ class GroupLimit:
                 self._in_flight += 1
                 slot.set_result(None)
 
-    def give_back(self, tokens: int) -> None:
-        """Release tokens that were reserved for a call but not used."""
-        bucket = self._buckets.get("tokens")
-        if bucket is not None:
-            bucket.give_back(tokens)
+    def give_back(self, tokens: int, *, requests: int = 0) -> None:
+        """Release tokens that were reserved for a call but not used, and the request if the call was not sent."""
+        for kind, amount in (("tokens", tokens), ("requests", requests)):
+            if amount and (bucket := self._buckets.get(kind)) is not None:
+                bucket.give_back(amount)
 
     def succeeded(self) -> None:
         """Record that a call was answered."""
@@ -234,7 +238,11 @@ class GroupLimit:
 
 
 def within_limits(
-    complete: Complete, semaphore: FairSemaphore, limits: Mapping[str, GroupLimit], tokens: Callable[[Request], int]
+    complete: Complete,
+    semaphore: FairSemaphore,
+    limits: Mapping[str, GroupLimit],
+    tokens: Callable[[Request], int],
+    sleep: Sleep = asyncio.sleep,
 ) -> Complete:
     """Return a function that waits for the group's limits and the run's semaphore, and then calls `complete`.
 
@@ -245,7 +253,7 @@ def within_limits(
         limit = limits.get(request.group)
         if limit is None:
             return await complete(request)
-        reserved = await limit.enter(lambda: tokens(request))
+        reserved = await limit.enter(lambda: tokens(request), sleep)
         try:
             await semaphore.enter(request.group)
             try:
@@ -253,6 +261,8 @@ def within_limits(
             finally:
                 semaphore.leave()
         except BaseException as error:
+            if isinstance(error, (Stopped, BudgetExhausted)):
+                limit.give_back(reserved, requests=1)
             limit.failed(error)
             raise
         if reserved:

@@ -56,7 +56,7 @@ def with_retries(
         while True:
             attempt += 1
             try:
-                return await (complete(request) if breaker is None else breaker.call_in_turn(complete, request))
+                return await (complete(request) if breaker is None else breaker.call_in_turn(complete, request, sleep))
             except TransientError as error:
                 first_failure = first_failure if attempt > 1 else clock()
                 elapsed = clock() - first_failure if has_time_limit(request) else 0.0

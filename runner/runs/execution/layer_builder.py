@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from runner.base.errors import JournalError
+from runner.base.errors import JournalError, Stopped
 from runner.base.hashing import tagged_hash
 from runner.base.storage.journal import Journal
 from runner.base.storage.log_lines import NOT_BOUND
@@ -40,7 +40,7 @@ from runner.rollouts.failed_calls import FailedCalls, failed_calls_finder
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan, human_groups
 from runner.rollouts.rollout import Call
-from runner.rollouts.stop_switch import Stopped, StopSwitch
+from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.accounting import Accounting
 from runner.runs.execution.call_events import RunCallEvents
 from runner.runs.execution.selector_functions import with_functions

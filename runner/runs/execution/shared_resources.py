@@ -53,7 +53,7 @@ class SharedResources:
         self.open_files_note = _open_files_note(max_calls, concurrency)
         """The note to report if the limit of open files allows fewer calls than the spec; otherwise None."""
         self.stop = StopSwitch()
-        self.servers = Servers(max_calls, self.stop.sleep_unless_stopped)
+        self.servers = Servers(max_calls)
         self.slots = GameSlots(concurrency) if len(plans) > 1 else None
         """The slots for games that the runs share; None for a single run."""
         self.questions: QuestionQueue | None = None

@@ -13,7 +13,7 @@ from contextvars import copy_context
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Protocol
 
-from runner.base.errors import ANSWERS_ARE_SAVED, BudgetExhausted, CallError, FolderGoneError, RunError
+from runner.base.errors import ANSWERS_ARE_SAVED, BudgetExhausted, CallError, FolderGoneError, RunError, Stopped
 from runner.base.storage.log_lines import first_record
 from runner.base.text import counted
 from runner.models.layers.budget import Budget
@@ -27,7 +27,6 @@ from runner.rollouts.engine import ERRORS_THAT_STOP_ALL, LEAD_FACTOR, MIN_LEAD, 
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan, used_models
 from runner.rollouts.reorder_buffer import FinishedJob, PlanOrderBuffer
-from runner.rollouts.stop_switch import Stopped
 from runner.rollouts.transcript import RolloutTranscript
 from runner.rollouts.trees import NOT_COMPARABLE
 from runner.runs.execution.accounting import Accounting, OnProgress

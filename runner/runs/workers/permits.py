@@ -92,7 +92,8 @@ class PermitIssuer:
     """Returns the number of records in the journal, which `InFlightFile` stores."""
 
     def __post_init__(self) -> None:
-        self._admission = LocalAdmission(_ReportedCosts(self.costs.groups), self.servers, self.retry, self.budget)
+        costs, sleep = _ReportedCosts(self.costs.groups), self.stop.sleep_unless_stopped
+        self._admission = LocalAdmission(costs, self.servers, self.retry, self.budget, sleep)
         self._admit_by_server = {
             server: self._admission.wrap(self._grant, server) for server in self._admission.servers
         }

@@ -15,11 +15,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from runner.base.errors import BudgetExhausted
+from runner.base.errors import BudgetExhausted, Stopped
 from runner.rollouts.engine import ERRORS_THAT_STOP_ALL, grace_seconds_after
 from runner.rollouts.job import Job
 from runner.rollouts.reorder_buffer import PlanOrderBuffer
-from runner.rollouts.stop_switch import Stopped
 from runner.runs.workers import messages
 from runner.runs.workers.frames import PickledMessage
 from runner.runs.workers.heartbeat import watch_workers

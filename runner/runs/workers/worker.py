@@ -107,7 +107,7 @@ class _RunPlayer:
         self._builder = WorkerOutputBuilder(plan, start.run_id, costs) if start.sends_outputs else None
         if fine_tune_settings(plan) is not None and self._builder is None:
             plan.spec.prompts.rendered.on_new_text = self._send_rendered
-        self._servers = Servers(start.concurrency, self._stop.sleep_unless_stopped)
+        self._servers = Servers(start.concurrency)
         self._servers.adapters = start.adapters
         self._connection = self._connect()
         self._engine = self._create_engine(failed_calls)
