@@ -15,7 +15,8 @@ import pytest
 from runner.base.exit_codes import ExitCode
 from runner.models.providers.wrong_server import describe_content
 from tests.support.paths import ROOT
-from tests.support.processes import nip_run_here
+from tests.support.processes import nip_run, nip_run_here
+from tests.support.servers.not_an_api import CERTIFICATE
 from tests.support.specs import spec_file
 
 USUAL_RETRIES = {"transient": {"attempts": 8, "first_wait": 0.5, "max_wait": 30.0}}
@@ -69,6 +70,25 @@ def test_wrong_server_stops_the_run_at_once_with_a_specific_message(
     assert re.search(message, output), output
     assert "models.m.base_url" in output
     assert elapsed < 15
+
+
+@pytest.mark.parametrize(
+    ("variable", "file", "message"),
+    [
+        ("SSL_CERT_FILE", CERTIFICATE, "is not a model API: it answers with a web page"),
+        ("SSL_CERT_FILE", "nowhere.pem", "cannot read certificates from SSL_CERT_FILE=nowhere.pem: No such file"),
+    ],
+)
+def test_certificates_in_the_environment_are_trusted(
+    tmp_path: Path, variable: str, file: str | Path, message: str
+) -> None:
+    with run_wrong_server("tls") as (port, process):
+        spec = spec_file(tmp_path, f"https://127.0.0.1:{port}/v1", size=2, retry=USUAL_RETRIES, fine_tune=None)
+        # in a new process, since certificates are read only once
+        done = nip_run("run", spec, "-q", "--results", tmp_path / "results", cwd=tmp_path, **{variable: str(file)})
+        process.communicate("")
+    assert done.returncode == ExitCode.REFUSED
+    assert message in re.sub(r"\s+", " ", done.stderr)
 
 
 def test_server_that_has_answered_may_send_other_json(tmp_path: Path) -> None:

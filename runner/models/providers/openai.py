@@ -13,7 +13,7 @@ from runner.models.providers.body_limits import BodySlots
 from runner.models.providers.client_errors import TRANSPORT_ERRORS
 from runner.models.providers.http_model import HttpModel, set_headers
 from runner.models.providers.openai_body import chat_completions_body
-from runner.models.providers.openai_http import HttpLayer
+from runner.models.providers.openai_http import HttpLayer, ssl_context
 from runner.models.settings import ModelSettings
 
 Client = openai.AsyncOpenAI
@@ -43,7 +43,8 @@ def make_client(settings: ModelSettings, group: str, connections: int, body_slot
 def make_sync_client(settings: ModelSettings, group: str) -> SyncClient:
     """Create the official synchronous client for one model group, for users who call its server directly.
 
-    Like the asynchronous client, it follows no redirects and reads only the key and headers from the environment.
+    Like the asynchronous client, it follows no redirects, and reads only the key, the headers and the certificates from
+    the environment.
 
     Raises:
         ProviderRefusal: the environment variable of the key or of a header is empty, or its value is invalid.
@@ -54,7 +55,7 @@ def make_sync_client(settings: ModelSettings, group: str) -> SyncClient:
         base_url=settings.server_url,
         timeout=settings.timeout,
         max_retries=0,
-        http_client=openai.DefaultHttpxClient(follow_redirects=False, trust_env=False),
+        http_client=openai.DefaultHttpxClient(follow_redirects=False, trust_env=False, verify=ssl_context()),
     )
     _configure(client, settings, headers)
     return client

@@ -9,6 +9,7 @@ extensions of the response have the key `ALTERED`.
 from __future__ import annotations
 
 import functools
+import os
 import ssl
 import tempfile
 from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping
@@ -22,6 +23,7 @@ from aiohttp.http_exceptions import BadStatusLine, ContentLengthError, HttpProce
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
+from runner.base.errors import ProviderRefusal
 from runner.base.redaction import Redactor, current_redactor
 from runner.base.value_class import value_class
 from runner.models.providers.body_limits import (
@@ -97,9 +99,21 @@ def _disk_errors() -> Iterator[None]:
 
 
 @functools.cache
-def _ssl_context() -> ssl.SSLContext:
-    """Return the TLS context of all connections. It is created only once, because reading certificates takes long."""
-    return httpx2.create_ssl_context(trust_env=False)
+def ssl_context() -> ssl.SSLContext:
+    """Return the TLS context of all connections. It is created only once, because reading certificates takes long.
+
+    It trusts the certificates of the system or, as in the official clients, those in SSL_CERT_FILE or SSL_CERT_DIR.
+
+    Raises:
+        ProviderRefusal: the file or folder in the variable cannot be read.
+    """
+    try:
+        return httpx2.create_ssl_context()
+    except OSError as error:
+        name = "SSL_CERT_FILE" if os.environ.get("SSL_CERT_FILE") else "SSL_CERT_DIR"
+        raise ProviderRefusal(
+            f"cannot read certificates from {name}={os.environ.get(name)}: {error.strerror}. Correct or unset {name}"
+        ) from error
 
 
 class _Connector(aiohttp.TCPConnector):
@@ -158,7 +172,7 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
 
     def _open(self) -> aiohttp.ClientSession:
         self._session = aiohttp.ClientSession(
-            connector=_Connector(limit=self._max_connections, ssl=_ssl_context()),
+            connector=_Connector(limit=self._max_connections, ssl=ssl_context()),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             trust_env=False,

@@ -43,6 +43,11 @@ def describe_content(content: bytes, status: int = HTTPStatus.OK) -> str | None:
     return "text that is not a JSON object" if start else None
 
 
+_UNKNOWN_AUTHORITY = (18, 19, 20, 21)
+"""OpenSSL's codes for certificates that are self-signed or have an unknown authority."""
+_CERTIFICATE_ADVICE = "; if it is right, set SSL_CERT_FILE to a file with the certificate of its authority"
+
+
 async def find_wrong_scheme(error: Exception, address: str) -> str | None:
     """Try the other scheme (http or https) at the server, and return the problem of the address; None if there is none.
 
@@ -54,7 +59,8 @@ async def find_wrong_scheme(error: Exception, address: str) -> str | None:
         if isinstance(cause, ssl.SSLCertVerificationError):
             reason = getattr(cause, "verify_message", "")  # aiohttp's subclass has none, but its cause does
             if reason:
-                return f"the server's TLS certificate is not trusted ({reason})"
+                is_unknown = getattr(cause, "verify_code", None) in _UNKNOWN_AUTHORITY
+                return f"the server's TLS certificate is not trusted ({reason})" + _CERTIFICATE_ADVICE * is_unknown
         cause = cause.__cause__ or cause.__context__
     if not await _speaks_http(address, with_tls=not is_tls):
         return None
