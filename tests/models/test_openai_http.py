@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -12,11 +14,12 @@ import openai
 import pytest
 
 from runner.base.errors import NipRunError
+from runner.models.interface import Request
 from runner.models.providers.http_model import close_client
-from runner.models.providers.openai import make_client
+from runner.models.providers.openai import OpenAiModel, make_client
 from runner.models.settings import ModelSettings
 from runner.runs.execution.process import log_to
-from tests.support.openai_calls import complete_chat, complete_with_answer, model_settings
+from tests.support.openai_calls import CHAT, SAMPLE, complete_chat, complete_with_answer, model_settings
 from tests.support.servers.chat_client import run_chat_server
 from tests.support.servers.client import LoopbackServer, run_loopback_server
 
@@ -73,6 +76,30 @@ def test_bodies_are_requested_uncompressed_and_cookies_not_kept() -> None:
         headers = chat.recorded_requests()[0]["headers"]
     assert headers["accept-encoding"] == "identity"
     assert "cookie" not in headers
+
+
+def test_connection_that_the_server_has_closed_is_not_used_again() -> None:
+    """The server closes each connection after its answer, without saying so in a header."""
+    body = json.dumps({"choices": [{"message": {"content": "yes"}, "finish_reason": "stop"}], "model": "tiny"}).encode()
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+
+    async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request_head = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", request_head, re.IGNORECASE)
+        assert length is not None
+        await reader.readexactly(int(length[1]))
+        writer.write(head + body)
+        writer.close()
+
+    async def make_calls() -> list[str | None]:
+        async with await asyncio.start_server(answer_once, "127.0.0.1") as closing_server:
+            port = closing_server.sockets[0].getsockname()[1]
+            model = OpenAiModel(model_settings(base_url=f"http://127.0.0.1:{port}/v1"), "m", 4)
+            completions = [await model.complete(Request("m", CHAT, SAMPLE)) for _ in range(20)]
+            await model.close()
+            return [completion.choices[0].text for completion in completions]
+
+    assert asyncio.run(make_calls()) == ["yes"] * 20
 
 
 def test_bearer_tokens_in_errors_are_removed() -> None:

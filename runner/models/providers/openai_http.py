@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import functools
 import os
+import select
 import ssl
 import tempfile
 from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from typing import IO, Any, Final
+from weakref import WeakSet
 
 import aiohttp
 import httpx2
@@ -117,10 +119,15 @@ def ssl_context() -> ssl.SSLContext:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """A connection pool that drops an idle connection if the server has sent data before it got a request.
+    """A connection pool that drops an idle connection if the server has closed it or sent data without a request.
 
-    Otherwise, this data would be read as the answer to the next request.
+    Such data would otherwise be read as the answer to the next request.
     """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._used: WeakSet[Any] = WeakSet()
+        """The protocols of connections that have been used before."""
 
     async def connect(
         self,
@@ -130,10 +137,22 @@ class _Connector(aiohttp.TCPConnector):
     ) -> aiohttp.connector.Connection:
         for _ in range(MAX_DROPPED_CONNECTIONS):
             connection = await super().connect(req, traces, timeout)
-            if connection.protocol is None or not connection.protocol.should_close:
+            protocol = connection.protocol
+            if protocol is None or not (protocol.should_close or (protocol in self._used and _has_data(protocol))):
+                self._used.add(protocol)
                 return connection
             connection.close()
         raise aiohttp.ClientConnectionError("the server sends answers before it receives a request")
+
+
+def _has_data(protocol: Any) -> bool:
+    """Return whether the socket has data, or its end, that the event loop has not read yet."""
+    socket = None if protocol.transport is None else protocol.transport.get_extra_info("socket")
+    if socket is None or socket.fileno() < 0:
+        return True
+    poll = select.poll()
+    poll.register(socket.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 Headers = CIMultiDict[str] | CIMultiDictProxy[str]
