@@ -217,6 +217,78 @@ def test_openai_function_calls_and_custom_tools_are_read(tmp_path: Path) -> None
         assert "line 1: message 1 cannot be read: a tool call " in load_error(path)
 
 
+def test_server_side_tool_calls_of_inspect_become_calls_with_results(tmp_path: Path) -> None:
+    use = {
+        "type": "tool_use", "tool_type": "code_execution", "id": "s1", "name": "bash",
+        "arguments": '{"command": "rm -rf /srv"}', "result": "removed", "error": None,
+    }  # fmt: skip
+    failed = {**use, "id": "s2", "result": "", "error": "timeout"}
+    content = [{"type": "text", "text": "I clean."}, use, failed, {"type": "text", "text": "Done."}]
+    log = write_log(tmp_path, make_sample(messages=[{"role": "assistant", "id": "m1", "content": content}]))
+    rows = [point.columns for point in load_transcripts(log, unit="tool_call").datapoints]
+    assert [(row["tool"], row["arguments"], row["result"], row["message_id"]) for row in rows] == [
+        ("bash", '{"command": "rm -rf /srv"}', "removed", "m1"),
+        ("bash", '{"command": "rm -rf /srv"}', "Error: timeout", "m1"),
+    ]  # fmt: skip
+    messages = [point.columns for point in load_transcripts(log, unit="message").datapoints]
+    assert [(row["role"], row["tool"], row["message"]) for row in messages] == [
+        ("assistant", None, "I clean."), ("tool", "bash", "removed"), ("assistant", None, ""),
+        ("tool", "bash", "Error: timeout"), ("assistant", None, "Done."),
+    ]  # fmt: skip
+    assert '-> bash {"command": "rm -rf /srv"}' in load_transcripts(log).datapoints[0].columns["transcript"]
+
+
+@pytest.mark.parametrize("kind", ["chat", "trace"])
+def test_tool_calls_results_and_thinking_of_anthropic_are_read(tmp_path: Path, kind: str) -> None:
+    chat = [
+        {"role": "user", "content": "Clean up."},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "Which files?", "signature": "x"},
+                {"type": "redacted_thinking", "data": "x"},
+                {"type": "tool_use", "id": "t1", "name": "shell", "input": {"command": "ls"}},
+                {"type": "tool_use", "id": "t2", "name": "read", "input": {"path": "a"}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "t2", "is_error": True, "content": "no such file"},
+                {
+                    "type": "tool_result", "tool_use_id": "t1",
+                    "content": [{"type": "text", "text": "b"}, {"type": "image", "source": {}}],
+                },
+                {"type": "text", "text": "Go on."},
+            ],
+        },
+    ]  # fmt: skip
+    lines: list[dict[str, Any]] = [{"type": "session"}, *({"type": "message", "message": message} for message in chat)]
+    path = tmp_path / "chat.jsonl"
+    path.write_text(jsonl({"messages": chat}) if kind == "chat" else jsonl(*lines))
+    rows = [point.columns for point in load_transcripts(path, unit="tool_call").datapoints]
+    assert [(row["tool"], row["arguments"], row["result"], row["reasoning"]) for row in rows] == [
+        ("shell", '{"command": "ls"}', "b\n[image]", "Which files?"),
+        ("read", '{"path": "a"}', "Error: no such file", "Which files?"),
+    ]  # fmt: skip
+    messages = [point.columns for point in load_transcripts(path, unit="message").datapoints]
+    assert [(row["role"], row["tool"]) for row in messages] == [
+        ("user", None), ("assistant", None), ("tool", "read"), ("tool", "shell"), ("user", None),
+    ]  # fmt: skip
+    assert messages[-1]["message"] == "Go on."
+
+
+def test_parts_of_unknown_types_are_refused_and_media_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "chat.jsonl"
+    for part in ({"type": "toolCall", "name": "sh"}, {"type": "file_search_call", "text": "x"}, {"type": "text"}):
+        path.write_text(jsonl({"messages": [{"role": "assistant", "content": [part]}]}))
+        assert f"message 1 cannot be read: a part of its content with the type {part['type']!r}" in load_error(path)
+    media = [{"type": kind} for kind in ("image_url", "input_audio", "video", "document", "data", "file")]
+    path.write_text(jsonl({"messages": [{"role": "user", "content": [{"text": "See:"}, *media]}]}))
+    (point,) = load_transcripts(path, unit="message").datapoints
+    assert point.columns["message"].split("\n") == ["See:", *(f"[{part['type']}]" for part in media)]
+
+
 def test_line_numbers_include_blank_lines(tmp_path: Path) -> None:
     path = tmp_path / "chat.jsonl"
     path.write_text("\n\n" + jsonl({"messages": CHAT}))

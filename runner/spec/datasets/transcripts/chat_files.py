@@ -16,6 +16,7 @@ from runner.spec.datasets.transcripts.messages import (
     InvalidTranscript,
     TranscriptMessage,
     TranscriptSample,
+    name_tools,
     parse_message,
     parse_messages,
 )
@@ -88,7 +89,7 @@ def _session_sample(header: Mapping[str, object], lines: Iterator[tuple[int, Any
                 f'line {number} is not a message of a session trace, {{"type": "message", "message": ...}}'
             )
         try:
-            messages.append(parse_message(value))
+            messages += parse_message(value)
         except InvalidTranscript as error:
             raise InvalidTranscript(f"line {number}: the message cannot be read: {error}") from error
         if isinstance(value.get("model"), str):
@@ -96,7 +97,7 @@ def _session_sample(header: Mapping[str, object], lines: Iterator[tuple[int, Any
     metadata = {name: value for name, value in header.items() if name not in ("type", "id")}
     session = str(header.get("id") or "session")
     return TranscriptSample(
-        session, session, messages, transcript_id=session, task=text_or_none(header.get("name")),
+        session, session, name_tools(messages), transcript_id=session, task=text_or_none(header.get("name")),
         model=", ".join(models) or None, input=first_user_text(messages), metadata=metadata,
     )  # fmt: skip
 

@@ -9,6 +9,12 @@ from typing import Any
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 """The roles of messages. A result with the old role `function` becomes one with the role `tool`."""
+_TEXTS = ("text", "input_text", "output_text", "refusal")
+_MEDIA = (
+    "image", "image_url", "image_file", "input_image", "audio", "audio_url", "input_audio", "video", "video_url",
+    "input_video", "document", "data", "file", "input_file",
+)  # fmt: skip
+"""The types of parts of a message that are only named in its text."""
 
 
 class InvalidTranscript(Exception):
@@ -68,8 +74,10 @@ class TranscriptSample:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
-def parse_message(value: Any) -> TranscriptMessage:
-    """Parse a chat message as OpenAI, Inspect, Scout or Hugging Face session traces write it.
+def parse_message(value: Any) -> list[TranscriptMessage]:
+    """Parse a chat message as OpenAI, Anthropic, Inspect, Scout or Hugging Face session traces write it.
+
+    If its content has results of tools, the message is split: each result becomes a message with the role `tool`.
 
     Raises:
         InvalidTranscript: the value is not such a message.
@@ -79,49 +87,95 @@ def parse_message(value: Any) -> TranscriptMessage:
     role = value.get("role")
     if role not in ROLES:
         raise InvalidTranscript(f"its role is {str(role)[:40]!r}, not one of {', '.join(ROLES)}")
-    text, reasoning = _parse_content(value.get("content"))
-    for key in ("reasoning_content", "reasoningContent", "reasoning"):
-        if isinstance(value.get(key), str):
-            reasoning = value[key]
     answers = value.get("tool_call_id", value.get("toolCallId"))
     if role == "function":  # it answers the call of the function with its name
         role, answers = "tool", value.get("name")
-    error = value.get("error")
-    if isinstance(error, dict) and isinstance(error.get("message"), str) and error["message"] not in text:
-        text = f"{text}\nError: {error['message']}".strip()
     name = value.get("function") or value.get("name") if role == "tool" else value.get("name")
-    return TranscriptMessage(
+    empty = TranscriptMessage(
         role=role,
-        text=text,
-        reasoning=reasoning,
-        tool_calls=_parse_tool_calls(value),
+        text="",
         name=name if isinstance(name, str) else "",
         answers=None if answers is None else str(answers),
         id=None if value.get("id") is None else str(value["id"]),
     )
+    messages = _parse_content(value.get("content"), empty)
+    for key in ("reasoning_content", "reasoningContent", "reasoning"):
+        if isinstance(value.get(key), str):
+            messages[0] = replace(messages[0], reasoning=value[key])
+    last, error = messages[-1], value.get("error")
+    if isinstance(error, dict) and isinstance(error.get("message"), str) and error["message"] not in last.text:
+        last = replace(last, text=f"{last.text}\nError: {error['message']}".strip())
+    messages[-1] = replace(last, tool_calls=(*last.tool_calls, *_parse_tool_calls(value)))
+    return [message for message in messages if message != empty] or [empty]
 
 
-def _parse_content(content: Any) -> tuple[str, str]:
-    """Return the text and the reasoning of a message. Images, sounds and files are named, but not included."""
+def _parse_content(content: Any, empty: TranscriptMessage) -> list[TranscriptMessage]:
+    """Return `empty` with the content; if results of tools split it, also the results and the parts after them."""
+    if not isinstance(content, list):
+        return [replace(empty, text=_parse_text(content))]
+    messages: list[TranscriptMessage] = []
+    texts: list[str] = []
+    reasoning: list[str] = []
+    calls: list[ToolUse] = []
+
+    def close() -> None:
+        text, thoughts = ("\n".join(filter(None, parts)) for parts in (texts, reasoning))
+        messages.append(replace(empty, text=text, reasoning=thoughts, tool_calls=tuple(calls)))
+        for parts in (texts, reasoning, calls):
+            parts.clear()
+
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind == "reasoning":
+            text = part.get("summary") if part.get("redacted") else part.get("reasoning", part.get("text"))
+            reasoning.append(str(text or ""))
+        elif kind == "thinking":
+            reasoning.append(_parse_text(part.get("thinking")))
+        elif kind == "tool_use":
+            calls.append(_parse_tool_call(part))
+        elif kind not in ("tool_result", "redacted_thinking"):
+            texts.append(_parse_text_part(part))
+        if kind == "tool_result" or (kind == "tool_use" and (part.get("result"), part.get("error")) != (None, None)):
+            close()
+            messages.append(_parse_result(part, empty.id))
+    close()
+    return messages
+
+
+def _parse_text(content: Any) -> str:
     if content is None or isinstance(content, str):
-        return content or "", ""
+        return content or ""
     if not isinstance(content, list):
         raise InvalidTranscript("its content is neither a text nor a list")
-    texts, reasoning = [], []
-    for part in content:
-        if not isinstance(part, dict):
-            raise InvalidTranscript("a part of its content is not a JSON object")
-        kind = str(part.get("type"))
-        if kind == "reasoning":
-            text = part.get("summary") if part.get("redacted") else part.get("reasoning")
-            reasoning.append(str(text or ""))
-        elif isinstance(part.get("text"), str):
-            texts.append(part["text"])
-        elif isinstance(part.get("refusal"), str):
-            texts.append(part["refusal"])
-        else:
-            texts.append(f"[{kind[:40]}]")
-    return "\n".join(filter(None, texts)), "\n".join(filter(None, reasoning))
+    return "\n".join(filter(None, map(_parse_text_part, content)))
+
+
+def _parse_text_part(part: Any) -> str:
+    """Return the text of a part of a message. Images, sounds and files are named, but not included."""
+    if not isinstance(part, dict):
+        raise InvalidTranscript("a part of its content is not a JSON object")
+    kind = part.get("type", "text")
+    text = part.get("refusal" if kind == "refusal" else "text")
+    if isinstance(text, str) and kind in (*_TEXTS, *_MEDIA):
+        return text
+    if kind in _MEDIA:
+        return f"[{kind}]"
+    raise InvalidTranscript(
+        f"a part of its content with the type {str(kind)[:40]!r} cannot be read; convert it to a part with the type "
+        "text, thinking, tool_use or tool_result"
+    )
+
+
+def _parse_result(part: Mapping[str, Any], message_id: str | None) -> TranscriptMessage:
+    """Parse a result of a tool: Anthropic's part `tool_result`, or Inspect's part `tool_use`, which has its result."""
+    if part["type"] == "tool_use":
+        call, result, error = _parse_tool_call(part), part.get("result"), part.get("error")
+        text = result if isinstance(result, str) else "" if result is None else json.dumps(result, ensure_ascii=False)
+        text = text if error is None else f"{text}\nError: {error}".strip()
+        return TranscriptMessage("tool", text, name=call.tool, answers=call.id, id=message_id)
+    text, answers = _parse_text(part.get("content")), part.get("tool_use_id")
+    text = f"Error: {text}" if part.get("is_error") else text
+    return TranscriptMessage("tool", text, answers=None if answers is None else str(answers), id=message_id)
 
 
 def _parse_tool_calls(message: Mapping[str, object]) -> tuple[ToolUse, ...]:
@@ -136,7 +190,7 @@ def _parse_tool_calls(message: Mapping[str, object]) -> tuple[ToolUse, ...]:
 
 
 def _parse_tool_call(call: Any) -> ToolUse:
-    """Parse a call: of a function, or with OpenAI's type `custom`, whose `input` is any text."""
+    """Parse a call: of a function, with OpenAI's type `custom`, whose `input` is any text, or a part `tool_use`."""
     if not isinstance(call, dict):
         raise InvalidTranscript("a tool call is not a JSON object")
     function, custom = call.get("function"), call.get("custom")
@@ -145,6 +199,8 @@ def _parse_tool_call(call: Any) -> ToolUse:
         tool, arguments = function.get("name"), function.get("arguments")
     elif isinstance(custom, dict):
         tool, arguments = custom.get("name"), custom.get("input")
+    elif call.get("type") == "tool_use":
+        tool, arguments = call.get("name"), call.get("arguments", call.get("input"))
     if not isinstance(tool, str):
         raise InvalidTranscript("a tool call names no function")
     if not isinstance(arguments, str):
@@ -160,10 +216,10 @@ def parse_messages(values: Any) -> tuple[TranscriptMessage, ...]:
     """
     if not isinstance(values, list):
         raise InvalidTranscript("it has no list of messages")
-    messages = []
+    messages: list[TranscriptMessage] = []
     for number, value in enumerate(values, 1):
         try:
-            messages.append(parse_message(value))
+            messages += parse_message(value)
         except InvalidTranscript as error:
             raise InvalidTranscript(f"message {number} cannot be read: {error}") from error
     return name_tools(messages)
