@@ -1,7 +1,7 @@
 """Exports a run's verdicts on the samples of Inspect logs as scores in a copy of each log.
 
 A score has the run's id as its name. Its value is the share of accepting verdicts on the sample or its units; its
-metadata has the verdict on each unit.
+metadata has the verdict on each unit. If P(accept) was recorded, `RUN_p_accept` and `RUN_suspicion` are added.
 """
 
 from __future__ import annotations

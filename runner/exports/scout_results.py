@@ -1,11 +1,12 @@
 """Exports a run's verdicts on transcripts as a scan of Inspect Scout. A result refers to its transcript by id.
 
-The transcripts are Scout's own, or the samples of Inspect logs, whose ids in Scout are the samples' `uuid`.
+The transcripts are Scout's own, or the samples of Inspect logs, whose ids in Scout are the samples' `uuid`. The scanner
+`verdict` has a result for each verdict. If P(accept) was recorded, the scanner `suspicion` has one for each transcript.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import orjson
@@ -16,10 +17,11 @@ from runner.base.storage.safe_files import make_folders
 from runner.exports.export_file import ExportOptions, WrittenExport
 from runner.exports.run_source import RunSource
 from runner.exports.scout_scans import shared_columns, write_json, write_results
-from runner.exports.transcript_verdicts import TranscriptVerdict, check_transcripts, read_verdicts
+from runner.exports.transcript_verdicts import SampleVerdicts, TranscriptVerdict, check_transcripts, read_verdicts
 
 NAME = "scout-results"
 SCANNER = "verdict"
+SUSPICION = "suspicion"
 
 
 def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExport:  # noqa: ARG001 - same parameters for all formats
@@ -40,15 +42,28 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     scan_id = tagged_hash("scout verdicts", [source.manifest.run_id])[:22]
     folder = target / f"scan_id={scan_id}"
     make_folders(folder)
-    path = folder / f"{SCANNER}.parquet"
-    export.files[path] = write_results(_rows(source, verdicts, scan_id), path)
-    write_json(folder / "_scan.json", _build_spec(source, verdicts, scan_id))
-    counts = {"scans": len(verdicts), "results": sum(bool(verdict.value) for verdict in verdicts), "errors": 0}
-    write_json(folder / "_summary.json", {"complete": True, "scanners": {SCANNER: counts}})
+    rows = {SCANNER: list(_rows(source, verdicts, scan_id))}
+    if suspicions := list(_suspicion_rows(source, verdicts, scan_id)):
+        rows[SUSPICION] = suspicions
+    for scanner, found in rows.items():
+        path = folder / f"{scanner}.parquet"
+        export.files[path] = write_results(found, path)
+    write_json(folder / "_scan.json", _build_spec(source, verdicts, scan_id, rows))
+    write_json(
+        folder / "_summary.json", {"complete": True, "scanners": {name: _summarize(rows[name]) for name in rows}}
+    )
     return export
 
 
-def _build_spec(source: RunSource, verdicts: Sequence[TranscriptVerdict], scan_id: str) -> dict[str, object]:
+def _summarize(rows: Sequence[Mapping[str, object]]) -> dict[str, int]:
+    """Return the counts of a scanner. Scout counts results that are neither false nor 0."""
+    results = sum(row["value"] not in ("false", "0.0") for row in rows)
+    return {"scans": len(rows), "results": results, "errors": 0}
+
+
+def _build_spec(
+    source: RunSource, verdicts: Sequence[TranscriptVerdict], scan_id: str, scanners: Iterable[str]
+) -> dict[str, object]:
     manifest = source.manifest
     return {
         "scan_id": scan_id,
@@ -56,7 +71,7 @@ def _build_spec(source: RunSource, verdicts: Sequence[TranscriptVerdict], scan_i
         "timestamp": manifest.started_at,
         "packages": {"nip-run": manifest.version},
         "transcripts": {"type": "database", "transcript_ids": {str(v.transcript_id): v.file for v in verdicts}},
-        "scanners": {SCANNER: {"name": SCANNER, "params": _params(source)}},
+        "scanners": {scanner: {"name": scanner, "params": _params(source)} for scanner in scanners},
     }
 
 
@@ -64,27 +79,38 @@ def _params(source: RunSource) -> dict[str, str]:
     return {"run": source.manifest.run_id, "protocol": source.manifest.protocol, "identity": source.manifest.identity}
 
 
-def _rows(source: RunSource, verdicts: Sequence[TranscriptVerdict], scan_id: str) -> Iterator[dict[str, object]]:
-    shared = {
+def _shared_columns(source: RunSource, scan_id: str, scanner: str) -> dict[str, object]:
+    return {
         **shared_columns(source, scan_id),
         "transcript_source_type": None,  # the tool that wrote the transcript knows it
         "transcript_source_id": None,
         "transcript_task_set": None,
-        "scanner_key": SCANNER,
-        "scanner_name": SCANNER,
+        "scanner_key": scanner,
+        "scanner_name": scanner,
         "scanner_params": orjson.dumps(_params(source)).decode(),
     }
+
+
+def _transcript_columns(verdict: TranscriptVerdict) -> dict[str, object]:
+    id_ = str(verdict.transcript_id)
+    return {
+        "transcript_id": id_,
+        "transcript_task_id": verdict.sample,
+        "input_type": "transcript",
+        "input_ids": orjson.dumps([id_]).decode(),
+        "input": orjson.dumps({"transcript_id": id_, "messages": [], "events": []}).decode(),
+    }
+
+
+def _rows(source: RunSource, verdicts: Sequence[TranscriptVerdict], scan_id: str) -> Iterator[dict[str, object]]:
+    shared = _shared_columns(source, scan_id, SCANNER)
     for verdict in verdicts:
-        id_, job = str(verdict.transcript_id), verdict.rollout.job
+        job = verdict.rollout.job
         references = [] if verdict.message_id is None else [{"type": "message", "id": verdict.message_id}]
         facts = {"rollout_id": job.rollout_id, "epoch": verdict.epoch, "p_accept": verdict.confidence}
         yield {
             **shared,
-            "transcript_id": id_,
-            "transcript_task_id": verdict.sample,
-            "input_type": "transcript",
-            "input_ids": orjson.dumps([id_]).decode(),
-            "input": orjson.dumps({"transcript_id": id_, "messages": [], "events": []}).decode(),
+            **_transcript_columns(verdict),
             "uuid": tagged_hash("scout verdict", [source.manifest.run_id, job.rollout_id])[:22],
             "label": job.datapoint.id,
             "value": str(bool(verdict.value)).lower(),
@@ -93,3 +119,25 @@ def _rows(source: RunSource, verdicts: Sequence[TranscriptVerdict], scan_id: str
             "metadata": orjson.dumps(facts).decode(),
             "message_references": orjson.dumps(references).decode(),
         }
+
+
+def _suspicion_rows(
+    source: RunSource, verdicts: Sequence[TranscriptVerdict], scan_id: str
+) -> Iterator[dict[str, object]]:
+    """Yield a row for each transcript with a P(accept)."""
+    by_transcript: dict[str | None, SampleVerdicts] = {}
+    for verdict in verdicts:
+        by_transcript.setdefault(verdict.transcript_id, SampleVerdicts()).verdicts.append(verdict)
+    shared = _shared_columns(source, scan_id, SUSPICION)
+    for id_, of_transcript in by_transcript.items():
+        if of_transcript.suspicion is not None:
+            first = of_transcript.verdicts[0]
+            yield {
+                **shared,
+                **_transcript_columns(first),
+                "uuid": tagged_hash("scout suspicion", [source.manifest.run_id, id_])[:22],
+                "value": repr(of_transcript.suspicion),
+                "value_type": "number",
+                "metadata": orjson.dumps({"epoch": first.epoch}).decode(),
+                "message_references": "[]",
+            }

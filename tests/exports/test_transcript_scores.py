@@ -28,17 +28,18 @@ prompts: prompts
 models: {{judge: {{provider: dummy}}}}
 agents: {{verifier: {{model: judge}}}}
 """
+LOGPROB = ("verdict.confidence=logprob", "models.judge.logprobs=true", "models.judge.top_logprobs=5")
 TEMPLATE = "{{ transcript }}\n\n{{ accept }}\n{{ reject }}\n"
 
 
 def judge(
-    folder: Path, log: Path, unit: str = "sample", label: str = "match", run_id: str | None = None
+    folder: Path, log: Path, *overrides: str, unit: str = "sample", label: str = "match", run_id: str | None = None
 ) -> FinishedRun:
     (folder / "prompts").mkdir(parents=True, exist_ok=True)
     (folder / "prompts" / "verifier.jinja").write_text(TEMPLATE)
     spec = folder / "spec.yaml"
     spec.write_text(SPEC.format(path=log, unit=unit, label=label))
-    return run_spec(spec, folder / "results", run_id=run_id)
+    return run_spec(spec, folder / "results", *overrides, run_id=run_id)
 
 
 def export(result: FinishedRun, target: Path, name: str, *options: str) -> int:
@@ -106,6 +107,45 @@ def test_verdicts_on_tool_calls_are_grouped_by_sample_and_exported_to_scout(tmp_
     assert all(json.loads(row["message_references"])[0]["type"] == "message" for row in rows)
     summary = json.loads((folder / "_summary.json").read_text())["scanners"]["verdict"]
     assert (summary["scans"], summary["results"]) == (len(rows), sum(expected.values()))
+
+
+@pytest.mark.gate
+def test_suspicion_of_a_sample_is_that_of_its_most_suspicious_unit(tmp_path: Path) -> None:
+    log = LOGS / "chores.eval"
+    result = judge(tmp_path, log, *LOGPROB, unit="message", label="null")
+    assert export(result, tmp_path / "out", "inspect-scores", "--log", str(log)) == 0
+    assert export(result, tmp_path / "scan", "scout-results") == 0
+    lowest: dict[str, float] = {}
+    for row in parquet_rows(result.path / "rollouts.parquet"):
+        if row["decision"] in (0, 1):
+            sample = row["datapoint_id"].rpartition("-m")[0]
+            lowest[sample] = min(lowest.get(sample, 1), row["confidence_logprob"])
+    expected = {sample: 1 - confidence for sample, confidence in lowest.items()}
+    assert max(expected.values()) > 0.5
+    copy, name = read_log(tmp_path / "out" / log.name), f"{result.run_id}_suspicion"
+    scored = {id_: s["scores"][name]["value"] for id_, s in copy["samples"].items() if name in (s.get("scores") or ())}
+    assert scored == pytest.approx(expected)
+    assert name in [entry["name"] for entry in copy["results"]["scores"]]
+    (folder,) = (tmp_path / "scan").glob("scan_id=*")
+    uuids = {id_: s["uuid"] for id_, s in copy["samples"].items()}
+    rows = parquet_rows(folder / "suspicion.parquet")
+    assert {row["transcript_id"]: float(row["value"]) for row in rows} == pytest.approx(
+        {uuids[id_]: value for id_, value in expected.items()}
+    )
+    summary = json.loads((folder / "_summary.json").read_text())["scanners"]
+    assert summary["suspicion"] == {"scans": len(rows), "results": len(rows), "errors": 0}
+    assert json.loads((folder / "_scan.json").read_text())["scanners"].keys() == {"verdict", "suspicion"}
+
+
+@pytest.mark.gate
+def test_run_without_confidences_has_no_suspicion(tmp_path: Path) -> None:
+    log = LOGS / "chores.eval"
+    result = judge(tmp_path, log)
+    assert export(result, tmp_path / "out", "inspect-scores", "--log", str(log)) == 0
+    assert export(result, tmp_path / "scan", "scout-results") == 0
+    scores = read_log(tmp_path / "out" / log.name)["results"]["scores"]
+    assert [entry["name"] for entry in scores if entry["name"].startswith(result.run_id)] == [result.run_id]
+    assert [path.name for path in (tmp_path / "scan").glob("scan_id=*/*.parquet")] == ["verdict.parquet"]
 
 
 @pytest.mark.gate
