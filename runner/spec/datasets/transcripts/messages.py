@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from textwrap import indent
+from typing import Any, Final
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 """The roles of messages. A result with the old role `function` becomes one with the role `tool`."""
@@ -15,6 +16,8 @@ _MEDIA = (
     "input_video", "document", "data", "file", "input_file",
 )  # fmt: skip
 """The types of parts of a message that are only named in its text."""
+_INDENT: Final = "  "
+"""The start of each line of content. Lines without it are headings, the tags around reasoning, or tool calls."""
 
 
 class InvalidTranscript(Exception):
@@ -45,11 +48,15 @@ class TranscriptMessage:
     id: str | None = None
 
     def render(self, number: int, *, reasoning: bool) -> str:
-        """Return the message as text, with its number in the transcript, counted from 1."""
-        heading = f"[{number}] {self.role}" + (f" {self.name}" if self.name else "")
-        parts = [f"<reasoning>\n{self.reasoning}\n</reasoning>"] if reasoning and self.reasoning else []
-        parts += [self.text] if self.text else []
-        parts += [f"-> {call.tool} {call.arguments}" for call in self.tool_calls]
+        """Return the message as text, with its number in the transcript, counted from 1.
+
+        All lines of content are indented, so that no content can look like another message, a tag or a tool call.
+        """
+        heading = " ".join(f"[{number}] {self.role} {self.name}".split())
+        thoughts = indent(self.reasoning, _INDENT) if reasoning else ""
+        parts = ["<reasoning>", thoughts, "</reasoning>"] if thoughts else []
+        parts += [indent(self.text, _INDENT)] if self.text else []
+        parts += [indent(f"-> {call.tool} {call.arguments}", _INDENT).removeprefix(_INDENT) for call in self.tool_calls]
         return "\n".join([heading, *parts])
 
 
