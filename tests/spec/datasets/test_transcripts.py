@@ -212,6 +212,27 @@ def test_chat_trace_and_scout_formats_give_rows(tmp_path: Path) -> None:
     assert scout_point.columns["metadata_team"] == "red"
 
 
+def test_id_0_of_a_chat_or_a_session_is_kept_and_repeated_ids_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "chat.jsonl"
+    path.write_text(jsonl({"id": 0, "messages": CHAT}, {"id": "", "messages": CHAT}, {"id": None, "messages": CHAT}))
+    assert datapoint_ids(load_transcripts(path)) == ["0", "line-2", "line-3"]
+    path.write_text(jsonl({"type": "session", "id": 0}, {"type": "message", "message": CHAT[0]}))
+    assert datapoint_ids(load_transcripts(path)) == ["0"]
+    for ids in ((0, 0), (0, "0"), ("line-2", None)):
+        path.write_text(jsonl(*({"id": id_, "messages": CHAT} for id_ in ids)))
+        assert load_error(path) == f"line 2: the id {str(ids[0])!r} is not unique"
+
+
+def test_tool_call_with_id_0_gets_its_result(tmp_path: Path) -> None:
+    chat = [
+        {"role": "assistant", "tool_calls": [{"id": 0, "function": {"name": "sh", "arguments": "ls"}}]},
+        {"role": "tool", "tool_call_id": 0, "content": "a.txt"},
+    ]
+    path = tmp_path / "chat.jsonl"
+    path.write_text(jsonl({"messages": chat}))
+    assert load_transcripts(path, unit="tool_call").datapoints[0].columns["result"] == "a.txt"
+
+
 def test_openai_function_calls_and_custom_tools_are_read(tmp_path: Path) -> None:
     chat = [
         {"role": "assistant", "content": None, "function_call": {"name": "sh", "arguments": "ls"}},

@@ -50,7 +50,7 @@ def read_chat_lines(path: Path, meter: Meter) -> Iterator[TranscriptSample]:
             messages = parse_messages(line.get("messages") if isinstance(line, dict) else None)
         except InvalidTranscript as error:
             raise InvalidTranscript(f"line {number}: {error}") from error
-        sample = str(line.get("id") or f"line-{number}")
+        sample = text_or_none(line.get("id")) or f"line-{number}"
         if sample in ids:
             raise InvalidTranscript(f"line {number}: the id {sample[:80]!r} is not unique")
         ids.add(sample)
@@ -95,7 +95,7 @@ def _session_sample(header: Mapping[str, object], lines: Iterator[tuple[int, Any
         if isinstance(value.get("model"), str):
             models[value["model"]] = None
     metadata = {name: value for name, value in header.items() if name not in ("type", "id")}
-    session = str(header.get("id") or "session")
+    session = text_or_none(header.get("id")) or "session"
     return TranscriptSample(
         session, session, name_tools(messages), transcript_id=session, task=text_or_none(header.get("name")),
         model=", ".join(models) or None, input=first_user_text(messages), metadata=metadata,
@@ -143,7 +143,7 @@ def _scout_sample(row: Mapping[str, object]) -> TranscriptSample:
     agent = text_or_none(row.get("agent"))
     return TranscriptSample(
         id=str(row["transcript_id"]),
-        sample=str(row.get("task_id") or row["transcript_id"]),
+        sample=text_or_none(row.get("task_id")) or str(row["transcript_id"]),
         messages=messages,
         epoch=repeat if isinstance(repeat, int) else None,
         transcript_id=str(row["transcript_id"]),

@@ -212,7 +212,7 @@ def _parse_tool_call(call: Any) -> ToolUse:
         raise InvalidTranscript("a tool call names no function")
     if not isinstance(arguments, str):
         arguments = json.dumps({} if arguments is None else arguments, ensure_ascii=False)
-    return ToolUse(str(call.get("id") or ""), tool, arguments)
+    return ToolUse("" if call.get("id") is None else str(call["id"]), tool, arguments)
 
 
 def parse_messages(values: Any) -> tuple[TranscriptMessage, ...]:
