@@ -412,7 +412,9 @@ def _place_finder(layered: LayeredData) -> PlaceOf:
 
 
 def _load_dataset_section(layered: LayeredData, inputs: LoadedInputs, sound: SoundSpec) -> Dataset | None:
-    if "path" not in sound.section("dataset"):
+    # Without its section `transcripts`, the dataset would be read as a table, whose columns are others.
+    has_mistake = any(f"{key}.".startswith("dataset.transcripts.") for key in sound.broken)
+    if has_mistake or "path" not in sound.section("dataset"):
         return None
     settings = from_plain(DatasetSettings, sound.section("dataset"))
     seed = layered.data.get("seed", 0) if "seed" not in sound.broken else 0

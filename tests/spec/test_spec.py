@@ -188,6 +188,12 @@ def test_mistake_in_a_spec_is_reported_at_its_position(
         assert spec_problems == messages
 
 
+@pytest.mark.parametrize("mistake", [".lable=x", ".unit=messages", ".threshold=abc", "=5"])
+def test_mistake_in_the_reading_of_transcripts_is_the_only_problem(mistake: str) -> None:
+    (problem,) = load_problems(ROOT / "specs" / "monitors" / "direct.yaml", f"dataset.transcripts{mistake}")
+    assert f"dataset.transcripts{mistake.partition('=')[0]}: " in problem
+
+
 def test_invalid_model_group_name_is_reported_at_its_position(spec: Path) -> None:
     spec.write_text(SPEC.replace("m: {provider: dummy}", "m: {provider: dummy}\n  a b: {provider: dummy}"))
     (message,) = load_problems(spec)
