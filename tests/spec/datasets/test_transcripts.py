@@ -328,6 +328,25 @@ def test_parts_of_unknown_types_are_refused_and_media_are_named(tmp_path: Path) 
     assert point.columns["message"].split("\n") == ["See:", *(f"[{part['type']}]" for part in media)]
 
 
+def test_session_file_of_an_unknown_format_is_refused_with_the_known_formats(tmp_path: Path) -> None:
+    message = {"role": "user", "content": "go"}
+    claude_code: dict[str, Any] = {"type": "user", "sessionId": "s", "message": message}
+    pi: list[dict[str, Any]] = [{"type": "session", "version": 3, "id": "s"}, {"type": "model_change", "modelId": "m"}]
+    cases = {
+        "line 1: it has no list of messages; ": [claude_code],
+        "line 2 is not a message of a session trace, but has the type 'model_change'; ": pi,
+        "line 2 is not a message of a session trace; ": [pi[0], {"type": "message"}],
+    }
+    path = tmp_path / "session.jsonl"
+    for start, lines in cases.items():
+        path.write_text(jsonl(*lines))
+        error = load_error(path)
+        assert error.startswith(f'{start}nip-run reads chats, with a list "messages" in each line, and session traces')
+        assert error.endswith(
+            "convert other files, such as the sessions of Claude Code and Pi, to one of these formats"
+        )
+
+
 def test_line_numbers_include_blank_lines(tmp_path: Path) -> None:
     path = tmp_path / "chat.jsonl"
     path.write_text("\n\n" + jsonl({"messages": CHAT}))

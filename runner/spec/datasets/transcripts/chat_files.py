@@ -22,6 +22,11 @@ from runner.spec.datasets.transcripts.messages import (
 )
 
 _MAX_LINE: Final = 64 << 20
+_FORMATS: Final = (
+    'nip-run reads chats, with a list "messages" in each line, and session traces, whose first line is '
+    '{"type": "session", ...} and all others {"type": "message", "message": ...}; convert other files, such as the '
+    "sessions of Claude Code and Pi, to one of these formats"
+)
 _SCOUT_COLUMNS: Final = (
     "transcript_id", "source_type", "source_id", "source_uri", "date", "task_set", "task_id", "task_repeat", "agent",
     "agent_args", "model", "model_options", "score", "success", "message_count", "total_time", "total_tokens", "error",
@@ -46,8 +51,10 @@ def read_chat_lines(path: Path, meter: Meter) -> Iterator[TranscriptSample]:
         return
     ids = set[str]()
     for number, line in chain(first, lines):
+        if not isinstance(line, dict) or "messages" not in line:
+            raise InvalidTranscript(f"line {number}: it has no list of messages; {_FORMATS}")
         try:
-            messages = parse_messages(line.get("messages") if isinstance(line, dict) else None)
+            messages = parse_messages(line["messages"])
         except InvalidTranscript as error:
             raise InvalidTranscript(f"line {number}: {error}") from error
         sample = text_or_none(line.get("id")) or f"line-{number}"
@@ -83,11 +90,11 @@ def _session_sample(header: Mapping[str, object], lines: Iterator[tuple[int, Any
     messages: list[TranscriptMessage] = []
     models = dict[str, None]()
     for number, line in lines:
-        value = line.get("message") if isinstance(line, dict) and line.get("type") == "message" else None
+        kind = line.get("type") if isinstance(line, dict) else None
+        value = line.get("message") if kind == "message" else None
         if value is None:
-            raise InvalidTranscript(
-                f'line {number} is not a message of a session trace, {{"type": "message", "message": ...}}'
-            )
+            type_ = "" if kind in (None, "message") else f", but has the type {str(kind)[:40]!r}"
+            raise InvalidTranscript(f"line {number} is not a message of a session trace{type_}; {_FORMATS}")
         try:
             messages += parse_message(value)
         except InvalidTranscript as error:
