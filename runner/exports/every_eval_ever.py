@@ -22,7 +22,8 @@ from runner.base.hashing import tagged_hash
 from runner.base.storage.atomic_files import atomic_write, replacing
 from runner.base.storage.safe_files import create, make_folders
 from runner.base.text import comma_join
-from runner.exports.export_file import RELATIONSHIPS, ExportOptions, WrittenExport
+from runner.exports.export_file import ExportOptions, WrittenExport
+from runner.exports.formats import RELATIONSHIPS
 from runner.exports.run_source import ExportedGame, RunSource, generation_options, token_usage
 from runner.results.manifest import AgentRow
 from runner.results.metric_definitions import METRICS, Metric, exported_name

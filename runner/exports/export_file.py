@@ -1,14 +1,19 @@
-"""Options and results that all export formats share."""
+"""Options and results that all export formats share, and the loading of a format's function."""
 
 from __future__ import annotations
 
+import importlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runner.base.plugins import PluginKind
-from runner.exports.format_names import FORMAT_NAMES
+from runner.exports.formats import EXPORTS, FORMAT_NAMES
+
+if TYPE_CHECKING:
+    from runner.exports.run_source import RunSource
 
 EXPORT_PLUGINS = PluginKind(
     "nip_run.exports",
@@ -16,8 +21,6 @@ EXPORT_PLUGINS = PluginKind(
     "a function that takes a RunSource, ExportOptions and a folder, and returns a WrittenExport",
     lambda: FORMAT_NAMES,
 )
-
-RELATIONSHIPS = ("first_party", "third_party", "collaborative", "other")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +32,7 @@ class ExportOptions:
     organization: str | None = None
     """The organization that ran the evaluation."""
     relationship: str | None = None
-    """The evaluator's relationship to the model's developer: one of `RELATIONSHIPS`."""
+    """The evaluator's relationship to the model's developer: one of `runner.exports.formats.RELATIONSHIPS`."""
     hf_dataset: str | None = None
     """The id of a benchmark's dataset on the Hugging Face Hub."""
     task_id: str | None = None
@@ -57,3 +60,27 @@ class WrittenExport:
             "left_out": dict(self.omitted),
             "not_carried": self.not_carried,
         }
+
+
+Export = Callable[["RunSource", ExportOptions, Path], WrittenExport]
+"""Writes a run to files in a folder."""
+
+
+def load_export(name: str) -> Export:
+    """Import the module or the plugin of a format, and return its function.
+
+    Raises:
+        UsageError: the format is not built in, and no plugin has it, or the plugin cannot be used.
+    """
+    if name in EXPORTS:
+        write: Export = importlib.import_module(f"runner.exports.{EXPORTS[name]}").write
+        return write
+    plugin, write_by_plugin = EXPORT_PLUGINS.load(name)
+
+    def write_and_check(source: RunSource, options: ExportOptions, target: Path) -> WrittenExport:
+        with plugin.reported_errors():
+            written: WrittenExport = write_by_plugin(source, options, target)
+        plugin.check_result(written, "files", "omitted", "not_carried")
+        return written
+
+    return write_and_check

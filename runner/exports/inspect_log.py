@@ -33,7 +33,6 @@ from runner.results.manifest import AgentRow
 from runner.results.metric_definitions import exported_name
 from runner.rollouts.rollout import CONFIDENCE_FIELDS, Call, Outcome
 
-NAME = "inspect"
 NO_MODEL = "none/none"
 """Inspect's name for no model."""
 VERSION = 2

@@ -20,7 +20,6 @@ from runner.exports.run_source import ChatLine, ExportedGame, RunSource, generat
 from runner.exports.scout_scans import message_id, write_scan
 from runner.rollouts.rollout import CONFIDENCE_FIELDS, Call, Outcome
 
-NAME = "scout"
 ALL_AGENTS = "all agents"
 """Name of the agent in the row of a whole game."""
 COLUMNS = {

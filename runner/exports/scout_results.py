@@ -19,7 +19,6 @@ from runner.exports.run_source import RunSource
 from runner.exports.scout_scans import shared_columns, write_json, write_results
 from runner.exports.transcript_verdicts import SampleVerdicts, TranscriptVerdict, check_transcripts, read_verdicts
 
-NAME = "scout-results"
 SCANNER = "verdict"
 SUSPICION = "suspicion"
 

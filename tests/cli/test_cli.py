@@ -19,7 +19,7 @@ from runner.cli.command_line import load_command
 from runner.cli.commands import COMMANDS as REGISTRY
 from runner.cli.commands import GROUPS
 from runner.cli.main import main
-from runner.exports.formats import EXPORTS
+from runner.exports.formats import FINE_TUNING_FORMATS
 from runner.results.finetune.formats import FORMATS
 from runner.results.manifest import Status
 from tests.support.hang_guard import HANG_SECONDS
@@ -358,7 +358,7 @@ def test_option_choices_match_the_registries_that_define_them() -> None:
         load_command(name).add_arguments(parser)
         choices.update({option.dest: set(option.choices) for option in parser._actions if option.choices})
     assert choices["status"] == set(Status)
-    assert choices["format"] == {*(consumer for consumer, _ in FORMATS), *EXPORTS, "mlflow"}
+    assert set(FINE_TUNING_FORMATS) == {consumer for consumer, _ in FORMATS}
     assert choices["method"] == {method for _, method in FORMATS}
 
 

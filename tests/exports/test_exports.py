@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import zipfile
 from contextlib import closing
@@ -15,6 +16,8 @@ import pytest
 import yaml
 
 from runner.cli.main import main
+from runner.exports.export_file import load_export
+from runner.exports.formats import EXPORTS
 from runner.exports.mlflow.games import GamesRecordBuilder
 from runner.results.folder import RunFolder
 from runner.results.table_columns import COLUMNS
@@ -46,6 +49,11 @@ def read_record(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     (path,) = folder.glob("data/*/*/*/*.json")
     rows = [json.loads(line) for line in path.with_name(f"{path.stem}_samples.jsonl").read_text().splitlines()]
     return json.loads(path.read_text()), rows
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_every_format_has_a_function_that_writes_it(name: str) -> None:
+    assert inspect.signature(load_export(name)).return_annotation == "WrittenExport"
 
 
 @pytest.mark.sample(1)

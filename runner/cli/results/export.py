@@ -22,7 +22,7 @@ from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join
 from runner.cli.arguments import RUN_HELP, folder_path
 from runner.cli.terminal.output import note, print_json, print_table
-from runner.exports.format_names import FINE_TUNING_FORMATS, FORMAT_NAMES, MLFLOW
+from runner.exports.formats import FINE_TUNING_FORMATS, FORMAT_NAMES, MLFLOW, RELATIONSHIPS
 
 if TYPE_CHECKING:
     from runner.results.finetune.files import FineTuneFiles
@@ -93,7 +93,7 @@ def _add_result_options(parser: argparse.ArgumentParser) -> None:
     add("--organization", metavar="NAME", help="every-eval-ever: who ran the evaluation")
     add(
         "--relationship",
-        choices=("first_party", "third_party", "collaborative", "other"),
+        choices=RELATIONSHIPS,
         help="every-eval-ever: how the evaluator relates to the model developer",
     )
     add("--hf-dataset", metavar="ID", help="the benchmark's dataset on the Hugging Face Hub")
@@ -205,14 +205,13 @@ def _fine_tune_settings(args: argparse.Namespace, folder: RunFolder, plan: Plan)
 
 def _export_run(args: argparse.Namespace, folder: RunFolder) -> int:
     """Write a run in the format of another tool."""
-    from runner.exports.export_file import ExportOptions
-    from runner.exports.formats import EXPORTS
+    from runner.exports.export_file import ExportOptions, load_export
     from runner.exports.run_source import RunSource
 
     _reject_options(args, _FINE_TUNING_OPTIONS, "fine-tune files")
     options = ExportOptions(**{name: getattr(args, name) for name in _RESULT_OPTIONS})
     target = args.out or folder.make(EXPORT_FOLDER, args.format)
-    written = EXPORTS[args.format](RunSource.load(folder), options, target)
+    written = load_export(args.format)(RunSource.load(folder), options, target)
     if args.json:
         print_json({"folder": str(target), **written.as_json()})
         return ExitCode.DONE
