@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
+from runner.base.storage.journal import Journal
+from runner.game.prompts.templates import PromptSet
+from runner.models.journal_records import CallRecord
+from runner.models.providers.dummy import DummyModel
 from tests.support.paths import ROOT
 from tests.support.processes import python
 
@@ -63,9 +68,13 @@ def test_every_file_of_the_tour_is_called_by_an_earlier_one(tmp_path: Path) -> N
     assert unreached == []
 
 
+@pytest.mark.parametrize("step", [PromptSet.render, DummyModel.complete, CallRecord.to_json, Journal.append])
+def test_tour_has_the_files_that_render_a_prompt_call_the_model_and_append_the_record(step: FunctionType) -> None:
+    assert str(Path(step.__code__.co_filename).relative_to(ROOT / "runner")) in list_toured_files()
+
+
 def test_tour_is_short_and_starts_with_the_command_line() -> None:
     files = list_toured_files()
     assert 10 < len(files) <= MAX_FILES
     assert len(set(files)) == len(files)
     assert files[0] == "cli/main.py"
-    assert {"rollouts/engine.py", "base/storage/journal.py"} <= set(files)
