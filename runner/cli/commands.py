@@ -51,9 +51,9 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
     },
     "make data": {
         "make-dataset": Command(
-            "experiments.make_dataset", "make a dataset of right and wrong programs, tested in a sandbox"
+            "curation.make_dataset", "make a dataset of right and wrong programs, tested in a sandbox"
         ),
-        "audit": Command("experiments.audit", "find out whether a dataset gives its labels away"),
+        "audit": Command("curation.audit", "find out whether a dataset gives its labels away"),
         "sandbox": Command("curation.sandbox", "check which sandbox of this machine can run untrusted programs"),
     },
     "share": {

@@ -1,1 +1,1 @@
-"""Commands for datasets of programs."""
+"""Commands that make and check datasets."""
