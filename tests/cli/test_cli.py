@@ -281,6 +281,23 @@ def test_renamed_commands_and_options_still_work_with_a_note(tmp_path: Path) -> 
     assert run_cli("why-miss", "tiny", "--most", "1", "--json", "-q", cwd=tmp_path) == new
 
 
+@pytest.mark.parametrize(
+    "arguments", [("report", "tiny", "--output", "a.html"), ("plot", "rounds", "tiny", "--output", "a.csv")]
+)
+def test_output_is_an_old_name_of_out(folder: Path, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    old = run_cli(*arguments[:-1], str(tmp_path / arguments[-1]), cwd=folder)
+    assert (old.returncode, old.stderr) == (0, "note: '--output' is now called '--out'\n")
+    assert (tmp_path / arguments[-1]).is_file()
+
+
+@pytest.mark.parametrize("command", REGISTRY)
+def test_every_command_that_takes_an_output_path_calls_it_o_and_out(command: str) -> None:
+    parser = argparse.ArgumentParser()
+    load_command(command).add_arguments(parser)
+    names = [{*action.option_strings} for action in parser._actions if action.help is not argparse.SUPPRESS]
+    assert all(pair == {"-o", "--out"} for pair in names if pair & {"-o", "--out", "--output"})
+
+
 def test_help_omits_renamed_commands_and_options(folder: Path) -> None:
     help_text = run_cli("why-miss", "--help", cwd=folder).stdout + run_cli("--help", cwd=folder).stdout
     assert "explain-misses" in help_text

@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "-o",
+        "--out",
         type=folder_path,
         dest="folder",
         metavar="FOLDER",

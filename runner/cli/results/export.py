@@ -2,9 +2,9 @@
 
 Examples:
   nip-run export RUN --format openai
-  nip-run export RUN --format trl --method dpo --out DIR
+  nip-run export RUN --format trl --method dpo -o DIR
   nip-run export RUN --format inspect
-  nip-run export RUN --format scout --out DIR
+  nip-run export RUN --format scout -o DIR
   nip-run export RUN --format inspect-scores --log LOG
   nip-run export RUN --format mlflow --follow
 """
@@ -77,6 +77,7 @@ def _add_fine_tuning_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--chat-format", choices=("openai", "alternating"), help="chat format; default: the one that was played")
     add(
+        "-o",
         "--out",
         type=folder_path,
         metavar="DIR",

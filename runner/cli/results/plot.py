@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import in_one_line
-from runner.cli.arguments import RUNS_HELP
+from runner.cli.arguments import RUNS_HELP, RenamedOption
 from runner.cli.terminal.output import note, print_json, say
 
 if TYPE_CHECKING:
@@ -36,14 +36,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("figure", metavar="NAME", choices=FIGURES, help=f"one of {', '.join(FIGURES)}")
     add("runs", nargs="+", metavar="RUN", help=f"{RUNS_HELP}; runs that differ only in their seed are pooled")
-    add(
+    output = parser.add_mutually_exclusive_group(required=True)
+    output.add_argument(
         "-o",
-        "--output",
+        "--out",
         type=Path,
         metavar="FILE",
-        required=True,
         help="FILE.svg, FILE.pdf or FILE.png, or FILE.csv or FILE.json for the data",
     )
+    output.add_argument("--output", type=Path, dest="out", action=RenamedOption, new="--out")
     add(
         "--width",
         choices=("column", "page"),
@@ -58,7 +59,7 @@ def execute(args: argparse.Namespace) -> int:
     from runner.base.storage.atomic_files import atomic_write
     from runner.pages.figures.catalog import figure
 
-    path: Path = args.output
+    path: Path = args.out
     if path.suffix.lower() not in SUFFIXES:
         raise UsageError(f"-o {path}: the file name must end in .svg, .pdf or .png, or in .csv or .json for the data")
     results: Results = args.results

@@ -18,7 +18,7 @@ from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.redaction import current_redactor
 from runner.base.text import in_one_line
-from runner.cli.arguments import RUNS_HELP, add_board_options
+from runner.cli.arguments import RUNS_HELP, RenamedOption, add_board_options
 from runner.cli.terminal.output import note, print_json, say
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN", help=RUNS_HELP)
     output = parser.add_mutually_exclusive_group(required=True)
-    output.add_argument("-o", "--output", type=Path, metavar="FILE.html", help="write one self-contained page")
+    output.add_argument("-o", "--out", type=Path, metavar="FILE.html", help="write one self-contained page")
+    output.add_argument("--output", type=Path, dest="out", action=RenamedOption, new="--out")
     output.add_argument("--dir", type=Path, metavar="DIR", help="write index.html and its data files, for a web server")
     add_board_options(parser, "include the leaderboard; without RUN, only the leaderboard")
 
@@ -45,7 +46,7 @@ def execute(args: argparse.Namespace) -> int:
     results: Results = args.results
     folders = [results.find(name) for name in args.runs]
     board = _load_board(args.registry, results) if args.board else None
-    path: Path = args.output if args.dir is None else args.dir / "index.html"
+    path: Path = args.out if args.dir is None else args.dir / "index.html"
     try:
         if args.dir is None:
             data: dict[str, bytes] = {}
@@ -70,8 +71,8 @@ def _check_arguments(args: argparse.Namespace) -> None:
         raise UsageError("nothing to show: name runs (`nip-run runs` lists them), or add --board")
     if args.registry is not None and not args.board:
         raise UsageError("--from names the registry of a leaderboard; add --board")
-    if args.output is not None and args.output.suffix.lower() not in (".html", ".htm"):
-        raise UsageError(f"-o {args.output}: the file name must end in .html")
+    if args.out is not None and args.out.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"-o {args.out}: the file name must end in .html")
 
 
 def _load_board(address: str | None, results: Results) -> BoardPage:
