@@ -630,6 +630,12 @@ def test_registry_of_fine_tuning_backends_loads_no_clients() -> None:
     }
 
 
+def test_building_boards_loads_neither_the_engine_nor_the_training_loop() -> None:
+    done = python("import sys, runner.server.boards.builder; print(*sys.modules)")
+    assert done.returncode == 0, done.stderr
+    assert not {"runner.rollouts.engine", "runner.training.dispatch"}.intersection(done.stdout.split())
+
+
 def test_printing_a_schema_loads_no_dataset_or_model_packages() -> None:
     loaded = find_loaded_packages("from runner.cli.main import main; assert main(['schema']) == 0")
     assert not loaded & {"duckdb", "openai", "aiohttp", "scipy"}

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runner.base.errors import ProviderRefusal, UsageError
@@ -13,11 +13,11 @@ from runner.base.text import comma_join, did_you_mean
 from runner.documents.renamed_keys import SWEEP
 from runner.models.api_keys import KeyUse
 from runner.registry.fetched_release import FetchedRelease
+from runner.registry.verification.outcome import MARGIN, describe_outcome
 from runner.registry.verification.reproducibility import add_suffix, build_link, check_reproducible
 from runner.results.comparison.comparison import Comparison, SystemComparison, compare_systems
-from runner.results.comparison.wording import format_difference
 from runner.results.leaderboard.results_folder import Results
-from runner.results.metric_definitions import RANKING_METRIC, compared_metric
+from runner.results.metric_definitions import RANKING_METRIC
 from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import OnProgress
 from runner.runs.finished.result import FinishedRun
@@ -25,13 +25,8 @@ from runner.runs.finished.selection import RunSelection
 from runner.runs.session.original_settings import with_original_settings
 from runner.runs.session.run import RunOptions
 from runner.spec.loader import load_spec
-from runner.statistics.differences import Difference
-from runner.statistics.significance import ALPHA
 from runner.training.dispatch import run_plan
 from runner.training.plan import AnyPlan, plan_of
-
-MARGIN = 0.1
-"""The default of `--margin`: the largest difference of a reproduced result, as a share of the metric's scale."""
 
 
 @dataclass(frozen=True)
@@ -142,32 +137,3 @@ def compare_with_published(
         comparison.pairs[0], {row["agent"] for row in run.manifest().agents}, metric, margin
     )
     return FreshPlay(fetched, result.run_id, comparison, verdict, outcome)
-
-
-def describe_outcome(
-    pair: SystemComparison, agents: Iterable[str], metric: str = RANKING_METRIC, margin: float = MARGIN
-) -> tuple[str, str]:
-    """Return the outcome and the verdict (see `FreshPlay`). The base of `pair` is the published run."""
-    measure = compared_metric(metric, sorted(agents))
-    difference = Difference(pair.difference, pair.stderr, pair.ci_low, pair.ci_high, pair.detectable, pair.groups)
-    difference_text = format_difference(pair.difference, measure, difference)
-    low, high = pair.ci_low, pair.ci_high
-    limits = [format_difference(end, measure, difference, unit=False) for end in (low, high) if end is not None]
-    if limits:
-        difference_text += f" [{', '.join(limits)}]"
-    if pair.p is None:
-        return "undecided", f"undecided: {pair.verdict}"
-    if pair.p <= ALPHA:
-        flips = len(pair.flips)
-        flipped = f"{flips} flipped datapoint{'' if flips == 1 else 's'}"
-        return "drifted", f"drifted by {difference_text}, {flipped}"
-    max_difference = margin * (abs(pair.base_value) if measure.bound is None else measure.bound)
-    margin_text = format_difference(max_difference, measure, difference)
-    if pair.detectable is None or low is None or high is None:
-        reason = "too few datapoints to detect a difference"
-        return "undecided", f"undecided: {difference_text}; {reason}"
-    if max(-low, high) > max_difference:
-        upper = f"{'+' if high > 0 else ''}{format_difference(high, measure, difference)}"
-        interval = f"the difference is between {limits[0]} and {upper}"
-        return "undecided", f"undecided: {interval}; the result is reproduced if the difference is within {margin_text}"
-    return "reproduced", f"reproduced within {margin_text}: {difference_text}"

@@ -24,7 +24,7 @@ from runner.registry.board.cache import ROLLOUTS, BoardCache
 from runner.registry.lineage.relations import find_original_link, replayed_run
 from runner.registry.release_errors import describe_error, is_temporary
 from runner.registry.transports.listing import ReleaseEntry
-from runner.registry.verification.fresh_play import describe_outcome
+from runner.registry.verification.outcome import describe_outcome
 from runner.results.comparison.comparison import compare_systems
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
