@@ -7,7 +7,7 @@ import inspect
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -446,13 +446,43 @@ def test_only_models_import_providers() -> None:
     ]
 
 
+OTHER_MEANINGS: Mapping[str, Collection[str]] = {
+    "cli.results.export": {"openai"},  # the chat format
+    "exports.format_names": {"openai"},
+    "exports.verifiers_env.package": {"openai", "anthropic"},  # packages
+    "game.prompts.chat_format": {"openai"},
+    "pages.boards.marks": {"replay"},  # a kind of run
+    "registry.lineage.history": {"replay"},  # a kind of run
+    "registry.redaction.machine_names": {"openai"},  # a part of host names
+    "results.finetune.formats": {"openai"},
+    "results.finetune.rollout_examples": {"openai"},  # the chat format
+    "runs.planning.calibration": {"dummy"},  # the provider of a new model group
+    "runs.planning.server_overhead": {"openai", "dummy"},  # the providers of new model groups
+    "spec.backend_traits": {"openai", "dummy"},
+    "spec.chat_formats": {"openai"},
+    "spec.experiment": {"openai"},  # the format of examples
+    "spec.model_sources": {"openai"},  # the chat format
+    "training.backends.registry": {"openai", "dummy"},
+}
+"""The words in modules outside `models/` that equal the name of a provider. Two of the modules build model groups; in
+the others, the words mean something else."""
+
+
+def find_provider_names(code: ast.AST) -> Iterator[str]:
+    """Yield each string that equals the name of a provider: capabilities are declared in `provider_traits`."""
+    for node in walk(code):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in PROVIDERS:
+            yield node.value
+
+
 def find_provider_comparisons(code: ast.AST) -> Iterator[str]:
-    """Yield each comparison with the name of a provider: capabilities are declared in `provider_traits`."""
+    """Yield each comparison with the name of a provider or with `DEFAULT_PROVIDER`."""
     for node in walk(code):
         compared = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
         compared += [node.value] if isinstance(node, ast.MatchValue) else []
-        constants = (part for side in compared for part in ast.walk(side) if isinstance(part, ast.Constant))
-        if any(constant.value in PROVIDERS for constant in constants):
+        parts = [part for side in compared for part in ast.walk(side)]
+        is_default = any("DEFAULT_PROVIDER" in (getattr(part, "id", ""), getattr(part, "attr", "")) for part in parts)
+        if is_default or any(name for part in compared for name in find_provider_names(part)):
             yield ast.unparse(node)
 
 
@@ -465,11 +495,29 @@ def test_only_providers_compare_provider_names() -> None:
     ]
 
 
+def test_provider_names_are_only_in_models() -> None:
+    names = {
+        module.removeprefix("runner."): set(find_provider_names(tree(module)))
+        for module in FILES
+        if not module.startswith("runner.models.")
+    }
+    assert {module: found for module, found in names.items() if found} == OTHER_MEANINGS
+
+
 @pytest.mark.parametrize(
-    "code", ["p == 'openai'", "p in ('dummy', 'x')", "'replay' != p", "match p:\n    case 'openai': ..."]
-)
+    "code",
+    [
+        "p == 'openai'", "p in ('dummy', 'x')", "'replay' != p", "match p:\n    case 'openai': ...",
+        "p == DEFAULT_PROVIDER", "p in (provider_traits.DEFAULT_PROVIDER, 'x')",
+    ],
+)  # fmt: skip
 def test_comparison_with_a_provider_name_is_detected(code: str) -> None:
     assert list(find_provider_comparisons(ast.parse(code)))
+
+
+@pytest.mark.parametrize("code", ["{'human': 'text'}[p]", "NAMES = ('openai', 'x')", "f'{p or \"openai\"}:{model}'"])
+def test_name_of_a_provider_is_detected(code: str) -> None:
+    assert len(list(find_provider_names(ast.parse(code)))) == 1
 
 
 def test_duckdb_connections_are_opened_in_one_module() -> None:

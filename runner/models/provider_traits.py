@@ -56,6 +56,8 @@ class ProviderTraits:
     """The environment variable with the key for the provider's own server."""
     trains: bool = False
     """The server that serves a model can also fine-tune it."""
+    export_problem: str | None = None
+    """Why groups of the provider cannot be exported to `verifiers`, and what to do instead; None if they can be."""
 
 
 PLUGIN_SCHEME = "plugin"
@@ -65,7 +67,12 @@ PLUGIN_SCHEME = "plugin"
 def _traits_of_plugin(name: str) -> ProviderTraits:
     # All plugins have these traits, so that a spec or a run can be read without importing its plugins.
     return ProviderTraits(
-        remote=True, metered=True, chat_format="alternating", base_url=f"{PLUGIN_SCHEME}://{name.lower()}"
+        remote=True,
+        metered=True,
+        chat_format="alternating",
+        base_url=f"{PLUGIN_SCHEME}://{name.lower()}",
+        export_problem="a plugin determines the requests of the group, and a package cannot include it; "
+        "set provider: openai",
     )
 
 
@@ -91,6 +98,7 @@ _BUILTIN: Mapping[ProviderName, ProviderTraits] = {
         has_system_prompt=True,
         base_url="https://api.anthropic.com",
         key_variable="ANTHROPIC_API_KEY",
+        export_problem="verifiers sends chat completions, which differ from the Messages API; set provider: openai",
         lacks={
             "temperature": "leave it out; models sample at their own temperature",
             "top_p": "leave it out; models sample at their own temperature",
@@ -105,6 +113,7 @@ _BUILTIN: Mapping[ProviderName, ProviderTraits] = {
     ),
     "human": ProviderTraits(
         asks_people=True,
+        export_problem="people play the group, and a trainer cannot ask them; set another provider",
         lacks=dict.fromkeys(
             (
                 "temperature",
@@ -135,7 +144,11 @@ _BUILTIN: Mapping[ProviderName, ProviderTraits] = {
         ),
     ),
     "dummy": ProviderTraits(generates_locally=True),
-    "replay": ProviderTraits(needs_run=True),
+    "replay": ProviderTraits(
+        needs_run=True,
+        export_problem="the answers of an earlier run play the group, and a package cannot include them; "
+        "set another provider",
+    ),
 }
 
 PROVIDERS = ExtensibleTable[ProviderTraits](_BUILTIN, _traits_of_plugin)

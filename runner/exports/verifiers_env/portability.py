@@ -20,15 +20,6 @@ RESERVED_ATTRIBUTES = (
 )  # fmt: skip
 """The attributes of this configuration that a field would replace. Pydantic's other attributes begin with `model_`."""
 
-_PROVIDERS = {
-    "human": "people play the group, and a trainer cannot ask them; set another provider",
-    "replay": "the answers of an earlier run play the group, and a package cannot include them; set another provider",
-    "anthropic": "verifiers sends chat completions, which differ from the Messages API; set provider: openai",
-}
-
-_SENDS_CHATS = ("openai", "dummy")
-"""The providers whose groups have the chats of a package. The answers of `dummy` are replaced by a model's."""
-
 
 def find_problems(plan: Plan) -> list[Problem]:
     """Return every reason why the games of a plan cannot be exported."""
@@ -79,11 +70,8 @@ def _model_problems(spec: Spec) -> Iterator[tuple[str, str]]:
         agents_by_group.setdefault(agent.model, []).append(name)
     for group, agents in agents_by_group.items():
         settings, key = spec.experiment.models[group], f"models.{group}"
-        if settings.provider in _PROVIDERS:
-            yield f"{key}.provider", _PROVIDERS[settings.provider]
-        elif settings.provider not in _SENDS_CHATS:
-            message = "a plugin determines the requests of the group, and a package cannot include it"
-            yield f"{key}.provider", f"{message}; set provider: openai"
+        if settings.traits.export_problem is not None:
+            yield f"{key}.provider", settings.traits.export_problem
         has_names = settings.resolved_chat_format != "alternating" and settings.send_name
         if has_names and (hearers := [name for name in agents if _hears_names(spec.protocol, name)]):
             message = f"the chats of {comma_join(hearers)} have the field `name` for senders, which training would lose"

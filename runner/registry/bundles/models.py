@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from runner.documents.releases.bundle import Content
 from runner.documents.releases.manifest import Release, ReleaseLink
 from runner.documents.releases.paths import path_problem
 from runner.documents.releases.reference import Kind
 from runner.documents.yaml_writer import dump
-from runner.models.provider_traits import DEFAULT_PROVIDER, traits_of
+from runner.models.provider_traits import ProviderName, traits_of
 from runner.models.retirements import model_shutdown_facts
 from runner.models.settings import ModelSettings
 from runner.registry.bundles.run_facts import replace_sources, sources_of_manifest
@@ -145,10 +145,11 @@ def _weights_entry(model: str, weights: Weights | None, recorded_sha256: str | N
     return {"weights": {**size, "address": location}}
 
 
-def _shutdown_fact(provider: str, model: str, base_url: object) -> dict[str, Any]:
+def _shutdown_fact(provider: str | None, model: str, base_url: object) -> dict[str, Any]:
     """Return the fact with the date when OpenAI shuts down a model; empty for models on other servers."""
-    is_at_openai = provider == DEFAULT_PROVIDER and base_url is None
-    return model_shutdown_facts([ModelSettings(model=model)] if is_at_openai else [])
+    if provider is None or base_url is not None:
+        return {}
+    return model_shutdown_facts([ModelSettings(provider=cast("ProviderName", provider), model=model)])
 
 
 def _spec_entry(start_settings: Mapping[str, Any], final_settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from runner.base.hashing import tagged_hash
 from runner.base.storage.safe_files import open_to_read
 from runner.documents.releases.manifest import ReleaseLink
 from runner.documents.releases.reference import Kind, Reference
+from runner.models.provider_traits import DEFAULT_PROVIDER
 from runner.models.settings import FineTuneStep
 from runner.registry.redaction.rules import MODEL_KEYS, choose_public_names, strings_in
 from runner.results.folder import RunFolder
@@ -53,7 +54,7 @@ def model_identity(provider: str | None, model: str | None, weights_sha256: str 
     """Return a model's identity: the hash of its weights, or its name at its provider; None if both are unknown."""
     if weights_sha256 is not None:
         return f"weights:{weights_sha256}"
-    return None if model is None or is_path(model) else f"{provider or 'openai'}:{model}"
+    return None if model is None or is_path(model) else f"{provider or DEFAULT_PROVIDER}:{model}"
 
 
 def build_links(

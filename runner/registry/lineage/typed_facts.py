@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from runner.models.provider_traits import DEFAULT_PROVIDER
 from runner.registry.lineage.links import EFFORT
 from runner.results.manifest import COUNTED
 
@@ -127,7 +128,7 @@ class Group:
         models = map(OutputModel.from_facts, _read_rows(facts, "made"))
         return cls(
             read_typed(facts, "group", str) or "",
-            read_typed(facts, "provider", str) or "openai",
+            read_typed(facts, "provider", str) or DEFAULT_PROVIDER,
             read_typed(facts, "model", str),
             read_typed(facts, "weights_sha256", str),
             tuple(map(TrainingStep.from_facts, _read_rows(facts, "lineage"))),

@@ -25,6 +25,7 @@ from runner.base.storage.safe_files import create, make_folders
 from runner.documents.releases.bundle import Content, open_content
 from runner.documents.releases.manifest import FileSource, Release
 from runner.documents.releases.reference import Kind
+from runner.models.provider_traits import PROVIDERS
 from runner.registry.draft import Draft
 from runner.registry.redaction.draft_folder import LOGS, ROLLOUTS, run_folder, write_draft_folder
 from runner.registry.redaction.journal_redaction import RehashParameters, redact_log
@@ -51,7 +52,7 @@ _REDACTED_KINDS = (Kind.RUN, Kind.SPEC, Kind.AGENT, Kind.TRAINER, Kind.MODEL)
 """Kinds of releases with structured data. The others have only free text."""
 _URL = re.compile(r"https?://[^\s\"',}\]]+")
 _BASE_URL_OVERRIDE = re.compile(rf"base_url\s*[=:]\s*[\"']?(\[[^\]]*|{_URL.pattern})")
-_PUBLIC_HOSTS = ("api.openai.com", "api.anthropic.com")
+_PUBLIC_HOSTS = frozenset(urlsplit(traits.base_url).hostname for traits in PROVIDERS.values() if traits.base_url)
 
 
 def redact_drafts(drafts: Sequence[Draft], work_folder: Path) -> list[Draft]:
