@@ -8,12 +8,17 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+SHA256 = re.compile(r"[0-9a-f]{64}")
+"""The form of a SHA-256 hash."""
+COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+"""The form of the hash of a Git commit, with SHA-1 or SHA-256."""
 _CANONICAL = orjson.OPT_SORT_KEYS
 
 

@@ -32,7 +32,6 @@ MAX_ENTRIES = 20_000
 """Maximum number of files and folders in a folder that a fetched file names."""
 
 _RELEASE = re.compile(r"[a-z]+/[a-z0-9._-]{1,100}/[a-z0-9._-]{1,100}@[a-z0-9._-]{1,100}")
-_HEX = re.compile(r"[0-9a-f]{64}")
 
 
 def marker_bytes(release: str, sha256: str, address: str) -> bytes:
@@ -42,11 +41,13 @@ def marker_bytes(release: str, sha256: str, address: str) -> bytes:
 
 def read_marker(folder: Path) -> Mapping[str, str] | None:
     """Return the `release` and `sha256` of a folder's marker file, or None if the marker is missing or invalid."""
+    from runner.base.hashing import SHA256  # imports orjson, which would delay the help of commands
+
     try:
         with open_to_read(folder / MARKER) as file:
             content = json.loads(file.read(MAX_MARKER))
         origin = {"release": content["release"], "sha256": content["sha256"]}
-        is_valid = _RELEASE.fullmatch(origin["release"]) and _HEX.fullmatch(origin["sha256"])
+        is_valid = _RELEASE.fullmatch(origin["release"]) and SHA256.fullmatch(origin["sha256"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return origin if is_valid else None

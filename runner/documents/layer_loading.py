@@ -27,8 +27,8 @@ EXTENDS = "extends"
 MAX_EXTENDS = 16
 MAX_FILES = 64
 
-FindBase = Callable[[str, Path], Path | None]
-"""Finds a base file from its name as written and the folder of the file that names it; None if there is no such file.
+PathLookup = Callable[[str, Path], Path | None]
+"""Finds a file from its name as written and the folder of the file that names it; None if there is no such file.
 
 Raises `NipRunError` for any other problem.
 """
@@ -38,7 +38,7 @@ def load_layers(
     path: Path,
     display_name: str,
     overrides: Sequence[Override],
-    find: FindBase,
+    find: PathLookup,
     names: Mapping[str, str] | None = None,
     *,
     keys: Collection[str] | None = None,
@@ -79,7 +79,7 @@ def load_layers(
 class _FileMerger:
     """Merges files into `layered`. Each file is merged after the files that it extends."""
 
-    find: FindBase
+    find: PathLookup
     names: Mapping[str, str]
     layered: LayeredData
     keys: Collection[str] | None

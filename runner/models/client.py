@@ -8,7 +8,7 @@ the journal layer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -26,10 +26,8 @@ from runner.models.layers.retry import with_retries
 from runner.models.layers.server_health import ServerHealth, raise_server_refusals
 from runner.models.layers.server_pool import GameKey, Placement, PooledServer, ServerPool
 from runner.models.retry_policy import Retry
-from runner.models.server_states import Servers, server_of
+from runner.models.server_states import Close, Servers, server_of
 from runner.models.settings import ModelSettings
-
-Close = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True)

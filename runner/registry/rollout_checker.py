@@ -24,13 +24,12 @@ from runner.results.baseline_scores import read_baseline
 from runner.results.folder import RunFolder
 from runner.results.metric_computation import Metrics
 from runner.results.metric_definitions import METRICS
+from runner.results.metrics_file import ESTIMATE_FIELDS
 from runner.results.stopping_rule import StoppingDecision
 from runner.results.table_columns import COLUMNS
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Outcome, PanelVerdict, Rollout
-
-_COMPARED_FIELDS = ("value", "stderr", "ci_low", "ci_high", "n", "clusters")
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -218,7 +217,7 @@ def describe_differences(published: Mapping[str, Any], recomputed: Mapping[str, 
         if expected is None or actual is None:
             lines.append(f"{name} is {'not published' if actual is None else 'published, but cannot be recomputed'}")
         elif differing_fields := [
-            field for field in _COMPARED_FIELDS if not is_same(actual.get(field), expected[field])
+            field for field in ESTIMATE_FIELDS if not is_same(actual.get(field), expected[field])
         ]:
             field = differing_fields[0]
             lines.append(f"{name}: {field} is {actual.get(field)!r}, but {expected[field]!r} in the records")

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NotRequired, TypedDict
 
+ESTIMATE_FIELDS = ("value", "stderr", "ci_low", "ci_high", "n", "clusters")
+"""The numbers of a metric, with their interval."""
+
 
 class MetricRow(TypedDict):
     """The value of a metric. `runner.results.estimates.Estimate` describes the keys."""

@@ -34,7 +34,7 @@ _INHERITED_KEYS = (
 )  # fmt: skip
 """Keys of the model's server and chat format. Their values come from the other run, unless the spec sets them."""
 
-_STEP_KEYS = frozenset(field.name for field in fields(FineTuneStep))
+STEP_KEYS = frozenset(field.name for field in fields(FineTuneStep))
 """Keys of a fine-tuning step that a spec stores. The stage log has further ones."""
 _MODEL_PATTERN = re.compile(r"(?P<run>.+?)(?:@(?:i(?P<iteration>[0-9]{1,4})|(?P<last>last)))?")
 
@@ -110,7 +110,7 @@ class ModelSource:
         }
         for models in self.models_of_iterations[:iteration]:
             model = models.get(group, model)
-        lineage = [{key: step[key] for key in step.keys() & _STEP_KEYS} for step in model["lineage"]]
+        lineage = [{key: step[key] for key in step.keys() & STEP_KEYS} for step in model["lineage"]]
         release = (None if self.fetched is None else read_marker(self.fetched)) or {}
         if lineage and release and lineage[-1].get("release") is None:
             lineage[-1] |= {"release": release["release"], "release_sha256": release["sha256"]}

@@ -7,7 +7,7 @@ user copies out of the downloaded folder is trusted. The key `extends` is checke
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from runner.base.problems import Problem
 from runner.base.storage.fetched_markers import DATA
 from runner.documents.dataclass_schema import path_keys
 from runner.documents.fetched_files import MARKER, fetched_folder, path_refusal, read_marker
+from runner.documents.layer_loading import PathLookup
 from runner.documents.merged_data import LayeredData
 from runner.documents.plain_values import KeyPath, dotted
 from runner.documents.releases.reference import is_reference
@@ -24,9 +25,6 @@ from runner.spec.datasets.loader import HUB
 from runner.spec.experiment import Experiment
 
 __all__ = ["DATA", "MARKER", "fetched_folder", "path_problems", "read_marker"]
-
-_Lookup = Callable[[str, Path], Path | None]
-"""Returns the path that a key's value names, given the folder of the file with the key; None if no file is read."""
 
 _ITERATION = re.compile(r"@(?:i[0-9]{1,4}|last)\Z")
 
@@ -43,7 +41,7 @@ def _find_run_folder(name: str, folder: Path) -> Path:
     return folder / _ITERATION.sub("", name)
 
 
-PATH_LOOKUPS: dict[KeyPath, _Lookup] = {
+PATH_LOOKUPS: dict[KeyPath, PathLookup] = {
     ("dataset", "path"): _find_dataset,
     ("protocol", "use"): find_protocol,
     ("prompts",): package_data.find_file,
@@ -93,7 +91,7 @@ def _refusal(layered: LayeredData, path: KeyPath, reason: str) -> Problem:
     return layered.problem_at(path, f"{reason}. To allow this, set the key yourself: {dotted(path)}=...")
 
 
-def _explain_refusal(key: KeyPath, value: str, folder: Path, lookup: _Lookup) -> str | None:
+def _explain_refusal(key: KeyPath, value: str, folder: Path, lookup: PathLookup) -> str | None:
     """Return why a value in a file of this folder is not allowed; None if it is allowed."""
     if fetched_folder([folder]) is None:
         return None

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from runner.documents.dataclass_schema import from_plain, to_plain
 from runner.models.settings import FineTuneStep, ModelSettings
+from runner.spec.model_sources import STEP_KEYS
 from runner.training.stages import ModelState
-
-STEP_KEYS = frozenset(field.name for field in fields(FineTuneStep))
 
 
 def after_training(settings: ModelSettings, untrained: ModelSettings, step: FineTuneStep) -> ModelSettings:

@@ -15,6 +15,7 @@ from typing import Any, Self
 import orjson
 
 from runner.base.errors import NewerFormatError, ReleaseError
+from runner.base.hashing import COMMIT, SHA256
 from runner.base.storage.fetched_markers import RELEASE_MANIFEST
 from runner.base.text import shortened
 from runner.documents.releases.checked_values import (
@@ -38,9 +39,7 @@ CHECKSUM = "release.sha256"
 FORMAT = 1
 VISIBILITIES = ("public", "private")
 
-_HEX = re.compile(r"[0-9a-f]{64}")
 _MEDIA = re.compile(r"[a-z0-9.+-]{1,60}/[a-z0-9.+-]{1,60}")
-_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
 _ROLE = re.compile(r"[a-z_]{1,40}(:[A-Za-z0-9._-]{1,100})?")
 
@@ -232,7 +231,7 @@ def _parse_file(value: Any) -> FileEntry:
     values = check_fields(value, FileEntry)
     if check_type(values["size"], int) < 0:
         raise ValueError(f"a file's size cannot be {values['size']}")
-    check_pattern(_HEX, values["sha256"])
+    check_pattern(SHA256, values["sha256"])
     check_pattern(_MEDIA, values["media_type"])
     check_text(values["path"])
     return FileEntry(**values)
@@ -249,7 +248,7 @@ def _parse_source(value: Any) -> FileSource:
     for name in ("repository", "commit", "path", "why"):
         check_text_or_null(values[name])
     if values["commit"] is not None:
-        check_pattern(_COMMIT, values["commit"])
+        check_pattern(COMMIT, values["commit"])
     origin = (values["repository"], values["commit"], values["path"])
     if values["clean"] and None in origin and not is_builtin(values["path"]):
         raise ValueError("a source is marked clean, but has no repository, commit or path")
@@ -267,7 +266,7 @@ def _parse_link(value: Any) -> ReleaseLink:
         if not sign or Reference.of_folder(f"{folder}/{version}") is None:
             raise ValueError(f"a link names {shortened(values['release'])!r}, which is not KIND/OWNER/NAME@VERSION")
     if values["sha256"] is not None:
-        check_pattern(_HEX, values["sha256"])
+        check_pattern(SHA256, values["sha256"])
     return ReleaseLink(**values)
 
 
@@ -286,7 +285,7 @@ def _parse_fields(cls: type[Release], content: Any) -> dict[str, Any]:
         "kind": Kind(check_text(values["kind"], 20)),
         "description": check_text(values["description"]),
         "licence": check_text_or_null(values["licence"]),
-        "identity": {name: check_pattern(_HEX, value) for name, value in check_names(values["identity"]).items()},
+        "identity": {name: check_pattern(SHA256, value) for name, value in check_names(values["identity"]).items()},
         "sources": {name: _parse_source(value) for name, value in check_names(values["sources"]).items()},
         "links": tuple(_parse_link(item) for item in check_type(values["links"], list)),
         "facts": check_names(values["facts"]),

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from runner.base.hashing import SHA256
 from runner.documents.releases.bundle import Content
 from runner.documents.releases.manifest import Release, ReleaseLink
 from runner.documents.releases.paths import path_problem
@@ -43,7 +44,6 @@ MAX_WEIGHTS_BYTES = 64 << 20
 MAX_WEIGHT_FILES = 200
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _TRAINING_FIELDS = ("iteration", "model", "from_model", "method", "dataset_sha256", "examples", "trained_tokens")
 _REQUEST_SETTINGS = ("chat_format", "system_role", "send_name")
 """Settings of a model group that stay correct if users run the model on another server."""
@@ -263,7 +263,7 @@ def _identity(manifest: Manifest, last_model: Mapping[str, Any], weights: Weight
         "training_data": last_model["dataset_sha256"],
         "weights": last_model["weights_sha256"] if weights is None else weights.sha256,
     }
-    return {name: value for name, value in hashes.items() if value is not None and _SHA256.fullmatch(value)}
+    return {name: value for name, value in hashes.items() if value is not None and SHA256.fullmatch(value)}
 
 
 def _links(folder: RunFolder, manifest: Manifest, choices: PublisherChoices) -> Iterator[tuple[ReleaseLink, ...]]:

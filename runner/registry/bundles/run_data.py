@@ -8,7 +8,7 @@ from typing import Any
 from runner.documents.yaml_writer import dump
 from runner.results.manifest import Manifest
 from runner.results.metric_definitions import RANKING_METRIC
-from runner.results.metrics_file import find_metric_row
+from runner.results.metrics_file import ESTIMATE_FIELDS, find_metric_row
 
 FILE = "run_data.yaml"
 
@@ -16,7 +16,6 @@ COUNTS = (
     "rollouts", "completions", "failed_calls", "transport_failed", "prompt_tokens", "completion_tokens",
     "cached_tokens", "cost_usd",
 )  # fmt: skip
-_ESTIMATE = ("value", "stderr", "ci_low", "ci_high", "n", "clusters")
 
 
 def build_run_data(manifest: Manifest, metrics: Mapping[str, Any]) -> bytes:
@@ -46,4 +45,4 @@ def build_run_data(manifest: Manifest, metrics: Mapping[str, Any]) -> bytes:
 def find_accuracy(metrics: Mapping[str, object]) -> dict[str, Any] | None:
     """Return a run's accuracy with its confidence interval; None if the run has no accuracy."""
     accuracy = find_metric_row(metrics, RANKING_METRIC)
-    return None if accuracy is None else {name: accuracy.get(name) for name in _ESTIMATE}
+    return None if accuracy is None else {name: accuracy.get(name) for name in ESTIMATE_FIELDS}

@@ -7,7 +7,6 @@ and groups. Only the publisher can check that the hashes and labels are right, s
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +16,7 @@ from typing import Any
 import orjson
 
 from runner.base.errors import ReleaseError
+from runner.base.hashing import SHA256
 from runner.base.storage.atomic_files import atomic_write
 from runner.base.text import counted
 from runner.game.prompts.templates import VARIABLES
@@ -31,7 +31,6 @@ from runner.spec.datasets.loader import Dataset
 
 MARK = "labels withheld: as published"
 """The mark on a board's row if only the publisher has the dataset's rows."""
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def _pinned_rows(path: Path) -> Iterator[dict[str, Any]]:
         for row in read_pin(path)["rows"]:
             optional = row["group_sha256"], row.get("all_columns_sha256")
             hashes = [row["sha256"], row["content_sha256"], *filter(None, optional)]
-            if type(row["id"]) is not str or any(_SHA256.fullmatch(digest) is None for digest in hashes):
+            if type(row["id"]) is not str or any(SHA256.fullmatch(digest) is None for digest in hashes):
                 raise ValueError("a row has no id or hash")
             yield row
     except (ValueError, KeyError, TypeError, AttributeError) as error:

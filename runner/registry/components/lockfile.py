@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.base.errors import NewerFormatError, ReleaseError, TakenError, UsageError
+from runner.base.hashing import SHA256
 from runner.base.package_data import is_file
 from runner.base.storage.atomic_files import atomic_write
 from runner.base.storage.locks import locked
@@ -35,7 +36,6 @@ MAX_WHERE_CHARACTERS = 1_000
 WAIT_SECONDS = 30.0
 """Maximum time to wait for another process that changes `nip-run.lock`."""
 
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _CONFLICT = re.compile(rb"^(<<<<<<<|=======|>>>>>>>)", re.MULTILINE)
 """Matches the markers of a merge conflict, which git writes into the file."""
 
@@ -186,7 +186,7 @@ def _parse_pin(name: str, entry: Any) -> LockedPin:
     if not isinstance(entry, dict) or set(entry) != {"sha256", "where"}:
         raise ValueError(f"{name}: the keys must be sha256 and where")
     sha256, address = entry["sha256"], entry["where"]
-    if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
+    if not isinstance(sha256, str) or not SHA256.fullmatch(sha256):
         raise ValueError(f"{name}: sha256 must be 64 hexadecimal digits")
     if not isinstance(address, str) or not 0 < len(address) <= MAX_WHERE_CHARACTERS:
         raise ValueError(f"{name}: invalid value of where: {str(address)[:60]!r}")

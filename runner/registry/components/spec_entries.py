@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
 from runner.base.errors import ReleaseError, SpecError, UsageError
-from runner.base.hashing import tagged_hash
+from runner.base.hashing import SHA256, tagged_hash
 from runner.base.problems import Problem
 from runner.base.text import comma_join, did_you_mean
 from runner.documents.dataclass_schema import build_schema, changed_keys, from_plain, to_plain
@@ -36,7 +35,6 @@ from runner.spec.training_settings import TrainerSettings
 from runner.training.trainer_files import collect_files, missing_lines, stored_contents
 
 MODEL = "model.yaml"
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def build_agent(path: Path, choices: PublisherChoices, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - same parameters for all builders
@@ -168,7 +166,7 @@ def _model_component(
     entry, notes = build_model_entry(settings, group)
     public = from_plain(ModelSettings, entry)
     sha256 = weights.get("sha256")
-    is_hash = isinstance(sha256, str) and _SHA256.fullmatch(sha256) is not None
+    is_hash = isinstance(sha256, str) and SHA256.fullmatch(sha256) is not None
     identity = {"model": tagged_hash("model", model_content(public, None))}
     return UnnamedComponent(
         files_by_kind=files_by_kind,

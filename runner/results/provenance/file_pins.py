@@ -17,7 +17,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from runner.base import package_data
-from runner.base.hashing import file_hash
+from runner.base.hashing import COMMIT, file_hash
 from runner.base.storage.safe_files import open_to_read
 from runner.base.text import counted, encoding_problem
 from runner.documents.releases.manifest import BUILTIN, FileSource
@@ -37,7 +37,6 @@ GIT_FAILED = "git cannot read the repository, or is not installed; run `git stat
 TOO_LATE = "git did not answer in time; try again"
 NO_REVISION = "the spec names no commit on the Hub; set dataset.revision to one (40 hex digits)"
 
-_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _SCP_ADDRESS = re.compile(r"(?:[^/@\s]+@)?(?P<host>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):(?!//)(?P<path>\S+)")
 _SCHEMES = ("https", "http", "ssh", "git")
 
@@ -64,7 +63,7 @@ def find_sources(parts: Mapping[str, PinnedFiles]) -> dict[str, FileSource]:
 
 def hub_source(path: str, revision: str | None) -> FileSource:
     """Return the source of a dataset on the Hugging Face Hub: its name there, and the revision in the spec."""
-    if revision is None or not _COMMIT.fullmatch(revision):
+    if revision is None or not COMMIT.fullmatch(revision):
         return FileSource(repository=path, commit=None, path=None, clean=False, why=NO_REVISION)
     return FileSource(repository=path, commit=revision, path=".", clean=True)
 
@@ -159,7 +158,7 @@ def _read_repository(root: Path, files: Sequence[Path]) -> _Repository:
         mode, kind, blob = facts.split(b" ")
         if kind == b"blob" and mode != b"120000":
             blobs[name] = blob.decode()
-    return _Repository(root, commit if _COMMIT.fullmatch(commit) else None, url, reason, blobs)
+    return _Repository(root, commit if COMMIT.fullmatch(commit) else None, url, reason, blobs)
 
 
 def _public_remote(git: GitState, commit: str) -> tuple[str | None, str | None]:

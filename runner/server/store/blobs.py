@@ -7,7 +7,6 @@ folder, and `runner.server.store.object_store` stores them in S3.
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -16,10 +15,9 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from runner.base.errors import NotFoundError, ReleaseError
+from runner.base.hashing import SHA256
 from runner.base.storage.atomic_files import fsync_dir
 from runner.base.storage.safe_files import create_only, hard_link, make_folders, open_to_read
-
-_HASH = re.compile(r"[0-9a-f]{64}")
 
 
 class BlobStoreError(ReleaseError):
@@ -116,7 +114,7 @@ class DiskBlobStore:
 
     def hashes(self) -> Iterator[str]:
         for folder in sorted(self._folder.glob("[0-9a-f][0-9a-f]")):
-            yield from sorted(path.name for path in folder.iterdir() if _HASH.fullmatch(path.name))
+            yield from sorted(path.name for path in folder.iterdir() if SHA256.fullmatch(path.name))
 
     def remove(self, sha256: str) -> None:
         self._path(sha256).unlink(missing_ok=True)

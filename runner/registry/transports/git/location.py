@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from runner.base.errors import UsageError
+from runner.base.hashing import COMMIT
 from runner.base.storage.safe_files import read_bounded
 from runner.registry.transports.local_path import local_path
 
@@ -35,7 +36,6 @@ _SSH_SHORTHAND = re.compile(r"(?P<scheme>)(?:(?P<user>[^/:@]*)@)?(?P<host>[^/:@]
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _NAME = re.compile(r"(?!.*\.lock(?:/|\Z))(?=.{1,200}\Z)[A-Za-z0-9_][A-Za-z0-9_+-]*(?:[./][A-Za-z0-9_+-]+)*")
 """Matches names of branches and tags. It is stricter than git: it excludes names that git could read as options, and
 names that differ only in look-alike characters."""
@@ -62,7 +62,7 @@ class GitLocation:
     @property
     def commit(self) -> str | None:
         """The revision if it is a commit; None for a branch, a tag or the default branch."""
-        return self.revision if self.revision and _COMMIT.fullmatch(self.revision) else None
+        return self.revision if self.revision and COMMIT.fullmatch(self.revision) else None
 
     @property
     def unborn_branch(self) -> str | None:
@@ -73,7 +73,7 @@ class GitLocation:
         for folder in (Path(self.url), Path(self.url) / ".git") if self.is_local else ():
             with suppress(OSError, UnicodeDecodeError):
                 name = read_bounded(folder / HEAD, 1_000).decode().strip().removeprefix("ref: refs/heads/")
-                return name if is_revision_name(name) and not _COMMIT.fullmatch(name) else None
+                return name if is_revision_name(name) and not COMMIT.fullmatch(name) else None
         return None
 
     def __str__(self) -> str:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from runner.base.errors import NotFoundError, ReleaseError, TakenError, UsageError
+from runner.base.hashing import COMMIT
 from runner.documents.releases.bundle import PIECE_BYTES, Content, open_content
 from runner.documents.releases.reference import Kind
 from runner.registry.transports.git.location import HEAD, is_revision_name, parse_location
@@ -268,7 +269,7 @@ class GitTransport:
             value, _, name = line.partition("\t")
             if value.startswith("ref: "):
                 target = value.removeprefix("ref: ") if name == HEAD else target
-            elif re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", value):
+            elif COMMIT.fullmatch(value):
                 refs[name] = value
         if any(len(value) == 64 for value in refs.values()):
             raise GitError("the repository uses SHA-256 hashes, and only SHA-1 is supported. Use another registry")

@@ -14,6 +14,7 @@ import httpx2
 import orjson
 
 from runner.base.errors import NotFoundError, ReleaseError
+from runner.base.hashing import SHA256
 from runner.base.redaction import remember_secret
 from runner.base.text import in_one_line, shortened
 from runner.registry.transports.http.tokens import (
@@ -30,7 +31,7 @@ _MAX_NOTES, _MAX_NOTE_CHARACTERS, _MAX_PROBLEMS = 20, 500, 50
 _TIER = re.compile("recomputed|reproduced by [1-9][0-9]{0,5}")
 """Matches the levels of verification (tiers) that a server may add to the level that a run itself states."""
 _MAX_NAME_CHARACTERS, _MAX_OWNERS = 100, 1_000
-_ID, _HASH = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{64}")
+_ID = re.compile(r"[0-9a-f]{32}")
 OPEN, CHECKING, PUBLISHED, NAME_TAKEN = "open", "checking", "published", "taken"
 _STATES = (OPEN, CHECKING, PUBLISHED, NAME_TAKEN, "refused")
 """The states of an upload. `taken`: the server has another release with the same name and version."""
@@ -211,7 +212,7 @@ def parse_release(item: Any, address: str) -> IndexedRelease:
         not isinstance(folder, str)
         or not isinstance(yanked, str | None)
         or not isinstance(sha256, str)
-        or not _HASH.fullmatch(sha256)
+        or not SHA256.fullmatch(sha256)
     ):
         entry = in_one_line(shortened(repr(item), 200))
         raise ReleaseError(
