@@ -69,12 +69,12 @@ def format_metric(row: MetricRow) -> str:
     return f"{value} {'leans to reject' if low > 0 else 'leans to accept' if high < 0 else 'no bias detected'}"
 
 
-def missing_intervals(metrics: Mapping[str, Any], *, include_minor: bool = True) -> list[str]:
+def missing_intervals(metrics: Mapping[str, Any]) -> list[str]:
     """Return a line for each reason why metrics have no interval or no value, with the names of these metrics."""
     names_by_reason: dict[str, dict[str, None]] = {}  # dictionaries instead of sets, since these keep the order
     for row in metrics["metrics"]:
         reason = row.get("reason")
-        if reason and row["n"] and (include_minor or not is_minor(row["metric"])):
+        if reason and row["n"]:
             missing = "value" if row["value"] is None else "interval"
             names_by_reason.setdefault(f"{missing}: {reason}", {})[row["metric"]] = None
     return [f"{', '.join(names)}: no {reason}" for reason, names in names_by_reason.items()]

@@ -18,8 +18,6 @@ from typing import NamedTuple
 
 DIGITS = 12
 BASE = 5
-SPLITS = {"test": 1, "train": 4, "pretrain": 5}
-"""The parts of all lists of digits, in tenths. No list of digits is in two parts."""
 
 
 class Claim(NamedTuple):

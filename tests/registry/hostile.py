@@ -31,7 +31,6 @@ LONG = "a path is at most 240 characters in 8 parts"
 RESERVED = "is reserved for the registry"
 NAME_FORM = "must be 1 to 100 of a-z"
 DAMAGED = "release.json is damaged"
-NO_MANIFEST = "release.json is not a valid manifest of nip-run"
 NOT_CANONICAL = "not formatted as nip-run writes it"
 
 

@@ -333,7 +333,10 @@ def copy_first_run(site: Site, name: str) -> Bundle:
     assert isinstance(reference, Reference)
     entry = registry.find(reference)
     release, _ = registry.read_manifest(entry)
-    contents = {file.path: registry.read_file(entry, release, file.path, 1 << 26) for file in release.files}
+    contents = {}
+    for listed in release.files:
+        with registry.open(entry, listed.path) as file:
+            contents[listed.path] = file.read()
     return Bundle(replace(release, name=name), contents)
 
 

@@ -74,12 +74,6 @@ def estimate_signal_detection(rows: Sequence[dict[str, Any]]) -> tuple[Estimate,
     return Estimate(z[0] - z[1], error), Estimate(-(z[0] + z[1]) / 2, error / 2)
 
 
-def average_estimates(parts: Sequence[Estimate]) -> Estimate:
-    """Average independent estimates with equal weights."""
-    size = len(parts)
-    return Estimate(sum(part.value for part in parts) / size, math.sqrt(sum(part.stderr**2 for part in parts)) / size)
-
-
 def estimate_first_seat_lead(rows: Sequence[dict[str, Any]]) -> Estimate:
     """Estimate how much more often the first debater wins than the second, if both argue for both verdicts."""
     return estimate_mean(

@@ -25,9 +25,6 @@ from tests.support.processes import nip_run_here
 from tests.support.runs import run_spec
 from tests.support.training import TEST, TRAIN, read_datasets, read_stages, run_training, training_spec
 
-OUTCOMES = "SELECT training FROM runs WHERE iteration = 0 AND kind = 'training'"
-REWARDS = "SELECT rewards FROM rollouts WHERE run_id = ? AND rollout_id = ?"
-
 # Results of a training run
 
 

@@ -93,10 +93,9 @@ def main() -> None:
     hide_process()
     for name in _PRELOADED:
         __import__(name)
-    sys.path.extend(config["packages"])
     for descriptor in (_RESULT, _READY):
         os.dup2(_STDERR, descriptor)  # reserves the number for programs
-    readable = [*config["readable"], *config["packages"], f"{sys.base_prefix}/lib"]
+    readable = [*config["readable"], f"{sys.base_prefix}/lib"]
     ruleset = create_landlock_ruleset(readable, config["writable"])
     if ruleset is None and config["landlock_required"]:
         raise SystemExit("this kernel has no Landlock, or does not allow it here")

@@ -28,11 +28,6 @@ _INHERITED = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "XDG_RUNTIME_DIR")
 
 
 BUBBLEWRAP, LANDLOCK, CONFIGURED = "bubblewrap", "landlock", "configured command"
-DESCRIPTIONS: Mapping[str, str] = {
-    CONFIGURED: "the configured command, with a filter of system calls",
-    BUBBLEWRAP: "namespaces of bubblewrap, with a filter of system calls and Landlock if the kernel has it",
-    LANDLOCK: "Landlock, with a filter of system calls",
-}
 
 
 class ProcessStart(NamedTuple):
@@ -46,12 +41,11 @@ class Mechanism(NamedTuple):
     """A way to start the server of a sandbox.
 
     The server confines each program with a filter of system calls and limits on resources, and with Landlock if the
-    kernel has it. `prefix` are the arguments before those of Python; `packages` are folders of Python packages.
+    kernel has it. `prefix` are the arguments before those of Python.
     """
 
     name: str
     prefix: tuple[str, ...] = ()
-    packages: tuple[str, ...] = ()
 
     @property
     def configuration(self) -> Mapping[str, object]:
@@ -59,7 +53,6 @@ class Mechanism(NamedTuple):
         return {
             "readable": [*_SYSTEM_FILES, *_DEVICES],
             "writable": ["/dev/null"],
-            "packages": self.packages,
             "landlock_required": self.name == LANDLOCK,
             "filter": describe_filter(),
         }
@@ -87,25 +80,19 @@ class UnavailableMechanism(NamedTuple):
     reason: str
 
 
-def list_mechanisms(
-    command: Sequence[str] = (), packages: Sequence[Path] = ()
-) -> Iterator[Mechanism | UnavailableMechanism]:
-    """Yield the configured command if there is one, then the mechanisms of this machine, the strongest first.
-
-    `packages` are folders with Python packages that programs may import.
-    """
+def list_mechanisms(command: Sequence[str] = ()) -> Iterator[Mechanism | UnavailableMechanism]:
+    """Yield the configured command if there is one, then the mechanisms of this machine, the strongest first."""
     if sys.platform != "linux" or platform.machine() not in ARCHITECTURES:
         machine = f"{sys.platform} on {platform.machine()}"
         yield UnavailableMechanism("any", f"a sandbox needs Linux on {' or '.join(ARCHITECTURES)}; this is {machine}")
         return
-    folders = tuple(str(package.resolve()) for package in packages)
     if command:
         yield Mechanism(CONFIGURED, tuple(command))
     if (bubblewrap := shutil.which("bwrap")) is None:
         yield UnavailableMechanism(BUBBLEWRAP, "`bwrap` is not installed; install the package bubblewrap")
     else:
-        yield Mechanism(BUBBLEWRAP, (bubblewrap, *_bubblewrap_options(folders)), folders)
-    yield Mechanism(LANDLOCK, (), folders)
+        yield Mechanism(BUBBLEWRAP, (bubblewrap, *_bubblewrap_options()))
+    yield Mechanism(LANDLOCK)
 
 
 def _interpreter() -> Path:
@@ -113,9 +100,9 @@ def _interpreter() -> Path:
     return Path(getattr(sys, "_base_executable", sys.executable)).resolve()
 
 
-def _bubblewrap_options(packages: Sequence[str]) -> list[str]:
+def _bubblewrap_options() -> list[str]:
     """Return options of bubblewrap: no network, no other processes, and only files that Python needs."""
-    files = dict.fromkeys([*_SYSTEM_FILES, f"{sys.base_prefix}/lib", str(_interpreter()), *packages])
+    files = dict.fromkeys([*_SYSTEM_FILES, f"{sys.base_prefix}/lib", str(_interpreter())])
     binds = [word for path in files for word in ("--ro-bind-try", path, path)]
     devices = [word for path in _DEVICES for word in ("--dev-bind-try", path, path)]
     return [

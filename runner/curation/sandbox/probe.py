@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from runner.curation.sandbox.attacks import ATTACK_LIMITS, ATTACKS, SUCCESS, AttackTargets, open_targets
@@ -33,24 +32,24 @@ class MechanismCheck(NamedTuple):
         return f"blocks all {len(ATTACKS)} attacks"
 
 
-def check_mechanisms(command: Sequence[str] = (), packages: Sequence[Path] = ()) -> Iterator[MechanismCheck]:
+def check_mechanisms(command: Sequence[str] = ()) -> Iterator[MechanismCheck]:
     """Yield the check of each mechanism of `list_mechanisms`, the strongest first."""
     with open_targets() as targets:
-        for mechanism in list_mechanisms(command, packages):
+        for mechanism in list_mechanisms(command):
             if isinstance(mechanism, UnavailableMechanism):
                 yield MechanismCheck(mechanism.name, None, has_landlock=False, escapes=(), problem=mechanism.reason)
             else:
                 yield _check_mechanism(mechanism, targets)
 
 
-def choose_mechanism(command: Sequence[str] = (), packages: Sequence[Path] = ()) -> Mechanism:
+def choose_mechanism(command: Sequence[str] = ()) -> Mechanism:
     """Return the strongest mechanism that blocks all attacks: the configured command, or one of this machine.
 
     Raises:
         SandboxError: no mechanism blocks all attacks; the message says what is missing.
     """
     reasons = []
-    for check in check_mechanisms(command, packages):
+    for check in check_mechanisms(command):
         if check.blocks_all and check.mechanism is not None:
             return check.mechanism
         reasons.append(f"{check.name} {check.describe()}")

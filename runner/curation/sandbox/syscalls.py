@@ -44,7 +44,7 @@ class CheckedSyscall(NamedTuple):
     values: tuple[int, ...]
 
 
-_CHECKED: Mapping[str, CheckedSyscall] = {
+CHECKED: Mapping[str, CheckedSyscall] = {
     "clone": CheckedSyscall((56, 220), 0, _THREAD_FLAG, (_THREAD_FLAG,)),
     "kill": CheckedSyscall((62, 129), 0, _ALL_BITS, (OWN_PROCESS,)),
     "tgkill": CheckedSyscall((234, 131), 0, _ALL_BITS, (OWN_PROCESS,)),
@@ -78,12 +78,6 @@ def allowed_numbers(machine: str) -> Mapping[str, int]:
     return {entry[0]: int(entry[column]) for entry in entries if entry[column] != "-"}
 
 
-def checked_numbers(machine: str) -> Mapping[str, int]:
-    """Return the numbers of the calls that are allowed with some arguments, by name."""
-    column = ARCHITECTURES[machine].column
-    return {name: syscall.numbers[column] for name, syscall in _CHECKED.items()}
-
-
 def describe_filter(machine: str | None = None) -> Mapping[str, object]:
     """Return the rules of the filter as JSON, for `confinement.filter_program`."""
     machine = machine or platform.machine()
@@ -91,6 +85,6 @@ def describe_filter(machine: str | None = None) -> Mapping[str, object]:
     return {
         "architecture": ARCHITECTURES[machine].audit_number,
         "allowed": sorted(allowed_numbers(machine).values()),
-        "checked": [(call.numbers[column], *call[1:]) for call in _CHECKED.values()],
+        "checked": [(call.numbers[column], *call[1:]) for call in CHECKED.values()],
         "missing": [_CLONE3],
     }

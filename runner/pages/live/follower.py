@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -54,11 +54,9 @@ def slug_of(place: int, generation: int) -> str:
 class Follower:
     """Follows one run. One thread calls `update`; any thread may read `snapshot`."""
 
-    def __init__(
-        self, folder: RunFolder, place: int, pieces: PieceCache, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, folder: RunFolder, place: int, pieces: PieceCache) -> None:
         self.folder, self.notes = folder, Notes(folder)
-        self._place, self._pieces, self._clock = place, pieces, clock
+        self._place, self._pieces = place, pieces
         self.snapshot = FollowedRun()
         self._reading: JournalReading | None = None
         self._read_key: tuple[Any, ...] = ()
@@ -125,13 +123,13 @@ class Follower:
         if self._read_key[:compared] != read_key[:compared]:
             self._reset()
         self._read_key = read_key
-        if self._reading is not None and self._reading.is_stale and self._clock() >= self._reopen_after:
+        if self._reading is not None and self._reading.is_stale and time.monotonic() >= self._reopen_after:
             self._reset()
         if self._reading is None:
             if self._problem is not None and self._file_state() == self._damaged_at:
                 raise _UnchangedProblem(self._problem)  # reading the journal again would fail again
-            self._reading = JournalReading(self.folder, self.slug, self._pieces.store, self._clock)
-            self._reopen_after = self._clock() + IDLE_FACTOR * (time.thread_time() - self._update_start)
+            self._reading = JournalReading(self.folder, self.slug, self._pieces.store)
+            self._reopen_after = time.monotonic() + IDLE_FACTOR * (time.thread_time() - self._update_start)
             self._update_start = time.thread_time()  # opening happens once, so its time must not delay updates
         self._has_more = self._reading.step(READ_SECONDS)
         self._publish(self._reading)
@@ -139,13 +137,13 @@ class Follower:
     def _publish(self, reading: JournalReading) -> None:
         """Update the games of the snapshot, unless the last update was recent or there are too few games."""
         is_current = self._games.results is not None and reading.listed == self._games.about["count"]
-        if is_current or self._clock() < self._publish_after:
+        if is_current or time.monotonic() < self._publish_after:
             return
         if self._has_more and reading.listed < MAX_PLAIN_GAMES:
             return  # the next read will soon find enough games for a page
         start = time.thread_time()
         self._games = reading.collect()
-        self._publish_after = self._clock() + max(UPDATE_SECONDS, IDLE_FACTOR * (time.thread_time() - start))
+        self._publish_after = time.monotonic() + max(UPDATE_SECONDS, IDLE_FACTOR * (time.thread_time() - start))
 
     def _reset(self) -> None:
         """Drop all data that was read, because the journal has changed or is damaged."""
@@ -201,7 +199,7 @@ class Follower:
         if standing != "playing" or not counts or self._has_more:
             self._recent_counts.clear()
             return {"per_second": None, "seconds_left": None}
-        now = self._clock()
+        now = time.monotonic()
         self._recent_counts.append((now, counts["done"]))
         while len(self._recent_counts) > 2 and now - self._recent_counts[1][0] >= RATE_SECONDS:
             self._recent_counts.popleft()

@@ -118,14 +118,14 @@ def _as_json(question: Question) -> dict[str, object]:
 
 
 @contextmanager
-def serve_questions(queue: QuestionQueue, port: int = 0, title: str = "Questions") -> Iterator[PageServer]:
+def serve_questions(queue: QuestionQueue, port: int = 0) -> Iterator[PageServer]:
     """Serve the questions of a queue in a thread. At the end, each open page learns that no question will follow.
 
     Raises:
         UsageError: the port is in use or privileged.
         RunError: the server cannot listen.
     """
-    server = PageServer(QuestionPage(queue, title), port)
+    server = PageServer(QuestionPage(queue), port)
     thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="nip-run-questions", daemon=True)
     thread.start()
     try:

@@ -181,23 +181,6 @@ class Registry:
                 f"{path} is missing; the release is incomplete. If this registry is a copy, copy it again"
             ) from error
 
-    def read_file(self, entry: ReleaseEntry, release: Release, path: str, max_bytes: int) -> bytes:
-        """Read and check a small file of a release.
-
-        Raises:
-            NotFoundError: the release has no such file.
-            ReleaseError: the file is damaged, or larger than `max_bytes` bytes.
-        """
-        file = release.file(path)
-        if file is None:
-            raise NotFoundError(f"{entry.reference} has no file {path}")
-        if file.size > max_bytes:
-            raise ReleaseError(f"{entry.reference}: {path} has {file.size:,} bytes; at most {max_bytes:,} are allowed")
-        pieces: list[bytes] = []
-        with self._prefix_errors(entry), self.open(entry, path) as source:
-            check_content(source, file, copy_to=pieces.append)
-        return b"".join(pieces)
-
     def unpack(self, entry: ReleaseEntry, target: Path, *, extra_files: Mapping[str, bytes] | None = None) -> Release:
         """Check a release and write it into a folder; see `runner.documents.releases.bundle.unpack`."""
         release, manifest = self.read_manifest(entry)

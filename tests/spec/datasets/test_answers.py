@@ -11,8 +11,6 @@ from runner.spec.datasets.datapoint import Datapoint
 from tests.support.dataset_files import datapoint_ids, jsonl, load, read_load_error, write_parquet
 
 THREE = ["Paris", "Rome", "Oslo"]
-EACH = "each answer must be a text or a number, and not empty: a (row 1)"
-LIST = "column 'o' must be a list of answers, or a text with a JSON list: a (row 1)"
 
 
 def load_point(folder: Path, label: Any, answers: Any = THREE, **settings: Any) -> Datapoint:
