@@ -227,14 +227,14 @@ def is_analyzer(name: str) -> bool:
     return name.endswith((".yaml", ".yml")) or name in builtin_analyzers() or ANALYZER_PLUGINS.find(name) is not None
 
 
-def load_analyzer(name: str, folder: Path = Path()) -> Analyzer:
+def load_analyzer(name: str) -> Analyzer:
     """Load an analyzer by its built-in name, the path of its file, or the name of a plugin.
 
     Raises:
         SpecError: there is no such analyzer, or its file has errors; lists all of them.
         UsageError: the plugin cannot be used.
     """
-    path = _find_file(name, folder)
+    path = _find_file(name, Path())
     if path is None and not name.endswith((".yaml", ".yml")) and (plugin := ANALYZER_PLUGINS.find(name)) is not None:
         analyzer = load_analyzer(str(Path(plugin.load()).absolute()))
         if analyzer.name != name:

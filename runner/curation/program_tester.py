@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple, Self
 
 from runner.base.errors import RunError
 from runner.base.text import shortened
@@ -32,9 +32,6 @@ MAX_CALLS = 1000
 """Maximum number of calls of the program in the code of one test."""
 
 _MAX_DETAIL = 200
-
-Work = TypeVar("Work")
-Done = TypeVar("Done")
 
 
 @dataclass(frozen=True)

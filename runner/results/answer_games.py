@@ -12,7 +12,7 @@ import numpy as np
 from runner.results.estimates import Estimate, estimates_of
 from runner.results.metric_definitions import ANSWER_CURVE, Source
 from runner.rollouts.rollout import Rollout
-from runner.statistics.answer_verdicts import ArguedAnswers, chosen_forecasts
+from runner.statistics.answer_verdicts import ArguedAnswers
 from runner.statistics.calibration import Forecasts
 from runner.statistics.clustered_means import Codes
 from runner.statistics.verdicts import UNSET
@@ -95,7 +95,7 @@ class AnswerGames:
         if not forecast_games:
             return None
         p = np.array([facts.p_chosen for _, facts in forecast_games])
-        return chosen_forecasts(
+        return Forecasts(
             p, _codes(f.is_right for _, f in forecast_games), _codes(c for c, _ in forecast_games), len(numbers)
         )
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from runner.statistics.calibration import LOG_FLOOR, Forecasts
+from runner.statistics.calibration import LOG_FLOOR
 from runner.statistics.clustered_means import Codes, Floats, Quantity, Share, difference, mean_share
 
 
@@ -81,8 +81,3 @@ class ArguedAnswers:
     def _share(self, mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Share | None:
         values = self.won[mask].astype(float)
         return mean_share(values, self.clusters[mask], self.total, cap=math.inf if self.is_grouped else len(values))
-
-
-def chosen_forecasts(p: Floats, is_right: Codes, clusters: Codes, total: int) -> Forecasts:
-    """Return the probabilities of the chosen answers as forecasts that they are right. Calibration applies to them."""
-    return Forecasts(p, is_right, clusters, total)

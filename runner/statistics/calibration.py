@@ -35,7 +35,6 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from runner.statistics.clustered_means import Codes, Floats, Interval, Quantity, Share, mean_share
 from runner.statistics.intervals import CONFIDENCE, t_quantile
@@ -62,8 +61,6 @@ _SINGULAR = 1e12
 _LARGEST_LOG_ODDS = 500.0
 _LARGEST_SCALE = 1e6
 _PRECISION = 1e-4
-
-_Squares = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
@@ -161,7 +158,7 @@ class Forecasts:
         return Quantity(value, error, (value - half, value + half), self.n, clusters)
 
     @cached_property
-    def _recalibration(self) -> tuple[Floats, _Squares] | None:
+    def _recalibration(self) -> tuple[Floats, Floats] | None:
         """The intercept and the slope by Newton's method, with their changes without each cluster (the jackknife).
 
         None if there is no solution, or none without one of the clusters.
@@ -321,22 +318,22 @@ class Forecasts:
         return math.fsum(self._weights * values)
 
     @cached_property
-    def _gap_residuals(self) -> _Squares:
+    def _gap_residuals(self) -> Floats:
         return self._without_balance(self._residuals_by_cluster(self.p - self.y - self._gaps[self._bin]))
 
     @cached_property
-    def _lift_residuals(self) -> _Squares:
+    def _lift_residuals(self) -> Floats:
         inside = self._residuals_by_cluster(self.y - self._right[self._bin])
         overall = np.bincount(self.clusters, weights=self.y - self._overall, minlength=self.total) / self.n
         return inside - np.where(self._counts > 0, overall[:, None], 0.0)
 
-    def _residuals_by_cluster(self, residuals: Floats) -> _Squares:
+    def _residuals_by_cluster(self, residuals: Floats) -> Floats:
         """Return the contribution of each cluster to the error of each bin's mean: (cluster, bin)."""
         codes = self.clusters * BINS + self._bin
         sums = np.bincount(codes, weights=residuals, minlength=self.total * BINS).reshape(self.total, BINS)
         return sums / np.maximum(self._counts, 1)
 
-    def _without_balance(self, influence: _Squares) -> _Squares:
+    def _without_balance(self, influence: Floats) -> Floats:
         """Return the contribution of each cluster to an error without the part that its balance of labels explains.
 
         With any other balance than half and half, the contributions are unchanged.
@@ -346,7 +343,7 @@ class Forecasts:
             return influence
         return influence - np.outer(surplus, surplus @ influence / (surplus @ surplus))
 
-    def _draw_errors(self, influence: _Squares) -> _Squares:
+    def _draw_errors(self, influence: Floats) -> Floats:
         """Draw errors of the bins' means from a normal distribution with their clustered covariance: (draw, bin).
 
         A bin whose games are all right or all wrong gets the error of a share with one more game of each kind.
@@ -364,7 +361,7 @@ class Forecasts:
         missing = np.maximum(floor - np.diag(covariance), 0.0)
         values, vectors = np.linalg.eigh(covariance + np.diag(missing))
         root = vectors * np.sqrt(np.maximum(values, 0.0))
-        errors: _Squares = _normals() @ root.T
+        errors: Floats = _normals() @ root.T
         return errors
 
     def _size_interval(self, measure: Callable[[Any], Any]) -> Interval:
@@ -396,7 +393,7 @@ class Forecasts:
 
 
 @cache
-def _normals() -> _Squares:
+def _normals() -> Floats:
     """Return the same draws for every run, so that its numbers can be recomputed anywhere."""
     return np.random.default_rng(0).standard_normal((DRAWS, BINS))
 

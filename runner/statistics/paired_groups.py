@@ -51,12 +51,12 @@ class Pairs:
         scale = max(observed, minimum) / math.fsum(squares)
         return [math.sqrt(scale * square) for square in squares]
 
-    def test(self, seed: int = 0, level: float = ALPHA) -> SignFlip:
+    def test(self, level: float = ALPHA) -> SignFlip:
         """Return the sign-flip test of no difference; see `sign_flip`."""
         flipped = self._flipped
         if flipped is None:
-            return sign_flip(self.sums, seed, level=level)
-        result = sign_flip(flipped, seed, reached=math.fsum(self.sums), level=level)
+            return sign_flip(self.sums, level=level)
+        result = sign_flip(flipped, reached=math.fsum(self.sums), level=level)
         return SignFlip(result.p, result.exact, len(nonzero_differences(self.sums)))
 
     def difference(self, bound: float | None, level: float = CONFIDENCE) -> Difference:
@@ -64,9 +64,9 @@ class Pairs:
         means = [total / size for total, size in zip(self.sums, self.sizes, strict=True)]
         return paired_difference(means, self.sizes, bound, self.step, level)
 
-    def compare(self, bound: float | None, seed: int = 0) -> tuple[Difference, SignFlip]:
+    def compare(self, bound: float | None) -> tuple[Difference, SignFlip]:
         """Return the difference with its test; the interval contains 0 exactly if the test does not reject at 5 %."""
-        tested = self.test(seed)
+        tested = self.test()
         return agree_with_test(self.difference(bound), tested.p), tested
 
     def equivalence(self, bound: float | None, margin: float) -> Equivalence:

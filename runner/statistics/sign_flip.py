@@ -53,14 +53,12 @@ class SignFlip:
     """The number of groups that differ at all; the others have no information about the direction."""
 
 
-def sign_flip(
-    differences: Sequence[float], seed: int = 0, reached: float | None = None, level: float = ALPHA
-) -> SignFlip:
+def sign_flip(differences: Sequence[float], reached: float | None = None, level: float = ALPHA) -> SignFlip:
     """Test whether the differences of groups are symmetric around 0, by their sum; p is 1 if no group differs.
 
     If the differences are multiples of one fraction, as differences of shares are, the flips with each possible sum are
     counted. Otherwise, all flips are enumerated for up to `EXACT_GROUPS` groups. For more groups, flips are drawn at
-    random with `seed`: so many that a p-value below `level` can be observed, unless p is clearly above it. The order of
+    random: so many that a p-value below `level` can be observed, unless p is clearly above it. The order of
     the differences does not matter. `reached` is the sum to compare flips with; None means the sum of the differences.
     """
     values = nonzero_differences(differences)
@@ -78,7 +76,7 @@ def sign_flip(
         return SignFlip(float(np.mean(np.abs(sums) >= reached)), True, len(values))
     # Hoeffding's bound on the share of such flips; random flips cannot show a share below one in their number.
     upper_bound = 2 * math.exp(-(max(reached, 0.0) ** 2) / (2 * float(values @ values)))
-    random, as_extreme, drawn = np.random.default_rng(seed), 0, 0
+    random, as_extreme, drawn = np.random.default_rng(0), 0, 0
     batch, most = max(1, _BATCH_ELEMENTS // len(values)), max(FLIPS, math.ceil(CLEAR_COUNT / level))
     while drawn < FLIPS or (drawn < most and as_extreme < CLEAR_COUNT and upper_bound > level):
         count = min(batch, (FLIPS if drawn < FLIPS else most) - drawn)

@@ -111,7 +111,7 @@ class SensitivityDifference:
 
 
 def sensitivity_difference(
-    first_counts: Sequence[Sequence[int]], second_counts: Sequence[Sequence[int]], seed: int = 0
+    first_counts: Sequence[Sequence[int]], second_counts: Sequence[Sequence[int]]
 ) -> SensitivityDifference | None:
     """Test the difference of two d' by exchanging the judges within groups; None for fewer than two groups.
 
@@ -130,7 +130,7 @@ def sensitivity_difference(
     if groups <= EXACT_FLIPS:
         flips = (np.arange(2**groups)[:, None] >> np.arange(groups)) & 1
     else:
-        flips = np.random.default_rng(seed).integers(0, 2, (FLIPS, groups))
+        flips = np.random.default_rng(0).integers(0, 2, (FLIPS, groups))
     moved = flips @ (second - first)
     extreme = np.abs(_sensitivities(totals[1] - moved) - _sensitivities(totals[0] + moved)) >= abs(observed) - 1e-12
     p = float(extreme.mean()) if groups <= EXACT_FLIPS else float((1 + extreme.sum()) / (1 + FLIPS))

@@ -34,7 +34,7 @@ def analyzed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_spec(spec_file(tmp_path, size=40, fine_tune=None, protocol={"max_message_rounds": 2}), tmp_path / "results")
     (tmp_path / "tone.yaml").write_text(TONE)
     folder = RunFolder(only_run(tmp_path / "results"))
-    analyzer = load_analyzer("tone.yaml", tmp_path)
+    analyzer = load_analyzer(str(tmp_path / "tone.yaml"))
     results = tuple(
         UnitResult(
             unit.id, unit.rollout_id, unit.datapoint_id, unit.group, unit.agent, unit.channel, None, "answered",
@@ -65,7 +65,7 @@ def test_units_that_code_finds_not_applicable_are_not_labeled(folder: RunFolder,
 
 def label_units(folder: RunFolder, tmp_path: Path, reader: str, errors: int = 5) -> None:
     """Label all units of the run as the model does, except every `errors`-th."""
-    analyzer = load_analyzer("tone.yaml", tmp_path)
+    analyzer = load_analyzer(str(tmp_path / "tone.yaml"))
     answers = ("no" if (number % 4 != 0) != (number % errors == 0) else "yes" for number in range(100))
     units = list_units(folder, analyzer)
     LabelFile(folder.path, analyzer).append(
@@ -82,7 +82,7 @@ def run_command(tmp_path: Path, *arguments: str, code: int = 0) -> str:
 def test_labels_survive_export_to_scout_csv_and_import(folder: RunFolder, tmp_path: Path) -> None:
     label_units(folder, tmp_path, "Ann")
     label_units(folder, tmp_path, "Ben")
-    labels = LabelFile(folder.path, load_analyzer("tone.yaml", tmp_path))
+    labels = LabelFile(folder.path, load_analyzer(str(tmp_path / "tone.yaml")))
     before = labels.current()
     text = run_command(tmp_path, "label", "last", "tone.yaml", "--export", "labels.csv", "--readers", "Ann")
     assert text == "labels.csv: 40 labels\n"
@@ -112,7 +112,7 @@ def test_exported_sample_is_filled_in_and_imported_with_its_positions(folder: Ru
         writer.writerows({**row, "target": "true" if number % 3 else ""} for number, row in enumerate(rows))
     import_arguments = ("label", "last", "tone.yaml", "--import", "sample.csv", "--readers", "Ann")
     assert run_command(tmp_path, *import_arguments) == "16 new labels, 0 already present\n"
-    labels = LabelFile(folder.path, load_analyzer("tone.yaml", tmp_path)).current()
+    labels = LabelFile(folder.path, load_analyzer(str(tmp_path / "tone.yaml"))).current()
     assert [saved_label.drawn for saved_label in labels] == [number for number in range(24) if number % 3]
     assert (
         run_command(tmp_path, *export_arguments, "--readers", "Ann", "Ben")
@@ -135,7 +135,7 @@ def test_stratified_sample_labeled_in_csv_is_validated(folder: RunFolder, tmp_pa
 
 def test_import_changes_or_deletes_labels_only_with_replace(folder: RunFolder, tmp_path: Path) -> None:
     label_units(folder, tmp_path, "Ann")
-    labels = LabelFile(folder.path, load_analyzer("tone.yaml", tmp_path))
+    labels = LabelFile(folder.path, load_analyzer(str(tmp_path / "tone.yaml")))
     first, second, third, *_ = labels.current()
     opposite = "no" if first.answer == "yes" else "yes"
     (tmp_path / "new.csv").write_text(
@@ -168,7 +168,7 @@ def test_label_is_stored_with_the_stratum_and_probability_of_its_unit(folder: Ru
         command.process.send_signal(signal.SIGINT)
         code, stdout, stderr = wait_for_exit(command.process)
     assert (code, stdout) == (0, "Ann: 16 of 16 units labeled\nBen: 1 of 16 units labeled\n"), stderr
-    current = LabelFile(folder.path, load_analyzer("tone.yaml", tmp_path)).current()
+    current = LabelFile(folder.path, load_analyzer(str(tmp_path / "tone.yaml"))).current()
     assert [saved_label.reader for saved_label in current] == ["Ann"] * 16 + ["Ben"]
     strata_and_probabilities = sorted(
         {(saved_label.stratum, saved_label.probability, saved_label.stratified_by) for saved_label in current}
@@ -210,7 +210,7 @@ def test_validate_without_labels_says_how_many_are_needed(folder: RunFolder, tmp
 
 
 def test_labels_of_hand_picked_units_are_refused_with_a_sampling_command(folder: RunFolder, tmp_path: Path) -> None:
-    analyzer = load_analyzer("tone.yaml", tmp_path)
+    analyzer = load_analyzer(str(tmp_path / "tone.yaml"))
     (table,) = [table for table in read_analyses(folder) if table.instrument == "0123456789"]
     selected = [label(analyzer, result.unit_id, "no") for result in table.results if result.answer == "no"]
     LabelFile(folder.path, analyzer).append(selected)
@@ -225,7 +225,7 @@ def test_interval_width_is_checked_and_readers_with_few_common_units_are_counted
     folder: RunFolder, tmp_path: Path
 ) -> None:
     label_units(folder, tmp_path, "Ann")
-    analyzer = load_analyzer("tone.yaml", tmp_path)
+    analyzer = load_analyzer(str(tmp_path / "tone.yaml"))
     first, *_ = LabelFile(folder.path, analyzer).current()
     LabelFile(folder.path, analyzer).append([label(analyzer, first.unit_id, "yes", "Ben")])
     message = run_command(tmp_path, "validate", folder.run_id, "tone.yaml", "--labels-needed", "10", code=2)
@@ -264,7 +264,7 @@ def test_validate_reports_a_useless_model_and_the_difference_of_two_runs(folder:
     run_spec(spec, tmp_path / "results")
     (path,) = set((tmp_path / "results" / "runs").iterdir()) - {folder.path}
     other_run = RunFolder(path)
-    analyzer = load_analyzer("tone.yaml", tmp_path)
+    analyzer = load_analyzer(str(tmp_path / "tone.yaml"))
     units = list(list_units(other_run, analyzer))
     results = tuple(
         UnitResult(unit.id, unit.rollout_id, unit.datapoint_id, unit.group, unit.agent, unit.channel, None, "answered",

@@ -57,7 +57,7 @@ def test_a_pair_is_a_message_and_the_last_one_of_another_agent(run: RunFolder) -
 def test_answers_with_a_single_number_are_refused(tmp_path: Path) -> None:
     (tmp_path / "flat.yaml").write_text('name: flat\nunit: game\nquestion: Why?\nvalues: {"yes": 1, "no": 1}\n')
     with pytest.raises(SpecError, match="all answers have the same number"):
-        load_analyzer("flat.yaml", tmp_path)
+        load_analyzer(str(tmp_path / "flat.yaml"))
 
 
 def test_message_text_cannot_close_its_tag(run: RunFolder) -> None:

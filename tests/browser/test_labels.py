@@ -94,7 +94,7 @@ def test_two_readers_label_50_units_with_a_reload_and_receive_only_texts(
             page.close()
         command.process.send_signal(signal.SIGINT)
         assert wait_for_exit(command.process)[0] == 0
-    labels = LabelFile(run, load_analyzer("tone.yaml", tmp_path)).current()
+    labels = LabelFile(run, load_analyzer(str(tmp_path / "tone.yaml"))).current()
     answers = {name: {label.drawn: label.answer for label in labels if label.reader == name} for name in received}
     expected = {number: "no" if number % 3 == 0 else "yes" for number in range(UNITS)}
     assert answers == {"Ann": {**expected, 48: "yes", 49: "yes"}, "Ben": expected}

@@ -30,7 +30,6 @@ from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import dataset_file, spec_file
 
 ESC = "\x1b"
-HOSTILE = f"{ESC}]0;owned{ESC}\\{ESC}[2J{ESC}[31mred\x07\x9b2J\r\x08 \u202egnp\u202c\u200b"
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ import pytest
 from sklearn.metrics import brier_score_loss, log_loss
 
 from runner.results.metric_computation import Metrics
-from runner.statistics.answer_verdicts import ArguedAnswers, brier_score, chosen_forecasts, log_score
+from runner.statistics.answer_verdicts import ArguedAnswers, brier_score, log_score
+from runner.statistics.calibration import Forecasts
 from runner.statistics.verdicts import UNSET
 
 RNG = np.random.default_rng(3)
@@ -59,9 +60,9 @@ def test_brier_and_log_scores_match_their_closed_forms() -> None:
     assert log_score(1.0) == pytest.approx(-math.log(0.999))
 
 
-def test_calibration_uses_the_probability_of_the_chosen_answer() -> None:
+def test_calibration_error_is_the_distance_of_probability_and_share_of_right_answers() -> None:
     """A judge that is right in 7 of 10 games at 0.9 has a calibration error of 0.2."""
-    forecasts = chosen_forecasts(np.full(10, 0.9), np.array([1] * 7 + [0] * 3), np.arange(10), 10)
+    forecasts = Forecasts(np.full(10, 0.9), np.array([1] * 7 + [0] * 3), np.arange(10), 10)
     assert forecasts.calibration_error.value == pytest.approx(0.2)
 
 

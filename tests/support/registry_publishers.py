@@ -8,14 +8,13 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from runner.documents.releases.bundle import Bundle, check_content
+from runner.documents.releases.bundle import Bundle
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind
 from runner.registry.transports.locations import connect
@@ -109,17 +108,6 @@ def copy_by_file(registry: Path, into: Path, order: list[Path]) -> Iterator[tupl
                     entries[0] if entries else None,
                     list(copied_registry.find_problems(entries[0])) if entries else [],
                 )
-
-
-def read_release(registry: Registry, entry: ReleaseEntry) -> int:
-    """Read and check all files of a release; return their total size."""
-    release, _ = registry.read_manifest(entry)
-    total = 0
-    for file in release.files:
-        with registry.open(entry, file.path) as source, tempfile.TemporaryFile() as target:
-            check_content(source, file, copy_to=target.write)
-        total += file.size
-    return total
 
 
 if __name__ == "__main__":

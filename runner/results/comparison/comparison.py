@@ -221,7 +221,6 @@ def compare_systems(
     by: str | None = None,
     baseline: str | None = None,
     asserts: Sequence[str] = (),
-    seed: int = 0,
     margin: float | None = None,
     ceiling: str | None = None,
     tests_one_system: bool = False,
@@ -261,7 +260,7 @@ def compare_systems(
         raise UsageError(f"{metric} is between 0 and 1: write --margin 0.05 for 5 points, not {margin:g}")
     strong = None if ceiling is None else load_system(ceiling.split(","), results)
     reader = SystemReader(by, analyses=analyses)
-    comparer = _Comparer(systems, results, metric, by, seed, reader, margin, strong, tests_one_system)
+    comparer = _Comparer(systems, results, metric, by, reader, margin, strong, tests_one_system)
     return comparer.compare_all(baseline, assertions)
 
 
@@ -304,7 +303,7 @@ def _compare_runs(run_pair: tuple[RunFolder, RunFolder], metric: str, reader: Sy
     """Compare two runs, not yet adjusted for several comparisons. Raises the same errors as `compare_systems`."""
     base, other = (reader.system(folder) for folder in run_pair)
     refuse_overlap([base, other])
-    return _Comparer([base, other], Results.of(run_pair[0]), metric, None, 0, reader).compare(base, other, metric)
+    return _Comparer([base, other], Results.of(run_pair[0]), metric, None, reader).compare(base, other, metric)
 
 
 _TestedRow = tuple[SystemComparison, PairedTest]
@@ -319,7 +318,6 @@ class _Comparer:
     results: Results
     metric: str
     by: str | None
-    seed: int
     reader: SystemReader
     margin: float | None = None
     ceiling: System | None = None
@@ -391,7 +389,7 @@ class _Comparer:
         matched, notes = self._match(base, other, measure)
         stopping_notes = _stopping_notes(base) + _stopping_notes(other)
         is_stopped, are_two_systems = bool(stopping_notes), self.tests_one_system or not _is_one_system(base, other)
-        result = run_paired_test(measure, matched, self.seed, stopped=is_stopped, margin=self.margin)
+        result = run_paired_test(measure, matched, stopped=is_stopped, margin=self.margin)
         result = self._test_unpaired(measure, base, other, stopped=is_stopped) if result is None else result
         notes = (*(notes or _task_notes(base, other)), *shared_games_notes(base, other), *stopping_notes)
         if not result.paired:
@@ -444,7 +442,7 @@ class _Comparer:
         self, row: SystemComparison, measure: Metric, base: System, matched: MatchedPoints
     ) -> SystemComparison:
         """Return the row with the difference of d' and the share of the gap that was recovered."""
-        sensitivity = compare_sensitivity(matched, self.seed) if measure.name == RANKING_METRIC else None
+        sensitivity = compare_sensitivity(matched) if measure.name == RANKING_METRIC else None
         return replace(row, sensitivity=sensitivity, gap_recovered=self._recovered_gap(measure, base, matched))
 
     def _recovered_gap(self, measure: Metric, base: System, matched: MatchedPoints) -> GapRecovered | None:
@@ -469,7 +467,7 @@ class _Comparer:
         overall, _ = self.compare(base, other, self.metric)
         is_tested = overall.p is not None or (stopped and overall.remark is None and not _is_one_system(base, other))
         for value, matched in split_by_column(self._match(base, other, measure)[0], self.by, base, other).items():
-            result = run_paired_test(measure, matched, self.seed, stopped=stopped, margin=self.margin)
+            result = run_paired_test(measure, matched, stopped=stopped, margin=self.margin)
             if result is not None:
                 row = _comparison_row(measure, base.name, other.name, result)
                 row = replace(

@@ -86,7 +86,7 @@ class PairedTest:
 
 
 def run_paired_test(
-    measure: Metric, matched: MatchedPoints, seed: int, *, stopped: bool, margin: float | None = None
+    measure: Metric, matched: MatchedPoints, *, stopped: bool, margin: float | None = None
 ) -> PairedTest | None:
     """Test the difference on the datapoints that both systems have scores for; None if there are none.
 
@@ -106,7 +106,7 @@ def run_paired_test(
         return _compare_orders(measure, matched.groups, base, other, stopped=stopped)
     weights = _datapoint_weights(measure, [row.label for row in rows])
     pairs = _paired_groups(measure, rows, weights)
-    difference, sign_flip = pairs.compare(measure.bound, seed)
+    difference, sign_flip = pairs.compare(measure.bound)
     p = sign_flip.p if difference.groups > 1 else None
     difference_at: Callable[[float], Difference] = partial(pairs.difference, measure.bound)
     if stopped and measure.bound == 1.0 and not measure.is_balanced:
@@ -171,7 +171,7 @@ def _paired_groups(measure: Metric, rows: Sequence[_Row], weights: Sequence[floa
     )
 
 
-def compare_sensitivity(matched: MatchedPoints, seed: int) -> SensitivityDifference | None:
+def compare_sensitivity(matched: MatchedPoints) -> SensitivityDifference | None:
     """Test the difference of d' on the shared datapoints; None if a label has no decided game, or for one group."""
     if any(isinstance(point.label, str) for point, _ in matched.pairs):
         return None  # verdicts choose from listed answers
@@ -186,7 +186,7 @@ def compare_sensitivity(matched: MatchedPoints, seed: int) -> SensitivityDiffere
     systems = [[counts[index] for counts in groups.values()] for index in (0, 1)]
     if not all(sum(counts[column] for counts in system) for system in systems for column in (1, 3)):
         return None
-    return sensitivity_difference(systems[0], systems[1], seed)
+    return sensitivity_difference(systems[0], systems[1])
 
 
 def recovered_gap(measure: Metric, matched: MatchedPoints, ceiling: MatchedPoints) -> GapRecovered | None:

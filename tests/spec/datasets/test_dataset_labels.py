@@ -19,7 +19,6 @@ from tests.support.files import json_lines
 from tests.support.hang_guard import HANG_SECONDS
 
 DATA = Path(__file__).resolve().parents[3] / "specs" / "data"
-TIMEOUT = 20
 
 RUN_TESTS = """
 import json, sys
