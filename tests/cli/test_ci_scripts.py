@@ -49,6 +49,11 @@ def test_the_action_refuses_inputs_that_do_nothing(tmp_path: Path) -> None:
     for inputs, message in (
         ({}, "nothing to do; set the input specs"),
         ({"runs": "old new"}, "runs need the input assert"),
+        ({"runs": "old new", "assert": " \n\t\n"}, "runs need the input assert"),
+        ({"assert": "accuracy >= 0.9"}, "the input assert needs the input runs"),
+        ({"specs": "spec.yaml", "assert": "accuracy >= 0.9"}, "the input assert needs the input runs"),
+        ({"specs": "spec.yaml", "runs": "\n", "assert": "accuracy >= 0.9"}, "the input assert needs the input runs"),
+        ({"specs": "spec.yaml", "undecided": "fial"}, "the input undecided is pass or fail, not: fial"),
         ({"specs": "nowhere/*.yaml"}, "no file matches nowhere/*.yaml"),
         ({"specs": " \n\t\n", "runs": "\n"}, "nothing to do; set the input specs"),
         ({"specs": "-h"}, "./-h"),
@@ -72,6 +77,7 @@ def test_the_action_checks_specs_and_compares_runs(tmp_path: Path) -> None:
     for assertion, undecided, code in (
         ("accuracy >= base - 1", "pass", 0),
         ("accuracy >= base - 0.01\n\n", "pass", 0),
+        ("accuracy >= base - 0.01\n\t\n", " ", 0),
         ("accuracy >= base - 0.01\n\n", "fail", 5),
         ("accuracy >= base - 1\naccuracy >= 0.999", "pass", 1),
     ):
