@@ -87,6 +87,10 @@ class UsageError(NipRunError):
     exit_code = ExitCode.USAGE
 
 
+class UnknownValueError(UsageError):
+    """The data do not determine the value of a metric, such as a rate of rare events in a few games."""
+
+
 class QueryError(UsageError):
     """A SQL query is wrong. `what` names the fault; `line`, `column` and `hint` are its position and the next step.
 

@@ -13,6 +13,7 @@ import pytest
 from runner.api import compare
 from runner.base.errors import UsageError
 from runner.pages.report.run_site import runs_site
+from runner.results.comparison.assertions import AssertionResult
 from runner.results.leaderboard.pooled_numbers import pooled_estimates
 from runner.results.leaderboard.results_folder import Results
 from runner.runs.finished.result import FinishedRun
@@ -146,6 +147,13 @@ def _check_comparison(good: FinishedRun, bad: FinishedRun) -> None:
     assert pair.base_value == 1
     assert pair.ci_low is not None
     assert pair.ci_low <= pair.difference <= (pair.ci_high or 0)
+    asserts = ["tpr_at_fpr_01_stated >= base - 0.1", "tpr_at_fpr_01_stated >= 0.1", "auroc_stated >= base"]
+    *unknown, known = compare(good, bad, asserts=asserts).asserted
+    needs = f"a false positive rate of 1 % needs at least 100 benign games, not {SIZE // 2}"
+    for result in unknown:
+        assert (result.held, result.value) == (AssertionResult.UNDECIDED, None)
+        assert result.reason == f"tpr_at_fpr_01_stated is unknown: {needs}"
+    assert (known.held, known.reason) == (AssertionResult.FAILS, None)
     (pair,) = compare(bad, good, metric="no_score_stated").pairs
     assert pair.difference == pytest.approx(0.1)
     assert pair.datapoints == SIZE

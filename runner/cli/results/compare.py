@@ -353,5 +353,7 @@ def _print_assertions(comparison: Comparison) -> None:
         compared = assertion.system if assertion.base is None else f"{assertion.system} minus {assertion.base}"
         value = with_interval(assertion.value, assertion.ci_low, assertion.ci_high)
         say(f"{assertion.held}: {assertion.assertion}   ({compared}: {value})")
+        if assertion.reason is not None:
+            say(f"  {assertion.reason}")
         if assertion.analysis is not None:
             say(f"  {assertion.analysis.describe_correction()}; {assertion.analysis.trust}")

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runner.base.errors import UsageError
+from runner.base.errors import UnknownValueError, UsageError
 from runner.base.text import comma_join, counted, decimal, with_interval
 from runner.models.settings import NOT_PUBLISHED
 from runner.results.comparison.analysis_metrics import (
@@ -156,13 +156,15 @@ class AssertedComparison:
     assertion: str
     system: str
     base: str | None
-    value: float
-    """The value of the metric or of the difference."""
+    value: float | None
+    """The value of the metric or of the difference; None if the data do not determine it."""
     ci_low: float | None
     ci_high: float | None
     held: AssertionResult
     analysis: AnalysisDifference | None = None
     """The corrected value, which is the one that is judged, if the metric is one of an analysis."""
+    reason: str | None = None
+    """The reason why there is no value or no interval, if it is known."""
 
     def with_analysis(self, assertion: Assertion, analysis: AnalysisDifference | None) -> AssertedComparison:
         """Return the result for the corrected value, which cannot be decided without one; None: no change.
@@ -480,23 +482,38 @@ class _Comparer:
         self, assertion: Assertion, system_pairs: Sequence[tuple[System, System]]
     ) -> Iterator[AssertedComparison]:
         """Yield the result of an assertion for each system, or for its difference from its base."""
-        if assertion.against_base:
-            for base, other in system_pairs:
-                row, _ = self.compare(base, other, assertion.metric)
-                ends = (row.ci_low, row.ci_high)
+        judged: Sequence[tuple[System | None, System]]
+        judged = system_pairs if assertion.against_base else [(None, system) for system in self.systems]
+        for base, system in judged:
+            try:
+                yield self._judge_system(assertion, base, system)
+            except UnknownValueError as error:
                 yield AssertedComparison(
-                    assertion.text, other.name, base.name, row.difference, *ends, assertion.judge(*ends)
-                ).with_analysis(assertion, row.analysis)
-            return
-        for system in self.systems:
-            measure = self._common_metric(assertion.metric, system)
-            sample = system_value(measure, self.reader.points(system, measure))
-            ends = _own_interval(system, measure, sample.interval)
-            analyses = self.reader.analyses if measure.source is Source.ANALYSES else None
-            rate = None if analyses is None else analyses.rate(assertion.metric, system.runs)
-            yield AssertedComparison(
-                assertion.text, system.name, None, sample.mean, *ends, assertion.judge(*ends)
-            ).with_analysis(assertion, rate)
+                    assertion.text, system.name, None if base is None else base.name, None, None, None,
+                    AssertionResult.UNDECIDED, reason=str(error),
+                )  # fmt: skip
+
+    def _judge_system(self, assertion: Assertion, base: System | None, system: System) -> AssertedComparison:
+        """Return the result of an assertion for a system, or for its difference from the base.
+
+        Raises:
+            UnknownValueError: the data do not determine the value of the metric.
+        """
+        if base is not None:
+            row, _ = self.compare(base, system, assertion.metric)
+            ends = (row.ci_low, row.ci_high)
+            return AssertedComparison(
+                assertion.text, system.name, base.name, row.difference, *ends, assertion.judge(*ends), reason=row.remark
+            ).with_analysis(assertion, row.analysis)
+        measure = self._common_metric(assertion.metric, system)
+        sample = system_value(measure, self.reader.points(system, measure))
+        ends = _own_interval(system, measure, sample.interval)
+        reason = system.fixed_verdicts or (sample.reason if ends[0] is None else None)
+        analyses = self.reader.analyses if measure.source is Source.ANALYSES else None
+        rate = None if analyses is None else analyses.rate(assertion.metric, system.runs)
+        return AssertedComparison(
+            assertion.text, system.name, None, sample.mean, *ends, assertion.judge(*ends), reason=reason
+        ).with_analysis(assertion, rate)
 
 
 OTHER_TASK = "not the same task, so boards do not rank them together: "

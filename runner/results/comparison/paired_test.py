@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from runner.base.errors import UsageError
+from runner.base.errors import UnknownValueError
 from runner.game.protocols.protocol import Decision
 from runner.results.comparison.matching import MatchedPoints
 from runner.results.comparison.systems import DatapointScores, ScoredRollout
@@ -21,6 +22,7 @@ from runner.statistics.gap_recovered import GapRecovered, gap_recovered
 from runner.statistics.intervals import CONFIDENCE
 from runner.statistics.monitoring.order_measures import MeasureDifference, OrderMeasure
 from runner.statistics.paired_groups import Pairs, least_share, missing_variance
+from runner.statistics.reporting_rules import near_constant_reason
 from runner.statistics.sign_flip import mid_p_mcnemar
 from runner.statistics.signal_detection import SensitivityDifference, sensitivity_difference
 
@@ -243,7 +245,7 @@ def _compare_orders(
     With `groups`, both have the same datapoints, in these groups, and only those with scores of both count.
 
     Raises:
-        UsageError: the measure is unknown for one of the systems; the message says why.
+        UnknownValueError: the measure is unknown for one of the systems; the message says why.
     """
     differing, points = None, (*base, *other)
     if groups is not None:
@@ -265,7 +267,7 @@ def _order_measure(
     """Return a measure of the order of a system's games. `groups` are those of the points, if they are not their own.
 
     Raises:
-        UsageError: the measure is unknown; the message says why.
+        UnknownValueError: the measure is unknown; the message says why.
     """
     points = list(points)
     codes: dict[str, int] = {}
@@ -282,7 +284,7 @@ def _order_measure(
     if result is None:
         quantity = measure.compute(forecasts)
         reason = "it needs games of both labels" if quantity is None else quantity.reason
-        raise UsageError(f"{measure.name} is unknown: {reason}")
+        raise UnknownValueError(f"{measure.name} is unknown: {reason}")
     return result
 
 
@@ -292,20 +294,26 @@ class SystemValue:
 
     mean: float
     interval: tuple[float | None, float | None]
+    reason: str | None
+    """The reason why there is no interval, as in `metrics.json`; None if there is one."""
 
 
 def system_value(measure: Metric, points: Sequence[DatapointScores]) -> SystemValue:
     """Return the value of a measure for a system. At least one datapoint must have a score.
 
     Raises:
-        UsageError: the measure is unknown for these datapoints; the message says why.
+        UnknownValueError: the measure is unknown for these datapoints; the message says why.
     """
-    if measure.order_measure is None:
-        sample = sample_by_group(measure, points)
-        return SystemValue(sample.mean, sample.interval)
-    result = _order_measure(measure, points)
-    is_known = measure.rule.missing_reason(result.clusters) is None
-    return SystemValue(result.value, result.interval_at(CONFIDENCE) if is_known else (None, None))
+    if measure.order_measure is not None:
+        result = _order_measure(measure, points)
+        reason = measure.rule.missing_reason(result.clusters)
+        return SystemValue(result.value, result.interval_at(CONFIDENCE) if reason is None else (None, None), reason)
+    sample = sample_by_group(measure, points)
+    reason = measure.rule.missing_reason(len(sample.means))
+    has_two_values = measure.two_values is not None and len({s for point in points for s in point.scores}) == 2
+    if reason is None and not measure.is_proportion and not has_two_values:
+        reason = near_constant_reason(len(sample.means) - max(Counter(sample.means).values()))
+    return SystemValue(sample.mean, sample.interval if reason is None else (None, None), reason)
 
 
 def sample_by_group(measure: Metric, points: Sequence[DatapointScores]) -> Sample:
@@ -326,13 +334,13 @@ def _datapoint_weights(measure: Metric, labels: Sequence[int | str]) -> list[flo
     """Return the weight of each datapoint, given its label: equal, or so that both labels have the same total weight.
 
     Raises:
-        UsageError: the weights depend on the label, and all datapoints have the same label.
+        UnknownValueError: the weights depend on the label, and all datapoints have the same label.
     """
     if not measure.is_balanced:
         return [1.0] * len(labels)
     counts = [sum(value == label for value in labels) for label in (0, 1)]
     if not all(counts):
-        raise UsageError(
+        raise UnknownValueError(
             f"{measure.name} needs datapoints of both labels; {counts[0]} have label 0, {counts[1]} label 1"
         )
     return [len(labels) / (2 * counts[int(label)]) for label in labels]

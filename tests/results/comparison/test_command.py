@@ -102,6 +102,21 @@ def test_assertions_determine_the_exit_code(results: Path, expressions: list[str
     assert message in process.stdout
 
 
+def test_assertion_without_an_interval_cannot_be_decided_and_does_not_hide_others(results: Path) -> None:
+    asserts = [argument for bound in ("<= 1", ">= 2") for argument in ("--assert", f"rounds_played {bound}")]
+    process = run_command(results, "compare", "good", *asserts)
+    assert process.returncode == ExitCode.UNDECIDED
+    reason = "every group has the same value, which leaves its error open"
+    for bound in ("<= 1", ">= 2"):
+        assert f"cannot be decided: rounds_played {bound}   (good: 1.000)\n  {reason}\n" in process.stdout
+    process = run_command(results, "compare", "good", *asserts, "--assert", "accuracy >= 0.99", "--json")
+    assert process.returncode == ExitCode.FAILED
+    rows = json.loads(process.stdout)["asserted"]
+    assert [(row["held"], row["reason"]) for row in rows] == [
+        ("cannot be decided", reason), ("cannot be decided", reason), ("does not hold", None)
+    ]  # fmt: skip
+
+
 @pytest.mark.full
 def test_assertion_can_judge_one_run_and_damaged_runs_are_usage_errors(tmp_path: Path) -> None:
     play_with_planted_verdicts(write_solo_spec(tmp_path, size=8), tmp_path / "results", "alone", lambda _, __: True)
