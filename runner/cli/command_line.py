@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import re
 from collections.abc import Collection, Sequence
 from itertools import takewhile
@@ -15,7 +16,7 @@ from typing import NoReturn
 
 from runner.base.errors import ANSWERS_ARE_SAVED, Interrupted, NipRunError, SpecError
 from runner.base.exit_codes import EXIT_CODES, ExitCode
-from runner.base.text import did_you_mean, escape_controls
+from runner.base.text import did_you_mean, escape_controls, in_one_line
 from runner.cli.arguments import folder_path
 from runner.cli.commands import COMMANDS, RENAMED_COMMANDS
 from runner.cli.terminal.output import note, print_json
@@ -176,6 +177,10 @@ def _report_error(error: Exception, parsed: argparse.Namespace) -> int:
         note("".join(traceback.format_exception(error)))
     if isinstance(error, NipRunError):
         code, lines, objects = error.exit_code, error_lines(error), error_objects(error)
+    elif isinstance(error, OSError) and isinstance(error.filename, str | bytes | os.PathLike):
+        code = ExitCode.FAILED
+        lines = [f"cannot read or write {in_one_line(os.fsdecode(error.filename))}: {error.strerror}"]
+        objects = [error_object(lines[0], None)]
     else:
         code = ExitCode.FAILED
         lines = [f"{type(error).__name__}: {error}", "This is a bug in nip-run; add -v -v to see where."]

@@ -455,6 +455,12 @@ def _read_dataset(layered: LayeredData, inputs: LoadedInputs, settings: DatasetS
         # A downloaded file may set the path, so the message must not quote it.
         file_name = "the dataset" if layered.has_foreign_data else path
         raise SpecError([Problem(place, "", "", f"dataset.path: {file_name} cannot be used")]) from error
+    except OSError as error:
+        if path is None:
+            raise
+        file_name = f"{error.filename or path}: " if _may_show_dataset(layered) else ""
+        message = f"cannot read the dataset: {file_name}{error.strerror or error}"
+        raise SpecError([layered.problem_at(_DATASET, message)]) from error
 
 
 def _dataset_file(layered: LayeredData, path: str) -> Path | None:

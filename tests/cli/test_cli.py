@@ -321,6 +321,35 @@ def test_traceback_is_shown_only_with_two_verbose_flags(folder: Path) -> None:
         assert ("Traceback" in result.stderr) is expected
 
 
+def test_a_file_that_cannot_be_opened_is_named_and_is_not_called_a_bug(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load_command("runs"), "execute", lambda _: open("results"))  # noqa: PTH123, SIM115 - a folder
+    for flags, expected in ((("--json",), False), (("-v", "-v"), True)):
+        result = run_cli("runs", *flags, cwd=folder)
+        lines = result.stderr.splitlines()
+        assert (result.returncode, lines[-1]) == (1, "cannot read or write results: Is a directory")
+        assert ("Traceback" in result.stderr) is expected
+        if flags == ("--json",):
+            assert json.loads(result.stdout)["errors"][0]["message"] == lines[-1]
+
+
+def test_a_dataset_without_permission_is_an_error_of_the_spec(tmp_path: Path) -> None:
+    spec_file(tmp_path)
+    for name in ("data.jsonl", "chats.jsonl", "chats"):
+        (tmp_path / name).touch() if "." in name else (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(0)
+        # Without these capabilities, not even root can read the file.
+        as_user = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+        transcripts = [] if name == "data.jsonl" else ["+dataset.transcripts={label: benign}"]
+        process = subprocess.run(
+            [*as_user, *command("check", "spec.yaml", f"dataset.path={name}", *transcripts)], cwd=tmp_path, check=False,
+            env=environment(), capture_output=True, text=True, timeout=HANG_SECONDS,
+        )  # fmt: skip
+        message = f"dataset.path: cannot read the dataset: {name}: Permission denied"
+        assert (process.returncode, message in process.stderr) == (2, True), process.stderr
+
+
 def test_a_damaged_run_folder_is_an_error_without_a_traceback(folder: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(folder, tmp_path / "copy")
     run = only_run(copy / "results")

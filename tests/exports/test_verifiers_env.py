@@ -251,6 +251,14 @@ def test_invalid_or_nonempty_folder_is_refused(
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
 
 
+def test_a_package_that_cannot_be_written_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    command = ["export-env", str(ROOT / "specs" / "nip.yaml"), ALTERNATING, "dataset.limit=3", "-q"]
+    assert main([*command, "-o", str(tmp_path / "games"), "--rows", str(tmp_path / "file" / "rows.jsonl")]) == 1
+    assert f"cannot write to {tmp_path / 'games'}: {tmp_path / 'file'}" in capsys.readouterr().err
+    assert not (tmp_path / "games").exists()
+
+
 def test_rows_inside_the_package_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["export-env", str(ROOT / "specs" / "nip.yaml"), ALTERNATING, "dataset.limit=1"]
     assert main([*command, "-o", str(tmp_path / "games"), "--rows", str(tmp_path / "games" / "rows.jsonl")]) == 2

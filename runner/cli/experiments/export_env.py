@@ -12,7 +12,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from runner.base.errors import UsageError
+from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join
 from runner.cli.arguments import add_spec_arguments, folder_path
@@ -45,7 +45,10 @@ def execute(args: argparse.Namespace) -> int:
     points = load_points(args.spec_arguments, args.results.path_of, quiet=args.quiet)
     if len(points) > 1:
         raise UsageError(f"export-env writes one package, and the specs have {len(points)} runs; set the swept keys")
-    written = write_package(points[0].plan.games, args.out, args.rows)
+    try:
+        written = write_package(points[0].plan.games, args.out, args.rows)
+    except OSError as error:
+        raise RunError(f"cannot write to {args.out}: {error.filename or ''}: {error.strerror}") from error
     if args.json:
         print_json(
             {

@@ -179,6 +179,7 @@ def _compare_runs(args: argparse.Namespace, results: Results) -> Comparison:
     Raises:
         UsageError: the runs cannot be compared, or a run cannot be read, so that no assertion can be judged.
         RunError: without assertions: a file of a run is missing or damaged.
+        OSError: without assertions: a file cannot be read.
     """
     from runner.analysis.comparison import AnalysisScores
     from runner.results.comparison.comparison import compare_systems
@@ -189,8 +190,8 @@ def _compare_runs(args: argparse.Namespace, results: Results) -> Comparison:
             systems, results, metric=args.metric, by=args.by, baseline=args.baseline, asserts=args.asserts,
             margin=args.margin, ceiling=args.ceiling, analyses=AnalysisScores(),
         )  # fmt: skip
-    except RunError as error:
-        if args.asserts:
+    except (RunError, OSError) as error:
+        if args.asserts:  # exit code 1 would mean that an assertion fails
             raise UsageError(f"the assertions were not judged, because a run cannot be read: {error}") from error
         raise
 
