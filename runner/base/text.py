@@ -6,6 +6,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 HIDDEN_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 """Unicode categories of characters that are invisible or change the direction of text."""
@@ -28,6 +29,11 @@ _ESCAPES = _Escapes()
 def escape_controls(text: str) -> str:
     """Replace control and invisible characters with escape sequences, because raw ones could drive a terminal."""
     return text if text.isascii() and text.isprintable() else text.translate(_ESCAPES)
+
+
+def path_argument(path: Path) -> str:
+    """Return a path as an argument of a printed command, where no program reads it as an option."""
+    return f"./{path}" if str(path).startswith("-") else str(path)
 
 
 def in_one_line(text: str) -> str:

@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 from runner.base.package_data import exists, is_folder, why_unusable
+from runner.base.text import path_argument
 
 RESULTS_VARIABLE = "NIP_RUN_RESULTS"
 """The environment variable that names the results folder."""
@@ -21,7 +22,7 @@ def default_results() -> str:
 def results_arguments(folder: Path) -> list[str]:
     """Return the arguments that select a results folder; none for `results`, unless a variable names another."""
     is_default = folder.as_posix() == "results" == default_results()
-    return [] if is_default else ["--results", str(folder)]
+    return [] if is_default else ["--results", path_argument(folder)]
 
 
 def results_option_text(folder: Path) -> str:

@@ -15,7 +15,7 @@ from typing import IO
 from sqlalchemy import select
 
 from runner.base.errors import NewerFormatError, ReleaseError, UsageError
-from runner.base.text import counted
+from runner.base.text import counted, path_argument
 from runner.documents.releases.bundle import PIECE_BYTES
 from runner.documents.releases.manifest import Release, digest
 from runner.registry.transports.folder import FolderTransport
@@ -53,8 +53,8 @@ def check_imported(server: Service) -> None:
     if missing:
         raise UsageError(
             f"{folder} has {counted(len(missing), 'release')} from `publish --to` that the server has not imported, "
-            f"such as {missing[0].reference}; run `{shlex.join(['nip-run', 'serve', str(folder)])} --import`, or serve "
-            "another folder"
+            f"such as {missing[0].reference}; run `nip-run serve {shlex.quote(path_argument(folder))} --import`, or "
+            "serve another folder"
         )
 
 

@@ -11,6 +11,7 @@ import yaml
 from runner.base.package_data import PROTOCOLS
 from runner.cli.experiments.init import COMMENT_COLUMN, add_arguments
 from runner.game.protocols.loader import load_protocol, protocol_editor_schema
+from runner.results.default_folder import results_arguments
 from runner.spec.schemas import editor_schema
 from tests.support.paths import ROOT
 from tests.support.processes import nip_run_here
@@ -89,6 +90,12 @@ def test_comments_are_aligned_and_quiet_prints_nothing(tmp_path: Path, folder: s
     lines = [line for line in (quiet_folder / "spec.yaml").read_text().splitlines() if "  # CHANGE: " in line]
     assert len(lines) >= 4
     assert {line.index("# CHANGE") for line in lines} == {COMMENT_COLUMN}
+
+
+def test_a_folder_whose_name_looks_like_an_option_is_printed_as_a_path(tmp_path: Path) -> None:
+    output = json.loads(run_without_warnings(tmp_path, "init", "--json", "./-mine"))
+    assert output["next"][0] == "cd ./-mine"
+    assert results_arguments(Path("-mine")) == ["--results", "./-mine"]
 
 
 def test_empty_folder_name_is_refused(tmp_path: Path) -> None:

@@ -251,6 +251,16 @@ def test_invalid_or_nonempty_folder_is_refused(
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
 
 
+def test_the_printed_pip_command_installs_the_folder_and_no_package_of_the_index(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["export-env", str(ROOT / "specs" / "nip.yaml"), ALTERNATING, "dataset.limit=3"]
+    for folder, argument in (("games", "./games"), (str(tmp_path / "more"), str(tmp_path / "more"))):
+        assert main([*command, "-o", folder]) == 0
+        assert f"next: pip install {argument}, in an environment" in capsys.readouterr().err
+
+
 def test_a_package_that_cannot_be_written_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     command = ["export-env", str(ROOT / "specs" / "nip.yaml"), ALTERNATING, "dataset.limit=3", "-q"]

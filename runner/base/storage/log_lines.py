@@ -29,6 +29,7 @@ from runner.base.hashing import canonical
 from runner.base.storage.fetched_markers import fetched_folder
 from runner.base.storage.format_versions import KEY, LOG_FORMAT, refuse_newer
 from runner.base.storage.safe_files import open_to_read
+from runner.base.text import path_argument
 
 JOURNAL = "journal.jsonl"
 """Name of the journal in a run's folder."""
@@ -279,6 +280,7 @@ FROM_ELSEWHERE = "it was fetched"
 def _advice(path: Path, bad: int) -> str:
     folder = fetched_folder([path.parent])
     if folder is not None:
-        return f"{FROM_ELSEWHERE}: nip-run verify {shlex.quote(str(folder))} tells whether it was changed since"
-    cut = f"truncate -s {bad} {shlex.quote(str(path))}"
+        verify = f"nip-run verify {shlex.quote(path_argument(folder))}"
+        return f"{FROM_ELSEWHERE}: {verify} tells whether it was changed since"
+    cut = f"truncate -s {bad} {shlex.quote(path_argument(path))}"
     return f"restore the file from a backup, or truncate it ({cut}), then run the same command again"

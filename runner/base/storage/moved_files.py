@@ -16,6 +16,7 @@ from pathlib import Path
 
 from runner.base.errors import FolderGoneError
 from runner.base.storage.safe_files import create_only, is_still_at
+from runner.base.text import path_argument
 
 _PIECE_BYTES = 1 << 20
 _HIDDEN_PREFIXES = (".nfs", ".fuse_hidden")
@@ -46,11 +47,11 @@ def check_not_moved(path: Path, descriptor: int, *, rescue: bool) -> None:
             f"{problem}; its records are lost, because no folder accepted a copy; run the same command again to "
             "replace them"
         )
-    move = f"{shlex.quote(str(copy))} {shlex.quote(str(path))}"
+    move = f"{shlex.quote(path_argument(copy))} {shlex.quote(path_argument(path))}"
     if path.exists():
         how = f"another file is at its path now; move that away, then: mv {move}"
     else:
-        how = f"to resume with them: mkdir -p {shlex.quote(str(path.parent))} && mv {move}"
+        how = f"to resume with them: mkdir -p {shlex.quote(path_argument(path.parent))} && mv {move}"
     raise FolderGoneError(f"{problem}; all its records were saved in {copy}; {how}, and run the same command again")
 
 

@@ -62,6 +62,7 @@ def execute(args: argparse.Namespace) -> int:
     say(f"{written.folder}: environment {written.name}, {written.games} games on {written.datapoints} datapoints")
     say(f"trainable: {comma_join(trainable) or 'no agent'}")
     if not args.quiet:
-        folder = shlex.quote(str(written.folder))
+        # Without a separator, pip would ask the package index for a package of this name.
+        folder = shlex.quote(str(written.folder) if written.folder.is_absolute() else f"./{written.folder}")
         note(f"next: pip install {folder}, in an environment without nip-run; {folder}/README.md has the commands")
     return ExitCode.DONE

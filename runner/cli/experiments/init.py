@@ -22,7 +22,7 @@ from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.package_data import PROTOCOLS, STARTER, exists, root
 from runner.base.storage.safe_files import create_only, make_folder, make_folders, read_bounded
-from runner.base.text import comma_join, counted
+from runner.base.text import comma_join, counted, path_argument
 from runner.cli.arguments import folder_path
 from runner.cli.terminal.output import print_json, say
 
@@ -94,7 +94,7 @@ def execute(args: argparse.Namespace) -> int:
     if existing := [str(folder / name) for name in files if exists(folder / name) or (folder / name).is_symlink()]:
         raise UsageError(f"nothing was written, because these files exist: {comma_join(existing)}; choose another DIR")
     _write_files(folder, files)
-    change_folder = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]
+    change_folder = [] if folder == Path() else [f"cd {shlex.quote(path_argument(folder))}"]
     steps = _next_steps(None if args.data is None else name)
     if args.json:
         column_facts = {}

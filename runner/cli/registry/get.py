@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.base.errors import ReleaseError
 from runner.base.exit_codes import ExitCode
-from runner.base.text import comma_join, dollar_range, in_one_line, with_interval
+from runner.base.text import comma_join, dollar_range, in_one_line, path_argument, with_interval
 from runner.cli.arguments import REFERENCE_HELP, add_registry_option, folder_path
 from runner.cli.terminal.output import print_heading, print_json, say, warn
 from runner.documents.fetched_files import fetched_registry
@@ -93,8 +93,9 @@ def _environment_command(fetched: FetchedRelease) -> str:
 
     if fetched.release.file(LOCK) is None:
         return "not recorded"
-    venv, lock = (shlex.quote(str(fetched.folder / name)) for name in (".venv", LOCK))
-    return f"python -m venv {venv} && {shlex.quote(str(fetched.folder / '.venv' / 'bin' / 'pip'))} install -r {lock}"
+    paths = (fetched.folder / name for name in (".venv", ".venv/bin/pip", LOCK))
+    venv, pip, lock = (shlex.quote(path_argument(path)) for path in paths)
+    return f"python -m venv {venv} && {pip} install -r {lock}"
 
 
 def _run_rows(
@@ -133,7 +134,7 @@ def _run_rows(
             if fetched.is_training_run
             else [("play again", needs.add_fresh_options(reproduce_command(fetched)))]
         ),
-        ("check it", f"nip-run verify {shlex.quote(str(fetched.folder))}"),
+        ("check it", f"nip-run verify {shlex.quote(path_argument(fetched.folder))}"),
     ]
 
 

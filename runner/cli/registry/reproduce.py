@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
-from runner.base.text import comma_join
+from runner.base.text import comma_join, path_argument
 from runner.cli.arguments import (
     REFERENCE_HELP,
     add_registry_option,
@@ -210,7 +210,7 @@ def _play_again(args: argparse.Namespace, fetched: FetchedRelease, results: Resu
 
     plan = fresh_plan(fetched, args.overrides)
     for path in () if args.quiet else find_edited_files(fetched.folder):
-        folder = shlex.quote(str(fetched.folder))
+        folder = shlex.quote(path_argument(fetched.folder))
         note(f"{path} was edited, but --fresh plays the published version; to play the edited one: nip-run {folder}")
     allowed = all_allowed(args.allow_key, args.allow_command, args.allow_host)
     check_trust(plan, None, allowed, override="--set ")
@@ -260,7 +260,7 @@ def _show_fresh_play(args: argparse.Namespace, fresh_play: FreshPlay, code: Exit
 def _next_commands(args: argparse.Namespace, fresh_play: FreshPlay) -> Sequence[str]:
     """Return commands that show more about the comparison."""
     results = results_option_text(args.results.path)
-    folder = shlex.quote(str(fresh_play.fetched.folder))
+    folder = shlex.quote(path_argument(fresh_play.fetched.folder))
     run_id = fresh_play.run_id
     lines = [f"compare: nip-run compare {folder} {run_id}{results}"]
     if fresh_play.outcome == "drifted":

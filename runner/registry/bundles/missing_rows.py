@@ -14,7 +14,7 @@ import orjson
 from runner.base.errors import NipRunError, ReleaseError, SpecError, UsageError
 from runner.base.problems import Place
 from runner.base.storage.atomic_files import atomic_write
-from runner.base.text import in_one_line, shortened
+from runner.base.text import in_one_line, path_argument, shortened
 from runner.documents.dataclass_schema import from_plain
 from runner.registry.bundles.runs import ROWS
 from runner.registry.fetched_release import PIN, FetchedRelease, read_pin
@@ -39,7 +39,7 @@ def describe_missing_rows(fetched: FetchedRelease) -> str:
     parts = parts or ([str(pin["file"])] if pin.get("file") else [])
     origin = in_one_line(shortened(", ".join(parts), 300)) if parts else "a file that was not recorded"
     digest = shortened(str(pin.get("source_sha256")), 64)
-    command = f"nip-run reproduce {shlex.quote(str(fetched.folder))} --set {ROWS_KEY}=FILE"
+    command = f"nip-run reproduce {shlex.quote(path_argument(fetched.folder))} --set {ROWS_KEY}=FILE"
     return (
         f"the rows of its dataset are not in the release: {origin} (sha256 of the file: {digest}). Add them once: "
         f"{command}; all rows are checked by hash"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.base.errors import NipRunError
+from runner.base.text import path_argument
 from runner.documents.fetched_files import fetched_registry
 from runner.models.api_keys import NO_KEY, KeyUse, allow_options
 from runner.models.settings import NOT_PUBLISHED
@@ -62,7 +63,7 @@ class PlayRequirements:
 
 def reproduce_command(fetched: FetchedRelease) -> str:
     """Return the command that reproduces a fetched run, with the options for its registry and its dataset's rows."""
-    arguments = ["nip-run", "reproduce", str(fetched.folder)]
+    arguments = ["nip-run", "reproduce", path_argument(fetched.folder)]
     address = fetched_registry(fetched.folder) if fetched.is_training_run else None
     arguments += ["--from", address] if address else []
     arguments += ["--set", f"{ROWS_KEY}=FILE"] if lacks_rows(fetched) else []
@@ -71,7 +72,7 @@ def reproduce_command(fetched: FetchedRelease) -> str:
 
 def find_requirements(folder: Path) -> PlayRequirements:
     """Return the requirements for running the spec in a fetched folder, without contacting any server."""
-    command = f"nip-run {shlex.quote(str(folder))}"
+    command = f"nip-run {shlex.quote(path_argument(folder))}"
     try:
         plans = [plan_of(spec) for spec in load_specs(folder)]
         permissions = {use for plan in plans for use in required_permissions(plan)}

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 
 from runner.base.errors import ReleaseError, UsageError
-from runner.base.text import comma_join
+from runner.base.text import comma_join, path_argument
 from runner.documents.fetched_files import fetched_registry
 from runner.registry.bundles.missing_rows import describe_missing_rows, lacks_rows
 from runner.registry.fetched_release import PUBLISHED, FetchedRelease, fetch_release, is_fetched, open_fetched
@@ -42,7 +42,7 @@ def fetch_into_results(registry: Registry, entry: ReleaseEntry, results: Results
         if folder.is_dir() and any(folder.iterdir()):
             raise ReleaseError(f"{folder} was not written by `nip-run get`")
     except ReleaseError as error:
-        remove_command = f"rm -r {shlex.quote(str(folder))}"
+        remove_command = f"rm -r {shlex.quote(path_argument(folder))}"
         raise ReleaseError(f"{error}\nremove the folder and repeat the command: {remove_command}") from error
     return fetch_release(registry, reference, folder)
 
@@ -89,7 +89,7 @@ def check_reproducible(fetched: FetchedRelease) -> RunFolder:
         parts = comma_join(str(link.release) for link in fetched.release.links if link.role == "part")
         raise UsageError(
             f"{run.run_id} is a training run; reproduce the releases of its games instead: {parts or 'none'}; "
-            f"to repeat the training: nip-run {shlex.quote(str(fetched.folder))}"
+            f"to repeat the training: nip-run {shlex.quote(path_argument(fetched.folder))}"
         )
     if manifest.status not in PLAYED:
         raise UsageError(f"{run.run_id} is {manifest.status} and has no numbers to reproduce; choose a finished run")

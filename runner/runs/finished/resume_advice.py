@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from runner.base.text import path_argument
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 
@@ -20,7 +21,7 @@ def resume_advice(folder: RunFolder, manifest: Manifest, results_options: Sequen
         return "run the same command again to resume"
     resumed_run = folder if manifest.parent_run_id is None else folder.sibling(manifest.parent_run_id)
     budget = budget_overrides(folder, manifest)
-    command = shlex.join(["nip-run", str(resumed_run.path), *budget, *results_options])
+    command = shlex.join(["nip-run", path_argument(resumed_run.path), *budget, *results_options])
     if manifest.status == Status.INTERRUPTED and not budget:
         return f"run the same command again to resume: {command}"
     return f"resume with: {command}"
