@@ -52,6 +52,10 @@ class PluginKind:
         plugins = (Plugin(self, entry) for entry in entry_points(group=self.group))
         return sorted(plugins, key=lambda plugin: (plugin.name, plugin.distribution))
 
+    def installed_names(self) -> list[str]:
+        """Return the names of the installed plugins, which are not imported, without built-in names."""
+        return sorted({plugin.name for plugin in self.list_all()} - set(self.builtin()))
+
     def find(self, name: str) -> Plugin | None:
         """Return the plugin with this name, without importing it; None if no distribution has one.
 
@@ -174,7 +178,7 @@ class Plugin:
             yield
         except NipRunError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise RunError(f"{self} has failed: {_describe(error)}") from error
 
     def check_result(self, result: object, *attributes: str) -> None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.base.plugins import PluginKind
+from runner.base.errors import RunError
+from runner.base.plugins import Plugin, PluginKind
 from runner.exports.formats import EXPORTS, FORMAT_NAMES
 
 if TYPE_CHECKING:
@@ -81,6 +82,21 @@ def load_export(name: str) -> Export:
         with plugin.reported_errors():
             written: WrittenExport = write_by_plugin(source, options, target)
         plugin.check_result(written, "files", "omitted", "not_carried")
+        check_files(plugin, written, target)
         return written
 
     return write_and_check
+
+
+def check_files(plugin: Plugin, written: WrittenExport, target: Path) -> None:
+    """Check that the files of a plugin's export exist below the folder that it was given.
+
+    Raises:
+        RunError: a file is missing or elsewhere; the message names the plugin.
+    """
+    with plugin.reported_errors():
+        for path in map(Path, written.files):
+            is_below = path.resolve().is_relative_to(target.resolve())
+            if not is_below or not path.exists():
+                problem = "does not exist" if is_below else f"is not in {target}"
+                raise RunError(f"{plugin} returned the file {path}, which {problem}; see docs/how-to/write-a-plugin.md")

@@ -947,6 +947,9 @@ def compared_metric(name: str, agents: Collection[str], *, lists_answers: bool |
         raise UsageError(
             f"runs are not compared by {name!r}: {metric.why_not_compared}. Compare by: {comma_join(names)}"
         )
+    from runner.spec.plugins import METRIC_PLUGINS
+
+    names = list(dict.fromkeys([*names, *METRIC_PLUGINS.installed_names()]))
     hint = did_you_mean(name, names) or f"; choose one of: {comma_join(names)}"
     raise UsageError(f"no metric {name!r} to compare by{hint}")
 

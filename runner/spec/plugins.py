@@ -56,7 +56,7 @@ def _metric_problems(layered: LayeredData) -> Iterator[Problem]:
         try:
             if not isinstance(name, str) or METRIC_PLUGINS.find(name) is not None:
                 continue
-            installed = [plugin.name for plugin in METRIC_PLUGINS.list_all()]
+            installed = METRIC_PLUGINS.installed_names()
             hint = did_you_mean(name, installed) or f"; installed: {comma_join(installed) or 'none'}"
             message = f"no installed plugin has a metric {name!r}{hint}. Built-in metrics need no entry here"
         except UsageError as error:

@@ -35,7 +35,8 @@ def read_json(done: CompletedProcess[str]) -> dict[str, object]:
 def test_the_template_plays_games_computes_a_metric_and_writes_an_export(tmp_path: Path) -> None:
     site = tmp_path / "site"
     install_template(site)
-    spec = example_spec(tmp_path, metrics=["words"])
+    protocol = {"use": "adp", "max_message_rounds": None}  # the prover speaks before the verifier decides
+    spec = example_spec(tmp_path, metrics=["words"], protocol=protocol, prompts="prompts/code_validation/adp")
 
     def run(*arguments: str) -> CompletedProcess[str]:
         return nip_run(*arguments, cwd=tmp_path, PYTHONPATH=path_with(site))
@@ -56,6 +57,7 @@ def test_the_template_plays_games_computes_a_metric_and_writes_an_export(tmp_pat
     assert manifest["plugins"] == {"nip_run.providers:example": pin, "nip_run.metrics:words": pin}
     metrics = json.loads((folder / "metrics.json").read_text("utf-8"))["metrics"]
     (words_metric,) = (row for row in metrics if row["metric"] == "words")
+    assert words_metric["value"] == 6  # of the prover: "It has a bug. Decision: reject"
     query = "SELECT avg((plugin_metrics->>'words')::DOUBLE) AS mean FROM rollouts WHERE run_id = 'one'"
     assert json.loads(run("sql", query, "--json").stdout) == [{"mean": words_metric["value"]}]
     printed = run("show", "one")
@@ -65,6 +67,10 @@ def test_the_template_plays_games_computes_a_metric_and_writes_an_export(tmp_pat
     exported = run("export", "one", "--format", "verdicts-csv", "--out", "csv")
     assert exported.returncode == 0, exported.stderr
     assert len((tmp_path / "csv" / "verdicts.csv").read_text("utf-8").splitlines()) == 5
+    unknown_format = run("export", "one", "--format", "verdicts-cvs")
+    assert "; did you mean 'verdicts-csv'?" in unknown_format.stderr
+    unknown_metric = run("compare", "one", "--assert", "word >= 3")
+    assert (unknown_metric.returncode, "; did you mean 'words'?" in unknown_metric.stderr) == (2, True)
     assert run("verify", "one").returncode == 0
     # Without the plugin, the run can be read, but not played.
     assert nip_run("show", "one", cwd=tmp_path).stdout == printed.stdout
@@ -107,6 +113,11 @@ BAD_PROVIDERS: Mapping[str, tuple[str, str]] = {
     "broken": ("import nowhere\n", "cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
     "number": ("connect = 3\n", "is an int, but must be a function that takes a ConnectionTarget"),
     "failing": ("def connect(target):\n    raise KeyError('host')\n", "has failed: KeyError: 'host'"),
+    "leaving": ("import sys\n\ndef connect(target):\n    sys.exit(3)\n", "has failed: SystemExit: 3"),
+    "quitting": (
+        f"class Model:\n    async def complete(self, request):\n        raise SystemExit(3)\n{CONNECT}",
+        "has failed: SystemExit: 3",
+    ),
     "empty": ("def connect(target):\n    return None\n", "returned a NoneType without complete, close"),
     "wrong": (
         f"class Model:\n    async def complete(self, request):\n        return 'yes'\n{CONNECT}",
@@ -142,9 +153,29 @@ def test_an_error_of_a_provider_names_its_plugin_and_distribution(site: Path, tm
         assert done.returncode in (1, 2)
         assert f"provider plugin '{name}' of dist-{name} 1.0" in done.stderr
         assert message in done.stderr, done.stderr
+        assert "Traceback" not in done.stderr
     listed = nip_run_here("plugins", cwd=tmp_path)
     assert listed.returncode == 1
     assert "provider plugin 'broken' of dist-broken 1.0 cannot be imported" in listed.stderr
+
+
+def test_an_export_is_refused_if_its_files_do_not_exist_or_are_elsewhere(site: Path, tmp_path: Path) -> None:
+    code = (
+        "from runner import WrittenExport\n\ndef write(source, options, target):\n    return WrittenExport({{{}: 1}})\n"
+    )
+    files = {"missing": "target / 'x.csv'", "elsewhere": "target / '..' / 'spec.yaml'", "number": "3"}
+    for name, path in files.items():
+        entry_points = {"nip_run.exports": {name: f"{name}_export:write"}}
+        install_plugins(site, f"dist-{name}", entry_points, {f"{name}_export.py": code.format(path)})
+    assert nip_run_here(spec_file(tmp_path, size=1), "--run-id", "r", cwd=tmp_path).returncode == 0
+    for name, problem in {
+        "missing": "returned the file out/x.csv, which does not exist",
+        "elsewhere": "returned the file out/../spec.yaml, which is not in out",
+        "number": "has failed: TypeError",
+    }.items():
+        done = nip_run_here("export", "r", "--format", name, "--out", "out", cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert f"export plugin '{name}' of dist-{name} 1.0 {problem}" in done.stderr
 
 
 def test_reserved_or_duplicate_plugin_name_is_an_error_with_its_distributions(site: Path, tmp_path: Path) -> None:

@@ -40,17 +40,18 @@ _RESULT_OPTIONS = ("subject", "organization", "relationship", "hf_dataset", "tas
 _TRACKING_OPTIONS = ("tracking_uri", "experiment", "follow", "journal")
 
 
-class _Formats(tuple[str, ...]):
-    """The built-in formats, which help lists. `in` also looks for a plugin."""
-
-    __slots__ = ()
+class _Formats(list[str]):
+    """The built-in formats, which help lists. `in` also looks for a plugin, and adds all plugins if there is none."""
 
     def __contains__(self, name: object) -> bool:
         if super().__contains__(name):
             return True
         from runner.exports.export_file import EXPORT_PLUGINS
 
-        return EXPORT_PLUGINS.find(str(name)) is not None
+        is_plugin = EXPORT_PLUGINS.find(str(name)) is not None
+        if not is_plugin:
+            self.extend(EXPORT_PLUGINS.installed_names())  # the error message lists them
+        return is_plugin
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
