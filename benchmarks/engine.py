@@ -6,6 +6,8 @@ last byte on disk; imports, reading the spec and rendering the plain paths' prom
 
     official      AsyncOpenAI with default settings, `chat.completions.create`, without retries
     leanest       AsyncOpenAI with its aiohttp transport, `post` of ready bytes, the answer's bytes read by orjson
+    prepared      the same client, whose requests have headers and an address that were built once
+    direct        only nip-run's transport: prepared headers and an aiohttp session, without games and records
     aiohttp       no OpenAI client
     nip-run       journal, records, tables, metrics, fine-tune files, leaderboard
 """
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 ROUNDS = 5
 PROSE_LENGTH = 1150
 """Characters."""
-PATHS = ("nip-run", "official", "leanest", "aiohttp")
+PATHS = ("nip-run", "official", "leanest", "prepared", "direct", "aiohttp")
 Ask = Callable[[list[dict[str, str]]], Awaitable[str]]
 
 
@@ -108,13 +110,40 @@ async def play_official(base_url: str, chats: Any, concurrency: int) -> None:
 
 
 async def play_leanest(base_url: str, chats: Any, concurrency: int) -> None:
+    import openai
+
+    await play_with_client(openai.AsyncOpenAI, base_url, chats, concurrency)
+
+
+async def play_prepared(base_url: str, chats: Any, concurrency: int) -> None:
+    import copy
+
+    import httpx2
+    import openai
+
+    class PreparedClient(openai.AsyncOpenAI):
+        first_request: httpx2.Request | None = None
+
+        def _build_request(self, options: Any, *, retries_taken: int = 0) -> httpx2.Request:
+            if self.first_request is None:
+                self.first_request = super()._build_request(options, retries_taken=retries_taken)
+            request = copy.copy(self.first_request)
+            request.headers = self.first_request.headers.copy()
+            request.headers["content-length"] = str(len(options.content))
+            request.stream, request._content = httpx2.ByteStream(options.content), options.content
+            return request
+
+    await play_with_client(PreparedClient, base_url, chats, concurrency)
+
+
+async def play_with_client(make_client: Any, base_url: str, chats: Any, concurrency: int) -> None:
     import httpx2
     import openai
     import orjson
 
     limits = httpx2.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
     transport = openai.DefaultAioHttpClient(limits=limits)
-    async with openai.AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0, http_client=transport) as client:
+    async with make_client(base_url=base_url, api_key="none", max_retries=0, http_client=transport) as client:
 
         async def ask(messages: Any) -> str:
             body = orjson.dumps({"model": "tiny", "messages": messages})
@@ -122,6 +151,28 @@ async def play_leanest(base_url: str, chats: Any, concurrency: int) -> None:
             return str(orjson.loads(response.content)["choices"][0]["message"]["content"])
 
         await play_games(chats, ask, concurrency)
+
+
+async def play_direct(base_url: str, chats: Any, concurrency: int) -> None:
+    import orjson
+
+    from runner.models.interface import Request, SampleKey
+    from runner.models.providers.body_limits import BodySlots
+    from runner.models.providers.openai import OpenAiModel
+    from runner.models.providers.openai_http import HELD_SLOT
+    from runner.models.settings import ModelSettings
+
+    model = OpenAiModel(ModelSettings(model="tiny", base_url=base_url), "m", concurrency)
+    request, slots = Request("m", (), SampleKey("p", 0, 0, "verifier", 0)), BodySlots(concurrency)
+
+    async def ask(messages: Any) -> str:
+        with slots.slot() as slot:
+            HELD_SLOT.set(slot)
+            answer = await model._send(orjson.dumps({"model": "tiny", "messages": messages}), request)
+        return str(orjson.loads(answer.content)["choices"][0]["message"]["content"])
+
+    await play_games(chats, ask, concurrency)
+    await model.close()
 
 
 async def play_with_aiohttp(base_url: str, chats: Any, concurrency: int) -> None:
@@ -157,7 +208,10 @@ def run_child(path: str, base_url: str, rollouts: int, concurrency: int, rounds:
 
             work: Callable[[], Any] = lambda: run(spec, folder / "results")  # noqa: E731
         else:
-            play_path = {"official": play_official, "leanest": play_leanest, "aiohttp": play_with_aiohttp}[path]
+            play_path = {
+                "official": play_official, "leanest": play_leanest, "prepared": play_prepared, "direct": play_direct,
+                "aiohttp": play_with_aiohttp,
+            }[path]  # fmt: skip
             chats = prompt_starts(spec)
             work = lambda: asyncio.run(play_path(base_url, chats, concurrency))  # noqa: E731
         cpu, wall = time.process_time(), time.perf_counter()

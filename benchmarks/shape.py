@@ -18,7 +18,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPLEXITY = re.compile(r"\((\d+) > 0\)")
-UNTYPED = re.compile(r"\b(?:dict|Mapping|MutableMapping)\[str, Any\]")
+UNTYPED = re.compile(r"\b(?:dict|Mapping|MutableMapping)\[str, (?:Any|object)\]")
+ALIAS = re.compile(rf"^(\w+)(?:: TypeAlias)? = {UNTYPED.pattern}$", re.MULTILINE)
+BLOCKS = ast.For | ast.AsyncFor | ast.While | ast.If | ast.With | ast.AsyncWith | ast.Try | ast.Match
 LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -67,6 +69,23 @@ def count_repeated_class_names(trees: Sequence[ast.Module]) -> int:
     return sum(count > 1 for name, count in names.items() if not name.startswith("_"))
 
 
+def count_untyped_mappings(sources: Sequence[str]) -> int:
+    """Return how often a type is a mapping with any values, directly or by an alias of its own module."""
+    return sum(
+        len(UNTYPED.findall(text)) + sum(len(re.findall(rf"\b{alias}\b", text)) - 1 for alias in ALIAS.findall(text))
+        for text in sources
+    )
+
+
+def measure_nesting(node: ast.AST) -> int:
+    """Return the number of blocks around the most nested statement of a function."""
+    depths = [measure_nesting(child) for child in ast.iter_child_nodes(node) if not isinstance(child, Function)]
+    is_elif = isinstance(node, ast.If) and len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If)
+    if is_elif:
+        depths[-1] -= 1  # the other branches of an `if` are not more nested than its first
+    return max(depths, default=0) + isinstance(node, BLOCKS)
+
+
 def describe_spread(values: Sequence[int]) -> str:
     ordered = sorted(values)
     return f"median {ordered[len(ordered) // 2]}, p95 {ordered[int(len(ordered) * 0.95)]}, largest {ordered[-1]}"
@@ -89,9 +108,12 @@ def main() -> None:
         print(f"  lines per file           {describe_spread(lines)}; over 400: {sum(n > 400 for n in lines)}")
         print(f"  lines per function       {describe_spread(lengths)}; over 40: {sum(n > 40 for n in lengths)}")
         print(f"  complexity               {describe_spread(complexity)}; over 10: {sum(n > 10 for n in complexity)}")
+        nesting = [measure_nesting(node) for node in nodes]
+        print(f"  nested blocks            {describe_spread(nesting)}; over 3: {sum(n > 3 for n in nesting)}")
         print(f"  parameters per function  {describe_spread(parameters)}; over 6: {sum(n > 6 for n in parameters)}")
         print(f"  repeated class names     {count_repeated_class_names(trees)}")
-        print(f"  dict[str, Any] and such  {sum(len(UNTYPED.findall(text)) for text in source)}")
+        untyped = count_untyped_mappings(source)
+        print(f"  untyped mappings         {untyped}; {untyped * 1000 / code:.1f} per 1,000 lines of code")
         print(f"  code in tests to source  {sum(map(count_code_lines, read_sources(root / 'tests'))) / code:.2f}")
 
 

@@ -87,22 +87,31 @@ def _write_rows(sources: Sequence[Path], builder: RowBuilder, target: Path, mete
     count = size = 0
     with create(target) as file:
         for source in sources:
-            sample: TranscriptSample | None = None
-            prefix = f"{source.stem}/" if len(sources) > 1 else ""
-            try:
-                for sample in _read(source, meter):
-                    for row in builder.rows_of(sample, source.name, prefix):
-                        line = _to_line(row)
-                        count, size = count + 1, size + len(line)
-                        if len(line) > MAX_ROW_BYTES:
-                            raise InvalidTranscript(f"the row {row['id']} has {len(line):,} bytes, more than 15 MiB")
-                        meter.check_bytes(size)
-                        meter.check_shape(count, len(row))
-                        file.write(line)
-            except (InvalidTranscript, RecursionError, TypeError, UnicodeError) as error:
-                where = "" if sample is None else f"sample {shorten(sample.id)}, or the one after it: "
-                reason = str(error) if isinstance(error, InvalidTranscript) else f"{where}cannot be read ({error})"
-                raise SpecError([Problem(Place(str(source)), "dataset.path", reason)]) from error
+            for line, columns in _lines_of(source, builder, f"{source.stem}/" if len(sources) > 1 else "", meter):
+                count, size = count + 1, size + len(line)
+                meter.check_bytes(size)
+                meter.check_shape(count, columns)
+                file.write(line)
+
+
+def _lines_of(source: Path, builder: RowBuilder, prefix: str, meter: Meter) -> Iterator[tuple[bytes, int]]:
+    """Yield each row of a source as a JSON line, with the number of its columns.
+
+    Raises:
+        SpecError: a transcript cannot be read, or a row is too long.
+    """
+    sample: TranscriptSample | None = None
+    try:
+        for sample in _read(source, meter):
+            for row in builder.rows_of(sample, source.name, prefix):
+                line = _to_line(row)
+                if len(line) > MAX_ROW_BYTES:
+                    raise InvalidTranscript(f"the row {row['id']} has {len(line):,} bytes, more than 15 MiB")
+                yield line, len(row)
+    except (InvalidTranscript, RecursionError, TypeError, UnicodeError) as error:
+        where = "" if sample is None else f"sample {shorten(sample.id)}, or the one after it: "
+        reason = str(error) if isinstance(error, InvalidTranscript) else f"{where}cannot be read ({error})"
+        raise SpecError([Problem(Place(str(source)), "dataset.path", reason)]) from error
 
 
 def _to_line(row: Row) -> bytes:
