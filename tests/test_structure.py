@@ -448,7 +448,7 @@ def test_only_models_import_providers() -> None:
 
 OTHER_MEANINGS: Mapping[str, Collection[str]] = {
     "cli.results.export": {"openai"},  # the chat format
-    "exports.format_names": {"openai"},
+    "exports.formats": {"openai"},
     "exports.verifiers_env.package": {"openai", "anthropic"},  # packages
     "game.prompts.chat_format": {"openai"},
     "pages.boards.marks": {"replay"},  # a kind of run

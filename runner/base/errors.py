@@ -6,6 +6,7 @@ An exception without an exit code in this tree has the code of its base class:
 
     NipRunError                     exit 1
     ├── UsageError                  exit 2: the command line cannot be understood
+    │   ├── UnknownValueError           the data do not determine the value of a metric
     │   └── QueryError                  a SQL query is wrong
     ├── SpecError                   exit 2: carries every problem of every file at once
     ├── RunError                    the run failed; paid answers are stored
@@ -25,6 +26,7 @@ An exception without an exit code in this tree has the code of its base class:
     │   └── Waiting                     a training run waits until the user has trained a model by hand
     ├── BudgetExhausted             exit 3
     ├── Interrupted                 exit 130
+    ├── Stopped                     raised instead of sending a request after the run was asked to stop
     ├── ProviderRefusal             exit 4: key, billing, unknown model, refused parameter
     ├── CallError                   one call to a model failed; classified where it happened
     │   ├── TransientError              rate limits, time-outs, resets, 5xx

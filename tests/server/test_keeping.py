@@ -62,7 +62,7 @@ def test_members_publish_as_their_organization_and_the_last_owner_cannot_be_remo
 
 def test_old_name_of_an_action_works_with_a_note(served: ServerProcess) -> None:
     run_server_command(served.folder, "add-account", "greta")
-    done = nip_run_here("server", "add-organisation", str(served.folder), "guild", "greta", cwd=served.folder)
+    done = nip_run_here("server", "add-organisation", str(served.folder), "foundry", "greta", cwd=served.folder)
     assert (done.returncode, done.stderr.splitlines()[0]) == (
         0, "note: 'add-organisation' is now called 'add-organization'"
     )  # fmt: skip
