@@ -44,9 +44,9 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     rows = {SCANNER: list(_rows(source, verdicts, scan_id))}
     if suspicions := list(_suspicion_rows(source, verdicts, scan_id)):
         rows[SUSPICION] = suspicions
-    for scanner, found in rows.items():
+    for scanner, scanner_rows in rows.items():
         path = folder / f"{scanner}.parquet"
-        export.files[path] = write_results(found, path)
+        export.files[path] = write_results(scanner_rows, path)
     write_json(folder / "_scan.json", _build_spec(source, verdicts, scan_id, rows))
     write_json(
         folder / "_summary.json", {"complete": True, "scanners": {name: _summarize(rows[name]) for name in rows}}
