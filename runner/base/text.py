@@ -6,7 +6,10 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path  # help need not import it
 
 HIDDEN_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 """Unicode categories of characters that are invisible or change the direction of text."""

@@ -73,19 +73,17 @@ def test_wrong_server_stops_the_run_at_once_with_a_specific_message(
 
 
 @pytest.mark.parametrize(
-    ("variable", "file", "message"),
+    ("file", "message"),
     [
-        ("SSL_CERT_FILE", CERTIFICATE, "is not a model API: it answers with a web page"),
-        ("SSL_CERT_FILE", "nowhere.pem", "cannot read certificates from SSL_CERT_FILE=nowhere.pem: No such file"),
+        (CERTIFICATE, "is not a model API: it answers with a web page"),
+        ("nowhere.pem", "cannot read certificates from SSL_CERT_FILE=nowhere.pem: No such file"),
     ],
 )
-def test_certificates_in_the_environment_are_trusted(
-    tmp_path: Path, variable: str, file: str | Path, message: str
-) -> None:
+def test_certificates_in_the_environment_are_trusted(tmp_path: Path, file: str | Path, message: str) -> None:
     with run_wrong_server("tls") as (port, process):
         spec = spec_file(tmp_path, f"https://127.0.0.1:{port}/v1", size=2, retry=USUAL_RETRIES, fine_tune=None)
         # in a new process, since certificates are read only once
-        done = nip_run("run", spec, "-q", "--results", tmp_path / "results", cwd=tmp_path, **{variable: str(file)})
+        done = nip_run("run", spec, "-q", "--results", tmp_path / "results", cwd=tmp_path, SSL_CERT_FILE=str(file))
         process.communicate("")
     assert done.returncode == ExitCode.REFUSED
     assert message in re.sub(r"\s+", " ", done.stderr)
