@@ -24,8 +24,8 @@ COMMANDS = {
     "nip-run specs/quickstart.yaml, finished": [*NIP_RUN, QUICKSTART],
 }
 TARGETS = {
-    "nip-run --help": (2.5, 2.8),
-    "nip-run check specs/quickstart.yaml": (15.0, 33.0),
+    "nip-run --help": (2.5, 2.5),
+    "nip-run check specs/quickstart.yaml": (15.0, 30.0),
     'nip-run sql "select 1"': (15.0, 15.0),
     "nip-run show last": (15.0, 17.0),
     "nip-run leaderboard": (15.0, 19.0),

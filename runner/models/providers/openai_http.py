@@ -138,7 +138,9 @@ class _Connector(aiohttp.TCPConnector):
         for _ in range(MAX_DROPPED_CONNECTIONS):
             connection = await super().connect(req, traces, timeout)
             protocol = connection.protocol
-            if protocol is None or not (protocol.should_close or (protocol in self._used and _has_data(protocol))):
+            if protocol is None:
+                return connection
+            if not (protocol.should_close or (protocol in self._used and _has_data(protocol))):
                 self._used.add(protocol)
                 return connection
             connection.close()
