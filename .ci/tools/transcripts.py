@@ -20,11 +20,12 @@ SPEC = """\
 name: judge-{name}
 dataset: {{path: logs/{log}, transcripts: {{unit: {unit}, label: {label}}}}}
 protocol: {{use: solo_verifier}}
+verdict: {{confidence: stated}}
 prompts: prompts
 models: {{judge: {{provider: dummy}}}}
 agents: {{verifier: {{model: judge}}}}
 """
-PROMPT = "{{ transcript }}\n\n{{ accept }}\n{{ reject }}\n"
+PROMPT = "{{ transcript }}\n\n{{ accept }}\n{{ reject }}\n{{ confidence_marker }}\n"
 RUNS = {
     "eval": ("chores.eval", "sample", "match"),
     "json": ("chores.json", "sample", "match"),
@@ -46,7 +47,7 @@ for name, log_name in (("eval", "chores.eval"), ("json", "chores.json"), ("calls
     score = f"judged-{name}"
     scored = {f"{s.id}-{s.epoch}": s.scores[score].value for s in log.samples if score in (s.scores or {})}
     others = [
-        {n: repr(v.value) for n, v in (s.scores or {}).items() if n != score}
+        {n: repr(v.value) for n, v in (s.scores or {}).items() if not n.startswith(score)}
         for source in (log, original)
         for s in source.samples
     ]
@@ -56,11 +57,17 @@ for name, log_name in (("eval", "chores.eval"), ("json", "chores.json"), ("calls
         "mean": next(s.metrics["mean"].value for s in log.results.scores if s.name == score),
         "summaries": sum(score in (s.scores or {}) for s in read_eval_log_sample_summaries(str(path))),
         "kept": others[: len(log.samples)] == others[len(log.samples) :],
+        "suspicions": {
+            f"{s.id}-{s.epoch}": s.scores[f"{score}_suspicion"].value
+            for s in log.samples
+            if f"{score}_suspicion" in (s.scores or {})
+        },
         "messages": [len(s.messages) for s in log.samples] == [len(s.messages) for s in original.samples],
     }
 
 (scan,) = (here / "scan").glob("scan_id=*")
-results = scan_results_df(str(scan)).scanners["verdict"]
+scanners = scan_results_df(str(scan)).scanners
+results, suspicions = scanners["verdict"], scanners["suspicion"]
 ids = set()
 
 async def index():
@@ -72,7 +79,8 @@ asyncio.run(index())
 facts["scan"] = {
     "results": len(results),
     "accepted": int(sum(str(value).lower() == "true" for value in results["value"])),
-    "found": set(results["transcript_id"]) <= ids,
+    "suspicions": sorted(float(value) for value in suspicions["value"]),
+    "found": set(results["transcript_id"]) | set(suspicions["transcript_id"]) <= ids,
 }
 print(json.dumps(facts))
 """
@@ -144,6 +152,11 @@ def check_results(
     calls = [row["decision"] for row in rows["calls"] if row["decision"] in (0, 1)]
     check(facts["calls"]["units"] == len(calls) > 0, f"{len(calls)} verdicts on tool calls are in the scores' metadata")
     scan = facts["scan"]
+    suspicions = sorted(facts["calls"]["suspicions"].values())
+    check(
+        scan["suspicions"] == suspicions and all(0 <= value <= 1 for value in suspicions) and bool(suspicions),
+        f"Inspect and Scout read the same suspicion of {len(suspicions)} samples: {suspicions}",
+    )
     check(
         scan["results"] == len(calls) and scan["accepted"] == sum(calls) and scan["found"],
         f"Scout reads {scan['results']} results, whose transcripts are those that it finds in the log",
