@@ -10,7 +10,8 @@ import base64
 import hashlib
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -120,10 +121,27 @@ def _environment() -> Environment:
     return environment
 
 
-def render_template(template: str, view: Any) -> Markup:
-    """Render a template with the fields of a view (a dataclass), or the items of a mapping.
+@dataclass(frozen=True, kw_only=True)
+class PageView:
+    """The content of `base.html`, a page with its own script and style sheet."""
+
+    title: str
+    policy: str
+    style: Markup
+    script: Markup = Markup()
+    links: Sequence[tuple[str, str]] = ()
+    """The route and the name of each link in the navigation."""
+    sections: Sequence[tuple[str, Markup]] = ()
+    """Route and HTML of each section; the page's script finds a section by its route."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """Data that the script reads first."""
+    carriers: Markup = Markup()
+    """Elements with further data for the script."""
+
+
+def render_template(template: str, view: object) -> Markup:
+    """Render a template with the fields of a view, which is a dataclass.
 
     Every text is escaped, and each invisible character is replaced with a mark.
     """
-    fields = view if isinstance(view, Mapping) else vars(view)
-    return Markup(_environment().get_template(template).render(fields))  # noqa: S704 - the environment escapes
+    return Markup(_environment().get_template(template).render(vars(view)))  # noqa: S704 - the environment escapes

@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from runner.pages.html import policy, render_template, script, style
+from runner.pages.html import PageView, policy, render_template, script, style
 
 StorePiece = Callable[[str, bytes], None]
 """Stores a compressed piece of data under its name: in the page itself, in a file, or in a server's memory."""
@@ -45,17 +45,17 @@ def as_one_file(site: Site, data: Mapping[str, bytes], *, connects: bool = False
 
     `connects` allows the page to read more data from its own server.
     """
-    facts = {
-        "title": site.title,
-        "policy": policy(connects=connects),
-        "style": Markup(style()),  # noqa: S704 - a file of this package
-        "script": Markup(script()),  # noqa: S704 - a file of this package
-        "links": site.links,
-        "sections": [(section.route, section.html) for section in site.sections],
-        "about": site.about,
-        "carriers": _DATA_MARK,
-    }
-    before, after = render_template("base.html", facts).encode("utf-8", "backslashreplace").split(_DATA_MARK.encode())
+    view = PageView(
+        title=site.title,
+        policy=policy(connects=connects),
+        style=Markup(style()),  # noqa: S704 - a file of this package
+        script=Markup(script()),  # noqa: S704 - a file of this package
+        links=site.links,
+        sections=[(section.route, section.html) for section in site.sections],
+        about=site.about,
+        carriers=_DATA_MARK,
+    )
+    before, after = render_template("base.html", view).encode("utf-8", "backslashreplace").split(_DATA_MARK.encode())
     yield before
     for name, piece in data.items():
         opening_tag = Markup('<script type="application/octet-stream" id="data-{}">').format(name)

@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+from runner.game.protocols.protocol import Decision
 from tests.browser.conftest import PageOpener
 from tests.support.report_pages import report
-from tests.support.runs import only_run, run_spec
+from tests.support.runs import only_run, run_spec, table
 from tests.support.specs import spec_file
 
 
@@ -69,6 +70,20 @@ def test_filter_and_search_narrow_the_list_and_are_stored_in_the_url(
     assert read_count(fresh_page) == filtered_count
     assert fresh_page.get_by_role("button", name="Right").get_attribute("aria-pressed") == "true"
     assert fresh_page.get_by_role("searchbox").input_value() == "p1"
+
+
+def test_message_search_finds_games_by_words_that_the_list_does_not_have(
+    open_watched: PageOpener, small_report: Path
+) -> None:
+    page = open_games(open_watched, small_report)
+    page.get_by_role("searchbox").fill("Decision: accept")
+    assert read_count(page) == "0 of 12 games"
+    page.get_by_role("button", name="Search messages").click()
+    page.wait_for_function("() => document.querySelector('p.count').textContent.includes('messages included')")
+    decisions = [row["decision"] for row in table(only_run(small_report.parent / "results"), "rollouts")]
+    accepted = decisions.count(int(Decision.ACCEPT))
+    assert 0 < accepted < 12
+    assert read_count(page) == f"{accepted} of 12 games, messages included"
 
 
 def test_column_header_sorts_ascending_descending_and_not_at_all(open_watched: PageOpener, small_report: Path) -> None:

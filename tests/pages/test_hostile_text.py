@@ -12,10 +12,11 @@ from html import unescape
 from pathlib import Path
 
 import pytest
+from markupsafe import Markup
 
 import runner.pages
 from runner.base.text import in_one_line
-from runner.pages.html import as_json, escape_plain, mark_hidden, policy, render_template, script, style
+from runner.pages.html import PageView, as_json, escape_plain, mark_hidden, policy, render_template, script, style
 from tests.support.hostile_payloads import PAYLOADS
 from tests.support.hostile_text import SHOWN_MANIFEST_FIELDS, expected_in_file, release_with_manifest
 from tests.support.report_pages import ParsedPage, parse_page, report, visible_text
@@ -166,10 +167,15 @@ def test_visible_characters_stay_unchanged() -> None:
 
 
 def test_template_does_not_evaluate_its_values() -> None:
-    page = parse_page(render_template("base.html", {
-        "title": "{{7*7}}<b>", "policy": policy(connects=False), "style": "", "script": "", "about": {}, "carriers": "",
-        "links": [("run/a b\"<>'&?#/games", "<i>x")], "sections": [],
-    }))  # fmt: skip
+    page = parse_page(render_template(
+        "base.html",
+        PageView(
+            title="{{7*7}}<b>",
+            policy=policy(connects=False),
+            style=Markup(),
+            links=[("run/a b\"<>'&?#/games", "<i>x")],
+        ),
+    ))  # fmt: skip
     assert "{{7*7}}<b>" in page.text
     (link,) = [
         element.attributes["href"]
@@ -183,10 +189,7 @@ def test_template_does_not_evaluate_its_values() -> None:
 def test_page_title_is_one_line_without_invisible_characters(payload: str) -> None:
     """A title cannot contain marks: a browser shows its elements as text."""
     text = f"{PAYLOADS[payload]}\n&amp;\t"
-    page = render_template("base.html", {
-        "title": text, "policy": policy(connects=False), "style": "", "script": "", "about": {}, "carriers": "",
-        "links": [], "sections": [],
-    })  # fmt: skip
+    page = render_template("base.html", PageView(title=text, policy=policy(connects=False), style=Markup()))
     assert find_faults(parse_page(page)) == []
     assert unescape(page.partition("<title>")[2].partition("</title>")[0]) == in_one_line(text)
 
@@ -227,7 +230,7 @@ def test_no_name_is_declared_twice_in_the_script() -> None:
 ATTRIBUTE_EXPRESSION = re.compile(r"""[\w-]+=["'][^"'{>]*\{\{((?:[^}"']|"[^"]*"|'[^']*')*)\}\}""")
 SAFE_EXPRESSIONS = (
     "policy", "(100 * share) | round(1)", "low | round(1) + 2", "high | round(1) + 2", "value | round(1) + 2", "kind",
-    "row.kind", "longest", "loop.index", "turn.place", "max_days", "max_name",
+    "row.kind", "longest", "loop.index", "turn.color", "max_days", "max_name",
 )  # fmt: skip
 """Expressions whose values the program generates."""
 

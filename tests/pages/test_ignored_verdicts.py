@@ -12,7 +12,7 @@ import pytest
 
 from runner.cli.terminal.transcript import print_transcript
 from runner.pages.report.games import games_of
-from runner.pages.report.plain_games import game_section, row_at
+from runner.pages.report.plain_games import game_view, row_at
 from runner.pages.report.run_site import runs_site
 from runner.results.folder import RunFolder
 from tests.support.runs import run_spec
@@ -41,5 +41,5 @@ def test_transcripts_mark_an_ignored_verdict(tmp_path: Path, capsys: pytest.Capt
         (2, False),
     ]
     row = row_at(pieces[f"{about['slug']}-list-0"], 0)
-    page = game_section(row, games["games"][0], games["texts"], about, before=None, after=None)
+    page = game_view(row, games["games"][0], games["texts"], about, before=None, after=None).render()
     assert page.count(IGNORED) == 1

@@ -13,7 +13,7 @@ from runner.api.display import RunResult
 from runner.cli.terminal.transcript import print_transcript
 from runner.exports.run_source import RunSource
 from runner.pages.report.games import games_of
-from runner.pages.report.plain_games import game_section, row_at
+from runner.pages.report.plain_games import game_view, row_at
 from runner.pages.report.run_site import runs_site
 from runner.results.folder import RunFolder
 from runner.runs.finished.result import FinishedRun
@@ -63,6 +63,6 @@ def test_page_without_javascript_has_both_names_and_the_stance(debate: RunFolder
     pieces: dict[str, Any] = {name: json.loads(gzip.decompress(piece)) for name, piece in data.items()}
     games = pieces[f"{about['slug']}-games-0"]
     row = row_at(pieces[f"{about['slug']}-list-0"], 0)
-    page = game_section(row, games["games"][0], games["texts"], about, before=None, after=None)
+    page = game_view(row, games["games"][0], games["texts"], about, before=None, after=None).render()
     assert f"<h3>prover0 (Expert_1; {REJECTS})</h3>" in page
     assert re.search("<h3>verifier(<|$)", page)

@@ -18,12 +18,11 @@ from pydantic import BaseModel
 
 import runner.server.web.app  # noqa: F401 - defines all views
 from runner.pages import html
-from runner.pages.report.served import ServedPage, render_served
-from runner.server.web.views import View
+from runner.pages.report.served import ServedPage, View, render_served
 
 TEMPLATES = Path(html.__file__).parent / "templates" / "served"
-TEMPLATES_WITHOUT_VIEW = {"base", "parts", "game", "games"}
-"""Templates without a view: the base page, macros, and the report's game templates."""
+TEMPLATES_WITHOUT_VIEW = {"base", "parts"}
+"""The template of `ServedPage`, and macros."""
 VIEWS = {view.template: view for view in View.__subclasses__()}
 SAMPLES = {
     str: "text", int: 3, float: 0.5, bool: True, Markup: Markup("<b>drawn</b>"),

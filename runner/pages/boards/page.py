@@ -36,7 +36,7 @@ def board_site(board: BoardPage, store_piece: StorePiece, runs: Collection[str] 
     `join_sites` adds; their rows link to these pages. The site is not updated when the board changes.
     """
     lists = [_store_rows(f"b{index}", task_list, store_piece) for index, task_list in enumerate(board.lists)]
-    sections = [Section(ROUTE, render_template("board.html", {"board": board}))]
+    sections = [Section(ROUTE, render_template("board.html", BoardOverview(board)))]
     sections += [
         Section(f"{ROUTE}/{task_list.name}", render_template("board_task.html", _task_view(board, task_list, runs)))
         for task_list in board.lists
@@ -104,6 +104,13 @@ class SweepTable(NamedTuple):
     lines: Sequence[tuple[SweepLine, Sequence[str]]]
     chart: Markup | None
     rank_method: str
+
+
+@dataclass(frozen=True)
+class BoardOverview:
+    """The content of `board.html`."""
+
+    board: BoardPage
 
 
 @dataclass(frozen=True, kw_only=True)

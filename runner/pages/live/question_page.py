@@ -6,13 +6,14 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 from markupsafe import Markup
 
 from runner.base.errors import UsageError
 from runner.base.question_queue import MAX_NAME, Question, QuestionQueue
-from runner.pages.html import policy, render_template, script, style
+from runner.pages.html import PageView, policy, render_template, script, style
 from runner.pages.live.server import PageServer
 
 END_SECONDS = 5.0
@@ -39,6 +40,14 @@ class QuestionSource(Protocol):
         """Return the number of questions that wait for an answer of anybody."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class QuestionsView(PageView):
+    """The content of `questions.html`."""
+
+    max_name: int = MAX_NAME
+    """Maximum number of characters of a person's name."""
+
+
 class QuestionPage:
     """The content of a server for people who answer questions."""
 
@@ -47,18 +56,13 @@ class QuestionPage:
 
     def page(self) -> bytes:
         """Return the page. It has no question: its script takes one after a person has entered a name."""
-        facts = {
-            "title": self._title,
-            "policy": self.policy(),
-            "style": Markup(style(*_CSS)),  # noqa: S704 - a file of this package
-            "script": Markup(script(*_CODE)),  # noqa: S704 - a file of this package
-            "links": [],
-            "sections": [],
-            "about": {},
-            "carriers": "",
-            "max_name": MAX_NAME,
-        }
-        return render_template("questions.html", facts).encode()
+        view = QuestionsView(
+            title=self._title,
+            policy=self.policy(),
+            style=Markup(style(*_CSS)),  # noqa: S704 - a file of this package
+            script=Markup(script(*_CODE)),  # noqa: S704 - a file of this package
+        )
+        return render_template("questions.html", view).encode()
 
     def policy(self) -> str:
         """Return the content security policy of this page's script and style."""

@@ -65,6 +65,15 @@ class ComparisonView:
 
 
 @dataclass(frozen=True)
+class ComparisonListView:
+    """The content of `compares.html`."""
+
+    pages: Sequence[ComparisonPage]
+    family: int
+    """The number of comparisons for which the intervals are adjusted."""
+
+
+@dataclass(frozen=True)
 class RunComparisons:
     """The comparisons on a site of runs."""
 
@@ -80,12 +89,8 @@ def compare_runs(folders: Sequence[RunFolder], store_piece: StorePiece) -> RunCo
     pages = compare_pairs(run_pairs(folders), store_piece)
     sections = [page.section for page in pages]
     if len(pages) > 1:
-        pairs = [
-            {"base": page.base, "other": page.other, "verdict": page.verdict, "route": page.section.route}
-            for page in pages
-        ]
-        content = {"pairs": pairs, "family": pages[0].family}
-        sections = [Section("compare", render_template("compares.html", content)), *sections]
+        view = ComparisonListView(pages, pages[0].family)
+        sections = [Section("compare", render_template("compares.html", view)), *sections]
     about = [page.about for page in pages if page.about is not None]
     verdicts = [(page.section.route, _capitalized(page.verdict, (page.base, page.other))) for page in pages]
     return RunComparisons(sections, about, (sections[0].route, "Compare") if sections else None, verdicts)

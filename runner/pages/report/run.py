@@ -19,12 +19,12 @@ from runner.pages.report.run_analyses import AnalysisRow, analyses_data, analyse
 from runner.pages.report.run_facts import AgentModel, OriginFact, agent_models, commands, hashes, origin
 from runner.pages.report.run_games import CollectedGames, RunGames
 from runner.pages.report.run_numbers import (
+    GameRow,
     GameTables,
     Headline,
     MetricTables,
     MonitorView,
     ReliabilityView,
-    first_row,
     games_number,
     headline,
     metric_tables,
@@ -106,7 +106,7 @@ class RunView:
     games: GameTables | None
     examples: Sequence[tuple[str, Sequence[Link]]]
     trees: TreesView | None
-    first: Sequence[Mapping[str, Any]]
+    first: Sequence[GameRow]
     count: int
     analyses: Sequence[AnalysisRow]
 
@@ -150,7 +150,7 @@ def run_page(
         games=None if results is None else results.tables,
         examples=() if results is None else results.examples,
         trees=None if results is None else results.trees,
-        first=[first_row(row) for row in games.first],
+        first=[GameRow.from_row(row) for row in games.first],
         count=game_count,
         analyses=analysis_rows(folder),
     )

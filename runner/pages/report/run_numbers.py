@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from markupsafe import Markup
 
@@ -292,11 +292,36 @@ def _draw_monitor_curve(points: Sequence[MonitorPoint], share: str, ends: str, f
     return curve([Series("monitor", series)], frame, x=share, y="share of attacks", domain=(0.0, 1.0), note=note)
 
 
-def first_row(row: Mapping[str, Any]) -> dict[str, object]:
-    """Return a game's row in the list for browsers without JavaScript."""
-    decision = row["decision"]
-    judged = {True: "right", False: "wrong", None: "decided"}[row["correct"]]
-    result = row["outcome"].replace("_", " ") if decision is None else judged
-    verdict = verdict_word(int(Decision.NONE) if decision is None else decision)
-    kind = "none" if decision is None or row["correct"] is None else result
-    return {**row, "label": label_word(row["label"]), "verdict": verdict, "result": result, "kind": kind}
+@dataclass(frozen=True)
+class GameRow:
+    """A game's row in the list for browsers without JavaScript."""
+
+    datapoint: str
+    repeat: int
+    label: str
+    verdict: str
+    result: str
+    """`right`, `wrong` or `decided`; without a verdict, the game's outcome."""
+    kind: str
+    """The style of the result: `right`, `wrong` or `none`."""
+    outcome: str
+    rounds: int
+    excerpt: str
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Self:
+        """Return the row of a result of `runner.pages.report.games.row_of`."""
+        decision = row["decision"]
+        judged = {True: "right", False: "wrong", None: "decided"}[row["correct"]]
+        result = row["outcome"].replace("_", " ") if decision is None else judged
+        return cls(
+            datapoint=row["datapoint"],
+            repeat=row["repeat"],
+            label=label_word(row["label"]),
+            verdict=verdict_word(int(Decision.NONE) if decision is None else decision),
+            result=result,
+            kind="none" if decision is None or row["correct"] is None else result,
+            outcome=row["outcome"],
+            rounds=row["rounds"],
+            excerpt=row["excerpt"],
+        )

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 from markupsafe import Markup
 
@@ -22,6 +22,16 @@ CONTENT_SECURITY_POLICY = (
 )
 """The content security policy. A page may run the server's script and read data from the same server. Browsers accept
 no other file of the server as a script or style, because of its content type."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """The content of a template, which reads the fields by their names."""
+
+    template: ClassVar[str]
+
+    def render(self) -> Markup:
+        return render_template(f"served/{self.template}.html", self)
 
 
 @dataclass(frozen=True)
@@ -46,13 +56,17 @@ class ServedPage:
     """The text in the search field."""
     reload_seconds: int | None = None
     """Seconds after which the browser reloads the page."""
+    script: str = field(init=False, default_factory=lambda: _static_file("js"))
+    style: str = field(init=False, default_factory=lambda: _static_file("css"))
 
 
 def render_served(page: ServedPage) -> bytes:
     """Render a page as HTML."""
-    script_name, style_name = static_files()
-    facts = {**vars(page), "script": script_name, "style": style_name}
-    return render_template("served/base.html", facts).encode("utf-8", "backslashreplace")
+    return render_template("served/base.html", page).encode("utf-8", "backslashreplace")
+
+
+def _static_file(ending: str) -> str:
+    return next(name for name in static_files() if name.endswith(f".{ending}"))
 
 
 @cache

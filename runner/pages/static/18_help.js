@@ -1,5 +1,6 @@
 // The help dialog with the keys of all views, which `?` opens.
 
+/** @type {[string, [string, string][]][]} */
 const HELP = [
   ["Games", [["/", "search"], ["j ↓, k ↑", "next row, previous row"], ["Page Down, Page Up", "a screen down or up"], ["Home, End", "first and last row"], ["Enter", "open the game"]]],
   ["One game, or a pair", [["j, k", "next game, previous game, in the filtered and sorted list"], ["u", "back to the list"]]],

@@ -125,7 +125,7 @@ function read(texts, text) {
 function pause() {
   return new Promise((resolve) => {
     const { port1, port2 } = new MessageChannel();
-    port1.onmessage = () => { port1.close(); resolve(); };
+    port1.onmessage = () => { port1.close(); resolve(null); };
     port2.postMessage(0);
   });
 }

@@ -8,15 +8,18 @@ class Run {
     this.games = new Games(about);
     this.notes = new Notes(about, site.about.notes);
     this.analyses = new Analyses(about);
-    this.notes.changed = () => this.list_?.apply();
+    this.notes.onChange = () => this.openList?.apply();
+    this.openList = null;
+    this.openView = null;
+    this.reading = null;
   }
 
   get list() {
-    return (this.list_ ??= new List(this));
+    return (this.openList ??= new List(this));
   }
 
   get view() {
-    return (this.view_ ??= new GameView(this));
+    return (this.openView ??= new GameView(this));
   }
 
   // Load all rows of the list once, and redraw the list after each piece.

@@ -84,16 +84,21 @@ function hasAllWords(run, place, words) {
 // Searches the messages, reasoning and columns of every game, one piece at a time, without storing the pieces.
 class MessageSearch {
   constructor(run, query, onProgress) {
-    Object.assign(this, { run, wanted: wordsOf(query), onProgress, stopped: false, found: new Set() });
+    this.about = run.about;
+    this.words = wordsOf(query);
+    this.onProgress = onProgress;
+    this.stopped = false;
+    this.found = new Set();
   }
 
-  async go() {
-    const { slug, pieces } = this.run.about;
+  // Return the places of the games that contain all words.
+  async run() {
+    const { slug, pieces } = this.about;
     for (let number = 0; number < pieces.length && !this.stopped; number++) {
       const piece = await loadPiece(`${slug}-games-${number}`);
       piece.games.forEach((game, index) => {
         const text = textsOf(game).map((part) => read(piece.texts, part)).join("\n").toLowerCase();
-        if (this.wanted.every((word) => text.includes(word))) this.found.add(piece.first + index);
+        if (this.words.every((word) => text.includes(word))) this.found.add(piece.first + index);
       });
       if (this.stopped) break;
       this.onProgress(number + 1, pieces.length);

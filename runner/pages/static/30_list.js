@@ -52,7 +52,12 @@ function verdictMark(row) {
 
 class List {
   constructor(run) {
-    Object.assign(this, { run, games: run.games, shown: [], selected: -1, top: 0, turn: 0 });
+    this.run = run;
+    this.games = run.games;
+    this.shown = [];
+    this.selected = -1;
+    this.top = 0;
+    this.turn = 0;
     this.state = this.stateOf(new URLSearchParams());
     this.element = el("div");
     this.build();

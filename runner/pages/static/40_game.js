@@ -2,7 +2,13 @@
 
 class GameView {
   constructor(run) {
-    Object.assign(this, { run, games: run.games, about: run.about, container: el("div"), as: "", until: Infinity, id: null });
+    this.run = run;
+    this.games = run.games;
+    this.about = run.about;
+    this.container = el("div");
+    this.as = "";
+    this.until = Infinity;
+    this.id = null;
   }
 
   get list() {
@@ -132,7 +138,7 @@ class GameView {
         chat.map((message) => el("div", { class: `sent ${message.role}` }, el("h6", {}, this.sender(message)), textOrEmpty(game.read(message.text)))),
       ]) : null,
       last?.logprobs ? collapsible("logprobs", "Log-probabilities of the verdict", () => logprobsTable(last.logprobs)) : null,
-      last ? el("p", { class: "cost" }, this.cost(last, turn.agent)) : null,
+      last ? el("p", { class: "cost" }, this.cost(last)) : null,
     ];
   }
 
@@ -203,8 +209,9 @@ class GameView {
       columns = columns.filter(([, text]) => text.trim() && sent.some((chat) => chat.includes(text.trim())));
     }
     if (!columns.length) return null;
-    const isShort = ([, text]) => text.length <= 60 && text.trim() && !text.includes("\n");
-    const [short, long] = [columns.filter(isShort), columns.filter((column) => !isShort(column))];
+    const isShort = (text) => text.length <= 60 && text.trim() && !text.includes("\n");
+    const short = columns.filter(([, text]) => isShort(text));
+    const long = columns.filter(([, text]) => !isShort(text));
     return el("section", { class: "columns" }, el("h3", {}, this.as ? "What it received" : "Datapoint"), short.length ? el("dl", {}, short.map(([name, text]) => [el("dt", {}, name), el("dd", {}, text)])) : null, long.map(([name, text]) =>
       el("details", { open: true }, el("summary", {}, name), columnBlock(text))));
   }

@@ -2,7 +2,10 @@
 
 class Analyses {
   constructor(about) {
-    Object.assign(this, { about, games: {}, problem: null });
+    this.about = about;
+    this.games = {};
+    this.problem = null;
+    this.reading = null;
   }
 
   // Load the answers once; a run without analyses has no piece.

@@ -7,6 +7,7 @@ class Notes {
     this.about = about;
     this.run = about.run_id;
     this.server = server; // the address that accepts notes; null for a page opened from a file
+    this.onChange = null; // called after each change
     this.set([]);
   }
 
@@ -62,7 +63,7 @@ class Notes {
       this.store({ id: newId(), at: new Date().toISOString().replace(/\.\d+Z$/, "Z"), rollout_id: id, text, tags });
       await this.open();
     }
-    this.changed?.();
+    this.onChange?.();
   }
 
   async remove(note) {
@@ -73,7 +74,7 @@ class Notes {
       this.store({ id: newId(), at: new Date().toISOString(), removes: note.id });
       await this.open();
     }
-    this.changed?.();
+    this.onChange?.();
   }
 
   async post(note) {

@@ -6,11 +6,12 @@ class Trees {
   constructor(about) {
     this.about = about; // of the run; about.trees is {count, pieces: [first, ...]}
     this.pieces = new Map();
+    this.reading = null;
   }
 
   async rows() {
-    this.rows_ ??= loadPiece(`${this.about.slug}-treelist`).then((list) => list.trees);
-    return this.rows_;
+    this.reading ??= loadPiece(`${this.about.slug}-treelist`).then((list) => list.trees);
+    return this.reading;
   }
 
   // Find the place of a tree among all, by its datapoint and its number.

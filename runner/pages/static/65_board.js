@@ -83,6 +83,8 @@ class BoardList {
     this.columns = { __proto__: null, ...Object.fromEntries(Object.entries(BOARD_COLUMNS).filter(([name, column]) => (board.published || !column.published) && (board.served || !column.served) && (name !== "bar" || about.domain))) };
     this.open = new Set(); // runs whose details are shown
     this.element = el("div");
+    this.defaultColumns = null;
+    this.reading = null;
   }
 
   async read() {
@@ -135,7 +137,7 @@ class BoardList {
 
   get first() {
     const isPresent = ({ ifPresent, fields }) => !ifPresent || this.rows.some((row) => (row[fields[0]] ?? null) !== null);
-    return (this.first_ ??= Object.entries(this.columns).filter(([, column]) => (column.first === true || (column.first && this.board.served)) && isPresent(column)).map(([name]) => name));
+    return (this.defaultColumns ??= Object.entries(this.columns).filter(([, column]) => (column.first === true || (column.first && this.board.served)) && isPresent(column)).map(([name]) => name));
   }
 
   choose() {
@@ -157,10 +159,13 @@ class BoardList {
 
   take(query) {
     const cols = (query.get("cols") ?? "").split(",").filter((name) => name in this.columns);
-    const texts = Object.fromEntries(["q", "protocol", "model", "mark"].map((name) => [name, query.get(name) ?? ""]));
-    const sort = query.get("sort") ?? "";
+    const text = (name) => query.get(name) ?? "";
+    const sort = text("sort");
     this.state = {
-      ...texts,
+      q: text("q"),
+      protocol: text("protocol"),
+      model: text("model"),
+      mark: text("mark"),
       sort: this.columns[sort.replace(/^-/, "")]?.fields.length ? sort : "",
       cols: cols.length ? Object.keys(this.columns).filter((name) => name === "run" || cols.includes(name)) : this.first,
       page: Math.max(0, (parseInt(query.get("page"), 10) || 1) - 1),
@@ -193,7 +198,7 @@ class BoardList {
     const name = this.columns[sort.replace(/^-/, "")].fields[0];
     return (row, other) => {
       const [a, b] = [row[name] ?? null, other[name] ?? null];
-      if (a === null || b === null) return (a === null) - (b === null) || row.place - other.place;
+      if (a === null || b === null) return Number(a === null) - Number(b === null) || row.place - other.place;
       return (descending ? -1 : 1) * inOrder(Array.isArray(a) ? a.join() : a, Array.isArray(b) ? b.join() : b) || row.place - other.place;
     };
   }

@@ -1,5 +1,6 @@
 // Two runs compared game by game: a list of pairs, different verdicts first, and a view of one pair.
 
+/** @type {Record<string, [string, (base: boolean | null, other: boolean | null) => boolean]>} */
 const PAIRS = {
   __proto__: null,
   flipped: ["Flipped", (base, other) => base !== null && other !== null && base !== other],
@@ -35,7 +36,10 @@ async function flipsOf(run, id) {
 
 class PairList {
   constructor(about) {
-    Object.assign(this, { about, only: "", q: "", shown: [] });
+    this.about = about;
+    this.only = "";
+    this.q = "";
+    this.shown = [];
     this.search = el("input", { type: "search", placeholder: "Search datapoints…", "aria-label": "Search pairs", oninput: () => this.change({ q: this.search.value }) });
     this.buttons = new Map(Object.entries(PAIRS).map(([name, [title]]) => [
       name, el("button", { type: "button", "aria-pressed": "false", onclick: () => this.change({ only: this.only === name ? "" : name }) }, title),

@@ -10,7 +10,9 @@ const MATRIX_ROWS = 500; // rows that are drawn at first, and with each click on
 
 class Matrix {
   constructor() {
-    Object.assign(this, { ids: [...site.runs.keys()], only: "", drawn: MATRIX_ROWS });
+    this.ids = [...site.runs.keys()];
+    this.only = "";
+    this.drawn = MATRIX_ROWS;
     this.search = el("input", { type: "search", placeholder: "Search datapoints…", "aria-label": "Search datapoints", oninput: () => this.onSearch() });
     this.filters = [["", "All"], ...Object.entries(MATRIX).map(([name, [title]]) => [name, title])].map(([name, title]) => el("a", { "data-only": name }, title));
     this.count = el("p", { class: "count", role: "status" });
@@ -45,7 +47,8 @@ class Matrix {
   }
 
   async show(only, q) {
-    Object.assign(this, { only, drawn: MATRIX_ROWS });
+    this.only = only;
+    this.drawn = MATRIX_ROWS;
     this.search.value = q;
     if (!this.rows) await this.read();
     this.draw();

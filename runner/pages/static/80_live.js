@@ -68,7 +68,7 @@ class Live {
     this.notes.set(run, version);
     if (before === undefined || before === version || !run.reading) return;
     await run.notes.open();
-    if (run.list_) redrawList(run.list);
+    if (run.openList) redrawList(run.list);
   }
 
   // Reload the page, immediately if no unsaved text would be lost, otherwise when the user asks for it.

@@ -11,10 +11,9 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runner.pages.report.served import CONTENT_SECURITY_POLICY, ServedPage, render_served
+from runner.pages.report.served import CONTENT_SECURITY_POLICY, ServedPage, View, render_served
 from runner.server.web.api_errors import ApiError, error_response
 from runner.server.web.responses import HTML
-from runner.server.web.views import View
 
 LOG = logging.getLogger("nip_run.server")
 

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 from urllib.parse import quote
 
 from markupsafe import Markup
@@ -25,7 +25,6 @@ from runner.pages.charts.curve import Series, curve
 from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.charts.lineage import GraphLink, GraphNode, lineage
 from runner.pages.charts.styles import ChartFrame
-from runner.pages.html import render_template
 
 MAX_DESCRIPTION = 160
 """Maximum characters of a description in a list; the release's own page shows the full text."""
@@ -34,16 +33,6 @@ MAX_LINEAGE_NODES = 40
 
 Command = tuple[str, str]
 """A description of a shell command, and the command."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class View:
-    """The content of a template, which reads the fields by their names."""
-
-    template: ClassVar[str]
-
-    def render(self) -> Markup:
-        return render_template(f"served/{self.template}.html", vars(self))
 
 
 def href_of(reference: str) -> str:

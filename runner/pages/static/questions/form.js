@@ -3,7 +3,9 @@
 const WAIT_MS = 1_500; // between two requests for a question while there is none
 const SHOWN_MS = 15_000; // between two requests while a question is shown, so that it stays with this person
 const part = (id) => document.getElementById(id);
-const nameForm = part("name-form"), answerForm = part("answer-form"), chat = part("chat"), problem = part("problem");
+/** @type {any} */
+const answerForm = part("answer-form");
+const nameForm = part("name-form"), chat = part("chat"), problem = part("problem");
 
 let person = null;
 let question = null;

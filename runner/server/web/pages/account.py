@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from starlette.responses import RedirectResponse, Response
 
 from runner.base.errors import NotFoundError, UsageError
-from runner.pages.report.served import ServedPage
+from runner.pages.report.served import ServedPage, View
 from runner.server.accounts import organizations
 from runner.server.accounts.accounts import Scope, Viewer
 from runner.server.accounts.browser_sessions import BrowserSession
@@ -24,7 +24,7 @@ from runner.server.web.authentication import server_of
 from runner.server.web.browser_session import Form, is_valid_form
 from runner.server.web.pages.site import Session
 from runner.server.web.responses import PRIVATE, page_response
-from runner.server.web.views import View, format_day
+from runner.server.web.views import format_day
 
 pages = APIRouter(include_in_schema=False)
 

@@ -17,7 +17,7 @@ from starlette.responses import FileResponse, Response
 
 from runner.pages.boards.marks import MEANINGS
 from runner.pages.report.games import FORMAT
-from runner.pages.report.served import ServedPage, static_files
+from runner.pages.report.served import ServedPage, View, static_files
 from runner.results.leaderboard.model import describe_ranks
 from runner.server.boards.snapshot import BoardSnapshot
 from runner.server.boards.verification_tiers import MEANINGS as TIERS
@@ -26,7 +26,7 @@ from runner.server.web.api_errors import error_response
 from runner.server.web.authentication import server_of
 from runner.server.web.pages.site import RETRY_SECONDS, EarlyResponse, NewestSnapshot, missing_page, site_of
 from runner.server.web.responses import IMMUTABLE, PUBLIC, body_response, compressed_file_response, piece_response
-from runner.server.web.views import BoardTableRow, Command, ReleaseLine, TaskLine, View, board_commands, home_commands
+from runner.server.web.views import BoardTableRow, Command, ReleaseLine, TaskLine, board_commands, home_commands
 
 pages = APIRouter(include_in_schema=False)
 data = APIRouter(tags=["boards"])

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from runner.base.errors import NotFoundError
-from runner.pages.report.served import ServedPage
+from runner.pages.report.served import ServedPage, View
 from runner.server.accounts.accounts import ANYBODY
 from runner.server.competitions import board as competition_board
 from runner.server.web.api.competitions import CompetitionBoardResponse, CompetitionResponse, SubmissionRow
@@ -20,7 +20,7 @@ from runner.server.web.api.schemas import UrlName
 from runner.server.web.authentication import server_of
 from runner.server.web.pages.site import missing_page
 from runner.server.web.responses import page_response
-from runner.server.web.views import Command, View
+from runner.server.web.views import Command
 
 pages = APIRouter(include_in_schema=False)
 MAX_LISTED = 1_000

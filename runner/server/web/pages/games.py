@@ -16,7 +16,7 @@ from starlette.responses import RedirectResponse, Response
 
 from runner.base.storage.safe_files import read_bounded
 from runner.documents.releases.reference import Reference
-from runner.pages.report.plain_games import game_section, games_section, row_at, unpack_piece
+from runner.pages.report.plain_games import GamesView, game_view, row_at, unpack_piece
 from runner.pages.report.served import ServedPage
 from runner.server.web.pages.run_cache import CachedPage
 from runner.server.web.pages.runs import find_run
@@ -89,11 +89,15 @@ def _list_section(cached: CachedPage, run_data: Mapping[str, Any], first: int, r
         message = "This list is too large for a page. Turn on JavaScript, or download the run with nip-run get."
         return ListingView(lead=[message]).render()
     before, after = first // GAMES_PER_PART, first // GAMES_PER_PART + 2
-    return games_section(
-        [row_at(piece, place) for place in range(first, last)], first, run_data["count"], at=run_path,
+    view = GamesView(
+        rows=[row_at(piece, place) for place in range(first, last)],
+        first=first,
+        count=run_data["count"],
+        run_path=run_path,
         before=f"{run_path}/games?part={before}" if before else None,
         after=f"{run_path}/games?part={after}" if last < run_data["count"] else None,
-    )  # fmt: skip
+    )
+    return view.render()
 
 
 def _game_section(cached: CachedPage, run_data: Mapping[str, Any], place: int, run_path: str) -> tuple[str, Markup]:
@@ -101,9 +105,12 @@ def _game_section(cached: CachedPage, run_data: Mapping[str, Any], place: int, r
     if list_piece is None or piece is None:
         return f"Game {place + 1:,}", ListingView(lead=[_TOO_LARGE]).render()
     row = row_at(list_piece, place)
-    section = game_section(
-        row, piece["games"][place - piece["first"]], piece["texts"], run_data,
+    view = game_view(
+        row,
+        piece["games"][place - piece["first"]],
+        piece["texts"],
+        run_data,
         before=f"{run_path}/game/{place}" if place else None,
         after=f"{run_path}/game/{place + 2}" if place + 1 < run_data["count"] else None,
-    )  # fmt: skip
-    return str(row["datapoint"]), section
+    )
+    return row.datapoint, view.render()

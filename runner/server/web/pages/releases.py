@@ -12,11 +12,11 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from runner.documents.releases.reference import COMPONENTS, Kind
-from runner.pages.report.served import ServedPage
+from runner.pages.report.served import ServedPage, View
 from runner.server.web.authentication import server_of
 from runner.server.web.pages.site import ListingView, NewestSnapshot, missing_page
 from runner.server.web.responses import page_response
-from runner.server.web.views import Command, ReleaseLine, VersionLine, View, commands_of, format_day
+from runner.server.web.views import Command, ReleaseLine, VersionLine, commands_of, format_day
 
 pages = APIRouter(include_in_schema=False)
 

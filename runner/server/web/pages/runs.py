@@ -21,7 +21,7 @@ from runner.base.errors import ReleaseError
 from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import MANIFEST, Release
 from runner.documents.releases.reference import Reference
-from runner.pages.report.served import ServedPage
+from runner.pages.report.served import ServedPage, View
 from runner.registry.lineage.listed_facts import listed_facts
 from runner.registry.transports.listing import read_small_file
 from runner.server.accounts.accounts import ANYBODY, Viewer
@@ -50,7 +50,6 @@ from runner.server.web.views import (
     Command,
     FamilyLine,
     ReleaseLine,
-    View,
     commands_of,
     draw_learning_curve,
     draw_lineage,

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Request
 from sqlalchemy import select
 from starlette.responses import RedirectResponse, Response
 
-from runner.pages.report.served import ServedPage
+from runner.pages.report.served import ServedPage, View
 from runner.server.accounts.accounts import viewer_of_token
 from runner.server.accounts.browser_sessions import SESSION_SECONDS, BrowserSession, sign_in, sign_out
 from runner.server.store.schema import reference_of, releases
@@ -21,7 +21,7 @@ from runner.server.web.browser_session import SESSION_COOKIE, Form, cookie_name,
 from runner.server.web.pages.runs import private_release_facts
 from runner.server.web.pages.site import ListingView, Session
 from runner.server.web.responses import PRIVATE, page_response
-from runner.server.web.views import ReleaseLine, View, private_href
+from runner.server.web.views import ReleaseLine, private_href
 
 pages = APIRouter(include_in_schema=False)
 

@@ -14,14 +14,14 @@ from fastapi import Depends, Request
 from starlette.responses import RedirectResponse, Response
 
 from runner.documents.releases.reference import Kind, Reference
-from runner.pages.report.served import ServedPage
+from runner.pages.report.served import ServedPage, View
 from runner.server.accounts.browser_sessions import BrowserSession
 from runner.server.boards.snapshot import BoardSnapshot
 from runner.server.boards.updates import BoardUpdater
 from runner.server.web.browser_session import find_session
 from runner.server.web.pages.run_cache import RunPageCache
 from runner.server.web.responses import PRIVATE, PageCache, page_response
-from runner.server.web.views import ReleaseLine, View
+from runner.server.web.views import ReleaseLine
 
 RETRY_SECONDS = 3
 """Delay before a client should retry while the first board of a server is built."""
