@@ -160,7 +160,7 @@ def check_page(browser: Any, check: SoftAssertions, address: str, run_id: str, g
     first, wrong, searched, last = best["counted"]
     check(
         len({first, wrong, searched}) == 3 and last == f"{games:,} of {games:,} games",
-        f"{games:,} games: the count after a filter, a search and neither: {first!r}, {wrong!r}, {searched!r}, {last!r}",
+        f"{games:,} games: counts of all, filtered, searched, all: {first!r}, {wrong!r}, {searched!r}, {last!r}",
     )
     check(not problems, f"{games:,} games: no message on the console, no request outside the page {problems[:3] or ''}")
 

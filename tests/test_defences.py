@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +36,17 @@ def test_tests_of_every_defence_exist() -> None:
             file, _, function = name.partition("::")
             assert (ROOT / file).exists(), name
             assert not function or f"def {function.partition('[')[0]}(" in (ROOT / file).read_text("utf-8"), name
+
+
+def test_code_without_a_defence_uses_only_names_that_exist(tmp_path: Path) -> None:
+    """With an undefined name, a defence's test would fail although it does not test the defence."""
+    for number, row in enumerate(load_rows()):
+        if row["file"].endswith(".py"):
+            source = (ROOT / row["file"]).read_text("utf-8").replace(row["find"], row["replace"])
+            (tmp_path / f"{number}.py").write_text(f"# {row['name']}\n{source}", "utf-8")
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--select=F821,F823", "."]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=HANG_SECONDS)
+    assert done.returncode == 0, done.stdout[:5000]
 
 
 @pytest.mark.gate
