@@ -4,7 +4,8 @@
 
 `tests/defences/*.toml` lists the defences: their purpose, the edit that switches each off, and the tests that must
 fail. WORDs select the defences whose names contain one of them; a table selects those of one file. First the script
-runs all their tests on the unchanged code; these must pass.
+runs all their tests on the unchanged code; these must pass. A test that then takes several times as long has failed,
+because without some defences a test never ends.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from py_compile import PycInvalidationMode
 from queue import SimpleQueue
+from xml.etree import ElementTree as ET
 
 from shared import ROOT, SoftAssertions
 
@@ -30,8 +32,9 @@ TABLES = ROOT / "tests" / "defences"
 COPIED_PATHS = ("runner", "tests", "specs", "prompts", "benchmarks", "pyproject.toml", "README.md", "CONTRIBUTING.md")
 PASSED, FAILED = 0, 1
 """Exit codes of pytest. Any other exit code means a mistake in the table."""
-SECONDS = 120
-"""Time limit for the tests of one defence; without some defences, a test never ends."""
+START_SECONDS, SLOWDOWN = 20, 3
+"""The time limit for a defence's tests: seconds for the start, and how many times as long as on unchanged code."""
+BASELINE_SECONDS = 3 * 60 * 60
 
 
 @dataclass(frozen=True)
@@ -77,17 +80,17 @@ class TreeCopy:
         for name in ("runner", "tests"):
             compile_dir(folder / name, quiet=2, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
 
-    def run_tests_without(self, defence: Defence) -> tuple[int, str]:
-        """Run a defence's tests while it is off. Return pytest's exit code and the end of its output."""
+    def run_tests_without(self, defence: Defence, seconds: float) -> tuple[int, str]:
+        """Run a defence's tests while it is off, for at most `seconds`. Return pytest's exit code and last output."""
         path = self._folder / defence.file
         original = path.read_text("utf-8")
         path.write_text(defence.switch_off(original), "utf-8")
         try:
-            return self.run_tests(defence.tests)
+            return self.run_tests(defence.tests, seconds)
         finally:
             path.write_text(original, "utf-8")
 
-    def run_tests(self, tests: Sequence[str], *, workers: int = 0, seconds: float = SECONDS) -> tuple[int, str]:
+    def run_tests(self, tests: Sequence[str], seconds: float, *options: str, workers: int = 0) -> tuple[int, str]:
         command = [
             sys.executable,
             "-m",
@@ -100,6 +103,7 @@ class TreeCopy:
             "",
             "-p",
             "no:cacheprovider",
+            *options,
             *tests,
         ]
         environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(self._folder)}
@@ -109,8 +113,30 @@ class TreeCopy:
                 check=False, stdin=subprocess.DEVNULL,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            return FAILED, f"no end in {seconds} s"  # for example without a limit that ends a loop
+            return FAILED, f"no end in {seconds:.0f} s"  # for example without a limit that ends a loop
         return process.returncode, (process.stdout + process.stderr)[-2000:]
+
+
+class Durations:
+    """How long each test takes on unchanged code, from pytest's JUnit file."""
+
+    def __init__(self, junit: Path) -> None:
+        self._seconds = {
+            (f"{case.get('classname', '').replace('.', '/')}.py", case.get("name", "")): float(case.get("time", "0"))
+            for case in ET.parse(junit).iter("testcase")
+        }
+
+    def time_limit(self, defence: Defence) -> float:
+        """Return the time limit, in seconds, for the tests of a defence while it is off."""
+        return START_SECONDS + SLOWDOWN * sum(map(self._seconds_of, defence.tests))
+
+    def _seconds_of(self, test: str) -> float:
+        path, _, function = test.partition("::")
+        return sum(
+            seconds
+            for (file, name), seconds in self._seconds.items()
+            if file.startswith(path) and (not function or function in (name, name.partition("[")[0]))
+        )
 
 
 def main() -> int:
@@ -129,14 +155,16 @@ def main() -> int:
 
         first_copy = copies.get()
         tests = sorted({test for defence in selected for test in defence.tests})
-        code, output = first_copy.run_tests(tests, workers=arguments.jobs, seconds=100 * SECONDS)
+        junit = Path(name) / "junit.xml"
+        code, output = first_copy.run_tests(tests, BASELINE_SECONDS, f"--junitxml={junit}", workers=arguments.jobs)
         copies.put(first_copy)
         check(code == PASSED, f"all tests pass with every defence on{'' if code == PASSED else output}")
+        durations = Durations(junit)
 
         def check_defence(defence: Defence) -> tuple[Defence, int, str]:
             tree_copy = copies.get()
             try:
-                return defence, *tree_copy.run_tests_without(defence)
+                return defence, *tree_copy.run_tests_without(defence, durations.time_limit(defence))
             except ValueError as error:
                 return defence, -1, str(error)
             finally:
