@@ -99,6 +99,11 @@ def print_footer(script: str) -> None:
     print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}, load {load_average:.1f}")
 
 
+def coverage_limit(limit: float, times: int) -> float:
+    """Return the least coverage of 95 % intervals that passes: `limit`, or three standard errors below 95 %."""
+    return min(limit, 0.95 - 3 * (0.95 * 0.05 / times) ** 0.5)
+
+
 def sample_parser(description: str | None, times: int) -> argparse.ArgumentParser:
     """Return a parser of `--times` and `--seed`, the arguments of simulations."""
     parser = argparse.ArgumentParser(description=description)

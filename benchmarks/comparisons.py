@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
-from common import sample_arguments
+from common import coverage_limit, sample_arguments
 
 from runner.statistics.differences import paired_difference
 from runner.statistics.paired_groups import Pairs, least_share
@@ -260,15 +260,15 @@ def main() -> int:
             holds = (low if shares.differing >= MIN_DIFFERING_GROUPS else 0.0) <= shares.rejected <= high
         highest = max(HIGH, 1 - rejection_limits(args.times)[0])
         is_limited = not situation.is_rare and shares.differing >= MIN_DIFFERING_GROUPS
-        is_covered = shares.covered >= (LOW_IF_RARE if situation.is_rare else LOW)
-        is_covered = is_covered and (shares.covered <= highest or not is_limited)
+        lowest = coverage_limit(LOW_IF_RARE if situation.is_rare else LOW, args.times)
+        is_covered = shares.covered >= lowest and (shares.covered <= highest or not is_limited)
         check(holds and is_covered and shares.agreeing == 1, line)
     for number, (groups, chance) in enumerate(ALWAYS_RIGHT_CASES):
         covered = measure_coverage_at_extreme(
             groups, chance, args.times, np.random.default_rng([args.seed, 3000 + number])
         )
         check(
-            covered >= LOW_IF_RARE,
+            covered >= coverage_limit(LOW_IF_RARE, args.times),
             f"{groups:4} groups, one always right, the other wrong in {chance:.3f}: {covered:.1%}",
         )
     for groups in ALL_DIFFERING:

@@ -21,7 +21,7 @@ from itertools import product
 from typing import TypeVar
 
 import numpy as np
-from common import print_table, sample_parser
+from common import coverage_limit, print_table, sample_parser
 
 from runner.statistics.clustered_means import Interval, Quantity, Share, difference, mean_share
 from runner.statistics.prediction_powered import (
@@ -273,11 +273,8 @@ def targets() -> Iterator[Target]:
 
 
 def claims(case: Situation | Pair, summary: CoverageSummary, times: int) -> Iterator[tuple[bool, str]]:
-    """Yield whether each check of a situation holds, with its numbers.
-
-    With few repetitions, the coverage may be three standard errors below 95 %.
-    """
-    min_coverage = min(MIN_COVERAGE, 0.95 - 3 * (0.95 * 0.05 / times) ** 0.5)
+    """Yield whether each check of a situation holds, with its numbers."""
+    min_coverage = coverage_limit(MIN_COVERAGE, times)
     if case.labels >= MIN_LABELS:
         yield summary.coverage >= min_coverage, f"{case.name}: coverage {summary.coverage:.1%}"
         yield (
