@@ -19,7 +19,7 @@ from runner.base.exit_codes import EXIT_CODES, ExitCode
 from runner.base.text import did_you_mean, escape_controls, in_one_line
 from runner.cli.arguments import folder_path
 from runner.cli.commands import COMMANDS, RENAMED_COMMANDS
-from runner.cli.terminal.output import note, print_json
+from runner.cli.terminal.output import OutputError, note, print_json
 from runner.results.default_folder import RESULTS_VARIABLE, default_results
 
 
@@ -141,8 +141,8 @@ def run_command_line(arguments: Sequence[str]) -> int:
         return _run_command(name, parsed)
     except KeyboardInterrupt:
         return _report_error(_interrupt_error(name, arguments), parsed)
-    except BrokenPipeError:
-        raise
+    except (BrokenPipeError, OutputError):
+        raise  # `main` handles these errors
     except Exception as error:  # noqa: BLE001 - also report bugs in one line; -v -v adds the traceback
         return _report_error(error, parsed)
 
