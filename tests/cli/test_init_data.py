@@ -255,3 +255,10 @@ def test_a_file_without_labels_or_claims_is_refused_with_the_columns_that_it_has
     assert process.returncode == 2
     assert f"columns {text.splitlines()[0].replace(',', ', ')}" in process.stderr
     assert not (tmp_path / "spec.yaml").exists()
+
+
+def test_a_missing_or_empty_file_is_named_as_such(tmp_path: Path) -> None:
+    missing = nip_run_here("init", "--data", "claims.csv", cwd=tmp_path)
+    assert (missing.returncode, "there is no such file: claims.csv" in missing.stderr) == (2, True)
+    empty = nip_run_here("init", "--data", write_csv(tmp_path, ""), cwd=tmp_path)
+    assert (empty.returncode, "data.csv is empty" in empty.stderr) == (2, True)

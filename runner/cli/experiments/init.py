@@ -199,6 +199,8 @@ def _roles_of(path: Path, protocol: str | None) -> ColumnRoles:
         table = read_table(path, DatasetLimits())
     except (Unreadable, TooLarge) as error:
         raise UsageError(f"cannot read {path}: {error}") from error
+    if not table.columns:
+        raise UsageError(f"{path} is empty; give a file with a row for each datapoint")
     if table.rows and protocol in (None, *ANSWER_PROTOCOLS):
         answer_roles = find_answer_roles(table)
         if answer_roles is not None:
