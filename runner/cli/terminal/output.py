@@ -36,7 +36,7 @@ def configure_streams() -> None:
     """Print characters that the terminal's encoding lacks as escapes, and discard the output of closed streams."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # the shell has closed the stream, for example by `>&-`
-            setattr(sys, name, open(os.devnull, "w"))
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
