@@ -185,7 +185,8 @@ MISTAKES: dict[str, Mistake] = {
         "this file has no `extends`",
         "leave the line out"),
     # Names that must be there
-    "an unknown protocol": Mistake(("use: nip", "use: debat"), "spec.yaml:4:3", "no built-in protocol or file 'debat'", "'debate'"),
+    "an unknown protocol": Mistake(
+        ("use: nip", "use: debat"), "spec.yaml:4:3", "no built-in protocol or file 'debat'", "'debate'"),
     "a wrong protocol parameter": Mistake(
         ("max_message_rounds: 4", "max_mesage_rounds: 4"), "spec.yaml:5:3", "unknown key", "'max_message_rounds'"),
     "a parameter that the protocol fixes": Mistake(
@@ -384,3 +385,17 @@ def test_invalid_command_line_gets_a_hint_with_the_correct_form(tmp_path: Path, 
 
 def test_base_files_of_the_mistakes_table_pass_check(tmp_path: Path) -> None:
     assert check_mistake(tmp_path, Mistake(None, "", "", "")).code == 0
+
+
+def test_a_misspelled_command_is_corrected_even_with_options_of_the_right_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["shwo", "last", "--wrong"]) == 2
+    assert "nip-run: error: no command or file 'shwo'; did you mean 'show'?" in capsys.readouterr().err
+    Path("shwo.yaml").write_text(SPEC)
+    assert main(["shwo"]) == 2
+    assert (
+        "no such spec file, neither here nor among the built-in specs; did you mean 'shwo.yaml'?"
+        in capsys.readouterr().err
+    )
