@@ -19,7 +19,7 @@ from runner.base.hashing import file_hash, tagged_hash
 from runner.base.plugins import PluginPins
 from runner.base.problems import Place, PlaceOf, Problem
 from runner.base.storage.log_lines import JOURNAL
-from runner.base.text import did_you_mean_file
+from runner.base.text import counted, did_you_mean_file
 from runner.documents.dataclass_schema import from_plain, to_plain
 from runner.documents.merged_data import LayeredData, RenamedKey
 from runner.documents.plain_values import KeyPath
@@ -120,6 +120,11 @@ class Spec:
     """The prices of calls; for a started run, those in its manifest."""
     recorded_fields: Mapping[str, Any] = field(default_factory=dict)
     """Fields of an earlier manifest about the original files, if this spec names copies of them."""
+
+    def __repr__(self) -> str:
+        """Return a short text, since the values of all fields contain the dataset and the templates."""
+        datapoints = counted(len(self.dataset.datapoints), "datapoint")
+        return f"<Spec {self.experiment.name!r}: {self.protocol.name} on {datapoints}>"
 
     @property
     def unconfirmed_prices(self) -> frozenset[str]:

@@ -89,6 +89,11 @@ def test_user_script_runs_and_uses_every_public_name(tmp_path: Path, empty_folde
     user_script.main(tmp_path)
 
 
+def test_a_printed_spec_is_short_and_shows_no_labels_or_prompts() -> None:
+    spec = runner.load_spec("specs/quickstart.yaml")
+    assert repr(spec) == "<Spec 'quickstart': nip on 96 datapoints>"
+
+
 # A spec from a mapping
 
 

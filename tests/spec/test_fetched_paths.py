@@ -244,7 +244,11 @@ def test_env_files_in_a_fetched_folder_are_never_read(fetched_folder: Path) -> N
             (fetched_folder / name).write_text("ROW_VARIABLE=sk-planted-0123456789\n")
         pair = f"ROW_VARIABLE=127.0.0.1:{server.port}"
         done = nip_run_here(path, "--allow-key", pair, cwd=fetched_folder)
-        assert (done.returncode, "is empty or not set; set ROW_VARIABLE to the API key" in done.stderr, server.requests) == (
+        assert (
+            done.returncode,
+            "is empty or not set; set ROW_VARIABLE to the API key" in done.stderr,
+            server.requests,
+        ) == (
             4,
             True,
             0,
