@@ -6,6 +6,7 @@ files and overrides, with the place of each value. A function `place_of` returns
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -457,9 +458,10 @@ def _read_dataset(layered: LayeredData, inputs: LoadedInputs, settings: DatasetS
         if path is None or _may_show_dataset(layered):
             raise
         place = replace(layered.place(_DATASET), is_own=False)
-        # A downloaded file may set the path, so the message must not quote it.
-        file_name = "the dataset" if layered.has_foreign_data else path
-        raise SpecError([Problem(place, "", "", f"dataset.path: {file_name} cannot be used")]) from error
+        kind = f"dataset.path: {path} cannot be used. To see the reason, add {shlex.quote(f'dataset.path={path}')}"
+        if layered.has_foreign_data:  # a downloaded file may set the path, so the message must not quote it
+            kind = "dataset.path: the dataset cannot be used"
+        raise SpecError([Problem(place, "", "", kind)]) from error
     except OSError as error:
         if path is None:
             raise
