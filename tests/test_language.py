@@ -93,3 +93,10 @@ def test_an_unclear_docstring_is_found() -> None:
 
 def test_contributing_asks_for_plain_english() -> None:
     assert "plain English" in (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+
+
+@pytest.mark.gate
+def test_no_message_continues_after_the_question_of_a_suggestion() -> None:
+    """`did_you_mean` ends with a question mark."""
+    sources = {path: path.read_text("utf-8") for path in (ROOT / "runner").rglob("*.py")}
+    assert [path for path, text in sources.items() if re.search(r"\{did_you_mean\([^{}]*\)\};", text)] == []

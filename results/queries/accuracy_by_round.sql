@@ -1,12 +1,11 @@
--- Accuracy by the round in which the game ended: do longer conversations end better?
+-- Accuracy by the number of rounds of a game: are verdicts after longer conversations better?
 --
--- A game of two rounds has ended in its second; what a long one says of a datapoint is not what a short one would have
--- said, since the verifier chooses when to stop.
+-- The verifier chooses when to stop, so long games may be about other datapoints than short games.
 --
--- $run RUN = NULL: only of this run; default: of all
+-- $run RUN = NULL: only this run; default: all
 --
--- Columns: rounds (played), games, decided (those with a verdict), accuracy (an undecided game is wrong), accept
--- (share that ends in accept).
+-- Columns: rounds (number of rounds played), games, decided (games with a verdict), accuracy (a game without a verdict
+-- counts as wrong), accept (share of games that end in accept).
 SELECT
     run_id, rounds, count(*) AS games, count(*) FILTER (outcome = 'decided') AS decided,
     avg(coalesce(correct, false)::INTEGER) AS accuracy, avg((decision = 1)::INTEGER) AS accept

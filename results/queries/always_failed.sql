@@ -1,13 +1,14 @@
 -- The share of datapoints on which the verifier always fails: the second panel of the paper's main figure.
 --
--- A datapoint counts where it was played at least $repeats times in a run. With few repeats a verifier that guesses
--- fails on some of them by chance: (1/2)^repeats of them.
+-- A datapoint counts if a run has at least $repeats games about it. If there are few repeats, a verifier that guesses
+-- fails on some datapoints by chance: on the share (1/2)^repeats.
 --
--- $repeats NUMBER = 2: the fewest games of a datapoint
+-- $repeats NUMBER = 2: minimum number of games about a datapoint
 --
--- Columns: iteration (of a training run's test), datapoints, repeats (the fewest of one), always_failed (share) with its
--- interval (NULL: a datapoint does not count, or the run's metrics have none), of the wrong solutions (always_failed_0)
--- and of the right ones (always_failed_1), reason (why the leaderboard does not rank it; NULL: it does).
+-- Columns: iteration (for a test of a training run), datapoints, repeats (minimum number of games about a datapoint),
+-- always_failed (share) with its interval (NULL: some datapoints do not count, or the run has no such metric), the
+-- share among wrong solutions (always_failed_0) and among right ones (always_failed_1), reason (why the run is
+-- unranked; NULL: it is ranked).
 SELECT
     u.benchmark, coalesce(u.parent_run_id, u.run_id) AS run, u.iteration, u.protocol, u.run_id,
     count(*) AS datapoints, min(p.games) AS repeats, avg((p.hits = 0)::INTEGER) AS always_failed,

@@ -1,9 +1,10 @@
--- Verdicts by label, for each value of a column of the dataset: where a verifier errs.
+-- Verdicts by label, for each value of a dataset column: where is the verifier wrong?
 --
 -- $run RUN: the run
--- $by COLUMN = NULL: a column of the dataset, such as difficulty; default: all datapoints together
+-- $by COLUMN = NULL: a dataset column, such as difficulty; default: all datapoints together
 --
--- Columns: slice (the column's value), y (1: accept is right), games, accept, reject, none (verdicts), accuracy.
+-- Columns: slice (the column's value), y (1: accept is right), games, accept, reject, none (numbers of verdicts),
+-- accuracy.
 SELECT
     CASE WHEN $by::VARCHAR IS NULL THEN 'all' ELSE d.columns ->> $by::VARCHAR END AS slice, r.y, count(*) AS games,
     count(*) FILTER (r.decision = 1) AS accept, count(*) FILTER (r.decision = 0) AS reject,

@@ -1,10 +1,10 @@
--- What a right verdict costs, in dollars and in tokens, by run.
+-- The cost of a right verdict by run, in dollars and in tokens.
 --
--- All calls of a run are in its cost, those that could not be used too. What a trainer costs is not known. The query
+-- The cost of a run includes all calls, also those with unusable answers, but not the cost of trainers. The query
 -- leaves out copies and runs with fixed verdicts.
 --
--- Columns: games, right (verdicts), cost_usd (of the run; NULL: a price is unknown), usd_per_right, tokens_per_right
--- (prompts and answers).
+-- Columns: games, right (number of right verdicts), cost_usd (of the run; NULL: a price is unknown), usd_per_right,
+-- tokens_per_right (prompts and answers).
 SELECT
     u.benchmark, u.run_id, u.protocol, u.rollouts AS games, g.right, u.cost_usd,
     u.cost_usd / nullif(g.right, 0) AS usd_per_right,

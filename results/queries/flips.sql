@@ -1,12 +1,12 @@
--- The games in which two runs came to different verdicts on the same datapoint, and which to look at.
+-- The games with different verdicts of two runs on the same datapoint.
 --
 -- Datapoints are matched by id, label and content, games by their repeat. `nip-run show RUN GAME` prints a transcript.
 --
 -- $run_a RUN: the first run
--- $run_b RUN: the other
+-- $run_b RUN: the second run
 --
--- Columns: y (the label), verdict_a and verdict_b, change (from a to b: gained, lost, or neither is right), game_a and
--- game_b (rollout ids).
+-- Columns: y (the label), verdict_a, verdict_b, change (from run_a to run_b: gained, lost, or neither is right),
+-- game_a, game_b (rollout ids).
 WITH games AS (
     SELECT
         r.run_id, r.rollout_id, r.datapoint_id, r.repeat, r.y, coalesce(r.correct, false) AS hit, d.content_sha256,

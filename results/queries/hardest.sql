@@ -1,11 +1,11 @@
--- The datapoints that most games get wrong, over all finished runs that played them.
+-- The datapoints with the most wrong verdicts, over all finished runs.
 --
 -- The query leaves out copies and runs with fixed verdicts.
 --
 -- $benchmark BENCHMARK = NULL: only this benchmark; default: all
--- $limit NUMBER = 20: how many datapoints
+-- $limit NUMBER = 20: number of datapoints to list
 --
--- Columns: y (the label), games, runs, accuracy, accept (share), example (a rollout id of a wrong verdict).
+-- Columns: y (the label), games, runs, accuracy, accept (share), example (rollout id of a wrong verdict).
 SELECT
     u.benchmark, r.datapoint_id, r.y, count(*) AS games, count(DISTINCT r.run_id) AS runs,
     avg(coalesce(r.correct, false)::INTEGER) AS accuracy, avg((r.decision = 1)::INTEGER) AS accept,

@@ -1,11 +1,11 @@
--- Learning curves: accuracy on the test before each iteration and after the last, as the mean over seeds with a band.
+-- Learning curves: accuracy on the test before each iteration and after the last, with the mean and range over seeds.
 --
--- Training runs of one name, protocol and benchmark are seeds of one curve. The query leaves out copies.
+-- Training runs with the same name, protocol and benchmark are seeds of one curve. The query leaves out copies.
 --
--- $name NAME = NULL: only training runs of this name; default: all
+-- $name NAME = NULL: only training runs with this name; default: all
 --
--- Columns: iteration (the models that it plays with; 0: untrained), seeds, accuracy (mean over seeds), lowest and
--- highest (the band), between (standard deviation between seeds), within (the typical standard error of one seed),
+-- Columns: iteration (number of iterations that the models were trained; 0: untrained), seeds, accuracy (mean over
+-- seeds), lowest, highest, between (standard deviation between seeds), within (typical standard error of one seed),
 -- fixed_verdicts (why the verdicts are not the verifier's answers; NULL: they are).
 SELECT
     p.benchmark, p.name, p.protocol, t.iteration, count(*) AS seeds, avg(m.value) AS accuracy, min(m.value) AS lowest,

@@ -1,7 +1,7 @@
--- The games that took the most tokens.
+-- The games with the most tokens.
 --
--- $run RUN = NULL: only of this run; default: of all
--- $limit NUMBER = 20: how many games
+-- $run RUN = NULL: only this run; default: all
+-- $limit NUMBER = 20: number of games to list
 --
 -- Columns: rounds, calls, tokens (prompts and answers of all calls), longest_answer (in characters), outcome, correct.
 SELECT

@@ -1,13 +1,14 @@
--- Is it the seat that wins, its stance, or who sits there? Verdicts of blocks, by what is exchanged in them.
+-- Does a prover win because of its seat, its stance or its model? Verdicts by what the games of a block exchange.
 --
--- Of runs with `stances: both` between opposed provers, or `seats: swap`. Where seats decide, `accept` moves
--- with `stances_exchanged`; where the judge leans to one verdict, it does not. What players do moves with `swapped`.
+-- Only runs with `stances: both` and opposed provers, or with `seats: swap`. If the seat decides, `accept` changes with
+-- `stances_exchanged`. If the judge prefers one verdict, it does not. An effect of the players changes with `swapped`.
 --
--- $run RUN = NULL: only of this run; default: of all
+-- $run RUN = NULL: only this run; default: all
 --
 -- Columns: stances_exchanged, swapped (NULL: not exchanged in this run), y (the label), games, accept and none (shares
--- of the verdicts), accuracy; of the whole run position_bias (0: no seat is favoured, 1: the first always wins, -1: the
--- other one; NULL where seat and stance are one, for want of `stances: both`) with its interval bias_low and bias_high.
+-- of verdicts), accuracy. For the whole run: position_bias (0: no seat has an advantage, 1: the first seat always wins,
+-- -1: the second always wins; NULL: without `stances: both`, seat and stance cannot be distinguished) with its interval
+-- bias_low and bias_high.
 SELECT
     r.run_id, r.stances_exchanged, r.swapped, r.y, count(*) AS games, avg((r.decision = 1)::INTEGER) AS accept,
     avg((r.decision = 2)::INTEGER) AS none, avg(coalesce(r.correct, false)::INTEGER) AS accuracy,

@@ -1,13 +1,13 @@
--- Mean accuracy by protocol and models, seeds pooled: the paper's first figure, with the lone verifier as a bar.
+-- Mean accuracy by protocol and models over all seeds: the paper's first figure, with the verifier alone as a bar.
 --
--- Runs of one name that play the same game (rules, prompts, models) on one task are seeds of one row. The query
--- leaves out replays, copies, runs that judge another's debates, and runs with fixed verdicts.
+-- Runs with the same name, game (rules, prompts, models) and task are seeds of one row. The query leaves out replays,
+-- copies, runs that judge the debates of other runs, and runs with fixed verdicts.
 --
 -- $benchmark BENCHMARK = NULL: only this benchmark; default: all
 --
--- Columns: max_rounds (of the protocol), seeds (runs that are pooled), games, accuracy (over all games; an undecided one
--- is wrong), stderr (clustered by group over all seeds), lowest and highest (of one run), accept (the share of games that
--- end in accept).
+-- Columns: max_rounds (of the protocol), seeds (number of pooled runs), games, accuracy (over all games; a game without
+-- a verdict counts as wrong), stderr (clustered by group over all seeds), lowest and highest (accuracy of one run),
+-- accept (share of games that end in accept).
 WITH seats AS (
     SELECT run_id, string_agg(agent || '=' || model, ', ' ORDER BY agent) AS models FROM agents GROUP BY run_id
 ), games AS (

@@ -1,13 +1,13 @@
--- The spread between seeds beside the spread within: is a difference between runs more than the seed?
+-- The standard deviation between seeds and within them: are differences between runs larger than those between seeds?
 --
--- Runs of one name that play the same game (rules, prompts, models) on one task are seeds of one row. The query
--- leaves out replays and copies.
+-- Runs with the same name, game (rules, prompts, models) and task are seeds of one row. The query leaves out replays
+-- and copies.
 --
--- $name NAME = NULL: only runs of this name; default: all
+-- $name NAME = NULL: only runs with this name; default: all
 --
--- Columns: iteration (of a training run's test), seeds, accuracy (mean over seeds), lowest, highest, between (standard
--- deviation between seeds; NULL: one seed), within (the typical standard error of one run), fixed_verdicts (why the
--- verdicts are not the verifier's answers; NULL: they are).
+-- Columns: iteration (for a test of a training run), seeds, accuracy (mean over seeds), lowest, highest, between
+-- (standard deviation between seeds; NULL: one seed), within (typical standard error of one run), fixed_verdicts (why
+-- the verdicts are not the verifier's answers; NULL: they are).
 WITH seats AS (
     SELECT
         run_id, string_agg(agent || '=' || model_group || ':' || coalesce(base_model, model), ', ' ORDER BY agent) AS base
@@ -23,7 +23,7 @@ JOIN seats s ON s.run_id = u.run_id
 WHERE u.kind = 'benchmark' AND u.status = 'done' AND u.replay_of IS NULL
     AND u.run_id NOT IN (SELECT run_id FROM copies)
     AND ($name::VARCHAR IS NULL OR u.name = $name::VARCHAR)
--- Trained models have a name of their own for each seed: there the models that they began as are told apart.
+-- The name of a trained model differs between seeds, so tests of training runs are grouped by the base models.
 GROUP BY
     u.benchmark, u.name, u.protocol, u.task, u.iteration, CASE WHEN u.iteration IS NULL THEN u.game_sha256 ELSE s.base END
 ORDER BY u.benchmark, u.name, u.protocol, u.task, u.iteration

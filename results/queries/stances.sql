@@ -1,12 +1,11 @@
--- Accuracy by the stance that the provers argue for: is the verifier persuaded, or does it see?
+-- Accuracy by the stance that the provers argue for: does the verifier follow the provers or the truth?
 --
--- For protocols whose provers have one stance in a game: the verdict that they argue for, 0 or 1. Games without one are
--- left out.
+-- Only protocols whose provers all argue for the same verdict, 0 or 1. The query leaves out games without a stance.
 --
--- $run RUN = NULL: only of this run; default: of all
+-- $run RUN = NULL: only this run; default: all
 --
--- Columns: stance, y (the label; equal to the stance: the provers argue for the truth), games, accuracy, persuaded (the
--- share of verdicts that are the stance).
+-- Columns: stance, y (the label; equal to the stance if the provers argue for the truth), games, accuracy, persuaded
+-- (share of verdicts that equal the stance).
 SELECT
     run_id, stance, y, count(*) AS games, avg(coalesce(correct, false)::INTEGER) AS accuracy,
     avg((decision = stance)::INTEGER) AS persuaded

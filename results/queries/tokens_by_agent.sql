@@ -1,9 +1,9 @@
--- Tokens and calls by agent: who spends what.
+-- Tokens and calls by agent.
 --
--- $run RUN = NULL: only of this run; default: of all
+-- $run RUN = NULL: only this run; default: all
 --
--- Columns: calls, prompt_tokens (cached_tokens of them from the provider's cache), completion_tokens, tokens_per_game
--- (both), seconds_per_call (mean, from sending to the whole answer).
+-- Columns: calls, prompt_tokens, cached_tokens (prompt tokens from the provider's cache), completion_tokens,
+-- tokens_per_game (prompts and answers), seconds_per_call (mean time from sending to the complete answer).
 SELECT
     c.run_id, c.agent, max(c.model) AS model, count(*) AS calls, sum(c.prompt_tokens)::BIGINT AS prompt_tokens,
     sum(c.cached_tokens)::BIGINT AS cached_tokens, sum(c.completion_tokens)::BIGINT AS completion_tokens,

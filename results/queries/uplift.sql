@@ -1,16 +1,16 @@
--- What a protocol brings: the accuracy of each run over that of the lone verifier on the same datapoints.
+-- The accuracy of each run minus the accuracy of the verifier alone on the same datapoints.
 --
--- The baseline is every finished run of $baseline with the same task and the same verifier's model; those of one game, such
--- as of several seeds, are one, and each other game has a row of its own. Runs that judge another's debates are in no
--- baseline. The query leaves out replays, copies and runs with fixed verdicts. Each datapoint weighs the same, as in
--- `nip-run compare`, which tests the difference.
+-- The baseline of a run is all finished runs of the protocol $baseline with the same task and the same model of the
+-- verifier. Runs with the same game, such as several seeds, are one baseline; each other game has its own row. Runs
+-- that judge the debates of other runs are not baselines. The query leaves out replays, copies and runs with fixed
+-- verdicts. All datapoints have the same weight, as in `nip-run compare`, which tests the difference.
 --
 -- $benchmark BENCHMARK = NULL: only this benchmark; default: all
 -- $baseline PROTOCOL = solo_verifier: the protocol of the baseline
 --
--- Columns: rejudge_of (the run whose debates it judges; NULL: it played its own), baseline_runs, datapoints and groups (that
--- both have), accuracy and baseline (means over datapoints), uplift (their difference), stderr (its standard error,
--- clustered by group).
+-- Columns: rejudge_of (the run whose debates this run judges; NULL: it played its own), baseline_runs, datapoints and
+-- groups (in both), accuracy and baseline (means over datapoints), uplift (their difference), stderr (standard error of
+-- the difference, clustered by group).
 WITH verifiers AS (
     SELECT run_id, string_agg(model, ', ' ORDER BY agent) AS verifier FROM agents WHERE role = 'verifier' GROUP BY run_id
 ), games AS (

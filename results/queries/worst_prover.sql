@@ -1,13 +1,13 @@
--- The worst case over provers: of the runs of one verifier on one task, the lowest accuracy and the most false accepts.
+-- The worst prover: of the runs of one verifier on one task, the lowest accuracy and the most wrong accepts.
 --
--- A run is one prover: another model, seed or iteration. The query leaves out replays, copies, runs that judge another's
--- debates, and runs with fixed verdicts. The one that looks worst of several is partly the unluckiest:
--- `nip-run compare RUN RUN... --worst` gives the worst with an interval that holds for all of them at once.
+-- Each run is a prover: another model, seed or iteration. The query leaves out replays, copies, runs that judge the
+-- debates of other runs, and runs with fixed verdicts. The lowest of several accuracies is too low on average; `nip-run
+-- compare RUN RUN... --worst` computes an interval that takes this into account.
 --
 -- $benchmark BENCHMARK = NULL: only this benchmark; default: all
 --
--- Columns: provers (runs that are compared), accuracy, soundness_error (the share of wrong solutions that are accepted),
--- completeness (of right ones), rank (1: the lowest accuracy).
+-- Columns: provers (number of compared runs), accuracy, soundness_error (share of wrong solutions that are accepted),
+-- completeness (share of right solutions that are accepted), rank (1: the lowest accuracy).
 SELECT
     u.benchmark, u.protocol, a.verifier, rank() OVER (same ORDER BY m.value) AS rank, u.run_id, a.prover, count(*) OVER same AS provers,
     m.value AS accuracy, g.soundness_error, g.completeness

@@ -243,7 +243,7 @@ def load_analyzer(name: str) -> Analyzer:
     if path is None:
         names = builtin_analyzers()
         hint = did_you_mean(name, names) or f"; built-in analyzers are {comma_join(names)}"
-        raise SpecError([Problem(Place(name), "", f"no analyzer {name!r}{hint}; or give a .yaml file")])
+        raise SpecError([Problem(Place(name), "", f"no built-in analyzer or file {name!r}{hint}")])
     schema = analyzer_schema()
     layered = load_layers(path, str(path), (), _find_base, keys=schema["properties"], tree=ProjectTree.of(path))
     problems = layered.problems or [*layered.wrong_nulls, *check_schema(layered, schema)]

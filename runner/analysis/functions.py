@@ -55,7 +55,7 @@ def load_function(analyzer: Analyzer, allowed: Collection[KeyUse] = ()) -> UnitF
         return FUNCTIONS[code]
     if analyzer.fetched is not None:
         uses = key_uses((), [(("python", analyzer.code_path.name), ())])
-        check_allowed(uses, allowed, f"the analyzer {analyzer.path} came from elsewhere (in {analyzer.fetched})")
+        check_allowed(uses, allowed, f"the analyzer {analyzer.path} was downloaded (in {analyzer.fetched})")
     return _load_from_file(analyzer, code.partition(":")[2])
 
 

@@ -114,7 +114,7 @@ def check(spec: Spec | SpecSource) -> Check:
         ...     check({"extends": "specs/quickstart.yaml", "protocol": {"use": "debat"}})
         ... except SpecError as error:
         ...     print(error.problems[0].message)
-        no protocol 'debat'; did you mean 'debate'?; or give a .yaml file
+        no built-in protocol or file 'debat'; did you mean 'debate'?
 
     Raises:
         SpecError: the spec is invalid; `problems` lists all mistakes.

@@ -19,7 +19,7 @@ from runner.base.exit_codes import EXIT_CODES, ExitCode
 from runner.base.text import did_you_mean, escape_controls, in_one_line
 from runner.cli.arguments import folder_path
 from runner.cli.commands import COMMANDS, RENAMED_COMMANDS
-from runner.cli.terminal.output import note, print_json
+from runner.cli.terminal.output import OutputError, note, print_json
 from runner.results.default_folder import RESULTS_VARIABLE, default_results
 
 
@@ -32,7 +32,7 @@ def _add_common_options(parser: argparse.ArgumentParser) -> None:
         help=f"the results folder; default: ${RESULTS_VARIABLE}, else results",
     )
     group.add_argument("--json", action="store_true", help="print the result as JSON")
-    group.add_argument("-q", "--quiet", action="store_true", help="no progress and no notes")
+    group.add_argument("-q", "--quiet", action="store_true", help="print no progress and no notices")
     group.add_argument("-v", "--verbose", action="count", default=0, help="print more details; -v -v: tracebacks too")
 
 
@@ -103,9 +103,17 @@ def build_parser(name: str) -> _Parser:
     return parser
 
 
+def _is_misspelled_command(word: str) -> bool:
+    """Return whether a word is similar to a command, and is neither a file nor looks like the name of one."""
+    is_name = re.fullmatch(r"[\w-]+", word) is not None
+    return is_name and bool(did_you_mean(word, COMMANDS)) and not any(map(os.path.exists, (word, f"{word}.yaml")))
+
+
 def _parse_arguments(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]:
     """Return the name of the command, and its parsed arguments. Without a command, the arguments are those of `run`."""
-    common = _Parser(add_help=False, allow_abbrev=False)
+    common = _Parser(
+        "nip-run", "nip-run SPEC... [KEY=VALUE...]\n       nip-run COMMAND ...", add_help=False, allow_abbrev=False
+    )
     common.arguments = arguments
     _add_common_options(common)
     _, other_arguments = common.parse_known_args(arguments)
@@ -115,6 +123,8 @@ def _parse_arguments(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]
     if command in COMMANDS:
         command_arguments.remove(first)
     else:
+        if _is_misspelled_command(first):
+            common.error(f"no command or file {first!r}{did_you_mean(first, COMMANDS)}")
         command = "run"
     parser = build_parser(command)
     parser.arguments = arguments
@@ -141,8 +151,8 @@ def run_command_line(arguments: Sequence[str]) -> int:
         return _run_command(name, parsed)
     except KeyboardInterrupt:
         return _report_error(_interrupt_error(name, arguments), parsed)
-    except BrokenPipeError:
-        raise
+    except (BrokenPipeError, OutputError):
+        raise  # `main` handles these errors
     except Exception as error:  # noqa: BLE001 - also report bugs in one line; -v -v adds the traceback
         return _report_error(error, parsed)
 

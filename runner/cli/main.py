@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from runner.base.exit_codes import EXIT_CODES, ExitCode
 from runner.cli.commands import COMMANDS, GROUPS
 from runner.cli.startup import reduce_garbage_collection
-from runner.cli.terminal.output import configure_streams, say
+from runner.cli.terminal.output import configure_streams, note, say
 from runner.version import __version__
 
 
@@ -39,9 +40,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         # A program such as `head` has closed the pipe that reads the output.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return ExitCode.DONE
+    except OSError as error:
+        _discard_output()
+        with suppress(OSError):  # the stream that cannot be written may be stderr
+            note(f"cannot write the output: {error.strerror}")
+        return ExitCode.FAILED
     return code
+
+
+def _discard_output() -> None:
+    """Send the rest of stdout nowhere, so that Python does not fail again when it flushes the buffer on exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from runner.base.errors import SpecError, UsageError
 from runner.base.package_data import is_file
 from runner.base.problems import Problem
-from runner.cli.commands import COMMANDS
 from runner.cli.terminal.output import note, warn, wrap_for_stderr
 from runner.registry.components.lookup import make_finder_for
 from runner.results.leaderboard.results_folder import Results
@@ -94,7 +93,7 @@ def load_points(arguments: Sequence[str], find_run: FindRun, *, quiet: bool) -> 
     problems: list[Problem] = []
     for path in specs:
         try:
-            points = load_specs(path, overrides, find_run, make_finder_for(path), suggestions=list(COMMANDS))
+            points = load_specs(path, overrides, find_run, make_finder_for(path))
             plans = [plan_of(spec) for spec in points]
             problems.extend(sweep_problems(path, plans))
             loaded.extend(SpecPoint(path, plan) for plan in plans)

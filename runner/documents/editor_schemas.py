@@ -109,7 +109,7 @@ def _or_reference(node: Mapping[str, Any]) -> dict[str, Any]:
     if not set(kinds) & set(_NOT_TEXT_TYPES):
         return dict(node)
     expected = " or ".join(TYPE_NAMES[kind] for kind in kinds if kind in _NOT_TEXT_TYPES)
-    message = f"{expected} belongs here, or ${{key}}"
+    message = f"expected {expected}, or ${{key}}"
     return {**node, "type": [*kinds, "string"], "pattern": _REFERENCE_ONLY, "patternErrorMessage": message}
 
 

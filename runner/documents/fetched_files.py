@@ -69,9 +69,9 @@ def fetched_registry(folder: Path) -> str | None:
 def describe_origin(file: Path | None, root: Path) -> str:
     """Return how the spec in `file` depends on the fetched folder `root`, as a verb phrase for messages."""
     if file is None or fetched_folder([file.absolute().parent]) is not None:
-        return "came from elsewhere"
+        return "was downloaded"
     origin = read_marker(root)
-    return f"uses what came from elsewhere, {root if origin is None else origin['release']}"
+    return f"uses the download {root if origin is None else origin['release']}"
 
 
 def path_refusal(folder: Path, target: Path) -> str | None:
@@ -83,7 +83,7 @@ def path_refusal(folder: Path, target: Path) -> str | None:
     if root is None:
         return None
     if not _is_within(target, root):
-        return f"the path is outside {root}, and a file that came from elsewhere may only name files in its own folder"
+        return f"the path is outside {root}, and a downloaded file may only name files in its own folder"
     return _link_problem(target, root) if package_data.is_folder(target) else None
 
 

@@ -177,7 +177,7 @@ def _base_names(document: Document, layered: LayeredData) -> list[tuple[KeyPath,
         return [((EXTENDS,), value)]
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return [((EXTENDS, index), item) for index, item in enumerate(value)]
-    problem = Problem(document.places[(EXTENDS,)], EXTENDS, "a file name or a list of file names belongs here")
+    problem = Problem(document.places[(EXTENDS,)], EXTENDS, "expected a file name or a list of file names")
     layered.problems.append(problem)
     return []
 

@@ -39,7 +39,7 @@ def to_plain_values(
         return [to_plain_values(item, refused, (*key_path, index), (*above, value)) for index, item in enumerate(value)]
     scalar = _convert_scalar(value)
     if scalar is None and value is not None:
-        return _refuse(refused, key_path, f"a text, number, list or mapping belongs here, not {_type_name(value)}")
+        return _refuse(refused, key_path, f"expected a text, number, list or mapping, not {_type_name(value)}")
     return scalar
 
 

@@ -223,12 +223,12 @@ def _expected_message(kinds: list[str], value: Any) -> str:
     if "integer" in kinds and isinstance(value, float) and abs(value) > MAX_INTEGER:
         return _TOO_MANY_BITS
     if kinds == ["array"] and isinstance(value, (str, int, float)):
-        return f"a list belongs here, not {_quote(value)}; write [{_quote(value)}]"
+        return f"expected a list, not {_quote(value)}; write [{_quote(value)}]"
     expected = " or ".join(TYPE_NAMES[kind] for kind in dict.fromkeys(kinds) if kind != "null")
     quotes = (
         "; if you mean a text, put it in quotes" if "string" in kinds and not isinstance(value, (dict, list)) else ""
     )
-    return f"{expected} belongs here, not {_quote(value)}{quotes}"
+    return f"expected {expected}, not {_quote(value)}{quotes}"
 
 
 def _quote(value: Any) -> str:
@@ -276,9 +276,11 @@ def _violation_message(error: ValidationError) -> str:
             hint = did_you_mean(str(value), values) or "; write one of them"
             return f"{_quote(value)} is not one of {comma_join(values)}{hint}"
         case "minimum" | "exclusiveMinimum":
-            return f"{_quote(value)} is too small; {'at least' if error.validator == 'minimum' else 'more than'} {rule}"
+            bound = "at least" if error.validator == "minimum" else "more than"
+            return f"{_quote(value)} is too small; must be {bound} {rule}"
         case "maximum" | "exclusiveMaximum":
-            return f"{_quote(value)} is too large; {'at most' if error.validator == 'maximum' else 'less than'} {rule}"
+            bound = "at most" if error.validator == "maximum" else "less than"
+            return f"{_quote(value)} is too large; must be {bound} {rule}"
         case "minLength" | "minItems" | "minProperties":
             return "must not be empty" if rule == 1 else f"needs at least {rule} entries"
         case "pattern" if cast("dict[str, Any]", error.schema).get("writeOnly"):

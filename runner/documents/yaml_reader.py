@@ -133,7 +133,7 @@ def parse_yaml(text: str, document: Document) -> Document:
         return _add_problem(document, empty, kind=empty)
     if not isinstance(node, yaml.MappingNode):
         kind = "a list" if isinstance(node, yaml.SequenceNode) else "a single value"
-        message = f"a mapping (KEY: VALUE lines) belongs here, but this is {kind}; `nip-run schema` lists the keys"
+        message = f"expected a mapping (KEY: VALUE lines), but this is {kind}; `nip-run schema` lists the keys"
         return _add_problem(document, message, kind=message)
     return _read_mapping(node, text, document)
 

@@ -92,7 +92,7 @@ def key_of(settings: ModelSettings, group: str) -> str:
         return "none"
     key = os.environ.get(variable, "").strip()
     remember_secret(key)
-    problem = "is empty" if not key else _value_problem(key)
+    problem = "is empty or not set" if not key else _value_problem(key)
     if problem is not None:
         raise ProviderRefusal(
             f"models.{group}: the environment variable {variable} {problem}; set {variable} to the API key, or name "
@@ -104,7 +104,7 @@ def key_of(settings: ModelSettings, group: str) -> str:
 def _value_problem(value: str) -> str | None:
     """Return why a value cannot be sent in a header; None if it can. The text continues the name of the variable."""
     if not value:
-        return "is empty"
+        return "is empty or not set"
     if len(value) > MAX_BYTES:
         return f"has more than {MAX_BYTES} characters"
     if not (value.isascii() and value.isprintable()):

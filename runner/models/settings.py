@@ -461,7 +461,7 @@ class ModelSettings:
         """Return the advice about an answer that was truncated before its first word."""
         verb = "set" if getattr(self, self.length_limit_key) is None else "raise"
         return (
-            "the token limit was reached before the first word of an answer, or went into reasoning; "
+            "the model reached the token limit before the answer began, probably because of reasoning tokens; "
             f"{verb} models.{group}.{self.length_limit_key}"
         )
 

@@ -89,7 +89,7 @@ def signal_rows(metrics: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
     balanced = by_name.get(BALANCED_ACCURACY)
     if balanced is None or balanced["ci_low"] is None:
         return ()
-    rows = [("balanced", f"{format_metric(balanced)} (accuracy, both labels alike)")]
+    rows = [("balanced", f"{format_metric(balanced)} (mean accuracy of the two labels)")]
     names = [name for name in (SENSITIVITY, CRITERION) if name in by_name]
     signals = ", ".join(f"{METRICS[name].symbol} {format_metric(by_name[name])}" for name in names)
     return [*rows, ("signal", signals)] if names else rows

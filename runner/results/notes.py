@@ -154,7 +154,7 @@ class Notes:
             current_ids = {None, *(note.id for note in self.all())}
             if line.replaced_id not in current_ids:
                 raise UsageError(
-                    f"run {self._run_id} has no note {shortened(str(line.replaced_id))!r}; reload the notes"
+                    f"run {self._run_id} has no note {shortened(str(line.replaced_id))!r}; list the notes again"
                 )
             self._file.append([line.to_json()])
 

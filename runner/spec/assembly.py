@@ -6,6 +6,7 @@ files and overrides, with the place of each value. A function `place_of` returns
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -19,7 +20,7 @@ from runner.base.hashing import file_hash, tagged_hash
 from runner.base.plugins import PluginPins
 from runner.base.problems import Place, PlaceOf, Problem
 from runner.base.storage.log_lines import JOURNAL
-from runner.base.text import did_you_mean_file
+from runner.base.text import counted, did_you_mean_file
 from runner.documents.dataclass_schema import from_plain, to_plain
 from runner.documents.merged_data import LayeredData, RenamedKey
 from runner.documents.plain_values import KeyPath
@@ -120,6 +121,11 @@ class Spec:
     """The prices of calls; for a started run, those in its manifest."""
     recorded_fields: Mapping[str, Any] = field(default_factory=dict)
     """Fields of an earlier manifest about the original files, if this spec names copies of them."""
+
+    def __repr__(self) -> str:
+        """Return a short text, since the values of all fields contain the dataset and the templates."""
+        datapoints = counted(len(self.dataset.datapoints), "datapoint")
+        return f"<Spec {self.experiment.name!r}: {self.protocol.name} on {datapoints}>"
 
     @property
     def unconfirmed_prices(self) -> frozenset[str]:
@@ -452,9 +458,10 @@ def _read_dataset(layered: LayeredData, inputs: LoadedInputs, settings: DatasetS
         if path is None or _may_show_dataset(layered):
             raise
         place = replace(layered.place(_DATASET), is_own=False)
-        # A downloaded file may set the path, so the message must not quote it.
-        file_name = "the dataset" if layered.has_foreign_data else path
-        raise SpecError([Problem(place, "", "", f"dataset.path: {file_name} cannot be used")]) from error
+        kind = f"dataset.path: {path} cannot be used. To see the reason, add {shlex.quote(f'dataset.path={path}')}"
+        if layered.has_foreign_data:  # a downloaded file may set the path, so the message must not quote it
+            kind = "dataset.path: the dataset cannot be used"
+        raise SpecError([Problem(place, "", "", kind)]) from error
     except OSError as error:
         if path is None:
             raise

@@ -98,13 +98,11 @@ def load_specs(
     find_run: FindRun = reject_run_ids,
     find_component: FindComponent = reject_references,
     *,
-    suggestions: Sequence[str] = (),
     tree: ProjectTree | None = None,
 ) -> list[Spec]:
     """Load every point of a spec's sweep, in order. `runner.api.load_specs` also finds runs in a results folder.
 
-    `suggestions` are names, such as commands, that the message about an unknown file may suggest. `tree` has the files
-    that a spec in a mapping may read; the default is the current folder.
+    `tree` has the files that a spec in a mapping may read; the default is the current folder.
 
     Raises:
         SpecError: the spec or a point has errors; lists all of them.
@@ -114,7 +112,7 @@ def load_specs(
         return _load(Path(_NAME_WITHOUT_FILE), source, overrides, inputs, lookups=lookups, tree=tree)
     saved = Path(source) / SAVED_SPEC
     path = saved if package_data.is_file(saved) else source  # the folder of a run
-    return _load(_find_spec_file(path, suggestions), path, overrides, inputs, lookups=lookups)
+    return _load(_find_spec_file(path), path, overrides, inputs, lookups=lookups)
 
 
 def read_spec_data(path: str | Path, find_component: FindComponent) -> LayeredData:
@@ -123,7 +121,7 @@ def read_spec_data(path: str | Path, find_component: FindComponent) -> LayeredDa
     Raises:
         SpecError: the files have errors that prevent checking the keys; lists all of them.
     """
-    spec_file = _find_spec_file(path, ())
+    spec_file = _find_spec_file(path)
     return _load_layers(spec_file, path, (), Components(find_component, ProjectTree.of(spec_file)))
 
 
@@ -140,7 +138,7 @@ def load_whole_dataset(source: str, overrides: Sequence[str], find_component: Fi
         parsed_overrides = [*_parse_overrides({"dataset.path": source}), *parsed_overrides]
     else:
         saved = Path(source) / SAVED_SPEC
-        spec_file, content = _find_spec_file(saved if package_data.is_file(saved) else source, ()), None
+        spec_file, content = _find_spec_file(saved if package_data.is_file(saved) else source), None
     components = Components(find_component, ProjectTree.of(spec_file))
     layered = _load_layers(spec_file, spec_file if content is None else content, parsed_overrides, components)
     problems = [*path_problems(layered, saved=False), *layered.wrong_nulls, *components.resolve(layered)]
@@ -249,7 +247,7 @@ def _assemble_point(layered: LayeredData, inputs: LoadedInputs, components: Comp
     return replace(spec, components=components.uses)
 
 
-def _find_spec_file(path: str | Path, suggestions: Sequence[str]) -> Path:
+def _find_spec_file(path: str | Path) -> Path:
     """Return the path of a spec file, or of the built-in spec with that name.
 
     Raises:
@@ -267,7 +265,7 @@ def _find_spec_file(path: str | Path, suggestions: Sequence[str]) -> Path:
         if package_data.is_folder(folder)
         for spec_file in folder.glob("*.yaml")
     ]
-    hint = did_you_mean_file(Path(path).name, [*spec_files, *suggestions]) or "; give the path of a .yaml file"
+    hint = did_you_mean_file(Path(path).name, spec_files) or "; give the path of a .yaml file"
     message = f"no such spec file, neither here nor among the built-in specs{hint}"
     raise SpecError([Problem(Place(str(path)), "", message)])
 

@@ -170,9 +170,8 @@ def _take_model(layered: LayeredData, group: str, settings: dict[str, Any], find
         match = parse_model_name(text)
         source = find_model_source(layered, key_path, match["run"], find_run)
         if group_in_run not in source.groups:
-            raise ModelError(
-                f"no model group {group_in_run!r}{did_you_mean(str(group_in_run), source.groups)}; {source.description}"
-            )
+            hint = did_you_mean(str(group_in_run), source.groups) or f"; {source.description}"
+            raise ModelError(f"no model group {group_in_run!r}{hint}")
         _set_model(layered, key_path, settings, source, group_in_run, iteration=source.iteration_of(match))
     except ModelError as error:
         yield layered.problem_at(key_path, str(error))

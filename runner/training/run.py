@@ -285,10 +285,8 @@ def _check_manual_models(plan: TrainingPlan, manual_models: Mapping[str, str]) -
                 "option"
             )
         if group not in plan.trained_groups:
-            raise UsageError(
-                f"{option}: the run trains no model group {group!r}{did_you_mean(group, plan.trained_groups)}; it "
-                f"trains {comma_join(plan.trained_groups)}"
-            )
+            hint = did_you_mean(group, plan.trained_groups) or f"; it trains {comma_join(plan.trained_groups)}"
+            raise UsageError(f"{option}: the run trains no model group {group!r}{hint}")
         trainer = plan.training.trainers[group]
         if not trainer.traits.by_hand:
             raise UsageError(f"{option}: the backend {trainer.backend} sets the name itself; remove this option")

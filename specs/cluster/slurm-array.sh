@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# One run as a SLURM array: each task plays one shard, and the last that ends makes the one run of them.
+# One run as a SLURM array: each task plays one shard, and the last one merges all shards into one run.
 #
 #     RUN=big-nip SPEC=specs/mine.yaml sbatch slurm-array.sh
 #
-# The disk is shared by all nodes. A task that is killed, preempted or out of time is requeued or submitted again
-# (sbatch --array=3 slurm-array.sh), and goes on where it stopped. Where the nodes see each other's files late, merge by
-# a job of its own, which says so where it was done already:
+# All nodes must share the disk. If a task is killed, preempted or out of time, requeue it or submit it again
+# (sbatch --array=3 slurm-array.sh): it resumes its shard. If nodes see the files of other nodes late, merge the shards in
+# a separate job, which changes nothing if they are already merged:
 #
 #     sbatch --dependency=afterok:JOB --wrap "nip-run merge big-nip"
 #
@@ -19,19 +19,19 @@
 #SBATCH --signal=B:TERM@120
 set -u
 
-: "${RUN:?the id of the run, the same in all tasks}"
-: "${SPEC:?the spec}"
-: "${SLURM_ARRAY_TASK_ID:?to be submitted by sbatch, as an array}"
-# Not SLURM_ARRAY_TASK_COUNT, which is 1 where one task is submitted again.
+: "${RUN:?set RUN to an id for the run, the same in all tasks}"
+: "${SPEC:?set SPEC to the path of the spec}"
+: "${SLURM_ARRAY_TASK_ID:?submit this script with sbatch, as an array}"
+# Not SLURM_ARRAY_TASK_COUNT, which is 1 if a single task is submitted again.
 SHARDS=${SHARDS:-8}
 
-# Where each task has a server of its own, start it here, and say its address, in which shards may differ:
+# If each task has its own server, start the server here and set its address, which may differ between shards:
 #     vllm serve Qwen/Qwen3-8B --port "$((8000 + SLURM_ARRAY_TASK_ID))" &
 #     set -- "models.local.base_url=http://127.0.0.1:$((8000 + SLURM_ARRAY_TASK_ID))/v1" "$@"
 
 nip-run "$SPEC" --run-id "$RUN" --shard "$SLURM_ARRAY_TASK_ID/$SHARDS" "$@" &
 child=$!
-# SIGTERM comes two minutes before the time is up: calls in flight come in, and the shard ends with exit code 130.
+# SLURM sends SIGTERM two minutes before the time limit: calls in flight finish, and the shard ends with exit code 130.
 trap 'kill -TERM "$child" 2>/dev/null' TERM
 code=0
 wait "$child" || code=$?

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# One run on several machines by ssh: each host plays one shard; what fails is started again, and goes on.
+# One run on several machines by ssh: each host plays one shard. A shard that fails is started again and resumes.
 #
 #     RUN=big-nip SPEC=specs/mine.yaml ./ssh-loop.sh host1 host2 host3
 #
-# The spec, its files and nip-run stand on each host in FOLDER. Without a shared disk, COPY=yes brings the parts here,
-# where they are merged; with one the last shard merges them, and the merge here says so. Keys are not sent: each host
-# has them in its environment.
+# FOLDER has the spec, its files and nip-run on each host. If the hosts share a disk, the last shard merges all shards. If
+# they do not, set COPY=yes to copy the shards to this machine and merge them. API keys are not sent: each host must have
+# them in its environment.
 set -u
 
-: "${RUN:?the id of the run}"
-: "${SPEC:?the spec}"
-[ $# -gt 0 ] || { echo "which hosts?" >&2; exit 2; }
+: "${RUN:?set RUN to an id for the run}"
+: "${SPEC:?set SPEC to the path of the spec}"
+[ $# -gt 0 ] || { echo "give at least one host" >&2; exit 2; }
 FOLDER=${FOLDER:-$PWD}
 COPY=${COPY:-no}
 TRIES=${TRIES:-3}
@@ -24,7 +24,7 @@ play() { # HOST NUMBER
         $SSH "$1" "cd '$FOLDER' && nip-run '$SPEC' --run-id '$RUN' --shard '$2/$shards' -q" </dev/null && return 0
         code=$?
         echo "shard $2/$shards on $1 ended with exit code $code" >&2
-        case $code in 2 | 3 | 4) break ;; esac # a wrong spec, no budget, no key: the same again
+        case $code in 2 | 3 | 4) break ;; esac # an invalid spec, a used-up budget or a refused key: another try would fail, too
     done
     return "$code"
 }
@@ -38,7 +38,7 @@ for host in "$@"; do
 done
 failed=0
 for pid in "${running[@]}"; do wait "$pid" || failed=$?; done
-[ "$failed" -eq 0 ] || { echo "not all shards ended; run the same command again" >&2; exit "$failed"; }
+[ "$failed" -eq 0 ] || { echo "some shards failed; run the same command again to resume them" >&2; exit "$failed"; }
 
 if [ "$COPY" = yes ]; then
     number=0

@@ -88,6 +88,16 @@ def test_invalid_answer_is_requested_again_and_never_coerced(run: RunFolder) -> 
     assert not filter_by_status(only_table(run), "answered")
 
 
+def test_warning_about_unusable_answers_names_the_question_and_no_agent(
+    run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with run_analyst(planted={"": "not sure"}) as server:
+        assert main(["analyze", run.run_id, "follow_up", "votes=5", *ask_at(server)]) == 0
+    warning = capsys.readouterr().err
+    assert "check the question and the answers of the analyzer" in warning
+    assert "verifier" not in warning  # users do not know the agents of an analysis
+
+
 @pytest.mark.parametrize(
     ("reply", "expected"),
     [

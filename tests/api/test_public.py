@@ -89,13 +89,18 @@ def test_user_script_runs_and_uses_every_public_name(tmp_path: Path, empty_folde
     user_script.main(tmp_path)
 
 
+def test_a_printed_spec_is_short_and_shows_no_labels_or_prompts() -> None:
+    spec = runner.load_spec("specs/quickstart.yaml")
+    assert repr(spec) == "<Spec 'quickstart': nip on 96 datapoints>"
+
+
 # A spec from a mapping
 
 
 def test_invalid_mapping_is_refused_like_a_file(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as refused:
         runner.load_spec({"extends": "quickstart.yaml", "dataset": {"splitt": "x"}, "seed": object()})
-    assert "seed: a text, number, list or mapping belongs here, not object" in str(refused.value)
+    assert "seed: expected a text, number, list or mapping, not object" in str(refused.value)
     with pytest.raises(SpecError) as refused:
         runner.load_spec({"extends": "quickstart.yaml", "dataset": {"splitt": "x"}}, {"seeed": 1})
     assert [str(problem) for problem in refused.value.problems] == [
@@ -130,8 +135,8 @@ def test_unsupported_values_are_refused_by_key_and_type(tmp_path: Path) -> None:
     messages = [
         "agents: a key must be text, not 3",
         "dataset.stop: the value contains itself; replace the inner one by a copy",
-        "models.offline.stop.0: a text, number, list or mapping belongs here, not object",
-        "seed: a text, number, list or mapping belongs here, not set",
+        "models.offline.stop.0: expected a text, number, list or mapping, not object",
+        "seed: expected a text, number, list or mapping, not set",
     ]
     with pytest.raises(SpecError) as refused:
         runner.load_spec(path, invalid)
@@ -142,7 +147,7 @@ def test_unsupported_values_are_refused_by_key_and_type(tmp_path: Path) -> None:
     assert [str(problem).partition(":1:1: ")[2] for problem in refused.value.problems] == [
         "a key must be text, not tuple",
         "dataset.stop: the value contains itself; replace the inner one by a copy",
-        "seed: a text, number, list or mapping belongs here, not numpy.ndarray",
+        "seed: expected a text, number, list or mapping, not numpy.ndarray",
     ]
     with pytest.raises(SpecError, match="an override must be text"):
         runner.load_spec(path, [3])  # type: ignore[list-item]
@@ -151,10 +156,10 @@ def test_unsupported_values_are_refused_by_key_and_type(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        ("x", "a whole number belongs here, not 'x'"),
-        (-1, "-1 is too small; at least 1"),
-        (1.5, "a whole number belongs here, not 1.5"),
-        ({1}, "a text, number, list or mapping belongs here, not set"),
+        ("x", "expected a whole number, not 'x'"),
+        (-1, "-1 is too small; must be at least 1"),
+        (1.5, "expected a whole number, not 1.5"),
+        ({1}, "expected a text, number, list or mapping, not set"),
     ],
 )
 def test_protocol_parameters_are_checked_like_those_of_a_spec(value: object, reason: str) -> None:

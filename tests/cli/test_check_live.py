@@ -122,6 +122,7 @@ def test_missing_key_and_unreachable_server_are_reported(tmp_path: Path) -> None
     report = run_live_check(tmp_path, server.base_url, code=1)
     assert report["error"]["kind"] == "no server"
     assert "start the server, or correct models.m.base_url" in report["error"]["next"]
+    assert "ssl" not in report["error"]["message"]  # the connection has no TLS
     assert report["requests"] == 0  # none was sent, since there was no connection
 
 
@@ -169,3 +170,16 @@ def test_probe_without_features_has_the_messages_of_a_game_request() -> None:
     assert [message["role"] for message in with_system.messages] == ["system", "user"]
     openai = make_probe(ModelSettings(model="a", chat_format="openai"), ())
     assert [message["role"] for message in openai.messages] == ["system", "user", "user"]
+
+
+def test_an_empty_answer_below_the_token_limit_is_not_blamed_on_the_limit(tmp_path: Path) -> None:
+    with run_chat_server(text="") as server:
+        findings = run_live_check(tmp_path, server.base_url)["features"]
+    assert {finding["reason"] for name, finding in findings.items() if name != N} == {"the answer has no text"}
+
+
+def test_check_warns_if_even_the_shortest_games_cost_more_than_the_budget(tmp_path: Path) -> None:
+    spec = spec_file(tmp_path, "http://127.0.0.1:9", models={"m": PRICE})
+    warning = "warning: even the shortest games cost about $"
+    assert warning in nip_run_here("check", spec, "budget.usd=0.000001", cwd=tmp_path).stdout
+    assert warning not in nip_run_here("check", spec, "budget.usd=9", cwd=tmp_path).stdout

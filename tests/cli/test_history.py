@@ -63,7 +63,10 @@ def test_history_lists_sessions_in_order_locally_and_from_a_registry(results: Pa
     text_process = nip_run_here(*arguments, cwd=tmp_path)
     assert "12 rollouts" in text_process.stdout
     assert "declared: run/acme/learn@1 (iteration 0)" in text_process.stdout
-    assert "how the maker of a model is known: declared: by its name" in text_process.stderr
+    assert (
+        "how nip-run knows which run trained a model: declared: the run that used the model says so"
+        in text_process.stderr
+    )
 
 
 def test_history_suggests_the_nearest_name_and_reports_damaged_releases(results: Path, tmp_path: Path) -> None:

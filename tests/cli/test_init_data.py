@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -255,3 +256,29 @@ def test_a_file_without_labels_or_claims_is_refused_with_the_columns_that_it_has
     assert process.returncode == 2
     assert f"columns {text.splitlines()[0].replace(',', ', ')}" in process.stderr
     assert not (tmp_path / "spec.yaml").exists()
+
+
+def test_a_missing_or_empty_file_is_named_as_such(tmp_path: Path) -> None:
+    missing = nip_run_here("init", "--data", "claims.csv", cwd=tmp_path)
+    assert (missing.returncode, "there is no such file: claims.csv" in missing.stderr) == (2, True)
+    empty = nip_run_here("init", "--data", write_csv(tmp_path, ""), cwd=tmp_path)
+    assert (empty.returncode, "data.csv is empty" in empty.stderr) == (2, True)
+
+
+def test_the_printed_commands_run_next_to_the_data_so_that_errors_quote_it(tmp_path: Path) -> None:
+    write_messy_csv(tmp_path)
+    process = nip_run_here("init", "--data", "my claims.csv", "mine", "--json", cwd=tmp_path)
+    (check, *_) = json.loads(process.stdout)["next"]
+    assert check == "nip-run check mine/spec.yaml"
+    error = nip_run_here(*shlex.split(check)[1:], "dataset.columns.label=verdct", cwd=tmp_path).stderr
+    assert "the file has no column 'verdct'" in error
+
+
+def test_an_error_in_data_outside_the_folder_of_the_spec_says_how_to_see_it(tmp_path: Path) -> None:
+    write_messy_csv(tmp_path)
+    nip_run_here("init", "--data", "my claims.csv", "mine", cwd=tmp_path)
+    arguments = ("check", "spec.yaml", "dataset.columns.label=verdct")
+    error = nip_run_here(*arguments, cwd=tmp_path / "mine").stderr
+    (override,) = re.findall(r"To see the reason, add '(dataset\.path=[^']*)'", error)
+    assert "the file has no column" not in error
+    assert "the file has no column 'verdct'" in nip_run_here(*arguments, override, cwd=tmp_path / "mine").stderr

@@ -151,17 +151,17 @@ MISTAKES: dict[str, Mistake] = {
     "a key that is missing": Mistake(
         ("name: mine\n", ""), "spec.yaml:1:1", "missing key: name", "add name: ", quotes=False),
     "a text for a number": Mistake(
-        "seed: five\n", "spec.yaml:13:1", "a whole number belongs here, not 'five'", "seed: 0"),
-    "a number for a text": Mistake(("name: mine", "name: 3"), "spec.yaml:1:1", "text belongs here, not 3", "in quotes"),
+        "seed: five\n", "spec.yaml:13:1", "expected a whole number, not 'five'", "seed: 0"),
+    "a number for a text": Mistake(("name: mine", "name: 3"), "spec.yaml:1:1", "expected text, not 3", "in quotes"),
     "a value for a mapping": Mistake(
-        ("{model: strong}", "strong"), "spec.yaml:11:3", "a mapping (KEY: VALUE lines) belongs here",
+        ("{model: strong}", "strong"), "spec.yaml:11:3", "expected a mapping (KEY: VALUE lines)",
         "its keys are model"),
     "a negative number": Mistake(
         "rollouts: {per_datapoint: -1}\n", "spec.yaml:13:12", "-1 is too small", "at least 1"),
     "a share above one": Mistake(
         "fine_tune: {validation_share: 1.5}\n", "spec.yaml:13:13", "1.5 is too large", "less than 1"),
     "a budget as text": Mistake(
-        "budget: {usd: 5 dollars}\n", "spec.yaml:13:10", "a number belongs here, not '5 dollars'", "usd: "),
+        "budget: {usd: 5 dollars}\n", "spec.yaml:13:10", "expected a number, not '5 dollars'", "usd: "),
     "an unknown kind": Mistake(
         "kind: benchmrk\n", "spec.yaml:13:1", "'benchmrk' is not one of benchmark, training", "'benchmark'"),
     "a misspelled fine-tune format": Mistake(
@@ -185,7 +185,8 @@ MISTAKES: dict[str, Mistake] = {
         "this file has no `extends`",
         "leave the line out"),
     # Names that must be there
-    "an unknown protocol": Mistake(("use: nip", "use: debat"), "spec.yaml:4:3", "no protocol 'debat'", "'debate'"),
+    "an unknown protocol": Mistake(
+        ("use: nip", "use: debat"), "spec.yaml:4:3", "no built-in protocol or file 'debat'", "'debate'"),
     "a wrong protocol parameter": Mistake(
         ("max_message_rounds: 4", "max_mesage_rounds: 4"), "spec.yaml:5:3", "unknown key", "'max_message_rounds'"),
     "a parameter that the protocol fixes": Mistake(
@@ -242,7 +243,7 @@ MISTAKES: dict[str, Mistake] = {
         "remove the split"),
     # Sweeps, bases and interpolations
     "a sweep over a single value": Mistake(
-        "sweep: {seed: 3}\n", "spec.yaml:13:9", "a list belongs here, not 3", "[3]"),
+        "sweep: {seed: 3}\n", "spec.yaml:13:9", "expected a list, not 3", "[3]"),
     "a sweep over an unknown key": Mistake("sweep: {sed: [1]}\n", "spec.yaml:13:15", "unknown key", "'seed'"),
     "zipped lists of two lengths": Mistake(
         "sweep: {zip: {seed: [1, 2], description: [a]}}\n", "spec.yaml:13:29", "1 values, but another list",
@@ -268,7 +269,7 @@ MISTAKES: dict[str, Mistake] = {
     # The command line
     "an override of an unknown key": Mistake(None, "override 'sed=3'", "unknown key", "'seed'", arguments=["sed=3"]),
     "an override of the wrong type": Mistake(
-        None, "override 'rollouts.concurrency=many'", "a whole number belongs here", "concurrency: 64",
+        None, "override 'rollouts.concurrency=many'", "expected a whole number", "concurrency: 64",
         arguments=["rollouts.concurrency=many"]),
     "a missing key to delete": Mistake(
         None, "override '~agents.provr'", "no such key to delete", "'prover'", arguments=["~agents.provr"]),
@@ -384,3 +385,17 @@ def test_invalid_command_line_gets_a_hint_with_the_correct_form(tmp_path: Path, 
 
 def test_base_files_of_the_mistakes_table_pass_check(tmp_path: Path) -> None:
     assert check_mistake(tmp_path, Mistake(None, "", "", "")).code == 0
+
+
+def test_a_misspelled_command_is_corrected_even_with_options_of_the_right_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["shwo", "last", "--wrong"]) == 2
+    assert "nip-run: error: no command or file 'shwo'; did you mean 'show'?" in capsys.readouterr().err
+    Path("shwo.yaml").write_text(SPEC)
+    assert main(["shwo"]) == 2
+    assert (
+        "no such spec file, neither here nor among the built-in specs; did you mean 'shwo.yaml'?"
+        in capsys.readouterr().err
+    )

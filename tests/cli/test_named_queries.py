@@ -286,7 +286,7 @@ def test_reliability_query_returns_the_bins_of_the_run_metrics(results: Path) ->
                 assert is_close(row["gap"], expected_bin["right"] - expected_bin["confidence"])
     with redirect_stderr(StringIO()) as stderr:
         assert main(["sql", "@reliability", "kind=text", "--results", str(results)]) == 2
-    assert "kind=text: give stated or logprob" in stderr.getvalue()
+    assert "kind=text: use stated or logprob" in stderr.getvalue()
 
 
 def test_verdict_moves_and_position_bias_queries_match_the_recorded_verdicts(swapped_results: Path) -> None:
@@ -351,7 +351,7 @@ def test_retry_and_cost_queries_count_unusable_answers(tmp_path: Path) -> None:
         )  # fmt: skip
         finished_run = run(spec, tmp_path / "results")
     (reason,) = run_query(tmp_path / "results", "@retry_reasons")
-    assert reason["reason"] == "not in the form that was asked for"
+    assert reason["reason"] == "not in the requested format"
     assert (reason["agent"], reason["calls"], reason["games"]) == ("verifier", 4, 2)
     assert is_close(reason["share"], 4 / 6)
     (row,) = run_query(tmp_path / "results", "@cost_per_right_verdict")

@@ -70,7 +70,7 @@ def test_query_errors_say_what_to_write_instead(tmp_path: Path) -> None:
     message = error_message_of(lambda: query("@flips", tmp_path, run_a="nobody", runb="x"))
     assert "no run 'nobody'" in message
     assert "runb: no parameter of @flips; did you mean 'run_b'?" in message
-    assert "@flips needs run_b=RUN: the other" in message
+    assert "@flips needs run_b=RUN: the second run" in message
     assert (
         error_message_of(lambda: query("@hardest", tmp_path, limit="many"))
         == "limit=many: 'many' is not a number; write limit=NUMBER"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.processes import nip_run_here
+from tests.support.processes import command, environment, nip_run_here
 from tests.support.runs import only_run, run_spec, table
 from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
@@ -68,6 +70,27 @@ def test_hostile_text_is_shown_escaped_and_stored_unchanged(hostile_run: Path) -
 def test_rich_markup_in_data_is_printed_literally(hostile_run: Path) -> None:
     process = nip_run_here("sql", "SELECT '[bold]x[/bold] [link=http://x]y[/link]' AS said", cwd=hostile_run)
     assert "[bold]x[/bold] [link=http://x]y[/link]" in process.stdout
+
+
+def test_output_that_cannot_be_written_is_an_error_with_its_reason_and_not_a_bug(tmp_path: Path) -> None:
+    for arguments in (["runs"], ["runs", "--json"], ["--version"]):
+        line = shlex.join(command(*arguments))
+        process = subprocess.run(
+            ["sh", "-c", f"{line} >/dev/full"],
+            cwd=tmp_path,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (process.returncode, process.stderr) == (1, "cannot write the output: No space left on device\n")
+
+
+def test_a_command_without_stdout_and_stderr_does_its_work(tmp_path: Path) -> None:
+    line = shlex.join(command("init", "mine"))
+    process = subprocess.run(["sh", "-c", f"{line} >&- 2>&-"], cwd=tmp_path, env=environment(), check=False)
+    assert process.returncode == 0
+    assert (tmp_path / "mine" / "spec.yaml").is_file()
 
 
 @pytest.mark.full

@@ -80,22 +80,19 @@ ALIAS_BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("# only a comment\n\n", "a.yaml:1:1: the file is empty; `nip-run schema` lists the keys"),
         (
             "- a\n",
-            (
-                "a.yaml:1:1: a mapping (KEY: VALUE lines) belongs here, but this is a list; `nip-run schema` lists the "
-                "keys"
-            ),
+            ("a.yaml:1:1: expected a mapping (KEY: VALUE lines), but this is a list; `nip-run schema` lists the keys"),
         ),
         (
             "just text\n",
             (
-                "a.yaml:1:1: a mapping (KEY: VALUE lines) belongs here, but this is a single value; "
+                "a.yaml:1:1: expected a mapping (KEY: VALUE lines), but this is a single value; "
                 "`nip-run schema` lists the keys"
             ),
         ),
         (
             "---\n",
             (
-                "a.yaml:1:1: a mapping (KEY: VALUE lines) belongs here, but this is a single value; "
+                "a.yaml:1:1: expected a mapping (KEY: VALUE lines), but this is a single value; "
                 "`nip-run schema` lists the keys"
             ),
         ),
@@ -230,7 +227,7 @@ def test_missing_base_is_reported_with_its_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["3", "{a: b}", "[1]"])
 def test_extends_accepts_only_file_names(tmp_path: Path, value: str) -> None:
     (message,) = list_problems(tmp_path, f"n: 1\nextends: {value}\n")
-    assert message == "a.yaml:2:1: extends: a file name or a list of file names belongs here"
+    assert message == "a.yaml:2:1: extends: expected a file name or a list of file names"
 
 
 def test_long_extends_chain_is_refused(tmp_path: Path) -> None:
@@ -324,5 +321,5 @@ def test_origin_of_downloaded_files_is_described(tmp_path: Path) -> None:
     download = tmp_path / "got"
     download.mkdir()
     (download / MARKER).write_bytes(marker_bytes("run/acme/learn@1", "0" * 64, "file:/there"))
-    assert describe_origin(download / "spec.yaml", download) == "came from elsewhere"
-    assert describe_origin(tmp_path / "own.yaml", download) == "uses what came from elsewhere, run/acme/learn@1"
+    assert describe_origin(download / "spec.yaml", download) == "was downloaded"
+    assert describe_origin(tmp_path / "own.yaml", download) == "uses the download run/acme/learn@1"

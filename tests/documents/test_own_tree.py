@@ -148,7 +148,7 @@ def test_messages_show_values_of_the_spec_itself(foreign_file: Path) -> None:
         seed="seven", rolouts={},
     )  # fmt: skip
     messages = "\n".join(map(str, load_with_problems(spec)))
-    assert "seed: a whole number belongs here, not 'seven'" in messages
+    assert "seed: expected a whole number, not 'seven'" in messages
     assert "did you mean 'rollouts'?" in messages
 
 

@@ -117,7 +117,7 @@ def test_null_resets_an_inherited_key_that_cannot_be_null(tmp_path: Path) -> Non
 
 def test_null_of_a_key_that_is_not_inherited_is_still_an_error(tmp_path: Path) -> None:
     path = spec_file(tmp_path)
-    with pytest.raises(SpecError, match=r"dataset\.shuffle: true or false belongs here, not nothing"):
+    with pytest.raises(SpecError, match=r"dataset\.shuffle: expected true or false, not nothing"):
         load_spec(path, ["dataset.shuffle=null"])
 
 

@@ -288,7 +288,8 @@ OTHER_ERRORS: list[Row] = [
     # Problems of every request
     Row("OpenAI, a parameter", 400, error(
         "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
-        code="unsupported_parameter", param="max_tokens"), ProviderRefusal, "models.small.max_tokens"),
+        code="unsupported_parameter", param="max_tokens"), ProviderRefusal,
+        "Rename models.small.max_tokens to max_completion_tokens"),
     Row("OpenAI, the answer's limit", 400, error(
         "max_tokens is too large: 8000. This model supports at most 4096 completion tokens, whereas you provided 8000.",
         param="max_tokens"), ProviderRefusal, "models.small.max_tokens"),

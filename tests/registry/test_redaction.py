@@ -197,6 +197,7 @@ def test_redaction_changes_only_journal_lines_with_an_address(tmp_path: Path) ->
     [
         ("no answer from http://10.1.2.3:8000/v1 (m): reset", "no answer from ??? (m): reset"),
         ("Cannot connect to host gpu-box:8000 ssl:default", "Cannot connect to host ??? ssl:default"),
+        ("Cannot connect to host gpu-box:8000 [Refused]", "Cannot connect to host ??? [Refused]"),
         ("Connect call failed ('10.1.2.3', 8000)", "Connect call failed ('???)"),
         ("The model `/srv/models/llama` does not exist", "The model `???` does not exist"),
         ("(10.9.8.7:29500) rank 3, peer 2001:db8::17", "(???) rank 3, peer ???"),

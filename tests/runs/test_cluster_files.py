@@ -74,7 +74,7 @@ def test_a_script_is_valid_bash_and_names_a_missing_variable(name: str, tmp_path
         check=False,
     )  # fmt: skip
     assert done.returncode
-    assert "RUN: the id of the run" in done.stderr
+    assert "RUN: set RUN to an id for the run" in done.stderr
 
 
 def test_the_kubernetes_job_is_indexed_and_has_a_pod_for_each_shard() -> None:

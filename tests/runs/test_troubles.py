@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,7 @@ def test_the_result_has_five_rows_then_troubles_and_a_finished_run_repeats_it(tm
     assert sum(note.startswith("4 of 8 calls were repeated") for note in summary["notes"]) == 1
     show_output = run_cli("show", "last", "--results", "my results", cwd=tmp_path).stdout
     assert (
-        "\ntrouble: 4 of 8 calls were repeated because of unparsable answers\n  example: verifier in round 0"
+        "\nwarning: 4 of 8 calls were repeated because of unparsable answers\n  example: verifier in round 0"
         in show_output
     )
     assert f"  show it: nip-run show {run} --undecided --results 'my results'\n" in show_output
@@ -172,7 +173,7 @@ def test_verdicts_before_any_prover_spoke_are_reported_and_compare_shows_them(tm
     assert f"warning: {message} " in (warning := " ".join(nip.stderr.split()))
     assert "set protocol.verifier_first=false or protocol.min_message_rounds=3" in warning
     assert "before any prover spoke" not in solo.stderr + later.stderr
-    assert f"trouble: {message}" in " ".join(run_cli("show", "nip", cwd=tmp_path).stdout.split())
+    assert f"warning: {message}" in " ".join(run_cli("show", "nip", cwd=tmp_path).stdout.split())
     compared = nip_run_here("compare", "nip", "alone", "--json", cwd=tmp_path)
     assert f"nip: {message}" in json.loads(compared.stdout)["notes"]
     nip_run_here("report", "alone", "nip", "-o", "report.html", cwd=tmp_path)
@@ -188,6 +189,14 @@ def test_a_few_verdicts_before_any_prover_spoke_are_not_reported(tmp_path: Path,
     assert as_json(result)["troubles"] == []
 
 
+def test_a_run_without_answers_says_why_it_failed_and_how_to_resume_it(tmp_path: Path) -> None:
+    spec_file(tmp_path, "http://127.0.0.1:9", size=2, **SOLO, retry=retry_settings(1))
+    done = nip_run_here("spec.yaml", cwd=tmp_path)
+    assert done.returncode == 1
+    reason = r"failed: 2 of 2 rollouts failed in transport; the first error: .*127\.0\.0\.1:9"
+    assert re.search(rf"{reason}.*\. Resolve this, then resume with: nip-run run spec\.yaml", done.stderr)
+
+
 def test_lost_rollouts_are_reported_once_with_the_error(tmp_path: Path) -> None:
     with run_chat_server(faults={"server_error": 0.3}, max_faults=10_000) as server:
         spec_file(tmp_path, server.base_url, size=12, **SOLO, retry=retry_settings(2))
@@ -200,5 +209,5 @@ def test_lost_rollouts_are_reported_once_with_the_error(tmp_path: Path) -> None:
     assert f"transport_failed {lost})" in done.stdout
     assert "\r" not in done.stderr
     show_output = run_cli("show", "last", cwd=tmp_path).stdout
-    assert f"trouble: {lost} of 12 rollouts failed in transport; the first error:" in show_output
+    assert f"warning: {lost} of 12 rollouts failed in transport; the first error:" in show_output
     assert f"resume with: nip-run results/runs/{only_run(tmp_path / 'results').name}\n" in show_output

@@ -151,8 +151,8 @@ def test_an_answer_cut_before_its_first_word_is_requested_again_and_gives_no_mes
         done = nip_run_here(path, "--results", tmp_path / "r", cwd=tmp_path)
         assert server.requests == 2
     assert done.returncode == 0, done.stderr
-    (note,) = [line for line in done.stderr.splitlines() if "note: m: the token limit was reached" in line]
-    assert note.endswith(f"or went into reasoning; raise models.m.{key}")
+    (note,) = [line for line in done.stderr.splitlines() if "note: m: the model reached the token limit" in line]
+    assert note.endswith(f"because of reasoning tokens; raise models.m.{key}")
     run = only_run(tmp_path / "r")
     (rollout,) = table(run, "rollouts")
     assert rollout["outcome"] == "invalid_response"

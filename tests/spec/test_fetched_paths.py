@@ -99,7 +99,7 @@ OUTSIDE_PATHS: dict[str, Changes] = {
     },
 }  # fmt: skip
 
-REFUSAL = "a file that came from elsewhere may only name|a downloaded spec must not"
+REFUSAL = "a downloaded file may only name|a downloaded spec must not"
 
 
 @pytest.mark.parametrize("key", OUTSIDE_PATHS)
@@ -140,23 +140,21 @@ LINKS: dict[str, tuple[str, str, dict[str, Any]]] = {
 def test_link_that_leads_outside_a_fetched_folder_is_refused(case: str, fetched_folder: Path) -> None:
     name, target, changes = LINKS[case]
     make_link(fetched_folder / name, fetched_folder.parent / "own" / target)
-    with pytest.raises(
-        SpecError, match=r"a file that came from elsewhere may only name|is a link to a file outside"
-    ) as caught:
+    with pytest.raises(SpecError, match=r"a downloaded file may only name|is a link to a file outside") as caught:
         load_spec(spec_file(fetched_folder, size=2, **changes))
     assert SECRET not in str(caught.value)
 
 
 def test_fetched_spec_that_is_a_link_to_an_outside_file_is_refused(fetched_folder: Path) -> None:
     make_link(fetched_folder / "spec.yaml", fetched_folder.parent / "own" / "base.yaml")
-    with pytest.raises(SpecError, match="a file that came from elsewhere may only name") as caught:
+    with pytest.raises(SpecError, match="a downloaded file may only name") as caught:
         load_spec(fetched_folder / "spec.yaml")
     assert SECRET not in str(caught.value)
 
 
 def test_fetched_protocol_that_extends_an_outside_file_is_refused(fetched_folder: Path) -> None:
     (fetched_folder / "rules.yaml").write_text("extends: ../own/protocol.yaml\n")
-    with pytest.raises(SpecError, match="a file that came from elsewhere may only name"):
+    with pytest.raises(SpecError, match="a downloaded file may only name"):
         load_spec(spec_file(fetched_folder, size=2, protocol={"use": "rules.yaml"}))
 
 
@@ -246,7 +244,11 @@ def test_env_files_in_a_fetched_folder_are_never_read(fetched_folder: Path) -> N
             (fetched_folder / name).write_text("ROW_VARIABLE=sk-planted-0123456789\n")
         pair = f"ROW_VARIABLE=127.0.0.1:{server.port}"
         done = nip_run_here(path, "--allow-key", pair, cwd=fetched_folder)
-        assert (done.returncode, "is empty; set ROW_VARIABLE to the API key" in done.stderr, server.requests) == (
+        assert (
+            done.returncode,
+            "is empty or not set; set ROW_VARIABLE to the API key" in done.stderr,
+            server.requests,
+        ) == (
             4,
             True,
             0,

@@ -335,7 +335,7 @@ def test_published_spec_may_not_name_files_outside_its_release(tmp_path: Path) -
         user_project.install(f"spec/acme/{name}@1")
         changes: dict[str, Any] = {"extends": f"acme/{name}@1", "dataset": None}
         assert any(
-            "a file that came from elsewhere may only name" in message
+            "a downloaded file may only name" in message
             for message in load_problems(user_project, write_spec(user_project, **changes))
         )
 

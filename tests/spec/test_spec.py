@@ -110,13 +110,13 @@ def test_folder_is_refused_as_a_spec(tmp_path: Path) -> None:
         ("name: tiny", "nam: tiny", ["spec.yaml:1:1: (root): missing key: name; add name: nip-code-validation",
                                      "spec.yaml:1:1: nam: unknown key; did you mean 'name'?"]),
         ("name: tiny", "name: [tiny]", [
-            "spec.yaml:1:1: name: text belongs here, not a list; for example name: nip-code-validation"]),
+            "spec.yaml:1:1: name: expected text, not a list; for example name: nip-code-validation"]),
         ("use: nip", "use: debat", [
-            "spec.yaml:3:12: protocol.use: no protocol 'debat'; did you mean 'debate'?; or give a .yaml file"]),
+            "spec.yaml:3:12: protocol.use: no built-in protocol or file 'debat'; did you mean 'debate'?"]),
         ("use: nip", "use: nip, max_message_round: 3", [
             "spec.yaml:3:22: protocol.max_message_round: unknown key; did you mean 'max_message_rounds'?"]),
         ("use: nip", "use: nip, max_message_rounds: '3'", [
-            ("spec.yaml:3:22: protocol.max_message_rounds: a whole number belongs here, not '3'; "
+            ("spec.yaml:3:22: protocol.max_message_rounds: expected a whole number, not '3'; "
              "for example max_message_rounds: 8")]),
         ("use: nip", "use: nip, sequential: true", [
             "spec.yaml:3:22: protocol.sequential: nip fixes sequential at False; remove protocol.sequential"]),
@@ -140,7 +140,7 @@ def test_folder_is_refused_as_a_spec(tmp_path: Path) -> None:
         ("m: {provider: dummy}", "m: {model: x, top_logprobs: 5}", [
             "spec.yaml:6:17: models.m.top_logprobs: top_logprobs needs logprobs: true; add it"]),
         ("m: {provider: dummy}", "m: {model: x, logprobs: true, top_logprobs: 21}", [
-            "spec.yaml:6:33: models.m.top_logprobs: 21 is too large; at most 20"]),
+            "spec.yaml:6:33: models.m.top_logprobs: 21 is too large; must be at most 20"]),
         ("m: {provider: dummy}", "m: {provider: replay}", [
             "spec.yaml:6:3: models.m: missing key: run (the folder of the run to replay); add models.m.run"]),
         ("m: {provider: dummy}", "m: {provider: replay, run: gone}", [
@@ -153,7 +153,7 @@ def test_folder_is_refused_as_a_spec(tmp_path: Path) -> None:
              "with a host, without user or password, or ??? for an address to enter later; "
              'for example base_url: "http://127.0.0.1:8000/v1"')]),
         ("m: {provider: dummy}", "m: {provider: dummy, temperature: -1}", [
-            "spec.yaml:6:24: models.m.temperature: -1 is too small; at least 0"]),
+            "spec.yaml:6:24: models.m.temperature: -1 is too small; must be at least 0"]),
         ("m: {provider: dummy}", "m: {provider: dummy, temperature: .nan}", None),
         ("m: {provider: dummy}", "m: {provider: dummy}\n  a b: {provider: dummy}", None),
         ("prover: {model: m}", "prover: {model: mm}", [
@@ -162,7 +162,7 @@ def test_folder_is_refused_as_a_spec(tmp_path: Path) -> None:
             "spec.yaml:7:1: agents: missing agents of nip: prover; add agents.prover",
             "spec.yaml:8:3: agents.provr: nip has no such agent; did you mean 'prover'?"]),
         ("prover: {model: m}", "prover: 3", [
-            ("spec.yaml:8:3: agents.prover: a mapping (KEY: VALUE lines) belongs here, not 3; "
+            ("spec.yaml:8:3: agents.prover: expected a mapping (KEY: VALUE lines), not 3; "
              "its keys are model, max_response_words, freeze, selector, train_scratchpad")]),
         ("prompts: prompts/code_validation/nip", "prompts: nowhere", [
             ("spec.yaml:4:1: prompts: no folder 'nowhere' next to the spec or among the built-in folders; "
@@ -235,7 +235,7 @@ def test_mistake_in_a_base_is_reported_in_the_base_file(spec: Path) -> None:
     (spec.parent / "base.yaml").write_text("# common\nseed: minus one\n")
     spec.write_text("extends: base.yaml\n" + SPEC)
     (message,) = load_problems(spec)
-    assert "base.yaml:2:1: seed: a whole number belongs here, not 'minus one'" in message
+    assert "base.yaml:2:1: seed: expected a whole number, not 'minus one'" in message
 
 
 @pytest.mark.parametrize("name", ["1.0", "2e0"])
@@ -275,7 +275,7 @@ def test_sweep_takes_precedence_over_an_override_of_the_same_key(spec: Path) -> 
 def test_mistake_in_a_swept_value_is_reported_at_the_value(spec: Path) -> None:
     spec.write_text(SPEC + "sweep:\n  seed: [0, x]\n  agents.prover.model:\n  - m\n  - n\n")
     assert load_problems(spec) == [
-        "spec.yaml:11:13: seed: a whole number belongs here, not 'x'; for example seed: 0",
+        "spec.yaml:11:13: seed: expected a whole number, not 'x'; for example seed: 0",
         "spec.yaml:14:5: agents.prover.model: no model group 'n'; choose one of m",
     ]
 

@@ -303,7 +303,7 @@ YAML_ERRORS = (
     "extends", "cannot read the file", "no such spec file", "not UTF-8", "Interpolation",
 )  # fmt: skip
 SCHEMA_ERRORS = (
-    "unknown key", "belongs here, not", "is not one of", "is too small", "is too large", "must not be empty",
+    "unknown key", ": expected ", "is not one of", "is too small", "is too large", "must not be empty",
     "missing key", "does not have the form", "not a finite number", "63 bits", "needs at least", "is too long",
     "non-empty", "too many", "expected", "combinations are more",
 )  # fmt: skip

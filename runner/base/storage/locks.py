@@ -34,7 +34,10 @@ def locked(path: Path, subject: str, wait_seconds: float = 0.0, advice: str = ""
         make_folders(path.parent)
         descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
     except OSError as error:
-        raise RunError(f"cannot open {path}: {error.strerror}") from error
+        raise RunError(
+            f"cannot open {path}: {error.strerror}. Check the permissions of its folder, or choose another folder "
+            "(for results: --results DIR)"
+        ) from error
     _acquire(descriptor, path, subject, wait_seconds, advice)
     try:
         holder = {"pid": os.getpid(), "host": os.uname().nodename, "command": Path(sys.argv[0]).name or "python"}

@@ -10,13 +10,13 @@ Examples:
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.base import package_data
 from runner.base.exit_codes import ExitCode
-from runner.base.text import comma_join, counted, dollar_range, in_one_line
+from runner.base.text import comma_join, counted, dollar_range, dollars, in_one_line
 from runner.cli.arguments import add_shard_option, add_spec_arguments, add_trust_options
 from runner.cli.experiments.question_page import describe_people
 from runner.cli.terminal.output import print_json, print_table, say
@@ -145,6 +145,19 @@ def _show_estimates(experiment: Experiment, estimates: Sequence[CostEstimate]) -
     print_table(columns, [_estimate_row(estimate) for estimate in estimates], title=title)
     most = max_calls(estimates, experiment)
     say(f"at most {most:,} calls, if each answer is unusable until its last attempt")
+    for warning in _budget_warnings(experiment, estimates):
+        say(f"warning: {warning}", "33")
+
+
+def _budget_warnings(experiment: Experiment, estimates: Sequence[CostEstimate]) -> Iterator[str]:
+    """Yield a warning if the lowest estimate of the cost exceeds the budget."""
+    budget = experiment.budget.usd
+    lowest = sum(estimate.cost_usd[0] for estimate in estimates if estimate.cost_usd is not None)
+    if budget is not None and lowest > budget:
+        yield (
+            f"even the shortest games cost about {dollars(lowest)}, more than budget.usd ({budget:g}), so the run "
+            "will stop early; raise budget.usd, or lower dataset.limit"
+        )
 
 
 def _check_servers(
@@ -349,5 +362,5 @@ def _as_json(point: SpecPoint) -> dict[str, object]:
         "max_calls": max_calls(estimates, spec.experiment),
         "people": describe_people(games),
         "notes": list(point.notes),
-        "warnings": check_warnings_of(spec),
+        "warnings": [*check_warnings_of(spec), *_budget_warnings(spec.experiment, estimates)],
     }

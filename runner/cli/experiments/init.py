@@ -94,8 +94,10 @@ def execute(args: argparse.Namespace) -> int:
     if existing := [str(folder / name) for name in files if exists(folder / name) or (folder / name).is_symlink()]:
         raise UsageError(f"nothing was written, because these files exist: {comma_join(existing)}; choose another DIR")
     _write_files(folder, files)
-    change_folder = [] if folder == Path() else [f"cd {shlex.quote(path_argument(folder))}"]
-    steps = _next_steps(None if args.data is None else name)
+    # Stay in the current folder if it probably contains the data, since errors then quote the data.
+    spec = SPEC if args.data is None else path_argument(folder / SPEC)
+    change_folder = [] if folder == Path() or args.data is not None else [f"cd {shlex.quote(path_argument(folder))}"]
+    steps = _next_steps(None if args.data is None else name, shlex.quote(spec))
     if args.json:
         column_facts = {}
         if roles is not None:
@@ -120,17 +122,17 @@ def execute(args: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
-def _next_steps(protocol: str | None) -> dict[str, str]:
+def _next_steps(protocol: str | None, spec: str) -> dict[str, str]:
     """Return commands to try next, each with a comment. `protocol` is None if the spec is not for the user's data."""
-    check = {f"nip-run check {SPEC}": "find errors"}
+    check = {f"nip-run check {spec}": "find errors"}
     if protocol in (None, "solo_verifier", *ANSWER_PROTOCOLS):
-        return {**check, f"nip-run {SPEC}": "play, without a model", "nip-run show last --wrong": "what went wrong"}
+        return {**check, f"nip-run {spec}": "play, without a model", "nip-run show last --wrong": "what went wrong"}
     stances, both = (" stances=both", ", with both stances") if protocol == "debate" else ("", "")
     return {
         **check,
-        f"nip-run check {SPEC} --live": "test the servers, once the spec names a model",
-        f"nip-run {SPEC} 'protocol={{use: solo_verifier}}' --run-id alone": "the verifier decides alone",
-        f"nip-run {SPEC}{stances} --run-id {protocol}": f"play {protocol}{both}",
+        f"nip-run check {spec} --live": "test the servers, once the spec names a model",
+        f"nip-run {spec} 'protocol={{use: solo_verifier}}' --run-id alone": "the verifier decides alone",
+        f"nip-run {spec}{stances} --run-id {protocol}": f"play {protocol}{both}",
         f"nip-run compare {protocol} --baseline alone": "does it help the verifier?",
         f"nip-run report alone {protocol} -o report.html": "write a page with both results and all games",
     }
@@ -199,6 +201,8 @@ def _roles_of(path: Path, protocol: str | None) -> ColumnRoles:
         table = read_table(path, DatasetLimits())
     except (Unreadable, TooLarge) as error:
         raise UsageError(f"cannot read {path}: {error}") from error
+    if not table.columns:
+        raise UsageError(f"{path} is empty; give a file with a row for each datapoint")
     if table.rows and protocol in (None, *ANSWER_PROTOCOLS):
         answer_roles = find_answer_roles(table)
         if answer_roles is not None:

@@ -72,7 +72,8 @@ def execute(args: argparse.Namespace) -> int:
         return ExitCode.DONE
     say(f"chat_format: {json.dumps(agent.model_settings.resolved_chat_format)}")
     if round_ and plan.debates is None and not args.quiet:
-        note(f"rounds 0 to {round_ - 1} contain answers of the dummy provider")
+        earlier_rounds = "round 0 contains" if round_ == 1 else f"rounds 0 to {round_ - 1} contain"
+        note(f"{earlier_rounds} random answers of the provider dummy")
     print_request(body, gap="\n")
     return ExitCode.DONE
 

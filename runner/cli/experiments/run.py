@@ -364,8 +364,9 @@ def _report_unfinished(
     failed = [result for result in results if result.manifest.status == Status.FAILED]
     for result in failed:
         problems = load_problems(result.folder)
-        reasons = comma_join(f" ({problem.message})" for problem in problems if problem.kind == "transport_failed")
-        note(f"run {result.folder.run_id} failed: no game was answered{reasons}. Resume with: {_same_command(args)}")
+        reasons = comma_join(problem.message for problem in problems if problem.kind == "transport_failed")
+        reason = f"{reasons or 'no game was answered'}. Resolve this, then resume with: {_same_command(args)}"
+        note(f"run {result.folder.run_id} failed: {reason}")
     incomplete = [result for result in results if result.manifest.status == Status.INCOMPLETE]
     for result in incomplete:
         note(f"run {result.folder.run_id} is incomplete: {result.lost}. {_next_step_after_loss(result, args)}")

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--labels-needed",
         type=float,
         metavar="WIDTH",
-        help="tell how many labels make the intervals of corrected rates this wide, such as 0.1 for 10 points",
+        help="print how many labels make the intervals of corrected rates this wide, such as 0.1 for 10 points",
     )
 
 

@@ -28,8 +28,15 @@ MIN_WRAP_WIDTH = 20
 """Minimum width at which text is wrapped."""
 
 
+class OutputError(OSError):
+    """Stdout or stderr cannot be written, for example because the disk with the output file is full."""
+
+
 def configure_streams() -> None:
-    """Print characters that the terminal's encoding lacks as escapes, instead of failing."""
+    """Print characters that the terminal's encoding lacks as escapes, and discard the output of closed streams."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the shell has closed the stream, for example by `>&-`
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -16,7 +16,7 @@ def print_problem_warning(problem: GameProblem, show_command: str) -> None:
 
 def print_problem(problem: GameProblem, show_command: str) -> None:
     """Print a problem on stdout, for `nip-run show`."""
-    say_wrapped(f"trouble: {problem.message}", style="33")
+    say_wrapped(f"warning: {problem.message}", style="33")
     for line in _detail_lines(problem):
         say_wrapped(line, "  ")
     say(f"  show it: {show_command}")

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
 from runner.base.redaction import MIN_LENGTH, count_remembered, current_redactor
+from runner.cli.terminal.output import OutputError
 
 
 class _RedactedStream:
@@ -20,14 +21,30 @@ class _RedactedStream:
     def write(self, text: str) -> int:
         if self._secret_count != count_remembered():  # a new secret was read since the last write
             self._redactor, self._secret_count = current_redactor(), count_remembered()
-        self._stream.write(text if len(text) < MIN_LENGTH else self._redactor.redact_text(text))
+        with _output_errors():
+            self._stream.write(text if len(text) < MIN_LENGTH else self._redactor.redact_text(text))
         return len(text)
+
+    def flush(self) -> None:
+        with _output_errors():
+            self._stream.flush()
 
     def writelines(self, lines: list[str]) -> None:
         self.write("".join(lines))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+@contextmanager
+def _output_errors() -> Iterator[None]:
+    """Raise an `OutputError` if the stream cannot be written, so that it is not taken for an error of a data file."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(error.errno, error.strerror) from error
 
 
 @contextmanager

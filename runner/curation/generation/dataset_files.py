@@ -146,7 +146,7 @@ def _row(row: SelectedProgram) -> dict[str, object]:
 
 
 def _details(dataset: MadeDataset) -> Iterator[dict[str, object]]:
-    """Yield the details of each row. They tell the label, so they have a file of their own."""
+    """Yield the details of each row. They reveal the label, so they have a file of their own."""
     for row in dataset.selection.programs:
         candidate = row.candidate
         details: dict[str, Any] = {

@@ -95,7 +95,7 @@ def load_protocol(
         names = builtin_names()
         hint = did_you_mean(name, names) or f"; built-in protocols are {comma_join(names)}"
         raise SpecError(
-            [Problem(where("protocol.use"), "protocol.use", f"no protocol {name!r}{hint}; or give a .yaml file")]
+            [Problem(where("protocol.use"), "protocol.use", f"no built-in protocol or file {name!r}{hint}")]
         )
     checked = protocol_schema()
     display_name = str(path) if path.parent != package_data.PROTOCOLS else f"{path.stem}.yaml"

@@ -315,7 +315,15 @@ def _advice(status: int, error: _Error, settings: ModelSettings, group: str) -> 
         )
     if not error.may_be_about_messages:
         param = f"{key}.{escape_controls(redacted(error.param))[:100]}"
-        return _Advice(f"The server does not accept {param}; change its value in the spec.", {param: None})
+        if (
+            error.param == "max_tokens"
+            and "max_completion_tokens" in error.text
+            and "unsupported_parameter" in error.codes
+        ):
+            return _Advice(f"Rename {param} to max_completion_tokens in the spec.", {param: None})
+        return _Advice(
+            f"The server does not accept {param}; change its value in the spec, or remove it.", {param: None}
+        )
     if 300 <= status < 400:
         url = f"{key}.base_url"
         return _Advice(

@@ -253,7 +253,8 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
             failure: httpx2.TransportError = httpx2.ConnectTimeout("Server disconnected")
         except aiohttp.ClientConnectionError as error:  # no answer, for any reason, including a time-out
             is_unconnected = isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError))
-            raise (NoConnectionError if is_unconnected else httpx2.ConnectTimeout)(str(error)) from error
+            message = str(error).replace(" ssl:default", "")  # aiohttp also says it of connections without TLS
+            raise (NoConnectionError if is_unconnected else httpx2.ConnectTimeout)(message) from error
         except _DATA_ERRORS as error:
             failure = _read_error(error)
         # Raised outside of `except`, so that it does not refer to the library's error, which may quote half a key.

@@ -145,10 +145,10 @@ def describe_origin(origin: ModelOrigin) -> str:
 
 _PROOFS = {
     Proof.PROVED: "by the hash of its weights",
-    Proof.DECLARED: "by its name, as the run that used it says",
-    Proof.CLAIMED: "another owner claims to have made the model, which nothing confirms",
-    Proof.BROKEN: "not known, because the named run made no such model",
-    Proof.MISSING: "not known, because the named run is not here",
+    Proof.DECLARED: "the run that used the model says so, by the model's name",
+    Proof.CLAIMED: "another owner claims to have trained the model, but nothing confirms it",
+    Proof.BROKEN: "unknown, because the named run trained no such model",
+    Proof.MISSING: "unknown, because the named run is not here",
 }
 
 
@@ -157,7 +157,7 @@ def explain_marks(marks: Iterable[str]) -> str | None:
     marks = set(marks)
     first_words = {mark.split(" ", 1)[0].rstrip(":") for mark in marks}
     proofs = "; ".join(f"{proof}: {explanation}" for proof, explanation in _PROOFS.items() if proof in first_words)
-    lines = [f"how the maker of a model is known: {proofs}"] if proofs else []
+    lines = [f"how nip-run knows which run trained a model: {proofs}"] if proofs else []
     if NO_WEIGHTS in marks:
         lines.append(f"{NO_WEIGHTS}: only a name identifies the model, and others may use the same name")
     return "; ".join(lines) or None

@@ -28,7 +28,10 @@ def default_address() -> str:
     """
     address = os.environ.get(REGISTRY_VARIABLE, "")
     if not address:
-        raise UsageError(f"no registry is given; set {REGISTRY_VARIABLE}, or name {ADDRESS_FORMS}")
+        raise UsageError(
+            f"no registry is given; add --from WHERE (`publish`: --to WHERE), or set {REGISTRY_VARIABLE}. WHERE is "
+            f"{ADDRESS_FORMS}"
+        )
     return address
 
 

@@ -37,8 +37,8 @@ def select_agents(agents: Mapping[str, Agent], names: Sequence[str] | None) -> d
     """
     unknown = [name for name in names or () if name not in agents]
     if unknown:
-        hint = did_you_mean(unknown[0], agents)
-        raise UsageError(f"no agent {comma_join(map(repr, unknown))}{hint}; choose from {comma_join(agents)}")
+        hint = did_you_mean(unknown[0], agents) or f"; choose from {comma_join(agents)}"
+        raise UsageError(f"no agent {comma_join(map(repr, unknown))}{hint}")
     return {name: agent for name, agent in agents.items() if names is None or name in names}
 
 

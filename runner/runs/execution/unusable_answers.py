@@ -57,6 +57,7 @@ class AnswerChecker:
 
     def __init__(self, plan: Plan) -> None:
         self._agents, self._models = plan.game_agents(), plan.spec.experiment.models
+        self._is_analysis = plan.spec.experiment.analysis is not None
         self._answer_counts = {point.id: point.answer_count for point in plan.spec.dataset.datapoints}
 
     def count(self, request: Request, completion: Completion) -> AnswerCounts:
@@ -73,9 +74,12 @@ class AnswerChecker:
         text = (choices[0].text or "").strip()
         excerpt = shortened(in_one_line(redacted(text)), EXAMPLE_LENGTH)
         reason = shortened(in_one_line(redacted(problem)), EXAMPLE_LENGTH)
+        author = f"{sample.agent} ({completion.model}) in round {sample.round} of"
+        if self._is_analysis:
+            author = f"{completion.model} about"
         example = (
-            f"{sample.agent} ({completion.model}) in round {sample.round} of {in_one_line(sample.datapoint)} answered "
-            f"'{excerpt}': {reason}; {self._advise(request, choices[0])}"
+            f"{author} {in_one_line(sample.datapoint)} answered '{excerpt}': {reason}; "
+            f"{self._advise(request, choices[0])}"
         )
         return AnswerCounts(1, 1, example)
 
@@ -99,4 +103,6 @@ class AnswerChecker:
             return f"the model refuses, so change the prompts or models.{group}.model"
         if choice.finish_reason == "length" or not (choice.text or "").strip():
             return f"raise models.{group}.{self._models[group].length_limit_key}, which also limits reasoning tokens"
+        if self._is_analysis:
+            return "check the question and the answers of the analyzer, add --structured yes, or use another model"
         return f"check that the template of {request.sample.agent} asks for the format that the protocol parses"

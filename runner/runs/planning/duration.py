@@ -374,7 +374,9 @@ def _breaking_points(
 def _describe_measurements(measurements: _Measurements, earlier: EarlierRun | None, *, is_live: bool) -> Iterator[str]:
     """Yield sentences that describe the measurements."""
     if earlier is not None:
-        in_flight = "" if earlier.in_flight is None else f", {earlier.in_flight:.0f} calls in flight on average"
+        in_flight = (
+            "" if earlier.in_flight is None else f", {counted(round(earlier.in_flight), 'call')} in flight on average"
+        )
         latency = earlier.games.seconds_per_call or 0.0
         yield (
             f"games as in run {earlier.run_id}: {earlier.games.calls_per_game:.1f} calls each, {latency:.2f} s a "

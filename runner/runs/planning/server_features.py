@@ -212,6 +212,8 @@ def _read_feature(name: str, report: ServerReport) -> Finding:
     choice = next((choice for choice in completion.choices if choice.text), Choice("", None))
     text = choice.text or ""
     if not text.strip():
+        if not any(choice.finish_reason == "length" for choice in completion.choices):
+            return Finding(None, "the answer has no text")
         return Finding(None, f"the answer has no text: {report.settings.limit_advice(report.group)}")
     if name == LOGPROBS:
         return Finding(True) if has_logprobs(completion) else Finding(False, "the server accepts it, but returns none")

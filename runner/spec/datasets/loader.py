@@ -171,8 +171,8 @@ def _read_rows(path: Path, settings: DatasetSettings, place_of: PlaceOf) -> tupl
             place_of("dataset.columns"),
             "dataset",
             f"the file has no column {name!r}"
-            f"{did_you_mean(name, file_columns) or '; it has ' + comma_join(file_columns)}; "
-            f"map one of its columns with dataset.columns.{name}=COLUMN" + _HINT_IF_MISSING[name],
+            f"{did_you_mean(name, file_columns) or f'; it has {comma_join(file_columns)}.'} "
+            f"Map one of its columns with dataset.columns.{name}=COLUMN" + _HINT_IF_MISSING[name],
         )
         for name in is_required
         if name in required and name not in table.columns

@@ -70,7 +70,8 @@ def read_table(path: Path, limits: DatasetLimits) -> Table:
     meter = Meter(limits)
     suffix = path.suffix.lower()
     if not is_file(path):
-        raise SpecError([_problem(path, f"not a regular file: {path}; set dataset.path to a file")])
+        reason = "not a regular file" if path.exists() else "there is no such file"
+        raise SpecError([_problem(path, f"{reason}: {path}; correct the path")])
     if suffix in JSON:
         return _read_json(path, meter)
     if suffix in CSV:

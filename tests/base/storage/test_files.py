@@ -145,6 +145,12 @@ def test_folder_is_removed_without_following_links_in_it(tmp_path: Path) -> None
     assert (path.exists(), (outside / "precious").is_dir()) == (False, True)
 
 
+def test_a_lock_that_cannot_be_created_names_its_path_and_another_results_folder(tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("a file, so that no lock can be created in it")
+    with pytest.raises(RunError, match=r"results/\.lock: .*\. Check the permissions of its folder, .*--results DIR"):
+        take_lock(tmp_path / "results" / ".lock")
+
+
 # Reading
 
 

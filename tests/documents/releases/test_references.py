@@ -52,7 +52,8 @@ def test_references_and_digests_are_parsed() -> None:
 
 
 WRONG_ADDRESSES = (
-    ("", "no registry is given"), ("file:", "names no folder"), ("file://host/share", "names no folder"),
+    ("", r"no registry is given; add --from WHERE \(`publish`: --to WHERE\)"),
+    ("file:", "names no folder"), ("file://host/share", "names no folder"),
     ("ftp://x/y", "not the address"),
     ("http://github.com/a/b", "has no TLS"), ("https://h/a?b=c", "not the address"),
     ("s3:bucket", "not the address"), ("ext::sh -c id", "not the address"),
