@@ -13,7 +13,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.base.errors import RunError, UsageError
+from runner.base.errors import RunError, UsageError, os_errors_as
 from runner.base.text import counted, decimal, in_one_line, list_some, p_value, with_interval
 from runner.cli.terminal.output import note, print_heading, print_json, print_table, say
 
@@ -97,11 +97,9 @@ def _write_page(path: Path, name: str, report: AuditReport) -> None:
     from runner.base.storage.atomic_files import atomic_write
     from runner.pages.report.audit import audit_page
 
-    try:
+    with os_errors_as(RunError, f"cannot write {path}", "; choose another path with --html"):
         page = current_redactor().redact_text(audit_page(name, report))
         atomic_write(path, page.encode("utf-8", "backslashreplace"))
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}; choose another path with --html") from error
 
 
 def _show_report(name: str, report: AuditReport) -> None:

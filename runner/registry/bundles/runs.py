@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from runner.base.errors import ReleaseError, RunError
+from runner.base.errors import ReleaseError, RunError, os_errors_as
 from runner.base.storage.safe_files import open_to_read, read_bounded
 from runner.documents import croissant
 from runner.documents.releases.bundle import Content
@@ -201,10 +201,8 @@ def _start_files(folder: RunFolder) -> dict[str, Content]:
 
 
 def _read_file(path: Path) -> bytes:
-    try:
+    with os_errors_as(RunError, f"cannot read {path}"):
         return read_bounded(path, MAX_LOCK)
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _dataset_files(folder: RunFolder, release: Release, manifest: Manifest, licence: str | None) -> dict[str, Content]:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from runner.base.errors import NotFoundError, ReleaseError, TakenError
+from runner.base.errors import NotFoundError, ReleaseError, TakenError, os_errors_as
 from runner.base.storage.atomic_files import fsync_dir
 from runner.base.storage.safe_files import create_only, make_folder, make_folders, open_below, remove_folder
 from runner.documents.releases.bundle import PIECE_BYTES, Content, check_content, entries_by_path, open_content
@@ -151,10 +151,8 @@ def _make_folder_below(root: Path, path: str, mode: int) -> Path:
 
 def _write(path: Path, content: Content, entry: FileEntry | None, mode: int) -> None:
     """Write a file that everyone with access to the registry can read, and only its owner can change."""
-    try:
+    with os_errors_as(ReleaseError, f"cannot read {content!s}"):
         source = open_content(content)
-    except OSError as error:
-        raise ReleaseError(f"cannot read {content!s}: {error.strerror}") from error
     with source, os.fdopen(create_only(path, os.O_WRONLY), "wb") as file:
         with suppress(PermissionError):
             os.fchmod(file.fileno(), mode & 0o644)
