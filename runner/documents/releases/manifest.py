@@ -18,16 +18,6 @@ from runner.base.errors import NewerFormatError, ReleaseError
 from runner.base.hashing import COMMIT, SHA256
 from runner.base.storage.fetched_markers import RELEASE_MANIFEST
 from runner.base.text import shortened
-from runner.documents.releases.checked_values import (
-    MAX_DEPTH,
-    check_fields,
-    check_names,
-    check_pattern,
-    check_text,
-    check_text_or_null,
-    check_type,
-    is_too_deep,
-)
 from runner.documents.releases.limits import DEFAULT_LIMITS, MAX_MANIFEST, Limits
 from runner.documents.releases.paths import path_conflicts, path_problem
 from runner.documents.releases.reference import Kind, Reference, identifier_problem
@@ -291,3 +281,64 @@ def _parse_fields(cls: type[Release], content: Any) -> dict[str, Any]:
         "facts": check_names(values["facts"]),
         "files": tuple(_parse_file(item) for item in check_type(values["files"], list)),
     }
+
+
+MAX_TEXT = 4_000
+MAX_DEPTH = 24
+MAX_NAMES = 1_000
+
+
+# Checks of untrusted values. A failed check raises TypeError or ValueError with a short message for the caller's error.
+
+
+def check_type(value: Any, *types: type) -> Any:
+    """Return a value that has exactly one of these types; subclasses are refused, so `True` is not an `int`."""
+    if type(value) not in types:
+        raise TypeError(f"unexpected value {shortened(repr(value))}")
+    return value
+
+
+def check_text(value: Any, max_length: int = MAX_TEXT) -> str:
+    checked: str = check_type(value, str)
+    if len(checked) > max_length:
+        raise ValueError(f"a text of {len(checked):,} characters; at most {max_length:,} are allowed")
+    return checked
+
+
+def check_text_or_null(value: Any) -> str | None:
+    return None if value is None else check_text(value)
+
+
+def check_pattern(pattern: re.Pattern[str], value: Any) -> str:
+    if not pattern.fullmatch(check_type(value, str)):
+        raise ValueError(f"{shortened(value)!r} is not of the form {pattern.pattern}")
+    return str(value)
+
+
+def check_fields(value: Any, cls: type) -> dict[str, Any]:
+    """Return a copy of a mapping whose keys are exactly the fields of a dataclass."""
+    names = {field.name for field in fields(cls)}
+    if set(check_type(value, dict)) != names:
+        differing = [shortened(name) for name in sorted(set(value) ^ names)[:5]]
+        raise ValueError(f"missing or unknown keys: {', '.join(differing)}")
+    return dict(value)
+
+
+def check_names(value: Any) -> dict[str, object]:
+    """Return a mapping with text keys; its values are not checked."""
+    mapping: dict[str, Any] = check_type(value, dict)
+    if len(mapping) > MAX_NAMES:
+        raise ValueError(f"{len(mapping):,} names; at most {MAX_NAMES:,} are allowed")
+    return {check_text(name, 200): value for name, value in mapping.items()}
+
+
+def is_too_deep(value: Any) -> bool:
+    """Return whether data is nested deeper than `MAX_DEPTH` levels, without recursion."""
+    level, depth = [value], 0
+    while level and depth <= MAX_DEPTH:
+        inner = [container for container in level if isinstance(container, (dict, list))]
+        level = [
+            item for container in inner for item in (container.values() if isinstance(container, dict) else container)
+        ]
+        depth += 1
+    return depth > MAX_DEPTH

@@ -12,30 +12,35 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from runner.base.errors import NipRunError
+from runner.base.errors import NipRunError, SpecError
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import comma_join
 from runner.documents.releases.bundle import Bundle
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import LATEST, Kind, Reference, parse_reference
-from runner.documents.yaml_reader import read_yaml
+from runner.documents.yaml_reader import MAX_BYTES, read_yaml
 from runner.game.prompts.sandbox import scan as scan_template
+from runner.models.provider_traits import traits_of
+from runner.models.settings import NOT_PUBLISHED
 from runner.registry.bundles.run_facts import unpinned_reasons
 from runner.registry.check_notes import CheckNote
 from runner.registry.draft import Draft
 from runner.registry.publishing.name_conflict import find_name_conflict
-from runner.registry.publishing.spec_check import find_spec_problems
 from runner.registry.redaction.draft_folder import run_folder
 from runner.registry.redaction.draft_redaction import ROWS, SPEC
 from runner.registry.redaction.machine_names import MachineNames
 from runner.registry.redaction.private_text import find_private_text
+from runner.registry.redaction.yaml_redaction import values_in
 from runner.registry.transports.registry import Registry
 from runner.registry.verification.kinds import find_kind_problems
 from runner.registry.verification.torn_logs import find_torn_logs
 from runner.registry.verification.verify import find_run_problems
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
+from runner.spec.loader import load_specs
 from runner.spec.origin import DATA
+from runner.spec.run_names import SAVED_SPEC
+from runner.training.plan import plan_of
 
 MAX_TEMPLATE_BYTES = 1 << 20
 
@@ -276,3 +281,29 @@ def _run_check(name: str, check: CheckFunction, subject: Subject) -> CheckOutcom
         messages.append(str(error))
     failures = tuple(dict.fromkeys(line for line in messages if not isinstance(line, CheckNote)))
     return CheckOutcome(name, failures, tuple(dict.fromkeys(line for line in messages if isinstance(line, CheckNote))))
+
+
+_READERS_ADDRESS = "http://127.0.0.1:1/v1"
+"""Stands for the address that a user of the release sets. The check sends nothing to this address."""
+
+
+def find_spec_problems(folder: Path) -> Iterator[str]:
+    """Yield the reasons why others could not load the spec in a folder. Nothing is played."""
+    files = [path for path in (folder / SAVED_SPEC, folder / DATA / SAVED_SPEC) if path.is_file()]
+    if folder / SAVED_SPEC not in files:
+        return
+    values = {
+        key: value
+        for path in files
+        for key, value in values_in(read_bounded(path, MAX_BYTES).decode("utf-8", "replace"))
+    }
+    if any(key.endswith(".provider") and traits_of(value).needs_run for key, value in values.items()):
+        return  # a replay can only be loaded if the replayed run is in the same results folder
+    removed = [key for key, value in values.items() if key.endswith(".base_url") and value == NOT_PUBLISHED]
+    overrides = [f"{key}={_READERS_ADDRESS}" for key in removed if not key.startswith("sweep.")]
+    try:
+        for spec in load_specs(folder / SAVED_SPEC, overrides):
+            plan_of(spec)
+    except NipRunError as error:
+        for problem in error.problems if isinstance(error, SpecError) else (error,):
+            yield f"{problem}; others could not load the spec".replace(f"{folder}/", "")

@@ -4,35 +4,98 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runner.server.accounts.accounts import viewer_of_token
 from runner.server.boards.updates import BoardUpdater
 from runner.server.service import Service
 from runner.server.web import health
-from runner.server.web.allowed_hosts import HostCheck
 from runner.server.web.api import accounts, admin, competitions, releases, uploads
 from runner.server.web.api.schemas import COMMON_ERRORS
-from runner.server.web.api_errors import add_error_handlers
+from runner.server.web.api_errors import add_error_handlers, error_response
+from runner.server.web.callers import parse_address
 from runner.server.web.error_pages import ErrorPage
-from runner.server.web.headers import DefaultHeaders
 from runner.server.web.health import Readiness
 from runner.server.web.observability import RequestLog, RequestMetrics
 from runner.server.web.openapi import add_openapi_document
 from runner.server.web.pages.routes import add_pages
 from runner.server.web.pages.run_cache import RunPageCache
 from runner.server.web.pages.site import ServerSite
-from runner.server.web.rate_limits import OpenRequestLimit, RateLimit
+from runner.server.web.rate_limits import UNLIMITED_PATHS, OpenRequestLimit, RateLimit
 from runner.server.web.request_bodies import BodyLimit
 from runner.version import __version__
 
 LOG = logging.getLogger("nip_run.server")
 CLEANUP_SECONDS = 600.0
 """Time between two cleanups."""
+
+
+DEFAULTS = {
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+}
+"""Headers of responses that do not set them. Pages set a content security policy; cacheable responses set
+`cache-control`."""
+
+
+class DefaultHeaders:
+    """Middleware that adds the default headers that a response does not set."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_defaults(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in DEFAULTS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, send_with_defaults)
+
+
+_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:]*)(?::[0-9]*)?")
+
+
+class HostCheck:
+    """Middleware that answers 421 if the header `Host` of a request names another host than the server's.
+
+    It prevents DNS rebinding: in such an attack, a hostile website makes its own host name resolve to this server, so
+    that its scripts can read from the server. IP addresses are always allowed, because the attack needs a host name.
+    """
+
+    def __init__(self, app: ASGIApp, address: str) -> None:
+        self._app, self._address = app, address
+        self._allowed_names = {"localhost", (urlsplit(address).hostname or "").lower()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_checked = scope["type"] == "http" and scope["path"] not in UNLIMITED_PATHS
+        if is_checked and not all(self._is_allowed(host) for host in Headers(scope=scope).getlist("host")):
+            message = f"unknown host in `Host`; use {self._address}, or start `nip-run serve` with --address URL"
+            await error_response(421, "host", message)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _is_allowed(self, header: str) -> bool:
+        match = _HOST.fullmatch(header.strip())
+        if match is None:
+            return False
+        host = match[1].lower().rstrip(".")
+        return host in self._allowed_names or parse_address(host.strip("[]")) is not None
 
 
 def create_app(server: Service) -> FastAPI:
