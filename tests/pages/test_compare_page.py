@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runner.api import run
+from runner import run
 from runner.base.errors import UsageError
 from runner.pages.report.comparison import compare_runs, count_pairs, game_pairs, page_reader, run_pairs
 from runner.pages.report.run_site import runs_site

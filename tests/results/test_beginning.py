@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from runner.api import load_spec, load_specs, run
+from runner import load_spec, load_specs, run
 from runner.documents.merged_data import ReadFile
 from runner.documents.releases.paths import path_problem
 from runner.results.folder import RunFolder
