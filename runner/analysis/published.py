@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from runner.base.errors import RunError, os_errors_as
+from runner.base.errors import RunError, errors_as, os_errors_as
 from runner.base.storage.parquet import read_tables
 from runner.base.storage.safe_files import open_to_read
 from runner.base.storage.strict_json import parse_strict_json
@@ -38,10 +38,8 @@ def read_rows(path: Path, columns: Mapping[str, str]) -> Iterator[dict[str, Any]
 
 
 def _parse_row(line: bytes, columns: Mapping[str, str], problem: str) -> dict[str, object]:
-    try:
+    with errors_as(RunError, problem, ValueError):
         row = parse_strict_json(line)
-    except ValueError as error:
-        raise RunError(f"{problem}: {error}") from error
     if not isinstance(row, dict):
         raise RunError(f"{problem}: not an object")
     for name, kind in columns.items():

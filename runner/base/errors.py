@@ -386,3 +386,14 @@ def os_errors_as(error_class: Callable[[str], Exception], subject: str, advice: 
         yield
     except OSError as error:
         raise error_class(f"{subject}: {error.strerror or error}{advice}") from error
+
+
+@contextmanager
+def errors_as(
+    error_class: Callable[[str], Exception], subject: str, *caught: type[Exception], advice: str = ""
+) -> Iterator[None]:
+    """Raise `caught` exceptions of this block as an error with the message "SUBJECT: MESSAGE", then the advice."""
+    try:
+        yield
+    except caught as error:
+        raise error_class(f"{subject}: {error}{advice}") from error

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.base.errors import NipRunError, ReleaseError, UsageError, os_errors_as
+from runner.base.errors import NipRunError, ReleaseError, UsageError, errors_as, os_errors_as
 from runner.base.storage.safe_files import read_bounded
 from runner.base.storage.strict_json import parse_strict_json
 from runner.base.text import in_one_line, shortened
@@ -206,10 +206,8 @@ def read_pin(path: Path) -> dict[str, Any]:
     Raises:
         ReleaseError: the pin is missing or damaged.
     """
-    try:
+    with errors_as(ReleaseError, f"{path} is damaged", ValueError):
         pin = parse_strict_json(read_small(path, MAX_PIN))
-    except ValueError as error:
-        raise ReleaseError(f"{path} is damaged: {error}") from error
     if not isinstance(pin, dict):
         raise ReleaseError(f"{path} is damaged: not an object")
     return pin

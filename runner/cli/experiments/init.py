@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.base.errors import RunError, UsageError
+from runner.base.errors import RunError, UsageError, errors_as
 from runner.base.exit_codes import ExitCode
 from runner.base.package_data import PROTOCOLS, STARTER, exists, root
 from runner.base.storage.safe_files import create_only, make_folder, make_folders, read_bounded
@@ -195,10 +195,8 @@ def _roles_of(path: Path, protocol: str | None) -> ColumnRoles:
     from runner.spec.datasets.settings import DatasetLimits
 
     check_not_ragged(path)
-    try:
+    with errors_as(UsageError, f"cannot read {path}", Unreadable, TooLarge):
         table = read_table(path, DatasetLimits())
-    except (Unreadable, TooLarge) as error:
-        raise UsageError(f"cannot read {path}: {error}") from error
     if table.rows and protocol in (None, *ANSWER_PROTOCOLS):
         answer_roles = find_answer_roles(table)
         if answer_roles is not None:

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import orjson
 
-from runner.base.errors import NewerFormatError, ReleaseError
+from runner.base.errors import NewerFormatError, ReleaseError, errors_as
 from runner.base.hashing import COMMIT, SHA256
 from runner.base.storage.fetched_markers import RELEASE_MANIFEST
 from runner.base.text import shortened
@@ -125,10 +125,8 @@ class Release:
             ReleaseError: a value has no JSON form, such as an integer beyond 64 bits or a lone surrogate.
         """
         data = {"format": FORMAT, **{item.name: _to_json(getattr(self, item.name)) for item in fields(self)}}
-        try:
+        with errors_as(ReleaseError, f"{self.reference} has a value that cannot be written to {MANIFEST}", TypeError):
             return orjson.dumps(data, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-        except TypeError as error:
-            raise ReleaseError(f"{self.reference} has a value that cannot be written to {MANIFEST}: {error}") from error
 
     @classmethod
     def from_bytes(cls, data: bytes, limits: Limits = DEFAULT_LIMITS) -> Self:
@@ -140,10 +138,8 @@ class Release:
         """
         if len(data) > MAX_MANIFEST:
             raise ReleaseError(f"{MANIFEST} is larger than {MAX_MANIFEST >> 10} KiB")
-        try:
+        with errors_as(ReleaseError, f"{MANIFEST} is damaged", orjson.JSONDecodeError):
             content = orjson.loads(data)
-        except orjson.JSONDecodeError as error:
-            raise ReleaseError(f"{MANIFEST} is damaged: {error}") from error
         if not isinstance(content, dict):
             raise ReleaseError(f"{MANIFEST} is damaged: not an object")
         version = content.pop("format", None)
@@ -152,10 +148,8 @@ class Release:
             raise NewerFormatError(message)
         if version != FORMAT:
             raise ReleaseError(f"{MANIFEST} is damaged: its format cannot be {shortened(repr(version))}")
-        try:
+        with errors_as(ReleaseError, f"{MANIFEST} is not a valid manifest of nip-run", KeyError, TypeError, ValueError):
             release = cls(**_parse_fields(cls, content))
-        except (KeyError, TypeError, ValueError) as error:
-            raise ReleaseError(f"{MANIFEST} is not a valid manifest of nip-run: {error}") from error
         if release.to_bytes() != data:
             raise ReleaseError(f"{MANIFEST} is damaged: not formatted as nip-run writes it")
         for message in file_problems(release.files, limits):

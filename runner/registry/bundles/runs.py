@@ -18,7 +18,7 @@ from runner.analysis.published import SUFFIX, read_rows
 from runner.analysis.results import analysis_files, read_analyses
 from runner.analysis.scores import find_validation_records
 from runner.analysis.validation_log import VALIDATIONS
-from runner.base.errors import ReleaseError, RunError, os_errors_as
+from runner.base.errors import ReleaseError, RunError, errors_as, os_errors_as
 from runner.base.storage.safe_files import open_to_read, read_bounded
 from runner.base.text import counted
 from runner.documents import croissant
@@ -214,7 +214,7 @@ def _read_file(path: Path) -> bytes:
 def _dataset_files(folder: RunFolder, release: Release, manifest: Manifest, licence: str | None) -> dict[str, Content]:
     """Return the dataset rows that were played, and their description in the Croissant format."""
     path = folder.path / "inputs" / "dataset.jsonl"
-    try:
+    with errors_as(RunError, f"{path} cannot be read", OSError, orjson.JSONDecodeError):
         columns = croissant.find_column_kinds(_read_rows(path))
         description = croissant.build_croissant(
             release.name,
@@ -224,8 +224,6 @@ def _dataset_files(folder: RunFolder, release: Release, manifest: Manifest, lice
             columns,
             published=manifest.started_at[:10],
         )
-    except (OSError, orjson.JSONDecodeError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from error
     return {ROWS: path, croissant.FILE: description}
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from runner.base.errors import NipRunError, ReleaseError
+from runner.base.errors import NipRunError, ReleaseError, errors_as
 from runner.base.hashing import tagged_hash
 from runner.documents.releases.manifest import Release, ReleaseLink
 from runner.documents.releases.reference import Kind
@@ -91,13 +91,11 @@ def node_from_release(entry: ReleaseEntry, release: Release, address: str | None
         ReleaseError: the facts in the manifest are invalid.
     """
     facts = release.facts
-    try:
+    with errors_as(ReleaseError, f"{entry.reference}: invalid facts of a {release.kind}", WrongFact):
         groups = parse_groups(facts)
         run_id, kind = read_typed(facts, "run_id", str), read_typed(facts, "kind", str)
         hashes = read_typed(facts, "datapoints_sha256", list)
         check_types(facts)
-    except WrongFact as error:
-        raise ReleaseError(f"{entry.reference}: invalid facts of a {release.kind}: {error}") from error
     datapoints = None if hashes is None else frozenset(map(str, hashes))
     return LineageNode(
         key=str(entry.reference),
@@ -160,10 +158,8 @@ def node_from_folder(folder: RunFolder) -> LineageNode:
         "accuracy": find_metric_row(folder.read_metrics(), RANKING_METRIC) if has_metrics else None,
         "stopped": None,
     }
-    try:
+    with errors_as(ReleaseError, str(folder.path), WrongFact):
         groups = parse_groups({"trained": trained})
-    except WrongFact as error:
-        raise ReleaseError(f"{folder.path}: {error}") from error
     return LineageNode(
         key=folder.run_id,
         kind=manifest.kind,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from runner.base.errors import RunError, UsageError
+from runner.base.errors import RunError, UsageError, errors_as
 from runner.base.hashing import tagged_hash
 from runner.base.storage.duckdb_connections import read_only_table
 from runner.base.text import comma_join
@@ -193,10 +193,8 @@ def _number_times(runs: Sequence[GaugedRun]) -> list[GaugedRun]:
 def _load_run(folder: RunFolder, manifest: Manifest) -> GaugedRun:
     judge, settings = judge_settings(folder, manifest)
     spec, agent = read_saved_spec(folder), next(r["agent"] for r in manifest.agents if r["role"] == "verifier")
-    try:
+    with errors_as(RunError, f"the inputs of {folder.path} cannot be read", OSError, ValueError):
         points = list(played_datapoints(folder, look_up(spec, "dataset", "group_by")))
-    except (OSError, ValueError) as error:
-        raise RunError(f"the inputs of {folder.path} cannot be read: {error}") from error
     groups = {point.id: point.group for point in points}
     table = read_only_table("rollouts", folder.intact_table("rollouts"), COLUMNS["rollouts"])
     rows = table.filter(f"outcome <> '{Outcome.TRANSPORT_FAILED}'").project(", ".join(_COLUMNS)).fetchall()

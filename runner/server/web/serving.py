@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import uvicorn
 
-from runner.base.errors import RunError, UsageError
+from runner.base.errors import RunError, UsageError, errors_as
 from runner.server.folder_import import check_imported
 from runner.server.rebuild import exclusive_access
 from runner.server.service import Service
@@ -121,11 +121,9 @@ def _check_proxies(settings: Settings, address: str | None) -> None:
 
 def _check_address(address: str, *, without_tls: bool) -> None:
     """Raise UsageError if an address is not the URL of a host, or if clients would send tokens to it without TLS."""
-    try:
+    with errors_as(UsageError, f"--address {address}", ValueError, advice="; write https://registry.example.org"):
         url = urlsplit(address)
         is_port_valid = url.port != 0
-    except ValueError as error:
-        raise UsageError(f"--address {address}: {error}; write https://registry.example.org") from error
     is_absolute = url.scheme in ("http", "https") and url.hostname and not url.username and is_port_valid
     if not is_absolute or url.path not in ("", "/") or url.query or url.fragment:
         raise UsageError(f"--address {address} is not the URL of a host; write https://HOST, without a path")

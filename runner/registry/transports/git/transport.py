@@ -18,7 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO
 
-from runner.base.errors import NotFoundError, ReleaseError, TakenError, UsageError, os_errors_as
+from runner.base.errors import NotFoundError, ReleaseError, TakenError, UsageError, errors_as, os_errors_as
 from runner.base.hashing import COMMIT
 from runner.documents.releases.bundle import PIECE_BYTES, Content, open_content
 from runner.documents.releases.reference import Kind
@@ -201,10 +201,8 @@ class GitTransport:
     @contextmanager
     def _map_errors(self) -> Iterator[None]:
         """Convert errors of git in a `with` block to `ReleaseError`, with the location of the repository."""
-        try:
+        with errors_as(ReleaseError, self.address, GitError):
             yield
-        except GitError as error:
-            raise ReleaseError(f"{self.address}: {error}") from error
 
     def _fetch_once(self) -> None:
         if not self._is_fetched:
