@@ -235,7 +235,7 @@ IMPORTING_MODULES = {
     },
     "obstore": {"runner.server.store.object_store"},
     "pydantic_core": {"runner.server.web.api.schemas"},
-    "ray": {"runner.runs.workers.cluster.actor", "runner.runs.workers.cluster.connection"},
+    "ray": {"runner.runs.workers.cluster.pool", "runner.runs.workers.cluster.connection"},
     "rich": {"runner.cli.terminal.output"},
     "shtab": {"runner.cli.completion"},
     "scipy": {
