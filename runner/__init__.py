@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from runner.api.analysis import analyze
     from runner.api.curation import passes_tests
     from runner.api.display import RunResult, Transcript
-    from runner.api.judging import rejudge
     from runner.api.plots import Plot
     from runner.api.queries import compare, query, sweep_table
-    from runner.api.runs import merge, open_run, run, run_sweep
+    from runner.api.runs import merge, open_run, rejudge, run, run_sweep
     from runner.api.specs import Check, check, duration, estimate, load_protocol, load_spec, load_specs, sample_size
     from runner.base.errors import (
         BudgetExhausted,
@@ -143,7 +142,7 @@ if not TYPE_CHECKING:  # type checkers would otherwise accept any name
         "runner.rollouts.agents.nested_arrays": ("NestedArrayDict",),
         "runner.rollouts.agents.whole_agent": ("OpenAiWholeAgent",),
         "runner.api.queries": ("compare", "query", "sweep_table"),
-        "runner.api.runs": ("merge", "open_run", "run", "run_sweep"),
+        "runner.api.runs": ("merge", "open_run", "rejudge", "run", "run_sweep"),
         "runner.api.specs": (
             "Check",
             "check",
@@ -155,7 +154,6 @@ if not TYPE_CHECKING:  # type checkers would otherwise accept any name
             "sample_size",
         ),
         "runner.results.comparison.comparison": ("Comparison",),
-        "runner.api.judging": ("rejudge",),
         "runner.api.plots": ("Plot",),
         "runner.api.display": ("RunResult", "Transcript"),
         "runner.results.leaderboard.sweep_table": ("SweepRow", "SweepValue"),

@@ -565,9 +565,8 @@ def test_only_public_functions_take_the_results_folder_as_a_path() -> None:
     functions = {f"{module}.{name}" for module in FILES for name in find_results_paths(tree(module))}
     public = {
         "api.specs": ("duration", "load_spec", "load_specs", "sample_size"),
-        "api.runs": ("run", "run_sweep", "open_run", "merge"),
+        "api.runs": ("run", "run_sweep", "open_run", "merge", "rejudge"),
         "api.queries": ("query", "compare"),
-        "api.judging": ("rejudge",),
         "api.analysis": ("analyze",),
     }
     assert functions == {f"runner.{module}.{name}" for module, names in public.items() for name in names}

@@ -48,13 +48,12 @@ from runner.spec.datasets.settings import DatasetSettings, limits_for_saved_run
 from runner.spec.datasets.shards import Shard
 from runner.spec.default_agents import fill_default_agents
 from runner.spec.experiment import Experiment
-from runner.spec.origin import fetched_folder, read_marker
+from runner.spec.origin import NamedFiles, SpecOrigin, fetched_folder, read_marker
 from runner.spec.paired_design import design_problems
 from runner.spec.plugins import find_pins, schema_with_plugins
 from runner.spec.rejudged_run import RejudgedRun, find_rejudged, rejudge_conflicts, rejudge_problems
 from runner.spec.run_names import SAVED_SPEC
 from runner.spec.sound_spec import SoundSpec
-from runner.spec.source_files import NamedFiles, SpecOrigin
 from runner.spec.tournament_roles import seats_of
 from runner.spec.trainer_files import TrainerFiles, find_trainer_files
 

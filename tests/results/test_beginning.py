@@ -18,7 +18,7 @@ from runner.results.folder import RunFolder
 from runner.results.provenance.file_pins import CHANGED, NO_REMOTE
 from runner.results.provenance.sources_snapshot import MAX_WRITTEN, environment_lock, written_files
 from runner.runs.finished.selection import ReplayOf
-from runner.spec.source_files import SpecSources
+from runner.spec.origin import SpecSources
 from runner.version import __version__
 from tests.support.git_repositories import commit_and_push, commit_folder
 from tests.support.processes import python

@@ -415,7 +415,7 @@ def _merge_notes(ready_releases: Sequence[ReadyRelease]) -> Iterator[str]:
 
 def _notes_of_release(ready_release: ReadyRelease) -> Iterator[str]:
     from runner.documents.releases.reference import Kind
-    from runner.registry.publishing.name_conflict import ALREADY_PUBLISHED
+    from runner.registry.publishing.checks import ALREADY_PUBLISHED
 
     release = ready_release.draft.release
     if redactions := ", ".join(f"{row['rule']} ({row['count']})" for row in release.facts.get("cleaned", [])):

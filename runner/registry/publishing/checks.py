@@ -12,9 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from runner.base.errors import NipRunError, SpecError
+from runner.base.errors import NewerFormatError, NipRunError, ReleaseError, SpecError
 from runner.base.storage.safe_files import read_bounded
-from runner.base.text import comma_join
+from runner.base.text import comma_join, counted
 from runner.documents.releases.bundle import Bundle
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import LATEST, Kind, Reference, parse_reference
@@ -25,15 +25,13 @@ from runner.models.settings import NOT_PUBLISHED
 from runner.registry.bundles.run_facts import unpinned_reasons
 from runner.registry.check_notes import CheckNote
 from runner.registry.draft import Draft
-from runner.registry.publishing.name_conflict import find_name_conflict
 from runner.registry.redaction.draft_folder import run_folder
 from runner.registry.redaction.draft_redaction import ROWS, SPEC
 from runner.registry.redaction.machine_names import MachineNames
 from runner.registry.redaction.private_text import find_private_text
 from runner.registry.redaction.yaml_redaction import values_in
-from runner.registry.transports.registry import Registry
-from runner.registry.verification.kinds import find_kind_problems
-from runner.registry.verification.torn_logs import find_torn_logs
+from runner.registry.transports.registry import Registry, ReleaseEntry
+from runner.registry.verification.kinds import find_kind_problems, find_torn_logs
 from runner.registry.verification.verify import find_run_problems
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
@@ -307,3 +305,44 @@ def find_spec_problems(folder: Path) -> Iterator[str]:
     except NipRunError as error:
         for problem in error.problems if isinstance(error, SpecError) else (error,):
             yield f"{problem}; others could not load the spec".replace(f"{folder}/", "")
+
+
+ALREADY_PUBLISHED = "this release is already in the registry, with the same bytes"
+
+
+def find_name_conflict(registry: Registry, bundle: Bundle) -> Iterator[str]:
+    """Yield a message if a different release has this name and version, or a note if the same release has them."""
+    entries = {entry.reference: entry for entry in registry.entries(bundle.release.kind)}
+    published = entries.get(bundle.release.reference)
+    if published is None:
+        return
+    if published.sha256 == bundle.sha256:
+        yield CheckNote(ALREADY_PUBLISHED)
+        return
+    yield (
+        f"{registry.address} already has another {published.reference} (sha256:{published.sha256[:12]}), which differs "
+        f"from this release in {_describe_difference(registry, bundle, published)}. A version never changes, so give "
+        "another version with --as OWNER/NAME@VERSION"
+    )
+
+
+def _describe_difference(registry: Registry, bundle: Bundle, entry: ReleaseEntry) -> str:
+    """Describe the terms (license, visibility, description) that differ; if they are equal, the files that differ."""
+    try:
+        published, _ = registry.read_manifest(entry)
+    except (ReleaseError, NewerFormatError):
+        return "its bytes"
+    new = bundle.release
+    terms = [
+        f"its {name} (published {getattr(published, name) or 'none'}, here {getattr(new, name) or 'none'})"
+        for name in ("licence", "visibility", "description")
+        if getattr(published, name) != getattr(new, name)
+    ]
+    if terms:
+        return " and ".join(terms)
+    published_files, new_files = ({file.path: file.sha256 for file in release.files} for release in (published, new))
+    files = sorted(path for path in published_files | new_files if published_files.get(path) != new_files.get(path))
+    if not files:
+        return "its manifest"
+    first = next((path for path in files if path.startswith(f"{DATA}/inputs/")), files[0])
+    return first if len(files) == 1 else f"{first} and {counted(len(files) - 1, 'more file')}"

@@ -10,8 +10,7 @@ from typing import IO
 
 from runner.base.errors import ReleaseError, os_errors_as
 from runner.documents.releases.manifest import CHECKSUM, read_checksum
-from runner.documents.releases.reference import Kind, Reference
-from runner.documents.releases.versions import VersionKey, version_order
+from runner.documents.releases.reference import Kind, Reference, VersionKey, version_order
 from runner.registry.transports.interface import BulkTransport, IndexedRelease, Transport
 from runner.registry.transports.yanks import MAX_YANK_BYTES, YANKED, YANKED_FILE, parse_yanked_file
 

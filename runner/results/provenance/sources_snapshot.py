@@ -25,7 +25,7 @@ from runner.results.provenance.file_pins import PinnedFiles, builtin_name, find_
 from runner.spec.datasets.loader import HUB
 from runner.spec.datasets.transcripts.source import transcript_files
 from runner.spec.loader import Spec
-from runner.spec.source_files import SpecSources
+from runner.spec.origin import SpecSources
 from runner.version import __version__
 
 WRITTEN = "written"

@@ -34,8 +34,7 @@ from runner.pages.packing import compress_json
 from runner.registry.board.board import LoadedBoard
 from runner.registry.lineage.history import build_full_history
 from runner.registry.lineage.lineage import Lineage
-from runner.registry.lineage.listed_facts import listed_facts
-from runner.registry.lineage.nodes import LineageNode
+from runner.registry.lineage.nodes import LineageNode, listed_facts
 from runner.registry.transports.listing import ReleaseEntry
 from runner.results.leaderboard.model import LeaderboardRow
 from runner.server.boards.board_file import write_board_file

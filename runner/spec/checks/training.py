@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -13,7 +14,6 @@ from runner.documents.dataclass_schema import changed_keys
 from runner.game.protocols.protocol import Protocol
 from runner.models.settings import ModelSettings
 from runner.spec.backend_traits import HYPERPARAMETERS, TRAITS
-from runner.spec.checks.trainer_command import command_problems
 from runner.spec.datasets.loader import HUB, Dataset
 from runner.spec.experiment import Experiment
 from runner.spec.training_settings import TrainerSettings, TrainingSettings
@@ -221,3 +221,36 @@ def _explain_unread(trainer: TrainerSettings, name: str, method: str) -> str | N
     if name == "beta" and method != "malt":
         return f"beta works only with malt (DPO), but {method} trains supervised; remove beta"
     return None
+
+
+PLACEHOLDERS = ("dataset", "base_model", "output", "model_file", "method", "seed", "group")
+
+
+PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
+
+def command_problems(command: Sequence[str]) -> list[str]:
+    """Return everything that is wrong with a trainer's argument list."""
+    used = [name for argument in command for name in PLACEHOLDER.findall(argument)]
+    available = comma_join(f"{{{name}}}" for name in PLACEHOLDERS)
+    problems = [
+        f"unknown placeholder {{{name}}}{did_you_mean(name, PLACEHOLDERS)} (available: {available})"
+        for name in dict.fromkeys(used)
+        if name not in PLACEHOLDERS
+    ]
+    if not command or not command[0].strip():
+        problems.append("the program is missing; write it as the first argument")
+    if any("\0" in argument for argument in command):
+        problems.append(
+            "an argument contains a NUL character, which cannot be passed to a program; remove the character"
+        )
+    if "dataset" not in used:
+        problems.append(
+            "{dataset} is missing: the trainer would not get the training file; add {dataset} as an argument"
+        )
+    if "model_file" not in used and "output" not in used:
+        problems.append(
+            "{model_file} or {output} is missing: the trainer could not report the new model; add one of them as an "
+            "argument"
+        )
+    return problems
