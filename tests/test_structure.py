@@ -193,7 +193,6 @@ IMPORTING_MODULES = {
         "runner.registry.board.cache",
         "runner.registry.board.run_check",
         "runner.registry.redaction.draft_redaction",
-        "runner.registry.redaction.journal_redaction",
         "runner.documents.croissant",
         "runner.registry.bundles.missing_rows",
         "runner.registry.rollouts_file",

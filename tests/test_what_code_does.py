@@ -83,7 +83,6 @@ PLAIN_READERS = {
     "runner.models.retirements", "runner.pages.html", "runner.results.provenance.sources_snapshot",
     "runner.base.storage.parquet",
     "runner.models.providers.openai_fine_tuning",
-    "runner.exports.verifiers_env.core_sources",
     "runner.exports.verifiers_env.package",
 }  # fmt: skip
 """Modules that may open a file by its path: a packaged file, or one that was just written."""
