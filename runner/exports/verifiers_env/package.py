@@ -282,7 +282,8 @@ def collect_sources(package: str) -> Mapping[Path, str]:
     """Return the source of each module below a package of this name, by its path in the package's folder.
 
     The modules are `ROOT` and every module of nip-run that it imports, directly or not, also inside functions. So the
-    package plays by the same code, without nip-run. An `__init__.py` of nip-run is replaced by an empty one, since it may import more than the game needs.
+    package plays by the same code, without nip-run. An `__init__.py` of nip-run is replaced by an empty one, since it
+    may import more than the game needs.
     """
     sources: dict[Path, str] = {}
     names, visited = [ROOT], {ROOT}
