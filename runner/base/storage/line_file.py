@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_type_hints
@@ -43,12 +43,9 @@ class LineFile:
         Raises:
             RunError: the file cannot be read.
         """
-        try:
+        data = b""
+        with os_errors_as(RunError, f"cannot read {self.path}"), suppress(FileNotFoundError):
             data = read_bounded(self.path, MAX_FILE)
-        except FileNotFoundError:
-            return b""
-        except OSError as error:
-            raise RunError(f"cannot read {self.path}: {error.strerror}") from error
         return data[: data.rfind(b"\n") + 1]
 
     def append(self, records: Iterable[Mapping[str, object]]) -> None:
