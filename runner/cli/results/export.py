@@ -15,6 +15,7 @@ import argparse
 import os
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -308,14 +309,11 @@ def _send_to_mlflow(args: argparse.Namespace) -> int:
     folders = list({folder.run_id: folder for folder in map(results.find, args.runs)}.values())
     uri = tracking_uri(args.tracking_uri)
     experiment = args.experiment or os.environ.get(EXPERIMENT_VARIABLE) or DEFAULT_EXPERIMENT
-    exporter = Exporter(Sender(connect(uri), uri, experiment), folders, journal=args.journal)
-    try:
+    with closing(Exporter(Sender(connect(uri), uri, experiment), folders, journal=args.journal)) as exporter:
         if args.follow:
             exporter.follow(note)
         elif exporter.send_new():
             note("the run is still in progress; repeat the command to send new records, or add --follow")
-    finally:
-        exporter.close()
     runs = list(exporter.runs.values())
     if args.json:
         print_json({"tracking_uri": uri, "experiment": experiment, "runs": [run.as_json() for run in runs]})

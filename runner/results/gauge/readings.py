@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -201,15 +202,13 @@ def _load_run(folder: RunFolder, manifest: Manifest) -> GaugedRun:
     if not folder.journal.is_file():
         raise RunError(f"{folder.path} has no {folder.journal.name}; restore the journal from a backup")
     reader, index = open_index(folder.journal, manifest.identity)
-    try:
+    with closing(reader):
         journal = _JudgeJournal(index, agent, has_stances=spec.get("stances") is not None)
         readings = tuple(
             reading
             for values in rows
             for reading in journal.readings(dict(zip(_COLUMNS, values, strict=True)), manifest, groups)
         )
-    finally:
-        reader.close()
     return GaugedRun(
         folder.run_id, manifest.started_at, judge, settings, readings, journal.copied, journal.models,
         journal.fingerprints, {point.id: point.content_sha256 for point in points}, _spec_values(spec, manifest),

@@ -98,8 +98,7 @@ def write_folder(board_input: BoardInput, folder: Path, earlier: Path | None = N
         OSError, sqlite3.Error, duckdb.Error: a file cannot be written.
     """
     board = published_board(board_input.loaded.board, name_of=task_name)
-    index = sqlite3.connect(folder / INDEX_FILE, isolation_level=None)
-    try:
+    with closing(sqlite3.connect(folder / INDEX_FILE, isolation_level=None)) as index:
         index.executescript(f"PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; {_TABLES} BEGIN;")
         files = _ListWriter(folder, earlier, _read_list_hashes(earlier))
         rows = list(_write_tasks(index, board, board_input, files))
@@ -115,8 +114,6 @@ def write_folder(board_input: BoardInput, folder: Path, earlier: Path | None = N
         index.executemany("INSERT INTO info VALUES(?,?)", [(key, _to_json(value)) for key, value in info.items()])
         index.execute("COMMIT")
         index.executescript(f"{_INDEXES} ANALYZE;")
-    finally:
-        index.close()
     write_board_file(folder / BOARD_FILE, rows, release_rows, links)
 
 

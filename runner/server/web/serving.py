@@ -9,7 +9,7 @@ import ipaddress
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -61,14 +61,12 @@ def serve(
         local_url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
         any_host = address is None and not is_loopback(host)
         server = Service.open(replace(settings, address=(address or local_url).rstrip("/"), any_host=any_host))
-        try:
+        with closing(server.database):
             if not server.database.lock_for_server():
                 raise RunError("another server uses this database; stop that server, or choose another --database URL")
             if not imported:
                 check_imported(server)
             _run(server, listener, lambda: on_ready(server.settings.address, local_url))
-        finally:
-            server.database.close()
 
 
 def _run(server: Service, listener: socket.socket, on_ready: Callable[[], None]) -> None:
