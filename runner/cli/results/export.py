@@ -25,12 +25,12 @@ from runner.base.text import comma_join, counted
 from runner.cli.arguments import RUN_HELP, folder_path
 from runner.cli.terminal.output import note, print_json, print_table
 from runner.exports.formats import FINE_TUNING_FORMATS, FORMAT_NAMES, MLFLOW, RELATIONSHIPS
-from runner.results.leaderboard.results_folder import Results
 
 if TYPE_CHECKING:
     from runner.results.finetune.files import FineTuneFiles
     from runner.results.finetune.formats import Format
     from runner.results.folder import RunFolder
+    from runner.results.leaderboard.results_folder import Results
     from runner.rollouts.plan import Plan
     from runner.runs.finished.reconstruction import Reconstructor
     from runner.spec.experiment import FineTune
