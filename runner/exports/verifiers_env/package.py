@@ -24,6 +24,7 @@ import orjson
 
 import runner
 from runner.base import package_data
+from runner.base.batches import group_pairs
 from runner.base.errors import RunError, SpecError, UsageError
 from runner.base.storage.safe_files import create, make_folders
 from runner.base.text import in_one_line
@@ -165,9 +166,7 @@ def _row_lines(plan: Plan) -> Iterator[bytes]:
     Raises:
         RunError: a datapoint has a value that JSON does not have.
     """
-    games: dict[str, list[Job]] = {}
-    for job in plan.jobs():
-        games.setdefault(job.datapoint.id, []).append(job)
+    games = group_pairs((job.datapoint.id, job) for job in plan.jobs())
     for point in plan.points:
         jobs = games.get(point.id, [])
         line = {"datapoint": to_plain(point), "games": [_describe_job(job) for job in jobs]}

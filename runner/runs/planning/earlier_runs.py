@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from runner.base.batches import group_pairs
 from runner.base.errors import RunError, UsageError
 from runner.base.storage.parquet import read_tables
 from runner.base.storage.safe_files import open_to_read
@@ -210,9 +211,7 @@ def planned_words(plan: Plan, earlier: EarlierRun | None) -> dict[str, int]:
     """
     if earlier is not None:
         return {group: max(round(size / WORD_BYTES), 1) for group, size in earlier.answer_bytes.items()}
-    word_limits: dict[str, list[int]] = {}
-    for agent in plan.spec.experiment.agents.values():
-        word_limits.setdefault(agent.model, []).append(agent.max_response_words)
+    word_limits = group_pairs((agent.model, agent.max_response_words) for agent in plan.spec.experiment.agents.values())
     return {group: round(sum(limits) / len(limits)) for group, limits in word_limits.items()}
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import orjson
 
+from runner.base.batches import group_pairs
 from runner.base.hashing import tagged_hash
 from runner.base.storage.safe_files import create, hard_link
 from runner.base.text import csv_text
@@ -307,10 +308,7 @@ def _families(nodes: Sequence[LineageNode]) -> Iterator[list[LineageNode]]:
     for node in nodes:
         if node.parent_run_id and (parent := key_of_run.get((node.parent_run_id, node.owner))):
             parent_key[root(node.key)] = root(parent)
-    families: dict[str, list[LineageNode]] = {}
-    for node in nodes:
-        if node.key in parent_key:
-            families.setdefault(root(node.key), []).append(node)
+    families = group_pairs((root(node.key), node) for node in nodes if node.key in parent_key)
     yield from (family for family in families.values() if len(family) > 1)
 
 
