@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from runner.base.errors import RunError, UsageError, os_errors_as
 from runner.base.text import counted, decimal, in_one_line, list_some, p_value, with_interval
-from runner.cli.terminal.output import note, print_heading, print_json, print_table, say
+from runner.cli.terminal.output import note, print_heading, print_json, print_table, say, say_lines
 
 if TYPE_CHECKING:
     from runner.curation.audit.report import AuditReport
@@ -105,8 +105,7 @@ def _write_page(path: Path, name: str, report: AuditReport) -> None:
 def _show_report(name: str, report: AuditReport) -> None:
     findings = counted(len(report.findings), "finding") if report.findings else "no findings"
     print_heading(f"{in_one_line(name)}: {findings}")
-    for line in report.findings:
-        say(f"  {in_one_line(line)}")
+    say_lines(f"  {in_one_line(line)}" for line in report.findings)
     labels = ", ".join(f"{count} with label {label}" for label, count in report.labels.items())
     say(f"{counted(report.items, 'item')} in {counted(report.groups, 'group')}: {labels}")
     if report.untested is not None:

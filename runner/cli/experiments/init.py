@@ -24,7 +24,7 @@ from runner.base.package_data import PROTOCOLS, STARTER, exists, root
 from runner.base.storage.safe_files import create_only, make_folder, make_folders, read_bounded
 from runner.base.text import comma_join, counted, path_argument
 from runner.cli.arguments import folder_path
-from runner.cli.terminal.output import print_json, say
+from runner.cli.terminal.output import print_json, say, say_lines
 
 if TYPE_CHECKING:
     from runner.spec.datasets.column_roles import ColumnRoles
@@ -107,8 +107,7 @@ def execute(args: argparse.Namespace) -> int:
     if roles is not None:
         _show_roles(roles, args.data)
     say("Written:")
-    for name in files:
-        say(f"  {folder / name}")
+    say_lines(f"  {folder / name}" for name in files)
     say("Next:")
     first, *others = steps
     commands = [" && ".join([*change_folder, first]), *others]
@@ -224,8 +223,7 @@ def _show_roles(roles: ColumnRoles, data: Path) -> None:
     if roles.counts:
         rows = comma_join(f"{count} {kind}" for kind, count in roles.counts.items())
         say(f"{counted(sum(roles.counts.values()), 'row')}: {rows}")
-    for notice in roles.notices:
-        say(f"  {notice}")
+    say_lines(f"  {notice}" for notice in roles.notices)
 
 
 def _data_files(roles: ColumnRoles, data: Path, folder: Path, protocol: str) -> dict[str, bytes]:

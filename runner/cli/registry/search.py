@@ -73,8 +73,7 @@ def execute(args: argparse.Namespace) -> int:
         hits = list(_read_releases(registry, entries if args.all else _newest_versions(entries), unreadable))
         address = registry.address
     matches = [hit for hit in hits if _matches(hit, args.words, all_=args.all)]
-    for line in unreadable:
-        note(line)
+    note(*unreadable)
     lineage = Lineage(hit.node for hit in hits if hit.node is not None)
     if args.json:
         copies = {str(hit.entry.reference): group for group in _group_by_run(matches) for hit in group}

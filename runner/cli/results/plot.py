@@ -67,8 +67,7 @@ def execute(args: argparse.Namespace) -> int:
     content = _encode_figure(drawn_figure, path.suffix.lower(), args)
     with os_errors_as(RunError, f"cannot write {path}", "; choose another path with -o"):
         atomic_write(path, content)
-    for line in drawn_figure.notes:
-        note(line)
+    note(*drawn_figure.notes)
     if args.json:
         facts = {"figure": drawn_figure.name, "path": str(path), "bytes": len(content), "rows": drawn_figure.frame()}
         print_json({**facts, "notes": list(drawn_figure.notes)})

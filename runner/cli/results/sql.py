@@ -27,7 +27,7 @@ from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.storage.safe_files import create, read_bounded
 from runner.base.text import counted
-from runner.cli.terminal.output import print_block, print_json, print_table, say, to_jsonable
+from runner.cli.terminal.output import print_block, print_json, print_table, say, say_lines, to_jsonable
 
 if TYPE_CHECKING:
     from runner.results.leaderboard.database import Leaderboard
@@ -267,8 +267,7 @@ def _show_tables(board: Leaderboard, *, as_json: bool) -> None:
         print_table(("column", "type", "what it is"), descriptions, title=name)
         say()
     say("For example:")
-    for example in EXAMPLES:
-        say(f'  nip-run sql "{example}"')
+    say_lines(f'  nip-run sql "{example}"' for example in EXAMPLES)
     say(f"List the stored queries, such as `nip-run sql {MARK}protocols`: nip-run sql {MARK}")
 
 
