@@ -197,7 +197,7 @@ def run_child(path: str, base_url: str, rollouts: int, concurrency: int, rounds:
     import openai  # noqa: F401
     import scipy.special  # noqa: F401
 
-    from runner.api import run
+    from runner import run
     from runner.spec.loader import load_spec
 
     with temporary_folder() as folder:

@@ -13,7 +13,7 @@ DATAPOINTS = 100
 
 
 def play_child(rollouts: int) -> None:
-    from runner.api import run
+    from runner import run
     from runner.spec.loader import load_spec
 
     with temporary_folder() as folder:

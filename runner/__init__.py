@@ -16,28 +16,13 @@ from runner.version import __version__
 
 if TYPE_CHECKING:
     from runner.analysis.results import AnalysisTable
-    from runner.api import (
-        Check,
-        check,
-        compare,
-        duration,
-        estimate,
-        load_protocol,
-        load_spec,
-        load_specs,
-        merge,
-        open_run,
-        query,
-        run,
-        run_sweep,
-        sample_size,
-        sweep_table,
-    )
     from runner.api.analysis import analyze
     from runner.api.curation import passes_tests
     from runner.api.display import RunResult, Transcript
-    from runner.api.judging import rejudge
     from runner.api.plots import Plot
+    from runner.api.queries import compare, query, sweep_table
+    from runner.api.runs import merge, open_run, rejudge, run, run_sweep
+    from runner.api.specs import Check, check, duration, estimate, load_protocol, load_spec, load_specs, sample_size
     from runner.base.errors import (
         BudgetExhausted,
         CallError,
@@ -156,25 +141,19 @@ if not TYPE_CHECKING:  # type checkers would otherwise accept any name
         "runner.rollouts.agents.environment": ("Environment", "first_turn"),
         "runner.rollouts.agents.nested_arrays": ("NestedArrayDict",),
         "runner.rollouts.agents.whole_agent": ("OpenAiWholeAgent",),
-        "runner.api": (
+        "runner.api.queries": ("compare", "query", "sweep_table"),
+        "runner.api.runs": ("merge", "open_run", "rejudge", "run", "run_sweep"),
+        "runner.api.specs": (
             "Check",
             "check",
-            "compare",
             "duration",
             "estimate",
             "load_protocol",
             "load_spec",
             "load_specs",
-            "merge",
-            "open_run",
-            "query",
-            "run",
-            "run_sweep",
             "sample_size",
-            "sweep_table",
         ),
         "runner.results.comparison.comparison": ("Comparison",),
-        "runner.api.judging": ("rejudge",),
         "runner.api.plots": ("Plot",),
         "runner.api.display": ("RunResult", "Transcript"),
         "runner.results.leaderboard.sweep_table": ("SweepRow", "SweepValue"),

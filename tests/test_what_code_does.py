@@ -80,10 +80,9 @@ def test_read_of_a_file_is_not_reported_as_a_write(code: str) -> None:
 
 
 PLAIN_READERS = {
-    "runner.models.retirements", "runner.pages.html", "runner.results.provenance.packages",
+    "runner.models.retirements", "runner.pages.html", "runner.results.provenance.sources_snapshot",
     "runner.base.storage.parquet",
     "runner.models.providers.openai_fine_tuning",
-    "runner.exports.verifiers_env.core_sources",
     "runner.exports.verifiers_env.package",
 }  # fmt: skip
 """Modules that may open a file by its path: a packaged file, or one that was just written."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import unquote
 
-from runner.api import load_spec, run
+from runner import load_spec, run
 from runner.documents.croissant import build_croissant, find_column_kinds
 from runner.documents.releases.bundle import open_content
 from runner.registry.bundles.runs import build_run_draft

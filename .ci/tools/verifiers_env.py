@@ -31,7 +31,7 @@ from typing import Any
 
 from shared import ROOT, SoftAssertions, temporary_folder
 
-from runner.api import run
+from runner import run
 from runner.cli.main import main as nip_run
 from runner.spec.loader import load_spec
 from tests.support.files import parquet_rows

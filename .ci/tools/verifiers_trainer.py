@@ -31,7 +31,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from verifiers_env import Chat, choose_reply, install_verifiers, run_chat_server, to_chat
 
-from runner.api import run
+from runner import run
 from runner.cli.main import main as nip_run
 from runner.spec.loader import load_spec
 from tests.support.files import parquet_rows

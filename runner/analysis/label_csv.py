@@ -17,6 +17,7 @@ from runner.analysis.analyzer import YES_NO, Analyzer
 from runner.analysis.label_queue import LabelQuestion
 from runner.analysis.label_sample import SampledUnit
 from runner.analysis.labels import Label
+from runner.base.batches import group_pairs
 from runner.base.errors import UsageError
 from runner.base.question_queue import check_name
 from runner.base.text import comma_join, csv_text, list_some
@@ -54,9 +55,7 @@ def rows_of_sample(
 
     If there are `readers`, each of them has a row for each unit. Otherwise, rows without an answer have no reader.
     """
-    by_unit: dict[str, list[Label]] = {}
-    for label in labels:
-        by_unit.setdefault(label.unit_id, []).append(label)
+    by_unit = group_pairs((label.unit_id, label) for label in labels)
     rows = []
     for unit in sample:
         existing = by_unit.get(unit.unit_id, [])

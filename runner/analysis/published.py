@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from runner.base.errors import RunError
+from runner.base.errors import RunError, errors_as, os_errors_as
 from runner.base.storage.parquet import read_tables
 from runner.base.storage.safe_files import open_to_read
 from runner.base.storage.strict_json import parse_strict_json
@@ -32,19 +32,14 @@ def read_rows(path: Path, columns: Mapping[str, str]) -> Iterator[dict[str, Any]
             row = dict(zip(columns, values, strict=True))
             yield {**row, **{name: orjson.loads(row[name]) for name in nested if row[name] is not None}}
         return
-    try:
-        with open_to_read(path) as file:
-            for number, line in enumerate(file, 1):
-                yield _parse_row(line, columns, f"{path}:{number} is damaged")
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {error.strerror}") from error
+    with os_errors_as(RunError, f"cannot read {path}"), open_to_read(path) as file:
+        for number, line in enumerate(file, 1):
+            yield _parse_row(line, columns, f"{path}:{number} is damaged")
 
 
 def _parse_row(line: bytes, columns: Mapping[str, str], problem: str) -> dict[str, object]:
-    try:
+    with errors_as(RunError, problem, ValueError):
         row = parse_strict_json(line)
-    except ValueError as error:
-        raise RunError(f"{problem}: {error}") from error
     if not isinstance(row, dict):
         raise RunError(f"{problem}: not an object")
     for name, kind in columns.items():

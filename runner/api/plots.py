@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.base.errors import RunError, UsageError
+from runner.base.errors import RunError, UsageError, os_errors_as
 
 if TYPE_CHECKING:
     from runner.pages.charts.styles import Look
@@ -66,10 +66,8 @@ class Plot:
                 f"{path}: the file name must end in .svg, .pdf or .png; rename the file, or use `rows` for the data"
             )
         content = self._figure.image(suffix, _find_look(width), title)
-        try:
+        with os_errors_as(RunError, f"cannot write {path}"):
             atomic_write(Path(path), content)
-        except OSError as error:
-            raise RunError(f"cannot write {path}: {error.strerror}") from error
 
     def altair(self) -> Any:
         """Return a chart of Altair with the same rows, which you can modify.

@@ -1,4 +1,4 @@
-"""The public functions that play, merge and open runs."""
+"""The public functions that play, merge, open and rejudge runs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from runner.api.arguments import ensure_loaded, open_results
 from runner.api.display import RunResult, Transcript
 from runner.base.errors import UsageError, Waiting
 from runner.models.api_keys import all_allowed
+from runner.registry.components.lookup import make_finder
 from runner.results.leaderboard.results_folder import Results
 from runner.runs.execution.accounting import Progress
 from runner.runs.execution.shard_consistency import parse_shard, plan_of_shard
 from runner.runs.finished import result as played
 from runner.runs.finished.selection import ReplayOf, RunSelection
+from runner.runs.planning.rejudging import WhichVerdicts, plan_rejudging
 from runner.runs.session.original_settings import plans_with_original_settings
 from runner.runs.session.run import RunOptions
-from runner.spec.loader import Spec, SpecSource
+from runner.spec.loader import Overrides, Spec, SpecSource
 from runner.training.dispatch import choose_run_id, run_all, run_spec
 from runner.training.plan import plan_of
 from runner.training.sweep_budgets import PlannedRun
@@ -208,3 +210,40 @@ def open_run(run: str | Path, results: str | Path | None = None) -> RunResult:
         RunError: the run is damaged, or a newer version of nip-run wrote it.
     """
     return RunResult.of(played.FinishedRun.from_folder(open_results(results).find(str(run))))
+
+
+def rejudge(
+    run: played.FinishedRun | str | Path,
+    overrides: Overrides = (),
+    *,
+    verdict: WhichVerdicts = "last",
+    results: str | Path | None = None,
+    again: bool = False,
+    allow_keys: str | Sequence[str] = (),
+    allow_commands: str | Sequence[str] = (),
+    allow_hosts: str | Sequence[str] = (),
+) -> list[RunResult]:
+    """Judge the debates of a run again with another judge, and return the new runs. Only the judge's model is called.
+
+    `run` is a run's result, id or folder. `overrides` configure the judge: its model, templates, decision format,
+    `votes`, or a sweep over any of these, which makes a run for each point; the results are in the order of the points.
+    `verdict` selects whether the judge decides only at the end of each debate, or at every turn that allows a decision.
+    All other arguments are as in `run`.
+
+        >>> from runner import load_spec, rejudge, run
+        >>> debated = run(load_spec("specs/quickstart.yaml", {"dataset.limit": 2}))
+        >>> (judged,) = rejudge(debated, {"votes": 3})
+        >>> judged.manifest.rejudge_of.run_id == debated.run_id, judged.metrics["outcomes"]["decided"]
+        (True, 2)
+
+    Raises:
+        SpecError, UsageError, BudgetExhausted, ProviderRefusal, Interrupted, RunError: as in `run`; also if an override
+            would change the debates; the message names this override.
+    """
+    results_folder = open_results(results)
+    folder = run.folder if isinstance(run, played.FinishedRun) else results_folder.find(str(run))
+    plans = plan_rejudging(folder, overrides, verdict, results_folder.path_of, make_finder())
+    specs = [plan.spec for plan in plans]
+    return run_sweep(
+        specs, results, again=again, allow_keys=allow_keys, allow_commands=allow_commands, allow_hosts=allow_hosts
+    )

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from contextvars import copy_context
 from typing import Any, TypeVar
 
@@ -28,12 +28,8 @@ def run_sync(start: Callable[[], Coroutine[Any, Any, T]]) -> T:
             raise
         runner.close()
         return result
-    with ThreadPoolExecutor(1, "nip-run") as thread:
-        threaded_loop = _ThreadedLoop(thread)
-        try:
-            return threaded_loop.run(start())
-        finally:
-            threaded_loop.close()
+    with ThreadPoolExecutor(1, "nip-run") as thread, closing(_ThreadedLoop(thread)) as threaded_loop:
+        return threaded_loop.run(start())
 
 
 def _is_in_loop() -> bool:

@@ -1,4 +1,4 @@
-"""Split a stream of items into batches of limited size."""
+"""Split items into batches of limited size, or into groups with the same key."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 Item = TypeVar("Item")
+Key = TypeVar("Key")
 
 
 def batches(
@@ -23,3 +24,11 @@ def batches(
         size += item_size
     if batch:
         yield batch
+
+
+def group_pairs(pairs: Iterable[tuple[Key, Item]]) -> dict[Key, list[Item]]:
+    """Return the items of each key. Keys and items stay in the order of the pairs."""
+    groups: dict[Key, list[Item]] = {}
+    for key, item in pairs:
+        groups.setdefault(key, []).append(item)
+    return groups

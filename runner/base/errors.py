@@ -51,7 +51,8 @@ An exception without an exit code in this tree has the code of its base class:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -376,3 +377,23 @@ class WordLimitError(InvalidResponseError):
 
 class AgentNotActiveInChannelError(NipRunError, ValueError):
     """The caller requested an agent's message in a channel where the agent is not active."""
+
+
+@contextmanager
+def os_errors_as(error_class: Callable[[str], Exception], subject: str, advice: str = "") -> Iterator[None]:
+    """Raise an OSError of this block as an error with the message "SUBJECT: REASON", followed by the advice."""
+    try:
+        yield
+    except OSError as error:
+        raise error_class(f"{subject}: {error.strerror or error}{advice}") from error
+
+
+@contextmanager
+def errors_as(
+    error_class: Callable[[str], Exception], subject: str, *caught: type[Exception], advice: str = ""
+) -> Iterator[None]:
+    """Raise `caught` exceptions of this block as an error with the message "SUBJECT: MESSAGE", then the advice."""
+    try:
+        yield
+    except caught as error:
+        raise error_class(f"{subject}: {error}{advice}") from error

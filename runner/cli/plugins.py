@@ -33,8 +33,7 @@ def execute(args: argparse.Namespace) -> int:
     else:
         columns = ("name", "group", "distribution", "version", "sha256", "status")
         print_table(columns, [_cells(row) for row in rows])
-        for problem in problems:
-            note(problem)
+        note(*problems)
     return ExitCode.FAILED if problems else ExitCode.DONE
 
 

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from runner.base.errors import errors_as
 from runner.curation.program_tests import AssertionTest, Program, Verdict
 from runner.curation.sandbox.sandbox import ProgramRun, RunOutcome
 from runner.curation.sandbox.values import decode_value
@@ -91,10 +92,8 @@ def find_free_names(test: AssertionTest) -> FreeNames:
     """
     if len(test.code) > MAX_CODE_CHARACTERS:
         raise ValueError(f"the test has more than {MAX_CODE_CHARACTERS:,} characters")
-    try:
+    with errors_as(ValueError, "the test is not Python", SyntaxError, MemoryError, RecursionError):
         tree = ast.parse(test.code)
-    except (SyntaxError, MemoryError, RecursionError) as error:
-        raise ValueError(f"the test is not Python: {error}") from error
     used, defined = set[str](), set(dir(builtins))
     for node in ast.walk(tree):
         match node:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
+from runner.base.errors import errors_as
 from runner.curation.assertion_replay import MAX_CODE_CHARACTERS
 from runner.curation.program_tests import AssertionTest, CallTest, ProgramTest, StdinTest
 
@@ -53,10 +54,8 @@ def parse_apps_tests(input_output: str | Mapping[str, Any]) -> list[ProgramTest]
         ValueError: it is not in this format.
     """
     content = json.loads(input_output) if isinstance(input_output, str) else input_output
-    try:
+    with errors_as(ValueError, "not the tests of an APPS problem", KeyError, TypeError):
         pairs = list(zip(content["inputs"], content["outputs"], strict=True))
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"not the tests of an APPS problem: {error}") from error
     name = content.get("fn_name")
     if name is None:
         return [StdinTest(_join_lines(stdin), _join_lines(expected)) for stdin, expected in pairs]

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
+from runner.base.batches import group_pairs
 from runner.base.problems import Problem
 from runner.base.redaction import remember_secret
 from runner.base.text import comma_join, did_you_mean, encoding_problem
@@ -192,9 +193,7 @@ def _problems_of_error(error: ValidationError, layered: LayeredData, validator: 
 
 def _likeliest_arm_problems(error: ValidationError, layered: LayeredData, validator: Any) -> Iterator[Problem]:
     """Yield the problems of the `anyOf` alternative with the fewest problems; an unexpected type if no one has it."""
-    arms: dict[int, list[ValidationError]] = {}
-    for inner in error.context or ():
-        arms.setdefault(int(inner.relative_schema_path[0]), []).append(inner)
+    arms = group_pairs((int(inner.relative_schema_path[0]), inner) for inner in error.context or ())
     fitting = [
         errors for errors in arms.values() if not any(e.validator == "type" and not e.relative_path for e in errors)
     ]

@@ -17,6 +17,7 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import orjson
 
+from runner.base.batches import group_pairs
 from runner.base.errors import RunError
 from runner.base.storage.atomic_files import replacing
 from runner.base.storage.safe_files import create, make_folders
@@ -264,9 +265,7 @@ def _count_usage(
     calls: Iterable[Call], name_of: Callable[[Call], str], totals: defaultdict[str, Counter[str]]
 ) -> dict[str, dict[str, int]]:
     """Return the tokens of calls, by the result of `name_of` for the call, and add them to the totals of the log."""
-    calls_by_name: dict[str, list[Call]] = {}
-    for call in calls:
-        calls_by_name.setdefault(name_of(call), []).append(call)
+    calls_by_name = group_pairs((name_of(call), call) for call in calls)
     usage = {name: token_usage(calls, with_reasoning=True) for name, calls in calls_by_name.items()}
     for name, tokens in usage.items():
         for kind, number in tokens.items():

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
-from runner.base.errors import RunError, UsageError
+from runner.base.errors import RunError, UsageError, errors_as
 from runner.base.package_data import exists
 from runner.base.storage.atomic_files import replacing
 from runner.base.storage.safe_files import create, make_folders, open_to_read
@@ -225,10 +225,8 @@ def _order(name: str) -> tuple[int, str]:
 
 def _load(data: bytes, place: str) -> Any:
     """Parse JSON with Python's parser, which keeps large numbers and NaN."""
-    try:
+    with errors_as(InvalidTranscript, f"{ascii(place)[1:121]}: not valid JSON", ValueError, RecursionError):
         return json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise InvalidTranscript(f"{ascii(place)[1:121]}: not valid JSON: {error}") from error
 
 
 def _dump(value: Any) -> bytes:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from urllib.parse import urlsplit
 
+from runner.base.batches import group_pairs
 from runner.base.errors import UsageError
 from runner.base.text import in_one_line
 from runner.models.provider_traits import PLUGIN_SCHEME, PROVIDERS
@@ -96,9 +97,7 @@ def key_uses(
     `commands` has the command line of each trainer, and lines that show its files.
     """
     uses = {KeyUse(variable, host_of(url)) for s in models for variable in s.variables for url in s.server_urls}
-    programs: dict[str, list[tuple[str, Sequence[str]]]] = {}
-    for command, files in commands:
-        programs.setdefault(_COMMAND + command[0], []).append((shlex.join(command), files))
+    programs = group_pairs((_COMMAND + command[0], (shlex.join(command), files)) for command, files in commands)
     for program, calls in programs.items():  # several groups may use the same program with different files
         lines = tuple(line for _, files in calls for line in files)
         uses.add(KeyUse(ALL, program, "; ".join(dict.fromkeys(command for command, _ in calls)), lines or None))

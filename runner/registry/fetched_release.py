@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.base.errors import NipRunError, ReleaseError, UsageError
+from runner.base.errors import NipRunError, ReleaseError, UsageError, errors_as, os_errors_as
 from runner.base.storage.safe_files import read_bounded
 from runner.base.storage.strict_json import parse_strict_json
 from runner.base.text import in_one_line, shortened
@@ -196,10 +196,8 @@ def read_small(path: Path, max_bytes: int = MAX_SMALL_BYTES, name: str | None = 
     Raises:
         ReleaseError: the file is missing, or larger than `max_bytes` bytes.
     """
-    try:
+    with os_errors_as(ReleaseError, f"cannot read {name or path}"):
         return read_bounded(path, max_bytes)
-    except OSError as error:
-        raise ReleaseError(f"cannot read {name or path}: {error.strerror}") from error
 
 
 def read_pin(path: Path) -> dict[str, Any]:
@@ -208,10 +206,8 @@ def read_pin(path: Path) -> dict[str, Any]:
     Raises:
         ReleaseError: the pin is missing or damaged.
     """
-    try:
+    with errors_as(ReleaseError, f"{path} is damaged", ValueError):
         pin = parse_strict_json(read_small(path, MAX_PIN))
-    except ValueError as error:
-        raise ReleaseError(f"{path} is damaged: {error}") from error
     if not isinstance(pin, dict):
         raise ReleaseError(f"{path} is damaged: not an object")
     return pin

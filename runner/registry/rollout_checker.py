@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from runner.base.errors import ReleaseError
+from runner.base.errors import ReleaseError, errors_as
 from runner.base.storage.safe_files import open_to_read
 from runner.base.storage.strict_json import is_same
 from runner.game.protocols.schema import Parameters
@@ -143,7 +143,7 @@ def _bound_reward(parameters: Parameters, rounds: int) -> float:
 
 
 def _parse_rollout(row: Mapping[str, Any], job: Job) -> Rollout:
-    try:
+    with errors_as(ReleaseError, f"rollout {job.rollout_id}", KeyError, ValueError, TypeError):
         rewards = row["rewards"]
         if type(row["decision"]) is not int or row["decision"] not in (0, 1, 2):
             raise ValueError("decision must be 0, 1 or 2")
@@ -164,8 +164,6 @@ def _parse_rollout(row: Mapping[str, Any], job: Job) -> Rollout:
         outcome = Outcome(row["outcome"])
         if outcome == Outcome.DECIDED and row["decision"] == 2:
             raise ValueError("the outcome is `decided`, but the decision is 2 (no decision)")
-    except (KeyError, ValueError, TypeError) as error:
-        raise ReleaseError(f"rollout {job.rollout_id}: {error}") from error
     return Rollout(
         job, (), row["decision"], outcome, row["stance"], rewards,
         confidence_stated=confidences[0], confidence_logprob=confidences[1], confidence_note=row["confidence_note"],

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import orjson
 
-from runner.base.errors import RunError
+from runner.base.errors import RunError, os_errors_as
 from runner.base.storage.duckdb_connections import process_spill
 from runner.base.storage.parquet import read_tables
 from runner.base.storage.safe_files import create, open_to_read
@@ -67,12 +67,9 @@ def read_published_rows(path: Path) -> Iterator[dict[str, object]]:
     Raises:
         RunError: the file cannot be read, or a line is not a JSON object.
     """
-    try:
-        with open_to_read(path) as file:
-            for number, line in enumerate(iter(lambda: file.readline(MAX_ROW + 1), b""), 1):
-                yield _parse_row(line, f"{path}:{number} is damaged")
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {error.strerror}") from error
+    with os_errors_as(RunError, f"cannot read {path}"), open_to_read(path) as file:
+        for number, line in enumerate(iter(lambda: file.readline(MAX_ROW + 1), b""), 1):
+            yield _parse_row(line, f"{path}:{number} is damaged")
 
 
 def _parse_row(line: bytes, problem: str) -> dict[str, object]:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from runner.base.errors import RunError
+from runner.base.errors import RunError, os_errors_as
 from runner.base.storage.atomic_files import atomic_write, read_json
 from runner.base.storage.safe_files import make_folders
 from runner.documents.releases.reference import Kind
@@ -31,10 +31,8 @@ def record_release(folder: RunFolder, release: str, sha256: str, address: str) -
         RunError: the record cannot be written.
     """
     path = _records_folder(folder)
-    try:
+    with os_errors_as(RunError, f"cannot write {path}"):
         make_folders(path)
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}") from error
     entry = {"release": release, "sha256": sha256, "where": address}
     atomic_write(path / f"{sha256}.json", json.dumps(entry, indent=2) + "\n")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 
-from runner.base.errors import DamagedRunError, NewerFormatError, ReleaseError, RunError
+from runner.base.errors import DamagedRunError, NewerFormatError, ReleaseError, RunError, errors_as
 from runner.base.hashing import file_hash
 from runner.base.storage.atomic_files import atomic_write, read_json
 from runner.base.storage.fetched_markers import MARKER, RELEASE_MANIFEST
@@ -59,10 +59,8 @@ _INTACT_FILES: dict[Path, tuple[int, ...]] = {}
 
 def _sealed_hashes(path: Path) -> dict[str, str]:
     """Return the hashes in `SHA256SUMS` by file name."""
-    try:
+    with errors_as(RunError, f"cannot read {path}", OSError, UnicodeDecodeError):
         lines = read_bounded(path, 1 << 16).decode().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"cannot read {path}: {error}") from error
     return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
 
 

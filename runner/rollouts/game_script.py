@@ -29,8 +29,7 @@ from runner.rollouts.agents.agent import Agent
 from runner.rollouts.answer_record import AnswerRecord
 from runner.rollouts.confidence import Confidence, confidence_of, record_answers
 from runner.rollouts.job import Job
-from runner.rollouts.panel_verdicts import panel_confidence, panel_verdicts
-from runner.rollouts.rollout import Call, Outcome, Rollout
+from runner.rollouts.rollout import Call, Outcome, PanelVerdict, Rollout, RoundVerdict
 
 GameScript = Generator[PendingTurn, Mapping[str, Reply], Rollout]
 """A game: yields each turn, receives the turn's replies (or the error of a reply), and returns the rollout."""
@@ -169,3 +168,38 @@ def calls_of(sample: SampleKey, completion: Completion, agent: Agent) -> Iterato
             audio_input_tokens=usage.audio_input_tokens, audio_output_tokens=usage.audio_output_tokens,
             service_tier=usage.service_tier, usage_estimated=usage.estimated and is_estimated, origin=completion.origin,
         )  # fmt: skip
+
+
+def panel_verdicts(agents: Mapping[str, Agent], rounds: Sequence[Round], calls: Sequence[Call]) -> list[PanelVerdict]:
+    """Return the verdict of each judge. A judge without a verdict has the game's last round and `Decision.NONE`."""
+    verdicts = []
+    for judge in (name for name, agent in agents.items() if agent.is_verifier):
+        number = next((number for number, round_ in enumerate(rounds) if judge in round_.panel), None)
+        if number is None:
+            verdict = RoundVerdict(max(len(rounds) - 1, 0), int(Decision.NONE))
+        else:
+            vote = rounds[number].panel[judge]
+            until_verdict = [*rounds[:number], replace(rounds[number], votes=vote.votes)]
+            confidence = confidence_of(agents[judge], until_verdict, calls, vote.decision)
+            verdict = RoundVerdict(number, vote.decision, vote.votes, None, *confidence)
+        verdicts.append(PanelVerdict(judge, verdict))
+    return verdicts
+
+
+def panel_confidence(protocol: Protocol, panel: Sequence[PanelVerdict]) -> Confidence:
+    """Return the panel's P(accept): the mean over the judges that decided, or the last one's in `sequential` panels.
+
+    A judge with an unknown probability is omitted, and the note says so.
+    """
+    from statistics import fmean
+
+    decided = [judge.verdict for judge in panel if judge.verdict.decision != Decision.NONE]
+    assert protocol.file.panel is not None
+    if protocol.file.panel.rule == "sequential":
+        decided = sorted(decided, key=lambda verdict: verdict.round)[-1:]
+    notes = dict.fromkeys(verdict.confidence_note for verdict in decided if verdict.confidence_note is not None)
+    stated = [verdict.confidence_stated for verdict in decided if verdict.confidence_stated is not None]
+    by_logprobs = [verdict.confidence_logprob for verdict in decided if verdict.confidence_logprob is not None]
+    return Confidence(
+        fmean(stated) if stated else None, fmean(by_logprobs) if by_logprobs else None, "; ".join(notes) or None
+    )

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import fields
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, NamedTuple, Protocol
 
-from runner.base.errors import RunError
+from runner.base.errors import RunError, os_errors_as
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Rollout
 
@@ -134,14 +135,12 @@ class _RolloutFile:
             jobs = [rollout.job for rollout in rollouts]
             content = [[getattr(rollout, name) for name in _FIELDS] for rollout in rollouts]
         data = pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
-        try:
+        with self._write_errors():
             if self._file is None:
                 self._file = TemporaryFile(dir=self._folder)  # noqa: SIM115 - closed by `close`
             self._file.seek(self._end)
             self._file.write(data)
             self._file.flush()
-        except OSError as error:
-            raise self._write_error(error) from error
         self._stored[index] = _StoredLocation(self._end, len(data), jobs)
         self._end += len(data)
 
@@ -150,14 +149,12 @@ class _RolloutFile:
         location = self._stored.pop(index, None)
         if location is None or self._file is None:
             return None
-        try:
+        with self._write_errors():
             self._file.seek(location.offset)
             data = self._file.read(location.size)
             if not self._stored:
                 self._file.truncate(0)
                 self._end = 0
-        except OSError as error:
-            raise self._write_error(error) from error
         content: Any = pickle.loads(data)  # noqa: S301 - this process wrote the data, and no other can open the file
         if location.jobs is None:
             outputs: CompactOutputs = content
@@ -167,11 +164,12 @@ class _RolloutFile:
             for job, values in zip(location.jobs, content, strict=True)
         ]
 
-    def _write_error(self, error: OSError) -> RunError:
-        return RunError(
-            f"cannot store finished rollouts in a temporary file in {self._folder}: {error.strerror}. Free space there "
-            "or make the folder writable, and run the same command again. All paid answers are in the journal"
-        )
+    def _write_errors(self) -> AbstractContextManager[None]:
+        return os_errors_as(
+            RunError, f"cannot store finished rollouts in a temporary file in {self._folder}",
+            ". Free space there or make the folder writable, and run the same command again. All paid answers are in "
+            "the journal",
+        )  # fmt: skip
 
     def close(self) -> None:
         if self._file is not None:

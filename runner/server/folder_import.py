@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import IO
@@ -137,15 +138,11 @@ def _publish_group(server: Service, registry: Registry, group: Sequence[StoredRe
     uploads = server.publishing.uploads
     upload = uploads.declare(viewer, Declaration(folders))
     for sha256, (_, received) in upload.missing.items():
-        with sources[sha256]() as source:
-            writer = uploads.open_writer(viewer, upload.id, sha256, received)
-            try:
-                source.seek(received)
-                while piece := source.read(PIECE_BYTES):
-                    writer.write(piece)
-                writer.finish()
-            finally:
-                writer.close()
+        with sources[sha256]() as source, closing(uploads.open_writer(viewer, upload.id, sha256, received)) as writer:
+            source.seek(received)
+            while piece := source.read(PIECE_BYTES):
+                writer.write(piece)
+            writer.finish()
     server.publishing.commit(uploads.find(viewer, upload.id))
     server.publishing.check(upload.id, account_id)
     upload = uploads.find(viewer, upload.id)

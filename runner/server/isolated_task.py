@@ -27,7 +27,7 @@ from typing import Any
 import orjson
 from sqlalchemy.exc import SQLAlchemyError
 
-from runner.base.errors import NipRunError, ReleaseError, RunError
+from runner.base.errors import NipRunError, ReleaseError, RunError, os_errors_as
 from runner.base.storage.atomic_files import atomic_write
 from runner.base.storage.duckdb_connections import reuse_connections
 from runner.base.storage.safe_files import make_folders, read_bounded, remove_folder
@@ -141,11 +141,8 @@ def run_with_check_limits(settings: Settings, function: Callable[..., Any], *arg
         IsolatedTaskError: the server failed, for example because its disk is full, or is stopping.
     """
     limits = TaskLimits(memory=settings.check_bytes, seconds=settings.check_seconds, file_bytes=settings.check_bytes)
-    try:
+    with os_errors_as(IsolatedTaskError, "the server cannot start a process now", "; try again in a minute"):
         outcome = run_isolated(limits, settings.incoming, _catch_errors, settings, function, args)
-    except OSError as error:
-        message = f"the server cannot start a process now: {error.strerror or error}; try again in a minute"
-        raise IsolatedTaskError(message) from error
     if outcome.status is TaskStatus.FINISHED and "error" not in outcome.value:
         result: dict[str, Any] = outcome.value["result"]
         return result

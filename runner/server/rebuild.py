@@ -7,7 +7,7 @@ starts. `exclusive_access` locks a server's folder, also for other commands.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,7 +71,7 @@ def rebuild(settings: Settings, report: Callable[[str], None]) -> RebuildResult:
     """
     database, blobs, result = Database(settings.database_url), open_blob_store(settings), RebuildResult()
     remove_leftovers(settings)
-    try:
+    with closing(database):
         with database.reading() as connection:
             rows = connection.execute(select(releases).order_by(releases.c.id)).all()
         for row in rows:
@@ -80,8 +80,6 @@ def rebuild(settings: Settings, report: Callable[[str], None]) -> RebuildResult:
                 result.problems.append(problem)
                 report(problem)
         delete_boards(settings)
-    finally:
-        database.close()
     return result
 
 
@@ -120,15 +118,12 @@ def _declared_folder(settings: Settings, blobs: BlobStore, row: Row[Any], refere
 def remove_unused_blobs(settings: Settings) -> int:
     """Remove unused blobs and return their number. Call this function within `exclusive_access`."""
     database, blobs = Database(settings.database_url), open_blob_store(settings)
-    try:
-        with database.reading() as connection:
-            used_hashes = {row.sha256 for row in connection.execute(select(files.c.sha256).distinct())}
-            used_hashes |= {row.sha256 for row in connection.execute(select(releases.c.sha256))}
-            unfinished_uploads = select(uploads.c.declared).where(uploads.c.state.in_((OPEN, CHECKING)))
-            for row in connection.execute(unfinished_uploads):
-                used_hashes |= Declaration.from_bytes(row.declared).blobs.keys()
-    finally:
-        database.close()
+    with closing(database), database.reading() as connection:
+        used_hashes = {row.sha256 for row in connection.execute(select(files.c.sha256).distinct())}
+        used_hashes |= {row.sha256 for row in connection.execute(select(releases.c.sha256))}
+        unfinished_uploads = select(uploads.c.declared).where(uploads.c.state.in_((OPEN, CHECKING)))
+        for row in connection.execute(unfinished_uploads):
+            used_hashes |= Declaration.from_bytes(row.declared).blobs.keys()
     unused_hashes = [sha256 for sha256 in blobs.hashes() if sha256 not in used_hashes]
     for sha256 in unused_hashes:
         blobs.remove(sha256)

@@ -34,32 +34,27 @@ from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.schema import Parameters
 from runner.models.prices import PriceBasis
 from runner.spec import chat_formats
-from runner.spec.checks.agents import agent_problems, group_problems
+from runner.spec.checks.agents import agent_problems, decision_problems, group_problems, panel_problems
 from runner.spec.checks.checkers import checker_of, checker_problems, reference_problems
-from runner.spec.checks.columns import column_problems, protocol_column_problems
-from runner.spec.checks.decisions import decision_problems
-from runner.spec.checks.execution import execution_problems
-from runner.spec.checks.hidden_labels import unlabelled_problems
+from runner.spec.checks.columns import column_problems, protocol_column_problems, unlabelled_problems
+from runner.spec.checks.execution import execution_problems, until_problems
 from runner.spec.checks.listed_answers import answer_problems, section_problems
 from runner.spec.checks.models import budget_problems, model_problems, replay_folder, verdict_problems
-from runner.spec.checks.panels import panel_problems
 from runner.spec.checks.tournaments import tournament_problems
 from runner.spec.checks.training import TEST_SPLIT, split_problems, training_problems
 from runner.spec.checks.trees import tree_problems
-from runner.spec.checks.until import until_problems
 from runner.spec.components import ComponentUse
 from runner.spec.datasets.loader import HUB, Dataset, load_dataset
 from runner.spec.datasets.settings import DatasetSettings, limits_for_saved_run
 from runner.spec.datasets.shards import Shard
 from runner.spec.default_agents import fill_default_agents
 from runner.spec.experiment import Experiment
-from runner.spec.origin import fetched_folder, read_marker
+from runner.spec.origin import NamedFiles, SpecOrigin, fetched_folder, read_marker
 from runner.spec.paired_design import design_problems
 from runner.spec.plugins import find_pins, schema_with_plugins
 from runner.spec.rejudged_run import RejudgedRun, find_rejudged, rejudge_conflicts, rejudge_problems
 from runner.spec.run_names import SAVED_SPEC
 from runner.spec.sound_spec import SoundSpec
-from runner.spec.source_files import NamedFiles, SpecOrigin
 from runner.spec.tournament_roles import seats_of
 from runner.spec.trainer_files import TrainerFiles, find_trainer_files
 

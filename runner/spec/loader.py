@@ -27,11 +27,10 @@ from runner.spec.datasets.loader import HUB, Dataset
 from runner.spec.datasets.typed_rows import CSV, JSON, PARQUET
 from runner.spec.experiment import RENAMED_KEYS
 from runner.spec.model_sources import FindRun, reject_run_ids, resolve_model_sources
-from runner.spec.origin import path_problems
+from runner.spec.origin import SpecSources, as_argument, path_problems
 from runner.spec.rejudged_run import resolve_rejudged_run
 from runner.spec.run_names import SAVED_SPEC
 from runner.spec.schemas import experiment_schema, removable_spec_keys, resettable_spec_keys
-from runner.spec.source_files import SpecSources, as_argument
 from runner.spec.sweep import Sweep
 from runner.spec.training_continuation import resolve_training_start
 

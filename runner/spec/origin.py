@@ -1,4 +1,6 @@
-"""Check which files and runs a downloaded spec may name, since its author is not trusted.
+"""The files that a spec was loaded from, and the check of what a downloaded spec may name.
+
+Runs and releases store the files with their exact bytes. The author of a downloaded spec is not trusted.
 
 A spec counts as downloaded if any of its files was downloaded (see `runner.documents.fetched_files`). A file that the
 user copies out of the downloaded folder is trusted. The key `extends` is checked when the files are read.
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +20,11 @@ from runner.base.storage.fetched_markers import DATA
 from runner.documents.dataclass_schema import path_keys
 from runner.documents.fetched_files import MARKER, fetched_folder, path_refusal, read_marker
 from runner.documents.layer_loading import PathLookup
-from runner.documents.merged_data import LayeredData
-from runner.documents.plain_values import KeyPath, dotted
+from runner.documents.merged_data import LayeredData, ReadFile
+from runner.documents.overrides import Override
+from runner.documents.plain_values import KeyPath, dotted, to_plain_values
 from runner.documents.releases.reference import is_reference
+from runner.documents.yaml_writer import dump_inline
 from runner.game.protocols.loader import find_protocol
 from runner.spec.datasets.loader import HUB
 from runner.spec.experiment import Experiment
@@ -120,3 +125,43 @@ def find_values(data: Any, pattern: KeyPath, parents: KeyPath) -> Iterator[tuple
         for name in data if pattern[0] == "*" else [pattern[0]]:
             if name in data:
                 yield from find_values(data[name], pattern[1:], (*parents, name))
+
+
+@dataclass(frozen=True)
+class SpecSources:
+    """The files and overrides that a spec was loaded from."""
+
+    files: tuple[ReadFile, ...] = ()
+    """The spec's own file, if it has one, then the files that it extends. A file extended twice is listed twice."""
+    overrides: tuple[str, ...] = ()
+    """Overrides in the form of command-line arguments, including those for a point of a sweep."""
+
+
+@dataclass(frozen=True)
+class NamedFiles:
+    """The paths of the files that a spec names."""
+
+    protocol: tuple[Path, ...] = ()
+    """The protocol's file, then the files that it extends."""
+    prompts: Path | None = None
+    """The folder of templates."""
+    templates: tuple[Path, ...] = ()
+    """The templates in this folder that agents use."""
+    dataset: Path | None = None
+    """The dataset's file; None if the dataset is on the Hugging Face Hub."""
+
+
+@dataclass(frozen=True)
+class SpecOrigin:
+    """The files of a spec and the files that it names; empty if the spec was not loaded from files."""
+
+    sources: SpecSources = field(default_factory=SpecSources)
+    named_files: NamedFiles = field(default_factory=NamedFiles)
+
+
+def as_argument(override: Override) -> str:
+    """Return an override as an argument of a command line."""
+    if override.value is None:
+        return override.text
+    # The loader rejects values that YAML cannot represent.
+    return f"{override.text.removesuffix('...')}{dump_inline(to_plain_values(override.value[0], []))}"

@@ -3,6 +3,8 @@
 The log records each stage before the next one starts, so a killed run resumes at the stage that was interrupted.
 Nothing is paid for twice: games have journals, datasets are computed from the games, and a backend creates only one job
 even if the job is submitted several times.
+
+The lineage of a model is its name and its fine-tuning steps, which the loop updates after each iteration.
 """
 
 from __future__ import annotations
@@ -10,19 +12,20 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, replace
 
 from runner.base.text import comma_join
+from runner.documents.dataclass_schema import from_plain, to_plain
 from runner.models.settings import FineTuneStep, ModelSettings
 from runner.results.folder import RunFolder
+from runner.spec.model_sources import STEP_KEYS
 from runner.training.backends.registry import check_startable
 from runner.training.dataset_stage import DatasetStage
 from runner.training.games import RunPart, TrainingGames
 from runner.training.jobs import ConnectBackend, JobStage
-from runner.training.lineage import after_training, state_of, with_states
 from runner.training.plan import TrainingPlan
 from runner.training.stage_log import StageLog
-from runner.training.stages import DatasetReport, GroupOutcome, GroupResult, ModelSwitch, TrainingEnded
+from runner.training.stages import DatasetReport, GroupOutcome, GroupResult, ModelState, ModelSwitch, TrainingEnded
 
 log = logging.getLogger("nip_run.training")
 
@@ -127,3 +130,70 @@ class TrainingLoop:
             weights_sha256=trained.facts.get("weights_sha256"),
         )
         return after_training(settings, self.plan.spec.experiment.models[group], step)
+
+
+@dataclass
+class RetestLoop:
+    """A process's loop over the tests of another run's models, on other datapoints or with more repeats.
+
+    A training spec with `rerun_tests` runs this loop instead of `TrainingLoop`, whose interface it has.
+    """
+
+    plan: TrainingPlan
+    folder: RunFolder
+    stages: StageLog
+    run_part: InitVar[RunPart]
+    models: dict[str, ModelSettings] = field(init=False)
+    """The current models of the run."""
+
+    def __post_init__(self, run_part: RunPart) -> None:
+        self.models = dict(self.plan.spec.experiment.models)
+        self._games = TrainingGames(self.plan, self.folder, self.stages, run_part)
+
+    def run(self) -> None:
+        """Run a test before each iteration and after the last one.
+
+        Raises:
+            RunError, ProviderRefusal, BudgetExhausted, Interrupted: see `TrainingLoop.run`.
+        """
+        rerun = self.plan.training.rerun_tests
+        assert rerun is not None
+        self._games.check_parts_exist()
+        for iteration, new_models in enumerate(rerun.models):
+            self._games.play_test(iteration, self.models)
+            switched = self.stages.find_last(ModelSwitch, iteration)
+            if switched is None:
+                states = {group: to_plain(model) for group, model in new_models.items()}
+                switched = ModelSwitch(iteration=iteration, models=states, outcomes={})
+                self.stages.add(switched)
+            self.models = with_states(self.models, switched.models)
+        self._games.play_test(len(rerun.models), self.models)
+
+
+def after_training(settings: ModelSettings, untrained: ModelSettings, step: FineTuneStep) -> ModelSettings:
+    """Return a model's settings after a fine-tuning step. A step that starts from the base model starts a new lineage.
+
+    `untrained` are the settings in the spec.
+    """
+    earlier_steps = settings.lineage if step.from_model == settings.name else untrained.lineage
+    base = untrained.base_model or untrained.name
+    return replace(settings, model=step.model, base_model=base, lineage=(*earlier_steps, step))
+
+
+def with_states(models: Mapping[str, ModelSettings], states: Mapping[str, ModelState]) -> dict[str, ModelSettings]:
+    """Return the model groups with the models of these states."""
+    result = dict(models)
+    for group, state in states.items():
+        steps = ({name: step[name] for name in step.keys() & STEP_KEYS} for step in state["lineage"])
+        lineage = tuple(from_plain(FineTuneStep, step) for step in steps)
+        result[group] = replace(result[group], model=state["model"], base_model=state["base_model"], lineage=lineage)
+    return result
+
+
+def state_of(settings: ModelSettings) -> ModelState:
+    """Return a model's state for the log and `state.json`."""
+    return {
+        "model": settings.name,
+        "base_model": settings.base_model or settings.name,
+        "lineage": to_plain(settings.lineage),
+    }

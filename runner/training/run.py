@@ -42,10 +42,8 @@ from runner.spec.loader import Spec
 from runner.training.adapters import Adapters
 from runner.training.backends.interface import Backend
 from runner.training.backends.registry import backend_for
-from runner.training.lineage import state_of
-from runner.training.loop import TrainingLoop
+from runner.training.loop import RetestLoop, TrainingLoop, state_of
 from runner.training.plan import TrainingPlan
-from runner.training.retests import RetestLoop
 from runner.training.stage_log import StageLog, read_stages, stage_log
 from runner.training.stages import GamesPlayed, GroupOutcome, ModelSwitch, Stages, TestPlayed, TrainingEnded
 from runner.training.summary import summarize

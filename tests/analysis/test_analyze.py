@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from runner import query
 from runner.analysis.results import AnalysisTable, UnitResult, read_analyses
 from runner.analysis.validation_log import ValidationRecord, append_validations
-from runner.api import query
 from runner.cli.main import main
 from runner.documents.fetched_files import MARKER, marker_bytes
 from runner.game.protocols.answer_verdicts import words_after_letter

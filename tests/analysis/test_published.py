@@ -14,7 +14,7 @@ from runner.analysis.results import write_analysis as write_own_analysis
 from runner.analysis.validation_log import ValidationRecord, append_validations, read_validations
 from runner.cli.main import main
 from runner.documents.releases.bundle import open_content
-from runner.registry.bundles.analyses import LABELS_LICENSE, build_analysis_contents
+from runner.registry.bundles.runs import LABELS_LICENSE, build_analysis_contents
 from runner.registry.fetched_release import open_fetched
 from runner.registry.redaction.draft_redaction import redact_drafts
 from runner.registry.verification.verify import find_folder_problems

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.api import run
+from runner import run
 from runner.registry.transports.folder import FolderTransport
 from runner.registry.transports.registry import Registry
 from runner.spec.loader import load_spec

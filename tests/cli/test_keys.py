@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runner.api import run
+from runner import run
 from runner.base.errors import UsageError
 from runner.models.api_keys import KeyUse, allowed_hosts, host_of, key_uses, parse_allowed
 from runner.models.settings import ModelSettings

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from runner.api import query, run
+from runner import query, run
 from runner.cli.main import main
 from runner.spec.loader import load_specs
 from tests.support.files import parquet_rows

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from runner.api import query, run
+from runner import query, run
 from runner.base import package_data
 from runner.base.errors import LeaderboardError, UsageError
 from runner.cli.main import main

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runner.api import compare, estimate, sample_size
+from runner import compare, estimate, sample_size
 from runner.base.errors import UsageError
 from runner.spec.loader import load_spec
 from runner.statistics.sign_flip import FEWEST_GROUPS

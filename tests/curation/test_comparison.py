@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.curation.comparison import ComparisonRule, is_equal_in_json, match_output
+from runner.curation.program_tester import ComparisonRule, is_equal_in_json, match_output
 
 
 @pytest.mark.parametrize(

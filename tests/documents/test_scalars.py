@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner.documents.plain_values import KeyPath
-from runner.documents.yaml_edits import replace_texts
+from runner.registry.components.freeze import replace_texts
 
 
 def replace_value(key_path: KeyPath, text: str) -> str | None:

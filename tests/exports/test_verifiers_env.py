@@ -21,8 +21,7 @@ import pytest
 
 from runner.base.errors import SpecError
 from runner.cli.main import main
-from runner.exports.verifiers_env.core_sources import collect_sources
-from runner.exports.verifiers_env.package import write_package
+from runner.exports.verifiers_env.package import collect_sources, write_package
 from runner.models.answers import choices_of
 from runner.models.interface import Completion, Request
 from runner.rollouts.engine import Engine

@@ -66,7 +66,7 @@ def format_failure(response: bytes) -> str:
 def test_no_piece_of_the_key_is_quoted_in_an_error(response: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROW_VARIABLE", KEY)
     # The server sends nothing to the probe.
-    monkeypatch.setattr("runner.models.providers.wrong_server.PROBE_SECONDS", 0.05)
+    monkeypatch.setattr("runner.models.providers.http_model.PROBE_SECONDS", 0.05)
     assert not has_key_piece(format_failure(response))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from runner.base.exit_codes import ExitCode
-from runner.models.providers.wrong_server import describe_content
+from runner.models.providers.http_model import describe_content
 from tests.support.paths import ROOT
 from tests.support.processes import nip_run, nip_run_here
 from tests.support.servers.not_an_api import CERTIFICATE

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from runner.api import run
+from runner import run
 from runner.base.errors import UsageError
-from runner.pages.report.comparison import compare_runs, count_pairs, page_reader, run_pairs
+from runner.pages.report.comparison import compare_runs, count_pairs, game_pairs, page_reader, run_pairs
 from runner.pages.report.run_site import runs_site
 from runner.results.comparison.comparison import compare_by_metric, compare_systems
-from runner.results.comparison.game_pairs import game_pairs
 from runner.results.comparison.systems import SystemReader, load_system
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runner.api import run
+from runner import run
 from runner.pages.packing import PIECE_BYTES, resolve_text
 from runner.pages.report.games import PIECE_ROWS, GamePage, GamesData, games_of, row_of
 from runner.results.folder import RunFolder

@@ -21,7 +21,13 @@ from runner.rollouts.job import Job
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.spec.datasets.loader import Datapoint
 from runner.spec.training_settings import GuessReplacement, SelectionSettings
-from runner.training.selection import probabilities, replaced_proportion, sample_size, select_by_reward, select_rollouts
+from runner.training.dataset_building import (
+    probabilities,
+    replaced_proportion,
+    sample_size,
+    select_by_reward,
+    select_rollouts,
+)
 from tests.reference.adapter import (
     FILES,
     KINDS,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runner.api import run
+from runner import run
 from runner.registry.board.board import registry_board
 from runner.registry.board.cache import BoardCache
 from runner.registry.transports.folder import FolderTransport

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.api import compare, open_run, rejudge, run
+from runner import compare, open_run, rejudge, run
 from runner.base.errors import DamagedRunError, NotFoundError, ReleaseError, UsageError
 from runner.base.hashing import file_hash
 from runner.documents.releases.manifest import digest

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from runner.api import run
+from runner import run
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind, identifier_problem
 from runner.models.settings import ModelSettings

@@ -18,8 +18,12 @@ from runner.registry.draft import Draft
 from runner.registry.publishing.checks import CheckOutcome
 from runner.registry.publishing.publish import ReadyRelease, list_failures
 from runner.registry.redaction.machine_names import MachineNames
-from runner.registry.redaction.private_text import find_private_text
-from runner.registry.redaction.secrets import ProcessSecretFinder, find_secret_forms, find_secret_settings
+from runner.registry.redaction.private_text import (
+    ProcessSecretFinder,
+    find_private_text,
+    find_secret_forms,
+    find_secret_settings,
+)
 from runner.registry.redaction.text_search import BLOCK_BYTES, OVERLAP_BYTES, Finder, group_by_cause, search
 
 ABC = "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789AbCdEfGhIjKlMnOp"

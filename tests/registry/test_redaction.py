@@ -18,7 +18,7 @@ from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind
 from runner.registry.bundles.runs import build_run_draft
 from runner.registry.draft import Draft, PublisherChoices
-from runner.registry.publishing.spec_check import find_spec_problems
+from runner.registry.publishing.checks import find_spec_problems
 from runner.registry.redaction.draft_folder import run_folder, write_draft_folder, write_fetched_folder
 from runner.registry.redaction.draft_redaction import redact_drafts
 from runner.registry.redaction.location_patterns import redact_locations

@@ -11,15 +11,14 @@ from typing import Any
 
 import pytest
 
-from runner.api import load_spec, load_specs, run
+from runner import load_spec, load_specs, run
 from runner.documents.merged_data import ReadFile
 from runner.documents.releases.paths import path_problem
 from runner.results.folder import RunFolder
 from runner.results.provenance.file_pins import CHANGED, NO_REMOTE
-from runner.results.provenance.packages import environment_lock
-from runner.results.provenance.sources_snapshot import MAX_WRITTEN, written_files
+from runner.results.provenance.sources_snapshot import MAX_WRITTEN, environment_lock, written_files
 from runner.runs.finished.selection import ReplayOf
-from runner.spec.source_files import SpecSources
+from runner.spec.origin import SpecSources
 from runner.version import __version__
 from tests.support.git_repositories import commit_and_push, commit_folder
 from tests.support.processes import python
@@ -213,5 +212,5 @@ def test_environment_lock_lists_packages_by_version_only(tmp_path: Path) -> None
 
 
 def test_environment_lock_does_not_depend_on_the_hash_seed() -> None:
-    code = "from runner.results.provenance.packages import environment_lock; print(environment_lock(), end='')"
+    code = "from runner.results.provenance.sources_snapshot import environment_lock; print(environment_lock(), end='')"
     assert {python(code, PYTHONHASHSEED=seed).stdout for seed in ("1", "2")} == {environment_lock()}

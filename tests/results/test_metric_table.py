@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.api import compare, run_sweep, sweep_table
+from runner import compare, run_sweep, sweep_table
 from runner.cli.main import main
 from runner.pages.report.comparison import compare_runs
 from runner.pages.report.run_site import runs_site

@@ -14,8 +14,7 @@ from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import Message, Round
 from runner.results.estimates import Estimate
 from runner.results.game_measurements import episode_length
-from runner.results.metric_computation import Metrics
-from runner.results.streaming_means import ClusterSums
+from runner.results.metric_computation import ClusterSums, Metrics
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.spec.datasets.loader import Datapoint

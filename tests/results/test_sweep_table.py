@@ -12,7 +12,7 @@ from statistics import stdev
 
 import pytest
 
-from runner.api import run_sweep, sweep_table
+from runner import run_sweep, sweep_table
 from runner.base.errors import UsageError
 from runner.results.leaderboard.pooled_numbers import pooled_estimates
 from runner.results.leaderboard.results_folder import Results

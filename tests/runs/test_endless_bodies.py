@@ -82,7 +82,7 @@ def test_sigterm_ends_a_run_within_seconds(row: str, server: LoopbackServer, tmp
 SCRIPT_WITH_16_MIB = """
 import resource, sys
 import runner.models.providers.openai
-from runner.api import run
+from runner import run
 from runner.base.errors import NipRunError
 from runner.spec.loader import load_spec
 

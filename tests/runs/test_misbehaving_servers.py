@@ -18,8 +18,8 @@ import pytest
 from runner.base.errors import NipRunError, ProviderRefusal, TransientError
 from runner.models.answers import choices_of
 from runner.models.interface import Completion, Request
+from runner.models.providers.http_model import MAX_WRONG_ANSWERS
 from runner.models.providers.openai import OpenAiModel
-from runner.models.providers.wrong_server import MAX_WRONG_ANSWERS
 from runner.models.settings import ModelSettings
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.openai_calls import CHAT, SAMPLE, complete_chat
@@ -153,7 +153,7 @@ def server() -> Iterator[LoopbackServer]:
 @pytest.fixture(autouse=True)
 def _short_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the probe for another scheme: these servers never answer it, so it always runs into its time limit."""
-    monkeypatch.setattr("runner.models.providers.wrong_server.PROBE_SECONDS", 0.05)
+    monkeypatch.setattr("runner.models.providers.http_model.PROBE_SECONDS", 0.05)
 
 
 def make_settings(server: LoopbackServer, row: str) -> ModelSettings:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runner.api import compare
+from runner import compare
 from runner.base.errors import UsageError
 from runner.pages.report.run_site import runs_site
 from runner.results.comparison.assertions import AssertionResult

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from runner.api import run
+from runner import run
 from runner.cli.main import main
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.game_slots import GameSlots

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runner.api import query
+from runner import query
 from runner.base.errors import BudgetExhausted, SpecError, UsageError
 from runner.base.hashing import tagged_hash
 from runner.results.baseline_scores import BaselineScores, read_baseline

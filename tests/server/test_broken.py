@@ -13,8 +13,7 @@ from runner.base.storage.safe_files import make_folders
 from runner.pages.report.served import ServedPage, render_served
 from runner.server.service import Service
 from runner.server.settings import Settings
-from runner.server.web.app import create_app
-from runner.server.web.headers import DEFAULTS
+from runner.server.web.app import DEFAULTS, create_app
 
 
 def make_scope(path: str) -> dict[str, Any]:

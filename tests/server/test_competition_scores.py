@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from runner.results.metric_computation import ClusterSums
 from runner.results.metric_definitions import ACCURACY, METRICS
-from runner.results.streaming_means import ClusterSums
 from runner.server.competitions.scores import INTERVAL_METHOD, build_published_score, rounding_step
 from runner.server.web.pages.competitions import format_interval
 from runner.statistics.simple_means import Mean

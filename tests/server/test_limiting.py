@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from runner.base.errors import ReleaseError, RunError
 from runner.server.settings import RELEASE_LIMITS
 from runner.server.uploads.declaration import Declaration
-from runner.server.web.allowed_hosts import HostCheck
+from runner.server.web.app import HostCheck
 from runner.server.web.callers import DISCONNECTED, MAKE_ROOM, caller_of
 from runner.server.web.health import Readiness
 from runner.server.web.rate_limits import CallerBuckets, OpenRequestLimit, RateLimit

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runner.api import run
+from runner import run
 from runner.base.errors import SpecError
 from runner.models.extra_body import extra_body_problems
 from runner.models.settings import ModelSettings

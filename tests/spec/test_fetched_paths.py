@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from runner.api import load_spec, run
+from runner import load_spec, run
 from runner.base.errors import ReleaseError, SpecError, UsageError
 from runner.base.hashing import tagged_hash
 from runner.documents.fetched_files import MARKER, marker_bytes, read_marker

@@ -16,7 +16,7 @@ from runner.base.package_data import exists, find_file, is_file, is_folder
 from runner.documents.schema_check import MAX_INTEGER
 from runner.models.providers.openai import make_client
 from runner.models.settings import ModelSettings
-from runner.spec.checks.addresses import address_problem
+from runner.spec.checks.models import address_problem
 from runner.spec.loader import load_spec, load_specs
 from tests.support.processes import nip_run_here
 from tests.support.specs import spec_file

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.api import query, run
+from runner import query, run
 from runner.models.api_keys import KeyUse
 from runner.spec.loader import load_specs
 from runner.spec.warnings.catalog import warnings_of

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from runner.api import load_spec
+from runner import load_spec
 from runner.base.errors import SpecError
 from runner.models.settings import NOT_PUBLISHED
 from runner.registry.lineage.links import build_links, collect_public_group_facts
@@ -76,7 +76,7 @@ def test_training_continues_from_a_run_and_extends_its_lineage(first_run: Finish
 
 
 def run_further_training(spec: Any, results: Path) -> FinishedRun:
-    from runner.api import run
+    from runner import run
 
     return run(spec, results)
 

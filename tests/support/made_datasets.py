@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runner.api import run
+from runner import run
 from runner.curation.generation.maker import start_dataset
 from runner.curation.generation.recipe import load_recipe
 from runner.curation.sandbox.mechanisms import Mechanism

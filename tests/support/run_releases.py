@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from runner.api import run
+from runner import run
 from runner.documents.releases.bundle import Bundle, Content
 from runner.documents.releases.manifest import Release
 from runner.registry.transports.locations import connect

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from runner.api import run
+from runner import run
 from runner.runs.execution.accounting import OnProgress
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf

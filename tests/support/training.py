@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from runner.api import run
+from runner import run
 from runner.base.storage.log_lines import read_journal
 from runner.results.folder import RunFolder
 from runner.runs.finished.result import FinishedRun

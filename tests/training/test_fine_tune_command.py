@@ -18,7 +18,7 @@ import pytest
 
 from runner.base.errors import RunError
 from runner.models.settings import ModelSettings
-from runner.spec.checks.trainer_command import PLACEHOLDERS, command_problems
+from runner.spec.checks.training import PLACEHOLDERS, command_problems
 from runner.spec.training_settings import TrainerSettings
 from runner.training.backends.command import CommandBackend, startable_problems
 from runner.training.backends.interface import Backend, FineTuneJob, JobState, JobStatus

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from runner.api import load_spec, load_specs, query, run
+from runner import load_spec, load_specs, query, run
 from runner.base.errors import SpecError, UsageError
 from runner.cli.main import main
 from runner.models.settings import ModelSettings

@@ -10,7 +10,7 @@ import pytest
 from runner.base.errors import SpecError
 from runner.spec.loader import load_spec
 from runner.spec.training_settings import SelectionSettings
-from runner.training.selection import select_rollouts
+from runner.training.dataset_building import select_rollouts
 from tests.support.training import training_spec
 
 WEIGHTED = SelectionSettings(method="weighted_sampling", epsilon=0.0)

@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from runner.base.errors import RunError
+from runner.base.errors import RunError, os_errors_as
 from runner.base.storage.safe_files import create, open_to_read
 
 if TYPE_CHECKING:
@@ -192,11 +192,8 @@ def duckdb_pattern(path: Path) -> str:
     link = _usable_link_folder(path) / (hashlib.sha256(os.fsencode(absolute)).hexdigest()[:32] + path.suffix)
     if not _PLAIN_PATH.fullmatch(str(link)):
         link = link.with_suffix("")
-    try:
-        with suppress(FileExistsError):
-            link.symlink_to(absolute)
-    except OSError as error:
-        raise RunError(f"cannot link to {path} from {link}: {error.strerror}") from error
+    with os_errors_as(RunError, f"cannot link to {path} from {link}"), suppress(FileExistsError):
+        link.symlink_to(absolute)
     return str(link)
 
 

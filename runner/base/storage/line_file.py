@@ -9,12 +9,12 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_type_hints
 
-from runner.base.errors import RunError
+from runner.base.errors import RunError, os_errors_as
 from runner.base.hashing import canonical
 from runner.base.storage.locks import locked
 from runner.base.storage.safe_files import append_to, make_folders, read_bounded
@@ -43,12 +43,9 @@ class LineFile:
         Raises:
             RunError: the file cannot be read.
         """
-        try:
+        data = b""
+        with os_errors_as(RunError, f"cannot read {self.path}"), suppress(FileNotFoundError):
             data = read_bounded(self.path, MAX_FILE)
-        except FileNotFoundError:
-            return b""
-        except OSError as error:
-            raise RunError(f"cannot read {self.path}: {error.strerror}") from error
         return data[: data.rfind(b"\n") + 1]
 
     def append(self, records: Iterable[Mapping[str, object]]) -> None:
@@ -61,7 +58,7 @@ class LineFile:
         data = b"".join(canonical(record) + b"\n" for record in records)
         if end + len(data) > MAX_FILE:
             raise RunError(f"{self.path} would exceed {MAX_FILE >> 20} MiB; export its content and move the file away")
-        try:
+        with os_errors_as(RunError, f"cannot write {self.path}"):
             make_folders(self.path.parent)
             with append_to(self.path) as file:
                 os.ftruncate(file.fileno(), end)
@@ -72,8 +69,6 @@ class LineFile:
                 except OSError:
                     os.ftruncate(file.fileno(), end)
                     raise
-        except OSError as error:
-            raise RunError(f"cannot write {self.path}: {error.strerror}") from error
 
 
 def parse_record(record_type: type[T], line: bytes) -> T:

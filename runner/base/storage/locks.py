@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from runner.base.errors import RunDirectoryError, RunError
+from runner.base.errors import RunDirectoryError, RunError, os_errors_as
 from runner.base.storage.safe_files import make_folders, open_own, read_bounded
 
 MAX_HOLDER = 64 << 10
@@ -30,14 +30,10 @@ def locked(path: Path, subject: str, wait_seconds: float = 0.0, advice: str = ""
         RunDirectoryError: another process still holds the lock after `wait_seconds`; the message names the process.
         RunError: the file cannot be opened.
     """
-    try:
+    advice_if_closed = ". Check the permissions of its folder, or choose another folder (for results: --results DIR)"
+    with os_errors_as(RunError, f"cannot open {path}", advice_if_closed):
         make_folders(path.parent)
         descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
-    except OSError as error:
-        raise RunError(
-            f"cannot open {path}: {error.strerror}. Check the permissions of its folder, or choose another folder "
-            "(for results: --results DIR)"
-        ) from error
     _acquire(descriptor, path, subject, wait_seconds, advice)
     try:
         holder = {"pid": os.getpid(), "host": os.uname().nodename, "command": Path(sys.argv[0]).name or "python"}

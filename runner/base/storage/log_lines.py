@@ -24,7 +24,7 @@ from typing import IO, Any
 
 import orjson
 
-from runner.base.errors import JournalError
+from runner.base.errors import JournalError, os_errors_as
 from runner.base.hashing import canonical
 from runner.base.storage.fetched_markers import fetched_folder
 from runner.base.storage.format_versions import KEY, LOG_FORMAT, refuse_newer
@@ -224,10 +224,8 @@ def is_log_bound_to_run(path: Path) -> bool:
 
 
 def _open_for_reading(path: Path) -> IO[bytes]:
-    try:
+    with os_errors_as(JournalError, f"cannot read {path}"):
         return open_to_read(path)
-    except OSError as error:
-        raise JournalError(f"cannot read {path}: {error.strerror}") from error
 
 
 def check_first_record(path: Path, record: Mapping[str, object], run: str | None) -> None:

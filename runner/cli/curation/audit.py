@@ -13,9 +13,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.base.errors import RunError, UsageError
+from runner.base.errors import RunError, UsageError, os_errors_as
 from runner.base.text import counted, decimal, in_one_line, list_some, p_value, with_interval
-from runner.cli.terminal.output import note, print_heading, print_json, print_table, say
+from runner.cli.terminal.output import note, print_heading, print_json, print_table, say, say_lines
 
 if TYPE_CHECKING:
     from runner.curation.audit.report import AuditReport
@@ -97,18 +97,15 @@ def _write_page(path: Path, name: str, report: AuditReport) -> None:
     from runner.base.storage.atomic_files import atomic_write
     from runner.pages.report.audit import audit_page
 
-    try:
+    with os_errors_as(RunError, f"cannot write {path}", "; choose another path with --html"):
         page = current_redactor().redact_text(audit_page(name, report))
         atomic_write(path, page.encode("utf-8", "backslashreplace"))
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}; choose another path with --html") from error
 
 
 def _show_report(name: str, report: AuditReport) -> None:
     findings = counted(len(report.findings), "finding") if report.findings else "no findings"
     print_heading(f"{in_one_line(name)}: {findings}")
-    for line in report.findings:
-        say(f"  {in_one_line(line)}")
+    say_lines(f"  {in_one_line(line)}" for line in report.findings)
     labels = ", ".join(f"{count} with label {label}" for label, count in report.labels.items())
     say(f"{counted(report.items, 'item')} in {counted(report.groups, 'group')}: {labels}")
     if report.untested is not None:

@@ -19,7 +19,7 @@ from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, counted, dollar_range, dollars, in_one_line
 from runner.cli.arguments import add_shard_option, add_spec_arguments, add_trust_options
 from runner.cli.experiments.question_page import describe_people
-from runner.cli.terminal.output import print_json, print_table, say
+from runner.cli.terminal.output import print_json, print_table, say, say_lines
 from runner.documents.fetched_files import describe_origin
 from runner.results.sweep_points import format_point
 
@@ -126,8 +126,7 @@ def _check_recipe(arguments: list[str], *, as_json: bool) -> int:
         return ExitCode.DONE
     dataset = f"{recipe.file.make} of {counted(problem_count, 'problem')} with {counted(tests, 'test')}"
     say(f"{path}: no errors. It makes {dataset}.")
-    for id_, reason in rows.unusable.items():
-        say(f"not used: {id_}: {reason}")
+    say_lines(f"not used: {id_}: {reason}" for id_, reason in rows.unusable.items())
     _show_estimates(plan.spec.experiment, estimates)
     say("Problems whose given solutions fail are left out, so that the calls about them are not made.")
     return ExitCode.DONE
@@ -190,8 +189,7 @@ def _show_run(point: SpecPoint) -> None:
     say(f"on {counted(len(datapoints), 'datapoint')} ({labels}).")
     blocks = [] if is_tournament else _describe_blocks(first_plan)
     lines = (*shard_lines(first_plan), *_describe_workers(spec), *blocks)
-    for line in (*lines, *_describe_key_uses(point.plan), *point.notes):
-        say(line)
+    say_lines((*lines, *_describe_key_uses(point.plan), *point.notes))
 
 
 def _describe_labels(spec: Spec, datapoints: Sequence[Datapoint]) -> str:

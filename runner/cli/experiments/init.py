@@ -18,13 +18,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.base.errors import RunError, UsageError
+from runner.base.errors import RunError, UsageError, errors_as
 from runner.base.exit_codes import ExitCode
 from runner.base.package_data import PROTOCOLS, STARTER, exists, root
 from runner.base.storage.safe_files import create_only, make_folder, make_folders, read_bounded
 from runner.base.text import comma_join, counted, path_argument
 from runner.cli.arguments import folder_path
-from runner.cli.terminal.output import print_json, say
+from runner.cli.terminal.output import print_json, say, say_lines
 
 if TYPE_CHECKING:
     from runner.spec.datasets.column_roles import ColumnRoles
@@ -109,8 +109,7 @@ def execute(args: argparse.Namespace) -> int:
     if roles is not None:
         _show_roles(roles, args.data)
     say("Written:")
-    for name in files:
-        say(f"  {folder / name}")
+    say_lines(f"  {folder / name}" for name in files)
     say("Next:")
     first, *others = steps
     commands = [" && ".join([*change_folder, first]), *others]
@@ -197,10 +196,8 @@ def _roles_of(path: Path, protocol: str | None) -> ColumnRoles:
     from runner.spec.datasets.settings import DatasetLimits
 
     check_not_ragged(path)
-    try:
+    with errors_as(UsageError, f"cannot read {path}", Unreadable, TooLarge):
         table = read_table(path, DatasetLimits())
-    except (Unreadable, TooLarge) as error:
-        raise UsageError(f"cannot read {path}: {error}") from error
     if not table.columns:
         raise UsageError(f"{path} is empty; give a file with a row for each datapoint")
     if table.rows and protocol in (None, *ANSWER_PROTOCOLS):
@@ -230,8 +227,7 @@ def _show_roles(roles: ColumnRoles, data: Path) -> None:
     if roles.counts:
         rows = comma_join(f"{count} {kind}" for kind, count in roles.counts.items())
         say(f"{counted(sum(roles.counts.values()), 'row')}: {rows}")
-    for notice in roles.notices:
-        say(f"  {notice}")
+    say_lines(f"  {notice}" for notice in roles.notices)
 
 
 def _data_files(roles: ColumnRoles, data: Path, folder: Path, protocol: str) -> dict[str, bytes]:

@@ -113,7 +113,7 @@ def _serve(folder: RunFolder, file: LabelFile, units: Mapping[str, Unit], args: 
     """Serve the page until Ctrl-C."""
     from runner.analysis.label_queue import LabelQueue, unit_question
     from runner.analysis.strata import save_strata
-    from runner.pages.live.label_page import LabelPage
+    from runner.pages.live.question_page import LabelPage
     from runner.pages.live.server import PageServer
     from runner.runs.execution.process import sigterm_as_keyboard_interrupt
 

@@ -59,8 +59,7 @@ def execute(args: argparse.Namespace) -> int:
                 note(f"note: {line}")
     if args.json:
         print_json([as_json(result) for result in merged])
-    for line in (line for error in failures for line in error.lines()):
-        note(line)
+    note(*(line for error in failures for line in error.lines()))
     return ExitCode.FAILED if failures else ExitCode.DONE
 
 

@@ -199,8 +199,7 @@ class ShardMerger:
             return None
         except MergeError as error:
             self.code = ExitCode.FAILED
-            for line in (*error.lines(), f"After fixing this, run: {command}"):
-                note(line)
+            note(*error.lines(), f"After fixing this, run: {command}")
             return None
         if not self._args.json:
             show_result(result, self._results, run_id, quiet=self._args.quiet, printed=self._printed)

@@ -17,7 +17,7 @@ from runner.base.errors import ReleaseError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, dollar_range, in_one_line, path_argument, with_interval
 from runner.cli.arguments import REFERENCE_HELP, add_registry_option, folder_path
-from runner.cli.terminal.output import print_heading, print_json, say, warn
+from runner.cli.terminal.output import print_heading, print_json, say, say_lines, warn
 from runner.documents.fetched_files import fetched_registry
 from runner.version import __version__
 
@@ -61,8 +61,7 @@ def execute(args: argparse.Namespace) -> int:
     if fetched.release.description:
         say(in_one_line(fetched.release.description))
     rows = _run_rows(fetched, needs, trust_tier, quiet=args.quiet) if needs else _component_rows(fetched)
-    for label, text in rows:
-        say(f"{label:<12} {text}")
+    say_lines(f"{label:<12} {text}" for label, text in rows)
     return ExitCode.DONE
 
 

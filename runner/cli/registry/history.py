@@ -53,8 +53,7 @@ def execute(args: argparse.Namespace) -> int:
         print_json({"of": args.agent, "sessions": [row.to_json() for row in rows], "left_out": skipped})
         return ExitCode.DONE
     _print_history(rows, quiet=args.quiet)
-    for line in skipped:
-        note(line)
+    note(*skipped)
     return ExitCode.DONE
 
 

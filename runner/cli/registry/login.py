@@ -13,6 +13,7 @@ import getpass
 import os
 import sys
 import warnings
+from contextlib import closing
 
 from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
@@ -102,11 +103,8 @@ def _find_account(address: str, token: str) -> tuple[str, list[str]]:
     from runner.registry.transports.http.api import RegistryApi, parse_account
     from runner.registry.transports.timeouts import Timeouts
 
-    api = RegistryApi(address, Timeouts(tries=3), token=token)
-    try:
+    with closing(RegistryApi(address, Timeouts(tries=3), token=token)) as api:
         response = api.request("GET", "")
-    finally:
-        api.close()
     if response.status not in (200, 401, 403):
         raise UsageError(f"{address}: {response.message}")
     account = parse_account(response.body, address) if response.status == 200 else None

@@ -20,7 +20,7 @@ from runner.base.errors import Interrupted, RunDirectoryError, RunError, UsageEr
 from runner.base.exit_codes import ExitCode
 from runner.base.text import counted
 from runner.cli.arguments import REFERENCE_HELP, REGISTRY_HELP, RUN_HELP, parse_kind
-from runner.cli.terminal.output import note, print_heading, print_json, print_table, say
+from runner.cli.terminal.output import note, print_heading, print_json, print_table, say, say_lines
 
 if TYPE_CHECKING:
     from runner.documents.releases.reference import Kind, Reference
@@ -335,8 +335,7 @@ def _show_dry_run(ready_releases: Sequence[ReadyRelease], registry: Registry | N
             _show_release(ready_release, address)
         count = counted(len(problems), "problem")
         say(f"{count}; nothing would be published" if problems else "all of this would be sent")
-    for line in problems:
-        note(line)
+    note(*problems)
     return ExitCode.FAILED if problems else ExitCode.DONE
 
 
@@ -359,8 +358,7 @@ def _show_release(ready_release: ReadyRelease, address: str | None) -> None:
         ("file", "bytes", "sha256"),
         [(entry.path, f"{entry.size:,}", entry.sha256[:HASH_DIGITS]) for entry in release.files],
     )
-    for line in ready_release.draft.notes:
-        say(line)
+    say_lines(ready_release.draft.notes)
     say()
 
 
@@ -391,12 +389,10 @@ def _show_published(
     for release in published:
         status = "already published with the same content" if release.already_existed else state
         say(f"{release.reference}  sha256:{release.sha256[:HASH_DIGITS]}  {status}")
-    for command in commands[-1]:
-        say(command)
+    say_lines(commands[-1])
     if args.quiet:
         return ExitCode.DONE
-    for line in _merge_notes(ready_releases):
-        note(line)
+    note(*_merge_notes(ready_releases))
     if added.note:
         note(added.note)
     return ExitCode.DONE
@@ -415,7 +411,7 @@ def _merge_notes(ready_releases: Sequence[ReadyRelease]) -> Iterator[str]:
 
 def _notes_of_release(ready_release: ReadyRelease) -> Iterator[str]:
     from runner.documents.releases.reference import Kind
-    from runner.registry.publishing.name_conflict import ALREADY_PUBLISHED
+    from runner.registry.publishing.checks import ALREADY_PUBLISHED
 
     release = ready_release.draft.release
     if redactions := ", ".join(f"{row['rule']} ({row['count']})" for row in release.facts.get("cleaned", [])):
@@ -478,8 +474,7 @@ def _yank_releases(args: argparse.Namespace, kind: Kind | None) -> int:
     if args.json:
         print_json({"ok": True, "yanked": list(map(str, references)), "where": address, "reason": args.yank})
         return ExitCode.DONE
-    for reference in references:
-        say(f"{reference} is yanked in {address}: {args.yank}")
+    say_lines(f"{reference} is yanked in {address}: {args.yank}" for reference in references)
     if added.note and not args.quiet:
         note(added.note)
     return ExitCode.DONE

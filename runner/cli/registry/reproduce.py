@@ -23,7 +23,7 @@ from runner.cli.arguments import (
     add_trust_options,
 )
 from runner.cli.startup import load_scipy_with_one_thread
-from runner.cli.terminal.output import note, print_heading, print_json, say, warn
+from runner.cli.terminal.output import note, print_heading, print_json, say_lines, warn
 from runner.documents.fetched_files import fetched_registry
 from runner.results.default_folder import results_arguments, results_option_text
 
@@ -146,8 +146,7 @@ def _show_replay(replay: ReplayResult) -> None:
         differences = "these differ:" if replay.errors else reported
         summary = f"{replay.versions_text}: {differences}"
     print_heading(f"{name}: {summary}")
-    for line in (*replay.errors, *replay.version_notes):
-        say(line)
+    say_lines((*replay.errors, *replay.version_notes))
 
 
 def _reproduce_training_run(args: argparse.Namespace, fetched: FetchedRelease, results: Results) -> int:
@@ -171,8 +170,7 @@ def _reproduce_training_run(args: argparse.Namespace, fetched: FetchedRelease, r
             _show_replay(part)
         summary = "its parts and the chain of its models follow" if not result.has_errors else "does not follow:"
         print_heading(f"{fetched.release.reference}: {summary}")
-        for line in result.errors:
-            say(line)
+        say_lines(result.errors)
     return ExitCode.FAILED if result.has_errors else ExitCode.DONE
 
 
@@ -253,8 +251,7 @@ def _show_fresh_play(args: argparse.Namespace, fresh_play: FreshPlay, code: Exit
         )
         return
     print_heading(f"{reference}, played again as {fresh_play.run_id}: {args.metric} {fresh_play.verdict}")
-    for line in () if args.quiet else _next_commands(args, fresh_play):
-        say(line)
+    say_lines(() if args.quiet else _next_commands(args, fresh_play))
 
 
 def _next_commands(args: argparse.Namespace, fresh_play: FreshPlay) -> Sequence[str]:

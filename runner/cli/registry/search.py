@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from runner.base.batches import group_pairs
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, counted, in_one_line, shortened, with_interval
 from runner.cli.arguments import add_registry_option, parse_kind
@@ -72,8 +73,7 @@ def execute(args: argparse.Namespace) -> int:
         hits = list(_read_releases(registry, entries if args.all else _newest_versions(entries), unreadable))
         address = registry.address
     matches = [hit for hit in hits if _matches(hit, args.words, all_=args.all)]
-    for line in unreadable:
-        note(line)
+    note(*unreadable)
     lineage = Lineage(hit.node for hit in hits if hit.node is not None)
     if args.json:
         copies = {str(hit.entry.reference): group for group in _group_by_run(matches) for hit in group}
@@ -190,9 +190,7 @@ def _run_rows(
     copies: Sequence[_SearchHit], lineage: Lineage, parts: Mapping[tuple[str, str], int]
 ) -> Iterator[tuple[object, ...]]:
     """Yield a row for each license of a run's copies."""
-    by_licence: dict[str | None, list[_SearchHit]] = {}
-    for hit in copies:
-        by_licence.setdefault(hit.release.licence, []).append(hit)
+    by_licence = group_pairs((hit.release.licence, hit) for hit in copies)
     for group in by_licence.values():
         copy_note = [] if group[0] is copies[0] else [f"the same run as {_short_name(copies[0])}"]
         marks = [*copy_note, *_describe_training(group[0], parts), *_describe_relations(group[0], lineage)]

@@ -65,8 +65,7 @@ def _check_manifests(results: Results) -> Iterator[tuple[Manifest, list[str], li
 def _list_runs(results: Results, args: argparse.Namespace) -> int:
     """List all runs and whether they can be published. Only their manifests are checked."""
     runs = sorted(_check_manifests(results), key=lambda run: (run[0].started_at, run[0].run_id), reverse=True)
-    for damage in results.damaged():
-        note(damage)
+    note(*results.damaged())
     if args.json:
         print_json(
             [

@@ -17,7 +17,7 @@ from runner.base.errors import ReleaseError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import counted
 from runner.cli.arguments import REFERENCE_HELP, RUN_HELP, add_registry_option
-from runner.cli.terminal.output import note, print_json, say
+from runner.cli.terminal.output import note, print_json, say, say_lines
 
 if TYPE_CHECKING:
     from runner.documents.releases.manifest import Release
@@ -49,14 +49,12 @@ def execute(args: argparse.Namespace) -> int:
     if why_unchecked is not None:
         reason = f"{why_unchecked[0].upper()}{why_unchecked[1:]}"
         note(f"{target}: not checked: whether its numbers follow from its journal. {reason}")
-    for line in problems:
-        say(line)
+    say_lines(problems)
     if problems:
         note(f"{target}: {counted(count_differences(problems), 'problem')}")
         return ExitCode.FAILED
     if not args.quiet:
-        for line in notes:
-            note(line)
+        note(*notes)
         hash_result = "every other hash is right" if edited else "every hash is right"
         if further_result == NUMBERS_FOLLOW and any(isinstance(line, VersionNote) for line in notes):
             further_result = OTHER_NUMBERS_FOLLOW

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
-from runner.base.text import comma_join
+from runner.base.text import comma_join, counted
 from runner.cli.arguments import RUN_HELP, folder_path
 from runner.cli.terminal.output import note, print_json, print_table
 from runner.exports.formats import FINE_TUNING_FORMATS, FORMAT_NAMES, MLFLOW, RELATIONSHIPS
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from runner.results.finetune.files import FineTuneFiles
     from runner.results.finetune.formats import Format
     from runner.results.folder import RunFolder
+    from runner.results.leaderboard.results_folder import Results
     from runner.rollouts.plan import Plan
     from runner.runs.finished.reconstruction import Reconstructor
     from runner.spec.experiment import FineTune
@@ -121,11 +124,9 @@ def _add_tracking_options(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.cli.results import export_mlflow
-
     if args.format == MLFLOW:
         _reject_options(args, (*_FINE_TUNING_OPTIONS, *_RESULT_OPTIONS, "out"), "files")
-        return export_mlflow.execute(args)
+        return _send_to_mlflow(args)
     _reject_options(args, _TRACKING_OPTIONS, "a tracking server (--format mlflow)")
     if len(args.runs) > 1:
         raise UsageError(f"--format {args.format} exports one run, not {len(args.runs)}; export them one by one")
@@ -297,3 +298,34 @@ def _show_fine_tune_files(target: Path, report: Sequence[dict[str, Any]], *, as_
         for row in report
     ]  # fmt: skip
     print_table(("file", "examples", "result", "chat format", "left out"), rows, title=str(target))
+
+
+def _send_to_mlflow(args: argparse.Namespace) -> int:
+    from runner.exports.mlflow.client import DEFAULT_EXPERIMENT, EXPERIMENT_VARIABLE, connect, tracking_uri
+    from runner.exports.mlflow.exporter import Exporter
+    from runner.exports.mlflow.sender import Sender
+
+    results: Results = args.results
+    folders = list({folder.run_id: folder for folder in map(results.find, args.runs)}.values())
+    uri = tracking_uri(args.tracking_uri)
+    experiment = args.experiment or os.environ.get(EXPERIMENT_VARIABLE) or DEFAULT_EXPERIMENT
+    with closing(Exporter(Sender(connect(uri), uri, experiment), folders, journal=args.journal)) as exporter:
+        if args.follow:
+            exporter.follow(note)
+        elif exporter.send_new():
+            note("the run is still in progress; repeat the command to send new records, or add --follow")
+    runs = list(exporter.runs.values())
+    if args.json:
+        print_json({"tracking_uri": uri, "experiment": experiment, "runs": [run.as_json() for run in runs]})
+        return ExitCode.DONE
+    rows = [(run.run_id, run.mlflow_run_id, run.status, _describe_sent(run.sent)) for run in runs]
+    print_table(("run", "MLflow run", "status", "sent now"), rows, title=f"{uri}, experiment {experiment}")
+    for run in runs:
+        for line in run.notes:
+            note(f"{run.run_id}: {line}")
+    return ExitCode.DONE
+
+
+def _describe_sent(sent: Counter[str]) -> str:
+    counts = [counted(count, kind) for kind, count in sent.items() if count and kind != "status"]
+    return ", ".join(counts) or "nothing new"

@@ -18,7 +18,7 @@ from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.base.text import decimal
 from runner.cli.arguments import OPTIONAL_REGISTRY_HELP, add_registry_option
-from runner.cli.terminal.output import note, print_json, say
+from runner.cli.terminal.output import note, print_json, say, say_lines
 
 if TYPE_CHECKING:
     from runner.results.leaderboard.results_folder import Results
@@ -105,15 +105,13 @@ def _print_rate_notes(rates: Mapping[str, Mapping[str, SweepValue]]) -> None:
     for name, values in rates.items():
         from runner.analysis.rate_columns import rate_notes
 
-        for line in rate_notes(name, [*values.values()]):
-            say(line)
+        say_lines(rate_notes(name, [*values.values()]))
 
 
 def _rebuild(results: Results, *, as_json: bool) -> int:
     damaged = list(results.damaged())
     runs = results.board.rebuild(on_damage=lambda problem: damaged.append(f"{problem}. The leaderboard leaves it out"))
-    for problem in damaged:
-        note(problem)
+    note(*damaged)
     if as_json:
         print_json({"runs": runs})
     else:

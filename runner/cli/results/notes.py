@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.base.errors import UsageError
+from runner.base.errors import UsageError, os_errors_as
 from runner.base.exit_codes import ExitCode
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import counted, csv_text, in_one_line
@@ -110,10 +110,8 @@ def _print_done(args: argparse.Namespace, result: object, message: str) -> int:
 def _read_file(path: Path) -> bytes:
     from runner.base.storage.line_file import MAX_FILE
 
-    try:
+    with os_errors_as(UsageError, f"cannot read {path}"):
         return read_bounded(path, MAX_FILE)
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _export_notes(path: Path, notes: Sequence[ReaderNote], run_id: str) -> None:

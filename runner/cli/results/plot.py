@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.base.errors import RunError, UsageError
+from runner.base.errors import RunError, UsageError, os_errors_as
 from runner.base.exit_codes import ExitCode
 from runner.base.text import in_one_line
 from runner.cli.arguments import RUNS_HELP, RenamedOption
@@ -65,12 +65,9 @@ def execute(args: argparse.Namespace) -> int:
     results: Results = args.results
     drawn_figure = figure(args.figure, [results.find(name) for name in args.runs], args.metric)
     content = _encode_figure(drawn_figure, path.suffix.lower(), args)
-    try:
+    with os_errors_as(RunError, f"cannot write {path}", "; choose another path with -o"):
         atomic_write(path, content)
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}; choose another path with -o") from error
-    for line in drawn_figure.notes:
-        note(line)
+    note(*drawn_figure.notes)
     if args.json:
         facts = {"figure": drawn_figure.name, "path": str(path), "bytes": len(content), "rows": drawn_figure.frame()}
         print_json({**facts, "notes": list(drawn_figure.notes)})

@@ -35,8 +35,7 @@ def show_published(address: str, benchmark: str | None, *, as_json: bool) -> int
             note(wrap_for_stderr(marks_legend))
     else:
         say(f"no benchmark run is published in {board.where}")
-    for line in describe_omissions(board):
-        note(line)
+    note(*describe_omissions(board))
     return ExitCode.DONE
 
 

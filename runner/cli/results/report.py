@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.base.errors import RunError, UsageError
+from runner.base.errors import RunError, UsageError, os_errors_as
 from runner.base.exit_codes import ExitCode
 from runner.base.redaction import current_redactor
 from runner.base.text import in_one_line
@@ -47,7 +47,7 @@ def execute(args: argparse.Namespace) -> int:
     folders = [results.find(name) for name in args.runs]
     board = _load_board(args.registry, results) if args.board else None
     path: Path = args.out if args.dir is None else args.dir / "index.html"
-    try:
+    with os_errors_as(RunError, f"cannot write {path}", "; choose another path with -o"):
         if args.dir is None:
             data: dict[str, bytes] = {}
             site = _build_redacted_site(folders, board, data.__setitem__)
@@ -55,8 +55,6 @@ def execute(args: argparse.Namespace) -> int:
         else:
             with site_folder(args.dir) as folder:
                 folder.put(_build_redacted_site(folders, board, folder.store))
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}; choose another path with -o") from error
     _print_summary(args, folders, board, path, path.stat().st_size)
     return ExitCode.DONE
 

@@ -39,8 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     results: Results = args.results
     manifests = [manifest for _, manifest in results.runs_with_manifests()]
-    for damage in results.damaged():
-        note(damage)
+    note(*results.damaged())
     if not args.quiet:
         _note_shards(results)
     selected = [manifest for manifest in manifests if args.status in (None, manifest.status)]

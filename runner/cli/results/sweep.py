@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from runner.base.exit_codes import ExitCode
 from runner.base.text import decimal, with_interval
 from runner.cli.arguments import add_spec_arguments
-from runner.cli.terminal.output import format_range, note, print_json, print_table, say
+from runner.cli.terminal.output import format_range, note, print_json, print_table, say, say_lines
 
 if TYPE_CHECKING:
     from runner.cli.specs import SpecPoint
@@ -105,8 +105,7 @@ def _show_task(rows: Sequence[SweepRow], metrics: Sequence[str], title: str | No
     for metric in metrics:
         values = [row.metrics[metric] for row in rows]
         if is_analysis_metric(metric):
-            for line in rate_notes(metric, values):
-                say(line)
+            say_lines(rate_notes(metric, values))
             continue
         for reason in dict.fromkeys(value.reason for value in values if value.reason and value.value is not None):
             say(f"{metric}: {reason}")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.base.errors import UsageError
+from runner.base.errors import UsageError, os_errors_as
 from runner.base.exit_codes import ExitCode
 from runner.base.storage.safe_files import read_bounded
 from runner.cli.terminal.output import note, print_json, say
@@ -52,10 +52,8 @@ def add(database: Database, settings: Settings, args: argparse.Namespace) -> int
 
 
 def _read_file(file: Path) -> bytes:
-    try:
+    with os_errors_as(UsageError, f"cannot read {file}"):
         return read_bounded(file, MAX_FILE_BYTES)
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}") from error
 
 
 def change(database: Database, _: Settings, args: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ import io
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from runner.base.text import NOT_ESTIMABLE, escape_controls
@@ -47,6 +47,12 @@ def say(text: str = "", style: str = "") -> None:
     print(_style(text, style, sys.stdout))
 
 
+def say_lines(lines: Iterable[str]) -> None:
+    """Print lines on stdout."""
+    for line in lines:
+        say(line)
+
+
 def say_wrapped(text: str, indent: str = "", style: str = "") -> None:
     """Print a text on stdout like `say`, wrapped to the width of the terminal, with `indent` before each line."""
     from runner.cli.terminal.wrapping import wrap_lines
@@ -73,9 +79,10 @@ def can_print(characters: str) -> bool:
     return True
 
 
-def note(text: str) -> None:
-    """Print a line for a person on stderr."""
-    print(escape_controls(text), file=sys.stderr)
+def note(*lines: str) -> None:
+    """Print lines for a person on stderr."""
+    for line in lines:
+        print(escape_controls(line), file=sys.stderr)
 
 
 def print_heading(text: str) -> None:

@@ -199,8 +199,7 @@ class _StatusLineDisplay(Display):
             notices = self._notices.take_new(index, progress)
             if notices:
                 self._status_line.clear()
-                for notice in notices:
-                    note(notice)
+                note(*notices)
             if notices or time.monotonic() - self._drawn_at >= MIN_DRAW_SECONDS:
                 self._draw()
 

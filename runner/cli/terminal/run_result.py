@@ -7,7 +7,7 @@ from typing import Any
 
 from runner.base.text import counted, with_interval
 from runner.cli.terminal.learning_curve import show_training
-from runner.cli.terminal.output import describe_usage, note, print_heading, print_table, say
+from runner.cli.terminal.output import describe_usage, note, print_heading, print_table, say, say_lines
 from runner.cli.terminal.run_problems import print_problem_warning
 from runner.cli.terminal.tournament_tables import show_tournament
 from runner.results.default_folder import results_option_text
@@ -152,8 +152,7 @@ def _show_summary(result: FinishedRun) -> None:
         ("where", str(result.folder.path)),
     ):
         say(f"{name:<9} {text}")
-    for line in lost_games_lines(result.metrics):
-        say(line)
+    say_lines(lost_games_lines(result.metrics))
     force_guess = saved_value(result.folder, "protocol", "force_guess")
     if (reason := explain_fixed_verdicts(force_guess, verifiers_of(manifest))) is not None:
         say(f"{'no rank':<9} {reason}")
@@ -182,11 +181,9 @@ def _show_all_metrics(result: FinishedRun) -> None:
     rows = [row for row in metric_rows(result.metrics) if row[COLUMNS.index("n")]]
     print_table(COLUMNS, rows, title=_title(result))
     outcomes = ", ".join(f"{name} {count}" for name, count in result.metrics["outcomes"].items() if count)
-    for line in missing_intervals(result.metrics):
-        say(line)
+    say_lines(missing_intervals(result.metrics))
     say(f"\noutcomes: {outcomes}")
-    for line in section_lines(result.metrics):
-        say(line)
+    say_lines(section_lines(result.metrics))
     if result.manifest.replay_of is None:
         say(describe_usage(result.manifest.completions, result.manifest.cost_usd))
     else:

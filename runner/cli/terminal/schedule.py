@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from runner.base.text import comma_join, counted
-from runner.cli.terminal.output import format_range, print_table, say
+from runner.cli.terminal.output import format_range, print_table, say_lines
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.schedule import ScheduledRound, Stretch, fold_rounds, schedule
 from runner.game.protocols.statements import MIN_CLAIMS
@@ -24,8 +24,7 @@ def show_schedule(protocol: Protocol, *, both_stances: bool = False) -> None:
             rows.extend(_round_rows(number, rounds[number]))
         rows.extend((repeats, f"as {original}", "", "", "") for repeats, original in _describe_repeats(stretch))
     print_table(COLUMNS, rows, title=f"schedule of {protocol.name}: {counted(len(rounds), 'round')} at most")
-    for line in (*describe_statements(protocol), *describe_random_choices(protocol, both_stances=both_stances)):
-        say(line)
+    say_lines((*describe_statements(protocol), *describe_random_choices(protocol, both_stances=both_stances)))
 
 
 def _round_rows(number: int, scheduled: ScheduledRound) -> Iterator[tuple[str, ...]]:

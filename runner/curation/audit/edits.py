@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final, NamedTuple
 
+from runner.base.batches import group_pairs
 from runner.curation.audit.items import AuditItem, list_columns
 
 MIN_VERSIONS: Final = 3
@@ -80,7 +81,4 @@ def summarize_edits(items: Sequence[AuditItem]) -> Iterator[EditSummary]:
 
 def _groups(items: Sequence[AuditItem]) -> list[list[int]]:
     """Return the indices of the items of each group."""
-    members: dict[str, list[int]] = {}
-    for index, item in enumerate(items):
-        members.setdefault(item.group, []).append(index)
-    return list(members.values())
+    return list(group_pairs((item.group, index) for index, item in enumerate(items)).values())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.base.errors import RunError
+from runner.base.errors import RunError, os_errors_as
 from runner.base.storage.atomic_files import atomic_write
 from runner.base.storage.parquet import write_parquet
 from runner.base.storage.safe_files import make_folders, read_bounded
@@ -82,7 +82,7 @@ def write_dataset(dataset: MadeDataset, folder: Path) -> dict[str, object]:
         RunError: a file cannot be written.
     """
     counts, rows = dataset.counts(), [_row(row) for row in dataset.selection.programs]
-    try:
+    with os_errors_as(RunError, f"cannot write to {folder}", "; then repeat the command"):
         _write_source(dataset.recipe, folder)
         _write_lines(folder / DETAILS, _details(dataset))
         _write_lines(folder / REJECTED, _rejected(dataset))
@@ -98,8 +98,6 @@ def write_dataset(dataset: MadeDataset, folder: Path) -> dict[str, object]:
                 {dataset.file_name: folder / dataset.file_name}, find_column_kinds(rows), rai=_rai_fields(dataset),
             )  # fmt: skip
             atomic_write(folder / CROISSANT, croissant)
-    except OSError as error:
-        raise RunError(f"cannot write to {folder}: {error.strerror}; then repeat the command") from error
     return counts
 
 

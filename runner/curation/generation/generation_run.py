@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from runner.base.errors import RunError, SpecError, TemplateFailedError
+from runner.base.errors import RunError, SpecError, TemplateFailedError, os_errors_as
 from runner.base.problems import Place, Problem
 from runner.base.storage.atomic_files import atomic_write
 from runner.base.storage.safe_files import make_folders
@@ -62,14 +62,12 @@ def plan_generation(
          "instructions": _render(recipe, item.original, item.problem, task)}
         for item in problems for task in recipe.file.tasks
     ]  # fmt: skip
-    try:
+    with os_errors_as(RunError, f"cannot write to {folder}"):
         make_folders(folder / "prompts")
         atomic_write(folder / "requests.jsonl", (json.dumps(row).encode() + b"\n" for row in rows))
         atomic_write(folder / "protocol.yaml", dump(dict(_PROTOCOL)))
         atomic_write(folder / "prompts" / f"{AUTHOR}.jinja", "{{ instructions }}\n")
         atomic_write(folder / "spec.yaml", dump(_spec_content(recipe)))
-    except OSError as error:
-        raise RunError(f"cannot write to {folder}: {error.strerror}") from error
     try:
         return Plan(load_spec(folder / "spec.yaml", find_component=find_component))
     except SpecError as error:

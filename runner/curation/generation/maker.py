@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.base.errors import RunError, UsageError
+from runner.base.errors import RunError, UsageError, os_errors_as
 from runner.base.storage.safe_files import make_folders
 from runner.base.text import counted, list_some
 from runner.curation.generation.coding_problems import read_problems
@@ -82,11 +82,9 @@ def start_dataset(recipe: Recipe, folder: Path, mechanism: Mechanism, report: Re
     rows = read_problems(recipe)
     limits = RunLimits(cpu_seconds=tests.cpu_seconds, memory=tests.memory)
     settings = ProgramTestSettings(limits, tests.repetitions, checker=recipe.checker)
-    try:
+    with os_errors_as(RunError, f"cannot create {folder}", "; choose another folder with -o"):
         make_folders(folder)
         names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
-    except OSError as error:
-        raise RunError(f"cannot create {folder}: {error.strerror}; choose another folder with -o") from error
     if names - {GENERATION} and VERDICTS not in names:
         raise UsageError(f"{folder} has other files than a dataset of nip-run; choose another folder with -o")
     with open_verdict_log(folder, mechanism, settings, report) as log:

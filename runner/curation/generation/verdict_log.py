@@ -11,12 +11,12 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
-from runner.base.errors import RunError
+from runner.base.errors import RunError, os_errors_as
 from runner.base.hashing import canonical, tagged_hash
 from runner.base.storage.line_file import LOCK_SECONDS
 from runner.base.storage.locks import locked
@@ -117,7 +117,7 @@ def open_verdict_log(
 def _read(path: Path) -> dict[str, list[Any]]:
     """Return the complete lines of the file, and remove an incomplete last line."""
     stored, end = {}, 0
-    try:
+    with os_errors_as(RunError, f"cannot read {path}"), suppress(FileNotFoundError):
         with open_to_read(path) as file:
             for number, line in enumerate(file, 1):
                 if not line.endswith(b"\n"):
@@ -130,10 +130,6 @@ def _read(path: Path) -> dict[str, list[Any]]:
                 end += len(line)
         with append_to(path) as file:
             os.ftruncate(file.fileno(), end)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {error.strerror}") from error
     return stored
 
 

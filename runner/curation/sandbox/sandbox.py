@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from runner.base.errors import RunError
+from runner.base.errors import RunError, os_errors_as
 from runner.base.storage.safe_files import read_bounded
 from runner.curation.sandbox.fork_server import HEADER, LENGTH, ProcessLimits
 from runner.curation.sandbox.mechanisms import Mechanism
@@ -146,13 +146,11 @@ class Sandbox:
             SandboxError: it does not start; the message has the reason.
         """
         command, environment = self._mechanism.start(self._hash_seed)
-        try:
+        with os_errors_as(SandboxError, f"cannot start {command[0]}"):
             self._process = subprocess.Popen(
                 command, env=environment, cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE, bufsize=0, start_new_session=True,
             )  # fmt: skip
-        except OSError as error:
-            raise SandboxError(f"cannot start {command[0]}: {error.strerror}") from error
         configuration = json.dumps(self._mechanism.configuration).encode()
         try:
             self._send(LENGTH.pack(len(configuration)) + configuration)

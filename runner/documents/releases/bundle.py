@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from runner.base.errors import ReleaseError, UsageError
+from runner.base.errors import ReleaseError, UsageError, os_errors_as
 from runner.base.storage.atomic_files import fsync_dir
 from runner.base.storage.safe_files import create_only, make_folder, make_folders, open_to_read, remove_folder
 from runner.documents.releases.limits import DEFAULT_LIMITS, Limits
@@ -88,14 +88,11 @@ class Bundle:
 
 
 def _hash_entry(path: str, content: Content) -> FileEntry:
-    try:
-        with open_content(content) as file:
-            sha256, size = hashlib.sha256(), 0
-            while piece := file.read(PIECE_BYTES):
-                sha256.update(piece)
-                size += len(piece)
-    except OSError as error:
-        raise ReleaseError(f"cannot read {content!s}: {error.strerror}") from error
+    with os_errors_as(ReleaseError, f"cannot read {content!s}"), open_content(content) as file:
+        sha256, size = hashlib.sha256(), 0
+        while piece := file.read(PIECE_BYTES):
+            sha256.update(piece)
+            size += len(piece)
     return FileEntry(path=path, size=size, sha256=sha256.hexdigest(), media_type=media_type(path))
 
 
@@ -130,10 +127,8 @@ def check_content(source: IO[bytes], entry: FileEntry, copy_to: Callable[[bytes]
 
 
 def _read_piece(source: IO[bytes], size: int, path: str) -> bytes:
-    try:
+    with os_errors_as(ReleaseError, f"cannot read {path}"):
         return source.read(size)
-    except OSError as error:
-        raise ReleaseError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def unpack(
@@ -190,10 +185,8 @@ def staging_folder(target: Path, ending: str) -> Iterator[Path]:
 
 
 def _check_free(target: Path) -> None:
-    try:
+    with os_errors_as(ReleaseError, f"cannot read {target}"):
         is_free = not target.is_symlink() and (not target.exists() or (target.is_dir() and not any(target.iterdir())))
-    except OSError as error:
-        raise ReleaseError(f"cannot read {target}: {error.strerror}") from error
     if not is_free:
         raise _exists_error(target)
 

@@ -14,20 +14,10 @@ from typing import Any, Self
 
 import orjson
 
-from runner.base.errors import NewerFormatError, ReleaseError
+from runner.base.errors import NewerFormatError, ReleaseError, errors_as
 from runner.base.hashing import COMMIT, SHA256
 from runner.base.storage.fetched_markers import RELEASE_MANIFEST
 from runner.base.text import shortened
-from runner.documents.releases.checked_values import (
-    MAX_DEPTH,
-    check_fields,
-    check_names,
-    check_pattern,
-    check_text,
-    check_text_or_null,
-    check_type,
-    is_too_deep,
-)
 from runner.documents.releases.limits import DEFAULT_LIMITS, MAX_MANIFEST, Limits
 from runner.documents.releases.paths import path_conflicts, path_problem
 from runner.documents.releases.reference import Kind, Reference, identifier_problem
@@ -135,10 +125,8 @@ class Release:
             ReleaseError: a value has no JSON form, such as an integer beyond 64 bits or a lone surrogate.
         """
         data = {"format": FORMAT, **{item.name: _to_json(getattr(self, item.name)) for item in fields(self)}}
-        try:
+        with errors_as(ReleaseError, f"{self.reference} has a value that cannot be written to {MANIFEST}", TypeError):
             return orjson.dumps(data, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-        except TypeError as error:
-            raise ReleaseError(f"{self.reference} has a value that cannot be written to {MANIFEST}: {error}") from error
 
     @classmethod
     def from_bytes(cls, data: bytes, limits: Limits = DEFAULT_LIMITS) -> Self:
@@ -150,10 +138,8 @@ class Release:
         """
         if len(data) > MAX_MANIFEST:
             raise ReleaseError(f"{MANIFEST} is larger than {MAX_MANIFEST >> 10} KiB")
-        try:
+        with errors_as(ReleaseError, f"{MANIFEST} is damaged", orjson.JSONDecodeError):
             content = orjson.loads(data)
-        except orjson.JSONDecodeError as error:
-            raise ReleaseError(f"{MANIFEST} is damaged: {error}") from error
         if not isinstance(content, dict):
             raise ReleaseError(f"{MANIFEST} is damaged: not an object")
         version = content.pop("format", None)
@@ -162,10 +148,8 @@ class Release:
             raise NewerFormatError(message)
         if version != FORMAT:
             raise ReleaseError(f"{MANIFEST} is damaged: its format cannot be {shortened(repr(version))}")
-        try:
+        with errors_as(ReleaseError, f"{MANIFEST} is not a valid manifest of nip-run", KeyError, TypeError, ValueError):
             release = cls(**_parse_fields(cls, content))
-        except (KeyError, TypeError, ValueError) as error:
-            raise ReleaseError(f"{MANIFEST} is not a valid manifest of nip-run: {error}") from error
         if release.to_bytes() != data:
             raise ReleaseError(f"{MANIFEST} is damaged: not formatted as nip-run writes it")
         for message in file_problems(release.files, limits):
@@ -291,3 +275,64 @@ def _parse_fields(cls: type[Release], content: Any) -> dict[str, Any]:
         "facts": check_names(values["facts"]),
         "files": tuple(_parse_file(item) for item in check_type(values["files"], list)),
     }
+
+
+MAX_TEXT = 4_000
+MAX_DEPTH = 24
+MAX_NAMES = 1_000
+
+
+# Checks of untrusted values. A failed check raises TypeError or ValueError with a short message for the caller's error.
+
+
+def check_type(value: Any, *types: type) -> Any:
+    """Return a value that has exactly one of these types; subclasses are refused, so `True` is not an `int`."""
+    if type(value) not in types:
+        raise TypeError(f"unexpected value {shortened(repr(value))}")
+    return value
+
+
+def check_text(value: Any, max_length: int = MAX_TEXT) -> str:
+    checked: str = check_type(value, str)
+    if len(checked) > max_length:
+        raise ValueError(f"a text of {len(checked):,} characters; at most {max_length:,} are allowed")
+    return checked
+
+
+def check_text_or_null(value: Any) -> str | None:
+    return None if value is None else check_text(value)
+
+
+def check_pattern(pattern: re.Pattern[str], value: Any) -> str:
+    if not pattern.fullmatch(check_type(value, str)):
+        raise ValueError(f"{shortened(value)!r} is not of the form {pattern.pattern}")
+    return str(value)
+
+
+def check_fields(value: Any, cls: type) -> dict[str, Any]:
+    """Return a copy of a mapping whose keys are exactly the fields of a dataclass."""
+    names = {field.name for field in fields(cls)}
+    if set(check_type(value, dict)) != names:
+        differing = [shortened(name) for name in sorted(set(value) ^ names)[:5]]
+        raise ValueError(f"missing or unknown keys: {', '.join(differing)}")
+    return dict(value)
+
+
+def check_names(value: Any) -> dict[str, object]:
+    """Return a mapping with text keys; its values are not checked."""
+    mapping: dict[str, Any] = check_type(value, dict)
+    if len(mapping) > MAX_NAMES:
+        raise ValueError(f"{len(mapping):,} names; at most {MAX_NAMES:,} are allowed")
+    return {check_text(name, 200): value for name, value in mapping.items()}
+
+
+def is_too_deep(value: Any) -> bool:
+    """Return whether data is nested deeper than `MAX_DEPTH` levels, without recursion."""
+    level, depth = [value], 0
+    while level and depth <= MAX_DEPTH:
+        inner = [container for container in level if isinstance(container, (dict, list))]
+        level = [
+            item for container in inner for item in (container.values() if isinstance(container, dict) else container)
+        ]
+        depth += 1
+    return depth > MAX_DEPTH

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 from collections.abc import Iterator
 
+from runner.base.batches import group_pairs
 from runner.base.problems import Place, Problem
 from runner.base.text import comma_join
 from runner.game.protocols.protocol import Protocol
@@ -65,9 +66,7 @@ def _is_reserved(agent: str) -> bool:
 
 def _model_problems(spec: Spec) -> Iterator[tuple[str, str]]:
     """Yield the problems of model groups, by key."""
-    agents_by_group: dict[str, list[str]] = {}
-    for name, agent in spec.experiment.agents.items():
-        agents_by_group.setdefault(agent.model, []).append(name)
+    agents_by_group = group_pairs((agent.model, name) for name, agent in spec.experiment.agents.items())
     for group, agents in agents_by_group.items():
         settings, key = spec.experiment.models[group], f"models.{group}"
         if settings.traits.export_problem is not None:

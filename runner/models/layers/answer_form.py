@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from runner.base.errors import InvalidResponseError, UsageError
+from runner.base.errors import InvalidResponseError, UsageError, errors_as
 from runner.base.question_queue import FormField
 from runner.game.protocols.answer_parser import DecisionFormat
 from runner.game.protocols.answer_verdicts import ANSWER_MARKER
@@ -166,10 +166,8 @@ def render_json_answer(hint: ResponseHint, text: str, format_: DecisionFormat) -
     """
     fields = read_json_answer(hint, text)
     free = {name: _without_verdicts(value, format_, hint) for name, value in fields.items() if name not in _CHOSEN}
-    try:
+    with errors_as(InvalidResponseError, "the JSON answer is incomplete", UsageError):
         rendered = answer_text(hint, {**fields, **free})
-    except UsageError as error:
-        raise InvalidResponseError(f"the JSON answer is incomplete: {error}") from error
     decision = selected_decision(hint, fields)
     assert decision is not None
     return rendered, decision

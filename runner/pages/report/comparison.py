@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, zip_longest
 from typing import Any
 
 from markupsafe import Markup
@@ -17,11 +17,11 @@ from runner.pages.html import render_template
 from runner.pages.packing import compress_json
 from runner.pages.site import Section, StorePiece
 from runner.results.comparison.comparison import SystemComparison, compare_by_metric, system_notes
-from runner.results.comparison.game_pairs import GamePair, game_pairs
+from runner.results.comparison.matching import match_systems
 from runner.results.comparison.paired_test import Flip
-from runner.results.comparison.systems import SystemReader
+from runner.results.comparison.systems import ScoredRollout, System, SystemReader
 from runner.results.folder import RunFolder
-from runner.results.metric_definitions import METRICS, Show, metrics_shown
+from runner.results.metric_definitions import METRICS, RANKING_METRIC, Show, metrics_shown
 
 MAX_ALL_PAIRS = 4
 """Maximum number of runs of which all pairs are compared. Of more runs, the first is compared with each other run."""
@@ -195,3 +195,30 @@ def _columns(pairs: Sequence[GamePair]) -> Iterator[tuple[str, list[Any]]]:
         played = [getattr(pair, name) for pair in pairs]
         yield name, [None if pair is None else pair.rollout_id for pair in played]
         yield f"{name}_right", [None if pair is None else pair.correct for pair in played]
+
+
+@dataclass(frozen=True)
+class GamePair:
+    """A game of each of two runs about one datapoint; None if a run has fewer games about it."""
+
+    datapoint: str
+    """The datapoint's id in the base."""
+    group: str
+    label: int | str
+    base: ScoredRollout | None
+    other: ScoredRollout | None
+
+
+def game_pairs(base: System, other: System, reader: SystemReader) -> Iterator[GamePair]:
+    """Yield the pairs of games of two systems on the datapoints that both have, in the order of their repeats.
+
+    Games that were lost in transport are left out.
+
+    Raises:
+        UsageError: a run has no answered game.
+        RunError: a file of a run is missing or damaged.
+    """
+    matched = match_systems(base, other, METRICS[RANKING_METRIC], reader)
+    for group, (base_point, other_point) in zip(matched.groups, matched.pairs, strict=True):
+        for base_game, other_game in zip_longest(base_point.rollouts, other_point.rollouts):
+            yield GamePair(base_point.id, group, base_point.label, base_game, other_game)

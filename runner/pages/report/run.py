@@ -33,7 +33,7 @@ from runner.pages.report.run_numbers import (
 )
 from runner.pages.report.run_problems import Link, ProblemView, problem_views
 from runner.pages.report.run_state import missing_rows, state_sentences, summary
-from runner.pages.report.run_trees import TreesView
+from runner.pages.report.trees import TreesView
 from runner.pages.site import Section, StorePiece
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest

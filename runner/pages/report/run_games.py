@@ -10,8 +10,7 @@ from runner.pages.report.games import GamePage, GamesData, row_of
 from runner.pages.report.run_numbers import GameTables, calls_so_far, game_tables
 from runner.pages.report.run_problems import Link, examples
 from runner.pages.report.run_totals import RunTally
-from runner.pages.report.run_trees import TreesView, trees_view
-from runner.pages.report.trees import TreesData
+from runner.pages.report.trees import TreesData, TreesView, trees_view
 from runner.pages.site import StorePiece
 from runner.rollouts.plan import Plan
 from runner.runs.finished.stored_problems import GameProblem

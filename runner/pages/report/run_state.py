@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.base.errors import RunError
+from runner.base.errors import RunError, os_errors_as
 from runner.base.storage.log_lines import NOT_BOUND, is_log_bound_to_run
 from runner.pages.numbers import count
 from runner.pages.report.run_games import CollectedGames, GamesSummary
@@ -48,11 +48,9 @@ def missing_rows(folder: RunFolder) -> MissingRows | None:
     release = open_fetched(root)
     if not lacks_rows(release):
         return None
-    try:
+    with os_errors_as(RunError, f"cannot read {root}", "; check the permissions of the folder"):
         hidden = f"{WITHOUT_ROWS[0].upper()}{WITHOUT_ROWS[1:]}: the datapoints and chats of its games cannot be shown."
         return MissingRows(load_withheld(folder), (hidden, describe_missing_rows(release)))
-    except OSError as error:
-        raise RunError(f"cannot read {root}: {error.strerror}; check the permissions of the folder") from error
 
 
 def summary(manifest: Manifest) -> str:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from runner.base.storage.log_lines import NOT_BOUND, is_log_bound_to_run
+from runner.base.text import counted
 from runner.pages.charts.curve import Series, curve
 from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.charts.styles import ChartFrame
@@ -18,7 +19,6 @@ from runner.pages.report.run import RunFacts, RunPage
 from runner.pages.report.run_facts import agent_models
 from runner.pages.report.run_problems import problem_views
 from runner.pages.report.run_state import why_stopped
-from runner.pages.report.training_stages import stage_rows
 from runner.pages.site import Section
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -27,7 +27,19 @@ from runner.rollouts.plan import Plan, used_models
 from runner.runs.finished.reconstruction import saved_plan
 from runner.runs.finished.stored_problems import collect_problems
 from runner.training.stage_log import read_stages
-from runner.training.stages import ModelState, ModelSwitch, Stages
+from runner.training.stages import (
+    DatasetsBuilt,
+    GamesPlayed,
+    JobEnded,
+    JobNoted,
+    JobWaited,
+    ModelState,
+    ModelSwitch,
+    StageRecord,
+    Stages,
+    TestPlayed,
+    TrainingEnded,
+)
 from runner.training.summary import describe_left_out, describe_outcome, read_summary, test_name
 
 
@@ -162,3 +174,36 @@ def _lineage(plan: Plan, stages: Stages) -> list[GroupLineage]:
         base = state["base_model"] if state else settings.base_model or settings.name
         rows.append(GroupLineage(group, base, state["lineage"] if state else list(map(vars, settings.lineage))))
     return rows
+
+
+def stage_rows(stages: Stages) -> list[tuple[int, str, str]]:
+    """Return the iteration, the model group (or "") and the description of each stage."""
+    return [
+        (record.iteration, getattr(record, "group", ""), description)
+        for record in stages.records
+        for description in _descriptions(record)
+    ]
+
+
+def _descriptions(record: StageRecord) -> Iterator[str]:
+    match record:
+        case TestPlayed():
+            yield f"test played: {record.run_id}"
+        case GamesPlayed():
+            yield f"games played: {record.run_id}"
+        case DatasetsBuilt():
+            for group, report in record.groups.items():
+                reason = f", not written: {report.why_not_written}" if report.why_not_written else ""
+                yield f"dataset of {group}: {counted(report.examples, 'example')}, {report.format}{reason}"
+        case JobNoted():
+            yield f"job of {record.backend} (attempt {record.attempt})"
+        case JobWaited():
+            yield "waiting for a model that the user trains"
+        case JobEnded():
+            yield f"job {record.state}: {record.message}"
+        case TrainingEnded():
+            yield f"trained: {record.model}"
+        case ModelSwitch():
+            yield "next iteration: " + ", ".join(
+                f"{name} plays {state['model']}" for name, state in record.models.items()
+            )

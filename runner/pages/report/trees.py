@@ -11,9 +11,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from runner.game.protocols.protocol import Decision
 from runner.game.protocols.tree_shape import NodePath, TreeShape
+from runner.pages.numbers import count
 from runner.pages.packing import Texts, compress_json
 from runner.pages.report.games import FORMAT, PieceWriter
 from runner.pages.site import StorePiece
@@ -21,7 +23,7 @@ from runner.results.finetune.preferences import preferences
 from runner.rollouts.agents.agent import Agent
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
-from runner.rollouts.trees import TreeNode, TreeStatistics, build_tree, is_positive
+from runner.rollouts.trees import NOT_COMPARABLE, TreeNode, TreeStatistics, build_tree, is_positive
 
 
 @dataclass(frozen=True)
@@ -174,3 +176,41 @@ class _Packer:
     def _end_of(self, leaf: Rollout) -> dict[str, object]:
         decision = None if leaf.decision == Decision.NONE else int(leaf.decision)
         return {"decision": decision, "correct": leaf.correct, "outcome": str(leaf.outcome)}
+
+
+MAX_PLAIN_TREES = 20
+"""Maximum number of trees in the page for browsers without JavaScript."""
+
+TRAINING_PAIRS = "A training run uses the pairs of the agents whose models are trained, without duplicates."
+
+
+@dataclass(frozen=True)
+class TreesView:
+    """The trees of a run in its summary."""
+
+    text: str
+    caution: str
+    rounds: range
+    agents: Sequence[tuple[str, Sequence[float], int]]
+    """The name of each agent, its mean expected rewards by round, and its number of pairs."""
+    first: Sequence[tuple[str, Mapping[str, Any]]]
+    """The link and the row of each of the first trees."""
+
+
+def trees_view(run_id: str, trees: TreesData) -> TreesView:
+    """Return the statistics of a run's trees so far."""
+    expected = trees.expected()
+    return TreesView(
+        f"{count(trees.count)} trees with {count(trees.branches)} branches; {count(trees.pairs.total())} pairs of "
+        f"a good and a bad answer at the same step. {TRAINING_PAIRS}",
+        f"{NOT_COMPARABLE[0].upper()}{NOT_COMPARABLE[1:]}.",
+        range(max(map(len, expected.values()), default=0)),
+        [(agent, values, trees.pairs[agent]) for agent, values in expected.items()],
+        [(tree_link(run_id, row["datapoint"], row["tree"]), row) for row in trees.rows[:MAX_PLAIN_TREES]],
+    )
+
+
+def tree_link(run_id: str, datapoint: str, tree: int) -> str:
+    """Return the link to a tree on the run's page."""
+    query = f"?tree={tree}" if tree else ""
+    return f"#/run/{quote(run_id, safe='')}/tree/{quote(datapoint, safe='')}{query}"

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import orjson
 
-from runner.base.errors import NipRunError, ReleaseError
+from runner.base.errors import NipRunError, ReleaseError, os_errors_as
 from runner.base.hashing import tagged_hash
 from runner.base.storage.atomic_files import atomic_write, read_json
 from runner.base.storage.locks import locked
@@ -93,12 +93,10 @@ class BoardCache:
     @classmethod
     def in_folder(cls, path: Path) -> Self:
         """Return the cache in the folder `path`, and create the folder. Raises as `for_registry`."""
-        try:
+        with os_errors_as(ReleaseError, f"cannot write {path}", "; set another XDG_CACHE_HOME"):
             for name in ("manifests", _BENCHMARK_RUNS, _TRAINING_RUNS, _OTHER_INPUTS, _REFUSALS):
                 make_folders(path / name)
             atomic_write(path / MARKER, b"{}\n")  # marks the folder's contents as untrusted
-        except OSError as error:
-            raise ReleaseError(f"cannot write {path}: {error.strerror}; set another XDG_CACHE_HOME") from error
         return cls(path)
 
     def load_release(self, registry: Registry, entry: ReleaseEntry) -> Release:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any, cast
 
-from runner.base.errors import RunError
+from runner.base.errors import RunError, errors_as
 from runner.base.hashing import tagged_hash
 from runner.documents.releases.manifest import FileSource
 from runner.models.provider_traits import PROVIDERS, ProviderName
@@ -40,10 +40,8 @@ def load_datapoints(folder: RunFolder) -> list[PlayedDatapoint]:
     Raises:
         RunError: the datapoints are missing or damaged.
     """
-    try:
+    with errors_as(RunError, f"{folder.path / 'inputs'}: the inputs of the run cannot be read", OSError, ValueError):
         return list(played_datapoints(folder, saved_value(folder, "dataset", "group_by")))
-    except (OSError, ValueError) as error:
-        raise RunError(f"{folder.path / 'inputs'}: the inputs of the run cannot be read: {error}") from error
 
 
 def collect_facts(

@@ -6,15 +6,21 @@ time and on any machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
-from runner.base.errors import ReleaseError, RunError
+from runner.analysis.labels import LABELS, Label, read_labels
+from runner.analysis.published import SUFFIX, read_rows
+from runner.analysis.results import analysis_files, read_analyses
+from runner.analysis.scores import find_validation_records
+from runner.analysis.validation_log import VALIDATIONS
+from runner.base.errors import ReleaseError, RunError, errors_as, os_errors_as
 from runner.base.storage.safe_files import open_to_read, read_bounded
+from runner.base.text import counted
 from runner.documents import croissant
 from runner.documents.releases.bundle import Content
 from runner.documents.releases.manifest import Release, ReleaseLink
@@ -22,7 +28,6 @@ from runner.documents.releases.reference import Kind, Reference
 from runner.documents.yaml_writer import dump
 from runner.game.prompts.templates import STORED_SUFFIXES
 from runner.registry.bundles import parameters, readme, run_data
-from runner.registry.bundles.analyses import build_analysis_contents
 from runner.registry.bundles.models import build_model_drafts
 from runner.registry.bundles.run_facts import (
     collect_facts,
@@ -41,6 +46,7 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import PLAYED, Manifest
 from runner.results.provenance.sources_snapshot import ENVIRONMENT, WRITTEN
+from runner.results.table_columns import ANALYSES, ANALYSIS_COLUMNS
 from runner.results.tasks import PlayedDatapoint
 from runner.spec.model_sources import ModelSource
 from runner.spec.origin import DATA
@@ -201,16 +207,14 @@ def _start_files(folder: RunFolder) -> dict[str, Content]:
 
 
 def _read_file(path: Path) -> bytes:
-    try:
+    with os_errors_as(RunError, f"cannot read {path}"):
         return read_bounded(path, MAX_LOCK)
-    except OSError as error:
-        raise RunError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _dataset_files(folder: RunFolder, release: Release, manifest: Manifest, licence: str | None) -> dict[str, Content]:
     """Return the dataset rows that were played, and their description in the Croissant format."""
     path = folder.path / "inputs" / "dataset.jsonl"
-    try:
+    with errors_as(RunError, f"{path} cannot be read", OSError, orjson.JSONDecodeError):
         columns = croissant.find_column_kinds(_read_rows(path))
         description = croissant.build_croissant(
             release.name,
@@ -220,8 +224,6 @@ def _dataset_files(folder: RunFolder, release: Release, manifest: Manifest, lice
             columns,
             published=manifest.started_at[:10],
         )
-    except (OSError, orjson.JSONDecodeError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from error
     return {ROWS: path, croissant.FILE: description}
 
 
@@ -272,3 +274,56 @@ def _notes(
             yield f"the replayed run {PurePath(group['run']).name} is not part of the release, but its answers are"
     for line in missing_lines(read_index(folder.path / "inputs" / FOLDER)):
         yield f"not in the release: {line}"
+
+
+LABELS_LICENSE = f"{DATA}/{LABELS}/license.txt"
+
+
+class AnalysisContents(NamedTuple):
+    """The files of analyses by path, and messages for the publisher."""
+
+    files: Mapping[str, Content]
+    notes: tuple[str, ...]
+
+
+def build_analysis_contents(folder: RunFolder, labels_licence: str | None) -> AnalysisContents:
+    """Return the files of a run's analyses: the results as JSON lines, their validations, and labels of people.
+
+    The names of readers are replaced by `reader-1`, `reader-2` and so on. Labels are included only with a license that
+    the publisher names, because they belong to the readers.
+
+    Raises:
+        RunError: a file of an analysis is damaged.
+    """
+    files: dict[str, Content] = {
+        f"{DATA}/{ANALYSES}/{path.stem}{SUFFIX}": _to_lines(read_rows(path, ANALYSIS_COLUMNS))
+        for path in analysis_files(folder)
+    }
+    instruments = {table.instrument for table in read_analyses(folder)}
+    records = [asdict(record) for record in find_validation_records(folder) if record.instrument in instruments]
+    if records:
+        files[f"{DATA}/{ANALYSES}/{VALIDATIONS}"] = _to_lines(records)
+    labels = {path.name: labels for path, labels in read_labels(folder.path).items() if labels}
+    if not labels:
+        return AnalysisContents(files, ())
+    count = counted(sum(map(len, labels.values())), "label")
+    if labels_licence is None:
+        note = f"{count} of people left out: if their readers agree, publish them with --labels-license SPDX"
+        return AnalysisContents(files, (note,))
+    aliases = _number_readers(label for each in labels.values() for label in each)
+    files |= {
+        f"{DATA}/{LABELS}/{name}": _to_lines({**asdict(label), "reader": aliases[label.reader]} for label in each)
+        for name, each in labels.items()
+    }
+    files[LABELS_LICENSE] = f"{labels_licence}\n".encode()
+    readers = counted(len(aliases), "reader")
+    return AnalysisContents(files, (f"{count} of {readers} included ({labels_licence}), with numbers for names",))
+
+
+def _number_readers(labels: Iterable[Label]) -> dict[str, str]:
+    names = dict.fromkeys(label.reader for label in labels)
+    return {name: f"reader-{number}" for number, name in enumerate(names, 1)}
+
+
+def _to_lines(rows: Iterable[Mapping[str, object]]) -> bytes:
+    return b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.base.errors import ReleaseError, SpecError, UsageError
+from runner.base.errors import ReleaseError, SpecError, UsageError, os_errors_as
 from runner.base.hashing import tagged_hash
 from runner.base.problems import Place, Problem
 from runner.base.storage.safe_files import read_bounded
@@ -215,7 +215,5 @@ def build_dataset(path: Path, choices: PublisherChoices, part: str | None) -> Un
 
 
 def _read_file(path: Path, max_bytes: int = 1 << 20) -> bytes:
-    try:
+    with os_errors_as(ReleaseError, f"cannot read {path}"):
         return read_bounded(path, max_bytes)
-    except OSError as error:
-        raise ReleaseError(f"cannot read {path}: {error.strerror}") from error

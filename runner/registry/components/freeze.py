@@ -6,17 +6,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import yaml
 
 from runner.base.errors import RunError, UsageError
 from runner.base.storage.safe_files import create_only, read_bounded
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.manifest import FileSource
 from runner.documents.releases.reference import Digest, Kind, Reference, is_reference, parse_reference
-from runner.documents.yaml_edits import replace_texts
 from runner.documents.yaml_reader import MAX_BYTES
+from runner.documents.yaml_writer import dump_inline
 from runner.results.provenance.sources_snapshot import sources_of
 from runner.spec.components import ComponentUse
 from runner.spec.loader import Spec
@@ -138,3 +140,28 @@ def _with_version(text: str, kind: Kind, uses: Iterable[ComponentUse]) -> str | 
         if isinstance(used, Reference) and (used.kind, used.owner, used.name) == (kind, written.owner, written.name):
             return f"{prefix}{written.owner}/{written.name}@{used.version}"
     return None
+
+
+NewText = Callable[[KeyPath, str], str | None]
+"""Returns the new text for a key and its current text, or None if the text stays as it is."""
+
+
+def replace_texts(text: str, new: NewText) -> str:
+    """Return a YAML text with the texts of some keys replaced, after it was read without problems."""
+    # The faster loader in C does not report the character positions of values.
+    for key_path, node in reversed(list(_scalars(yaml.compose(text, Loader=yaml.SafeLoader), ()))):
+        value = new(key_path, node.value)
+        if value is not None:
+            text = text[: node.start_mark.index] + dump_inline(value) + text[node.end_mark.index :]
+    return text
+
+
+def _scalars(node: yaml.Node | None, key_path: KeyPath) -> Iterator[tuple[KeyPath, yaml.ScalarNode]]:
+    if isinstance(node, yaml.ScalarNode):
+        yield key_path, node
+    elif isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield from _scalars(item, (*key_path, index))
+    elif isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield from _scalars(value, (*key_path, key.value))

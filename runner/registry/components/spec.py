@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.base import package_data
-from runner.base.errors import NipRunError, ReleaseError
+from runner.base.errors import NipRunError, ReleaseError, errors_as
 from runner.base.hashing import tagged_hash
 from runner.documents.merged_data import LayeredData
 from runner.documents.plain_values import KeyPath
@@ -233,10 +233,8 @@ class _ReleaseFiles:
 
     def _use_release(self, key: str, kind: Kind, value: str) -> str:
         """Record that the spec uses an installed release, and return its reference with the version."""
-        try:
+        with errors_as(ReleaseError, key, NipRunError):
             use = self.uses[key] = self.find(kind, value)
-        except NipRunError as error:
-            raise ReleaseError(f"{key}: {error}") from error
         return use.release
 
     def _add_path(self, key: str, path: Path) -> str:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.base.errors import NotFoundError, ReleaseError, TakenError, UsageError
+from runner.base.errors import NotFoundError, ReleaseError, TakenError, UsageError, os_errors_as
 from runner.base.storage.safe_files import open_to_read, read_bounded, remove_folder
 from runner.documents.fetched_files import MARKER, fetched_registry, marker_bytes
 from runner.documents.releases.bundle import check_content
@@ -141,15 +141,13 @@ class Store:
         folder = self.folder(reference)
         if not folder.exists():
             raise NotFoundError(f"{reference} is not installed, so there is nothing to uninstall")
-        try:
+        with os_errors_as(ReleaseError, f"cannot remove {folder}"):
             remove_folder(folder)
             current = folder.parent
             with suppress(OSError):  # `rmdir` fails if a parent has other releases
                 while current != self.root:
                     current.rmdir()
                     current = current.parent
-        except OSError as error:
-            raise ReleaseError(f"cannot remove {folder}: {error.strerror}") from error
 
 
 def _describe_damage(folder: Path, file: FileEntry) -> str | None:

@@ -1,24 +1,26 @@
 """The class `LineageNode`: a published or local run, or a published model, with the facts about its training.
 
-A node is read from the manifest of a release in a registry, or from a run in the results folder.
+A node is read from the manifest of a release in a registry, or from a run in the results folder. `listed_facts` are
+the facts that lists and boards show.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from runner.base.errors import NipRunError, ReleaseError
+from runner.base.errors import NipRunError, ReleaseError, errors_as
 from runner.base.hashing import tagged_hash
+from runner.base.text import shortened
 from runner.documents.releases.manifest import Release, ReleaseLink
 from runner.documents.releases.reference import Kind
 from runner.registry.lineage.links import build_manifest_links, collect_public_group_facts
-from runner.registry.lineage.typed_facts import Group, WrongFact, check_types, parse_groups, read_typed
+from runner.registry.lineage.typed_facts import Group, WrongFact, check_types, parse_groups, read_section, read_typed
 from runner.registry.sent_releases import sent_hashes
-from runner.registry.transports.registry import ReleaseEntry
+from runner.registry.transports.listing import ReleaseEntry
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED
 from runner.results.metric_definitions import RANKING_METRIC
@@ -91,13 +93,11 @@ def node_from_release(entry: ReleaseEntry, release: Release, address: str | None
         ReleaseError: the facts in the manifest are invalid.
     """
     facts = release.facts
-    try:
+    with errors_as(ReleaseError, f"{entry.reference}: invalid facts of a {release.kind}", WrongFact):
         groups = parse_groups(facts)
         run_id, kind = read_typed(facts, "run_id", str), read_typed(facts, "kind", str)
         hashes = read_typed(facts, "datapoints_sha256", list)
         check_types(facts)
-    except WrongFact as error:
-        raise ReleaseError(f"{entry.reference}: invalid facts of a {release.kind}: {error}") from error
     datapoints = None if hashes is None else frozenset(map(str, hashes))
     return LineageNode(
         key=str(entry.reference),
@@ -160,10 +160,8 @@ def node_from_folder(folder: RunFolder) -> LineageNode:
         "accuracy": find_metric_row(folder.read_metrics(), RANKING_METRIC) if has_metrics else None,
         "stopped": None,
     }
-    try:
+    with errors_as(ReleaseError, str(folder.path), WrongFact):
         groups = parse_groups({"trained": trained})
-    except WrongFact as error:
-        raise ReleaseError(f"{folder.path}: {error}") from error
     return LineageNode(
         key=folder.run_id,
         kind=manifest.kind,
@@ -183,3 +181,47 @@ def read_content_hashes(folder: RunFolder) -> frozenset[str] | None:
     with suppress(OSError, ValueError, NipRunError, RecursionError):
         return frozenset(point.content_sha256 for point in played_datapoints(folder, None))
     return None
+
+
+TEXTS = ("kind", "benchmark", "protocol")
+MAX_TEXT = 300
+"""Maximum number of characters of each fact in `TEXTS`, and of a model's name."""
+MAX_MODELS = 100
+_TEXT_LENGTH = 200
+"""Maximum number of characters of a fact that is shown."""
+_MODELS_LENGTH = 1_000
+"""Maximum number of characters of the list of models that is shown."""
+
+
+def find_wrong_facts(entry: ReleaseEntry, release: Release) -> Iterator[str]:
+    """Yield a message for the first fact in a manifest that is invalid or too long to be shown."""
+    facts = release.facts
+    try:
+        if release.kind in (Kind.RUN, Kind.MODEL):
+            node_from_release(entry, release)
+        for name in TEXTS:
+            if len(read_typed(facts, name, str) or "") > MAX_TEXT:
+                raise WrongFact(f"{name} has {len(facts[name]):,} characters; at most {MAX_TEXT} are allowed")
+        models = read_section(facts, "models")
+        if len(models) > MAX_MODELS:
+            raise WrongFact(f"models has {len(models):,} names; at most {MAX_MODELS} are allowed")
+        for agent in models:
+            if len(read_typed(models, agent, str) or "") > MAX_TEXT:
+                raise WrongFact(f"a model has {len(models[agent]):,} characters; at most {MAX_TEXT} are allowed")
+    except WrongFact as error:
+        yield f"{entry.reference}: invalid facts of a {release.kind}: {error}"
+    except ReleaseError as error:
+        yield str(error)
+
+
+def listed_facts(release: Release) -> dict[str, str | None]:
+    """Return the facts in `TEXTS`, and the models as one text. Missing and invalid facts are None."""
+    facts = release.facts
+    values = {name: facts.get(name) for name in TEXTS}
+    texts = {name: shortened(text, _TEXT_LENGTH) if isinstance(text, str) else None for name, text in values.items()}
+    models = facts.get("models")
+    models_text = None
+    if isinstance(models, dict):
+        pairs = [f"{agent}={name}" for agent, name in list(models.items())[:MAX_MODELS] if isinstance(name, str)]
+        models_text = shortened(", ".join(pairs), _MODELS_LENGTH)
+    return {**texts, "models": models_text}

@@ -12,30 +12,33 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from runner.base.errors import NipRunError
+from runner.base.errors import NewerFormatError, NipRunError, ReleaseError, SpecError
 from runner.base.storage.safe_files import read_bounded
-from runner.base.text import comma_join
+from runner.base.text import comma_join, counted
 from runner.documents.releases.bundle import Bundle
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import LATEST, Kind, Reference, parse_reference
-from runner.documents.yaml_reader import read_yaml
+from runner.documents.yaml_reader import MAX_BYTES, read_yaml
 from runner.game.prompts.sandbox import scan as scan_template
+from runner.models.provider_traits import traits_of
+from runner.models.settings import NOT_PUBLISHED
 from runner.registry.bundles.run_facts import unpinned_reasons
 from runner.registry.check_notes import CheckNote
 from runner.registry.draft import Draft
-from runner.registry.publishing.name_conflict import find_name_conflict
-from runner.registry.publishing.spec_check import find_spec_problems
 from runner.registry.redaction.draft_folder import run_folder
 from runner.registry.redaction.draft_redaction import ROWS, SPEC
 from runner.registry.redaction.machine_names import MachineNames
 from runner.registry.redaction.private_text import find_private_text
-from runner.registry.transports.registry import Registry
-from runner.registry.verification.kinds import find_kind_problems
-from runner.registry.verification.torn_logs import find_torn_logs
+from runner.registry.redaction.yaml_redaction import values_in
+from runner.registry.transports.registry import Registry, ReleaseEntry
+from runner.registry.verification.kinds import find_kind_problems, find_torn_logs
 from runner.registry.verification.verify import find_run_problems
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
+from runner.spec.loader import load_specs
 from runner.spec.origin import DATA
+from runner.spec.run_names import SAVED_SPEC
+from runner.training.plan import plan_of
 
 MAX_TEMPLATE_BYTES = 1 << 20
 
@@ -276,3 +279,70 @@ def _run_check(name: str, check: CheckFunction, subject: Subject) -> CheckOutcom
         messages.append(str(error))
     failures = tuple(dict.fromkeys(line for line in messages if not isinstance(line, CheckNote)))
     return CheckOutcome(name, failures, tuple(dict.fromkeys(line for line in messages if isinstance(line, CheckNote))))
+
+
+_READERS_ADDRESS = "http://127.0.0.1:1/v1"
+"""Stands for the address that a user of the release sets. The check sends nothing to this address."""
+
+
+def find_spec_problems(folder: Path) -> Iterator[str]:
+    """Yield the reasons why others could not load the spec in a folder. Nothing is played."""
+    files = [path for path in (folder / SAVED_SPEC, folder / DATA / SAVED_SPEC) if path.is_file()]
+    if folder / SAVED_SPEC not in files:
+        return
+    values = {
+        key: value
+        for path in files
+        for key, value in values_in(read_bounded(path, MAX_BYTES).decode("utf-8", "replace"))
+    }
+    if any(key.endswith(".provider") and traits_of(value).needs_run for key, value in values.items()):
+        return  # a replay can only be loaded if the replayed run is in the same results folder
+    removed = [key for key, value in values.items() if key.endswith(".base_url") and value == NOT_PUBLISHED]
+    overrides = [f"{key}={_READERS_ADDRESS}" for key in removed if not key.startswith("sweep.")]
+    try:
+        for spec in load_specs(folder / SAVED_SPEC, overrides):
+            plan_of(spec)
+    except NipRunError as error:
+        for problem in error.problems if isinstance(error, SpecError) else (error,):
+            yield f"{problem}; others could not load the spec".replace(f"{folder}/", "")
+
+
+ALREADY_PUBLISHED = "this release is already in the registry, with the same bytes"
+
+
+def find_name_conflict(registry: Registry, bundle: Bundle) -> Iterator[str]:
+    """Yield a message if a different release has this name and version, or a note if the same release has them."""
+    entries = {entry.reference: entry for entry in registry.entries(bundle.release.kind)}
+    published = entries.get(bundle.release.reference)
+    if published is None:
+        return
+    if published.sha256 == bundle.sha256:
+        yield CheckNote(ALREADY_PUBLISHED)
+        return
+    yield (
+        f"{registry.address} already has another {published.reference} (sha256:{published.sha256[:12]}), which differs "
+        f"from this release in {_describe_difference(registry, bundle, published)}. A version never changes, so give "
+        "another version with --as OWNER/NAME@VERSION"
+    )
+
+
+def _describe_difference(registry: Registry, bundle: Bundle, entry: ReleaseEntry) -> str:
+    """Describe the terms (license, visibility, description) that differ; if they are equal, the files that differ."""
+    try:
+        published, _ = registry.read_manifest(entry)
+    except (ReleaseError, NewerFormatError):
+        return "its bytes"
+    new = bundle.release
+    terms = [
+        f"its {name} (published {getattr(published, name) or 'none'}, here {getattr(new, name) or 'none'})"
+        for name in ("licence", "visibility", "description")
+        if getattr(published, name) != getattr(new, name)
+    ]
+    if terms:
+        return " and ".join(terms)
+    published_files, new_files = ({file.path: file.sha256 for file in release.files} for release in (published, new))
+    files = sorted(path for path in published_files | new_files if published_files.get(path) != new_files.get(path))
+    if not files:
+        return "its manifest"
+    first = next((path for path in files if path.startswith(f"{DATA}/inputs/")), files[0])
+    return first if len(files) == 1 else f"{first} and {counted(len(files) - 1, 'more file')}"

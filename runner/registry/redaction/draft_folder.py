@@ -7,7 +7,7 @@ import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from runner.base.errors import ReleaseError
+from runner.base.errors import ReleaseError, os_errors_as
 from runner.base.storage.format_versions import STAGE_LOG
 from runner.base.storage.log_lines import JOURNAL
 from runner.base.storage.safe_files import create, hard_link, link_to, make_folder, make_folders
@@ -43,7 +43,7 @@ def write_fetched_folder(release: Release, contents: Mapping[str, Content], targ
 
 
 def _write(contents: Mapping[str, Content], target: Path, is_symlink: Callable[[str], bool]) -> Path:
-    try:
+    with os_errors_as(ReleaseError, f"cannot write {target}"):
         make_folders(target)
         for path, content in contents.items():
             folder = target
@@ -58,8 +58,6 @@ def _write(contents: Mapping[str, Content], target: Path, is_symlink: Callable[[
                     continue
             with open_content(content) as source, create(target / path) as file:
                 shutil.copyfileobj(source, file)
-    except OSError as error:
-        raise ReleaseError(f"cannot write {target}: {error.strerror}") from error
     return target
 
 

@@ -20,15 +20,17 @@ import orjson
 from runner.analysis.labels import LABELS
 from runner.analysis.published import SUFFIX
 from runner.base.errors import ReleaseError
-from runner.base.storage.log_lines import read_journal
-from runner.base.storage.safe_files import create, make_folders
+from runner.base.storage.log_lines import ANSWER, RUN, encode, log_seed, read_journal, scan
+from runner.base.storage.safe_files import create, make_folders, open_to_read
 from runner.documents.releases.bundle import Content, open_content
 from runner.documents.releases.manifest import FileSource, Release
 from runner.documents.releases.reference import Kind
+from runner.models.answers import CHOICES, with_values
+from runner.models.interface import SampleKey
+from runner.models.journal_records import ANSWER_TEXT
 from runner.models.provider_traits import PROVIDERS
 from runner.registry.draft import Draft
 from runner.registry.redaction.draft_folder import LOGS, ROLLOUTS, run_folder, write_draft_folder
-from runner.registry.redaction.journal_redaction import RehashParameters, redact_log
 from runner.registry.redaction.rehashed_run import RehashedRun, rehash_run
 from runner.registry.redaction.rules import CACHE, MODEL_KEYS, RedactionRules, choose_public_names, strings_in
 from runner.registry.redaction.yaml_redaction import redact_yaml, values_in
@@ -270,4 +272,76 @@ def _redact_source_facts(facts: Any) -> Any:
     except (TypeError, ValueError, AttributeError) as error:
         raise ReleaseError(
             f"{MANIFEST} of the run is damaged at sources: {error}; restore the file from a backup"
+        ) from error
+
+
+_CALL_KINDS = ("call", "ended", "failure")
+
+RehashParameters = Callable[[SampleKey, str], str]
+"""A function that returns the new hash of a sample's model parameters, given the recorded hash."""
+
+
+def redact_log(source: Path, target: Path, rules: RedactionRules, rehash: RehashParameters) -> bool:
+    """Write the redacted log to `target`, and return whether any line changed.
+
+    Lines without private values keep their exact bytes. A changed line gets a new checksum. The checksums of all lines
+    depend on the first line, so if the first line changes, every line gets a new checksum.
+
+    Raises:
+        JournalError: the log is damaged.
+        ReleaseError: an answer cannot be redacted.
+        OSError: the target cannot be written.
+    """
+    changed, has_new_seed, seed = False, False, 0
+    with open_to_read(source) as file, create(target) as out:
+        for sequence, (_, line, record) in enumerate(scan(file, source)):
+            if record is None:
+                out.write(line)  # an incomplete last line, which the checks report
+                continue
+            redacted = rules.redact_value(record) if "stage" in record else _redact_record(record, rules, rehash)
+            if sequence == 0:
+                new_line = line if redacted == record else encode(0, redacted)
+                has_new_seed, seed = new_line != line, log_seed(new_line, redacted)
+            else:
+                new_line = line if redacted == record and not has_new_seed else encode(sequence, redacted, seed)
+            changed = changed or new_line != line
+            out.write(new_line)
+    return changed
+
+
+def _redact_record(record: Mapping[str, Any], rules: RedactionRules, rehash: RehashParameters) -> dict[str, object]:
+    redacted = dict(record)
+    kind = redacted.get("kind")
+    if RUN in redacted and kind == "begun":
+        redacted[RUN] = rules.hashes.get(redacted[RUN], redacted[RUN])
+    if kind not in _CALL_KINDS:
+        return redacted
+    if "asked" in redacted:
+        parameters, messages = redacted["asked"]
+        redacted["asked"] = [rehash(SampleKey(*redacted["sample"]), parameters), messages]
+    for name in ("model", "message", *(("error",) if kind == "failure" else ())):
+        if isinstance(redacted.get(name), str):
+            redacted[name] = rules.redact_string(redacted[name], name)
+    if isinstance(redacted.get("other"), dict):
+        redacted["other"] = rules.redact_answer(redacted["other"])
+    if ANSWER in redacted:
+        redacted[ANSWER] = _redact_answer(redacted[ANSWER], rules)
+    if ANSWER_TEXT in redacted:
+        redacted[ANSWER_TEXT] = _redact_answer(redacted[ANSWER_TEXT].encode(), rules).decode()
+    return redacted
+
+
+def _redact_answer(content: bytes, rules: RedactionRules) -> bytes:
+    answer = orjson.loads(content)
+    try:
+        redacted = rules.redact_answer(answer)
+        if redacted == answer:
+            return content
+        changed = {name: value for name, value in redacted.items() if value != answer[name]}
+        if redacted.keys() == answer.keys() and CHOICES not in changed:
+            return with_values(content, changed)  # keeps the other bytes of the answer
+        return orjson.dumps(redacted)
+    except (RecursionError, TypeError) as error:
+        raise ReleaseError(
+            "an answer in journal.jsonl is nested too deeply to be redacted: the run cannot be published, only its spec"
         ) from error

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from runner.base.batches import group_pairs
 from runner.base.text import counted
 from runner.documents.releases.bundle import Content, open_content
 
@@ -76,9 +77,7 @@ class PrivateText(str):
 
 def group_by_cause(occurrences: Iterable[Occurrences]) -> list[PrivateText]:
     """Return one message for each cause, in the order of first occurrence."""
-    by_cause: dict[Cause, list[Occurrences]] = {}
-    for occurrence in occurrences:
-        by_cause.setdefault(occurrence.cause, []).append(occurrence)
+    by_cause = group_pairs((occurrence.cause, occurrence) for occurrence in occurrences)
     return [PrivateText.from_occurrences(same_cause) for same_cause in by_cause.values()]
 
 

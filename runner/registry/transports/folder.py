@@ -10,14 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from runner.base.errors import NotFoundError, ReleaseError, TakenError
+from runner.base.errors import NotFoundError, ReleaseError, TakenError, UsageError, os_errors_as
 from runner.base.storage.atomic_files import fsync_dir
 from runner.base.storage.safe_files import create_only, make_folder, make_folders, open_below, remove_folder
 from runner.documents.releases.bundle import PIECE_BYTES, Content, check_content, entries_by_path, open_content
 from runner.documents.releases.manifest import FileEntry
 from runner.documents.releases.paths import MAX_SEGMENTS
 from runner.registry.transports.interface import AddResult, StoredFile
-from runner.registry.transports.local_path import local_path
 from runner.registry.transports.staging import INCOMING, remove_abandoned
 
 MAX_DEPTH = 4 + MAX_SEGMENTS
@@ -151,10 +150,8 @@ def _make_folder_below(root: Path, path: str, mode: int) -> Path:
 
 def _write(path: Path, content: Content, entry: FileEntry | None, mode: int) -> None:
     """Write a file that everyone with access to the registry can read, and only its owner can change."""
-    try:
+    with os_errors_as(ReleaseError, f"cannot read {content!s}"):
         source = open_content(content)
-    except OSError as error:
-        raise ReleaseError(f"cannot read {content!s}: {error.strerror}") from error
     with source, os.fdopen(create_only(path, os.O_WRONLY), "wb") as file:
         with suppress(PermissionError):
             os.fchmod(file.fileno(), mode & 0o644)
@@ -168,3 +165,32 @@ def _write(path: Path, content: Content, entry: FileEntry | None, mode: int) -> 
                 raise ReleaseError(f"{entry.path} changed during the publish; publish again") from error
         file.flush()
         os.fsync(file.fileno())
+
+
+def local_path(text: str) -> Path:
+    """Return an absolute path to the same file, without `.`, `..`, `~` and double slashes.
+
+    Symbolic links stay in the path, because they may be changed later. Only links before a `..` are resolved.
+
+    Raises:
+        UsageError: the user after `~` has no home folder, or a link before a `..` is circular or cannot be read.
+    """
+    try:
+        absolute = Path(text).expanduser().absolute()
+    except RuntimeError as error:
+        raise UsageError(f"{text}: {str(error)[:1].lower()}{str(error)[1:]}") from error
+    path = Path("/")
+    try:
+        for part in absolute.parts[1:]:
+            path = path / part if part != ".." else _follow_link(path).parent
+    except OSError as error:
+        raise UsageError(f"cannot resolve the path {text}: {path}: {error.strerror}") from error
+    return path
+
+
+def _follow_link(path: Path) -> Path:
+    if not path.is_symlink():
+        return path
+    with suppress(FileNotFoundError):  # its target does not exist yet
+        path.stat()  # raises OSError for a circular link; the exception of `resolve` depends on the Python version
+    return path.resolve()

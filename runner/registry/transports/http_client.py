@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import httpx2
 
-from runner.base.errors import ReleaseError
+from runner.base.errors import ReleaseError, errors_as
 from runner.base.text import in_one_line, shortened
 from runner.registry.transports.time_budget import TimeBudget, apply_time_budget
 from runner.registry.transports.timeouts import BUSY_CODES, Timeouts, requested_wait
@@ -189,7 +189,7 @@ class _RemoteFile(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        try:
+        with errors_as(ReleaseError, self._name, TransferError):
             while not self._rest:
                 piece = self._next_piece()
                 if piece is None:
@@ -198,8 +198,6 @@ class _RemoteFile(io.RawIOBase):
                 self._bytes_to_skip -= skipped_count
                 if rest := memoryview(piece)[skipped_count:]:
                     self._rest, self._position, self._failures = rest, self._position + len(rest), 0
-        except TransferError as error:
-            raise ReleaseError(f"{self._name}: {error}") from error
         size = min(len(buffer), len(self._rest))
         buffer[:size] = self._rest[:size]
         self._rest = self._rest[size:]

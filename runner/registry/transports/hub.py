@@ -23,7 +23,7 @@ from typing import IO, Any
 
 import httpx2
 
-from runner.base.errors import NipRunError, NotFoundError, ReleaseError, TakenError, UsageError
+from runner.base.errors import NipRunError, NotFoundError, ReleaseError, TakenError, UsageError, os_errors_as
 from runner.base.redaction import current_redactor, remember_secret
 from runner.documents.releases.bundle import Content, open_content
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST
@@ -446,12 +446,10 @@ def _is_private(manifest: Content) -> bool:
 
 def _open(content: Content, stack: ExitStack) -> io.BufferedIOBase:
     """Open a file to send. `stack` closes it later."""
-    try:
+    with os_errors_as(ReleaseError, f"cannot read {content!s}"):
         if isinstance(content, Path) and content.stat().st_size > IN_MEMORY_BYTES:
             file = stack.enter_context(open_content(content))
             assert isinstance(file, io.BufferedIOBase)
             return file
         with open_content(content) as small_file:
             return io.BytesIO(small_file.read())
-    except OSError as error:
-        raise ReleaseError(f"cannot read {content!s}: {error.strerror}") from error

@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import IO
 
-from runner.base.errors import ReleaseError
+from runner.base.errors import ReleaseError, os_errors_as
 from runner.documents.releases.manifest import CHECKSUM, read_checksum
-from runner.documents.releases.reference import Kind, Reference
-from runner.documents.releases.versions import VersionKey, version_order
+from runner.documents.releases.reference import Kind, Reference, VersionKey, version_order
 from runner.registry.transports.interface import BulkTransport, IndexedRelease, Transport
 from runner.registry.transports.yanks import MAX_YANK_BYTES, YANKED, YANKED_FILE, parse_yanked_file
 
@@ -113,11 +112,8 @@ def read_small_file(file: IO[bytes], path: str, max_bytes: int) -> bytes:
     Raises:
         ReleaseError: the file cannot be read, or has more than `max_bytes` bytes.
     """
-    with file:
-        try:
-            data = file.read(max_bytes + 1)
-        except OSError as error:
-            raise ReleaseError(f"cannot read {path}: {error.strerror or error}") from error
+    with file, os_errors_as(ReleaseError, f"cannot read {path}"):
+        data = file.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise ReleaseError(f"{path} is larger than {max_bytes:,} bytes, the maximum for this file")
     return data

@@ -19,8 +19,7 @@ from runner.base.text import did_you_mean, in_one_line, shortened
 from runner.documents.releases.bundle import Bundle, check_content, unpack
 from runner.documents.releases.limits import DEFAULT_LIMITS, MAX_MANIFEST, Limits
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, digest
-from runner.documents.releases.reference import Digest, Kind, Reference
-from runner.documents.releases.versions import version_order
+from runner.documents.releases.reference import Digest, Kind, Reference, version_order
 from runner.registry.transports.interface import AddResult, BulkTransport, Transport
 from runner.registry.transports.listing import (
     MAX_SIGNATURE_BYTES,

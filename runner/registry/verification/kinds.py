@@ -1,10 +1,12 @@
-"""Check that the kind and the models in the facts of a run's release match its spec and stage log, for `verify`."""
+"""Check a run for `verify`: the kind and models in its release's facts, and incomplete records in its logs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from runner.base.storage.log_lines import scan
+from runner.base.storage.safe_files import open_to_read
 from runner.base.storage.strict_json import is_same
 from runner.registry.lineage.links import collect_public_group_facts
 from runner.results.folder import RunFolder
@@ -45,3 +47,17 @@ def _checkable_facts(trained: Any) -> Any:
         {name: value for name, value in group.items() if name not in _UNCHECKED} if isinstance(group, dict) else group
         for group in trained
     ]
+
+
+def find_torn_logs(run: RunFolder, identity: str) -> Iterator[str]:
+    """Yield a message for each log that ends in an incomplete record.
+
+    Raises:
+        JournalError: a log is damaged before its end.
+    """
+    for log in (run.journal, run.stage_log):
+        if log.is_file():
+            with open_to_read(log) as file:
+                size = sum(len(line) for _, line, record in scan(file, log, identity) if record is None)
+            if size:
+                yield f"{log.name} ends with {size:,} bytes of an incomplete record"

@@ -30,7 +30,7 @@ from runner.registry.bundles.run_data import find_accuracy
 from runner.registry.bundles.runs import ROWS
 from runner.registry.check_notes import CheckNote, VersionNote, limit_messages
 from runner.registry.fetched_release import PARAMETERS, PIN, FetchedRelease, check_lock, fetch_release, open_fetched
-from runner.registry.lineage.listed_facts import find_wrong_facts
+from runner.registry.lineage.nodes import find_wrong_facts
 from runner.registry.metric_differences import (
     compare_counts,
     compare_metrics,
@@ -43,9 +43,8 @@ from runner.registry.release_errors import describe_error
 from runner.registry.rollouts_file import ROLLOUTS_FILE
 from runner.registry.signing import check_release_signature
 from runner.registry.transports.registry import Registry, ReleaseEntry
-from runner.registry.verification.kinds import find_kind_problems
+from runner.registry.verification.kinds import find_kind_problems, find_torn_logs
 from runner.registry.verification.row_differences import find_row_differences
-from runner.registry.verification.torn_logs import find_torn_logs
 from runner.results.folder import SUMS, RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import COUNTED, PLAYED, Manifest, Status

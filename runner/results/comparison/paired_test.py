@@ -10,6 +10,7 @@ from functools import partial
 
 import numpy as np
 
+from runner.base.batches import group_pairs
 from runner.base.errors import UnknownValueError
 from runner.game.protocols.protocol import Decision
 from runner.results.comparison.matching import MatchedPoints
@@ -160,9 +161,7 @@ def _mcnemar_of_single_plays(rows: Sequence[_Row], groups: int) -> float | None:
 
 
 def _paired_groups(measure: Metric, rows: Sequence[_Row], weights: Sequence[float]) -> Pairs:
-    groups: dict[str, list[tuple[_Row, float]]] = {}
-    for row, weight in zip(rows, weights, strict=True):
-        groups.setdefault(row.group, []).append((row, weight))
+    groups = group_pairs((row.group, (row, weight)) for row, weight in zip(rows, weights, strict=True))
     fewest = min(min(len(row.base), len(row.other)) for row in rows)
     return Pairs(
         [math.fsum(weight * row.difference for row, weight in members) for members in groups.values()],

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from runner.base.errors import RunError
+from runner.base.errors import RunError, errors_as
 from runner.base.storage.safe_files import create, make_folders
 
 MAX_IN_MEMORY = 1 << 15
@@ -26,7 +27,7 @@ class DedupIndex:
         self._in_memory: dict[bytes, str] | None = {}
         self._scopes: dict[str, bytes] = {}
         self._files: dict[str, int] = {}
-        try:
+        with self._write_errors():
             make_folders(path.parent)
             create(path).close()
             # An absolute path, since SQLite reads `file:` as a URL.
@@ -35,8 +36,6 @@ class DedupIndex:
             self._db.execute("PRAGMA journal_mode=OFF")
             self._db.execute("CREATE TABLE seen (key BLOB PRIMARY KEY, file INTEGER) WITHOUT ROWID")
             self._db.execute("BEGIN")  # never committed: the file is temporary, and commits are slow
-        except (OSError, sqlite3.Error) as error:
-            raise self._write_error(error) from error
 
     def add(self, scope: str, digest: bytes, file: str) -> str | None:
         """Record that a file has a line, and return None. If a file of the scope has the line, only return this file.
@@ -55,27 +54,23 @@ class DedupIndex:
         return first_file
 
     def _add_on_disk(self, key: bytes, file: str) -> str | None:
-        try:
+        with self._write_errors():
             insert = "INSERT OR IGNORE INTO seen VALUES (?, ?)"
             if self._db.execute(insert, [key, self._file_number(file)]).rowcount == 1:
                 return None
             row: tuple[int] = self._db.execute("SELECT file FROM seen WHERE key = ?", [key]).fetchone()
-        except sqlite3.Error as error:
-            raise self._write_error(error) from error
         return list(self._files)[row[0]]
 
     def _move_to_disk(self, digests: dict[bytes, str]) -> None:
         rows = ((key, self._file_number(file)) for key, file in sorted(digests.items()))
-        try:
+        with self._write_errors():
             self._db.executemany("INSERT INTO seen VALUES (?, ?)", rows)
-        except sqlite3.Error as error:
-            raise self._write_error(error) from error
 
     def _file_number(self, file: str) -> int:
         return self._files.setdefault(file, len(self._files))
 
-    def _write_error(self, error: Exception) -> RunError:
-        return RunError(f"cannot write to {self._path.parent}: {error}")
+    def _write_errors(self) -> AbstractContextManager[None]:
+        return errors_as(RunError, f"cannot write to {self._path.parent}", OSError, sqlite3.Error)
 
     def close(self) -> None:
         self._db.close()

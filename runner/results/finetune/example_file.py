@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import orjson
 
-from runner.base.errors import RunError
+from runner.base.errors import RunError, os_errors_as
 from runner.base.hashing import file_hash
 from runner.base.storage.atomic_files import fsync_dir
 from runner.base.storage.parquet import check_writable, write_parquet
@@ -130,7 +130,7 @@ class ExampleFile:
         self._repeats = repeats or format.repeats
         self._omitted: Counter[str] = Counter()
         self._is_full = False
-        try:
+        with self._write_errors():
             make_folders(target.parent)
             self._lines = _LineWriter(target if format.columns is None else target.with_name(target.name + ".rows"))
             try:
@@ -138,15 +138,13 @@ class ExampleFile:
             except OSError:
                 self._lines.discard()
                 raise
-        except OSError as error:
-            raise self._write_error(error) from error
         if format.columns is not None:
             check_writable(target.parent, format.columns)
         self._dedup, self._scope = dedup or DedupIndex(target.with_name(target.name + ".seen")), scope
         self._owns_index = dedup is None
 
-    def _write_error(self, error: OSError) -> RunError:
-        return RunError(f"cannot write {self.target}: {error.strerror}")
+    def _write_errors(self) -> AbstractContextManager[None]:
+        return os_errors_as(RunError, f"cannot write {self.target}")
 
     def add(self, example: Example, source: ExampleSource) -> str | None:
         """Write an example; return the reason if it was left out."""
@@ -167,11 +165,9 @@ class ExampleFile:
         file = self._dedup.add(self._scope, line.key, self._name)
         if file is not None and not (file == self._name and self._repeats):
             return "duplicate line" if file == self._name else f"already in {file}"
-        try:
+        with self._write_errors():
             self._lines.write(line.text)
             self._trace.write(b'{"line":%d,%b' % (self.examples + 1, trace))
-        except OSError as error:
-            raise self._write_error(error) from error
         self.examples += 1
         return None
 
@@ -179,15 +175,13 @@ class ExampleFile:
         """Rename the file to its final name if it has enough examples, and return its row of the report."""
         self._close_index()
         has_enough = self.examples >= self._min_examples
-        try:
+        with self._write_errors():
             for lines in (self._lines, self._trace):
                 lines.finish()
             sha256 = self._rename() if has_enough else None
             if not has_enough:
                 self._discard_lines()
                 remove_dataset(self.target)
-        except OSError as error:
-            raise self._write_error(error) from error
         shortage = f"{self.examples} examples, fewer than min_examples ({self._min_examples})"
         return {
             "file": self.target.name,

@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import orjson
 
-from runner.base.errors import RunError, UsageError
+from runner.base.errors import RunError, UsageError, errors_as
 from runner.base.hashing import tagged_hash
 from runner.base.storage.duckdb_connections import read_only_table
 from runner.base.text import comma_join
@@ -193,25 +194,21 @@ def _number_times(runs: Sequence[GaugedRun]) -> list[GaugedRun]:
 def _load_run(folder: RunFolder, manifest: Manifest) -> GaugedRun:
     judge, settings = judge_settings(folder, manifest)
     spec, agent = read_saved_spec(folder), next(r["agent"] for r in manifest.agents if r["role"] == "verifier")
-    try:
+    with errors_as(RunError, f"the inputs of {folder.path} cannot be read", OSError, ValueError):
         points = list(played_datapoints(folder, look_up(spec, "dataset", "group_by")))
-    except (OSError, ValueError) as error:
-        raise RunError(f"the inputs of {folder.path} cannot be read: {error}") from error
     groups = {point.id: point.group for point in points}
     table = read_only_table("rollouts", folder.intact_table("rollouts"), COLUMNS["rollouts"])
     rows = table.filter(f"outcome <> '{Outcome.TRANSPORT_FAILED}'").project(", ".join(_COLUMNS)).fetchall()
     if not folder.journal.is_file():
         raise RunError(f"{folder.path} has no {folder.journal.name}; restore the journal from a backup")
     reader, index = open_index(folder.journal, manifest.identity)
-    try:
+    with closing(reader):
         journal = _JudgeJournal(index, agent, has_stances=spec.get("stances") is not None)
         readings = tuple(
             reading
             for values in rows
             for reading in journal.readings(dict(zip(_COLUMNS, values, strict=True)), manifest, groups)
         )
-    finally:
-        reader.close()
     return GaugedRun(
         folder.run_id, manifest.started_at, judge, settings, readings, journal.copied, journal.models,
         journal.fingerprints, {point.id: point.content_sha256 for point in points}, _spec_values(spec, manifest),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
+from runner.base.batches import group_pairs
 from runner.results.leaderboard.unranked import Unranked
 from runner.statistics.rank_sets import MAX_PAIRWISE, PairTests, rank_sets
 
@@ -134,7 +135,4 @@ def rows_of_view(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[
 
 def lists_of(rows: Iterable[Row]) -> list[list[Row]]:
     """Split the rows of a board into lists, one for each task of each benchmark, in the order of the board."""
-    lists: dict[tuple[str | None, int], list[Row]] = {}
-    for row in rows:
-        lists.setdefault((row.benchmark, row.list), []).append(row)
-    return list(lists.values())
+    return list(group_pairs(((row.benchmark, row.list), row) for row in rows).values())

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import _duckdb
 
-from runner.base.errors import LeaderboardError, RunError
+from runner.base.errors import LeaderboardError, RunError, os_errors_as
 from runner.base.storage.atomic_files import replacing
 from runner.base.storage.duckdb_connections import (
     connect,
@@ -135,22 +135,19 @@ class BoardSources:
             RunError: the file cannot be written.
         """
         load_relations()
-        try:
-            with replacing(target) as temporary:
-                file = f"{duckdb_pattern(temporary.parent)}/{temporary.name}"
-                with self._connect(sql, file) as connection:
-                    try:
-                        statement = run_query(connection, lambda: check_read_only(connection, sql, parameters))
-                        params = bindable(parameters) or None
-                        result = run_query(connection, lambda: connection.sql(statement, params=params))
-                        portable = result.project(portable_columns(result.columns, result.types))
-                        run_query(connection, lambda: portable.write_parquet(file, compression="zstd"))
-                    except _duckdb.IOException as error:
-                        raise RunError(f"cannot write {target}: {error}") from error
-                    except _duckdb.Error as error:
-                        raise query_error(error) from error
-        except OSError as error:
-            raise RunError(f"cannot write {target}: {error.strerror}") from error
+        with os_errors_as(RunError, f"cannot write {target}"), replacing(target) as temporary:
+            file = f"{duckdb_pattern(temporary.parent)}/{temporary.name}"
+            with self._connect(sql, file) as connection:
+                try:
+                    statement = run_query(connection, lambda: check_read_only(connection, sql, parameters))
+                    params = bindable(parameters) or None
+                    result = run_query(connection, lambda: connection.sql(statement, params=params))
+                    portable = result.project(portable_columns(result.columns, result.types))
+                    run_query(connection, lambda: portable.write_parquet(file, compression="zstd"))
+                except _duckdb.IOException as error:
+                    raise RunError(f"cannot write {target}: {error}") from error
+                except _duckdb.Error as error:
+                    raise query_error(error) from error
 
     def relation(self, sql: str, parameters: Parameters = ()) -> duckdb.DuckDBPyRelation:
         """Return the result of a query as a lazy relation with an open connection, which reads again at each use.
@@ -393,9 +390,7 @@ def _in_transaction(statements: str) -> str:
 
 def spill_folder() -> TemporaryDirectory[str]:
     """Create a temporary folder for data that exceeds the memory limit."""
-    try:
+    with os_errors_as(
+        LeaderboardError, "cannot create a temporary folder", "; set TMPDIR to a folder that you can write to"
+    ):
         return TemporaryDirectory(prefix="nip-run-")
-    except OSError as error:
-        raise LeaderboardError(
-            f"cannot create a temporary folder: {error.strerror}; set TMPDIR to a folder that you can write to"
-        ) from error

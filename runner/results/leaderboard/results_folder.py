@@ -13,7 +13,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from runner.base.errors import RunDirectoryError, RunError, UsageError
+from runner.base.errors import RunDirectoryError, RunError, UsageError, os_errors_as
 from runner.base.package_data import is_file
 from runner.base.storage.fetched_markers import DATA, MARKER
 from runner.base.storage.locks import locked
@@ -238,10 +238,8 @@ class Results:
         manifest = self.manifest_of(plan, run_id)
         if manifest is not None:
             return folder, manifest
-        try:
+        with os_errors_as(RunError, f"cannot create {folder.path}"):
             make_folders(folder.path)
-        except OSError as error:
-            raise RunError(f"cannot create {folder.path}: {error.strerror}") from error
         return folder, new_manifest(plan.games, run_id, plan.identity)
 
     def manifest_of(self, plan: RunPlan, run_id: str) -> Manifest | None:

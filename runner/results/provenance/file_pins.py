@@ -2,6 +2,9 @@
 
 Nothing is fetched. A commit counts as pushed if a remote-tracking branch has it, as of the last push or fetch. A file
 counts as unchanged if its bytes equal the committed ones, independent of git's index and filters.
+
+Somebody else's repository may be configured to run programs. So no hook, monitor or filter runs, nothing is fetched,
+and environment variables that a hook of another repository has set are removed.
 """
 
 from __future__ import annotations
@@ -9,6 +12,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import subprocess
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,12 +22,12 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from runner.base import package_data
+from runner.base.errors import NipRunError
 from runner.base.hashing import COMMIT, file_hash
-from runner.base.storage.safe_files import open_to_read
-from runner.base.text import counted, encoding_problem
-from runner.documents.releases.manifest import BUILTIN, FileSource
-from runner.results.provenance.fetched_pins import release_source
-from runner.results.provenance.git_state import GitState
+from runner.base.storage.safe_files import open_to_read, read_bounded
+from runner.base.text import comma_join, counted, encoding_problem
+from runner.documents.fetched_files import fetched_folder, read_marker
+from runner.documents.releases.manifest import BUILTIN, MANIFEST, RELEASE, FileSource, Release, digest
 from runner.version import __version__
 
 # Reasons why others cannot get a file
@@ -255,3 +260,87 @@ def _is_blob(file: Path, blob: str) -> bool:
         return True
     pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{file_hash(file)}\nsize {size}\n".encode()
     return new_hash(b"blob %d\0%s" % (len(pointer), pointer)).hexdigest() == blob
+
+
+# Files in the folder of a fetched release, where others get them from the release instead of git.
+
+MAX_MANIFEST = 16 << 20
+
+
+def release_source(path: Path, files: Sequence[Path], *, edits_are_kept: bool) -> FileSource | None:
+    """Return the release that contains these files; None if they are not in a fetched folder, or were changed.
+
+    In the result, `commit` is the hash of the release's manifest. With `edits_are_kept`, the files may be edited, since
+    the run saves them.
+    """
+    folder = fetched_folder([files[0].parent])
+    fetched_from = None if folder is None else read_marker(folder)
+    if folder is None or fetched_from is None:
+        return None
+    try:
+        data = read_bounded(folder / MANIFEST, MAX_MANIFEST)
+        if digest(data) != fetched_from["sha256"]:
+            return None
+        release = Release.from_bytes(data)
+        edited = [file for file in files if not _is_as_published(file.resolve(), folder, release)]
+    except (NipRunError, OSError, ValueError):
+        return None
+    if str(release.reference) != fetched_from["release"] or (edited and not edits_are_kept):
+        return None
+    resolved = path.resolve()
+    return FileSource(
+        repository=f"{RELEASE}{fetched_from['release']}",
+        commit=fetched_from["sha256"],
+        path=resolved.relative_to(folder).as_posix() if resolved.is_relative_to(folder) else resolved.name,
+        clean=True,
+        why=f"{fetched_from['release']} with {comma_join(file.name for file in edited)} edited" if edited else None,
+    )
+
+
+def _is_as_published(file: Path, folder: Path, release: Release) -> bool:
+    """Return whether a file is unchanged. Raise ValueError if the release has no such file."""
+    entry = release.file(file.relative_to(folder).as_posix())
+    if entry is None:
+        raise ValueError(file)
+    return file_hash(file) == entry.sha256
+
+
+SECONDS = 5.0
+"""The time limit for all commands in one folder together."""
+
+_SAFE_OPTIONS = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "-c", "protocol.allow=never")
+
+
+class GitState:
+    """The git repository of a folder. Calling it runs a git command; all commands together may take `SECONDS`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._deadline = time.monotonic() + SECONDS
+
+    def __call__(self, *arguments: str) -> bytes | None:
+        """Return git's output; None if git fails, is missing or takes too long."""
+        try:
+            process = subprocess.run(
+                ("git", *_SAFE_OPTIONS, "-C", str(self._folder), *arguments), capture_output=True, check=False,
+                timeout=max(self._deadline - time.monotonic(), 0.01), env=_environment(), stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        except (OSError, ValueError, subprocess.TimeoutExpired):
+            return None
+        return process.stdout if process.returncode == 0 else None
+
+    def line(self, *arguments: str) -> str | None:
+        """Return git's output as text without the line end; None if git fails, is missing or takes too long."""
+        answer = self(*arguments)
+        return None if answer is None else answer.decode(errors="replace").strip()
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time is used up."""
+        return time.monotonic() >= self._deadline
+
+
+def _environment() -> dict[str, str]:
+    # Variables set by a hook of another repository would redirect git to that repository.
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    return {**variables, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1"}

@@ -12,7 +12,7 @@ from runner.base.hashing import tagged_hash
 from runner.base.storage.format_versions import RUN_FOLDER
 from runner.models.prices import price_list_version, uses_price_list
 from runner.results.manifest import INITIAL_FACTS, AgentRow, Manifest, RejudgeSource, Status, now
-from runner.results.provenance.git_state import GitState
+from runner.results.provenance.file_pins import GitState
 from runner.results.provenance.input_files import dataset_selection, spec_hash
 from runner.results.provenance.sources_snapshot import sources_of
 from runner.rollouts.agents.agent import Agent

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.base.errors import RunError, UsageError
+from runner.base.errors import RunError, UsageError, errors_as
 from runner.base.storage.duckdb_connections import read_only_table
 from runner.base.text import comma_join, with_interval
 from runner.results.folder import RunFolder
@@ -187,10 +187,8 @@ class FinishedRun:
         rows = {run.run_id: _with_parts(run.metrics, metric) for run in runs}
         if len(rows) > 1:
             _check_comparable(runs)
-        try:
+        with errors_as(UsageError, metric, ValueError):
             return find_worst_case(rows, most=METRICS[metric].better < 0)
-        except ValueError as error:
-            raise UsageError(f"{metric}: {error}") from error
 
     def parts(self) -> list[FinishedRun]:
         """Return the parts of a training run in order: its games and tests, each a separate run; empty for others."""

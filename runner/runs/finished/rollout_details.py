@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from runner.base.batches import group_pairs
 from runner.base.value_class import value_class
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import Round
@@ -59,9 +60,7 @@ class RolloutDetails:
     @cached_property
     def turns(self) -> Mapping[tuple[int, str], Sequence[Call]]:
         """The calls by round and agent; empty for a turn whose calls all failed."""
-        turns: dict[tuple[int, str], list[Call]] = {}
-        for call in self.rollout.calls:
-            turns.setdefault((call.round, call.agent), []).append(call)
+        turns = group_pairs(((call.round, call.agent), call) for call in self.rollout.calls)
         for failure in self.failures:
             turns.setdefault((failure.sample.round, failure.sample.agent), [])
         return turns

@@ -29,8 +29,14 @@ from runner.runs.planning.duration_model import (
     count_games_within,
     predict,
 )
-from runner.runs.planning.earlier_runs import EarlierRun, find_similar_run, read_statistics
-from runner.runs.planning.expected_games import expected_games, planned_words, rates_of
+from runner.runs.planning.earlier_runs import (
+    EarlierRun,
+    expected_games,
+    find_similar_run,
+    planned_words,
+    rates_of,
+    read_statistics,
+)
 from runner.runs.planning.server_overhead import ServerOverhead, measure_server_overhead
 from runner.runs.session.execution_check import check_engine
 from runner.spec.datasets.shards import MAX_SHARDS

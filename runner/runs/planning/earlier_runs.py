@@ -1,4 +1,6 @@
-"""Reads the statistics of an earlier run's games: calls, tokens, and the time that games waited for servers.
+"""Estimates the games of a plan, from the statistics of an earlier run or from the rules of the protocol.
+
+The statistics are calls, tokens, and the time that games waited for servers.
 
 The forecast of `nip-run plan` assumes that the planned games are similar to these games.
 """
@@ -9,17 +11,20 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
+from runner.base.batches import group_pairs
 from runner.base.errors import RunError, UsageError
 from runner.base.storage.parquet import read_tables
 from runner.base.storage.safe_files import open_to_read
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import PLAYED, Manifest
-from runner.rollouts.plan import Plan
+from runner.rollouts.estimate import estimate_costs, played_rounds
+from runner.rollouts.plan import Plan, used_models
 from runner.runs.planning.duration_model import GroupUsage, PlannedGames, Rate
+from runner.runs.planning.loopback_server import WORD_BYTES
 
 _AGENTS_QUERY = """
 SELECT c.agent, coalesce(r.swapped, false), count(*), sum(c.prompt_tokens), sum(c.completion_tokens),
@@ -176,3 +181,49 @@ def _reported_rates(folder: RunFolder) -> dict[str, Rate]:
             if match is not None:
                 rates_by_group[match[1].decode("utf-8", "replace")][match[3].decode()] = float(match[2])
     return {group: Rate(rates.get("requests"), rates.get("tokens")) for group, rates in rates_by_group.items()}
+
+
+def expected_games(plan: Plan, earlier: EarlierRun | None) -> tuple[PlannedGames, PlannedGames]:
+    """Return the shortest and the longest game of a plan; with an earlier run, both are this run's average game."""
+    if earlier is not None:
+        games = replace(earlier.games, game_count=plan.size)
+        return games, games
+    estimates, size = estimate_costs(plan), plan.size
+
+    def games_at(bound: int, rounds: int) -> PlannedGames:
+        """Return the shortest games for bound 0, and the longest for bound 1."""
+        usage_by_group = {
+            row.group: GroupUsage(
+                row.calls[bound] / size, row.prompt_tokens[bound] / size, row.completion_tokens[bound] / size
+            )
+            for row in estimates
+        }
+        return PlannedGames(size, usage_by_group, rounds, None, None, None)
+
+    fewest_rounds, most_rounds = played_rounds(plan.spec.protocol)
+    return games_at(0, fewest_rounds), games_at(1, most_rounds)
+
+
+def planned_words(plan: Plan, earlier: EarlierRun | None) -> dict[str, int]:
+    """Return the number of words in an answer of each model group.
+
+    The numbers come from the earlier run or, without one, from the agents' word limits.
+    """
+    if earlier is not None:
+        return {group: max(round(size / WORD_BYTES), 1) for group, size in earlier.answer_bytes.items()}
+    word_limits = group_pairs((agent.model, agent.max_response_words) for agent in plan.spec.experiment.agents.values())
+    return {group: round(sum(limits) / len(limits)) for group, limits in word_limits.items()}
+
+
+def rates_of(plan: Plan, earlier: EarlierRun | None) -> Mapping[str, Rate]:
+    """Return the total rate limits of each group's servers, from the spec or as reported in the earlier run."""
+    rates = {}
+    for group, settings in used_models(plan).items():
+        if not settings.sends_requests:
+            continue
+        reported = Rate() if earlier is None else earlier.rates.get(group, Rate())
+        requests = settings.requests_per_minute or reported.requests
+        tokens = settings.tokens_per_minute or reported.tokens
+        servers = len(settings.base_url) if isinstance(settings.base_url, tuple) else 1
+        rates[group] = Rate(requests and requests * servers, tokens and tokens * servers)
+    return rates

@@ -7,6 +7,7 @@ loop, whose signals `SharedResources` handles.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from contextvars import copy_context
@@ -24,6 +25,7 @@ from runner.results.manifest import PLAYED, Manifest, Status
 from runner.results.stopping_rule import StoppingDecision
 from runner.results.table_columns import COLUMNS
 from runner.rollouts.engine import ERRORS_THAT_STOP_ALL, LEAD_FACTOR, MIN_LEAD, Engine
+from runner.rollouts.estimate import answer_bytes
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan, used_models
 from runner.rollouts.reorder_buffer import FinishedJob, PlanOrderBuffer
@@ -39,7 +41,6 @@ from runner.runs.execution.spending import max_spending, measure_spending, run_c
 from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf, is_whole_replay
 from runner.runs.finished.stored_problems import store_problems
-from runner.runs.session.disk_space import check_disk_space
 
 _GAME_ENDING_ERRORS = (Stopped, BudgetExhausted, *ERRORS_THAT_STOP_ALL)
 """Errors that end games in progress. They are ignored once the stopping rule has ended the run."""
@@ -327,3 +328,42 @@ class Session:
     def _add_problem_notes(self) -> None:
         """Add each problem of the games to the notes once."""
         self.notes.extend(line for line in map(str, self._accounting.problems.all_problems()) if line not in self.notes)
+
+
+TABLE_COPIES = 2
+"""The number of copies of an answer in the tables: one as a call, one as a message."""
+
+
+def check_disk_space(plan: Plan, folder: RunFolder) -> None:
+    """Check that the disk has space for the remaining answers and for the files that are built from them.
+
+    The estimate is a lower bound. It assumes the shortest possible games, and answers as long as the word limits.
+
+    Raises:
+        RunError: the disk does not have enough space.
+    """
+    if not any(settings.traits.metered for settings in used_models(plan).values()):
+        return
+    answers = answer_bytes(plan)
+    written = folder.journal.stat().st_size if folder.journal.is_file() else 0
+    if answers <= written:
+        return  # the answers so far are longer than estimated, so the size of the remaining answers is unknown
+    fine_tune = plan.spec.experiment.fine_tune
+    needed = answers - written + answers * (TABLE_COPIES + (0 if fine_tune is None else len(fine_tune.formats)))
+    try:
+        disk = os.statvfs(folder.path)
+    except OSError as error:
+        raise RunError(
+            f"cannot read the free disk space of {folder.path}: {error.strerror}. Check the disk, or choose another "
+            "--results DIR; no model was called"
+        ) from error
+    free = disk.f_bavail * disk.f_frsize
+    if disk.f_blocks and free < needed:
+        raise RunError(
+            f"not enough space in {folder.path}: the run needs about {_format_megabytes(needed)}, but only "
+            f"{_format_megabytes(free)} are free. Free some space, or choose another --results DIR; no model was called"
+        )
+
+
+def _format_megabytes(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB"

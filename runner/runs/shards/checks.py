@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import mode
 from typing import Any
 
+from runner.base.batches import group_pairs
 from runner.base.errors import JournalError, MergeError, NipRunError, RunError
 from runner.base.storage.log_lines import RUN, SHARD, first_record, is_bound_to_run, scan
 from runner.base.storage.safe_files import open_to_read
@@ -73,9 +74,7 @@ def _describe_mismatch(shard: StoredShard, usual_shard: StoredShard) -> str:
 def _find_position_problems(usual_shards: Sequence[StoredShard], shards: Sequence[StoredShard]) -> Iterator[str]:
     """Yield a problem for each shard that exists several times, is missing, or is in the wrong folder."""
     shard_count = usual_shards[0].position.of
-    by_number: dict[int, list[StoredShard]] = {}
-    for shard in usual_shards:
-        by_number.setdefault(shard.position.number, []).append(shard)
+    by_number = group_pairs((shard.position.number, shard) for shard in usual_shards)
     for number, duplicates in sorted(by_number.items()):
         if len(duplicates) > 1:
             paths = comma_join([str(shard.folder.path) for shard in duplicates])

@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from runner.base.errors import JournalError, MergeError, RunDirectoryError, RunError, UsageError
+from runner.base.errors import JournalError, MergeError, RunDirectoryError, RunError, UsageError, os_errors_as
 from runner.base.hashing import file_hash, tagged_hash
 from runner.base.storage.atomic_files import atomic_write, fsync_dir
 from runner.base.storage.log_lines import encode, first_record, log_seed, scan
@@ -270,13 +270,10 @@ class _Merge:
 @contextmanager
 def _explain_write_errors(path: Path) -> Iterator[None]:
     """Turn an error of the operating system into a `RunError` that names the file or folder to write."""
-    try:
+    with os_errors_as(
+        RunError, f"cannot write {path}", ". Check the permissions and the free space of the disk, and merge again"
+    ):
         yield
-    except OSError as error:
-        raise RunError(
-            f"cannot write {path}: {error.strerror}. Check the permissions and the free space of the disk, and merge "
-            "again"
-        ) from error
 
 
 def _read_records(shard: StoredShard) -> Iterator[dict[str, Any]]:

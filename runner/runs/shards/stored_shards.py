@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from runner.base.errors import RunError
+from runner.base.errors import RunError, os_errors_as
 from runner.base.hashing import file_hash
 from runner.results.folder import SHARDS, RunFolder
 from runner.results.manifest import Manifest
@@ -58,10 +58,8 @@ class StoredShard:
         Raises:
             NipRunError: the spec or the inputs cannot be read. For a missing file, this is a `RunError`.
         """
-        try:
+        with os_errors_as(RunError, f"cannot read {self.folder.spec}", "; restore the file"):
             key = (file_hash(self.folder.spec), *sorted(self.inputs.items()), *sorted(self._dataset_selection.items()))
-        except OSError as error:
-            raise RunError(f"cannot read {self.folder.spec}: {error.strerror}; restore the file") from error
         if key not in self.plans:
             self.plans[key] = self.read_plan()
         plan = self.plans[key]
@@ -102,10 +100,8 @@ def _hash_files(inputs: Path) -> Iterator[tuple[str, str]]:
         excluded = MACHINE_FILES if folder == inputs else ()
         subfolder_names[:] = [name for name in subfolder_names if name not in excluded]
         for path in (folder / name for name in file_names if name not in excluded):
-            try:
+            with os_errors_as(RunError, f"cannot read {path}", "; restore the file"):
                 yield path.relative_to(inputs).as_posix(), file_hash(path)
-            except OSError as error:
-                raise RunError(f"cannot read {path}: {error.strerror}; restore the file") from error
 
 
 def read_shards(folders: Sequence[RunFolder]) -> tuple[list[StoredShard], list[str]]:

@@ -23,6 +23,7 @@ from typing import Any
 
 import orjson
 
+from runner.base.batches import group_pairs
 from runner.base.hashing import tagged_hash
 from runner.base.storage.safe_files import create, hard_link
 from runner.base.text import csv_text
@@ -34,8 +35,7 @@ from runner.pages.packing import compress_json
 from runner.registry.board.board import LoadedBoard
 from runner.registry.lineage.history import build_full_history
 from runner.registry.lineage.lineage import Lineage
-from runner.registry.lineage.listed_facts import listed_facts
-from runner.registry.lineage.nodes import LineageNode
+from runner.registry.lineage.nodes import LineageNode, listed_facts
 from runner.registry.transports.listing import ReleaseEntry
 from runner.results.leaderboard.model import LeaderboardRow
 from runner.server.boards.board_file import write_board_file
@@ -99,8 +99,7 @@ def write_folder(board_input: BoardInput, folder: Path, earlier: Path | None = N
         OSError, sqlite3.Error, duckdb.Error: a file cannot be written.
     """
     board = published_board(board_input.loaded.board, name_of=task_name)
-    index = sqlite3.connect(folder / INDEX_FILE, isolation_level=None)
-    try:
+    with closing(sqlite3.connect(folder / INDEX_FILE, isolation_level=None)) as index:
         index.executescript(f"PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; {_TABLES} BEGIN;")
         files = _ListWriter(folder, earlier, _read_list_hashes(earlier))
         rows = list(_write_tasks(index, board, board_input, files))
@@ -116,8 +115,6 @@ def write_folder(board_input: BoardInput, folder: Path, earlier: Path | None = N
         index.executemany("INSERT INTO info VALUES(?,?)", [(key, _to_json(value)) for key, value in info.items()])
         index.execute("COMMIT")
         index.executescript(f"{_INDEXES} ANALYZE;")
-    finally:
-        index.close()
     write_board_file(folder / BOARD_FILE, rows, release_rows, links)
 
 
@@ -311,10 +308,7 @@ def _families(nodes: Sequence[LineageNode]) -> Iterator[list[LineageNode]]:
     for node in nodes:
         if node.parent_run_id and (parent := key_of_run.get((node.parent_run_id, node.owner))):
             parent_key[root(node.key)] = root(parent)
-    families: dict[str, list[LineageNode]] = {}
-    for node in nodes:
-        if node.key in parent_key:
-            families.setdefault(root(node.key), []).append(node)
+    families = group_pairs((root(node.key), node) for node in nodes if node.key in parent_key)
     yield from (family for family in families.values() if len(family) > 1)
 
 

@@ -15,8 +15,7 @@ from sqlalchemy import select
 from runner.base.errors import ReleaseError
 from runner.documents.releases.limits import Limits
 from runner.documents.releases.manifest import Release
-from runner.documents.releases.reference import Kind, Reference
-from runner.documents.releases.versions import version_order
+from runner.documents.releases.reference import Kind, Reference, version_order
 from runner.registry.board.cache import BoardCache, CachedRun
 from runner.registry.lineage.nodes import LineageNode
 from runner.registry.transports.listing import SIGNATURE_FOLDER, ReleaseEntry, read_small_file

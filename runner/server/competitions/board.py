@@ -11,19 +11,27 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, RowMapping, Select, case, func, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, case, func, select
 
 from runner.base.errors import NotFoundError
-from runner.documents.releases.reference import Reference
+from runner.documents.releases.reference import Kind, Reference
+from runner.registry.components.installed import DATASETS
 from runner.results.answer_origins import AnswerOrigins
 from runner.results.leaderboard.model import RankedRow, describe_ranks, rank
 from runner.results.leaderboard.unranked import Unranked
 from runner.results.metric_definitions import RANKING_METRIC
 from runner.server.accounts.accounts import ANYBODY, Viewer
-from runner.server.competitions.row_copies import find_original_dataset
 from runner.server.competitions.scores import HELD_PART, OPEN_PART, build_published_score
 from runner.server.competitions.storage import REFUSED, SCORED, can_manage, competition_name, count_submissions
-from runner.server.store.schema import competition_labels, competitions, is_release, releases, submissions
+from runner.server.store.schema import (
+    competition_labels,
+    competitions,
+    files,
+    is_release,
+    reference_of,
+    releases,
+    submissions,
+)
 from runner.server.visible_releases import visible_to
 
 _Z_95 = 1.959963984540054
@@ -264,3 +272,34 @@ def _p_value(first: CompetitionRow, second: CompetitionRow) -> float:
     standard_error = math.hypot(first.ci_high - first.ci_low, second.ci_high - second.ci_low) / (2 * _Z_95)
     difference = abs((first.accuracy or 0.0) - (second.accuracy or 0.0))
     return 1.0 if standard_error == 0 else math.erfc(difference / standard_error / math.sqrt(2))
+
+
+def find_original_dataset(connection: Connection, viewer: Viewer, competition_id: int) -> str | None:
+    """Return the oldest visible dataset of another owner with the same rows as a competition, or None.
+
+    Competitions on copies are allowed, but pages and messages name the dataset that had the rows first.
+    Datasets of other competitions are compared by the hash of their rows, other datasets by the hash of their file.
+    """
+    query = select(competitions.c.rows_sha256, competitions.c.release_id, releases.c.owner, releases.c.id)
+    query = query.join(releases, releases.c.id == competitions.c.release_id)
+    dataset = connection.execute(query.where(competitions.c.id == competition_id)).one()
+    same_rows = select(competitions.c.release_id).where(competitions.c.rows_sha256 == dataset.rows_sha256)
+    own_files = select(files).where(files.c.release_id == dataset.release_id, files.c.part == "")
+    tables = [row.sha256 for row in connection.execute(own_files) if row.path.rpartition("/")[2] in DATASETS]
+    same_file = select(files.c.release_id).where(files.c.sha256.in_(tables))
+    originals = [
+        original
+        for condition in (releases.c.id.in_(same_rows), releases.c.id.in_(same_file))
+        if (original := _find_oldest_dataset(connection, viewer, dataset.owner, dataset.id, condition)) is not None
+    ]
+    return min(originals)[1] if originals else None
+
+
+def _find_oldest_dataset(
+    connection: Connection, viewer: Viewer, owner: str, release_id: int, condition: ColumnElement[bool]
+) -> tuple[int, str] | None:
+    """Return the id and reference of the oldest matching dataset of another owner that is older than this release."""
+    query = select(releases).where(condition, releases.c.kind == str(Kind.DATASET), visible_to(viewer))
+    query = query.where(releases.c.owner != owner, releases.c.id < release_id)
+    row = connection.execute(query.order_by(releases.c.id).limit(1)).one_or_none()
+    return row and (row.id, str(reference_of(row)))

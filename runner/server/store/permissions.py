@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from runner.base.errors import RunError
+from runner.base.errors import RunError, os_errors_as
 from runner.base.storage.safe_files import make_folders
 
 _OTHER_USERS = stat.S_IRWXG | stat.S_IRWXO
@@ -23,11 +23,8 @@ def restrict_access(folder: Path) -> Iterator[None]:
     """
     previous_umask = os.umask(_OTHER_USERS)
     try:
-        try:
+        with os_errors_as(RunError, f"cannot write to the server's folder {folder}", "; check its permissions"):
             _remove_permissions(folder)
-        except OSError as error:
-            message = f"cannot write to the server's folder {folder}: {error.strerror}; check its permissions"
-            raise RunError(message) from error
         yield
     finally:
         os.umask(previous_umask)

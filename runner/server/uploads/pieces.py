@@ -12,11 +12,11 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import IO
 
-from runner.base.errors import NotFoundError, ReleaseError
+from runner.base.errors import NotFoundError, ReleaseError, os_errors_as
 from runner.base.storage.safe_files import is_still_at, make_folders, open_own, remove_folder
 from runner.documents.releases.bundle import PIECE_BYTES
 
@@ -56,13 +56,11 @@ class BlobWriter:
         if self.stored_bytes + len(data) > self._size:
             raise ReleaseError(f"the file has more than the declared {self._size:,} bytes; declare the upload again")
         rest = memoryview(data)
-        try:
+        with _disk_errors():
             while rest:
                 written = self._file.write(rest)  # may write only the first bytes
                 self.stored_bytes += written
                 rest = rest[written:]
-        except OSError as error:
-            raise _disk_error(error) from error
 
     def finish(self) -> None:
         """Flush the received bytes to disk, and check the hash of the blob if it is complete.
@@ -72,12 +70,10 @@ class BlobWriter:
             NotFoundError: the client has deleted the upload.
             DiskFullError: the disk is full.
         """
-        try:
+        with _disk_errors():
             os.fsync(self._file.fileno())
             if self.stored_bytes == self._size:
                 self._finish_blob()
-        except OSError as error:
-            raise _disk_error(error) from error
 
     def _finish_blob(self) -> None:
         hasher = hashlib.sha256()
@@ -99,9 +95,9 @@ class BlobWriter:
         self._file.close()
 
 
-def _disk_error(error: OSError) -> DiskFullError:
-    reason = f"the server cannot store the file: {error.strerror}"
-    return DiskFullError(f"{reason}; publish again later, and ask the server's administrator to free disk space")
+def _disk_errors() -> AbstractContextManager[None]:
+    advice = "; publish again later, and ask the server's administrator to free disk space"
+    return os_errors_as(DiskFullError, "the server cannot store the file", advice)
 
 
 class UploadPieces:
@@ -133,12 +129,10 @@ class UploadPieces:
             DiskFullError: the file cannot be written.
         """
         path = self._partial_path(upload_id, sha256)
-        try:
+        with _disk_errors():
             make_folders(path.parent)
             descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
             file = os.fdopen(descriptor, "r+b", buffering=0)
-        except OSError as error:
-            raise _disk_error(error) from error
         try:
             # The lock allows one writer at a time. A second writer could change the file after its hash is computed.
             try:

@@ -9,13 +9,13 @@ import ipaddress
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from urllib.parse import urlsplit
 
 import uvicorn
 
-from runner.base.errors import RunError, UsageError
+from runner.base.errors import RunError, UsageError, errors_as
 from runner.server.folder_import import check_imported
 from runner.server.rebuild import exclusive_access
 from runner.server.service import Service
@@ -61,14 +61,12 @@ def serve(
         local_url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
         any_host = address is None and not is_loopback(host)
         server = Service.open(replace(settings, address=(address or local_url).rstrip("/"), any_host=any_host))
-        try:
+        with closing(server.database):
             if not server.database.lock_for_server():
                 raise RunError("another server uses this database; stop that server, or choose another --database URL")
             if not imported:
                 check_imported(server)
             _run(server, listener, lambda: on_ready(server.settings.address, local_url))
-        finally:
-            server.database.close()
 
 
 def _run(server: Service, listener: socket.socket, on_ready: Callable[[], None]) -> None:
@@ -121,11 +119,9 @@ def _check_proxies(settings: Settings, address: str | None) -> None:
 
 def _check_address(address: str, *, without_tls: bool) -> None:
     """Raise UsageError if an address is not the URL of a host, or if clients would send tokens to it without TLS."""
-    try:
+    with errors_as(UsageError, f"--address {address}", ValueError, advice="; write https://registry.example.org"):
         url = urlsplit(address)
         is_port_valid = url.port != 0
-    except ValueError as error:
-        raise UsageError(f"--address {address}: {error}; write https://registry.example.org") from error
     is_absolute = url.scheme in ("http", "https") and url.hostname and not url.username and is_port_valid
     if not is_absolute or url.path not in ("", "/") or url.query or url.fragment:
         raise UsageError(f"--address {address} is not the URL of a host; write https://HOST, without a path")

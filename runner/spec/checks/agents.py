@@ -1,14 +1,17 @@
-"""Check that the agents and fine-tuned agents of a spec exist in the protocol, and their model groups in the spec."""
+"""Check the agents of a spec: their names, fine-tuning and model groups, panels, and the texts of verdicts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from os.path import commonprefix
 from typing import Any
 
 from runner.base.problems import Problem
 from runner.base.text import comma_join, did_you_mean
+from runner.documents.dataclass_schema import from_plain
 from runner.documents.merged_data import LayeredData
-from runner.game.protocols.protocol import Protocol
+from runner.game.protocols.answer_parser import DecisionFormat, verdict_of
+from runner.game.protocols.protocol import Decision, Protocol
 from runner.spec.sound_spec import SoundSpec
 
 
@@ -52,3 +55,53 @@ def group_problems(layered: LayeredData, sound: SoundSpec) -> Iterator[Problem]:
             if isinstance(models, dict) and group is not None and group not in models:
                 hint = did_you_mean(group, models) or f"; choose one of {comma_join(models)}"
                 yield layered.problem_at(("agents", name, key), f"no model group {group!r}{hint}")
+
+
+def panel_problems(layered: LayeredData, protocol: Protocol, sound: SoundSpec) -> Iterator[Problem]:
+    """Yield a problem for each setting that a panel needs or does not allow."""
+    panel = protocol.file.panel
+    if panel is None:
+        return
+    if panel.rule == "mean" and sound.section("verdict").get("confidence") is None:
+        message = (
+            f"the panel of {protocol.name} decides by the mean of its judges' probabilities, which are not recorded; "
+            "set verdict.confidence=stated"
+        )
+        yield layered.problem_at(("verdict", "confidence"), message)
+    if layered.data.get("rejudge"):
+        message = (
+            f"{protocol.name} has a panel of {len(protocol.verifier_names)} judges, and only debates with a single "
+            "verifier can be judged again; remove rejudge, and play the games with other judges"
+        )
+        yield layered.problem_at(("rejudge",), message)
+
+
+_SECTION = "decision_format"
+
+
+def decision_problems(layered: LayeredData, sound: SoundSpec, *, saved: bool) -> Iterator[Problem]:
+    """Yield a problem for each verdict that no answer can express. The spec of a saved run (`saved`) is not checked."""
+    if saved or any(key.startswith(_SECTION) for key in sound.broken):
+        return
+    format_ = from_plain(DecisionFormat, sound.section(_SECTION))
+    texts = {Decision.ACCEPT: format_.accept, Decision.REJECT: format_.reject}
+    parsed = {verdict: verdict_of(text, format_) for verdict, text in texts.items()}
+    unmarked = [texts[verdict] for verdict, parsed_verdict in parsed.items() if parsed_verdict is Decision.NONE]
+    if unmarked:
+        common_start = commonprefix(list(texts.values())).strip()  # noqa: RUF071 - texts, not paths
+        example = f", such as {common_start!r}" if common_start else ""
+        yield layered.problem_at(
+            (_SECTION, "marker"),
+            f"{' and '.join(map(repr, unmarked))} {'do' if len(unmarked) > 1 else 'does'} not contain the marker "
+            f"{format_.marker!r}, so an answer with it would not be a decision; choose a marker that both texts "
+            f"contain{example}",
+        )  # fmt: skip
+    mistaken = [verdict for verdict, parsed_verdict in parsed.items() if parsed_verdict not in (verdict, Decision.NONE)]
+    if mistaken or texts[Decision.ACCEPT].lower() == texts[Decision.REJECT].lower():
+        verdict = mistaken[0] if mistaken else Decision.REJECT
+        key = verdict.name.lower()
+        yield layered.problem_at(
+            (_SECTION, key),
+            f"an answer that contains {texts[verdict]!r} also contains {texts[Decision(1 - verdict)]!r}, so no verdict "
+            f"would be {key}; choose two texts such that neither is part of the other",
+        )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Check the `execution` section: several worker processes, or a Ray cluster."""
+"""Check the sections `execution` (several worker processes, or a Ray cluster) and `until` (rules to stop early)."""
 
 from __future__ import annotations
 
@@ -63,3 +63,20 @@ def _single_process_problems(experiment: Experiment) -> Iterator[tuple[str, str]
         yield key, f"{needs}; set {remedy}, which is fast enough for batches, or batch=false"
     if human:
         yield key, f"people answer on the page of a single process ({comma_join(human)}); set {remedy}"
+
+
+def until_problems(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    """Yield the key and a message if the section does not have exactly one rule, or if the run cannot stop early."""
+    until, key = experiment.until, "until"
+    if until is None:
+        return
+    if (until.width is None) == (until.compare is None):
+        yield key, "set either width or compare; or set until to null to play all datapoints"
+    if experiment.kind != "benchmark":
+        yield key, f"only a benchmark can stop early, and this is a {experiment.kind}; remove until"
+    if experiment.rollouts.num_responses_per_timestep is not None:
+        message = (
+            "a run of trees cannot stop early, since the rollouts of a tree are not independent; remove until, or "
+            "rollouts.num_responses_per_timestep"
+        )
+        yield key, message

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from runner.base.batches import group_pairs
 from runner.base.storage.safe_files import open_to_read
 from runner.base.text import in_one_line, list_some
 from runner.spec.datasets.csv_errors import numbered_rows, read_with
@@ -222,9 +223,7 @@ def _describe_duplicates(
     """Add notices and counts for rows with the same content: those with one label, and those whose labels differ."""
     duplicates, conflicts = [], []
     for rows in repeated:
-        by_label: dict[Any, list[int]] = {}
-        for i in rows:
-            by_label.setdefault(_MEANINGS.get(labels[i], labels[i]), []).append(i)
+        by_label = group_pairs((_MEANINGS.get(labels[i], labels[i]), i) for i in rows)
         if len(by_label) > 1:
             conflicts.append((rows, by_label))
         else:

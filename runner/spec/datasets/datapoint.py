@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from runner.base.batches import group_pairs
 from runner.base.hashing import hash_parity, tagged_hash
 from runner.game.protocols.ballot import CandidateAnswers
 
@@ -64,7 +65,4 @@ class Datapoint:
 
 def group_datapoints(points: Iterable[Datapoint]) -> list[list[Datapoint]]:
     """Return the datapoints of each group, in the order of the groups' first datapoints."""
-    groups: dict[str, list[Datapoint]] = {}
-    for point in points:
-        groups.setdefault(point.group, []).append(point)
-    return list(groups.values())
+    return list(group_pairs((point.group, point) for point in points).values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
 
+from runner.base.batches import group_pairs
 from runner.base.text import list_some
 
 LABEL_OF_WORD = {"true": 1, "yes": 1, "false": 0, "no": 0}
@@ -36,9 +37,7 @@ def parse_label(
 
 def contradictory_words(labels: Mapping[str, int | str]) -> list[list[str]]:
     """Return groups of the spec's words for labels that differ only in case, but have different labels."""
-    by_word: dict[str, list[str]] = {}
-    for spelling in labels:
-        by_word.setdefault(spelling.strip().casefold(), []).append(spelling)
+    by_word = group_pairs((spelling.strip().casefold(), spelling) for spelling in labels)
     return [spellings for spellings in by_word.values() if len({labels[spelling] for spelling in spellings}) > 1]
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from runner.base.batches import group_pairs
 from runner.base.errors import SpecError
 from runner.base.hashing import canonical, tagged_hash
 from runner.base.problems import Place, PlaceOf, Problem
@@ -336,9 +337,7 @@ def _drop_duplicates(
     if unknown:
         hint = did_you_mean(unknown[0], table.columns) or f"; choose some of {comma_join(table.columns)}"
         raise _error(place_of, f"no column {unknown[0]!r}{hint}", "dataset.unique_by")
-    by_content: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for row in rows:
-        by_content.setdefault(tuple(normalize_text(row[name]) for name in settings.unique_by), []).append(row)
+    by_content = group_pairs((tuple(normalize_text(row[name]) for name in settings.unique_by), row) for row in rows)
     for copies in by_content.values():
         if len({row["label"] for row in copies}) > 1:
             names = list_some([_describe_row(row, settings) for row in copies])
@@ -395,10 +394,7 @@ def _row_problems(
     missing = [row[ROW_NUMBER] for row in rows if _is_empty(row["id"])]
     if missing:
         yield Problem(place, "dataset", f"rows without an id: {list_some(missing)}; set dataset.ids=rows")
-    ids: dict[str, list[int]] = {}
-    for row in rows:
-        if not _is_empty(row["id"]):
-            ids.setdefault(str(row["id"]), []).append(row[ROW_NUMBER])
+    ids = group_pairs((str(row["id"]), row[ROW_NUMBER]) for row in rows if not _is_empty(row["id"]))
     duplicates = [f"{name} (rows {list_some(numbers)})" for name, numbers in ids.items() if len(numbers) > 1]
     if duplicates:
         yield Problem(place, "dataset", f"duplicate ids: {list_some(duplicates)}; ids must be unique")

@@ -31,7 +31,7 @@ from runner.base.redaction import current_redactor
 from runner.base.storage.locks import is_locked, locked
 from runner.base.storage.safe_files import append_to, make_folder, make_folders, open_own, open_to_read, read_bounded
 from runner.base.text import escape_controls
-from runner.spec.checks.trainer_command import PLACEHOLDER, command_problems
+from runner.spec.checks.training import PLACEHOLDER, command_problems
 from runner.spec.training_settings import TrainerSettings
 from runner.training.backends import supervisor
 from runner.training.backends.interface import FineTuneJob, JobHandle, JobNote, JobState, JobStatus, SaveNote

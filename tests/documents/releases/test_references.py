@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import UsageError
-from runner.documents.releases.reference import Digest, Kind, Reference, is_reference, parse_reference
-from runner.documents.releases.versions import version_order
+from runner.documents.releases.reference import Digest, Kind, Reference, is_reference, parse_reference, version_order
 from runner.registry.transports.locations import connect
 
 NAME_RULE = "must be 1 to 100 of a-z"

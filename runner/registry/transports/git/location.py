@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from runner.base.errors import UsageError
 from runner.base.hashing import COMMIT
 from runner.base.storage.safe_files import read_bounded
-from runner.registry.transports.local_path import local_path
+from runner.registry.transports.folder import local_path
 
 _FORMS = (
     "a path, file:///PATH, https://HOST/PATH, ssh://[USER@]HOST/PATH or USER@HOST:PATH, followed by @BRANCH, @TAG or "

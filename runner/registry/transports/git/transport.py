@@ -18,7 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO
 
-from runner.base.errors import NotFoundError, ReleaseError, TakenError, UsageError
+from runner.base.errors import NotFoundError, ReleaseError, TakenError, UsageError, errors_as, os_errors_as
 from runner.base.hashing import COMMIT
 from runner.documents.releases.bundle import PIECE_BYTES, Content, open_content
 from runner.documents.releases.reference import Kind
@@ -201,10 +201,8 @@ class GitTransport:
     @contextmanager
     def _map_errors(self) -> Iterator[None]:
         """Convert errors of git in a `with` block to `ReleaseError`, with the location of the repository."""
-        try:
+        with errors_as(ReleaseError, self.address, GitError):
             yield
-        except GitError as error:
-            raise ReleaseError(f"{self.address}: {error}") from error
 
     def _fetch_once(self) -> None:
         if not self._is_fetched:
@@ -394,19 +392,16 @@ class _NewFolders:
     def _import_commands(self, contents: Mapping[str, Content]) -> Iterator[bytes]:
         """Yield the commands for `git fast-import` that store the files."""
         for number, content in enumerate(contents.values(), 1):
-            try:
-                with open_content(content) as file:
-                    size = file.seek(0, io.SEEK_END)
-                    file.seek(0)
-                    yield b"blob\nmark :%d\ndata %d\n" % (number, size)
-                    bytes_left = size
-                    while bytes_left and (piece := file.read(min(PIECE_BYTES, bytes_left))):
-                        bytes_left -= len(piece)
-                        yield piece
-                    if bytes_left or file.read(1):
-                        raise ReleaseError(f"{content!s} changed while it was read; publish again")
-            except OSError as error:
-                raise ReleaseError(f"cannot read {content!s}: {error.strerror}") from error
+            with os_errors_as(ReleaseError, f"cannot read {content!s}"), open_content(content) as file:
+                size = file.seek(0, io.SEEK_END)
+                file.seek(0)
+                yield b"blob\nmark :%d\ndata %d\n" % (number, size)
+                bytes_left = size
+                while bytes_left and (piece := file.read(min(PIECE_BYTES, bytes_left))):
+                    bytes_left -= len(piece)
+                    yield piece
+                if bytes_left or file.read(1):
+                    raise ReleaseError(f"{content!s} changed while it was read; publish again")
             yield b"\n"
         changes = [f"M 100644 :{number} {path}" for number, path in enumerate(contents, 1)]
         yield self._commit_commands(_FILES_REF, changes)

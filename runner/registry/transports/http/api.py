@@ -13,7 +13,7 @@ from typing import IO, Any
 import httpx2
 import orjson
 
-from runner.base.errors import NotFoundError, ReleaseError
+from runner.base.errors import NotFoundError, ReleaseError, errors_as
 from runner.base.hashing import SHA256
 from runner.base.redaction import remember_secret
 from runner.base.text import in_one_line, shortened
@@ -99,10 +99,8 @@ class RegistryApi:
 
     def request(self, method: str, path: str, *, is_json: bool = True, **options: Any) -> ApiResponse:
         """Return the answer to a request, with any status. Raises: ReleaseError: the server cannot be reached."""
-        try:
+        with errors_as(ReleaseError, self.base, TransferError):
             return self._send(method, path, is_json=is_json, **options)
-        except TransferError as error:
-            raise ReleaseError(f"{self.base}: {error}") from error
 
     def send_piece(self, path: str, data: bytes, offset: int) -> ApiResponse | None:
         """Send a piece of a file, without another attempt. Return the answer, or None if the connection broke.
@@ -141,10 +139,8 @@ class RegistryApi:
                     f"{self.base}: {path}: the server answers with HTTP {response.status_code}; try again later"
                 )
 
-        try:
+        with errors_as(ReleaseError, self.base, TransferError):
             return self._client.open_file(f"{self.base}/api/v1/tree/{path}", path, check)
-        except TransferError as error:
-            raise ReleaseError(f"{self.base}: {error}") from error
 
     def close(self) -> None:
         self._client.close()

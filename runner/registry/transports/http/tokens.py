@@ -16,7 +16,7 @@ from typing import Any
 import httpx2
 import orjson
 
-from runner.base.errors import RunError, UsageError
+from runner.base.errors import RunError, UsageError, os_errors_as
 from runner.base.storage.atomic_files import atomic_write
 from runner.base.storage.locks import locked
 from runner.base.storage.safe_files import make_folders, read_bounded
@@ -104,11 +104,9 @@ def store_token(server: str, token: str | None) -> bool:
         RunError: the file cannot be written.
     """
     path = tokens_path()
-    try:
+    with os_errors_as(RunError, f"cannot write {path}", "; set XDG_CONFIG_HOME to another folder"):
         make_folders(path.parent)
         path.parent.chmod(stat.S_IRWXU)
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}; set XDG_CONFIG_HOME to another folder") from error
     with locked(path.with_name(".lock"), str(path), 10):
         tokens = _read_tokens()
         had_token = tokens.pop(server, None) is not None

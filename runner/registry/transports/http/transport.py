@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import file_digest
 from typing import IO, Any
 
-from runner.base.errors import NotFoundError, ReleaseError, TakenError, UsageError
+from runner.base.errors import NotFoundError, ReleaseError, TakenError, UsageError, os_errors_as
 from runner.documents.releases.bundle import Content, open_content
 from runner.registry.transports.http.api import (
     CHECKING,
@@ -235,11 +235,8 @@ class _UploadTimer:
 
 def _declare_file(path: str, content: Content, contents: dict[str, Content]) -> dict[str, object]:
     """Return the entry for a file in the request for an upload, and add the file to `contents` by its hash."""
-    try:
-        with open_content(content) as source:
-            sha256 = file_digest(source, "sha256").hexdigest()  # type: ignore[arg-type]
-            size = source.seek(0, io.SEEK_END)
-    except OSError as error:
-        raise ReleaseError(f"cannot read {content!s}: {error.strerror}") from error
+    with os_errors_as(ReleaseError, f"cannot read {content!s}"), open_content(content) as source:
+        sha256 = file_digest(source, "sha256").hexdigest()  # type: ignore[arg-type]
+        size = source.seek(0, io.SEEK_END)
     contents[sha256] = content
     return {"path": path, "sha256": sha256, "size": size}

@@ -16,7 +16,6 @@ from typing import Any
 from runner.base.errors import ANSWERS_ARE_SAVED, RunError
 from runner.runs.workers import messages
 from runner.runs.workers.channel import ReceiveBatch
-from runner.runs.workers.cluster.actor import worker_class
 from runner.runs.workers.cluster.actor_channel import PIECE_BYTES
 from runner.runs.workers.cluster.connection import connected, describe_capacity, ray_package
 from runner.runs.workers.cluster.errors import NodeError, describe_death, find_node_problem, with_node
@@ -261,3 +260,41 @@ class RayWorker:
 
 async def _await_result(reference: Any) -> Any:
     return await reference
+
+
+def worker_class() -> type[Any]:
+    """Return the actor class. It is local to this function, because Ray would import a global class on the node."""
+
+    class NipRunWorker:
+        def __init__(self) -> None:
+            self._channel: Any = None
+
+        async def describe(self) -> dict[str, object]:
+            """Return the node, the process id and the version of nip-run there, or the error if nip-run is missing."""
+            import os
+
+            import ray
+
+            info = {"node": ray.util.get_node_ip_address(), "pid": os.getpid(), "version": None, "missing": ""}
+            try:
+                from runner.version import __version__
+            except ImportError as error:
+                return {**info, "missing": str(error)}
+            return {**info, "version": __version__}
+
+        async def exchange(self, number: int, *pieces: bytes) -> bytes:
+            if self._channel is None:
+                import gc
+
+                from runner.runs.workers.cluster.actor_channel import ActorChannel
+
+                gc.set_threshold(50_000, 20, 50)  # the same values as in `relaxed_gc`
+                self._channel = ActorChannel()
+            answer: bytes = await self._channel.exchange(number, pieces)
+            return answer
+
+        async def wait_until_finished(self) -> None:
+            if self._channel is not None:
+                await self._channel.worker.finished.wait()
+
+    return NipRunWorker

@@ -22,7 +22,7 @@ from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import MANIFEST, Release
 from runner.documents.releases.reference import Reference
 from runner.pages.report.served import ServedPage, View
-from runner.registry.lineage.listed_facts import listed_facts
+from runner.registry.lineage.nodes import listed_facts
 from runner.registry.transports.listing import read_small_file
 from runner.server.accounts.accounts import ANYBODY, Viewer
 from runner.server.accounts.browser_sessions import BrowserSession

@@ -7,7 +7,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
-from runner.base.errors import RunError
+from runner.base.errors import RunError, errors_as
 from runner.base.storage.parquet import read_tables
 from runner.base.storage.safe_files import open_to_read
 from runner.spec.datasets.limits import Meter
@@ -53,10 +53,8 @@ def read_chat_lines(path: Path, meter: Meter) -> Iterator[TranscriptSample]:
     for number, line in chain(first, lines):
         if not isinstance(line, dict) or "messages" not in line:
             raise InvalidTranscript(f"line {number}: it has no list of messages; {_FORMATS}")
-        try:
+        with errors_as(InvalidTranscript, f"line {number}", InvalidTranscript):
             messages = parse_messages(line["messages"])
-        except InvalidTranscript as error:
-            raise InvalidTranscript(f"line {number}: {error}") from error
         sample = text_or_none(line.get("id")) or f"line-{number}"
         if sample in ids:
             raise InvalidTranscript(f"line {number}: the id {sample[:80]!r} is not unique")
@@ -95,10 +93,8 @@ def _session_sample(header: Mapping[str, object], lines: Iterator[tuple[int, Any
         if value is None:
             type_ = "" if kind in (None, "message") else f", but has the type {str(kind)[:40]!r}"
             raise InvalidTranscript(f"line {number} is not a message of a session trace{type_}; {_FORMATS}")
-        try:
+        with errors_as(InvalidTranscript, f"line {number}: the message cannot be read", InvalidTranscript):
             messages += parse_message(value)
-        except InvalidTranscript as error:
-            raise InvalidTranscript(f"line {number}: the message cannot be read: {error}") from error
         if isinstance(value.get("model"), str):
             models[value["model"]] = None
     metadata = {name: value for name, value in header.items() if name not in ("type", "id")}
@@ -129,10 +125,8 @@ def read_scout_file(path: Path, meter: Meter) -> Iterator[TranscriptSample]:
         selected = ", ".join(f'"{name}"' for name in (name.replace('"', '""') for name in names) if name != "events")
         columns = [name for name in names if name != "events"]
         for number, values in enumerate(read_tables(f"SELECT {selected} FROM t", {"t": path}, {}), 1):
-            try:
+            with errors_as(InvalidTranscript, f"row {number}", InvalidTranscript):
                 yield _scout_sample(dict(zip(columns, values, strict=True)))
-            except InvalidTranscript as error:
-                raise InvalidTranscript(f"row {number}: {error}") from error
     except RunError as error:
         raise InvalidTranscript(str(error)) from error
 

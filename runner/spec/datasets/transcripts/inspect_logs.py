@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
+from runner.base.errors import errors_as
 from runner.base.storage.duckdb_connections import borrow_connection, duckdb_pattern
 from runner.base.storage.safe_files import create, open_to_read
 from runner.spec.datasets.limits import Meter
@@ -212,14 +213,12 @@ def parse_sample(sample: dict[str, Any], task: Mapping[str, object], place: str,
         InvalidTranscript: a part of the sample is not as Inspect writes it.
         TooLarge: the sample is too large with its attachments.
     """
-    try:
+    with errors_as(InvalidTranscript, place, InvalidTranscript):
         resolve = _Attachments(_attachments_of(sample), meter).resolve
         messages = parse_messages(resolve(sample.get("messages") or []))
         input_ = resolve(sample.get("input"))
         if isinstance(input_, list):
             input_ = "\n\n".join(render_messages(parse_messages(input_), reasoning=False))
-    except InvalidTranscript as error:
-        raise InvalidTranscript(f"{place}: {error}") from error
     target, metadata = sample.get("target"), sample.get("metadata")
     return TranscriptSample(
         sample_id(sample), str(sample["id"]), messages, sample.get("epoch", 1), text_or_none(sample.get("uuid")),

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from textwrap import indent
 from typing import Any, Final
 
+from runner.base.errors import errors_as
+
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 """The roles of messages. A result with the old role `function` becomes one with the role `tool`."""
 _TEXTS = ("text", "input_text", "output_text", "refusal")
@@ -225,10 +227,8 @@ def parse_messages(values: Any) -> tuple[TranscriptMessage, ...]:
         raise InvalidTranscript("it has no list of messages")
     messages: list[TranscriptMessage] = []
     for number, value in enumerate(values, 1):
-        try:
+        with errors_as(InvalidTranscript, f"message {number} cannot be read", InvalidTranscript):
             messages += parse_message(value)
-        except InvalidTranscript as error:
-            raise InvalidTranscript(f"message {number} cannot be read: {error}") from error
     return name_tools(messages)
 
 
