@@ -132,7 +132,7 @@ class OpenAiBackend:
         facts = {"job": name, **facts}
         if status == "succeeded":
             model = remote_job.fine_tuned_model
-            problem = name_problem(model, job.base_model) if isinstance(model, str) else "the provider gives no name"
+            problem = name_problem(model, job) if isinstance(model, str) else "the provider gives no name"
             if problem is not None:
                 raise RunError(
                     f"{label} has succeeded, but its model has no valid name: {problem}\nFind the name at "
