@@ -20,6 +20,7 @@ from runner.results.folder import RunFolder
 from runner.spec.training_settings import TrainerSettings
 from runner.training.stage_log import StageLog, output_folder
 from runner.training.stages import AdapterChanged
+from runner.training.weights import recorded_weights
 
 UNLOAD_SECONDS = 20.0
 """The time limit for unloading an adapter. An adapter that takes longer may stay loaded."""
@@ -75,16 +76,27 @@ class Adapters:
     def _adapter_path(self, group: str, model: ModelSettings) -> str | None:
         """Return the path of the adapter that a group plays with; None if its model is not a trained adapter.
 
-        A model that another run trained is an adapter if the trainer's output in that run has an adapter config.
+        A model that another run trained is an adapter if the trainer's output in that run has an adapter config. But a
+        downloaded run may have the id of a run in this results folder. If the output has other weights than the model,
+        it is not loaded, and a note says so.
         """
         trainer = self.trainers.get(group)
         last = model.lineage[-1] if model.lineage else None
         if trainer is None or not trainer.load_lora or last is None:
             return None
-        if last.run_id == self.folder.run_id:
+        own_record = self.stages.training_record(last.iteration, group)
+        if last.run_id == self.folder.run_id and own_record is not None and own_record.model == last.model:
             return str(output_folder(self.folder, last.iteration, group))
         output = output_folder(self.folder.sibling(last.run_id), last.iteration, group)
-        return str(output) if (output / "adapter_config.json").is_file() else None
+        if not (output / "adapter_config.json").is_file():
+            return None
+        if last.weights_sha256 not in (None, recorded_weights(str(output)).get("weights_sha256")):
+            self.add_note(
+                f"{output} has other weights than the model {model.name} of {group}, so nip-run does not load it as "
+                f"an adapter; make the servers of models.{group} serve the adapter of {model.name} under this name"
+            )
+            return None
+        return str(output)
 
     def _loaded_adapters(self) -> list[_LoadedAdapter]:
         """Return the adapters that are or may be loaded, according to the log."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,8 @@ class GroupJob:
     """The user's edit of the dataset, if any."""
     was_requested: bool
     """Whether an earlier process asked the user for the model."""
+    groups_at_same_servers: frozenset[str] = frozenset()
+    """The other groups whose models are at the same servers, and need other names."""
     status: JobStatus = field(default=JobStatus(JobState.RUNNING), init=False)
     _handle: JobHandle = field(default_factory=dict, init=False)
 
@@ -90,8 +92,10 @@ class GroupJob:
         if self.edit is not None:
             log.warning("iteration %d: %s: %s", self.iteration, self.group, self.edit.note)
         records = self.stages.group_records(JobNoted, self.iteration, self.group)
-        notes = [record.note for record in records if record.attempt == self.attempt]
-        self._handle = self.backend.submit(self.job, notes, self._save_note)
+        # Another backend's notes have another meaning, for example the job's id at another provider.
+        is_own = (self.attempt, self.trainer.backend)
+        notes = [record.note for record in records if (record.attempt, record.backend) == is_own]
+        self._handle = self.backend.submit(self._job_with_new_names(), notes, self._save_note)
         log.info("iteration %d: training %s from %s", self.iteration, self.group, self.job.base_model)
 
     def _save_note(self, note: JobNote) -> None:
@@ -105,13 +109,22 @@ class GroupJob:
         """Poll the job unless it has ended. If it has now ended, record its end."""
         if self.status.has_ended:
             return
-        previous, self.status = self.status, self.backend.poll(self.job, self._handle)
+        previous, self.status = self.status, self.backend.poll(self._job_with_new_names(), self._handle)
         if self.status.message != previous.message:
             log.info("iteration %d: %s: %s", self.iteration, self.group, self.status.message or self.status.state)
         if self.status.state == JobState.SUCCEEDED:
             self.stages.add(self._training_record())
         elif self.status.has_ended:
             self.stages.add(self._end_record())
+
+    def _job_with_new_names(self) -> FineTuneJob:
+        """Return the job with the names of the models that other groups have got in this iteration, too."""
+        trained = {
+            record.model
+            for group in self.groups_at_same_servers
+            for record in self.stages.group_records(TrainingEnded, self.iteration, group)
+        }
+        return replace(self.job, other_models=self.job.other_models | trained)
 
     def _training_record(self) -> TrainingEnded:
         """Return the stage log's record of the successful training."""
@@ -183,8 +196,12 @@ class JobStage:
         edit = DatasetEdit(dataset, report.notes) if edited_by_user(trainer, dataset, report) else None
         sha256 = report.sha256 if edit is None else file_hash(dataset)
         assert sha256 is not None, "a dataset with enough examples is written"
+        # By hand, the user may deliberately train one model for several groups.
+        others = frozenset[str]() if trainer.traits.by_hand else _groups_at_same_servers(models, group)
         job = self._fine_tune_job(iteration, models, group, dataset, sha256)
-        return GroupJob(job, iteration, attempt, trainer, backend, self.stages, edit, was_requested)
+        other_models = frozenset[str]().union(*(self._models_before(iteration, models, other) for other in others))
+        job = replace(job, other_models=other_models)
+        return GroupJob(job, iteration, attempt, trainer, backend, self.stages, edit, was_requested, others)
 
     def _fine_tune_job(self, iteration: int, models: Models, group: str, dataset: Path, sha256: str) -> FineTuneJob:
         """Return the job that trains a group's model on a dataset."""
@@ -216,6 +233,16 @@ class JobStage:
         }
         lineage_models = {name for step in model.lineage for name in (step.model, step.from_model)}
         return frozenset({untrained.name, model.name, *trained_models, *lineage_models})
+
+
+def _groups_at_same_servers(models: Models, group: str) -> frozenset[str]:
+    """Return the other groups whose models are at one of a group's servers."""
+    servers = {(models[group].provider, address) for address in models[group].addresses}
+    return frozenset(
+        other
+        for other, settings in models.items()
+        if other != group and not servers.isdisjoint((settings.provider, address) for address in settings.addresses)
+    )
 
 
 def check_succeeded(iteration: int, jobs: Sequence[GroupJob]) -> None:

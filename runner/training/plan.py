@@ -7,6 +7,7 @@ same run.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -184,25 +185,24 @@ class TrainingPlan(PlanWithParts):
         points, size = self.spec.dataset.datapoints, self.training.datapoints_per_iteration
         if size is None:
             return points
-        queue: list[Datapoint] = []
-        selected: list[Datapoint] = []
-        deferred: list[Datapoint] = []
+        queue: deque[Datapoint] = deque()
+        selected: dict[str, Datapoint] = {}
         epoch = 0
         for _ in range(iteration + 1):
-            selected, deferred = [], []
+            selected, deferred = {}, list[Datapoint]()
             while len(selected) < size:
                 if not queue:
                     groups = group_datapoints(points)
                     random.Random(derived_seed("epoch", self.spec.experiment.seed, epoch)).shuffle(groups)
-                    queue = [point for group in groups for point in group]
+                    queue.extend(point for group in groups for point in group)
                     epoch += 1
-                point = queue.pop(0)
-                if point in selected:
+                point = queue.popleft()
+                if point.id in selected:
                     deferred.append(point)
                 else:
-                    selected.append(point)
-            queue = [*deferred, *queue]
-        return tuple(selected)
+                    selected[point.id] = point
+            queue.extendleft(reversed(deferred))
+        return tuple(selected.values())
 
 
 AnyPlan = Plan | TrainingPlan | TournamentPlan

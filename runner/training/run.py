@@ -108,13 +108,17 @@ class _TrainingSession(SessionOfParts):
         """Run everything that is not done yet, and return the summary. The errors are those of `train`."""
         with stage_log(self.folder, self.plan.identity) as stages:
             loop = self._create_loop(stages)
-            self._adapters = Adapters(self.plan.training.trainers, self.folder, stages, self._notes.append)
+            self._adapters = Adapters(self.plan.training.trainers, self.folder, stages, self._add_note_once)
             try:
                 loop.run()
             finally:
                 self._adapters.unload_all(self.plan.training.iterations, self.plan.spec.experiment.models)
             self._record_models(loop.models)
             return summarize(self.folder, stages, self.results.parts_of(self.folder.run_id))
+
+    def _add_note_once(self, note: str) -> None:
+        if note not in self._notes:
+            self._notes.append(note)
 
     def _create_loop(self, stages: StageLog) -> TrainingLoop | RetestLoop:
         if self.plan.training.rerun_tests is not None:

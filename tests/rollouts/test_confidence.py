@@ -29,6 +29,7 @@ from tests.support.processes import nip_run_here
 from tests.support.runs import derived_files, only_run, run_spec, table
 from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
+from tests.support.training import training_spec
 
 SOLO_VERIFIER: dict[str, Any] = {
     "protocol": {"use": "solo_verifier", "max_message_rounds": None},
@@ -260,11 +261,13 @@ def test_error_for_confidence_names_the_missing_settings(tmp_path: Path) -> None
     with (prompts / "verifier.jinja").open("a") as file:
         file.write("\n{% if confidence_marker %}{{ confidence_marker }} P{% endif %}\n")
     spec = load_spec(path, ["verdict.confidence=stated", "fine_tune.replace_verifier_guess_with_true_label=true"])
-    assert [line for line in warnings_of(spec) if "without a confidence" in line]
+    assert [line for line in warnings_of(spec) if "state the confidence 1" in line]
 
 
 @pytest.mark.full
-def test_fine_tune_files_keep_the_confidence_unless_the_verdict_is_replaced(tmp_path: Path) -> None:
+def test_fine_tune_files_have_the_stated_confidence_or_certainty_if_the_label_replaces_the_verdict(
+    tmp_path: Path,
+) -> None:
     for replaced in (False, True):
         folder = tmp_path / str(replaced)
         folder.mkdir()
@@ -276,5 +279,24 @@ def test_fine_tune_files_keep_the_confidence_unless_the_verdict_is_replaced(tmp_
         (file,) = (only_run(folder / "r") / "fine_tune").glob("m.sft.jsonl")
         last_messages = [json.loads(line)["messages"][-1]["content"] for line in file.read_text().splitlines()]
         assert len(last_messages) == 4
-        assert all(("Confidence: " in text) != replaced for text in last_messages)
-        assert all(re.fullmatch(r"Decision: (accept|reject)", text) for text in last_messages if replaced)
+        assert all("Confidence: " in text for text in last_messages)
+        is_label = [re.fullmatch(r"Decision: (accept|reject)\nConfidence: 1", text) for text in last_messages]
+        assert all(is_label) if replaced else not any(is_label)
+
+
+@pytest.mark.parametrize("confidence_marker", ["Confidence:", "how sure"])
+def test_label_as_training_data_is_a_valid_verdict_with_confidence_1(tmp_path: Path, confidence_marker: str) -> None:
+    path = spec_file(
+        tmp_path, size=2, **SOLO_VERIFIER, verdict={"confidence": "stated"},
+        decision_format={"confidence": confidence_marker},
+    )  # fmt: skip
+    agent = Plan(load_spec(path)).agents()["verifier"]
+    parsed = [agent.parse(agent.true_verdict(label), 0) for label in (0, 1)]
+    assert [(answer.decision, answer.confidence) for answer in parsed] == [(0, 0.0), (1, 1.0)]
+
+
+def test_training_on_labels_warns_that_they_state_the_confidence_1(tmp_path: Path) -> None:
+    path = training_spec(tmp_path, verdict={"confidence": "stated"})
+    for proportion, count in ((0.0, 0), (0.5, 1)):
+        warnings = warnings_of(load_spec(path, [f"training.guess_replacement.proportion={proportion}"]))
+        assert sum("training.guess_replacement.proportion=0" in line for line in warnings) == count

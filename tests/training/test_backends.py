@@ -104,14 +104,21 @@ def test_earlier_model_of_the_group_is_not_accepted_as_the_result(tmp_path: Path
 
 @pytest.mark.parametrize("name", ["", " ", "a\nb", "a\x1b[2J", "a ", "x" * (MAX_LENGTH + 1), "a\u202eb", "a\tb"])
 def test_invalid_model_name_is_rejected(tmp_path: Path, name: str) -> None:
-    assert name_problem(name, "tiny")
+    assert name_problem(name, make_job(tmp_path))
     with pytest.raises(RunError, match="--set-model m=NAME"):
         submit_and_poll(make_job(tmp_path), "files", name)
 
 
 @pytest.mark.parametrize("name", ["gpt-4o-mini-2024-07-18", "ft:tiny:org:a b:1", "/models/a/é", "x" * MAX_LENGTH])
-def test_valid_model_name_is_accepted(name: str) -> None:
-    assert name_problem(name, "tiny") is None
+def test_valid_model_name_is_accepted(tmp_path: Path, name: str) -> None:
+    assert name_problem(name, make_job(tmp_path)) is None
+
+
+def test_names_of_earlier_models_and_of_other_groups_are_rejected(tmp_path: Path) -> None:
+    job = make_job(tmp_path, earlier_models=frozenset({"first"}), other_models=frozenset({"strong"}))
+    problems = [name_problem(name, job) or "" for name in ("first", "strong")]
+    assert "an earlier model of m" in problems[0]
+    assert "a model of another group" in problems[1]
 
 
 # formats

@@ -201,6 +201,19 @@ def test_failed_status_requests_are_retried(server: FineTuningProvider, tmp_path
     assert backend.poll(job, handle).state is JobState.RUNNING
 
 
+def test_new_job_that_the_server_does_not_find_yet_is_requested_again(
+    server: FineTuningProvider, tmp_path: Path
+) -> None:
+    """Otherwise, the run would stop with the advice to start over, and the job would be paid for twice."""
+    job = make_job(tmp_path)
+    backend, handle = submit_job(server, job)
+    server.change(looks=["unknown_model", "no_route"])
+    assert backend.poll(job, handle).state is JobState.RUNNING
+    server.change(looks=["unknown_model"] * 6)
+    with pytest.raises(RunError, match="The server does not know the job"):
+        backend.poll(job, handle)
+
+
 def test_unreachable_provider_is_an_error_with_a_next_step(server: FineTuningProvider, tmp_path: Path) -> None:
     job = make_job(tmp_path)
     backend, handle = submit_job(server, job)

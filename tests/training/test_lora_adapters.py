@@ -14,7 +14,12 @@ from runner.base.errors import RunError
 from runner.models.providers.http_model import close_client
 from runner.models.providers.lora_adapters import ServerAdapter
 from runner.models.providers.openai import make_client
-from runner.models.settings import ModelSettings
+from runner.models.settings import FineTuneStep, ModelSettings
+from runner.results.folder import RunFolder
+from runner.spec.training_settings import TrainerSettings
+from runner.training.adapters import Adapters
+from runner.training.stage_log import output_folder, stage_log
+from runner.training.weights import recorded_weights
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import (
     nip_run,
@@ -82,6 +87,34 @@ def test_each_adapter_is_loaded_on_every_server_for_its_games_and_unloaded_at_th
             "the tests of another run load the adapters, too"
         )
         assert [status["loaded"] for status in servers.request_json("/adapters")] == [{}, {}]
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_adapter_of_another_run_is_only_loaded_if_it_has_the_weights_of_the_model(
+    tmp_path: Path, is_changed: bool
+) -> None:
+    """A downloaded run may have the id of a run in the same results folder, which trained other weights."""
+    output = output_folder(RunFolder(tmp_path / "learn"), 1, "p")
+    output.mkdir(parents=True)
+    (output / "adapter_config.json").write_text("{}")
+    weights_sha256 = recorded_weights(str(output))["weights_sha256"]
+    (output / "adapter_config.json").write_text('{"r": 8}' if is_changed else "{}")
+    step = FineTuneStep(
+        model="tuned", from_model="tiny", run_id="learn", iteration=1, method="sft", dataset_sha256="ab",
+        weights_sha256=weights_sha256,
+    )  # fmt: skip
+    notes: list[str] = []
+    (tmp_path / "more").mkdir()
+    with (
+        run_loopback_server(LoopbackServer, "vllm") as server,
+        stage_log(RunFolder(tmp_path / "more"), "me") as stages,
+    ):
+        model = ModelSettings(model="tuned", lineage=(step,), base_url=server.base_url, timeout=HANG_SECONDS)
+        trainers = {"p": TrainerSettings(backend="command", load_lora=True)}
+        loaded = Adapters(trainers, RunFolder(tmp_path / "more"), stages, notes.append).load_needed(0, {"p": model})
+        events = server.request_json("/adapters")["events"]
+    assert (list(loaded), events) == (([], []) if is_changed else (["tuned"], [["loaded", "tuned"]]))
+    assert len(notes) == is_changed
 
 
 @pytest.mark.full

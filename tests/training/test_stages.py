@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,23 @@ from runner.base.errors import JournalError
 from runner.base.hashing import canonical
 from runner.base.storage.log_lines import encode
 from runner.results.folder import RunFolder
+from runner.spec.training_settings import TrainerSettings
+from runner.training.backends.dummy import DummyBackend
+from runner.training.backends.interface import FineTuneJob, JobHandle, JobNote, SaveNote
+from runner.training.jobs import GroupJob
 from runner.training.stage_log import read_stages, stage_log
-from runner.training.stages import RECORDS, GroupRecord, JobWaited, RunStarted, StageKind, StageRecord, TrainingEnded
+from runner.training.stages import (
+    RECORDS,
+    GroupRecord,
+    JobNoted,
+    JobWaited,
+    RunStarted,
+    StageKind,
+    StageRecord,
+    TrainingEnded,
+)
 from runner.training.summary import progress_summary
+from tests.support.fine_tuning_jobs import make_job
 from tests.support.runs import run_spec
 from tests.support.specs import spec_file
 
@@ -123,3 +138,21 @@ def test_stages_are_found_by_group_and_iteration(tmp_path: Path) -> None:
     assert isinstance(training_record, TrainingEnded)
     assert (training_record.model, training_record.attempt) == ("better", 1)
     assert stages.training_record(0, "p") is stages.find_last(TrainingEnded, 1) is None
+
+
+def test_backend_does_not_get_notes_of_another_backend(tmp_path: Path) -> None:
+    """A job's id at one provider would be taken for a job at another one."""
+
+    class RecordingBackend(DummyBackend):
+        def submit(self, job: FineTuneJob, notes: Sequence[JobNote], save_note: SaveNote) -> JobHandle:
+            received.extend(notes)
+            return super().submit(job, notes, save_note)
+
+    received: list[JobNote] = []
+    with stage_log(RunFolder(tmp_path), "me") as stages:
+        for backend in ("together", "openai"):
+            note = {"job": f"{backend}-job"}
+            stages.add(JobNoted(iteration=0, group="m", attempt=0, backend=backend, dataset_sha256="57f5", note=note))
+        trainer = TrainerSettings(backend="openai")
+        GroupJob(make_job(tmp_path), 0, 0, trainer, RecordingBackend(), stages, None, was_requested=False).submit()
+    assert received == [{"job": "openai-job"}]

@@ -17,6 +17,7 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Status
 from runner.runs.execution.accounting import Progress
+from runner.spec.datasets.datapoint import Datapoint
 from runner.spec.loader import load_spec
 from runner.training.plan import TrainingPlan
 from runner.training.summary import progress_summary
@@ -319,6 +320,18 @@ def test_datapoints_are_used_equally_often_and_once_per_iteration(tmp_path: Path
     assert all(len(set(ids)) == 5 for ids in ids_by_iteration)
     all_ids = [name for ids in ids_by_iteration for name in ids]
     assert {all_ids.count(name) for name in all_ids} == {10}  # 24 x 5 of 12
+
+
+def test_iterations_of_large_datasets_are_planned_without_comparing_datapoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = TrainingPlan(load_spec(training_spec(tmp_path, training={"datapoints_per_iteration": 5})))
+
+    def fail(one: Datapoint, other: object) -> bool:
+        raise AssertionError(one, other)  # the time would grow with the square of the number of datapoints
+
+    monkeypatch.setattr(Datapoint, "__eq__", fail)
+    assert len(plan.datapoints(23)) == 5
 
 
 @pytest.mark.full

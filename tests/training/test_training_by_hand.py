@@ -62,6 +62,36 @@ def test_failed_job_is_reported_next_to_a_trained_and_a_waiting_one(tmp_path: Pa
         run_training(path, tmp_path / "results", "training.trainers.p={backend: dummy}", run_id="mine")
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("tuned", {"iterations": 2}, r"iteration 0: training v failed:[^\n]* tuned is a model of another group"),
+        (
+            "tuned-{group}",
+            {"iterations": 2, "from_scratch": True},
+            r"iteration 1: training p failed:[^\n]* tuned-p is an earlier model of p",
+        ),
+    ],
+)
+def test_trainer_that_reuses_a_models_name_fails_instead_of_mixing_up_two_models(
+    tmp_path: Path, name: str, changes: dict[str, Any], message: str
+) -> None:
+    """With the same name, the server has only one of the two models, and each test would measure this one."""
+    code = "import sys; open(sys.argv[1], 'w').write(sys.argv[2])"
+    trainers = {
+        group: {
+            "backend": "command", "command": [sys.executable, "-c", code, "{model_file}", name, "{dataset}"],
+            "poll_seconds": 0.05,
+        }
+        for group in ("p", "v")
+    }  # fmt: skip
+    selection = {"reward_threshold": -1}
+    path = training_spec(tmp_path, training={"trainers": trainers, "selection": selection, **changes})
+    for _ in range(2):  # the next command starts a new job, which fails, too
+        with pytest.raises(RunError, match=message):
+            run_training(path, tmp_path / "results", run_id="mine")
+
+
 def test_unstartable_trainer_is_an_error_before_any_game(tmp_path: Path) -> None:
     missing_trainer = {"backend": "command", "command": ["no-such-trainer", "{dataset}", "{model_file}"]}
     path = training_spec(tmp_path, training={"trainers": {"p": missing_trainer}})

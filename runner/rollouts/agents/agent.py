@@ -606,7 +606,7 @@ class Agent:
         return agent
 
     def true_verdict(self, label: int | None) -> str:
-        """Return the text of the decision that is right for a label.
+        """Return the text of the decision that is right for a label, with certainty if verdicts state a confidence.
 
         Raises:
             ValueError: the agent is not a verifier, or there is no label.
@@ -622,7 +622,12 @@ class Agent:
                 "set replace_verifier_guess_with_true_label=False, or pass a label"
             )
         format_ = self.hyper_params.decision_format
-        return format_.accept if label else format_.reject
+        verdict = format_.accept if label else format_.reject
+        return self._as_visible(f"{verdict}\n{format_.confidence} 1" if self.states_confidence else verdict)
+
+    def _as_visible(self, text: str) -> str:
+        """Return a text as the part of an answer after the private notes, as the agent's later prompts have it."""
+        return text if self.agent_spec.scratchpad is None else f"{self.agent_spec.scratchpad}\n{text}"
 
     def true_answer_verdict(self, observation: Observation) -> str:
         """Return the text of the decision for a right answer of a game, with certainty if verdicts have numbers.
@@ -634,7 +639,8 @@ class Agent:
         if not ballot.right:
             raise ValueError("it is not known which answers are right; do not replace the verifier's guess")
         marker = display_marker(self.hyper_params.decision_format.marker)
-        return f"{marker} {certain_verdict(min(ballot.right), len(ballot.texts), verdict.form)}"
+        choice = certain_verdict(min(ballot.right), len(ballot.texts), verdict.form)
+        return self._as_visible(f"{marker} {choice}")
 
     def fine_tune_example(
         self,

@@ -81,17 +81,26 @@ def _decision_texts(spec: Spec, agent: str) -> dict[str, str]:
 
 
 def _replaced_confidence(spec: Spec) -> Iterator[str]:
-    """Warn about examples that end with the true label and no confidence, if the verifier is asked for one."""
-    fine_tune = spec.experiment.fine_tune
-    if fine_tune is None or not fine_tune.replace_verifier_guess_with_true_label or not spec.experiment.verdict.states:
+    """Warn about training on true labels, which state the confidence 1, if the verifier is asked for its confidence."""
+    experiment, verifiers = spec.experiment, spec.protocol.verifier_names
+    if not experiment.verdict.states:
         return
-    trained = [name for name in spec.protocol.verifier_names if fine_tune.agents is None or name in fine_tune.agents]
-    if trained:
-        yield (
-            f"fine_tune.replace_verifier_guess_with_true_label: examples of {comma_join(trained)} end with the label "
-            "and without a confidence, so a model trained on them will not state one; set false to train the "
-            "confidence too"
-        )
+    fine_tune, training = experiment.fine_tune, experiment.training
+    trained_by_key: dict[str, list[str]] = {}
+    if fine_tune is not None and fine_tune.replace_verifier_guess_with_true_label:
+        trained_by_key["fine_tune.replace_verifier_guess_with_true_label=false"] = [
+            name for name in verifiers if fine_tune.agents is None or name in fine_tune.agents
+        ]
+    if training is not None and training.guess_replacement.proportion:
+        trained_by_key["training.guess_replacement.proportion=0"] = [
+            name for name in verifiers if not experiment.agents[name].freeze
+        ]
+    for setting, trained in trained_by_key.items():
+        if trained:
+            yield (
+                f"true labels that replace verdicts of {comma_join(trained)} state the confidence 1, so a model "
+                f"trained on them may be overconfident; to train only on the confidence that it stated, set {setting}"
+            )
 
 
 def _fixed_verdicts(spec: Spec) -> Iterator[str]:

@@ -226,7 +226,7 @@ class CommandBackend:
                 name = file.read(4 * MAX_LENGTH + 1024).decode("utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             return None, f"the new model's name cannot be read from {path}: {error}"
-        problem = name_problem(name, job.base_model)
+        problem = name_problem(name, job)
         return (name, None) if problem is None else (None, f"the new model's name in {path} is not valid: {problem}")
 
 

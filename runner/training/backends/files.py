@@ -80,7 +80,7 @@ class FilesBackend:
         if self._manual_model in job.earlier_models:
             message = f"{self._manual_model} is an earlier model of {job.group}, not the newly trained model"
             return JobStatus(JobState.WAITING, message=f"{message}: {instruction}")
-        problem = name_problem(self._manual_model, job.base_model)
+        problem = name_problem(self._manual_model, job)
         if problem is not None:
             raise RunError(f"{option}: the name is not valid: {problem}")
         self._job_of_manual_model = job.key

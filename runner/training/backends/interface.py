@@ -39,6 +39,8 @@ class FineTuneJob:
     """The name of the experiment, for suffixes and titles."""
     earlier_models: frozenset[str] = frozenset()
     """The names that the group's model has had so far. The trained model must have a new name."""
+    other_models: frozenset[str] = frozenset()
+    """The names of the models that other groups at the same servers have had so far, which must not be used either."""
     replaces: tuple[JobNote, ...] = ()
     """The notes of the failed or canceled jobs that this job replaces."""
 

@@ -93,6 +93,8 @@ class OpenAiBackend:
     def __post_init__(self) -> None:
         self._api = fine_tuning_api(self.model, self.group)
         self._first_poll_times: dict[str, float] = {}
+        self._submitted: set[str] = set()
+        """The ids of the jobs that this process has created or found at the server."""
         self._jitter = random.Random()
 
     def submit(self, job: FineTuneJob, notes: Sequence[JobNote], save_note: SaveNote) -> JobHandle:
@@ -116,13 +118,18 @@ class OpenAiBackend:
             submission.use_file(self._upload(job, save_note))
             job_id = self._find_or_create(job, submission, is_uncertain=True)
         save_note({"job": job_id, "file": submission.files[-1]})
+        self._submitted.add(job_id)
         return {"job": job_id}
 
     def poll(self, job: FineTuneJob, handle: JobHandle) -> JobStatus:
         """Return the job's status at the provider; see `Backend.poll`."""
         name = str(handle["job"])
         label = self._job_label(name)
-        remote_job = self._call_with_retries(lambda: self._api.retrieve_job(name), f"retrieve fine-tuning job {name}")
+        remote_job = self._call_with_retries(
+            lambda: self._api.retrieve_job(name),
+            f"retrieve fine-tuning job {name}",
+            retries_not_found=name in self._submitted,
+        )
         status = str(remote_job.status)
         facts = {
             key: value
@@ -132,7 +139,7 @@ class OpenAiBackend:
         facts = {"job": name, **facts}
         if status == "succeeded":
             model = remote_job.fine_tuned_model
-            problem = name_problem(model, job.base_model) if isinstance(model, str) else "the provider gives no name"
+            problem = name_problem(model, job) if isinstance(model, str) else "the provider gives no name"
             if problem is not None:
                 raise RunError(
                     f"{label} has succeeded, but its model has no valid name: {problem}\nFind the name at "
@@ -241,9 +248,17 @@ class OpenAiBackend:
             **({"suffix": suffix} if suffix else {}),
         }
 
-    def _call_with_retries(self, call: Callable[[], T], action: str, submitted: FineTuneJob | None = None) -> T:
+    def _call_with_retries(
+        self,
+        call: Callable[[], T],
+        action: str,
+        submitted: FineTuneJob | None = None,
+        *,
+        retries_not_found: bool = False,
+    ) -> T:
         """Call until the call succeeds, and return its result. `submitted` is the job that the call submits, if any.
 
+        With `retries_not_found`, the status 404 is retried, because a server may not find a new job immediately.
         The policy for transient failures sets the attempts and waits, but a wait that the server requests has priority.
 
         Raises:
@@ -257,8 +272,11 @@ class OpenAiBackend:
                 return call()
             except ApiCallError as error:
                 failed, api_error, cause = error, error.error, error.__cause__
+            is_not_found = retries_not_found and failed.status == 404
             if not isinstance(api_error, TransientError):
-                raise self._permanent_error(failed, action, submitted) from cause
+                if not is_not_found or attempt >= self.policy.attempts:
+                    raise self._permanent_error(failed, action, submitted) from cause
+                api_error = TransientError(str(api_error))
             requested = api_error.retry_after
             per_day = submitted is not None and api_error.status == 429 and _has_match(_PER_DAY, failed.detail)
             if (requested and requested + waited > MAX_SERVER_WAIT) or (per_day and not requested):

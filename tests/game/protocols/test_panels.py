@@ -134,8 +134,10 @@ def test_verdict_text_is_delivered_only_in_the_judges_channels() -> None:
 
 def test_private_notes_of_a_judge_are_not_delivered_with_its_verdict() -> None:
     text = PANEL_PROTOCOL.replace("human_name: Judge_1", 'human_name: Judge_1, scratchpad: "Statement:"')
-    parsed = make_agent(load_text(text), "first", attempts=1).parse("I doubt it.\nStatement: Fine. Decision: accept", 1)
+    agent = make_agent(load_text(text), "first", attempts=1)
+    parsed = agent.parse("I doubt it.\nStatement: Fine. Decision: accept", 1)
     assert (parsed.decision, parsed.messages) == (1, {"bench": "Fine. Decision: accept"})
+    assert [agent.parse(agent.true_verdict(label), 1).decision for label in (0, 1)] == [0, 1]  # as training data
     with pytest.raises(SpecError, match="a panel decides to accept or reject, not between listed answers"):
         load_text(
             PANEL_PROTOCOL.replace("name: bench", "name: bench\nanswers: listed").replace(
