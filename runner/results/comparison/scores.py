@@ -15,6 +15,7 @@ from runner.models.prices import Pricing
 from runner.results.folder import RunFolder
 from runner.results.metric_definitions import CALLS, COST, Metric, Source
 from runner.results.table_columns import COLUMNS
+from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Outcome
 from runner.spec.loader import load_saved
 
@@ -39,7 +40,7 @@ def load_scores(folder: RunFolder, measures: Sequence[Metric]) -> ScoredRun:
     Raises:
         RunError: a file of the run is missing or damaged.
     """
-    table = read_only_table("rollouts", folder.intact_table("rollouts"), COLUMNS["rollouts"])
+    table = _rollouts_table(folder)
     table_measures = [measure for measure in measures if measure.source not in (Source.CALLS, Source.ANALYSES)]
     columns = [
         "datapoint_id, rollout_id, coalesce(correct, false), coalesce(decision, 2)",
@@ -72,7 +73,7 @@ def _call_scores(
     scores: dict[str, Sequence[float | None] | UsageError] = {}
     for measure in measures:
         try:
-            sums = _rollout_costs(calls, _agent_prices(folder)) if measure.name == COST else None
+            sums = _rollout_costs(folder, calls) if measure.name == COST else None
         except UsageError as error:
             scores[measure.name] = error
             continue
@@ -83,22 +84,39 @@ def _call_scores(
     return scores
 
 
-def _rollout_costs(calls: Any, prices: Mapping[str, Pricing]) -> dict[str, float]:
+def _rollout_costs(folder: RunFolder, calls: Any) -> dict[str, float]:
     """Return the cost of each rollout, call by call, since long prompts and service tiers have their own prices."""
     costs: dict[str, float] = {}
-    for rollout, agent, *counts, tier in calls.order(_ORDER_SQL).project(_USAGE_SQL).fetchall():
+    prices = _caller_prices(folder)
+    swapped_rollouts = {row[0] for row in _rollouts_table(folder).filter("swapped").project("rollout_id").fetchall()}
+    for rollout, caller, *counts, tier in calls.order(_ORDER_SQL).project(_USAGE_SQL).fetchall():
         usage = Usage(**dict(zip(TOKEN_CLASSES, counts, strict=True)), service_tier=tier)
-        costs[rollout] = costs.get(rollout, 0.0) + prices[agent].cost_of(usage)
+        price = prices[rollout in swapped_rollouts][caller]
+        costs[rollout] = costs.get(rollout, 0.0) + price.cost_of(usage)
     return costs
 
 
-def _agent_prices(folder: RunFolder) -> dict[str, Any]:
-    """Return the price of each agent's model when the run started, by its saved spec."""
-    experiment, basis = load_saved(folder.spec).experiment, folder.manifest().price_basis
-    prices = {name: basis.price_of(experiment.models[agent.model]) for name, agent in experiment.agents.items()}
-    unknown = [name for name, price in prices.items() if price is None]
-    if unknown:
+def _caller_prices(folder: RunFolder) -> Mapping[bool, Mapping[str, Pricing]]:
+    """Return the price of each caller's model when the run started, for games without and with swapped seats.
+
+    Callers are the seats, and selectors of candidates. Swapped seats call each other's models.
+    """
+    plan, basis = Plan(load_saved(folder.spec)), folder.manifest().price_basis
+    models = plan.spec.experiment.models
+    prices = {
+        swapped: {caller: basis.price_of(models[group]) for caller, group in plan.groups(swapped=swapped).items()}
+        for swapped in (False, True)
+    }
+    known = {
+        swapped: {caller: price for caller, price in by_caller.items() if price is not None}
+        for swapped, by_caller in prices.items()
+    }
+    if unknown := prices[False].keys() - known[False].keys():
         raise UsageError(
-            f"the price of the model of {comma_join(unknown)} in {folder.run_id} is unknown; compare by tokens"
+            f"the price of the model of {comma_join(sorted(unknown))} in {folder.run_id} is unknown; compare by tokens"
         )
-    return prices
+    return known
+
+
+def _rollouts_table(folder: RunFolder) -> Any:
+    return read_only_table("rollouts", folder.intact_table("rollouts"), COLUMNS["rollouts"])

@@ -379,6 +379,47 @@ def test_every_kind_of_metric_is_compared(results: Path, metric: str, value: flo
     assert pair.datapoints == (20 if metric in ("accuracy_0", "completeness") else SIZE)
 
 
+PRICED_MODELS = {
+    "cheap": {"provider": "dummy", "price": {"input": 1, "output": 1}, "answer_words": 5},
+    "dear": {"provider": "dummy", "price": {"input": 1_000, "output": 1_000}, "answer_words": 80},
+}
+
+
+def test_costs_of_games_sum_to_the_cost_of_a_run_with_swapped_seats(tmp_path: Path) -> None:
+    agents = {
+        "prover": None,
+        "prover0": {"model": "cheap"},
+        "prover1": {"model": "dear"},
+        "verifier": {"model": "cheap"},
+    }
+    spec = spec_file(
+        tmp_path, protocol={"use": "debate"}, prompts="prompts/code_validation/debate", agents=agents,
+        models={"m": None, **PRICED_MODELS}, stances="both", seats="swap", fine_tune=None,
+    )  # fmt: skip
+    _assert_that_compared_costs_sum_to_the_cost_of_the_run(spec, tmp_path / "results")
+
+
+def test_costs_of_games_include_the_calls_of_selectors_of_candidates(tmp_path: Path) -> None:
+    agents = {"prover": None, **{name: {"model": "dear"} for name in ("prover0", "prover1", "verifier")}}
+    spec = spec_file(
+        tmp_path, protocol={"use": "best_of_n_debate", "max_message_rounds": None}, agents=agents,
+        prompts="prompts/passages/best_of_n_debate", models={"m": None, **PRICED_MODELS}, fine_tune=None,
+    )  # fmt: skip
+    path = tmp_path / "data.jsonl"
+    rows = [json.loads(line) | {"passage": "x + 1", "claim": "one"} for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _assert_that_compared_costs_sum_to_the_cost_of_the_run(spec, tmp_path / "results")
+
+
+def _assert_that_compared_costs_sum_to_the_cost_of_the_run(spec: Path, results: Path) -> None:
+    played, other = (run_spec(spec, results, f"seed={seed}") for seed in (0, 1))
+    games = sum(played.metrics["outcomes"].values())
+    pair = get_only_pair(compare(played.run_id, other.run_id, results=results, metric="cost"))
+    manifest = played.folder.manifest()
+    assert manifest.cost_usd
+    assert pair.base_value * games == pytest.approx(manifest.cost_usd)
+
+
 def test_metric_without_scores_and_unknown_metric_are_refused(results: Path) -> None:
     with pytest.raises(UsageError, match="no rollout of good has a score for brier_stated"):
         compare("good", "fair", results=results, metric="brier_stated")
