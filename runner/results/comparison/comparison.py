@@ -26,6 +26,7 @@ from runner.results.comparison.paired_test import (
     Flip,
     PairedTest,
     ValueChange,
+    bounds_reason,
     compare_sensitivity,
     drop_error,
     find_flips,
@@ -441,7 +442,24 @@ class _Comparer:
             row = replace(row, equivalence=result.equivalence, agreement=agreement_of_judges(base, other))
             if not is_stopped:
                 row = self._with_further_tests(row, measure, base, matched)
-        return _without_unvalidated_interval(row, measure, result), result
+        return self._without_unknown_error(row, measure, result, (base, other)), result
+
+    def _without_unknown_error(
+        self, row: SystemComparison, measure: Metric, test: PairedTest, systems: tuple[System, System]
+    ) -> SystemComparison:
+        """Return the row without test and intervals if errors of measurement of unknown size may be the cause."""
+        if row.analysis is not None:
+            problem = None if row.analysis.is_validated else "the instrument is not validated"
+        else:
+            reasons = ((system, bounds_reason(measure, self.reader.points(system, measure))) for system in systems)
+            problem = next((f"{system.name}: {reason}" for system, reason in reasons if reason is not None), None)
+        if problem is None:
+            return row
+        value = difference_in_words(measure, row.base, row.other, drop_error(test.difference))
+        return _without_test(
+            replace(row, stderr=None, ci_low=None, ci_high=None, equivalence=None, gap_recovered=None),
+            row.verdict if row.remark is not None else f"no test: {problem}; {value}",
+        )
 
     def _test_unpaired(self, measure: Metric, base: System, other: System, *, stopped: bool) -> PairedTest:
         """Return the test of two systems that share no datapoint. If a run was stopped, it has only the difference."""
@@ -484,7 +502,7 @@ class _Comparer:
                     row, analysis=overall.analysis, slice=value, equivalence=result.equivalence if is_tested else None
                 )
                 row = row if is_tested else _without_test(row, overall.verdict.partition(":")[0])
-                yield _without_unvalidated_interval(row, measure, result), result
+                yield self._without_unknown_error(row, measure, result, (base, other)), result
 
     def _judge(
         self, assertion: Assertion, system_pairs: Sequence[tuple[System, System]]
@@ -510,8 +528,9 @@ class _Comparer:
         if base is not None:
             row, _ = self.compare(base, system, assertion.metric)
             ends = (row.ci_low, row.ci_high)
+            reason = row.verdict if ends[0] is None and row.remark is None and row.analysis is None else row.remark
             return AssertedComparison(
-                assertion.text, system.name, base.name, row.difference, *ends, assertion.judge(*ends), reason=row.remark
+                assertion.text, system.name, base.name, row.difference, *ends, assertion.judge(*ends), reason=reason
             ).with_analysis(assertion, row.analysis)
         measure = self._common_metric(assertion.metric, system)
         sample = system_value(measure, self.reader.points(system, measure))
@@ -591,17 +610,6 @@ def _without_test(row: SystemComparison, verdict: str) -> SystemComparison:
         row, p=None, p_corrected=None, exact=False, mid_p_mcnemar=None, detectable=None, verdict=verdict,
         ci_low_corrected=None, ci_high_corrected=None,
     )  # fmt: skip
-
-
-def _without_unvalidated_interval(row: SystemComparison, measure: Metric, test: PairedTest) -> SystemComparison:
-    """Return the row without test and intervals if its analysis was not validated, since errors may be the cause."""
-    if row.analysis is None or row.analysis.is_validated:
-        return row
-    value = difference_in_words(measure, row.base, row.other, drop_error(test.difference))
-    return _without_test(
-        replace(row, stderr=None, ci_low=None, ci_high=None, equivalence=None, gap_recovered=None),
-        row.verdict if row.remark is not None else f"no test: the instrument is not validated; {value}",
-    )
 
 
 def _comparison_row(measure: Metric, base: str, other: str, test: PairedTest) -> SystemComparison:

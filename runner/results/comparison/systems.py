@@ -32,6 +32,8 @@ class ScoredRollout:
     decision: int
     """0: reject, 1: accept, 2: none or a listed answer."""
     score: float | None
+    bound: float | None = None
+    """P(accept) by log-probabilities if it is only a bound."""
 
 
 @dataclass
@@ -154,8 +156,8 @@ class System:
                     id_: points[name].setdefault(key, replace(point, rollouts=[]))
                     for id_, (key, point) in datapoints.items()
                 }
-                for (id_, rollout_id, correct, decision), score in zip(run_scores.rollouts, scores, strict=True):
-                    by_id[id_].rollouts.append(ScoredRollout(folder.run_id, rollout_id, correct, decision, score))
+                for (id_, rollout_id, *facts, bound), score in zip(run_scores.rollouts, scores, strict=True):
+                    by_id[id_].rollouts.append(ScoredRollout(folder.run_id, rollout_id, *facts, score, bound))
         return {name: errors.get(name) or self._played(points[name].values(), name) for name in points}
 
     def _meaning_error(self, measure: Metric) -> UsageError | None:

@@ -11,12 +11,14 @@ import pytest
 
 from runner import compare, query, run
 from runner.base.errors import RunError, UsageError
+from runner.models.logprobs import BOUND
 from runner.results.comparison.comparison import OTHER_TASK, Comparison, SystemComparison
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.schema import COMPARISON_COLUMNS
+from runner.rollouts.confidence import BY_LOGPROBS
 from tests.compatibility.old import RUNS, copy_old_files
 from tests.results.comparison.planted import SIZE, other_system_override, play_with_planted_verdicts, write_solo_spec
-from tests.support.runs import run_spec
+from tests.support.runs import metric, run_spec
 from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
@@ -390,6 +392,47 @@ def test_every_kind_of_metric_is_compared(results: Path, metric: str, value: flo
     pair = get_only_pair(compare("fair", "good", results=results, metric=metric))
     assert value is None or pair.base_value == pytest.approx(value)
     assert pair.datapoints == (20 if metric in ("accuracy_0", "completeness") else SIZE)
+
+
+def test_probabilities_that_are_only_bounds_have_no_test_and_no_interval(tmp_path: Path) -> None:
+    """`metrics.json` has no interval for them either."""
+    spec = write_solo_spec(
+        tmp_path, size=30, models={"m": {"logprobs": True, "top_logprobs": 5}}, verdict={"confidence": "logprob"}
+    )
+    results = tmp_path / "results"
+    for run_id, share in (("known", 0.0), ("bounds", 0.2)):
+        folder = run_spec(spec, results, other_system_override(len(run_id)), run_id=run_id).folder
+        folder.unseal()
+        rollouts = folder.table("rollouts")
+        with duckdb.connect(":memory:") as connection:
+            connection.execute(f"CREATE TABLE t AS SELECT * FROM read_parquet('{rollouts}') ORDER BY rollout_id")
+            note = f"CASE WHEN rowid < 30 * {share} THEN '{BY_LOGPROBS}{BOUND}' END"
+            connection.execute(f"COPY (SELECT * REPLACE ({note} AS confidence_note) FROM t) TO '{rollouts}'")
+    compared = compare(
+        "known", "bounds", results=results, metric="auroc_logprob", asserts=["auroc_logprob >= base - 1"]
+    )
+    pair, reason = get_only_pair(compared), "bounds: 20% of the probabilities are only bounds"
+    assert pair.verdict.startswith(f"no test: {reason}")
+    assert (pair.p, pair.ci_low, pair.ci_high) == (None, None, None)
+    assert [(row.held, reason in str(row.reason)) for row in compared.asserted] == [("cannot be decided", True)]
+    values = compare("known", "bounds", results=results, asserts=["auroc_logprob >= 0"]).asserted
+    assert [row.held for row in values] == ["holds", "cannot be decided"]
+
+
+def test_balanced_accuracy_has_the_interval_of_the_metrics_of_the_run(tmp_path: Path) -> None:
+    """If three datapoints have one of the labels, the error of their accuracy is not zero but unknown."""
+    path, results = write_solo_spec(tmp_path, size=40), tmp_path / "results"
+    rows = [json.loads(line) for line in (tmp_path / "data.jsonl").read_text().splitlines()]
+    for limit in (3, 20):
+        lines = [json.dumps(row) + "\n" for row in rows if row["label"] or int(row["id"][1:]) < 2 * limit]
+        (tmp_path / "data.jsonl").write_text("".join(lines))
+        played = run_spec(path, results, f"name=with-{limit}")
+        expected = metric(played, "balanced_accuracy")
+        (judged,) = compare(played.run_id, results=results, asserts=["balanced_accuracy >= 0.01"]).asserted
+        assert (judged.value, judged.ci_low, judged.ci_high) == pytest.approx(
+            (expected["value"], expected["ci_low"], expected["ci_high"])
+        )
+        assert judged.held == ("cannot be decided" if limit == 3 else "holds")
 
 
 PRICED_MODELS = {
