@@ -26,7 +26,6 @@ from runner.results.comparison.paired_test import (
     Flip,
     PairedTest,
     ValueChange,
-    bounds_reason,
     compare_sensitivity,
     drop_error,
     find_flips,
@@ -36,6 +35,7 @@ from runner.results.comparison.paired_test import (
     run_paired_test,
     run_unpaired_test,
     system_value,
+    unknown_error_reason,
 )
 from runner.results.comparison.shared_samples import (
     JudgeAgreement,
@@ -451,7 +451,9 @@ class _Comparer:
         if row.analysis is not None:
             problem = None if row.analysis.is_validated else "the instrument is not validated"
         else:
-            reasons = ((system, bounds_reason(measure, self.reader.points(system, measure))) for system in systems)
+            reasons = (
+                (system, unknown_error_reason(measure, self.reader.points(system, measure))) for system in systems
+            )
             problem = next((f"{system.name}: {reason}" for system, reason in reasons if reason is not None), None)
         if problem is None:
             return row

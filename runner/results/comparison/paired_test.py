@@ -311,21 +311,24 @@ def system_value(measure: Metric, points: Sequence[DatapointScores]) -> SystemVa
     """
     if measure.is_balanced:
         return _balanced_value(measure, points)
-    bounds = bounds_reason(measure, points)
+    unknown_error = unknown_error_reason(measure, points)
     if measure.order_measure is not None:
         result = _order_measure(measure, points)
-        reason = measure.rule.missing_reason(result.clusters) or bounds
+        reason = measure.rule.missing_reason(result.clusters) or unknown_error
         return SystemValue(result.value, result.interval_at(CONFIDENCE) if reason is None else (None, None), reason)
     sample = sample_by_group(measure, points)
-    reason = measure.rule.missing_reason(len(sample.means)) or bounds
+    reason = measure.rule.missing_reason(len(sample.means)) or unknown_error
     has_two_values = measure.two_values is not None and len({s for point in points for s in point.scores}) == 2
     if reason is None and not measure.is_proportion and not has_two_values:
         reason = near_constant_reason(len(sample.means) - max(Counter(sample.means).values()))
     return SystemValue(sample.mean, sample.interval if reason is None else (None, None), reason)
 
 
-def bounds_reason(measure: Metric, points: Iterable[DatapointScores]) -> str | None:
-    """Return why a metric of log-probabilities has no interval, if too many of them are only bounds; otherwise None."""
+def unknown_error_reason(measure: Metric, points: Sequence[DatapointScores]) -> str | None:
+    """Return why the error of a metric is unknown: few groups of a label, or log-probabilities that are only bounds."""
+    if measure.is_balanced:
+        groups = [{point.group for point in points if point.label == label} for label in (0, 1)]
+        return measure.rule.missing_reason(min(map(len, groups)))
     if measure.source is not Source.FORECASTS or measure.kind != _LOGPROB:
         return None
     bounds = [rollout.bound for point in points for rollout in point.rollouts if rollout.score is not None]

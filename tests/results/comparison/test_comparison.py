@@ -433,6 +433,9 @@ def test_balanced_accuracy_has_the_interval_of_the_metrics_of_the_run(tmp_path: 
             (expected["value"], expected["ci_low"], expected["ci_high"])
         )
         assert judged.held == ("cannot be decided" if limit == 3 else "holds")
+        other = run_spec(path, results, f"name=other-{limit}", other_system_override(1))
+        pair = get_only_pair(compare(played.run_id, other.run_id, results=results, metric="balanced_accuracy"))
+        assert (pair.ci_low is None) == (pair.p is None) == (limit == 3), pair.verdict
 
 
 PRICED_MODELS = {
