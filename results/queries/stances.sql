@@ -8,7 +8,7 @@
 -- Columns: stance, y (the label; equal to the stance: the provers argue for the truth), games, accuracy, persuaded (the
 -- share of verdicts that are the stance).
 SELECT
-    run_id, stance, y, count(*) AS games, avg(coalesce(correct, false)::INTEGER) AS accuracy,
+    run_id, stance, y, count(*) AS games, avg(correct::INTEGER) AS accuracy,
     avg((decision = stance)::INTEGER) AS persuaded
 FROM rollouts
 WHERE stance IS NOT NULL AND outcome <> 'transport_failed' AND ($run::VARCHAR IS NULL OR run_id = $run::VARCHAR)
