@@ -14,6 +14,7 @@ from runner.models.interface import Usage
 from runner.models.prices import Pricing
 from runner.results.folder import RunFolder
 from runner.results.metric_definitions import CALLS, COST, Metric, Source
+from runner.results.saved_spec import saved_value
 from runner.results.table_columns import COLUMNS
 from runner.rollouts.confidence import is_bound
 from runner.rollouts.plan import Plan
@@ -25,13 +26,17 @@ _USAGE_SQL = ", ".join(["rollout_id", "agent", *(f"coalesce({name}, 0)" for name
 _ORDER_SQL = "rollout_id, agent, round, attempt, vote"
 
 
+GameForm = tuple[int, int | None, bool | None, bool | None]
+"""The repeat of a game, and what its block exchanges: the provers' stance, swapped seats, exchanged stances."""
+
+
 @dataclass(frozen=True)
 class ScoredRun:
     """The rollouts of a run that were not lost in transport, in the order of their repeats."""
 
-    rollouts: Sequence[tuple[str, str, bool, int, float | None]]
-    """The datapoint, the rollout, whether its verdict is right, the verdict (0 reject, 1 accept, 2 none), and P(accept)
-    by log-probabilities if it is only a bound."""
+    rollouts: Sequence[tuple[str, str, bool, int, float | None, GameForm]]
+    """The datapoint, the rollout, whether its verdict is right, the verdict (0 reject, 1 accept, 2 none), P(accept) by
+    log-probabilities if it is only a bound, and the form of the game."""
     scores: Mapping[str, Sequence[float | None] | UsageError]
     """The scores of the rollouts, or the reason why there are none, by the name of the measure."""
 
@@ -47,12 +52,13 @@ def load_scores(folder: RunFolder, measures: Sequence[Metric]) -> ScoredRun:
     columns = [
         "datapoint_id, rollout_id, coalesce(correct, false), coalesce(decision, 2)",
         "confidence_logprob, confidence_note",
+        f"repeat, {'stance' if saved_value(folder, 'stances') == 'both' else 'NULL'}, swapped, stances_exchanged",
         *(measure.score_sql() for measure in table_measures),
     ]
     answered = table.filter(f"outcome <> '{Outcome.TRANSPORT_FAILED}'")
     rows = answered.order("repeat, rollout_id").project(", ".join(columns)).fetchall()
     scores: dict[str, Sequence[float | None] | UsageError] = {
-        measure.name: [row[index] for row in rows] for index, measure in enumerate(table_measures, 6)
+        measure.name: [row[index] for row in rows] for index, measure in enumerate(table_measures, 10)
     }
     if call_measures := [measure for measure in measures if measure.source is Source.CALLS]:
         scores |= _call_scores(folder, call_measures, [row[1] for row in rows])
@@ -60,7 +66,7 @@ def load_scores(folder: RunFolder, measures: Sequence[Metric]) -> ScoredRun:
         if measure.rollout_scores is not None:
             values = measure.rollout_scores(folder)
             scores[measure.name] = [values.get(row[1]) for row in rows]
-    return ScoredRun([(*row[:4], row[4] if is_bound(row[5]) else None) for row in rows], scores)
+    return ScoredRun([(*row[:4], row[4] if is_bound(row[5]) else None, row[6:10]) for row in rows], scores)
 
 
 def _call_scores(

@@ -13,6 +13,8 @@ from runner import compare, query, run
 from runner.base.errors import RunError, UsageError
 from runner.models.logprobs import BOUND
 from runner.results.comparison.comparison import OTHER_TASK, Comparison, SystemComparison
+from runner.results.comparison.game_pairs import game_pairs
+from runner.results.comparison.systems import SystemReader, load_system
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.schema import COMPARISON_COLUMNS
 from runner.rollouts.confidence import BY_LOGPROBS
@@ -468,6 +470,36 @@ def test_costs_of_games_include_the_calls_of_selectors_of_candidates(tmp_path: P
     rows = [json.loads(line) | {"passage": "x + 1", "claim": "one"} for line in path.read_text().splitlines()]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     _assert_that_compared_costs_sum_to_the_cost_of_the_run(spec, tmp_path / "results")
+
+
+def test_pairs_of_games_have_the_same_stances_and_seats_even_if_a_game_was_lost(tmp_path: Path) -> None:
+    agents = {
+        "prover": None,
+        "prover0": {"model": "cheap"},
+        "prover1": {"model": "dear"},
+        "verifier": {"model": "cheap"},
+    }
+    spec = spec_file(
+        tmp_path, size=4, protocol={"use": "debate"}, prompts="prompts/code_validation/debate", agents=agents,
+        models={"m": None, **PRICED_MODELS}, stances="both", seats="swap", fine_tune=None,
+    )  # fmt: skip
+    results, form = tmp_path / "results", "datapoint_id, repeat, swapped, stances_exchanged"
+    folders = [run_spec(spec, results, f"seed={seed}").folder for seed in (0, 1)]
+    lost = folders[0].table("rollouts")
+    folders[0].unseal()
+    with duckdb.connect(":memory:") as connection:
+        connection.execute(f"CREATE TABLE t AS SELECT * FROM read_parquet('{lost}') ORDER BY {form}")
+        outcome = "CASE WHEN rowid = 5 THEN 'transport_failed' ELSE outcome END AS outcome"
+        connection.execute(f"COPY (SELECT * REPLACE ({outcome}) FROM t) TO '{lost}'")
+        forms = {}
+        for folder in folders:
+            rows = connection.execute(f"SELECT rollout_id, {form} FROM '{folder.table('rollouts')}'").fetchall()
+            forms |= {row[0]: row[1:] for row in rows}
+    systems = [load_system([folder.path], Results(results)) for folder in folders]
+    pairs = list(game_pairs(*systems, SystemReader()))
+    complete = [(pair.base.rollout_id, pair.other.rollout_id) for pair in pairs if pair.base and pair.other]
+    assert (len(pairs), len(complete)) == (16, 15)
+    assert all(forms[base] == forms[other] for base, other in complete)
 
 
 def _assert_that_compared_costs_sum_to_the_cost_of_the_run(spec: Path, results: Path) -> None:
