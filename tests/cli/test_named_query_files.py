@@ -20,7 +20,7 @@ from runner.cli.main import main
 from runner.results.leaderboard.named_queries import named_queries
 from runner.results.leaderboard.results_folder import Results
 from tests.cli.test_named_queries import run_query
-from tests.results.comparison.planted import SOLO
+from tests.results.comparison.planted import write_solo_spec
 from tests.support.runs import run_spec, table
 from tests.support.specs import spec_file
 
@@ -134,7 +134,7 @@ def test_flips_pair_games_with_equal_stances_and_seats(tmp_path: Path) -> None:
 
 
 def test_games_without_labels_count_as_neither_right_nor_wrong(tmp_path: Path) -> None:
-    spec = spec_file(tmp_path, size=3, rollouts={"per_datapoint": 2}, **SOLO)
+    spec = write_solo_spec(tmp_path, size=3, rollouts={"per_datapoint": 2})
     data = tmp_path / "data.jsonl"
     rows = [{**json.loads(line), "label": None} for line in data.read_text().splitlines()]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))

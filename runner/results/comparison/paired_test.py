@@ -350,9 +350,10 @@ def _balanced_value(measure: Metric, points: Sequence[DatapointScores]) -> Syste
         for number, point in enumerate(points)
         for rollout in point.rollouts
     ]
-    columns = (np.array(column) for column in zip(*rows, strict=True))
+    labels, decisions, numbers, clusters = (np.array(column) for column in zip(*rows, strict=True))
     assert measure.compute is not None
-    result = estimate(measure, measure.compute(Verdicts(*columns, len(groups), len(groups) < len(points))))
+    verdicts = Verdicts(labels, decisions, numbers, clusters, len(groups), len(groups) < len(points))
+    result = estimate(measure, measure.compute(verdicts))
     assert result.value is not None
     return SystemValue(result.value, (result.ci_low, result.ci_high), result.reason)
 

@@ -111,20 +111,20 @@ def _caller_prices(folder: RunFolder) -> Mapping[bool, Mapping[str, Pricing]]:
     Callers are the seats, and selectors of candidates. Swapped seats call each other's models.
     """
     plan, basis = Plan(load_saved(folder.spec)), folder.manifest().price_basis
-    models = plan.spec.experiment.models
-    prices = {
-        swapped: {caller: basis.price_of(models[group]) for caller, group in plan.groups(swapped=swapped).items()}
-        for swapped in (False, True)
-    }
-    known = {
-        swapped: {caller: price for caller, price in by_caller.items() if price is not None}
-        for swapped, by_caller in prices.items()
-    }
-    if unknown := prices[False].keys() - known[False].keys():
+    prices: dict[bool, dict[str, Pricing]] = {False: {}, True: {}}
+    unknown: dict[str, None] = {}
+    for swapped, by_caller in prices.items():
+        for caller, group in plan.groups(swapped=swapped).items():
+            price = basis.price_of(plan.spec.experiment.models[group])
+            if price is None:
+                unknown[caller] = None
+            else:
+                by_caller[caller] = price
+    if unknown:
         raise UsageError(
-            f"the price of the model of {comma_join(sorted(unknown))} in {folder.run_id} is unknown; compare by tokens"
+            f"the price of the model of {comma_join(unknown)} in {folder.run_id} is unknown; compare by tokens"
         )
-    return known
+    return prices
 
 
 def _rollouts_table(folder: RunFolder) -> Any:

@@ -157,8 +157,11 @@ class System:
                     id_: points[name].setdefault(key, replace(point, rollouts=[]))
                     for id_, (key, point) in datapoints.items()
                 }
-                for (id_, rollout_id, *facts, bound, form), score in zip(run_scores.rollouts, scores, strict=True):
-                    by_id[id_].rollouts.append(ScoredRollout(folder.run_id, rollout_id, *facts, score, bound, form))
+                for row, score in zip(run_scores.rollouts, scores, strict=True):
+                    id_, rollout_id, correct, decision, bound, form = row
+                    by_id[id_].rollouts.append(
+                        ScoredRollout(folder.run_id, rollout_id, correct, decision, score, bound, form)
+                    )
         return {name: errors.get(name) or self._played(points[name].values(), name) for name in points}
 
     def _meaning_error(self, measure: Metric) -> UsageError | None:

@@ -491,12 +491,12 @@ def test_pairs_of_games_have_the_same_stances_and_seats_even_if_a_game_was_lost(
         connection.execute(f"CREATE TABLE t AS SELECT * FROM read_parquet('{lost}') ORDER BY {form}")
         outcome = "CASE WHEN rowid = 5 THEN 'transport_failed' ELSE outcome END AS outcome"
         connection.execute(f"COPY (SELECT * REPLACE ({outcome}) FROM t) TO '{lost}'")
-        forms = {}
+        forms: dict[str, tuple[object, ...]] = {}
         for folder in folders:
             rows = connection.execute(f"SELECT rollout_id, {form} FROM '{folder.table('rollouts')}'").fetchall()
             forms |= {row[0]: row[1:] for row in rows}
-    systems = [load_system([folder.path], Results(results)) for folder in folders]
-    pairs = list(game_pairs(*systems, SystemReader()))
+    base_system, other_system = (load_system([folder.path], Results(results)) for folder in folders)
+    pairs = list(game_pairs(base_system, other_system, SystemReader()))
     complete = [(pair.base.rollout_id, pair.other.rollout_id) for pair in pairs if pair.base and pair.other]
     assert (len(pairs), len(complete)) == (16, 15)
     assert all(forms[base] == forms[other] for base, other in complete)
