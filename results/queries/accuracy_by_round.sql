@@ -8,7 +8,7 @@
 -- counts as wrong), accept (share of games that end in accept).
 SELECT
     run_id, rounds, count(*) AS games, count(*) FILTER (outcome = 'decided') AS decided,
-    avg(coalesce(correct, false)::INTEGER) AS accuracy, avg((decision = 1)::INTEGER) AS accept
+    avg(correct::INTEGER) AS accuracy, avg((decision = 1)::INTEGER) AS accept
 FROM rollouts
 WHERE outcome <> 'transport_failed' AND ($run::VARCHAR IS NULL OR run_id = $run::VARCHAR)
 GROUP BY run_id, rounds

@@ -19,9 +19,9 @@ SELECT
     any_value(l.reason) AS reason
 FROM (
     SELECT
-        run_id, datapoint_id, y, count(*) AS games, sum(coalesce(correct, false)::INTEGER) AS hits,
+        run_id, datapoint_id, y, count(*) AS games, sum(correct::INTEGER) AS hits,
         count(*) OVER (PARTITION BY run_id) AS played
-    FROM rollouts WHERE outcome <> 'transport_failed' GROUP BY run_id, datapoint_id, y
+    FROM rollouts WHERE correct IS NOT NULL GROUP BY run_id, datapoint_id, y
 ) p
 JOIN runs u USING (run_id)
 LEFT JOIN metrics m ON m.run_id = u.run_id AND m.agent IS NULL AND m.metric = 'always_failed'

@@ -8,7 +8,7 @@
 SELECT
     CASE WHEN $by::VARCHAR IS NULL THEN 'all' ELSE d.columns ->> $by::VARCHAR END AS slice, r.y, count(*) AS games,
     count(*) FILTER (r.decision = 1) AS accept, count(*) FILTER (r.decision = 0) AS reject,
-    count(*) FILTER (r.decision = 2) AS none, avg(coalesce(r.correct, false)::INTEGER) AS accuracy
+    count(*) FILTER (r.decision = 2) AS none, avg(r.correct::INTEGER) AS accuracy
 FROM rollouts r
 LEFT JOIN datapoints d USING (run_id, datapoint_id)
 WHERE r.run_id = $run AND r.outcome <> 'transport_failed'

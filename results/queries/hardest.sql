@@ -8,11 +8,11 @@
 -- Columns: y (the label), games, runs, accuracy, accept (share), example (rollout id of a wrong verdict).
 SELECT
     u.benchmark, r.datapoint_id, r.y, count(*) AS games, count(DISTINCT r.run_id) AS runs,
-    avg(coalesce(r.correct, false)::INTEGER) AS accuracy, avg((r.decision = 1)::INTEGER) AS accept,
-    min(r.rollout_id) FILTER (NOT coalesce(r.correct, false)) AS example
+    avg(r.correct::INTEGER) AS accuracy, avg((r.decision = 1)::INTEGER) AS accept,
+    min(r.rollout_id) FILTER (NOT r.correct) AS example
 FROM rollouts r
 JOIN runs u USING (run_id)
-WHERE u.kind = 'benchmark' AND u.status = 'done' AND r.outcome <> 'transport_failed'
+WHERE u.kind = 'benchmark' AND u.status = 'done' AND r.correct IS NOT NULL
     AND u.fixed_verdicts IS NULL AND u.run_id NOT IN (SELECT run_id FROM copies)
     AND ($benchmark::VARCHAR IS NULL OR u.benchmark = $benchmark::VARCHAR)
 GROUP BY u.benchmark, r.datapoint_id, r.y

@@ -11,7 +11,7 @@
 -- bias_low and bias_high.
 SELECT
     r.run_id, r.stances_exchanged, r.swapped, r.y, count(*) AS games, avg((r.decision = 1)::INTEGER) AS accept,
-    avg((r.decision = 2)::INTEGER) AS none, avg(coalesce(r.correct, false)::INTEGER) AS accuracy,
+    avg((r.decision = 2)::INTEGER) AS none, avg(r.correct::INTEGER) AS accuracy,
     any_value(m.value) AS position_bias, any_value(m.ci_low) AS bias_low, any_value(m.ci_high) AS bias_high
 FROM rollouts r
 LEFT JOIN metrics m ON m.run_id = r.run_id AND m.agent IS NULL AND m.metric = 'position_bias'

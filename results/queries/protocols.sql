@@ -13,7 +13,7 @@ WITH seats AS (
 ), games AS (
     SELECT
         u.benchmark, u.task, u.name, u.game_sha256, u.protocol, s.models, r.run_id,
-        coalesce(d."group", r.datapoint_id) AS cluster, coalesce(r.correct, false)::INTEGER AS hit,
+        coalesce(d."group", r.datapoint_id) AS cluster, r.correct::INTEGER AS hit,
         (r.decision = 1)::INTEGER AS accepts
     FROM rollouts r
     JOIN runs u USING (run_id)

@@ -7,7 +7,7 @@
 -- Columns: stance, y (the label; equal to the stance if the provers argue for the truth), games, accuracy, persuaded
 -- (share of verdicts that equal the stance).
 SELECT
-    run_id, stance, y, count(*) AS games, avg(coalesce(correct, false)::INTEGER) AS accuracy,
+    run_id, stance, y, count(*) AS games, avg(correct::INTEGER) AS accuracy,
     avg((decision = stance)::INTEGER) AS persuaded
 FROM rollouts
 WHERE stance IS NOT NULL AND outcome <> 'transport_failed' AND ($run::VARCHAR IS NULL OR run_id = $run::VARCHAR)

@@ -16,14 +16,14 @@ WITH verifiers AS (
 ), games AS (
     SELECT
         r.run_id, u.benchmark, u.task, u.protocol, u.game_sha256, u.rejudge_of, v.verifier, r.datapoint_id,
-        coalesce(d."group", r.datapoint_id) AS cluster, coalesce(r.correct, false)::INTEGER AS hit
+        coalesce(d."group", r.datapoint_id) AS cluster, r.correct::INTEGER AS hit
     FROM rollouts r
     JOIN runs u USING (run_id)
     JOIN verifiers v USING (run_id)
     LEFT JOIN datapoints d USING (run_id, datapoint_id)
     WHERE u.kind = 'benchmark' AND u.status = 'done' AND u.parent_run_id IS NULL AND u.task IS NOT NULL
         AND u.replay_of IS NULL AND u.fixed_verdicts IS NULL AND u.run_id NOT IN (SELECT run_id FROM copies)
-        AND r.outcome <> 'transport_failed'
+        AND r.correct IS NOT NULL
 ), baseline_games AS (
     SELECT *, game_sha256 AS baseline_game FROM games WHERE protocol = $baseline::VARCHAR AND rejudge_of IS NULL
 ), baselines AS (

@@ -17,7 +17,7 @@ from runner.analysis.results import AnalysisTable, UnitResult, analysis_files, r
 from runner.analysis.validation_log import VALIDATIONS, ValidationRecord, read_validations
 from runner.base.errors import UsageError
 from runner.base.text import comma_join, counted, did_you_mean, with_interval
-from runner.results.comparison.analysis_metrics import ANALYSIS_PREFIX, NO_BETTER
+from runner.results.comparison.analysis_metrics import ANALYSIS_PREFIX, NO_BETTER, UNDEFINED_KAPPA
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.table_columns import ANALYSES
@@ -219,7 +219,7 @@ def find_validation_records(folder: RunFolder) -> list[ValidationRecord]:
 def _describe(record: ValidationRecord) -> str:
     labels = f"{counted(record.labeled_units, 'label')} of {record.run_id}"
     if record.kappa is None:
-        return f"validated with {labels}: kappa is undefined, because people and the model gave only one answer"
+        return f"not validated with {labels}: {UNDEFINED_KAPPA}, because people and the model gave only one answer"
     kappa = with_interval(record.kappa, record.kappa_low, record.kappa_high)
     if record.kappa_low is not None and record.kappa_low > 0:
         return f"validated with {labels}: kappa {kappa}"

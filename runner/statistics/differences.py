@@ -86,6 +86,8 @@ def paired_difference(
             groups, lambda effect: approximation.variance(bound * effect) / bound**2, step / bound
         )
         smallest = None if share is None else share * bound
+    if smallest is not None and smallest > limit:
+        smallest = None
     return Difference(value, stderr, min(low, value), max(high, value), smallest, groups)
 
 

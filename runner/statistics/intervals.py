@@ -39,7 +39,7 @@ def mean_interval(
 
 
 def wilson_interval(
-    p: float, stderr: float | None, n: float, clusters: int, level: float = CONFIDENCE
+    p: float, stderr: float | None, n: float, clusters: float, level: float = CONFIDENCE
 ) -> tuple[float, float]:
     """Return Wilson's interval of a proportion. The effective sample size is at most `n`; without error, `clusters`."""
     z = NormalDist().inv_cdf(0.5 + level / 2)

@@ -88,7 +88,10 @@ def test_validation_on_the_run_itself_comes_first_and_chance_level_is_reported(r
     chance = f"validated on {run.run_id}: no better than chance (kappa 0.000 [-0.200, 0.300], 30 labels)"
     assert find_validations(run) == {INSTRUMENT: chance}
     append_validations(run.path, [replace(own_validation, kappa=None, kappa_low=None, kappa_high=None)])
-    assert "kappa is undefined" in find_validations(run)[INSTRUMENT]
+    assert find_validations(run)[INSTRUMENT].startswith(f"not validated with 30 labels of {run.run_id}: kappa is undef")
+    (pair,) = compare(results).pairs
+    assert pair.verdict.startswith("no test: the instrument is not validated")
+    assert (pair.p, pair.ci_low) == (None, None)
 
 
 def test_datapoints_with_the_largest_differences_are_listed_instead_of_flips(

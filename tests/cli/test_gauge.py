@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,23 @@ def test_debates_are_judged_again_with_votes_as_repeats(tmp_path: Path) -> None:
     assert {facet["name"] for facet in result["facets"]} == {"decision_format"}
     process = nip_run_here("gauge", *result["run_ids"], run.run_id, cwd=tmp_path)
     assert "has provers, whose messages differ from run to run" in process.stderr
+
+
+@pytest.mark.parametrize("protocol", ["debate", "nip"])
+def test_every_vote_of_a_debate_with_exchanged_stances_is_a_reading(tmp_path: Path, protocol: str) -> None:
+    provers = {"prover0": {"model": "m"}, "prover1": {"model": "n"}, "prover": None} if protocol == "debate" else {}
+    spec = spec_file(
+        tmp_path, size=4, protocol={"use": protocol}, prompts=f"prompts/code_validation/{protocol}", agents=provers,
+        models={"n": {"provider": "dummy", "answer_words": 5}}, votes=3, stances="both", fine_tune=None,
+        **({"seats": "swap"} if provers else {}),
+    )  # fmt: skip
+    played = run_spec(spec, tmp_path / "results")
+    games = 16 if provers else 8
+    result = run_gauge(tmp_path, played.run_id)
+    assert (result["units"], result["readings"]) == (games, 3 * games)
+    verdicts = [json.loads(row["votes"]) for row in table(played.path, "rollouts")]
+    flips = sum(first != second for votes in verdicts for first, second in combinations(votes, 2))
+    assert result["flips"]["value"] == pytest.approx(flips / (3 * games))
 
 
 PROTOCOL = """\

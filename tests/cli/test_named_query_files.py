@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
@@ -19,6 +20,8 @@ from runner.cli.main import main
 from runner.results.leaderboard.named_queries import named_queries
 from runner.results.leaderboard.results_folder import Results
 from tests.cli.test_named_queries import run_query
+from tests.results.comparison.planted import write_solo_spec
+from tests.support.runs import run_spec, table
 from tests.support.specs import spec_file
 
 TESTED = [
@@ -103,3 +106,45 @@ def test_unknown_names_and_a_missing_leaderboard_are_errors_not_empty_results(tm
         ):
             query(sql, results)
     assert query("SELECT count(*) FROM completions", results).fetchall()[0][0] > 0
+
+
+def test_flips_pair_games_with_equal_stances_and_seats(tmp_path: Path) -> None:
+    agents = {"prover": None, "prover0": {"model": "m"}, "prover1": {"model": "n"}}
+    spec = spec_file(
+        tmp_path, size=8, protocol={"use": "debate"}, prompts="prompts/code_validation/debate", agents=agents,
+        models={"n": {"provider": "dummy", "answer_words": 5}}, stances="both", seats="swap", fine_tune=None,
+    )  # fmt: skip
+    results = tmp_path / "results"
+    runs = [run_spec(spec, results, f"seed={seed}") for seed in (0, 1)]
+    assert query("@flips", results, run_a=runs[0].run_id, run_b=runs[0].run_id).fetchall() == []
+    verdicts = [
+        {(row["datapoint_id"], row["stances_exchanged"], row["swapped"]): row for row in table(played.path, "rollouts")}
+        for played in runs
+    ]
+    assert [len(games) for games in verdicts] == [32, 32]
+    flipped = {
+        tuple(games[key]["rollout_id"] for games in verdicts)
+        for key in verdicts[0]
+        if verdicts[0][key]["decision"] != verdicts[1][key]["decision"]
+    }
+    rows = query("@flips", results, run_a=runs[0].run_id, run_b=runs[1].run_id).fetchall()
+    assert flipped
+    assert {row[-2:] for row in rows} == flipped
+    assert len(rows) == len(flipped)
+
+
+def test_games_without_labels_count_as_neither_right_nor_wrong(tmp_path: Path) -> None:
+    spec = write_solo_spec(tmp_path, size=3, rollouts={"per_datapoint": 2})
+    data = tmp_path / "data.jsonl"
+    rows = [{**json.loads(line), "label": None} for line in data.read_text().splitlines()]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    results = tmp_path / "results"
+    run_id = run_spec(spec, results).run_id
+    for name in ("accuracy_by_round", "confusion", "protocols"):
+        parameters = {} if name == "protocols" else {"run": run_id}
+        shown = query(f"@{name}", results, **parameters).df()
+        assert len(shown) == 1
+        assert shown["accuracy"].isna().all(), name
+    assert query("@cost_per_right_verdict", results).df()["right"].isna().all()
+    for name in ("hardest", "always_failed", "uplift"):
+        assert query(f"@{name}", results).fetchall() == [], name

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from runner.cli.main import main
+from runner.pages.boards.charts import cost_chart
 from runner.pages.boards.lists import BoardPage, local_board
 from runner.pages.boards.marks import FALLBACK_KIND, mark_of
 from runner.pages.boards.page import MAX_PLAIN_ROWS, board_site
@@ -41,6 +42,16 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 def list_run_ids(board: BoardPage) -> list[list[str]]:
     return [[row.values["run"] for row in listed.rows] for listed in board.lists]
+
+
+def test_cost_chart_shows_the_cost_of_a_game_since_runs_have_different_numbers_of_repeats() -> None:
+    often = board_row(release="run/acme/often@1", run_id="often", cost_usd=12.0, n=479, transport_failed=1)
+    (listed,) = build_board(board_row(cost_usd=4.8), often).lists
+    chart = cost_chart(listed)
+    assert chart is not None
+    assert "dollars a game" in chart
+    assert "for $0.050" in chart
+    assert "for $0.025" in chart
 
 
 @pytest.mark.full

@@ -81,6 +81,28 @@ def test_verdicts_of_all_seeds_are_pooled_into_one_value_with_an_interval(sweep_
         sweep_table(sweep_runs, ["acuracy"])
 
 
+def test_the_majority_of_several_seeds_never_mixes_games_with_exchanged_stances(tmp_path: Path) -> None:
+    agents = {"prover": None, "prover0": {"model": "m"}, "prover1": {"model": "m"}}
+    spec = spec_file(
+        tmp_path, size=4, protocol={"use": "debate"}, prompts="prompts/code_validation/debate", agents=agents,
+        stances="both", rollouts={"per_datapoint": 3}, sweep={"seed": [0, 1]}, fine_tune=None,
+    )  # fmt: skip
+    runs = list(run_sweep(load_specs(spec), tmp_path / "results"))
+    pooled = pooled_estimates(Results(tmp_path / "results"), [run.run_id for run in runs])["majority_accuracy"]
+    values = []
+    for stances_exchanged in (False, True):
+        right: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+        for row in (row for run in runs for row in table(run.path, "rollouts")):
+            if row["stances_exchanged"] == stances_exchanged:
+                right[row["datapoint_id"]][row["correct"]] += 1
+        for wrong_count, right_count in right.values():
+            assert wrong_count + right_count == 6
+            chances = [math.comb(right_count, k) * math.comb(wrong_count, 5 - k) / math.comb(6, 5) for k in (3, 4, 5)]
+            values.append(sum(chances))
+    assert pooled.plays == 5
+    assert pooled.value == pytest.approx(sum(values) / len(values))
+
+
 @pytest.mark.full
 def test_finished_points_missing_on_the_leaderboard_are_added(sweep_runs: list[FinishedRun]) -> None:
     before = sweep_table(sweep_runs)

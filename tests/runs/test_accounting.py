@@ -14,6 +14,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import Progress
 from runner.runs.execution.spending import max_spending
+from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import OWN_RUN
 from runner.runs.session import session
 from runner.runs.session.run import RunOptions
@@ -74,6 +75,25 @@ def test_a_new_run_knows_its_highest_cost_without_reading_its_journal_again(
     assert manifest.failed_calls
     assert manifest.cost_usd is not None
     assert manifest.cost_usd_at_most == round(max_spending(Plan(spec), result.folder).usd, 9) > manifest.cost_usd
+
+
+def test_a_longer_run_with_another_price_says_that_earlier_calls_are_counted_at_it(tmp_path: Path) -> None:
+    path, results = spec_file(tmp_path, size=4, fine_tune=None), Results(tmp_path / "results")
+
+    def play(price: float, repeats: int) -> FinishedRun:
+        overrides = [f"models.m.price={{input: {price}, output: {price}}}", f"rollouts.per_datapoint={repeats}"]
+        return run_spec(load_spec(path, overrides), results, RunOptions(), OWN_RUN)
+
+    first, repriced, longer = play(100, 1), play(1, 1), play(2, 2)
+    assert first.manifest.cost_usd == repriced.manifest.cost_usd
+    assert (first.manifest.cost_usd or 0) > (longer.manifest.cost_usd or 0) > 0
+    notes = [[note for note in result.notes if "price" in note] for result in (first, repriced, longer)]
+    was = "models.m: the price was ${0} in, ${0} out for earlier calls, and is now ${1} in, ${1} out; cost_usd ".format
+    kept, counted = (
+        "keeps the earlier price until the run plays more games",
+        "counts all calls of the run at the new price",
+    )
+    assert notes == [[], [was(100, 1) + kept], [was(1, 2) + counted]]
 
 
 def test_a_run_without_a_price_has_counts_and_no_cost(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from runner.results.metric_computation import ClusterSums
 from runner.results.metric_definitions import ACCURACY, METRICS
-from runner.server.competitions.scores import INTERVAL_METHOD, build_published_score, rounding_step
+from runner.server.competitions.scores import INTERVAL_METHOD, build_published_score, effective_groups, rounding_step
 from runner.server.web.pages.competitions import format_interval
 from runner.statistics.simple_means import Mean
 
@@ -66,6 +66,19 @@ def test_single_group_has_no_interval_and_only_accuracy_is_published() -> None:
     ]
     (row,) = build_published_score(exact)["metrics"]
     assert row == {"metric": ACCURACY, "value": 0.5, "ci_low": None, "ci_high": None, "n": 4, "clusters": 1}
+
+
+def test_interval_of_a_part_with_one_large_group_is_wider_than_that_of_equal_groups() -> None:
+    """If half of the rows are alike, 30 groups tell as little as four."""
+    assert effective_groups([2] * 30) == 30
+    part = make_exact_part(60, set(range(36)), groups=30)
+    (equal,) = build_published_score({**part, "effective_groups": effective_groups([2] * 30)})["metrics"]
+    (unequal,) = build_published_score({**part, "effective_groups": effective_groups([31] + [1] * 29)})["metrics"]
+    assert build_published_score(part)["metrics"] == [equal]
+    assert unequal["clusters"] == 30
+    assert unequal["ci_high"] - unequal["ci_low"] > 2 * (equal["ci_high"] - equal["ci_low"])
+    (single,) = build_published_score({**part, "effective_groups": effective_groups([59, 1])})["metrics"]
+    assert (single["value"], single["ci_low"], single["ci_high"]) == (equal["value"], None, None)
 
 
 def test_page_rounds_intervals_outward_to_three_places() -> None:

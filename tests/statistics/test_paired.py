@@ -212,6 +212,14 @@ def test_detectable_difference_ignores_the_size_of_the_observed_difference() -> 
     assert 0.04 < estimate.detectable < 1.3 * baseline.detectable
 
 
+def test_no_share_has_a_detectable_difference_above_1() -> None:
+    """With unequal weights, even the largest possible difference may be too small to detect."""
+    differences = [1.0] * 15 + [-1.0] * 14 + [0.0] * 31 + [1.0] * 3
+    estimate = paired_difference(differences, [63 / 120] * 60 + [63 / 6] * 3, 1.0, 1.0)
+    assert estimate.low is not None
+    assert estimate.detectable is None
+
+
 def test_detectable_difference_has_80_percent_power_if_nothing_differed() -> None:
     """A rejection needs six groups in one direction: 13 points of 60 groups, and impossible with five groups."""
     detectable = paired_difference([0.0] * 60, [1.0] * 60, 1.0).detectable

@@ -239,7 +239,7 @@ def _print_comparisons(
     pairs: Sequence[SystemComparison], cells: Sequence[dict[str, Any]], columns: Sequence[str], title: str | None = None
 ) -> None:
     """Print pairs as a table. If some values are adjusted for the number of pairs, headers name the unadjusted ones."""
-    is_adjusted = any(pair.p_corrected != pair.p for pair in pairs)
+    is_adjusted = any((pair.p, pair.ci_low) != (pair.p_corrected, pair.adjusted_interval[0]) for pair in pairs)
     columns = [name for name in columns if is_adjusted or name not in _ADJUSTED_COLUMNS]
     headers = [_UNADJUSTED_HEADERS.get(name, name) if is_adjusted else name for name in columns]
     print_table(headers, [[row[name] for name in columns] for row in cells], title, drop=_DROPPED_IF_NARROW)

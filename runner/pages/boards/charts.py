@@ -20,21 +20,23 @@ _MAX_SIDE = 24
 
 
 def cost_chart(listed: TaskList) -> Markup | None:
-    """Draw cost against accuracy for the ranked rows; None if fewer than two have a cost, or all are free."""
+    """Draw cost per game against accuracy for the ranked rows; None if fewer than two have a cost, or all are free."""
     systems = [_priced_system(row) for row in listed.ranked if row.values["cost_usd"] is not None]
     if len(systems) < 2 or not any(system.cost for system in systems):
         return None
     frontier_names = {system.name for system in frontier_of(systems)}
     shown_systems = systems[:MAX_ROWS] + [system for system in systems[MAX_ROWS:] if system.name in frontier_names]
-    return frontier(shown_systems, ChartFrame(f"Cost and accuracy, {listed.benchmark}", key=listed.name))
+    frame = ChartFrame(f"Cost and accuracy, {listed.benchmark}", key=listed.name)
+    return frontier(shown_systems, frame, x="dollars a game")
 
 
 def _priced_system(row: BoardRow) -> PricedSystem:
     values = row.values
+    games = values["n"] + (values["lost"] or 0)
     return PricedSystem(
         values["run"],
         ChartEstimate(values["run"], values["accuracy"], values["ci_low"], values["ci_high"], f"n {values['n']}"),
-        values["cost_usd"],
+        values["cost_usd"] / games if games else None,  # more repeats do not make a system more expensive
     )
 
 

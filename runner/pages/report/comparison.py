@@ -212,7 +212,8 @@ class GamePair:
 def game_pairs(base: System, other: System, reader: SystemReader) -> Iterator[GamePair]:
     """Yield the pairs of games of two systems on the datapoints that both have, in the order of their repeats.
 
-    Games that were lost in transport are left out.
+    Games of the same form are a pair. Games are paired in their order if both systems have no form in common, because
+    only one plays blocks, or if a system has several games of one form. Lost games are left out.
 
     Raises:
         UsageError: a run has no answered game.
@@ -220,5 +221,17 @@ def game_pairs(base: System, other: System, reader: SystemReader) -> Iterator[Ga
     """
     matched = match_systems(base, other, METRICS[RANKING_METRIC], reader)
     for group, (base_point, other_point) in zip(matched.groups, matched.pairs, strict=True):
-        for base_game, other_game in zip_longest(base_point.rollouts, other_point.rollouts):
+        for base_game, other_game in _pairs_of_games(base_point.rollouts, other_point.rollouts):
             yield GamePair(base_point.id, group, base_point.label, base_game, other_game)
+
+
+def _pairs_of_games(
+    base: Sequence[ScoredRollout], other: Sequence[ScoredRollout]
+) -> Iterator[tuple[ScoredRollout | None, ScoredRollout | None]]:
+    base_games, other_games = ({game.form: game for game in games} for games in (base, other))
+    has_several = len(base_games) < len(base) or len(other_games) < len(other)
+    if has_several or base_games.keys().isdisjoint(other_games):
+        yield from zip_longest(base, other)
+        return
+    for form in base_games | other_games:
+        yield base_games.get(form), other_games.get(form)

@@ -47,6 +47,8 @@ def analysis_metric(
 
 NO_BETTER = "no better than chance"
 """The words of a validation whose instrument does not agree with people more than chance would."""
+UNDEFINED_KAPPA = "kappa is undefined"
+"""The words of a validation without two different answers, which says nothing about the rarer answers."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,8 @@ class AnalysisDifference:
     @property
     def is_validated(self) -> bool:
         """Whether labels of people say how far the plain value can be trusted."""
-        return self.corrected is not None or (self.validation is not None and NO_BETTER not in self.validation)
+        validation = self.validation or UNDEFINED_KAPPA
+        return self.corrected is not None or not (NO_BETTER in validation or UNDEFINED_KAPPA in validation)
 
     @property
     def trust(self) -> str:

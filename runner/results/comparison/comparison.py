@@ -35,6 +35,7 @@ from runner.results.comparison.paired_test import (
     run_paired_test,
     run_unpaired_test,
     system_value,
+    unknown_error_reason,
 )
 from runner.results.comparison.shared_samples import (
     JudgeAgreement,
@@ -339,27 +340,35 @@ class _Comparer:
 
     def compare_all(self, baseline: str | None, assertions: Sequence[Assertion]) -> Comparison:
         has_base = self.ceiling is not None or any(assertion.against_base for assertion in assertions)
-        system_pairs = list(self._system_pairs(baseline, has_base=has_base))
+        chooses_leader = baseline is None and not has_base and len(self.systems) > 2
+        system_pairs = list(self._system_pairs(baseline, chooses_leader=chooses_leader))
         rows = [self.compare(base, other, self.metric) for base, other in system_pairs]
         slices = [row for (base, other) in system_pairs for row in self._compare_slices(base, other)] if self.by else []
         all_systems = dict.fromkeys([*(system for pair in system_pairs for system in pair), *self.systems])
         judged = [result for assertion in assertions for result in self._judge(assertion, system_pairs)]
         notes = [*system_notes(list(all_systems)), *_assertion_notes(judged, len(self.systems), baseline)]
+        candidates = len(self.systems) if chooses_leader else 2
+        if chooses_leader:
+            notes.append(
+                f"the same data choose the best system ({system_pairs[0][0].name}), partly by luck, so p-values and "
+                f"intervals are adjusted for all pairs of the {candidates} systems; with --baseline RUN, only for the "
+                "comparisons with RUN"
+            )
         if self.by:
             notes += untested_slices_note(self.by, [row.p is not None for row, _ in slices])
         return Comparison(
             self.metric,
             self.by,
             {system.name: tuple(folder.run_id for folder in system.runs) for system in all_systems},
-            tuple(_adjusted(rows)),
-            tuple(_adjusted(slices)),
+            tuple(_adjusted(rows, candidates=candidates)),
+            tuple(_adjusted(slices, candidates=candidates)),
             tuple(judged),
             tuple(notes),
             _power_assumption([row for row, _ in (*rows, *slices)]),
         )
 
-    def _system_pairs(self, baseline: str | None, *, has_base: bool) -> Iterator[tuple[System, System]]:
-        """Yield each base with a system that is compared with it. With `has_base`, the first system is the base."""
+    def _system_pairs(self, baseline: str | None, *, chooses_leader: bool) -> Iterator[tuple[System, System]]:
+        """Yield each base with a system that is compared with it: the baseline, the leader, or the first system."""
         if baseline is not None:
             for system in self.systems:
                 base = find_baseline(baseline, system, self.results)
@@ -368,7 +377,7 @@ class _Comparer:
                 yield base, system
             return
         first, *others = self.systems
-        if len(self.systems) > 2 and not has_base:
+        if chooses_leader:
             measure = self._common_metric(self.metric, *self.systems)
             points = {system: self.reader.points(system, measure) for system in self.systems}
             first = find_leader(points, measure, lambda a, b: self._match(a, b, measure)[0])
@@ -433,7 +442,26 @@ class _Comparer:
             row = replace(row, equivalence=result.equivalence, agreement=agreement_of_judges(base, other))
             if not is_stopped:
                 row = self._with_further_tests(row, measure, base, matched)
-        return _without_unvalidated_interval(row, measure, result), result
+        return self._without_unknown_error(row, measure, result, (base, other)), result
+
+    def _without_unknown_error(
+        self, row: SystemComparison, measure: Metric, test: PairedTest, systems: tuple[System, System]
+    ) -> SystemComparison:
+        """Return the row without test and intervals if errors of measurement of unknown size may be the cause."""
+        if row.analysis is not None:
+            problem = None if row.analysis.is_validated else "the instrument is not validated"
+        else:
+            reasons = (
+                (system, unknown_error_reason(measure, self.reader.points(system, measure))) for system in systems
+            )
+            problem = next((f"{system.name}: {reason}" for system, reason in reasons if reason is not None), None)
+        if problem is None:
+            return row
+        value = difference_in_words(measure, row.base, row.other, drop_error(test.difference))
+        return _without_test(
+            replace(row, stderr=None, ci_low=None, ci_high=None, equivalence=None, gap_recovered=None),
+            row.verdict if row.remark is not None else f"no test: {problem}; {value}",
+        )
 
     def _test_unpaired(self, measure: Metric, base: System, other: System, *, stopped: bool) -> PairedTest:
         """Return the test of two systems that share no datapoint. If a run was stopped, it has only the difference."""
@@ -476,7 +504,7 @@ class _Comparer:
                     row, analysis=overall.analysis, slice=value, equivalence=result.equivalence if is_tested else None
                 )
                 row = row if is_tested else _without_test(row, overall.verdict.partition(":")[0])
-                yield _without_unvalidated_interval(row, measure, result), result
+                yield self._without_unknown_error(row, measure, result, (base, other)), result
 
     def _judge(
         self, assertion: Assertion, system_pairs: Sequence[tuple[System, System]]
@@ -502,8 +530,9 @@ class _Comparer:
         if base is not None:
             row, _ = self.compare(base, system, assertion.metric)
             ends = (row.ci_low, row.ci_high)
+            reason = row.verdict if ends[0] is None and row.remark is None and row.analysis is None else row.remark
             return AssertedComparison(
-                assertion.text, system.name, base.name, row.difference, *ends, assertion.judge(*ends), reason=row.remark
+                assertion.text, system.name, base.name, row.difference, *ends, assertion.judge(*ends), reason=reason
             ).with_analysis(assertion, row.analysis)
         measure = self._common_metric(assertion.metric, system)
         sample = system_value(measure, self.reader.points(system, measure))
@@ -585,17 +614,6 @@ def _without_test(row: SystemComparison, verdict: str) -> SystemComparison:
     )  # fmt: skip
 
 
-def _without_unvalidated_interval(row: SystemComparison, measure: Metric, test: PairedTest) -> SystemComparison:
-    """Return the row without test and intervals if its analysis was not validated, since errors may be the cause."""
-    if row.analysis is None or row.analysis.is_validated:
-        return row
-    value = difference_in_words(measure, row.base, row.other, drop_error(test.difference))
-    return _without_test(
-        replace(row, stderr=None, ci_low=None, ci_high=None, equivalence=None, gap_recovered=None),
-        row.verdict if row.remark is not None else f"no test: the instrument is not validated; {value}",
-    )
-
-
 def _comparison_row(measure: Metric, base: str, other: str, test: PairedTest) -> SystemComparison:
     difference: Difference = test.difference
     return SystemComparison(
@@ -607,22 +625,26 @@ def _comparison_row(measure: Metric, base: str, other: str, test: PairedTest) ->
     )  # fmt: skip
 
 
-def _adjusted(rows: Sequence[_TestedRow]) -> Iterator[SystemComparison]:
+def _adjusted(rows: Sequence[_TestedRow], *, candidates: int = 2) -> Iterator[SystemComparison]:
     """Yield the rows with p-values and intervals adjusted for their number, and with the verdicts that follow.
 
-    A row's interval has the level at which Holm's procedure compares its p-value. Two rows with the same answers are
-    not a test, and do not count.
+    A row's interval has the level at which Holm's procedure compares its p-value or, after the procedure has ended, its
+    last level. Two rows with the same answers are not a test, and do not count. If the data chose the base of the rows
+    among more than two `candidates`, all pairs of these count, since the base is the best one partly by luck.
     """
     p_values = [row.p for row, _ in rows if row.p is not None and row.remark is None]
-    adjusted_p_values = iter(holm(p_values))
+    family = math.ceil(len(p_values) * candidates / 2)
+    adjusted_p_values = holm(p_values, family)
+    rejected = sum(p <= ALPHA for p in adjusted_p_values)
+    remaining = iter(adjusted_p_values)
     for row, test in rows:
-        if row.p is None or row.remark is not None or len(p_values) < 2:
+        if row.p is None or row.remark is not None or family < 2:
             yield row
             continue
-        p = next(adjusted_p_values)
-        alpha = ALPHA * row.p / p if p else ALPHA / len(p_values)
+        p = next(remaining)
+        alpha = ALPHA / (family - min(sum(other < row.p for other in p_values), rejected))
         difference = agree_with_test(test.difference_at(1 - alpha), p)
-        text = verdict(row.measure, row.base, row.other, difference, p, family=len(p_values), paired=row.paired)
+        text = verdict(row.measure, row.base, row.other, difference, p, family=family, paired=row.paired)
         low, high = difference.low, difference.high
         yield replace(row, p_corrected=p, verdict=text, ci_low_corrected=low, ci_high_corrected=high)
 

@@ -15,7 +15,9 @@ from runner.base.errors import UnknownValueError
 from runner.game.protocols.protocol import Decision
 from runner.results.comparison.matching import MatchedPoints
 from runner.results.comparison.systems import DatapointScores, ScoredRollout
-from runner.results.metric_definitions import Metric
+from runner.results.estimates import estimate
+from runner.results.metric_definitions import CONFIDENCE_KINDS, Metric, Source
+from runner.results.verdict_columns import bound_shares
 from runner.statistics.calibration import Forecasts
 from runner.statistics.differences import Difference, Sample, unpaired_difference
 from runner.statistics.equivalence import Equivalence
@@ -26,6 +28,9 @@ from runner.statistics.paired_groups import Pairs, least_share, missing_variance
 from runner.statistics.reporting_rules import near_constant_reason
 from runner.statistics.sign_flip import mid_p_mcnemar
 from runner.statistics.signal_detection import SensitivityDifference, sensitivity_difference
+from runner.statistics.verdicts import Verdicts
+
+_LOGPROB = CONFIDENCE_KINDS[1]
 
 
 @dataclass(frozen=True)
@@ -303,16 +308,53 @@ def system_value(measure: Metric, points: Sequence[DatapointScores]) -> SystemVa
     Raises:
         UnknownValueError: the measure is unknown for these datapoints; the message says why.
     """
+    if measure.is_balanced:
+        return _balanced_value(measure, points)
+    unknown_error = unknown_error_reason(measure, points)
     if measure.order_measure is not None:
         result = _order_measure(measure, points)
-        reason = measure.rule.missing_reason(result.clusters)
+        reason = measure.rule.missing_reason(result.clusters) or unknown_error
         return SystemValue(result.value, result.interval_at(CONFIDENCE) if reason is None else (None, None), reason)
     sample = sample_by_group(measure, points)
-    reason = measure.rule.missing_reason(len(sample.means))
+    reason = measure.rule.missing_reason(len(sample.means)) or unknown_error
     has_two_values = measure.two_values is not None and len({s for point in points for s in point.scores}) == 2
     if reason is None and not measure.is_proportion and not has_two_values:
         reason = near_constant_reason(len(sample.means) - max(Counter(sample.means).values()))
     return SystemValue(sample.mean, sample.interval if reason is None else (None, None), reason)
+
+
+def unknown_error_reason(measure: Metric, points: Sequence[DatapointScores]) -> str | None:
+    """Return why the error of a metric is unknown: few groups of a label, or log-probabilities that are only bounds."""
+    if measure.is_balanced:
+        groups = [{point.group for point in points if point.label == label} for label in (0, 1)]
+        return measure.rule.missing_reason(min(map(len, groups)))
+    if measure.source is not Source.FORECASTS or measure.kind != _LOGPROB:
+        return None
+    bounds = [rollout.bound for point in points for rollout in point.rollouts if rollout.score is not None]
+    p = np.array([math.nan if bound is None else bound for bound in bounds])
+    is_only_bound = ~np.isnan(p)
+    return measure.rule.bounds_reason(*bound_shares(np.nan_to_num(p), is_only_bound.astype(int)))
+
+
+def _balanced_value(measure: Metric, points: Sequence[DatapointScores]) -> SystemValue:
+    """Return the value of a metric of both labels, computed as in `metrics.json`.
+
+    Raises:
+        UnknownValueError: all datapoints have the same label.
+    """
+    _datapoint_weights(measure, [point.label for point in points])
+    groups = {name: number for number, name in enumerate(dict.fromkeys(point.group for point in points))}
+    rows = [
+        (point.label, rollout.decision, number, groups[point.group])
+        for number, point in enumerate(points)
+        for rollout in point.rollouts
+    ]
+    labels, decisions, numbers, clusters = (np.array(column) for column in zip(*rows, strict=True))
+    assert measure.compute is not None
+    verdicts = Verdicts(labels, decisions, numbers, clusters, len(groups), len(groups) < len(points))
+    result = estimate(measure, measure.compute(verdicts))
+    assert result.value is not None
+    return SystemValue(result.value, (result.ci_low, result.ci_high), result.reason)
 
 
 def sample_by_group(measure: Metric, points: Sequence[DatapointScores]) -> Sample:

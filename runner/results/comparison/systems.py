@@ -12,7 +12,7 @@ from runner.base.errors import RunError, UsageError
 from runner.base.hashing import tagged_hash
 from runner.base.text import comma_join
 from runner.results.comparison.analysis_metrics import AnalysisReader
-from runner.results.comparison.scores import load_scores
+from runner.results.comparison.scores import GameForm, load_scores
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import fixed_verdicts_of
@@ -32,6 +32,9 @@ class ScoredRollout:
     decision: int
     """0: reject, 1: accept, 2: none or a listed answer."""
     score: float | None
+    bound: float | None
+    """P(accept) by log-probabilities if it is only a bound."""
+    form: GameForm
 
 
 @dataclass
@@ -154,8 +157,11 @@ class System:
                     id_: points[name].setdefault(key, replace(point, rollouts=[]))
                     for id_, (key, point) in datapoints.items()
                 }
-                for (id_, rollout_id, correct, decision), score in zip(run_scores.rollouts, scores, strict=True):
-                    by_id[id_].rollouts.append(ScoredRollout(folder.run_id, rollout_id, correct, decision, score))
+                for row, score in zip(run_scores.rollouts, scores, strict=True):
+                    id_, rollout_id, correct, decision, bound, form = row
+                    by_id[id_].rollouts.append(
+                        ScoredRollout(folder.run_id, rollout_id, correct, decision, score, bound, form)
+                    )
         return {name: errors.get(name) or self._played(points[name].values(), name) for name in points}
 
     def _meaning_error(self, measure: Metric) -> UsageError | None:

@@ -19,6 +19,7 @@ from runner.base.errors import RunError, UsageError, errors_as
 from runner.base.hashing import tagged_hash
 from runner.base.storage.duckdb_connections import read_only_table
 from runner.base.text import comma_join
+from runner.game.protocols.protocol import Protocol
 from runner.models.interface import SampleKey
 from runner.models.journal_index import JournalIndex, open_index
 from runner.models.journal_records import CallRecord
@@ -28,6 +29,7 @@ from runner.results.saved_spec import look_up, read_saved_spec
 from runner.results.table_columns import COLUMNS
 from runner.results.tasks import played_datapoints
 from runner.rollouts.rollout import Outcome
+from runner.spec.loader import load_saved
 
 PROMPTS, LABEL_WORDS, TIME, ANSWER_POSITION = "prompts", "decision_format", "time", "answer_position"
 _SAMPLING = (
@@ -203,7 +205,8 @@ def _load_run(folder: RunFolder, manifest: Manifest) -> GaugedRun:
         raise RunError(f"{folder.path} has no {folder.journal.name}; restore the journal from a backup")
     reader, index = open_index(folder.journal, manifest.identity)
     with closing(reader):
-        journal = _JudgeJournal(index, agent, has_stances=spec.get("stances") is not None)
+        first_stance = None if spec.get("stances") is None else _first_stance(load_saved(folder.spec).protocol)
+        journal = _JudgeJournal(index, agent, first_stance)
         readings = tuple(
             reading
             for values in rows
@@ -238,8 +241,8 @@ def _spec_values(spec: Mapping[str, object], manifest: Manifest) -> dict[str, di
 class _JudgeJournal:
     """The judge's answers in the journal of a run, and counts of the servers that gave them."""
 
-    def __init__(self, index: JournalIndex, agent: str, *, has_stances: bool) -> None:
-        self._index, self._agent, self._has_stances = index, agent, has_stances
+    def __init__(self, index: JournalIndex, agent: str, first_stance: int | None) -> None:
+        self._index, self._agent, self._first_stance = index, agent, first_stance
         self.copied = 0
         self.models: Counter[str] = Counter()
         self.fingerprints: Counter[str] = Counter()
@@ -247,7 +250,7 @@ class _JudgeJournal:
     def readings(self, row: Mapping[str, Any], manifest: Manifest, groups: Mapping[str, str]) -> Iterator[Reading]:
         """Yield the readings of a game, given its row of the table `rollouts`."""
         datapoint = row["datapoint_id"]
-        number = _game_number(row, stances=self._has_stances)
+        number = _game_number(row, self._first_stance)
         for vote, verdict, correct in _verdicts(row):
             sample = SampleKey(datapoint, number, row["rounds"] - 1, self._agent, 0, vote)
             first, last = _answers(self._index, sample)
@@ -281,10 +284,21 @@ def _unit_of(row: Mapping[str, object], manifest: Manifest) -> Unit:
     return (source, *(row[name] for name in ("datapoint_id", "repeat", "swapped", "stance", "stances_exchanged")))
 
 
-def _game_number(row: Mapping[str, Any], *, stances: bool) -> int:
-    """Return the number of a game among those of its datapoint, as in `Job.number`."""
-    number = int(row["repeat"])
-    for variant in (row["stance"] if stances else None, row["swapped"]):
+def _first_stance(protocol: Protocol) -> int:
+    """Return the stance of the first prover unless provers exchange their stances."""
+    return protocol.default_stance(protocol.prover_names[0])
+
+
+def _game_number(row: Mapping[str, Any], first_stance: int | None) -> int:
+    """Return the number of a game among those of its datapoint, as in `Job.number`.
+
+    `first_stance` is None if the run does not play datapoints with both stances.
+    """
+    number, stance = int(row["repeat"]), None
+    if first_stance is not None:  # opposed provers have no common stance
+        is_exchanged = row["stances_exchanged"]
+        stance = row["stance"] if is_exchanged is None else first_stance ^ is_exchanged
+    for variant in (stance, row["swapped"]):
         number = number if variant is None else 2 * number + int(variant)
     return number
 

@@ -19,7 +19,8 @@ _GAMES_SQL = f"""
 SELECT r.datapoint_id, coalesce(d."group", r.datapoint_id), coalesce(r.y, {UNSET}),
     CASE WHEN r.outcome = 'decided' THEN r.decision ELSE {NONE} END,
     CASE WHEN u.spec ->> '$.stances' = 'both' THEN coalesce(r.stance, {UNSET}) ELSE {UNSET} END,
-    coalesce(r.swapped::INTEGER, {UNSET}), coalesce(r.confidence_stated, 'nan'::DOUBLE),
+    coalesce(r.swapped::INTEGER, {UNSET}), coalesce(r.stances_exchanged::INTEGER, {UNSET}),
+    coalesce(r.confidence_stated, 'nan'::DOUBLE),
     coalesce(r.confidence_logprob, 'nan'::DOUBLE), r.confidence_note, u.spec ->> '$.verdict.confidence'
 FROM rollouts r
 JOIN runs u ON u.run_id = r.run_id
@@ -62,12 +63,14 @@ def _read_games(results: Results, run_ids: Sequence[str]) -> GameColumns | None:
     rows = results.board.query(_GAMES_SQL, [list(run_ids)])[1]
     if not rows:
         return None
-    ids, groups, labels, decisions, stances, swapped, *confidences, notes, requested = zip(*rows, strict=True)
+    ids, groups, labels, decisions, stances, swapped, exchanged, *confidences, notes, requested = zip(
+        *rows, strict=True
+    )
     points = np.unique(np.array(ids), return_inverse=True)[1]
     names, clusters = np.unique(np.array(groups), return_inverse=True)
     verdicts = Verdicts(
         np.array(labels), np.array(decisions), points, clusters, len(names), len(names) < len(set(ids)),
-        _column_or_none(stances), _column_or_none(swapped),
+        _column_or_none(stances), _column_or_none(swapped), _column_or_none(exchanged),
     )  # fmt: skip
     bound = np.array([is_bound(note) for note in notes])
     columns = {kind: np.array(column) for kind, column in zip(CONFIDENCE_KINDS, confidences, strict=True)}

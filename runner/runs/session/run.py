@@ -13,7 +13,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from runner.base.errors import DamagedRunError, FolderGoneError, NipRunError, RunDirectoryError, RunError, UsageError
+from runner.base.errors import (
+    DamagedRunError,
+    FolderGoneError,
+    NipRunError,
+    RunDirectoryError,
+    RunError,
+    SpecError,
+    UsageError,
+)
 from runner.base.question_queue import QuestionQueue
 from runner.base.storage.atomic_files import atomic_write
 from runner.base.storage.safe_files import read_bounded
@@ -22,18 +30,19 @@ from runner.documents.fetched_files import MARKER, MAX_MARKER
 from runner.models.api_keys import KeyUse
 from runner.models.connectors import NO_PAGE
 from runner.models.layers.budget import Budget, BudgetSettings
+from runner.models.prices import describe_price, price_of
 from runner.models.usage_totals import UsageTotals
 from runner.results.baseline_scores import BaselineScores
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import PLAYED, Manifest, ReplaySource, Status, TrainingPart, is_allowed_loss
 from runner.results.metric_plugins import check_recorded_plugins
-from runner.results.provenance.input_files import write_inputs
+from runner.results.provenance.input_files import spec_hash, write_inputs
 from runner.results.provenance.manifest_writer import updated_manifest
 from runner.results.provenance.sources_snapshot import write_initial_files
 from runner.results.spec_changes import compare_sizes, has_same_spec
 from runner.results.table_columns import COLUMNS
-from runner.rollouts.plan import Plan, human_groups
+from runner.rollouts.plan import Plan, human_groups, used_models
 from runner.rollouts.transcript import RolloutTranscript
 from runner.runs.execution.accounting import OnProgress
 from runner.runs.execution.baseline_run import load_baseline
@@ -48,7 +57,7 @@ from runner.runs.finished.saved_spec import recorded_plan
 from runner.runs.finished.selection import ReplayOf, is_whole_replay
 from runner.runs.finished.stored_problems import load_problems
 from runner.runs.session.session import Session
-from runner.spec.loader import Spec
+from runner.spec.loader import Spec, load_saved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +149,7 @@ def open_session(
         check_page(plan, options)
         shared.questions = options.ask_people() if options.ask_people is not None else None
     size_notes = _check_can_continue(plan, folder, manifest, results) if part is None else []
+    price_notes = list(_notes_on_prices(plan, folder, manifest))
     _prepare_files(plan, folder, results, baseline)
     manifest = _manifest_of_session(plan, folder, manifest, options, part)
     manifest = replace(manifest, replay_of=replay_source)
@@ -150,6 +160,7 @@ def open_session(
         on_rollout=options.on_rollout,
     )  # fmt: skip
     session.notes.extend(size_notes)
+    session.price_notes = price_notes
     return session
 
 
@@ -292,6 +303,24 @@ def _folder_of_replayed_run(run_id: str, results: Results) -> Path:
     run_folder = results.run(run_id)
     copies = () if run_folder.manifest_path.is_file() else results.runs()
     return next((copy.path for copy in copies if copy.manifest().run_id == run_id), run_folder.path)
+
+
+def _notes_on_prices(plan: Plan, folder: RunFolder, manifest: Manifest) -> Iterator[str]:
+    """Yield a note for each model group whose `price` in the spec has changed since the run's earlier calls."""
+    if not folder.journal.is_file() or manifest.spec_sha256 == spec_hash(plan):
+        return
+    try:
+        earlier_models = load_saved(folder.spec).experiment.models
+    except SpecError:
+        return  # the file is about to be replaced
+    for name, settings in used_models(plan).items():
+        earlier_settings = earlier_models.get(name, settings)
+        if earlier_settings.price != settings.price:
+            earlier, price = (price_of(each, plan.spec.price_basis.day) for each in (earlier_settings, settings))
+            yield (
+                f"models.{name}: the price was {describe_price(earlier, price)} for earlier calls, and is now "
+                f"{describe_price(price, earlier)}"
+            )
 
 
 def _notes_on_size(plan: Plan, folder: RunFolder, manifest: Manifest) -> list[str]:

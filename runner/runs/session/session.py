@@ -74,6 +74,8 @@ class Session:
     def __post_init__(self) -> None:
         plan, shared, baseline = self.plan, self.shared, self.baseline
         self.notes: list[str] = []
+        self.price_notes: list[str] = []
+        """Notes on prices that differ from those of earlier calls."""
         self.lost: str | None = None
         """A description of the games lost in transport, if they are more than the spec allows."""
         if plan.tree_shape is not None and self.manifest.parent_run_id is None:
@@ -310,6 +312,10 @@ class Session:
         if earlier is not None and earlier.status in PLAYED and earlier.completions == counts["completions"]:
             # Nothing new was played. Keep the recorded cost, because prices may have changed since.
             counts |= {"cost_usd": earlier.cost_usd, "cost_usd_at_most": earlier.cost_usd_at_most}
+            counted_price = "cost_usd keeps the earlier price until the run plays more games"
+        else:
+            counted_price = "cost_usd counts all calls of the run at the new price"
+        self.notes.extend(f"{note}; {counted_price}" for note in self.price_notes)
         if self._stopping_decision is not None and self._stopping_decision.decided:
             unused_count = spent.completions - counts["completions"]
             if unused_count > 0:

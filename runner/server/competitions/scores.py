@@ -4,14 +4,14 @@ The rows of a competition have an open and a held-out part. For each part, the s
 its confidence interval, because other numbers would reveal more about the labels: a metric may depend on few rows (such
 as the precision of a verifier that accepts once), and several metrics together reveal more than one. The accuracy is
 rounded to steps of at least two rows, so it often stays the same if one verdict changes. The interval follows from the
-rounded accuracy and the public number of groups of rows.
+rounded accuracy and the sizes of the groups of rows.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -61,6 +61,7 @@ def compute_result(settings: Settings, work_folder: Path, submission_id: int) ->
                 "listed answers; publish a run of another protocol"}  # fmt: skip
     metrics = {is_held: Metrics.from_plan(plan) for is_held in (False, True)}
     game_counts: Counter[str] = Counter()
+    group_sizes: dict[bool, Counter[str]] = {is_held: Counter() for is_held in metrics}
     origin_counts: Counter[str] = Counter()
     with closing(Reconstructor(folder, plan)) as reconstructor:
         for rollout in reconstructor.rollouts():
@@ -71,14 +72,16 @@ def compute_result(settings: Settings, work_folder: Path, submission_id: int) ->
             if (origin := rollout.verdict_origin(*plan.spec.protocol.verifier_names)) is not None:
                 origin_counts[origin] += 1
             label, is_held = labels[rollout.job.datapoint.id]
-            metrics[is_held].add(_with_label(rollout, label, row.group_by))
+            labelled_rollout = _with_label(rollout, label, row.group_by)
+            metrics[is_held].add(labelled_rollout)
+            group_sizes[is_held][labelled_rollout.job.datapoint.group] += 1
     if game_counts.keys() != labels.keys() or len(set(game_counts.values())) != 1:
         return {"refused": "the run does not play all rows of the competition equally often; play all rows, then "
                 "publish the new run"}  # fmt: skip
     held_rows = sum(is_held for _, is_held in labels.values())
     return {
-        OPEN_PART: _select_metrics(metrics[False], len(labels) - held_rows),
-        HELD_PART: _select_metrics(metrics[True], held_rows) if held_rows else None,
+        OPEN_PART: _select_metrics(metrics[False], len(labels) - held_rows, group_sizes[False].values()),
+        HELD_PART: _select_metrics(metrics[True], held_rows, group_sizes[True].values()) if held_rows else None,
         "unranked": _unranked_reason(plan, manifest),
         "origins": {"verdicts": game_counts.total(), "journal": manifest.journal, "copied": dict(origin_counts)},
     }  # `AnswerOrigins` explains the keys of "origins"
@@ -112,14 +115,22 @@ def _with_label(rollout: Rollout, label: int, group_by: str | None) -> Rollout:
     return replace(rollout, job=replace(rollout.job, datapoint=replace(point, label=label, group=group)))
 
 
-def _select_metrics(metrics: Metrics, row_count: int) -> dict[str, Any]:
+def effective_groups(sizes: Collection[int]) -> float:
+    """Return the number of groups of equal size whose mean has the same error, if all rows of a group are alike."""
+    return sum(sizes) ** 2 / max(sum(size**2 for size in sizes), 1)
+
+
+def _select_metrics(metrics: Metrics, row_count: int, group_sizes: Collection[int]) -> dict[str, Any]:
     """Return the metrics of a part for the owner of the competition.
 
     Rewards are left out, because the run's rewards were computed without the labels.
     """
     summary, names = metrics.summary(), metrics_shown(Show.COMPETITION)
     selected = [metric for metric in summary["metrics"] if metric["agent"] is None and metric["metric"] in names]
-    return {"rows": row_count, "interval": summary["interval"], "outcomes": summary["outcomes"], "metrics": selected}
+    return {
+        "rows": row_count, "effective_groups": effective_groups(group_sizes), "interval": summary["interval"],
+        "outcomes": summary["outcomes"], "metrics": selected,
+    }  # fmt: skip
 
 
 # Published scores
@@ -130,28 +141,36 @@ def rounding_step(row_count: int) -> float:
     return next((step for step in _STEPS if step * row_count >= MIN_ROWS_PER_STEP - 1e-9), 1.0)
 
 
-INTERVAL_METHOD = "95%, Wilson over groups of rows; contains the intervals of all values that round to the shown value"
+INTERVAL_METHOD = (
+    "95%, Wilson over the effective number of groups of rows; contains the intervals of all values that round to the "
+    "shown value"
+)
 
 
 def build_published_score(part: Mapping[str, Any]) -> dict[str, Any]:
     """Return the published score of a part: the rounded accuracy and its interval."""
     step = rounding_step(part["rows"])
-    metrics = [_round_metric(metric, step) for metric in part["metrics"] if metric["metric"] == RANKING_METRIC]
+    groups = part.get("effective_groups")  # earlier versions of nip-run took all groups to have the same size
+    metrics = [_round_metric(metric, step, groups) for metric in part["metrics"] if metric["metric"] == RANKING_METRIC]
     return {"rows": part["rows"], "rounded_to": step, "interval": INTERVAL_METHOD, "metrics": metrics}
 
 
-def _round_metric(metric: Mapping[str, Any], step: float) -> dict[str, object]:
+def _round_metric(metric: Mapping[str, Any], step: float, groups: float | None) -> dict[str, object]:
     """Return a metric with a rounded value. Numbers of games and groups stay exact: they do not depend on labels."""
+    groups = metric["clusters"] if groups is None else groups
     value = None if metric["value"] is None else round(round(metric["value"] / step) * step, 6)
-    low, high = (None, None) if value is None else _interval_of_rounded(value, step, metric["clusters"])
+    low, high = (None, None) if value is None else _interval_of_rounded(value, step, groups)
     return {
         "metric": metric["metric"], "value": value, "ci_low": low, "ci_high": high, "n": metric["n"],
         "clusters": metric["clusters"],
     }  # fmt: skip
 
 
-def _interval_of_rounded(value: float, step: float, group_count: int) -> tuple[float | None, float | None]:
-    """Return the union of the Wilson intervals of all shares that round to `value`; (None, None) for a single group."""
+def _interval_of_rounded(value: float, step: float, group_count: float) -> tuple[float | None, float | None]:
+    """Return the union of the Wilson intervals of all shares that round to `value`.
+
+    Return (None, None) for less than two groups.
+    """
     if group_count < 2:
         return None, None
     lowest, highest = max(0.0, value - step / 2), min(1.0, value + step / 2)
@@ -160,6 +179,6 @@ def _interval_of_rounded(value: float, step: float, group_count: int) -> tuple[f
     return math.floor(low * 1e6) / 1e6, math.ceil(high * 1e6) / 1e6
 
 
-def _standard_error(share: float, group_count: int) -> float:
+def _standard_error(share: float, group_count: float) -> float:
     """Return the standard error of a share over independent groups."""
     return math.sqrt(share * (1 - share) / (group_count - 1))

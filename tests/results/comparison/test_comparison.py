@@ -11,12 +11,16 @@ import pytest
 
 from runner import compare, query, run
 from runner.base.errors import RunError, UsageError
+from runner.models.logprobs import BOUND
 from runner.results.comparison.comparison import OTHER_TASK, Comparison, SystemComparison
+from runner.results.comparison.game_pairs import game_pairs
+from runner.results.comparison.systems import SystemReader, load_system
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.schema import COMPARISON_COLUMNS
+from runner.rollouts.confidence import BY_LOGPROBS
 from tests.compatibility.old import RUNS, copy_old_files
 from tests.results.comparison.planted import SIZE, other_system_override, play_with_planted_verdicts, write_solo_spec
-from tests.support.runs import run_spec
+from tests.support.runs import metric, run_spec
 from tests.support.servers.chat_client import run_chat_server
 from tests.support.specs import spec_file
 
@@ -59,11 +63,30 @@ def test_several_comparisons_have_intervals_that_agree_with_their_corrected_p_va
         assert pair.ci_high_corrected is not None
         assert (pair.ci_low_corrected <= 0 <= pair.ci_high_corrected) == (pair.p_corrected > 0.05)
         assert pair.ci_low is not None
-        assert pair.ci_low_corrected <= pair.ci_low
-        assert "interval and p-value are adjusted for 3 comparisons (Holm)" in pair.verdict
+        assert pair.ci_low_corrected < pair.ci_low
+        assert "interval and p-value are adjusted for 6 comparisons (Holm)" in pair.verdict
+    assert "adjusted for all pairs of the 4 systems" in comparison.notes[-1]
     single_pair = get_only_pair(compare("good", "fair", results=results))
     assert (single_pair.ci_low_corrected, single_pair.ci_high_corrected) == (single_pair.ci_low, single_pair.ci_high)
     assert "adjusted" not in single_pair.verdict
+
+
+def test_comparisons_with_a_baseline_are_adjusted_for_fewer_pairs_than_with_the_best_run(results: Path) -> None:
+    """The best of ten equal runs would be better than another one in 12 % of cases, adjusted for nine comparisons."""
+    best, baseline = (
+        compare("fair", "good", "same", results=results),
+        compare("fair", "same", baseline="good", results=results),
+    )
+    assert [[pair.base, pair.other] for pair in best.pairs] == [["good", "fair"], ["good", "same"]]
+    assert [pair.p_corrected for pair in best.pairs] == [3 * 2 / 2**12, 1.0]
+    assert [pair.p_corrected for pair in baseline.pairs] == [2 * 2 / 2**12, 1.0]
+
+
+def test_an_adjusted_p_value_of_1_does_not_narrow_the_adjusted_interval(results: Path) -> None:
+    pair, _ = compare("good", "half", baseline="same", results=results).pairs
+    assert (pair.p, pair.p_corrected) == (1.0, 1.0)
+    low, high = pair.adjusted_interval
+    assert (low or 0) < (pair.ci_low or 0) < 0 < (pair.ci_high or 0) < (high or 0)
 
 
 @pytest.mark.full
@@ -279,12 +302,6 @@ def test_groups_are_the_units_of_the_test(tmp_path: Path) -> None:
     assert (p, groups, differing) == (0.5, 4, 2)
 
 
-def test_several_runs_are_compared_with_the_leader_and_corrected(results: Path) -> None:
-    comparison = compare("fair", "good", "same", results=results)
-    assert [(pair.base, pair.other) for pair in comparison.pairs] == [("good", "fair"), ("good", "same")]
-    assert [pair.p_corrected for pair in comparison.pairs] == [4 / 2**12, 1.0]
-
-
 @pytest.mark.gate
 def test_a_run_that_lost_all_its_rollouts_is_not_compared(tmp_path: Path) -> None:
     spec, results = write_solo_spec(tmp_path, size=4), tmp_path / "results"
@@ -377,6 +394,121 @@ def test_every_kind_of_metric_is_compared(results: Path, metric: str, value: flo
     pair = get_only_pair(compare("fair", "good", results=results, metric=metric))
     assert value is None or pair.base_value == pytest.approx(value)
     assert pair.datapoints == (20 if metric in ("accuracy_0", "completeness") else SIZE)
+
+
+def test_probabilities_that_are_only_bounds_have_no_test_and_no_interval(tmp_path: Path) -> None:
+    """`metrics.json` has no interval for them either."""
+    spec = write_solo_spec(
+        tmp_path, size=30, models={"m": {"logprobs": True, "top_logprobs": 5}}, verdict={"confidence": "logprob"}
+    )
+    results = tmp_path / "results"
+    for run_id, share in (("known", 0.0), ("bounds", 0.2)):
+        folder = run_spec(spec, results, other_system_override(len(run_id)), run_id=run_id).folder
+        folder.unseal()
+        rollouts = folder.table("rollouts")
+        with duckdb.connect(":memory:") as connection:
+            connection.execute(f"CREATE TABLE t AS SELECT * FROM read_parquet('{rollouts}') ORDER BY rollout_id")
+            note = f"CASE WHEN rowid < 30 * {share} THEN '{BY_LOGPROBS}{BOUND}' END"
+            connection.execute(f"COPY (SELECT * REPLACE ({note} AS confidence_note) FROM t) TO '{rollouts}'")
+    compared = compare(
+        "known", "bounds", results=results, metric="auroc_logprob", asserts=["auroc_logprob >= base - 1"]
+    )
+    pair, reason = get_only_pair(compared), "bounds: 20% of the probabilities are only bounds"
+    assert pair.verdict.startswith(f"no test: {reason}")
+    assert (pair.p, pair.ci_low, pair.ci_high) == (None, None, None)
+    assert [(row.held, reason in str(row.reason)) for row in compared.asserted] == [("cannot be decided", True)]
+    values = compare("known", "bounds", results=results, asserts=["auroc_logprob >= 0"]).asserted
+    assert [row.held for row in values] == ["holds", "cannot be decided"]
+
+
+def test_balanced_accuracy_has_the_interval_of_the_metrics_of_the_run(tmp_path: Path) -> None:
+    """If three datapoints have one of the labels, the error of their accuracy is not zero but unknown."""
+    path, results = write_solo_spec(tmp_path, size=40), tmp_path / "results"
+    rows = [json.loads(line) for line in (tmp_path / "data.jsonl").read_text().splitlines()]
+    for limit in (3, 20):
+        lines = [json.dumps(row) + "\n" for row in rows if row["label"] or int(row["id"][1:]) < 2 * limit]
+        (tmp_path / "data.jsonl").write_text("".join(lines))
+        played = run_spec(path, results, f"name=with-{limit}")
+        expected = metric(played, "balanced_accuracy")
+        (judged,) = compare(played.run_id, results=results, asserts=["balanced_accuracy >= 0.01"]).asserted
+        assert (judged.value, judged.ci_low, judged.ci_high) == pytest.approx(
+            (expected["value"], expected["ci_low"], expected["ci_high"])
+        )
+        assert judged.held == ("cannot be decided" if limit == 3 else "holds")
+        other = run_spec(path, results, f"name=other-{limit}", other_system_override(1))
+        pair = get_only_pair(compare(played.run_id, other.run_id, results=results, metric="balanced_accuracy"))
+        assert (pair.ci_low is None) == (pair.p is None) == (limit == 3), pair.verdict
+
+
+PRICED_MODELS = {
+    "cheap": {"provider": "dummy", "price": {"input": 1, "output": 1}, "answer_words": 5},
+    "dear": {"provider": "dummy", "price": {"input": 1_000, "output": 1_000}, "answer_words": 80},
+}
+
+
+def test_costs_of_games_sum_to_the_cost_of_a_run_with_swapped_seats(tmp_path: Path) -> None:
+    agents = {
+        "prover": None,
+        "prover0": {"model": "cheap"},
+        "prover1": {"model": "dear"},
+        "verifier": {"model": "cheap"},
+    }
+    spec = spec_file(
+        tmp_path, protocol={"use": "debate"}, prompts="prompts/code_validation/debate", agents=agents,
+        models={"m": None, **PRICED_MODELS}, stances="both", seats="swap", fine_tune=None,
+    )  # fmt: skip
+    _assert_that_compared_costs_sum_to_the_cost_of_the_run(spec, tmp_path / "results")
+
+
+def test_costs_of_games_include_the_calls_of_selectors_of_candidates(tmp_path: Path) -> None:
+    agents = {"prover": None, **{name: {"model": "dear"} for name in ("prover0", "prover1", "verifier")}}
+    spec = spec_file(
+        tmp_path, protocol={"use": "best_of_n_debate", "max_message_rounds": None}, agents=agents,
+        prompts="prompts/passages/best_of_n_debate", models={"m": None, **PRICED_MODELS}, fine_tune=None,
+    )  # fmt: skip
+    path = tmp_path / "data.jsonl"
+    rows = [json.loads(line) | {"passage": "x + 1", "claim": "one"} for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _assert_that_compared_costs_sum_to_the_cost_of_the_run(spec, tmp_path / "results")
+
+
+def test_pairs_of_games_have_the_same_stances_and_seats_even_if_a_game_was_lost(tmp_path: Path) -> None:
+    agents = {
+        "prover": None,
+        "prover0": {"model": "cheap"},
+        "prover1": {"model": "dear"},
+        "verifier": {"model": "cheap"},
+    }
+    spec = spec_file(
+        tmp_path, size=4, protocol={"use": "debate"}, prompts="prompts/code_validation/debate", agents=agents,
+        models={"m": None, **PRICED_MODELS}, stances="both", seats="swap", fine_tune=None,
+    )  # fmt: skip
+    results, form = tmp_path / "results", "datapoint_id, repeat, swapped, stances_exchanged"
+    folders = [run_spec(spec, results, f"seed={seed}").folder for seed in (0, 1)]
+    lost = folders[0].table("rollouts")
+    folders[0].unseal()
+    with duckdb.connect(":memory:") as connection:
+        connection.execute(f"CREATE TABLE t AS SELECT * FROM read_parquet('{lost}') ORDER BY {form}")
+        outcome = "CASE WHEN rowid = 5 THEN 'transport_failed' ELSE outcome END AS outcome"
+        connection.execute(f"COPY (SELECT * REPLACE ({outcome}) FROM t) TO '{lost}'")
+        forms: dict[str, tuple[object, ...]] = {}
+        for folder in folders:
+            rows = connection.execute(f"SELECT rollout_id, {form} FROM '{folder.table('rollouts')}'").fetchall()
+            forms |= {row[0]: row[1:] for row in rows}
+    base_system, other_system = (load_system([folder.path], Results(results)) for folder in folders)
+    pairs = list(game_pairs(base_system, other_system, SystemReader()))
+    complete = [(pair.base.rollout_id, pair.other.rollout_id) for pair in pairs if pair.base and pair.other]
+    assert (len(pairs), len(complete)) == (16, 15)
+    assert all(forms[base] == forms[other] for base, other in complete)
+
+
+def _assert_that_compared_costs_sum_to_the_cost_of_the_run(spec: Path, results: Path) -> None:
+    played, other = (run_spec(spec, results, f"seed={seed}") for seed in (0, 1))
+    games = sum(played.metrics["outcomes"].values())
+    pair = get_only_pair(compare(played.run_id, other.run_id, results=results, metric="cost"))
+    manifest = played.folder.manifest()
+    assert manifest.cost_usd
+    assert pair.base_value * games == pytest.approx(manifest.cost_usd)
 
 
 def test_metric_without_scores_and_unknown_metric_are_refused(results: Path) -> None:

@@ -193,7 +193,7 @@ class CompetitionMetric(ResponseBody):
 class SubmissionScore(ResponseBody):
     rows: int
     rounded_to: float
-    """Values are rounded to a multiple of this number; intervals follow from the rounded value and `clusters`."""
+    """Values are rounded to a multiple of this number; intervals follow from it and the sizes of groups."""
     interval: str
     """The method for the intervals."""
     metrics: list[CompetitionMetric]
