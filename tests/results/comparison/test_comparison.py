@@ -8,11 +8,11 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from runner.results.comparison.game_pairs import game_pairs
 
 from runner import compare, query, run
 from runner.base.errors import RunError, UsageError
 from runner.models.logprobs import BOUND
+from runner.pages.report.comparison import game_pairs
 from runner.results.comparison.comparison import OTHER_TASK, Comparison, SystemComparison
 from runner.results.comparison.systems import SystemReader, load_system
 from runner.results.leaderboard.results_folder import Results
