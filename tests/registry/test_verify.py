@@ -397,6 +397,16 @@ def test_invalid_facts_are_reported_as_a_problem_of_the_release(published_folder
     assert problem.endswith("invalid facts of a run: accuracy cannot be '5'")
 
 
+@pytest.mark.parametrize("status", ["failed", "interrupted", "running"])
+def test_release_of_an_unfinished_run_is_reported(status: str, published_folder: Path, tmp_path: Path) -> None:
+    """The numbers of an unfinished run cannot be checked, so a forger could claim any numbers."""
+    bundle = build_run_bundle(find_run(published_folder))
+    manifest = json.loads(find_run(published_folder).joinpath("manifest.json").read_text()) | {"status": status}
+    forged = Bundle.of(bundle.release, {**bundle.contents, "data/manifest.json": json.dumps(manifest).encode()})
+    problems = find_problems(tmp_path / "registry", publish_bundles(tmp_path / "registry", forged))
+    assert any("the run is not finished" in line for line in problems), problems
+
+
 def test_run_that_claims_more_games_than_answers_is_refused(published_folder: Path, tmp_path: Path) -> None:
     shutil.copytree(find_run(published_folder), tmp_path / "run")
     spec = tmp_path / "run" / "spec.yaml"

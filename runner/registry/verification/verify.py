@@ -179,8 +179,10 @@ def _find_record_problems(fetched: FetchedRelease) -> Iterator[str]:
     try:
         run = fetched.run
         assert run is not None
+        manifest = run.manifest()
+        if manifest.status not in PLAYED:  # its numbers may be of any part of its games, so they cannot be checked
+            yield f"the run is not finished (its status is {manifest.status}), and only finished runs can be published"
         if lacks_rows(fetched):  # the games cannot be replayed without the rows of the dataset
-            manifest = run.manifest()
             yield from () if manifest.is_training_run else _find_journal_problems(run, manifest)
         else:
             yield from find_run_problems(run)

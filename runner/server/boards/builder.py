@@ -18,6 +18,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,10 @@ class BoardInput:
     components: Mapping[ReleaseEntry, Release]
     """Releases that are neither runs nor models. (`loaded` has the runs and models.)"""
     tiers: Mapping[str, RunTier]
+
+    @cached_property
+    def omitted_releases(self) -> frozenset[str]:
+        return self.loaded.board.omitted_releases()
 
     @property
     def releases(self) -> Iterator[tuple[ReleaseEntry, Release]]:
@@ -251,7 +256,9 @@ def _build_release_row(entry: ReleaseEntry, release: Release, board_input: Board
     """
     reference, shown_facts = entry.reference, listed_facts(release)
     # A release with invalid facts has no node. Its accuracy is not read, because it may have any type.
-    node = board_input.loaded.nodes.get(entry.sha256)
+    # The board omits a run whose accuracy does not follow from its records.
+    is_omitted = str(reference) in board_input.omitted_releases
+    node = None if is_omitted else board_input.loaded.nodes.get(entry.sha256)
     created, tier = board_input.registry.public_releases[reference].created, board_input.tiers.get(entry.sha256)
     tier_facts: dict[str, Any] = {} if tier is None else {
         "tier": tier.tier, "tier_words": tier.text, "owner_runs": tier.owner_runs,
