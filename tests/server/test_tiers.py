@@ -125,6 +125,8 @@ def test_run_that_the_server_cannot_recompute_is_self_reported_and_reproduces_no
         facts[name] = BoardSnapshot(tmp_path / "board").release(str(release.release.reference))
     tiers = {name: fact and fact["tier_words"] for name, fact in facts.items()}
     assert tiers == {"first": "recomputed", "hidden": "self-reported", "wrong": "self-reported"}
-    assert facts["wrong"] and facts["wrong"]["accuracy"] is None
-    assert facts["first"] and {line["outcome"] for line in facts["first"]["reproductions"]} == {"undecided"}
+    assert facts["wrong"]
+    assert facts["wrong"]["accuracy"] is None
+    assert facts["first"]
+    assert {line["outcome"] for line in facts["first"]["reproductions"]} == {"undecided"}
     server.database.close()

@@ -64,9 +64,21 @@ def redact_drafts(drafts: Sequence[Draft], work_folder: Path) -> list[Draft]:
     strings = [pair for draft in drafts for pair in _structured_strings(draft)]
     models = choose_public_names(text for key, text in strings if key in MODEL_KEYS)
     urls = _private_urls(strings)
-    return [
-        _redact(draft, RedactionRules(models, urls), work_folder / f"{number}") for number, draft in enumerate(drafts)
-    ]
+    redacted_drafts: list[Draft] = []
+    hashes: dict[str, str] = {}
+    for number, draft in enumerate(drafts):
+        rules = RedactionRules(models, urls)
+        redacted_drafts.append(_redact(draft, rules, work_folder / f"{number}"))
+        hashes |= rules.hashes
+    return [_with_new_hashes(draft, hashes) for draft in redacted_drafts]
+
+
+def _with_new_hashes(draft: Draft, hashes: Mapping[str, str]) -> Draft:
+    """Return a draft that names other runs by their hashes after redaction: a part its training run, for example."""
+    release = draft.release
+    identity = {name: hashes.get(value, value) for name, value in release.identity.items()}
+    links = tuple(replace(link, identity=hashes.get(link.identity or "", link.identity)) for link in release.links)
+    return replace(draft, release=replace(release, identity=identity, links=links))
 
 
 def build_rules(draft: Draft) -> RedactionRules:
@@ -123,7 +135,6 @@ def _redact(draft: Draft, rules: RedactionRules, work_folder: Path) -> Draft:
     release = replace(
         release,
         description=rules.redact_string(release.description, "description"),
-        identity={name: rules.hashes.get(value, value) for name, value in release.identity.items()},
         links=tuple(replace(link, identity=rules.redact_value(link.identity)) for link in release.links),
         facts=rules.redact_value(release.facts),
     )
