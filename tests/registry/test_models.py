@@ -19,8 +19,8 @@ from runner.registry.bundles.run_facts import sources_of_manifest
 from runner.registry.bundles.runs import build_run_drafts
 from runner.registry.components.spec_entries import build_model_entry
 from runner.registry.draft import Draft, PublisherChoices
-from runner.registry.lineage.links import build_links, collect_public_group_facts, release_name
 from runner.registry.lineage.lineage import Lineage
+from runner.registry.lineage.links import build_links, collect_public_group_facts, release_name
 from runner.registry.lineage.nodes import node_from_release
 from runner.registry.redaction.draft_redaction import redact_drafts
 from runner.registry.transports.listing import ReleaseEntry
