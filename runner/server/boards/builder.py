@@ -116,8 +116,8 @@ def write_folder(board_input: BoardInput, folder: Path, earlier: Path | None = N
         links = sorted(set(_find_links(board_input)), key=lambda link: tuple(map(str, link)))
         index.executemany("INSERT INTO links VALUES(?,?,?)", (link[:3] for link in links))
         _write_families(index, board_input)
-        info = {"revision": board_input.registry.revision, "left_out": board_input.loaded.board.left_out,
-                "list_hashes": files.hashes}  # fmt: skip
+        info = {"revision": board_input.registry.revision, "version": __version__,
+                "left_out": board_input.loaded.board.left_out, "list_hashes": files.hashes}  # fmt: skip
         index.executemany("INSERT INTO info VALUES(?,?)", [(key, _to_json(value)) for key, value in info.items()])
         index.execute("COMMIT")
         index.executescript(f"{_INDEXES} ANALYZE;")
