@@ -29,6 +29,7 @@ from runner.models.provider_traits import PROVIDERS
 from runner.registry.draft import Draft
 from runner.registry.redaction.draft_folder import LOGS, ROLLOUTS, run_folder, write_draft_folder
 from runner.registry.redaction.journal_redaction import RehashParameters, redact_log
+from runner.registry.redaction.location_patterns import is_public_host
 from runner.registry.redaction.rehashed_run import RehashedRun, rehash_run
 from runner.registry.redaction.rules import CACHE, MODEL_KEYS, RedactionRules, choose_public_names, strings_in
 from runner.registry.redaction.yaml_redaction import redact_yaml, values_in
@@ -260,12 +261,17 @@ def _with_public_sources(release: Release) -> Release:
 
 
 def redact_source(source: FileSource) -> FileSource:
-    """Return a source without a login in its URL, and without a repository that is only a folder on this machine."""
+    """Return a source without a login in its URL, and without a repository that is not on the public internet."""
     if source.repository is None:
         return source
     url = urlsplit(source.repository)
-    if url.scheme in ("", "file") and not re.match(r"(?:[\w.-]+@)?[\w.-]+:[^/\\]", source.repository):
+    scp_address = re.match(r"(?:[\w.-]+@(?P<host>[\w.-]+)|[\w.-]+):[^/\\]", source.repository)
+    if url.scheme in ("", "file") and scp_address is None:
         reason = "its repository's remote is a folder of the machine that it was played on, which others cannot get"
+        return replace(source, repository=None, clean=False, why=reason)
+    host = url.hostname or (scp_address and scp_address["host"])
+    if host and not is_public_host(host):
+        reason = "its repository's remote is on a server that is not on the public internet"
         return replace(source, repository=None, clean=False, why=reason)
     if url.scheme in ("http", "https") and "@" in url.netloc:
         return replace(source, repository=urlunsplit(url._replace(netloc=url.netloc.rpartition("@")[2])))
