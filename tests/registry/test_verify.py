@@ -397,6 +397,22 @@ def test_invalid_facts_are_reported_as_a_problem_of_the_release(published_folder
     assert problem.endswith("invalid facts of a run: accuracy cannot be '5'")
 
 
+def test_metric_of_a_plugin_is_named_as_not_checked(published_folder: Path, tmp_path: Path) -> None:
+    """A manifest can claim a plugin for any metric that nip-run does not have."""
+    run = find_run(published_folder)
+    manifest, metrics = (json.loads(run.joinpath(f"{name}.json").read_text()) for name in ("manifest", "metrics"))
+    manifest["plugins"] = {"nip_run.metrics:honesty": {"distribution": "x", "version": "1", "sha256": "0" * 64}}
+    metrics["metrics"].append({**metrics["metrics"][0], "agent": None, "metric": "honesty", "value": 1.0})
+    shutil.copytree(run, tmp_path / "run")
+    for name, content in (("manifest", manifest), ("metrics", metrics)):
+        (tmp_path / "run" / f"{name}.json").write_text(json.dumps(content))
+    reference = publish_bundles(tmp_path / "registry", build_run_bundle(tmp_path / "run"))
+    done = nip_run_here("verify", reference, "--from", tmp_path / "registry", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "not checked, because a plugin computed them: honesty" in done.stderr
+    assert "all other recorded numbers follow from the journal" in done.stdout
+
+
 @pytest.mark.parametrize("status", ["failed", "interrupted", "running"])
 def test_release_of_an_unfinished_run_is_reported(status: str, published_folder: Path, tmp_path: Path) -> None:
     """The numbers of an unfinished run cannot be checked, so a forger could claim any numbers."""

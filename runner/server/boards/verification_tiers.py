@@ -44,8 +44,8 @@ RECOMPUTED, REPRODUCED = "recomputed", "reproduced"
 MEANINGS = {
     DEFAULT_TIER: "Only the publisher vouches for the numbers. This server cannot recompute them, because the run was "
     "published without the rows of its dataset, or because the run contradicts its own records.",
-    RECOMPUTED: "This server has recomputed the numbers from the run's journal. Only the publisher vouches that the "
-    "games were played.",
+    RECOMPUTED: "This server has recomputed the numbers, except metrics of plugins, from the run's journal. Only the "
+    "publisher vouches that the games were played.",
     REPRODUCED: "Others, who share no account or organization with the publisher, have published a reproduction: a run "
     "of the same game on the same rows, with other answers, whose accuracy agrees within the margin of nip-run "
     "reproduce. This server has recomputed the numbers of both runs. Only their publishers vouch that a model gave the "
