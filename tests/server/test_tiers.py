@@ -111,10 +111,13 @@ def test_run_that_the_server_cannot_recompute_is_self_reported_and_reproduces_no
     server = Service.open(settings)
     original = copy_bundle(first, owner="alice", name="first")
     contradiction = replace(second, release=replace(second.release, facts=wrong_facts))
+    training_facts = {**second.release.facts, "kind": "training", "parent_run_id": None}
+    training = replace(second, release=replace(second.release, facts=training_facts))
     releases = [
         original,
         make_reproduction(hidden, original, "bob", "hidden"),
         make_reproduction(contradiction, original, "carol", "wrong"),
+        copy_bundle(training, owner="dora", name="training"),
     ]
     insert_releases(server, releases)
     make_folders(tmp_path / "board")
@@ -124,7 +127,7 @@ def test_run_that_the_server_cannot_recompute_is_self_reported_and_reproduces_no
         name = release.release.name
         facts[name] = BoardSnapshot(tmp_path / "board").release(str(release.release.reference))
     tiers = {name: fact and fact["tier_words"] for name, fact in facts.items()}
-    assert tiers == {"first": "recomputed", "hidden": "self-reported", "wrong": "self-reported"}
+    assert tiers == {"first": "recomputed", **dict.fromkeys(("hidden", "wrong", "training"), "self-reported")}
     assert facts["wrong"]
     assert facts["wrong"]["accuracy"] is None
     assert facts["first"]

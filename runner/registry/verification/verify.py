@@ -200,7 +200,8 @@ def _find_record_problems(fetched: FetchedRelease) -> Iterator[str]:
 def _find_fact_problems(fetched: FetchedRelease, run: RunFolder) -> Iterator[str]:
     """Yield a message for each fact in the manifest that contradicts the release's files. Boards show these facts."""
     facts, manifest = fetched.release.facts, run.manifest()
-    recorded = {**{name: getattr(manifest, name) for name in COUNTED}, "run_id": manifest.run_id, "kind": manifest.kind}
+    names = (*COUNTED, "run_id", "kind", "parent_run_id")
+    recorded = {name: getattr(manifest, name) for name in names}
     for name, value in recorded.items():
         if name in facts and not is_same(facts[name], value):
             yield (

@@ -25,7 +25,6 @@ from runner.documents.releases.reference import Kind
 from runner.registry.board.board import DEFAULT_TIER, LoadedBoard
 from runner.registry.board.cache import ROLLOUTS, BoardCache
 from runner.registry.bundles.runs import ROWS
-from runner.registry.fetched_release import PIN
 from runner.registry.lineage.relations import find_original_link, replayed_run
 from runner.registry.release_errors import describe_error, is_temporary
 from runner.registry.transports.listing import ReleaseEntry
@@ -42,8 +41,8 @@ from runner.version import __version__
 RECOMPUTED, REPRODUCED = "recomputed", "reproduced"
 
 MEANINGS = {
-    DEFAULT_TIER: "Only the publisher vouches for the numbers. This server cannot recompute them, because the run was "
-    "published without the rows of its dataset, or because the run contradicts its own records.",
+    DEFAULT_TIER: "Only the publisher vouches for the numbers. This server cannot recompute them: the release has no "
+    "games (those of a training run are in other releases) or no rows of the dataset, or it contradicts itself.",
     RECOMPUTED: "This server has recomputed the numbers, except metrics of plugins, from the run's journal. Only the "
     "publisher vouches that the games were played.",
     REPRODUCED: "Others, who share no account or organization with the publisher, have published a reproduction: a run "
@@ -111,12 +110,16 @@ def assign_tiers(
 
 
 def _find_recomputed(loaded: LoadedBoard) -> set[str]:
-    """Return the hashes of the releases whose numbers this server could recompute: not without the dataset's rows."""
-    omitted = loaded.board.omitted_releases()
+    """Return the hashes of the runs whose numbers this server could recompute: not without games or dataset rows.
+
+    The games of a training run are in other releases, its parts, which name it as their parent.
+    """
+    omitted, runs = loaded.board.omitted_releases(), loaded.nodes
     return {
         entry.sha256
         for entry, release in loaded.releases.items()
-        if str(entry.reference) not in omitted and (release.file(PIN) is None or release.file(ROWS) is not None)
+        if entry.sha256 in runs and str(entry.reference) not in omitted and release.file(ROWS) is not None
+        if runs[entry.sha256].kind == "benchmark" or runs[entry.sha256].parent_run_id is not None
     }
 
 
