@@ -148,6 +148,7 @@ IMPORTING_MODULES = {
     "omegaconf": {"runner.documents.interpolation", "runner.documents.yaml_reader"},
     "openai": {"runner.models.providers.openai"},
     "orjson": {
+        "runner.pages.report.plain_games",
         "runner.results.gauge.readings",
         "runner.results.gauge.stored",
         "runner.runs.session.session_of_parts",

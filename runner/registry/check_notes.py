@@ -19,8 +19,8 @@ class CheckNote(str):
     __slots__ = ()
 
 
-class VersionNote(CheckNote):
-    """A note about numbers that cannot be checked, because another version computed them differently or not at all."""
+class UncheckedNote(CheckNote):
+    """A note about numbers that cannot be checked, because a plugin or another version of nip-run computed them."""
 
     __slots__ = ()
 

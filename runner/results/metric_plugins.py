@@ -124,19 +124,24 @@ def check_same_plugins(name: str, manifests: Sequence[Manifest]) -> None:
         )
 
 
-def without_plugin_metrics(metrics: Mapping[str, object], manifest: Manifest) -> dict[str, object]:
-    """Return the content of a `metrics.json` without the metrics that the run has from plugins.
+def find_plugin_metrics(metrics: Mapping[str, object], manifest: Manifest) -> list[str]:
+    """Return the names of the metrics in a `metrics.json` that the run has from plugins.
 
-    They cannot be recomputed without the plugins. A built-in metric stays, even if a manifest claims a plugin for it.
+    They cannot be recomputed without the plugins. A built-in metric is not among them, even if a manifest claims a
+    plugin for it.
     """
     rows, of_plugins = metrics.get("metrics"), (manifest.plugins or {}).keys() - set(map(PLUGINS.key, METRICS))
+    names = [str(row.get("metric")) for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
+    return [name for name in dict.fromkeys(names) if PLUGINS.key(name) in of_plugins]
+
+
+def without_plugin_metrics(metrics: Mapping[str, object], manifest: Manifest) -> dict[str, object]:
+    """Return the content of a `metrics.json` without the metrics that the run has from plugins."""
+    rows, of_plugins = metrics.get("metrics"), set(find_plugin_metrics(metrics, manifest))
     if not isinstance(rows, list) or not of_plugins:
         return dict(metrics)
-
-    def is_of_plugin(row: object) -> bool:
-        return isinstance(row, Mapping) and PLUGINS.key(str(row.get("metric"))) in of_plugins
-
-    return {**metrics, "metrics": [row for row in rows if not is_of_plugin(row)]}
+    other_rows = [row for row in rows if not isinstance(row, Mapping) or str(row.get("metric")) not in of_plugins]
+    return {**metrics, "metrics": other_rows}
 
 
 def _build_metric(plugin: Plugin, definition: PluginMetric) -> Metric:

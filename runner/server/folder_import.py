@@ -108,10 +108,13 @@ def _publication_groups(
         except (ReleaseError, NewerFormatError) as error:
             problems.append(str(error))
     for _, release, _ in [*releases_by_name.values()]:
-        parts = [link.release for link in release.links if link.release and link.role in ("part", "output")]
+        names = [link.release for link in release.links if link.release and link.role in ("part", "output")]
+        # A run may name releases of other owners as its parts, but it cannot be published together with them.
+        parts = [
+            name for name in names if name in releases_by_name and releases_by_name[name][1].owner == release.owner
+        ]
         if parts and str(release.reference) in releases_by_name:  # another training run may have this one as its part
-            names = (*parts, str(release.reference))
-            yield [releases_by_name.pop(name) for name in dict.fromkeys(names) if name in releases_by_name]
+            yield [releases_by_name.pop(name) for name in dict.fromkeys((*parts, str(release.reference)))]
     yield from ([stored_release] for stored_release in releases_by_name.values())
 
 

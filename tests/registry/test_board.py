@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,11 @@ import pytest
 
 from runner.base.errors import UsageError
 from runner.documents.releases.bundle import Bundle
+from runner.documents.releases.manifest import CHECKSUM, read_checksum
 from runner.registry.board.board import PublishedRow, registry_board, separate_tasks
+from runner.registry.transports.folder import FolderTransport
+from runner.registry.transports.interface import IndexedRelease
+from runner.registry.transports.listing import read_small_file
 from runner.registry.transports.locations import connect
 from runner.registry.transports.registry import Registry
 from runner.results.folder import RunFolder
@@ -86,6 +91,33 @@ def test_benchmarks_are_ranked_by_task_with_training_effort_and_training_runs_ar
         "test of learn, after iteration 0",
         "weights not known",
     ]
+
+
+class ListedFolder(RecordingFolder):
+    """A folder transport that also lists releases in the order of publication, like that of a server."""
+
+    folders: tuple[str, ...] = ()
+
+    def list_releases(self, prefix: str = "") -> Iterator[IndexedRelease]:
+        for folder in self.folders:
+            if folder.startswith(prefix):
+                sha256 = read_checksum(read_small_file(self.open(f"{folder}/{CHECKSUM}"), CHECKSUM, 1_000))
+                yield IndexedRelease(folder, sha256, None, signed=False)
+
+    def plan_prefetch(self, paths: Sequence[str]) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.full
+def test_board_of_a_server_ranks_the_copy_that_was_published_first(trained_results: Path, tmp_path: Path) -> None:
+    owners = ("acme", "zed")
+    for first, second in (owners, owners[::-1]):
+        transport = ListedFolder(str(tmp_path / first))
+        transport.folders = (f"run/{first}/before/1", f"run/{second}/before/1")
+        folder = Registry(FolderTransport(str(tmp_path / first)))
+        publish(folder, *(build_release(trained_results, "before", owner) for owner in owners))
+        rows = rows_by_release(registry_board(Registry(transport), cache=tmp_path / "cache"))
+        assert {row["owner"]: row["rank"] for row in rows.values()} == {first: 1, second: None}
 
 
 @pytest.mark.full

@@ -11,20 +11,24 @@ import pytest
 import yaml
 
 from runner import run
-from runner.documents.releases.manifest import Release
+from runner.documents.releases.manifest import Release, digest
 from runner.documents.releases.reference import Kind, identifier_problem
 from runner.models.settings import ModelSettings
 from runner.registry.bundles.models import MAX_WEIGHTS_BYTES, build_model_drafts
 from runner.registry.bundles.run_facts import sources_of_manifest
+from runner.registry.bundles.runs import build_run_drafts
 from runner.registry.components.spec_entries import build_model_entry
 from runner.registry.draft import Draft, PublisherChoices
+from runner.registry.lineage.lineage import Lineage
 from runner.registry.lineage.links import build_links, collect_public_group_facts, release_name
+from runner.registry.lineage.nodes import node_from_release
 from runner.registry.redaction.draft_redaction import redact_drafts
+from runner.registry.transports.listing import ReleaseEntry
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.spec.loader import load_spec
 from runner.training.weights import public_model_name, weights_at
-from tests.support.training import training_spec
+from tests.support.training import TRAIN, training_spec
 
 LEARN = "learn"
 HOMES = "/home" + "/"
@@ -146,6 +150,27 @@ def test_model_facts_and_links_contain_no_local_path(command_results: Results) -
         assert str(command_results.path).encode() not in text
         assert b"by command" not in text
     assert collect_public_group_facts(folder)[1]["made"][0]["weights_sha256"] == draft.release.identity["weights"]
+
+
+def test_redacted_releases_of_a_training_run_name_each_other_by_the_same_hashes(tmp_path: Path) -> None:
+    """Otherwise a board counts the games behind a model twice: once for the run, and once for the model's release."""
+    models = {group: {"model": "/srv/models/base"} for group in ("p", "v")}
+    spec = training_spec(tmp_path, models=models, training={"iterations": 1})
+    results = Results(tmp_path / "results")
+    run(load_spec(spec), results.path, run_id=LEARN)
+    choices = PublisherChoices("acme", licence="MIT")
+    drafts = redact_drafts(build_run_drafts(results.run(LEARN), results, choices), tmp_path / "work")
+    releases = {str(draft.release.reference): draft.release for draft in drafts}
+    identity = releases[f"run/acme/{LEARN}@1"].identity["run"]
+    assert identity != results.run(LEARN).manifest().identity
+    for release in releases.values():
+        assert release.kind != Kind.MODEL or release.identity["run"] == identity
+        for link in (link for link in release.links if link.role in ("part", "parent")):
+            assert link.identity == releases[str(link.release)].identity["run"]
+    entries = [ReleaseEntry(release.reference, digest(release.to_bytes())) for release in releases.values()]
+    nodes = [node_from_release(entry, release) for entry, release in zip(entries, releases.values(), strict=True)]
+    (test_node,) = (node for node in nodes if node.run_id == f"{LEARN}-t1")
+    assert Lineage(nodes).ancestry(test_node).total.effort.rollouts == TRAIN
 
 
 def test_copied_weights_have_the_same_hash(command_results: Results, tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ import pytest
 from yaml import safe_load as read_yaml
 
 from runner.documents.releases.bundle import open_content
-from runner.documents.releases.manifest import Release
+from runner.documents.releases.manifest import FileSource, Release
 from runner.documents.releases.reference import Kind
 from runner.registry.bundles.runs import build_run_draft
 from runner.registry.draft import Draft, PublisherChoices
 from runner.registry.publishing.checks import find_spec_problems
 from runner.registry.redaction.draft_folder import run_folder, write_draft_folder, write_fetched_folder
-from runner.registry.redaction.draft_redaction import redact_drafts
+from runner.registry.redaction.draft_redaction import redact_drafts, redact_source
 from runner.registry.redaction.location_patterns import redact_locations
 from runner.registry.redaction.machine_names import MachineNames
 from runner.registry.redaction.private_text import find_private_text
@@ -250,8 +250,6 @@ def test_run_on_several_servers_is_published_without_their_addresses(tmp_path: P
 
 @pytest.mark.full
 def test_repository_logins_and_local_remotes_are_redacted(tmp_path: Path) -> None:
-    from runner.documents.releases.manifest import FileSource
-
     result = run_spec(spec_file(tmp_path, size=4), tmp_path / "results")
     raw = build_reference_draft(result.folder.path)
     sources = {
@@ -265,6 +263,16 @@ def test_repository_logins_and_local_remotes_are_redacted(tmp_path: Path) -> Non
     assert (redacted["dataset"].repository, redacted["dataset"].clean) == (None, False)
     assert redacted["prompts"] == sources["prompts"]
     assert orjson.loads(draft.release.to_bytes())["sources"]["dataset"]["why"]
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["ssh://git@gitbox.corp:2222/a/b", "git@gitbox:a/b.git", "https://10.1.2.3/a/b", "http://[fe80::1]/a/b"],
+)
+def test_repository_that_is_not_on_the_public_internet_is_redacted(address: str) -> None:
+    source = redact_source(FileSource(repository=address, commit="1" * 40, path="p", clean=True))
+    assert (source.repository, source.clean) == (None, False)
+    assert source.why
 
 
 def test_answer_keeps_fields_of_the_wire_format_and_loses_others() -> None:

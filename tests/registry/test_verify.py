@@ -329,9 +329,11 @@ def test_forged_metric_is_reported_in_a_release_with_valid_hashes(published_fold
 def test_facts_that_contradict_the_files_are_reported(published_folder: Path, tmp_path: Path) -> None:
     bundle = build_run_bundle(find_run(published_folder))
     accuracy = {**bundle.release.facts["accuracy"], "value": 0.9999}
-    forged = replace(bundle, release=replace(bundle.release, facts={**bundle.release.facts, "accuracy": accuracy}))
+    facts = {**bundle.release.facts, "accuracy": accuracy, "parent_run_id": "learn"}
+    forged = replace(bundle, release=replace(bundle.release, facts=facts))
     problems = find_problems(tmp_path / "registry", publish_bundles(tmp_path / "registry", forged))
-    assert [line for line in problems if "its facts say accuracy.value 0.9999" in line], problems
+    for fact in ("accuracy.value 0.9999", "parent_run_id 'learn'"):
+        assert [line for line in problems if f"its facts say {fact}" in line], problems
 
 
 @pytest.mark.full
@@ -395,6 +397,32 @@ def test_invalid_facts_are_reported_as_a_problem_of_the_release(published_folder
     invalid = replace(bundle, release=replace(bundle.release, facts={**bundle.release.facts, "accuracy": 5}))
     (problem,) = find_problems(tmp_path / "registry", publish_bundles(tmp_path / "registry", invalid))
     assert problem.endswith("invalid facts of a run: accuracy cannot be '5'")
+
+
+def test_metric_of_a_plugin_is_named_as_not_checked(published_folder: Path, tmp_path: Path) -> None:
+    """A manifest can claim a plugin for any metric that nip-run does not have."""
+    run = find_run(published_folder)
+    manifest, metrics = (json.loads(run.joinpath(f"{name}.json").read_text()) for name in ("manifest", "metrics"))
+    manifest["plugins"] = {"nip_run.metrics:honesty": {"distribution": "x", "version": "1", "sha256": "0" * 64}}
+    metrics["metrics"].append({**metrics["metrics"][0], "agent": None, "metric": "honesty", "value": 1.0})
+    shutil.copytree(run, tmp_path / "run")
+    for name, content in (("manifest", manifest), ("metrics", metrics)):
+        (tmp_path / "run" / f"{name}.json").write_text(json.dumps(content))
+    reference = publish_bundles(tmp_path / "registry", build_run_bundle(tmp_path / "run"))
+    done = nip_run_here("verify", reference, "--from", tmp_path / "registry", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "not checked, because a plugin computed them: honesty" in done.stderr
+    assert "all other recorded numbers follow from the journal" in done.stdout
+
+
+@pytest.mark.parametrize("status", ["failed", "interrupted", "running"])
+def test_release_of_an_unfinished_run_is_reported(status: str, published_folder: Path, tmp_path: Path) -> None:
+    """The numbers of an unfinished run cannot be checked, so a forger could claim any numbers."""
+    bundle = build_run_bundle(find_run(published_folder))
+    manifest = json.loads(find_run(published_folder).joinpath("manifest.json").read_text()) | {"status": status}
+    forged = Bundle.of(bundle.release, {**bundle.contents, "data/manifest.json": json.dumps(manifest).encode()})
+    problems = find_problems(tmp_path / "registry", publish_bundles(tmp_path / "registry", forged))
+    assert any("the run is not finished" in line for line in problems), problems
 
 
 def test_run_that_claims_more_games_than_answers_is_refused(published_folder: Path, tmp_path: Path) -> None:

@@ -23,13 +23,17 @@ from runner.registry.transports.yanks import YANKED, YANKED_FILE, format_yanked_
 from runner.results.leaderboard.results_folder import Results
 from runner.server.accounts.accounts import add_account, add_member
 from runner.server.accounts.administration import set_hidden
+from runner.server.boards.builder import INDEX_FILE
 from runner.server.boards.paths import BoardPaths
 from runner.server.boards.snapshot import BoardSnapshot
+from runner.server.boards.updates import BoardUpdater
 from runner.server.boards.worker import BoardWorker, find_culprits
 from runner.server.service import Service
 from runner.server.settings import Settings
 from runner.server.store.schema import files, releases
+from runner.version import __version__
 from tests.registry.planted import build_planted_release
+from tests.support.processes import wait_until
 from tests.support.runs import run_spec
 from tests.support.server_releases import copy_bundle, insert_releases, run_bundle
 from tests.support.specs import SOLO_OVERRIDES, debate_with_hints
@@ -98,6 +102,22 @@ def test_release_that_breaks_the_board_is_left_out_and_named(service: Service, t
         "one2",
         "one4",
     ]
+
+
+@pytest.mark.parametrize("statement", ["DELETE FROM info", "UPDATE info SET value = '\"0.1.0\"'"])
+def test_board_of_another_version_is_replaced_when_the_server_starts(
+    statement: str, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a server would show the numbers of the earlier version until the next publish."""
+    worker, paths = BoardWorker(service.settings), BoardPaths(service.settings)
+    make_folders(paths.boards)
+    with closing(sqlite3.connect(paths.boards / worker.build() / INDEX_FILE)) as index, index:
+        index.execute(f"{statement} WHERE key = 'version'")
+    updater = BoardUpdater(service.settings, service.database)
+    monkeypatch.setattr(updater, "_build", worker.build)
+    updater.start()
+    wait_until(lambda: updater.newest is not None and updater.newest.version == __version__)
+    updater.close()
 
 
 @pytest.mark.parametrize("bad", [(), (3,), (0, 9), (4, 5, 6), tuple(range(10))])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.documents.releases.manifest import ReleaseLink
 from runner.documents.releases.reference import Kind
 from runner.registry.transports.locations import connect
 from tests.support.processes import nip_run_here
@@ -62,3 +63,15 @@ def test_import_names_a_damaged_release_and_imports_the_rest(release_folder: Pat
     assert "hash" in problem
     process = nip_run_here("serve", release_folder, "--port", "0", cwd=release_folder.parent)
     assert "has 1 release from `publish --to`" in process.stderr
+
+
+@pytest.mark.full
+def test_run_that_names_a_release_of_another_owner_as_its_part_does_not_prevent_its_import(tmp_path: Path) -> None:
+    rows = copy_bundle(bundle("rows", kind=Kind.DATASET), owner="alice")
+    link = ReleaseLink(role="part", release=str(rows.release.reference), sha256=rows.sha256)
+    claiming = copy_bundle(bundle("claim", kind=Kind.DATASET), owner="mallory", links=(link,))
+    with connect(str(tmp_path / "registry")) as registry:
+        registry.publish([claiming, rows], "Publish")
+    with run_server(tmp_path / "registry", "--import", people=False) as served:
+        folders = {release["folder"] for release in served.request("/api/v1/releases").json["releases"]}
+    assert rows.release.reference.folder in folders

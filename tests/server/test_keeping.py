@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,24 @@ def test_token_secret_is_shown_once_and_stored_or_listed_nowhere(served: ServerP
     assert served.request("/api/v1", token=token["token"]).status == 401
     assert run_server_command(served.folder, "tokens", "bob")[0]["state"] == "revoked"
     assert secret not in served.log
+
+
+def test_action_that_fails_confirms_none_of_its_changes(tmp_path: Path) -> None:
+    """An error undoes all changes of a command, also those of earlier names."""
+    run_server_command(tmp_path, "add-account", "dora")
+    error = expect_server_command_error(tmp_path, "disable", "dora", "nobody")
+    assert "there is no account 'nobody'" in error
+    assert "disable: dora" not in error
+    assert [row["state"] for row in run_server_command(tmp_path, "accounts")] == ["good"]
+
+
+def test_database_error_of_an_action_is_reported_without_confirmation(tmp_path: Path) -> None:
+    run_server_command(tmp_path, "add-account", "dora")
+    with closing(sqlite3.connect(tmp_path / "registry.sqlite")) as connection:
+        connection.execute("CREATE TRIGGER full BEFORE INSERT ON tokens BEGIN SELECT RAISE(ABORT, 'disk is full'); END")
+    error = expect_server_command_error(tmp_path, "add-token", "dora")
+    assert "cannot use the database of the server: disk is full; make room on the disk" in error
+    assert "add-token:" not in error
 
 
 def test_disabled_account_cannot_sign_in_until_it_is_enabled(served: ServerProcess) -> None:

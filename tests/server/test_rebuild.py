@@ -170,6 +170,21 @@ def test_rebuild_rechecks_releases_and_removes_unused_blobs(server_parts: Server
     server_parts.close()
 
 
+def test_other_objects_in_the_bucket_of_a_server_are_not_removed(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    others = [bucket / "no" / "notes.txt", bucket / "backup" / ("b" * 64)]
+    for path in others:
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"of another program")
+    parts = ServerParts(tmp_path / "server", blobs=f"file://{bucket}")
+    parts.blobs.put("a" * 64, others[0])
+    with exclusive_access(parts.settings):
+        assert remove_unused_blobs(parts.settings) == 1
+    assert not parts.blobs.has("a" * 64)
+    assert all(path.is_file() for path in others)
+    parts.close()
+
+
 def test_rebuild_names_a_damaged_release_and_removes_nothing(server_parts: ServerParts, tmp_path: Path) -> None:
     server_parts.publishing.start()
     upload, contents = server_parts.declare_upload("one")

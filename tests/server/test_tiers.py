@@ -99,3 +99,37 @@ def test_only_new_answers_from_another_organization_count_as_a_reproduction(tmp_
     assert outcomes["run/carol/anew@1"] == "reproduced"
     assert tier == "reproduced by 1"
     server.database.close()
+
+
+def test_run_that_the_server_cannot_recompute_is_self_reported_and_reproduces_nothing(tmp_path: Path) -> None:
+    """Without the rows of the dataset, a server cannot replay the journal, so the rollouts may be forged."""
+    first, second = (run_bundle(tmp_path / f"play{seed}", seed=seed, size=600) for seed in (1, 2))
+    hidden = run_bundle(tmp_path / "hidden", seed=2, size=600, dataset_licence="none")
+    wrong_facts = {**second.release.facts, "accuracy": {"value": 1.0}}
+    settings = Settings(folder=tmp_path / "server")
+    make_folders(settings.incoming)
+    server = Service.open(settings)
+    original = copy_bundle(first, owner="alice", name="first")
+    contradiction = replace(second, release=replace(second.release, facts=wrong_facts))
+    training_facts = {**second.release.facts, "kind": "training", "parent_run_id": None}
+    training = replace(second, release=replace(second.release, facts=training_facts))
+    releases = [
+        original,
+        make_reproduction(hidden, original, "bob", "hidden"),
+        make_reproduction(contradiction, original, "carol", "wrong"),
+        copy_bundle(training, owner="dora", name="training"),
+    ]
+    insert_releases(server, releases)
+    make_folders(tmp_path / "board")
+    BoardWorker(settings).write(tmp_path / "board")
+    facts = {}
+    for release in releases:
+        name = release.release.name
+        facts[name] = BoardSnapshot(tmp_path / "board").release(str(release.release.reference))
+    tiers = {name: fact and fact["tier_words"] for name, fact in facts.items()}
+    assert tiers == {"first": "recomputed", **dict.fromkeys(("hidden", "wrong", "training"), "self-reported")}
+    assert facts["wrong"]
+    assert facts["wrong"]["accuracy"] is None
+    assert facts["first"]
+    assert {line["outcome"] for line in facts["first"]["reproductions"]} == {"undecided"}
+    server.database.close()

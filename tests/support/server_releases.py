@@ -26,8 +26,9 @@ from tests.support.specs import spec_file
 
 
 def run_bundle(
-    folder: Path, *, owner: str = "acme", size: int = 12, seed: int = 7, question: str = "", **changes: Any
-) -> Bundle:
+    folder: Path, *, owner: str = "acme", size: int = 12, seed: int = 7, question: str = "",
+    dataset_licence: str | None = None, **changes: Any,
+) -> Bundle:  # fmt: skip
     """Play a small spec in this process and return the run as a release; `question` is put before each question."""
     spec = spec_file(folder, size=size, seed=seed, **changes)
     rows = [json.loads(line) for line in (folder / "data.jsonl").read_text("utf-8").splitlines()]
@@ -35,9 +36,8 @@ def run_bundle(
     (folder / "data.jsonl").write_text("".join(lines), "utf-8")
     result = run_spec(spec, folder / "results")
     results = Results(folder / "results")
-    return build_run_drafts(RunFolder(result.folder.path), results, PublisherChoices(owner=owner, licence="MIT"))[
-        -1
-    ].bundle()
+    choices = PublisherChoices(owner=owner, licence="MIT", dataset_licence=dataset_licence)
+    return build_run_drafts(RunFolder(result.folder.path), results, choices)[-1].bundle()
 
 
 def copy_bundle(bundle: Bundle, **changes: Any) -> Bundle:

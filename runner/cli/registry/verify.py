@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.registry.check_notes import CheckNote, VersionNote, count_differences
+    from runner.registry.check_notes import CheckNote, UncheckedNote, count_differences
 
     target, further_result, findings = _check_target(args)
     problems = [line for line in findings if not isinstance(line, CheckNote)]
@@ -56,7 +56,7 @@ def execute(args: argparse.Namespace) -> int:
     if not args.quiet:
         note(*notes)
         hash_result = "every other hash is right" if edited else "every hash is right"
-        if further_result == NUMBERS_FOLLOW and any(isinstance(line, VersionNote) for line in notes):
+        if further_result == NUMBERS_FOLLOW and any(isinstance(line, UncheckedNote) for line in notes):
             further_result = OTHER_NUMBERS_FOLLOW
         rest = f", and {further_result}" if further_result and why_unchecked is None else ""
         say(f"{target}: {hash_result}{rest}")
@@ -81,7 +81,7 @@ def _find_local_edits(args: argparse.Namespace) -> tuple[list[str], str | None]:
 
 NUMBERS_FOLLOW = "all recorded numbers follow from the journal"
 OTHER_NUMBERS_FOLLOW = "all other recorded numbers follow from the journal"
-"""The result if another version of nip-run reports some numbers differently."""
+"""The result if some numbers cannot be checked; see `UncheckedNote`."""
 
 
 def _describe_further_checks(release: Release, *, in_registry: bool = False) -> str:

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from runner.base.errors import UsageError
+from runner.base.errors import RunError, UsageError
 from runner.base.exit_codes import ExitCode
 from runner.cli.server import competition
 from runner.cli.server.serve import BLOBS_HELP, DATABASE_HELP, MISSING_PACKAGES
@@ -69,8 +69,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     try:
+        from sqlalchemy.exc import DBAPIError
+
         from runner.server.settings import Settings
-        from runner.server.store.database import Database
+        from runner.server.store.database import Database, describe_error
         from runner.server.store.permissions import restrict_access
     except ImportError as error:
         raise UsageError(MISSING_PACKAGES.format(error)) from error
@@ -90,116 +92,132 @@ def execute(args: argparse.Namespace) -> int:
     with ExitStack() as resources:
         if args.database is None or args.folder.is_dir():
             resources.enter_context(restrict_access(settings.folder))
-        return action.execute(resources.enter_context(closing(Database(settings.database_url))), settings, args)
+        database = resources.enter_context(closing(Database(settings.database_url)))
+        try:
+            return action.execute(database, settings, args)
+        except DBAPIError as error:
+            raise RunError(f"cannot use the database of the server: {describe_error(error)}") from error
 
 
 # Acts: changes, which are recorded
 
 
 def _in_transaction(
-    act: Callable[[Any, Database, argparse.Namespace], None],
+    act: Callable[[Any, Database, argparse.Namespace], Iterator[str]],
 ) -> Callable[[Database, Settings, argparse.Namespace], int]:
-    """Return a function that calls `act` in a transaction, and commits it unless `act` raises an error."""
+    """Return a function that calls `act` in a transaction, and commits it unless `act` raises an error.
+
+    `act` yields the name of each object that it changed. The names are printed only after the commit, because an error
+    undoes all changes.
+    """
 
     def execute_action(database: Database, _: Settings, args: argparse.Namespace) -> int:
         with database.writing() as connection:
-            act(connection, database, args)
+            targets = [_record_act(connection, args, target) for target in act(connection, database, args)]
+        _confirm(targets, args)
         return ExitCode.DONE
 
     return execute_action
 
 
-def _record_act(connection: Any, args: argparse.Namespace, target: str) -> None:
+def _record_act(connection: Any, args: argparse.Namespace, target: str) -> str:
     from runner.server.accounts.administration import log_action
 
     log_action(connection, time.time(), args.action, target, reason=args.why)
+    return target
+
+
+def _confirm(targets: list[str], args: argparse.Namespace) -> None:
     if not args.json and not args.quiet:
-        note(f"{args.action}: {target}")
+        for target in targets:
+            note(f"{args.action}: {target}")
 
 
 @_in_transaction
-def _add_account(connection: Any, _: Database, args: argparse.Namespace) -> None:
+def _add_account(connection: Any, _: Database, args: argparse.Namespace) -> Iterator[str]:
     from runner.server.accounts.accounts import add_account
 
     for name in args.names:
         add_account(connection, name, time.time())
-        _record_act(connection, args, name)
+        yield name
 
 
 @_in_transaction
-def _add_organization(connection: Any, _: Database, args: argparse.Namespace) -> None:
+def _add_organization(connection: Any, _: Database, args: argparse.Namespace) -> Iterator[str]:
     from runner.server.accounts.accounts import add_account, add_member
 
     name, *owners = args.names
     add_account(connection, name, time.time(), is_organization=True)
     for owner in owners:
         add_member(connection, name, owner, is_owner=True)
-    _record_act(connection, args, f"{name} of {', '.join(owners)}")
+    yield f"{name} of {', '.join(owners)}"
 
 
 @_in_transaction
-def _add_member(connection: Any, _: Database, args: argparse.Namespace) -> None:
+def _add_member(connection: Any, _: Database, args: argparse.Namespace) -> Iterator[str]:
     from runner.server.accounts.accounts import add_member
 
     organization, *names = args.names
     for name in names:
         add_member(connection, organization, name, is_owner=args.owner)
-        _record_act(connection, args, f"{organization} {name}{' (owner)' if args.owner else ''}")
+        yield f"{organization} {name}{' (owner)' if args.owner else ''}"
 
 
 @_in_transaction
-def _remove_member(connection: Any, database: Database, args: argparse.Namespace) -> None:
+def _remove_member(connection: Any, database: Database, args: argparse.Namespace) -> Iterator[str]:
     from runner.server.accounts.administration import remove_member
 
     organization, *names = args.names
     for name in names:
         remove_member(connection, organization, name)
-        _record_act(connection, args, f"{organization} {name}")
+        yield f"{organization} {name}"
     database.increment_revision(connection)
 
 
 @_in_transaction
-def _set_disabled(connection: Any, database: Database, args: argparse.Namespace) -> None:
+def _set_disabled(connection: Any, database: Database, args: argparse.Namespace) -> Iterator[str]:
     from runner.server.accounts.administration import set_disabled
 
     for name in args.names:
         set_disabled(connection, name, time.time() if args.action == "disable" else None)
-        _record_act(connection, args, name)
+        yield name
     database.increment_revision(connection)
 
 
-@_in_transaction
-def _add_token(connection: Any, _: Database, args: argparse.Namespace) -> None:
+def _add_token(database: Database, _: Settings, args: argparse.Namespace) -> int:
     from runner.server.accounts.accounts import Scope, create_token
 
     if args.days < 0 or len(args.names) != 1:
         raise UsageError("add-token takes exactly one account, and --days of 0 or more")
     seconds = args.days * DAY_SECONDS or None
-    token = create_token(
-        connection, args.names[0], Scope(args.scope), time.time(), lifetime_seconds=seconds, label=args.label
-    )  # fmt: skip
-    token_id = token.split("_")[1]
-    _record_act(connection, args, f"{args.names[0]} {token_id} ({args.scope})")
+    with database.writing() as connection:
+        token = create_token(
+            connection, args.names[0], Scope(args.scope), time.time(), lifetime_seconds=seconds, label=args.label
+        )  # fmt: skip
+        token_id = token.split("_")[1]
+        target = _record_act(connection, args, f"{args.names[0]} {token_id} ({args.scope})")
+    _confirm([target], args)
     if args.json:
         print_json({"token": token, "id": token_id, "scope": args.scope, "days": args.days or None})
     else:
         say(token)
         if not args.quiet:
             note("this token is shown only once; use it with `nip-run login` or NIP_RUN_TOKEN, and keep it secret")
+    return ExitCode.DONE
 
 
 @_in_transaction
-def _revoke_token(connection: Any, _: Database, args: argparse.Namespace) -> None:
+def _revoke_token(connection: Any, _: Database, args: argparse.Namespace) -> Iterator[str]:
     from runner.server.accounts.accounts import revoke_token
 
     for name in args.names:
         token_id = name.removeprefix("nip_").partition("_")[0]  # A full token is accepted too, without its secret part.
         revoke_token(connection, token_id, time.time())
-        _record_act(connection, args, token_id)
+        yield token_id
 
 
 @_in_transaction
-def _set_hidden(connection: Any, database: Database, args: argparse.Namespace) -> None:
+def _set_hidden(connection: Any, database: Database, args: argparse.Namespace) -> Iterator[str]:
     from runner.documents.releases.reference import Reference, parse_reference
     from runner.server.accounts.administration import set_hidden
 
@@ -208,7 +226,7 @@ def _set_hidden(connection: Any, database: Database, args: argparse.Namespace) -
         if not isinstance(reference, Reference) or not reference.version:
             raise UsageError(f"{name!r} is not the name of a release; write KIND/OWNER/NAME@VERSION")
         set_hidden(connection, reference, hidden=args.action == "hide")
-        _record_act(connection, args, str(reference))
+        yield str(reference)
     database.increment_revision(connection)
 
 

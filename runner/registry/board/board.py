@@ -76,6 +76,10 @@ class RegistryBoard:
     older: int = 0
     """Number of runs that are not shown because the board has a newer version of the same release."""
 
+    def omitted_releases(self) -> frozenset[str]:
+        """Return the references of the releases that are omitted because they are damaged or contradict themselves."""
+        return frozenset(release for release, _ in self.left_out)
+
     def to_json(self) -> dict[str, Any]:
         left_out = [{"release": release, "why": reason} for release, reason in self.left_out]
         return {**vars(self), "rows": [row.to_json() for row in self.rows], "left_out": left_out}
@@ -215,14 +219,18 @@ def _rank_runs(
 ) -> list[LeaderboardRow]:
     """Update the leaderboard database in the cache so that it has these runs and no others; return its ranked rows."""
     database = Leaderboard(cache.path, cache.list_checked_runs)
-    cached_ids: set[str] = set()
+    order = registry.publication_order()
+    cached_positions: dict[str, int | None] = {}
     if database.path.is_file():
         with suppress(NipRunError):
-            cached_ids = {str(row[0]) for row in database.query("SELECT run_id FROM runs")[1]}
-    added_folders = [run.folder for sha256, run in runs.items() if sha256 not in cached_ids]
-    removed_ids = cached_ids - runs.keys()
-    if added_folders or removed_ids or not database.path.is_file():
-        for sha256, reason in database.update(added_folders, removed_ids, registry.publication_order()).items():
+            rows_of_runs = database.query("SELECT run_id, published FROM runs")[1]
+            cached_positions = {str(run_id): position for run_id, position in rows_of_runs}
+    added_folders = [run.folder for sha256, run in runs.items() if sha256 not in cached_positions]
+    removed_ids = cached_positions.keys() - runs.keys()
+    # Earlier versions did not store the order of publication for a server's board.
+    lacks_order = any(position is None and run_id in order for run_id, position in cached_positions.items())
+    if added_folders or removed_ids or lacks_order or not database.path.is_file():
+        for sha256, reason in database.update(added_folders, removed_ids, order).items():
             board.left_out.append((str(entries_by_hash[sha256].reference), reason))
     rows = rows_of_view(*database.query("SELECT * FROM leaderboard"))
     return separate_tasks([_replace_shared_hash(row, entries_by_hash) for row in rows])

@@ -57,19 +57,18 @@ def check_run(folder: RunFolder, release: Release, cached_id: str) -> tuple[tupl
     _check_facts(release, {"run_id": manifest.run_id, "status": manifest.status, "benchmark": manifest.benchmark})
     if release.identity.get("run") not in (None, manifest.identity):
         raise ReleaseError("the identity in the release differs from that of its run")
-    marks: tuple[str, ...] = ()
-    accuracy = None
-    if manifest.status in PLAYED:
-        if release.file(f"{DATA}/{ROLLOUTS_FILE}") is None:
-            raise ReleaseError(f"the release has no {DATA}/{ROLLOUTS_FILE} to recompute its metrics from")
-        published_metrics = read_json(folder.metrics)
-        withheld = load_withheld(folder) if release.file(PIN) is not None and release.file(ROWS) is None else None
-        marks, metrics = _recompute_metrics(folder, published_metrics, withheld)
-        marks = marks if withheld is None else (WITHHELD_MARK, *marks)
-        atomic_write(folder.metrics, orjson.dumps(metrics))
-        game_metrics = {row["metric"]: row["value"] for row in metrics["metrics"] if row["agent"] is None}
-        accuracy = game_metrics.get(RANKING_METRIC)
-        _write_rows(folder, cached_id)
+    if manifest.status not in PLAYED:
+        raise ReleaseError(f"the run is not finished (its status is {manifest.status})")
+    if release.file(f"{DATA}/{ROLLOUTS_FILE}") is None:
+        raise ReleaseError(f"the release has no {DATA}/{ROLLOUTS_FILE} to recompute its metrics from")
+    published_metrics = read_json(folder.metrics)
+    withheld = load_withheld(folder) if release.file(PIN) is not None and release.file(ROWS) is None else None
+    marks, metrics = _recompute_metrics(folder, published_metrics, withheld)
+    marks = marks if withheld is None else (WITHHELD_MARK, *marks)
+    atomic_write(folder.metrics, orjson.dumps(metrics))
+    game_metrics = {row["metric"]: row["value"] for row in metrics["metrics"] if row["agent"] is None}
+    accuracy = game_metrics.get(RANKING_METRIC)
+    _write_rows(folder, cached_id)
     stated_accuracy = release.facts.get("accuracy")
     if not is_same((stated_accuracy or {}).get("value"), accuracy):
         raise ReleaseError(

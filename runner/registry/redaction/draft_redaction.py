@@ -31,6 +31,7 @@ from runner.models.journal_records import ANSWER_TEXT
 from runner.models.provider_traits import PROVIDERS
 from runner.registry.draft import Draft
 from runner.registry.redaction.draft_folder import LOGS, ROLLOUTS, run_folder, write_draft_folder
+from runner.registry.redaction.location_patterns import is_public_host
 from runner.registry.redaction.rehashed_run import RehashedRun, rehash_run
 from runner.registry.redaction.rules import CACHE, MODEL_KEYS, RedactionRules, choose_public_names, strings_in
 from runner.registry.redaction.yaml_redaction import redact_yaml, values_in
@@ -66,9 +67,21 @@ def redact_drafts(drafts: Sequence[Draft], work_folder: Path) -> list[Draft]:
     strings = [pair for draft in drafts for pair in _structured_strings(draft)]
     models = choose_public_names(text for key, text in strings if key in MODEL_KEYS)
     urls = _private_urls(strings)
-    return [
-        _redact(draft, RedactionRules(models, urls), work_folder / f"{number}") for number, draft in enumerate(drafts)
-    ]
+    redacted_drafts: list[Draft] = []
+    hashes: dict[str, str] = {}
+    for number, draft in enumerate(drafts):
+        rules = RedactionRules(models, urls)
+        redacted_drafts.append(_redact(draft, rules, work_folder / f"{number}"))
+        hashes |= rules.hashes
+    return [_with_new_hashes(draft, hashes) for draft in redacted_drafts]
+
+
+def _with_new_hashes(draft: Draft, hashes: Mapping[str, str]) -> Draft:
+    """Return a draft that names other runs by their hashes after redaction: a part its training run, for example."""
+    release = draft.release
+    identity = {name: hashes.get(value, value) for name, value in release.identity.items()}
+    links = tuple(replace(link, identity=hashes.get(link.identity or "", link.identity)) for link in release.links)
+    return replace(draft, release=replace(release, identity=identity, links=links))
 
 
 def build_rules(draft: Draft) -> RedactionRules:
@@ -125,7 +138,6 @@ def _redact(draft: Draft, rules: RedactionRules, work_folder: Path) -> Draft:
     release = replace(
         release,
         description=rules.redact_string(release.description, "description"),
-        identity={name: rules.hashes.get(value, value) for name, value in release.identity.items()},
         links=tuple(replace(link, identity=rules.redact_value(link.identity)) for link in release.links),
         facts=rules.redact_value(release.facts),
     )
@@ -251,12 +263,17 @@ def _with_public_sources(release: Release) -> Release:
 
 
 def redact_source(source: FileSource) -> FileSource:
-    """Return a source without a login in its URL, and without a repository that is only a folder on this machine."""
+    """Return a source without a login in its URL, and without a repository that is not on the public internet."""
     if source.repository is None:
         return source
     url = urlsplit(source.repository)
-    if url.scheme in ("", "file") and not re.match(r"(?:[\w.-]+@)?[\w.-]+:[^/\\]", source.repository):
+    scp_address = re.match(r"(?:[\w.-]+@(?P<host>[\w.-]+)|[\w.-]+):[^/\\]", source.repository)
+    if url.scheme in ("", "file") and scp_address is None:
         reason = "its repository's remote is a folder of the machine that it was played on, which others cannot get"
+        return replace(source, repository=None, clean=False, why=reason)
+    host = url.hostname or (scp_address and scp_address["host"])
+    if host and not is_public_host(host):
+        reason = "its repository's remote is on a server that is not on the public internet"
         return replace(source, repository=None, clean=False, why=reason)
     if url.scheme in ("http", "https") and "@" in url.netloc:
         return replace(source, repository=urlunsplit(url._replace(netloc=url.netloc.rpartition("@")[2])))

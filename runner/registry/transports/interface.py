@@ -106,7 +106,7 @@ class BulkTransport(_Transport, Protocol):
     """
 
     def list_releases(self, prefix: str = "") -> Iterator[IndexedRelease]:
-        """Yield all releases whose path KIND/OWNER/NAME/VERSION/ starts with `prefix`, in any order.
+        """Yield all releases whose path KIND/OWNER/NAME/VERSION/ starts with `prefix`, in the order of publication.
 
         Raises:
             ReleaseError: the registry cannot be read.

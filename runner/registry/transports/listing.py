@@ -53,6 +53,14 @@ class Listing:
         """Return the releases of a kind, or of all kinds, sorted by kind, owner, name and version (oldest first)."""
         return self._releases_below("" if kind is None else f"{kind}/")
 
+    def publication_order(self) -> dict[str, int]:
+        """Return the position of each release in a server's list, by its hash; empty if the registry is no server."""
+        if not isinstance(self._transport, BulkTransport):
+            return {}
+        self._releases_below("")
+        hashes = [entry.sha256 for entry in self._entries_by_prefix[""].values() if entry.unreadable is None]
+        return {sha256: position for position, sha256 in enumerate(hashes)}
+
     def versions(self, reference: Reference) -> list[ReleaseEntry]:
         """Return all versions of a release, oldest first, without listing the rest of the registry."""
         return self._releases_below(f"{reference.kind}/{reference.owner}/{reference.name}/")

@@ -82,9 +82,12 @@ class Registry:
     def publication_order(self) -> dict[str, int]:
         """Return the position of each release in the order of publication, by its hash; empty if the order is unknown.
 
-        Only a server knows the order: see the subclass `runner.server.boards.public_registry.PublicRegistry`.
+        Only a server knows the order.
+
+        Raises:
+            ReleaseError: the registry cannot be read.
         """
-        return {}
+        return self._listing.publication_order()
 
     def find(self, reference: Reference | Digest) -> ReleaseEntry:
         """Find a release; a name without a version means its newest version that is not yanked.

@@ -21,6 +21,7 @@ from runner.base.storage.format_versions import RUN_FOLDER
 from runner.base.storage.log_lines import FROM_ELSEWHERE
 from runner.base.storage.safe_files import open_to_read
 from runner.base.storage.strict_json import is_same
+from runner.base.text import shortened
 from runner.documents.releases.bundle import check_content
 from runner.documents.releases.reference import Kind
 from runner.models.journal_records import read_records
@@ -28,7 +29,7 @@ from runner.registry.bundles.derived_files import find_differences_from_data
 from runner.registry.bundles.missing_rows import lacks_rows
 from runner.registry.bundles.run_data import find_accuracy
 from runner.registry.bundles.runs import ROWS
-from runner.registry.check_notes import CheckNote, VersionNote, limit_messages
+from runner.registry.check_notes import CheckNote, UncheckedNote, limit_messages
 from runner.registry.fetched_release import PARAMETERS, PIN, FetchedRelease, check_lock, fetch_release, open_fetched
 from runner.registry.lineage.nodes import find_wrong_facts
 from runner.registry.metric_differences import (
@@ -48,7 +49,7 @@ from runner.registry.verification.row_differences import find_row_differences
 from runner.results.folder import SUMS, RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import COUNTED, PLAYED, Manifest, Status
-from runner.results.metric_plugins import without_plugin_metrics
+from runner.results.metric_plugins import find_plugin_metrics, without_plugin_metrics
 from runner.results.provenance.input_files import spec_hash
 from runner.results.table_columns import COLUMNS
 from runner.rollouts.identity import protocol_content
@@ -178,8 +179,10 @@ def _find_record_problems(fetched: FetchedRelease) -> Iterator[str]:
     try:
         run = fetched.run
         assert run is not None
+        manifest = run.manifest()
+        if manifest.status not in PLAYED:  # its numbers may be of any part of its games, so they cannot be checked
+            yield f"the run is not finished (its status is {manifest.status}), and only finished runs can be published"
         if lacks_rows(fetched):  # the games cannot be replayed without the rows of the dataset
-            manifest = run.manifest()
             yield from () if manifest.is_training_run else _find_journal_problems(run, manifest)
         else:
             yield from find_run_problems(run)
@@ -196,7 +199,8 @@ def _find_record_problems(fetched: FetchedRelease) -> Iterator[str]:
 def _find_fact_problems(fetched: FetchedRelease, run: RunFolder) -> Iterator[str]:
     """Yield a message for each fact in the manifest that contradicts the release's files. Boards show these facts."""
     facts, manifest = fetched.release.facts, run.manifest()
-    recorded = {**{name: getattr(manifest, name) for name in COUNTED}, "run_id": manifest.run_id, "kind": manifest.kind}
+    names = (*COUNTED, "run_id", "kind", "parent_run_id")
+    recorded = {name: getattr(manifest, name) for name in names}
     for name, value in recorded.items():
         if name in facts and not is_same(facts[name], value):
             yield (
@@ -339,12 +343,17 @@ def _find_differing_numbers(folder: RunFolder, manifest: Manifest) -> Iterator[s
     if manifest.status not in PLAYED:
         return
     with recompute_run(folder) as recomputed_run:
-        recorded_metrics = without_plugin_metrics(read_json(folder.metrics), manifest)
-        differences = compare_metrics(recorded_metrics, recomputed_run.metrics, manifest)
+        recorded_metrics = read_json(folder.metrics)
+        if plugin_metrics := find_plugin_metrics(recorded_metrics, manifest):
+            yield UncheckedNote(
+                f"not checked, because a plugin computed them: {shortened(', '.join(plugin_metrics), 200)}"
+            )
+        checked_metrics = without_plugin_metrics(recorded_metrics, manifest)
+        differences = compare_metrics(checked_metrics, recomputed_run.metrics, manifest)
         yield from limit_messages(differences.errors, unit="numbers")
         if differences.version_notes:
             yield from map(
-                VersionNote, (describe_versions(manifest), *limit_messages(differences.version_notes, unit="numbers"))
+                UncheckedNote, (describe_versions(manifest), *limit_messages(differences.version_notes, unit="numbers"))
             )
         names = [*COUNTED, "status", *(["answers_from"] if manifest.answers_from is not None else [])]
         if manifest.prices is None and manifest.cost_usd is not None:

@@ -18,6 +18,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,10 @@ class BoardInput:
     """Releases that are neither runs nor models. (`loaded` has the runs and models.)"""
     tiers: Mapping[str, RunTier]
 
+    @cached_property
+    def omitted_releases(self) -> frozenset[str]:
+        return self.loaded.board.omitted_releases()
+
     @property
     def releases(self) -> Iterator[tuple[ReleaseEntry, Release]]:
         yield from self.loaded.releases.items()
@@ -110,8 +115,8 @@ def write_folder(board_input: BoardInput, folder: Path, earlier: Path | None = N
         links = sorted(set(_find_links(board_input)), key=lambda link: tuple(map(str, link)))
         index.executemany("INSERT INTO links VALUES(?,?,?)", (link[:3] for link in links))
         _write_families(index, board_input)
-        info = {"revision": board_input.registry.revision, "left_out": board_input.loaded.board.left_out,
-                "list_hashes": files.hashes}  # fmt: skip
+        info = {"revision": board_input.registry.revision, "version": __version__,
+                "left_out": board_input.loaded.board.left_out, "list_hashes": files.hashes}  # fmt: skip
         index.executemany("INSERT INTO info VALUES(?,?)", [(key, _to_json(value)) for key, value in info.items()])
         index.execute("COMMIT")
         index.executescript(f"{_INDEXES} ANALYZE;")
@@ -248,7 +253,9 @@ def _build_release_row(entry: ReleaseEntry, release: Release, board_input: Board
     """
     reference, shown_facts = entry.reference, listed_facts(release)
     # A release with invalid facts has no node. Its accuracy is not read, because it may have any type.
-    node = board_input.loaded.nodes.get(entry.sha256)
+    # The board omits a run whose accuracy does not follow from its records.
+    is_omitted = str(reference) in board_input.omitted_releases
+    node = None if is_omitted else board_input.loaded.nodes.get(entry.sha256)
     created, tier = board_input.registry.public_releases[reference].created, board_input.tiers.get(entry.sha256)
     tier_facts: dict[str, Any] = {} if tier is None else {
         "tier": tier.tier, "tier_words": tier.text, "owner_runs": tier.owner_runs,

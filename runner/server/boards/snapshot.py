@@ -43,6 +43,8 @@ class BoardSnapshot:
         if not (folder / INDEX_FILE).is_file():
             raise RunError(f"the folder {folder} contains no board: it has no {INDEX_FILE}")
         self.revision = int(self.read_info("revision"))
+        self.version = self.read_info("version")
+        """The version of nip-run that wrote the board; None if it did not record this."""
         self.tasks = self._query_json("SELECT said FROM tasks ORDER BY place")
         """The summaries of the lists. Pages show the lists in this order."""
         self.counts = {
@@ -59,8 +61,9 @@ class BoardSnapshot:
         return self.folder / BOARD_FILE
 
     def read_info(self, key: str) -> Any:
-        """Return the value of a key in the table `info`."""
-        return orjson.loads(self._query("SELECT value FROM info WHERE key = ?", key)[0][0])
+        """Return the value of a key in the table `info`; None if the board was written without it."""
+        rows = self._query("SELECT value FROM info WHERE key = ?", key)
+        return orjson.loads(rows[0][0]) if rows else None
 
     def list_releases(self) -> frozenset[tuple[str, bool]]:
         """Return the reference of each release of the board, with True if the release is not yanked."""

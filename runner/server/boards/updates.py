@@ -25,6 +25,7 @@ from runner.server.boards.snapshot import BoardSnapshot
 from runner.server.isolated_task import TaskLimits, forkserver_context, start_process
 from runner.server.settings import Settings
 from runner.server.store.database import Database
+from runner.version import __version__
 
 LOG = logging.getLogger("nip_run.server")
 
@@ -86,7 +87,8 @@ class BoardUpdater:
             try:
                 with self._database.reading() as connection:
                     revision = self._database.revision(connection)
-                if self._newest is not None and self._newest.revision == revision:
+                newest = self._newest
+                if newest is not None and (newest.revision, newest.version) == (revision, __version__):
                     continue
                 start = time.monotonic()
                 self._use_board(self._paths.boards / self._build())

@@ -1,13 +1,15 @@
 """Determines the verification tier of each public run: how far this server and other accounts have verified the run.
 
-A run is `recomputed` if this server has recomputed its numbers. It is `reproduced` if, in addition, others have
-published a run of the same game whose accuracy agrees. `MEANINGS` explains the tiers to readers of the pages.
+A run is `recomputed` if this server has recomputed its numbers, and `self-reported` if the server cannot do this. A run
+is `reproduced` if, in addition to `recomputed`, others have published a run of the same game whose accuracy agrees.
+`MEANINGS` explains the tiers to readers of the pages.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +21,10 @@ from runner.base.hashing import tagged_hash
 from runner.base.storage.atomic_files import atomic_write, read_json
 from runner.base.storage.safe_files import make_folders
 from runner.documents.releases.manifest import Release
-from runner.registry.board.board import LoadedBoard
+from runner.documents.releases.reference import Kind
+from runner.registry.board.board import DEFAULT_TIER, LoadedBoard
 from runner.registry.board.cache import ROLLOUTS, BoardCache
+from runner.registry.bundles.runs import ROWS
 from runner.registry.lineage.relations import find_original_link, replayed_run
 from runner.registry.release_errors import describe_error, is_temporary
 from runner.registry.transports.listing import ReleaseEntry
@@ -37,8 +41,10 @@ from runner.version import __version__
 RECOMPUTED, REPRODUCED = "recomputed", "reproduced"
 
 MEANINGS = {
-    RECOMPUTED: "This server has recomputed the numbers from the run's journal. Only the publisher vouches that the "
-    "games were played.",
+    DEFAULT_TIER: "Only the publisher vouches for the numbers. This server cannot recompute them: the release has no "
+    "games (those of a training run are in other releases) or no rows of the dataset, or it contradicts itself.",
+    RECOMPUTED: "This server has recomputed the numbers, except metrics of plugins, from the run's journal. Only the "
+    "publisher vouches that the games were played.",
     REPRODUCED: "Others, who share no account or organization with the publisher, have published a reproduction: a run "
     "of the same game on the same rows, with other answers, whose accuracy agrees within the margin of nip-run "
     "reproduce. This server has recomputed the numbers of both runs. Only their publishers vouch that a model gave the "
@@ -86,18 +92,35 @@ def assign_tiers(
 ) -> dict[str, RunTier]:
     """Return the tier of each public run with valid facts, by the hash of its release."""
     # The facts of a release that is not in `loaded.nodes` were not checked, and may have any type.
-    entries = [entry for entry in loaded.releases if entry.sha256 in loaded.nodes]
+    entries = [entry for entry in loaded.releases if entry.sha256 in loaded.nodes and entry.reference.kind == Kind.RUN]
     runs_on_task = Counter(_owner_and_task(entry, loaded) for entry in entries)
     groups = _account_groups(database)
-    reproductions = _find_reproductions(registry, cache, loaded, groups)
+    recomputed = _find_recomputed(loaded)
+    reproductions = _find_reproductions(registry, cache, loaded, groups, recomputed)
     tiers = {}
     for entry in entries:
         run_reproductions = tuple(reproductions.get(entry.sha256, ()))
         successful = [reproduction for reproduction in run_reproductions if reproduction.outcome == REPRODUCED]
         count = _count_independent(successful, groups)
         owner_runs = runs_on_task[_owner_and_task(entry, loaded)]
-        tiers[entry.sha256] = RunTier(REPRODUCED if count else RECOMPUTED, run_reproductions, owner_runs, count)
+        recomputed_tier = REPRODUCED if count else RECOMPUTED
+        tier = recomputed_tier if entry.sha256 in recomputed else DEFAULT_TIER
+        tiers[entry.sha256] = RunTier(tier, run_reproductions, owner_runs, count)
     return tiers
+
+
+def _find_recomputed(loaded: LoadedBoard) -> set[str]:
+    """Return the hashes of the runs whose numbers this server could recompute: not without games or dataset rows.
+
+    The games of a training run are in other releases, its parts, which name it as their parent.
+    """
+    omitted, runs = loaded.board.omitted_releases(), loaded.nodes
+    return {
+        entry.sha256
+        for entry, release in loaded.releases.items()
+        if entry.sha256 in runs and str(entry.reference) not in omitted and release.file(ROWS) is not None
+        if runs[entry.sha256].kind == "benchmark" or runs[entry.sha256].parent_run_id is not None
+    }
 
 
 def _owner_and_task(entry: ReleaseEntry, loaded: LoadedBoard) -> tuple[Any, ...]:
@@ -107,11 +130,12 @@ def _owner_and_task(entry: ReleaseEntry, loaded: LoadedBoard) -> tuple[Any, ...]
 
 
 def _find_reproductions(
-    registry: PublicRegistry, cache: BoardCache, loaded: LoadedBoard, groups: Mapping[int, set[int]]
-) -> dict[str, list[Reproduction]]:
+    registry: PublicRegistry, cache: BoardCache, loaded: LoadedBoard, groups: Mapping[int, set[int]],
+    recomputed: AbstractSet[str],
+) -> dict[str, list[Reproduction]]:  # fmt: skip
     """Return the reproductions of each release, by its hash, without yanked ones.
 
-    `groups` is from `_account_groups`.
+    `groups` is from `_account_groups`, and `recomputed` from `_find_recomputed`.
     """
     originals = {entry.sha256: entry for entry in loaded.releases if entry.sha256 in loaded.nodes}
     reproductions: dict[str, list[Reproduction]] = defaultdict(list)
@@ -127,6 +151,8 @@ def _find_reproductions(
             outcome, reason = "own", "published by the same account, or by an account of the same organization"
         elif _is_copy(loaded.releases[original], loaded.releases[entry]):
             outcome, reason = "copy", "the answers are the same, so no game was played again"
+        elif not {original.sha256, entry.sha256} <= recomputed:
+            outcome, reason = "undecided", "this server cannot recompute the numbers of one of the two runs"
         else:
             pair = (original, loaded.releases[original]), (entry, loaded.releases[entry])
             outcome, reason = _find_outcome(registry, cache, *pair)

@@ -13,6 +13,7 @@ from obstore.exceptions import BaseError
 from obstore.store import from_url
 
 from runner.base.errors import NotFoundError, UsageError
+from runner.base.hashing import SHA256
 from runner.server.store.blobs import BlobStoreError
 
 
@@ -56,7 +57,11 @@ class ObjectBlobStore:
 
     def hashes(self) -> Iterator[str]:
         for batch in obstore.list(self._store):
-            yield from (str(entry["path"]).rpartition("/")[2] for entry in batch)
+            for entry in batch:
+                key = str(entry["path"])
+                sha256 = key.rpartition("/")[2]
+                if SHA256.fullmatch(sha256) and key == self._key(sha256):  # the bucket may have other objects
+                    yield sha256
 
     def remove(self, sha256: str) -> None:
         obstore.delete(self._store, self._key(sha256))

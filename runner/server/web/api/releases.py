@@ -80,8 +80,8 @@ class ReleaseResponse(ResponseBody):
     """Content of the release's `yanked.json`; null if it is not yanked."""
     signed: bool
     tier: str | None
-    """Verification tier of a public run: `recomputed` or `reproduced by N`. Null if the newest board does not have the
-    run yet, and for other kinds of releases."""
+    """Verification tier of a public run: `recomputed`, `reproduced by N`, or `self-reported` if the server cannot
+    recompute its numbers. Null if the newest board does not have the run yet, and for other kinds of releases."""
 
 
 class ReleaseListResponse(ResponseBody):
