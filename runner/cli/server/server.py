@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from runner.base.errors import RunError, UsageError
+from runner.base.errors import UsageError
 from runner.base.exit_codes import ExitCode
 from runner.cli.server import competition
 from runner.cli.server.serve import BLOBS_HELP, DATABASE_HELP, MISSING_PACKAGES
@@ -69,10 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     try:
-        from sqlalchemy.exc import DBAPIError
-
         from runner.server.settings import Settings
-        from runner.server.store.database import Database, describe_error
+        from runner.server.store.database import Database, database_errors
         from runner.server.store.permissions import restrict_access
     except ImportError as error:
         raise UsageError(MISSING_PACKAGES.format(error)) from error
@@ -93,10 +91,8 @@ def execute(args: argparse.Namespace) -> int:
         if args.database is None or args.folder.is_dir():
             resources.enter_context(restrict_access(settings.folder))
         database = resources.enter_context(closing(Database(settings.database_url)))
-        try:
-            return action.execute(database, settings, args)
-        except DBAPIError as error:
-            raise RunError(f"cannot use the database of the server: {describe_error(error)}") from error
+        resources.enter_context(database_errors())
+        return action.execute(database, settings, args)
 
 
 # Acts: changes, which are recorded

@@ -192,6 +192,15 @@ def is_disk_error(error: DBAPIError) -> bool:
     return any(disk_text in str(error.orig) for disk_text in _DISK_ERROR_TEXTS)
 
 
+@contextmanager
+def database_errors() -> Iterator[None]:
+    """Raise an error of the database in this block as a `RunError`."""
+    try:
+        yield
+    except DBAPIError as error:
+        raise RunError(f"cannot use the database of the server: {describe_error(error)}") from error
+
+
 def describe_error(error: DBAPIError) -> str:
     """Return the message of a database error, with a hint if its disk is full or read-only."""
     message = str(error.orig).strip()
