@@ -17,6 +17,7 @@ from runner.base.problems import Place, Problem
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import comma_join, did_you_mean, did_you_mean_file
 from runner.game.prompts.sandbox import SandboxedTemplate, scan, variables_of
+from runner.game.protocols.answer_parser import DecisionFormat
 from runner.game.protocols.answer_verdicts import ANSWER_MARKER
 from runner.game.protocols.ballot import ANSWERS
 from runner.game.protocols.checkers import CheckerSettings
@@ -508,13 +509,15 @@ def own_variables(
     prover_stance: int,
     round_: int,
     max_response_words: int,
-    accept: str,
-    reject: str,
-    confidence_marker: str = "",
+    decision_format: DecisionFormat,
 ) -> dict[str, object]:
     """Return the variables of an agent's templates that the runner sets in a round."""
     judge = agent if agent in protocol.verifier_names else None
-    binary = {"accept": accept, "reject": reject, "confidence_marker": confidence_marker}
+    binary = {
+        "accept": decision_format.accept,
+        "reject": decision_format.reject,
+        "confidence_marker": decision_format.confidence,
+    }
     return {
         "agent": agent,
         "agent_name": protocol.agent_spec(agent).human_name,

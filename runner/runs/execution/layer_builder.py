@@ -92,6 +92,11 @@ class LayerBuilder:
         """Whether models give all new answers: none is replayed, and the run is not rebuilt from its journal."""
         return self.replay is None and not self.recorded_only
 
+    @property
+    def calls_models(self) -> bool:
+        """Whether a model may be called: not all answers come from this run's journal or from a replayed run."""
+        return not self.recorded_only and not is_whole_replay(self.replay)
+
     @asynccontextmanager
     async def open_layers(self) -> AsyncIterator[ModelLayers]:
         """Open the journal, count the calls that an earlier process left in flight, and yield the connected layers.
@@ -221,7 +226,7 @@ class LayerBuilder:
     def _connect_people(self, answer_checker: AnswerChecker) -> HumanModel | None:
         """Connect the model groups that people answer for; return None if there are none, or if no people are asked."""
         groups = human_groups(self.plan)
-        if self.recorded_only or is_whole_replay(self.replay) or not groups:
+        if not self.calls_models or not groups:
             return None
         queue = self.shared.questions
         assert queue is not None, "open_session opens the page"
@@ -233,7 +238,7 @@ class LayerBuilder:
 
     def _batch_providers(self, journal: Journal, index: JournalIndex, events: CallEvents) -> dict[str, Provider]:
         """Return a provider for each model group that uses batches. Each provider writes its batches to the journal."""
-        if self.recorded_only or is_whole_replay(self.replay):
+        if not self.calls_models:
             return {}
         batched = {name: settings for name, settings in self.costs.groups.items() if settings.is_batched}
 
@@ -308,19 +313,20 @@ def labels_for_dummy(plan: Plan, groups: Mapping[str, ModelSettings]) -> dict[st
     With listed answers, the label is the index of a right answer. With a checker that has a column, it is the right
     answer as text, which an untrained model needs, too, to find half of the answers.
     """
-    checker = plan.spec.experiment.dataset.checker
+    checker, points = plan.spec.experiment.dataset.checker, plan.spec.dataset.datapoints
     if checker is not None:
-        answers = (
-            {} if checker.column is None else {p.id: p.columns[checker.column] for p in plan.spec.dataset.datapoints}
-        )
-        return {
-            name: str(answer[0] if isinstance(answer, (list, tuple)) else answer) for name, answer in answers.items()
-        }
+        if checker.column is None:
+            return {}
+        answers = {point.id: point.columns[checker.column] for point in points}
+        return {id_: str(answer[0] if isinstance(answer, (list, tuple)) else answer) for id_, answer in answers.items()}
     if not any(settings.traits.generates_locally and training_examples(settings.model) for settings in groups.values()):
         return {}
-    points = plan.spec.dataset.datapoints
-    labels = {p.id: p.answers.right[0] if p.answers and p.answers.right else p.label for p in points}
-    return {name: label for name, label in labels.items() if label is not None}
+    labels = {}
+    for point in points:
+        label = point.answers.right[0] if point.answers and point.answers.right else point.label
+        if label is not None:
+            labels[point.id] = label
+    return labels
 
 
 def replayed_run(run: Path) -> ReplayedRun:

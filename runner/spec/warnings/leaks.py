@@ -182,8 +182,7 @@ def _depends_on_stance(spec: Spec, agent: str, template: str, point: Datapoint) 
             template,
             own_variables(
                 spec.protocol, agent, prover_stance=stance, round_=spec.protocol.first_active_round(agent) or 0,
-                max_response_words=agents[agent].max_response_words, accept=format_.accept, reject=format_.reject,
-                confidence_marker=format_.confidence,
+                max_response_words=agents[agent].max_response_words, decision_format=format_,
             ),
             point.columns,
         )
