@@ -25,8 +25,8 @@ from runner.results.spec_changes import has_same_spec
 from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import OnProgress, Progress
 from runner.runs.finished.result import FinishedRun
-from runner.runs.session.parallel_runs import GamesRun, run_together
-from runner.runs.session.run import RunOptions, has_outputs, rebuild_outputs, write_run_files
+from runner.runs.session.parallel_runs import run_together
+from runner.runs.session.run import GamesRun, RunOptions, has_outputs, rebuild_outputs, write_run_files
 from runner.runs.session.session_of_parts import SessionOfParts, saved_result
 from runner.runs.tournaments.games import TournamentGames
 from runner.runs.tournaments.plan import LEGS, TournamentPlan, part_run_id
