@@ -25,7 +25,7 @@ from runner.documents.merged_data import LayeredData, RenamedKey
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.reference import Kind
 from runner.documents.schema_check import check_schema
-from runner.game.prompts.templates import PromptSet, load_prompts, source_path
+from runner.game.prompts.templates import PromptLoader, PromptSet, source_path
 from runner.game.protocols.answer_parser import DecisionFormat
 from runner.game.protocols.confidence import VerdictSettings
 from runner.game.protocols.loader import load_protocol, unplayable_parameters
@@ -536,9 +536,8 @@ def _load_player_prompts(spec: Spec, layered: LayeredData, problems: list[Proble
         may_quote, columns = partial(layered.may_quote, key_path), spec.dataset.columns
         template_problems: list[Problem] = []
         with _collect_problems(template_problems):
-            templates[name] = load_prompts(
-                folder, spec.protocol, columns, place, may_quote, names_columns=shows_columns, agents=seats
-            )
+            loader = PromptLoader(spec.protocol, columns, place, may_quote, shows_columns, agents=seats)
+            templates[name] = loader.load(folder)
             template_problems.extend(column_problems(spec.dataset, templates[name], layered.place(_DATASET)))
         key = ".".join(key_path)
         problems.extend(
@@ -566,7 +565,7 @@ def _load_prompts(
     states_confidence = from_plain(VerdictSettings, sound.section("verdict")).states
     decision_format = from_plain(DecisionFormat, sound.section("decision_format"))
     marker = decision_format.confidence if states_confidence else None
-    return load_prompts(
-        folder, protocol, columns, place, may_quote, names_columns=names_columns, confidence=marker, otherwise=fallback,
-        checker=checker_of(sound),
-    )  # fmt: skip
+    loader = PromptLoader(
+        protocol, columns, place, may_quote, names_columns, confidence=marker, checker=checker_of(sound)
+    )
+    return loader.load(folder, otherwise=fallback)
