@@ -104,9 +104,8 @@ def list_units(
                 if on_lost is not None:
                     on_lost(rollout)
                 continue
-            for unit in _GameUnits(plan.spec.protocol, rollout, columns).of_kind(analyzer.file.unit):
-                if not roles or roles == {unit.role}:
-                    yield unit
+            units = _GameUnits(plan.spec.protocol, rollout, columns).of_kind(analyzer.file.unit)
+            yield from (unit for unit in units if not roles or roles == {unit.role})
 
 
 def shown_column_names(plan: Plan) -> frozenset[str]:

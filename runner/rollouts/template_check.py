@@ -30,12 +30,10 @@ def check_templates(plan: Plan) -> None:
             agents = {name: agent for name, agent in agents.items() if agent.is_verifier}
         for agent in _with_all_rules(agents.values(), plan.spec.protocol):
             templates = list(_templates_with_rounds(plan, agent))
-            for point in plan.points:
-                for error in _failures(plan, agent, templates, point):
-                    key = (error.template, error.line or 1, error.reason)
-                    points = failures.setdefault(key, [])
-                    if point.id not in points[-1:]:
-                        points.append(point.id)
+            for point, error in ((p, e) for p in plan.points for e in _failures(plan, agent, templates, p)):
+                points = failures.setdefault((error.template, error.line or 1, error.reason), [])
+                if point.id not in points[-1:]:
+                    points.append(point.id)
     prompts = plan.spec.prompts
     problems = []
     for (template, line, reason), points in failures.items():

@@ -77,11 +77,11 @@ def _targets_of(points: Sequence[SpecPoint], results: Results, allowed: Collecti
         games = point.plan.games
         budget = budgets.setdefault(point.path, Budget(games.shard_experiment.budget))
         budget.add_spent(spending_of_plan(point.plan, results, choose_run_id(point.plan, results, OWN_RUN)))
-        for group, settings in used_models(games).items():
-            for server in settings_to_check(settings):
-                if (group, server) not in checked:
-                    checked.append((group, server))
-                    yield _Target(group, server, point.spec.experiment.retry, budget, point.spec.unconfirmed_prices)
+        models = used_models(games)
+        for group, server in [(name, server) for name in models for server in settings_to_check(models[name])]:
+            if (group, server) not in checked:
+                checked.append((group, server))
+                yield _Target(group, server, point.spec.experiment.retry, budget, point.spec.unconfirmed_prices)
 
 
 def _show_prices(targets: Sequence[_Target]) -> None:

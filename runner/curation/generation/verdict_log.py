@@ -122,11 +122,8 @@ def _read(path: Path) -> dict[str, list[Any]]:
             for number, line in enumerate(file, 1):
                 if not line.endswith(b"\n"):
                     break
-                try:
-                    record = parse_strict_json(line)
-                    stored[str(record["key"])] = list(record["results"])
-                except (ValueError, TypeError, KeyError) as error:
-                    raise RunError(f"{path}:{number}: not a verdict: {error}; remove the line") from error
+                key, results = _parse_verdict(line, f"{path}:{number}")
+                stored[key] = results
                 end += len(line)
         with append_to(path) as file:
             os.ftruncate(file.fileno(), end)
@@ -198,3 +195,12 @@ def _with_expected(test: StdinTest | CallTest, output: Any) -> StdinTest | CallT
     if isinstance(test, StdinTest):
         return StdinTest(test.stdin, str(output))
     return replace(test, expected=output, in_json=True)
+
+
+def _parse_verdict(line: bytes, place: str) -> tuple[str, list[Any]]:
+    """Return the key and the results in a line of the file."""
+    try:
+        record = parse_strict_json(line)
+        return str(record["key"]), list(record["results"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise RunError(f"{place}: not a verdict: {error}; remove the line") from error

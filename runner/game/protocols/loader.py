@@ -112,10 +112,8 @@ def load_protocol(
     problems = [*layered.wrong_nulls, *violations]
     if problems:
         raise SpecError(problems)
-    file, declares_verifier_first = (
-        from_plain(ProtocolFile, layered.data),
-        "verifier_first" in layered.data.get("parameters", {}),
-    )
+    file = from_plain(ProtocolFile, layered.data)
+    declares_verifier_first = "verifier_first" in layered.data.get("parameters", {})
     if not declares_verifier_first:  # the cycle starts as it is written
         file = replace(file, parameters=replace(file.parameters, verifier_first=_starts_with_verifier(file)))
     problems = list(_static_problems(file, layered))

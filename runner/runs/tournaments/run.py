@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from runner.base.errors import RunError
@@ -197,20 +198,19 @@ def _rebuild_parts(results: Results, plan: TournamentPlan, folder: RunFolder, al
     """
     rounds = read_rounds(folder.path, plan.identity)
     finished_numbers = datapoints_played(rounds if _has_finished(folder) else rounds[:-1])
-    for number in datapoints_played(rounds):
-        for leg in LEGS:
-            part = folder.sibling(part_run_id(folder.run_id, number, leg))
-            if number not in finished_numbers and not _has_finished(part):
-                continue  # the last round may have been stopped before it
-            for path in (part.manifest_path, part.spec, part.journal):
-                if not path.is_file():
-                    raise RunError(
-                        f"{path} is missing; run {part.run_id} has games of tournament {folder.run_id}. Restore "
-                        f"{part.path} from a backup, or start over with --again"
-                    )
-            if not has_outputs(part) and _has_finished(part):
-                with results.lock(part.run_id):
-                    rebuild_outputs(part, results, allowed)
+    for number, leg in product(datapoints_played(rounds), LEGS):
+        part = folder.sibling(part_run_id(folder.run_id, number, leg))
+        if number not in finished_numbers and not _has_finished(part):
+            continue  # the last round may have been stopped before it
+        for path in (part.manifest_path, part.spec, part.journal):
+            if not path.is_file():
+                raise RunError(
+                    f"{path} is missing; run {part.run_id} has games of tournament {folder.run_id}. Restore "
+                    f"{part.path} from a backup, or start over with --again"
+                )
+        if not has_outputs(part) and _has_finished(part):
+            with results.lock(part.run_id):
+                rebuild_outputs(part, results, allowed)
 
 
 def _has_finished(part: RunFolder) -> bool:

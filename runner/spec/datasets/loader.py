@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -275,6 +275,12 @@ def _select_rows(path: Path, table: Table, settings: DatasetSettings, place_of: 
     return selected
 
 
+def _write_added_rows(path: Path, rows: list[dict[str, Any]], names: Iterable[str]) -> None:
+    """Write the number of each row in the file, and its values of columns that the file does not have."""
+    with create(path) as file:
+        file.writelines(canonical([row[ROW_NUMBER], *(row[name] for name in names)]) + b"\n" for row in rows)
+
+
 def _filter_rows(
     path: Path, rows: list[dict[str, Any]], columns: Sequence[str], settings: DatasetSettings, place_of: PlaceOf
 ) -> set[int]:
@@ -289,10 +295,7 @@ def _filter_rows(
             if added_types:
                 added_rows = Path(folder) / "added.jsonl"
                 parameters |= {"added_rows": str(added_rows), "added_types": added_types}
-                with create(added_rows) as file:
-                    file.writelines(
-                        canonical([row[ROW_NUMBER], *(row[name] for name in added_types)]) + b"\n" for row in rows
-                    )
+                _write_added_rows(added_rows, rows, added_types)
             result = run_in_subprocess("filter", path, settings.limits, **parameters)
     except TaskFailed as error:
         available = list(dict.fromkeys((*columns, *settings.columns.values())))

@@ -395,16 +395,7 @@ class _NewFolders:
         """Yield the commands for `git fast-import` that store the files."""
         for number, content in enumerate(contents.values(), 1):
             try:
-                with open_content(content) as file:
-                    size = file.seek(0, io.SEEK_END)
-                    file.seek(0)
-                    yield b"blob\nmark :%d\ndata %d\n" % (number, size)
-                    bytes_left = size
-                    while bytes_left and (piece := file.read(min(PIECE_BYTES, bytes_left))):
-                        bytes_left -= len(piece)
-                        yield piece
-                    if bytes_left or file.read(1):
-                        raise ReleaseError(f"{content!s} changed while it was read; publish again")
+                yield from _blob_commands(number, content)
             except OSError as error:
                 raise ReleaseError(f"cannot read {content!s}: {error.strerror}") from error
             yield b"\n"
@@ -424,3 +415,17 @@ class _NewFolders:
         except GitError:  # the user's git configuration has no name and email address
             return _AUTHOR
         return identity.decode("utf-8", "replace").rpartition(">")[0] + ">"
+
+
+def _blob_commands(number: int, content: Content) -> Iterator[bytes]:
+    """Yield the command for `git fast-import` that stores a file as the blob with this number."""
+    with open_content(content) as file:
+        size = file.seek(0, io.SEEK_END)
+        file.seek(0)
+        yield b"blob\nmark :%d\ndata %d\n" % (number, size)
+        bytes_left = size
+        while bytes_left and (piece := file.read(min(PIECE_BYTES, bytes_left))):
+            bytes_left -= len(piece)
+            yield piece
+        if bytes_left or file.read(1):
+            raise ReleaseError(f"{content!s} changed while it was read; publish again")
