@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +120,8 @@ def _read(path: Path) -> dict[str, list[Any]]:
     stored, end = {}, 0
     try:
         with open_to_read(path) as file:
-            for number, line in enumerate(file, 1):
-                if not line.endswith(b"\n"):
-                    break
+            complete_lines = takewhile(lambda line: line.endswith(b"\n"), file)
+            for number, line in enumerate(complete_lines, 1):
                 key, results = _parse_verdict(line, f"{path}:{number}")
                 stored[key] = results
                 end += len(line)
