@@ -240,7 +240,7 @@ def check_first_record(path: Path, record: Mapping[str, object], run: str | None
         )
 
 
-class LogLine(NamedTuple):
+class ScannedLine(NamedTuple):
     """A line of a log, or the torn end of a log."""
 
     offset: int
@@ -250,7 +250,7 @@ class LogLine(NamedTuple):
     """The record in the line; None for a torn end."""
 
 
-def scan(file: IO[bytes], path: Path, run: str | None = None) -> Iterator[LogLine]:
+def scan(file: IO[bytes], path: Path, run: str | None = None) -> Iterator[ScannedLine]:
     """Yield the valid lines, then the torn end, if there is one.
 
     Raises:
@@ -259,7 +259,7 @@ def scan(file: IO[bytes], path: Path, run: str | None = None) -> Iterator[LogLin
     """
     offset = seed = 0
     torn, bound = False, True
-    group: list[LogLine] = []
+    group: list[ScannedLine] = []
     for sequence, line in enumerate(file):
         if torn:
             bad = group[-1].offset
@@ -268,7 +268,7 @@ def scan(file: IO[bytes], path: Path, run: str | None = None) -> Iterator[LogLin
         if sequence == 0 and record is not None:
             check_first_record(path, record, run)
             bound, seed = is_bound_to_run(record), log_seed(line, record)
-        group.append(LogLine(offset, line, record))
+        group.append(ScannedLine(offset, line, record))
         if record is None:
             if bound and _is_complete(line):
                 raise JournalError(
@@ -281,7 +281,7 @@ def scan(file: IO[bytes], path: Path, run: str | None = None) -> Iterator[LogLin
             group = []
         offset += len(line)
     if group:
-        yield LogLine(group[0].offset, b"".join(item.line for item in group), None)
+        yield ScannedLine(group[0].offset, b"".join(item.line for item in group), None)
 
 
 FROM_ELSEWHERE = "it was fetched"
