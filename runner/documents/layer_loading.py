@@ -130,8 +130,8 @@ class _FileMerger:
             return
         rules = self.layered.rules
         if rules.valid is not None:
-            known = {*rules.valid, EXTENDS, *(old.partition(".")[0] for old in rules.renamed)}
-            unknown = [name for name in document.data if name not in known]
+            valid_names = {*rules.valid, EXTENDS, *(old.partition(".")[0] for old in rules.renamed)}
+            unknown = [name for name in document.data if name not in valid_names]
             document.problems.extend(
                 Problem(document.place((name,)), name, "unknown key", "unknown key") for name in unknown
             )

@@ -147,7 +147,7 @@ class _ErrorExplanation(NamedTuple):
     kind: str
     message: str
     next: str
-    """What the user can do."""
+    """The advice to the user."""
 
 
 def _explain_error(report: ServerReport) -> _ErrorExplanation:

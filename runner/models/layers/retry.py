@@ -19,7 +19,7 @@ from runner.models.retry_policy import TransientPolicy
 
 
 class RetryDecision(NamedTuple):
-    """What follows a failed attempt."""
+    """The wait after a failed attempt, or the end of the attempts."""
 
     wait: float
     """Seconds before the next attempt."""

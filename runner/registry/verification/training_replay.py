@@ -114,11 +114,11 @@ def find_model_differences(run: RunFolder, stages: Stages, parts: Mapping[str, M
             elif run_id not in parts:
                 yield f"part {run_id} is not published, or cannot be replayed"
             else:
-                for agent, model, made in _other_models(parts[run_id], model_of_group):
-                    yield f"{run_id}: {agent} used the model {model}, but the previous iteration made {made}"
+                for agent, model, expected in _other_models(parts[run_id], model_of_group):
+                    yield f"{run_id}: {agent} used the model {model}, but the previous iteration made {expected}"
         model_of_group |= {group: str(state["model"]) for group, state in models_after.get(iteration, {}).items()}
-    for agent, model, made in _other_models(manifest, model_of_group):
-        yield f"manifest.json: the final model of {agent} is {model}, but its last iteration made {made}"
+    for agent, model, expected in _other_models(manifest, model_of_group):
+        yield f"manifest.json: the final model of {agent} is {model}, but its last iteration made {expected}"
 
 
 def _other_models(manifest: Manifest, expected: Mapping[str, str]) -> Iterator[tuple[str, str, str | None]]:
