@@ -23,9 +23,8 @@ from runner.base.text import comma_join, did_you_mean
 from runner.documents.dataclass_schema import build_schema, from_plain, option, to_plain
 from runner.documents.fetched_files import path_refusal
 from runner.documents.layer_loading import load_layers
-from runner.documents.merged_data import LayeredData
+from runner.documents.merged_data import KeyRules, LayeredData
 from runner.documents.schema_check import check_schema
-from runner.documents.source_tree import ProjectTree
 from runner.game.prompts.sandbox import scan
 from runner.models.settings import ModelSettings
 from runner.spec.experiment import NAME_PATTERN
@@ -245,7 +244,7 @@ def load_analyzer(name: str) -> Analyzer:
         hint = did_you_mean(name, names) or f"; built-in analyzers are {comma_join(names)}"
         raise SpecError([Problem(Place(name), "", f"no built-in analyzer or file {name!r}{hint}")])
     schema = analyzer_schema()
-    layered = load_layers(path, str(path), (), _find_base, keys=schema["properties"], tree=ProjectTree.of(path))
+    layered = load_layers(path, str(path), (), _find_base, KeyRules(schema["properties"]))
     problems = layered.problems or [*layered.wrong_nulls, *check_schema(layered, schema)]
     if problems:
         raise SpecError(problems)

@@ -95,10 +95,11 @@ def labels_from_csv(text: str, analyzer: Analyzer, unit_ids: Collection[str], re
         cells = {name: value.strip() for name, value in row.items() if name is not None and value is not None}
         try:
             label = _parse_row(cells, analyzer, unit_ids, reader)
-            if label is not None:
-                first_line, first = labels.setdefault((label.reader, label.unit_id), (line, label))
-                if first.answer != label.answer:
-                    raise UsageError(f"{label.reader} has another target for {label.unit_id} in line {first_line}")
+            if label is None:
+                continue
+            first_line, first = labels.setdefault((label.reader, label.unit_id), (line, label))
+            if first.answer != label.answer:
+                raise UsageError(f"{label.reader} has another target for {label.unit_id} in line {first_line}")
         except (UsageError, ValueError) as error:
             problems.setdefault(str(error), []).append(line)
     if problems:

@@ -167,11 +167,8 @@ def decide_units(folder: RunFolder, analyzer: Analyzer, allowed: Collection[KeyU
     analyzed_run = folder.manifest().analysis_of
     if analyzed_run is not None:
         raise UsageError(f"{folder.run_id} is itself an analysis; name the run that it analyzes: {analyzed_run}")
-    function, decided, plan = (
-        load_function(analyzer, allowed),
-        DecidedUnits(),
-        played_plan(folder, trusts_manifest=True),
-    )
+    function, decided = load_function(analyzer, allowed), DecidedUnits()
+    plan = played_plan(folder, trusts_manifest=True)
     lost: list[str] = []
     for unit in list_units(folder, analyzer, plan, lambda rollout: lost.append(rollout.job.rollout_id)):
         decided.units.append(unit)

@@ -78,7 +78,7 @@ OnLost = Callable[[Rollout], None]
 
 
 def list_units(
-    folder: RunFolder, analyzer: Analyzer, plan: Plan | None = None, on_lost: OnLost | None = None
+    folder: RunFolder, analyzer: Analyzer, plan: Plan | None = None, on_lost: OnLost = lambda _: None
 ) -> Iterator[Unit]:
     """Yield the units of a run, including those that are not applicable.
 
@@ -101,12 +101,10 @@ def list_units(
     with closing(Reconstructor(folder, plan)) as reconstructor:
         for rollout in reconstructor.rollouts():
             if rollout.outcome == Outcome.TRANSPORT_FAILED:
-                if on_lost is not None:
-                    on_lost(rollout)
+                on_lost(rollout)
                 continue
-            for unit in _GameUnits(plan.spec.protocol, rollout, columns).of_kind(analyzer.file.unit):
-                if not roles or roles == {unit.role}:
-                    yield unit
+            units = _GameUnits(plan.spec.protocol, rollout, columns).of_kind(analyzer.file.unit)
+            yield from (unit for unit in units if not roles or roles == {unit.role})
 
 
 def shown_column_names(plan: Plan) -> frozenset[str]:

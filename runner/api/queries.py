@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from runner.analysis.comparison import AnalysisScores
 from runner.api.arguments import open_results
-from runner.results.comparison.comparison import Comparison, compare_systems
+from runner.results.comparison.comparison import Comparison, ComparisonOptions, compare_systems
 from runner.results.leaderboard.named_queries import resolve_query
 from runner.results.leaderboard.results_folder import Results
 from runner.results.metric_definitions import RANKING_METRIC
@@ -105,11 +105,11 @@ def compare(
         RunError: a file of a run is missing or damaged.
     """
     names = [_run_names(system) for system in runs]
-    return compare_systems(
-        names, open_results(results), metric=metric, by=by, baseline=baseline,
-        asserts=[asserts] if isinstance(asserts, str) else asserts, margin=margin, ceiling=ceiling,
+    options = ComparisonOptions(
+        metric, by, baseline, [asserts] if isinstance(asserts, str) else asserts, margin, ceiling,
         analyses=AnalysisScores(),
     )  # fmt: skip
+    return compare_systems(names, open_results(results), options)
 
 
 def _run_names(system: FinishedRun | str | Path | Sequence[FinishedRun | str | Path]) -> list[str | Path]:

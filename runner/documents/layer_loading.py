@@ -6,7 +6,7 @@ Specs, protocols and registry components are loaded with it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from runner.base.problems import Place, Problem
 from runner.base.text import did_you_mean, did_you_mean_file
 from runner.documents.fetched_files import path_refusal
 from runner.documents.interpolation import resolve_interpolations
-from runner.documents.merged_data import LayeredData, ReadFile
+from runner.documents.merged_data import ANY_KEYS, KeyRules, LayeredData, ReadFile
 from runner.documents.overrides import Override, apply_override
 from runner.documents.plain_values import KeyPath, dotted, value_at
 from runner.documents.renamed_keys import rename_document
@@ -35,42 +35,35 @@ Raises `NipRunError` for any other problem.
 
 
 def load_layers(
-    path: Path,
+    source: Path | Mapping[str, object],
     display_name: str,
     overrides: Sequence[Override],
     find: PathLookup,
-    names: Mapping[str, str] | None = None,
+    rules: KeyRules = ANY_KEYS,
     *,
-    keys: Collection[str] | None = None,
-    removable: frozenset[KeyPath] = frozenset(),
-    resettable: frozenset[KeyPath] = frozenset(),
     tree: ProjectTree | None = None,
-    written: Mapping[str, object] | None = None,
 ) -> LayeredData:
     """Return a file merged with all files that it extends and with overrides, and with its interpolations resolved.
 
     Args:
-        path: The file to read.
+        source: The file to read, or its data. Paths in data are relative to the current folder.
         display_name: How messages name the file.
         overrides: Changes that are applied after the files.
         find: Looks up a base file by its name.
-        names: The new name of each old dotted key that still works.
-        keys: The valid top-level keys. The data of a file outside `tree` with other keys is ignored.
-        removable: Keys that a null always deletes; `*` matches any name.
-        resettable: Keys that a null deletes only if they are set.
+        rules: The rules for the keys.
         tree: The files whose contents messages may show; by default the project of the file.
-        written: Data to use instead of reading a file at `path`.
     """
-    layered = LayeredData(tree=tree or ProjectTree.of(path), removable=removable, resettable=resettable)
-    merger = _FileMerger(find, names or {}, layered, None if keys is None else {*keys, EXTENDS})
-    if written is None and (problem := path_refusal(path.parent, path)):
+    path = source if isinstance(source, Path) else Path(display_name)
+    layered = LayeredData(tree=tree or ProjectTree.of(path), rules=rules)
+    merger = _FileMerger(find, layered)
+    if not isinstance(source, Path):
+        merger.merge_document(from_mapping(source, Document(display_name, path.parent)), path, display_name, ())
+    elif problem := path_refusal(path.parent, path):
         layered.problems.append(Problem(Place(display_name), "", problem))
-    elif written is None:
-        merger.merge_file(path, display_name, ())
     else:
-        merger.merge_document(from_mapping(written, Document(display_name, path.parent)), path, display_name, ())
+        merger.merge_file(path, display_name, ())
     for override in overrides:
-        apply_override(override, layered, names or {})
+        apply_override(override, layered)
     resolve_interpolations(layered)
     return layered
 
@@ -80,9 +73,7 @@ class _FileMerger:
     """Merges files into `layered`. Each file is merged after the files that it extends."""
 
     find: PathLookup
-    names: Mapping[str, str]
     layered: LayeredData
-    keys: Collection[str] | None
 
     def merge_file(self, path: Path, display_name: str, chain: tuple[Path, ...]) -> None:
         assert self.layered.tree is not None
@@ -92,7 +83,7 @@ class _FileMerger:
     def merge_document(self, document: Document, path: Path, display_name: str, chain: tuple[Path, ...]) -> None:
         """Merge a document and the files that it extends."""
         self._ignore_foreign_if_invalid(document)
-        renamed = rename_document(document, self.names)
+        renamed = rename_document(document, self.layered.rules.renamed)
         self.layered.files.append(display_name)
         self.layered.folders[display_name] = document.folder
         self.layered.problems.extend(document.problems)
@@ -137,9 +128,13 @@ class _FileMerger:
         """Ignore a file outside the project if it is invalid, because messages about it could reveal its text."""
         if document.is_own:
             return
-        for name in document.data:
-            if self.keys is not None and name not in {*self.keys, *(old.split(".")[0] for old in self.names)}:
-                document.problems.append(Problem(document.place((name,)), name, "unknown key", "unknown key"))
+        rules = self.layered.rules
+        if rules.valid is not None:
+            valid_names = {*rules.valid, EXTENDS, *(old.partition(".")[0] for old in rules.renamed)}
+            unknown = [name for name in document.data if name not in valid_names]
+            document.problems.extend(
+                Problem(document.place((name,)), name, "unknown key", "unknown key") for name in unknown
+            )
         if document.problems:
             document.data = {}
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,23 @@ class ReadFile:
     bases: dict[str, Path] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class KeyRules:
+    """The rules for the keys of one kind of file. `*` matches any one name."""
+
+    valid: Collection[str] | None = None
+    """The valid keys at the top; None: any. The data of a file outside the project with other keys is ignored."""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """The new name of each old dotted key that still works."""
+    removable: frozenset[KeyPath] = frozenset()
+    """Keys that a null deletes."""
+    resettable: frozenset[KeyPath] = frozenset()
+    """Keys that a null deletes if they are inherited. Otherwise null is an invalid value for them."""
+
+
+ANY_KEYS = KeyRules()
+
+
 @dataclass
 class LayeredData:
     """Merged data, with the place of each key and the folder that each file's paths are relative to."""
@@ -61,10 +78,7 @@ class LayeredData:
     """Keys whose text had a `${key}` in it; filled only if `has_foreign_data`."""
     foreign_keys: set[KeyPath] = field(default_factory=set)
     """Keys whose value came, at least in part, from a file outside `tree`; filled only if `has_foreign_data`."""
-    removable: frozenset[KeyPath] = frozenset()
-    """Keys that a null deletes; `*` matches any one name."""
-    resettable: frozenset[KeyPath] = frozenset()
-    """Keys that a null deletes if they are inherited. Otherwise null is an invalid value for them."""
+    rules: KeyRules = ANY_KEYS
 
     def place(self, key_path: KeyPath) -> Place:
         """Return the place where a key was set, or else the nearest mapping above it.
@@ -110,11 +124,12 @@ class LayeredData:
 
     def is_removable(self, key_path: KeyPath) -> bool:
         """Return whether a null always deletes this key."""
-        return _matches_any(key_path, self.removable)
+        return _matches_any(key_path, self.rules.removable)
 
     def is_resettable(self, key_path: KeyPath, inherited: Any) -> bool:
         """Return whether a null deletes this key from the inherited mapping, which resets the key to its default."""
-        return isinstance(inherited, dict) and key_path[-1] in inherited and _matches_any(key_path, self.resettable)
+        is_inherited = isinstance(inherited, dict) and key_path[-1] in inherited
+        return is_inherited and _matches_any(key_path, self.rules.resettable)
 
     def copy_places(self, source: KeyPath, target: KeyPath) -> None:
         """Copy the places of `source` and the keys below it to `target`. The value was copied before."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -35,6 +35,11 @@ class Override:
     place: Place | None = None
     value: tuple[Any] | None = None
 
+    @property
+    def key(self) -> str:
+        """The dotted key that the override sets, adds or deletes."""
+        return self.text.partition("=")[0].lstrip("+~")
+
 
 class _Refused(Exception):
     """Raised if an override cannot be applied; carries the key and the reason."""
@@ -45,23 +50,23 @@ class _Refused(Exception):
         self.message = message
 
 
-def apply_override(override: Override, layered: LayeredData, names: Mapping[str, str]) -> None:
+def apply_override(override: Override, layered: LayeredData) -> None:
     """Apply an override to `layered`: `KEY=VALUE` sets a dotted key, `+KEY=VALUE` adds one, `~KEY` deletes one.
 
-    The value null also deletes a removable key, or a resettable key that is set. `names` maps old dotted keys that
-    still work to their new names. An override that cannot be applied becomes a problem in `layered`.
+    The value null also deletes a removable key, or a resettable key that is set. An override that cannot be applied
+    becomes a problem in `layered`.
     """
     place = override.place or Place(f"override {_shorten(override.text)!r}")
     try:
-        _apply(override, place, layered, names)
+        _apply(override, place, layered)
     except _Refused as refused:
         is_own = place.is_own and not layered.has_foreign_data  # a message may name neighboring keys
         layered.problems.append(Problem(replace(place, is_own=is_own), refused.key, refused.message))
 
 
-def _apply(override: Override, place: Place, layered: LayeredData, names: Mapping[str, str]) -> None:
+def _apply(override: Override, place: Place, layered: LayeredData) -> None:
     sign, key_path, value = _parse_override(override)
-    key_path, value = _rename_old_keys(key_path, value, place, layered, names)
+    key_path, value = _rename_old_keys(key_path, value, place, layered)
     name = ".".join(key_path)
     if sign == "" and value is None and layered.is_removable(key_path):
         sign = "~"
@@ -174,13 +179,13 @@ def _parse_value(name: str, value_text: str) -> Any:
 
 
 def _rename_old_keys(
-    key_path: tuple[str, ...], value: Any, place: Place, layered: LayeredData, names: Mapping[str, str]
+    key_path: tuple[str, ...], value: Any, place: Place, layered: LayeredData
 ) -> tuple[tuple[str, ...], Any]:
     """Return a key and its value with old names replaced by new ones."""
     for part in reversed(key_path):
         value = {part: value}
     document = Document(place.file, Path(), value, {(): place})
-    layered.renamed_keys.extend(rename_document(document, names))
+    layered.renamed_keys.extend(rename_document(document, layered.rules.renamed))
     layered.problems.extend(document.problems)
     value, path = document.data, []
     for _ in key_path:

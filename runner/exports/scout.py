@@ -60,15 +60,11 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     with TemporaryDirectory(dir=target, prefix=".export-") as folder:
         lines = Path(folder) / "transcripts.jsonl"
         with create(lines) as file:
-            for game in source.games():
-                if game.rollout.outcome == Outcome.TRANSPORT_FAILED:
-                    export.omitted["rollouts lost in transport, which have no game"] += 1
-                    continue
-                for chat in _find_chats(source, game, agents, with_full_game=options.subject is None):
-                    line = orjson.dumps(_build_row(source, game, chat)) + b"\n"
-                    longest = max(longest, len(line))
-                    file.write(line)
-                    rows += 1
+            for row in _find_rows(source, agents, export, with_full_game=options.subject is None):
+                line = orjson.dumps(row) + b"\n"
+                longest = max(longest, len(line))
+                file.write(line)
+                rows += 1
         write_parquet([lines], COLUMNS, path, longest=longest)
     export.files[path] = rows
     if options.subject is None:
@@ -85,6 +81,18 @@ class _Chat(NamedTuple):
     model: str | None = None
     role: str | None = None
     options: Mapping[str, object] | None = None
+
+
+def _find_rows(
+    source: RunSource, agents: Sequence[str], export: WrittenExport, *, with_full_game: bool
+) -> Iterator[dict[str, object]]:
+    """Yield a row for each chat of each game. Lost games have none, and are counted in `export`."""
+    for game in source.games():
+        if game.rollout.outcome == Outcome.TRANSPORT_FAILED:
+            export.omitted["rollouts lost in transport, which have no game"] += 1
+            continue
+        for chat in _find_chats(source, game, agents, with_full_game=with_full_game):
+            yield _build_row(source, game, chat)
 
 
 def _find_chats(

@@ -18,7 +18,6 @@ from runner.models.call_events import NO_EVENTS, CallEvents
 from runner.models.connectors import CONNECTORS, ConnectionTarget, ReplayedRun
 from runner.models.costs import CallCosts
 from runner.models.interface import Complete, Completion, Provider, Request
-from runner.models.layers.budget import Budget
 from runner.models.layers.cache import Cache, through_cache
 from runner.models.layers.limits import Sleep
 from runner.models.layers.malformed import judge_malformed
@@ -28,6 +27,9 @@ from runner.models.layers.server_pool import GameKey, Placement, PooledServer, S
 from runner.models.retry_policy import Retry
 from runner.models.server_states import Close, Servers, server_of
 from runner.models.settings import ModelSettings
+
+DEFAULT_CONCURRENCY = 64
+"""Maximum number of calls in flight of a connection with its own servers."""
 
 
 @dataclass(frozen=True)
@@ -46,73 +48,63 @@ class Connection:
         await close_all(self.closers)
 
 
-def connect(
-    groups: Mapping[str, ModelSettings],
-    retry: Retry,
-    *,
-    concurrency: int = 64,
-    replays: Mapping[str, ReplayedRun] | None = None,
-    budget: Budget | None = None,
-    costs: CallCosts | None = None,
-    cache: Cache | None = None,
-    providers: Mapping[str, Provider] | None = None,
-    events: CallEvents = NO_EVENTS,
-    answered: Collection[str] = (),
-    labels: Mapping[str, int | str] | None = None,
-    sleep: Sleep = asyncio.sleep,
-    servers: Servers | None = None,
-    admission: Admission | None = None,
-) -> Connection:
-    """Connect every group except those in `providers`, which are already connected, and return the connection.
-
-    `servers` has the state of servers that other callers also use; its creator closes it. Without it, at most
-    `concurrency` calls are in flight. `answered` are the groups with an answer in the journal. `labels` has the labels
-    of the datapoints by id, which only toy models of `dummy` use. `admission` replaces `costs` and `budget` if another
-    process enforces the budget and the limits.
-
-    Raises:
-        ProviderRefusal: the API key of a group is missing.
-        RunError: a run to replay has no journal.
-    """
-    all_servers = servers or Servers(concurrency)
-    admission = admission or LocalAdmission(costs or CallCosts(groups), all_servers, retry, budget, sleep)
-    connector = _GroupConnector(groups, retry, events, all_servers, admission, replays or {}, labels or {}, sleep)
-    complete = connector.connect_all(providers or {})
-    if cache is not None:
-        complete = through_cache(complete, cache, groups)
-    checked = judge_malformed(complete, retry.breaker.failures, answered)
-    closers = (*connector.closers, *(() if servers is not None else (all_servers.close,)))
-    return Connection(checked.complete, closers, checked.check, connector.release)
-
-
 @dataclass
-class _GroupConnector:
-    """Connects model groups to their providers, through the layers for retries, admission and several servers."""
+class ModelConnector:
+    """Connects the model groups of a run to their providers, through the layers between them."""
 
     groups: Mapping[str, ModelSettings]
     retry: Retry
-    events: CallEvents
-    servers: Servers
-    admission: Admission
-    replays: Mapping[str, ReplayedRun]
-    labels: Mapping[str, int | str]
-    sleep: Sleep
-    closers: list[Close] = field(default_factory=list)
-    """The functions that close what this object has opened."""
+    servers: Servers | None = None
+    """The state of servers that other callers also use, and close. None: the connection has its own, and closes it."""
+    admission: Admission | None = None
+    """Admits calls by the limits and the budget. None: without a budget."""
+    events: CallEvents = NO_EVENTS
+    replays: Mapping[str, ReplayedRun] = field(default_factory=dict)
+    """The run whose answers are replayed, by model group."""
+    labels: Mapping[str, int | str] = field(default_factory=dict)
+    """The labels of the datapoints by id, which only toy models of `dummy` use."""
+    sleep: Sleep = asyncio.sleep
 
     def __post_init__(self) -> None:
+        self._servers = self.servers or Servers(DEFAULT_CONCURRENCY)
+        self._admission = self.admission or LocalAdmission(
+            CallCosts(self.groups), self._servers, self.retry, None, self.sleep
+        )
+        self._closers: list[Close] = []
+        """The functions that close what this object has opened."""
         self._pools: dict[str, ServerPool] = {}
         self._groups_at_servers = {name: settings for name, settings in self.groups.items() if settings.sends_requests}
         self._breakers = {
-            server_of(server): self.servers.breaker(server_of(server), self.retry)
+            server_of(server): self._servers.breaker(server_of(server), self.retry)
             for settings in self._groups_at_servers.values()
             for server in settings.settings_per_server
         }
 
-    def connect_all(self, providers: Mapping[str, Provider]) -> Complete:
+    def connect(
+        self,
+        providers: Mapping[str, Provider] | None = None,
+        cache: Cache | None = None,
+        answered: Collection[str] = (),
+    ) -> Connection:
+        """Connect every group, except those in `providers`, which are already connected, and return the connection.
+
+        `answered` are the groups with an answer in the journal. Call this once.
+
+        Raises:
+            ProviderRefusal: the API key of a group is missing.
+            RunError: a run to replay has no journal.
+        """
+        complete = self._connect_all(providers or {})
+        if cache is not None:
+            complete = through_cache(complete, cache, self.groups)
+        checked = judge_malformed(complete, self.retry.breaker.failures, answered)
+        closers = (*self._closers, *(() if self.servers is not None else (self._servers.close,)))
+        return Connection(checked.complete, closers, checked.check, self._release)
+
+    def _connect_all(self, providers: Mapping[str, Provider]) -> Complete:
         """Connect every group except those in `providers`, and return the function that calls any group."""
-        self.closers.append(self._report_outages())
-        self.closers += (provider.close for provider in providers.values())
+        self._closers.append(self._report_outages())
+        self._closers += (provider.close for provider in providers.values())
         complete_by_group = {group: provider.complete for group, provider in providers.items()}
         for group, settings in self.groups.items():
             if group in self._groups_at_servers and len(settings.addresses) > 1:
@@ -143,17 +135,17 @@ class _GroupConnector:
             sleep=self.sleep,
         )
 
-    def release(self, game: GameKey) -> None:
+    def _release(self, game: GameKey) -> None:
         """Release a finished game's place at the servers of pools."""
         for pool in self._pools.values():
             pool.release(game)
 
     def _open_provider(self, group: str, settings: ModelSettings, server: str | None) -> Complete:
         """Open the provider of a group, and return the function that calls it. In a pool, `server` is its server."""
-        on_headers = self.admission.rate_listener(group, server)
-        target = ConnectionTarget(group, settings, self.servers, on_headers, self.replays.get(group), self.labels)
+        on_headers = self._admission.rate_listener(group, server)
+        target = ConnectionTarget(group, settings, self._servers, on_headers, self.replays.get(group), self.labels)
         provider = CONNECTORS[settings.provider](target)
-        self.closers.append(provider.close)
+        self._closers.append(provider.close)
         return provider.complete
 
     def _with_admission(self, complete_by_group: Mapping[str, Complete], server: str | None) -> Complete:
@@ -164,7 +156,7 @@ class _GroupConnector:
             events.before_call(request)
             return await complete_by_group[request.group](request)
 
-        return self.admission.wrap(call_provider, server)
+        return self._admission.wrap(call_provider, server)
 
     def _open_pool(self, group: str, settings: ModelSettings) -> ServerPool:
         """Open a provider for each server of a group, and return them as a pool."""

@@ -74,18 +74,17 @@ class Texts:
 
         A part that is stored already is not split. The references to the parts are appended to `references`.
         """
-        if text not in self._places:
-            for place in range(first, len(quoted)):
-                quoted_text = quoted[place]
-                if quoted_text in text:
-                    before, _, after = text.partition(quoted_text)
-                    if before:
-                        self._add_parts(before, quoted, place + 1, references)
-                    references.append(self.add(quoted_text))
-                    if after:
-                        self._add_parts(after, quoted, place, references)
-                    return
-        references.append(self.add(text))
+        places = range(first, len(quoted)) if text not in self._places else ()
+        place = next((place for place in places if quoted[place] in text), None)
+        if place is None:
+            references.append(self.add(text))
+            return
+        before, _, after = text.partition(quoted[place])
+        if before:
+            self._add_parts(before, quoted, place + 1, references)
+        references.append(self.add(quoted[place]))
+        if after:
+            self._add_parts(after, quoted, place, references)
 
 
 def resolve_text(texts: Sequence[str], text: Text) -> str:

@@ -56,17 +56,26 @@ def answer_facts(rollout: Rollout) -> AnswerVerdictFacts | None:
     return AnswerVerdictFacts(bool(answers.is_right), p_chosen, argued)
 
 
+class _Game(NamedTuple):
+    """A game of a run."""
+
+    group: str
+    datapoint: str
+    facts: AnswerVerdictFacts
+    swapped: bool
+    """Whether the two players of swapped seats have exchanged them."""
+
+
 class AnswerGames:
     """The games of a run that were not lost in transport. `seats` are the two seats that the run swaps, if any."""
 
     def __init__(self, seats: tuple[str, str] | None = None) -> None:
         self._partners = {} if seats is None else {seats[0]: seats[1], seats[1]: seats[0]}
-        self._games: list[tuple[str, str, AnswerVerdictFacts, bool]] = []
-        """The group and the datapoint of each game, its facts, and whether its seats are swapped."""
+        self._games: list[_Game] = []
 
     def add(self, group: str, datapoint: str, facts: AnswerVerdictFacts, *, swapped: bool) -> None:
         """Add one game; games may come in any order."""
-        self._games.append((group, datapoint, facts, swapped))
+        self._games.append(_Game(group, datapoint, facts, swapped))
 
     def estimates(self) -> Iterator[Estimate]:
         """Yield all metrics that apply to the games."""
@@ -80,17 +89,17 @@ class AnswerGames:
         forecasts = self._forecasts()
         return {} if forecasts is None else {ANSWER_CURVE: [asdict(bin_) for bin_ in forecasts.curve]}
 
-    def _sorted(self) -> list[tuple[str, str, AnswerVerdictFacts, bool]]:
+    def _sorted(self) -> list[_Game]:
         """Return the games sorted by content, since the order of games must not change floating-point results."""
-        return sorted(self._games, key=lambda game: (*game[:2], game[3], repr(game[2])))
+        return sorted(self._games, key=lambda game: (game.group, game.datapoint, game.swapped, repr(game.facts)))
 
     def _clusters(self) -> dict[str, int]:
-        return {group: number for number, group in enumerate(sorted({group for group, *_ in self._games}))}
+        return {group: number for number, group in enumerate(sorted({game.group for game in self._games}))}
 
     def _forecasts(self) -> Forecasts | None:
         numbers = self._clusters()
         forecast_games = [
-            (numbers[group], facts) for group, _, facts, _ in self._sorted() if not math.isnan(facts.p_chosen)
+            (numbers[game.group], game.facts) for game in self._sorted() if not math.isnan(game.facts.p_chosen)
         ]
         if not forecast_games:
             return None
@@ -102,12 +111,12 @@ class AnswerGames:
     def _argued_by_player(self) -> dict[str, ArguedAnswers]:
         """Return the answers of each player (an entry of `agents`). In a swapped game, it has the other seat."""
         numbers, games = self._clusters(), self._sorted()
-        is_grouped = len(numbers) < len({point for _, point, *_ in games})
+        is_grouped = len(numbers) < len({game.datapoint for game in games})
         by_player: dict[str, list[tuple[int, ArguedAnswer]]] = {}
-        for group, _, facts, swapped in games:
-            for seat, answer in facts.argued.items():
-                player = self._partners.get(seat, seat) if swapped else seat
-                by_player.setdefault(player, []).append((numbers[group], answer))
+        for game in games:
+            for seat, answer in game.facts.argued.items():
+                player = self._partners.get(seat, seat) if game.swapped else seat
+                by_player.setdefault(player, []).append((numbers[game.group], answer))
         return {
             player: ArguedAnswers(
                 _codes(a.is_right for _, a in rows), _codes(a.won for _, a in rows),

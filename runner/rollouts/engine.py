@@ -248,34 +248,17 @@ class Engine:
 
     async def _replies(self, parts: GameParts, turn: PendingTurn) -> dict[str, Reply]:
         """Call the models of all speakers in a turn, and return their replies by agent."""
-        job, agents = parts.job, parts.agents
-        observation = job.observation(turn.round, turn.rounds)
-        is_first_turn = not any(round_.raw for round_ in turn.rounds)
-
-        def siblings(agent: str) -> Sequence[int]:
-            """Return the numbers of the other jobs whose answers this call may also request."""
-            if self.tree_shape is not None:
-                return self.tree_shape.siblings(job.repeat, turn.round)
-            return self.sibling_numbers(job, agent) if is_first_turn else ()
+        observation = parts.job.observation(turn.round, turn.rounds)
+        step = self.protocol.step(turn.round)
 
         async def complete(request: Request) -> Completion:
             self.stop.check()
-            sample = request.sample
-            if request.group in self.sharing_groups and sample.attempt == 0:
-                selector = find_selector(agents, self.protocol, sample.agent, turn.round)
-                if selector is not None:
-                    votes = (vote for vote in range(selector.best_of.n) if vote != sample.vote)
-                    request = replace(request, siblings=tuple(sample._replace(vote=vote) for vote in votes))
-                elif sample.vote == 0 and sample.agent in self.protocol.agent_names:
-                    samples = (sample._replace(repeat=repeat) for repeat in siblings(sample.agent))
-                    request = replace(request, siblings=tuple(samples))
-            completion = await self.complete(request)
-            parts.calls.extend(calls_of(request.sample, completion, agents[request.sample.agent]))
+            completion = await self.complete(self._with_siblings(request, parts, turn))
+            parts.calls.extend(calls_of(request.sample, completion, parts.agents[request.sample.agent]))
             return completion
 
         async def reply(name: str) -> Reply:
-            wait = self._await_replies
-            step = self.protocol.step(turn.round)
+            agents, wait = parts.agents, self._await_replies
             if step.best_of is None and step.states is None:
                 return await agents[name].respond(observation, complete, wait_for_replies=wait)
             return await respond(agents, self.protocol, name, observation, complete, wait_for_replies=wait)
@@ -287,6 +270,28 @@ class Engine:
         tasks = [asyncio.create_task(reply(name)) for name in speakers]
         await self._await_replies(tasks)
         return {name: task.result() for name, task in zip(speakers, tasks, strict=True)}
+
+    def _with_siblings(self, request: Request, parts: GameParts, turn: PendingTurn) -> Request:
+        """Return a request with the other samples whose answers the same call may request, if there are any."""
+        sample = request.sample
+        if request.group not in self.sharing_groups or sample.attempt:
+            return request
+        selector = find_selector(parts.agents, self.protocol, sample.agent, turn.round)
+        if selector is not None:
+            siblings = (sample._replace(vote=vote) for vote in range(selector.best_of.n) if vote != sample.vote)
+        elif sample.vote == 0 and sample.agent in self.protocol.agent_names:
+            numbers = self._find_sibling_numbers(parts.job, sample.agent, turn)
+            siblings = (sample._replace(repeat=number) for number in numbers)
+        else:
+            return request
+        return replace(request, siblings=tuple(siblings))
+
+    def _find_sibling_numbers(self, job: Job, agent: str, turn: PendingTurn) -> Sequence[int]:
+        """Return the numbers of the other jobs where the agent gets the same prompt in this turn."""
+        if self.tree_shape is not None:
+            return self.tree_shape.siblings(job.repeat, turn.round)
+        is_first_turn = not any(round_.raw for round_ in turn.rounds)
+        return self.sibling_numbers(job, agent) if is_first_turn else ()
 
     async def _await_replies(self, tasks: Sequence[asyncio.Task[Reply]]) -> None:
         """Wait for all speakers of a round, or all votes on a verdict.

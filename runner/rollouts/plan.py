@@ -116,11 +116,11 @@ class Plan:
     @property
     def sharing_groups(self) -> frozenset[str]:
         """The model groups that request answers to several samples with the same prompt (siblings) in one call."""
-        models, several = (
-            self.spec.experiment.models,
-            self.tree_shape is not None or bool(self.spec.protocol.selections),
+        has_several_answers = self.tree_shape is not None or bool(self.spec.protocol.selections)
+        models = self.spec.experiment.models
+        return frozenset(
+            name for name, settings in models.items() if settings.shares_prompts(trees=has_several_answers)
         )
-        return frozenset(name for name, settings in models.items() if settings.shares_prompts(trees=several))
 
     @cached_property
     def games_share_calls(self) -> bool:
@@ -250,8 +250,7 @@ class Plan:
         content = [self.game_hash, job.datapoint.content_hash, job.number, self.spec.experiment.seed]
         if self.debates is not None and (debate := self.debates.hashes.get(job_key(job))) is not None:
             content.append(debate)
-        rollout_id, design = tagged_hash("rollout", content)[:16], (job.stance, job.swapped, job.stances_exchanged)
-        return Job(job.index, rollout_id, job.datapoint, job.repeat, job.seed, *design)
+        return replace(job, rollout_id=tagged_hash("rollout", content)[:16])
 
     def sibling_numbers(self, job: Job, agent: str) -> list[int]:
         """Return the numbers of the other jobs where this agent gets the same first prompt.

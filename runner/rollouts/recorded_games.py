@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, TypeVar
@@ -92,17 +92,15 @@ class GameRebuilder:
         return sorted(self._rollouts_from(job, (), 0), key=lambda rollout: rollout.job.repeat)
 
     def _rollouts_from(self, job: Job, rounds: Sequence[Round], branch_start: int) -> list[Rollout]:
-        plan, branch_rollouts = self.plan, list[Rollout]()
-        parts = GameParts(plan.spec.protocol, self.agents[bool(job.swapped)], job, self.failed_calls)
+        """Rebuild a game after these rounds, and all branches that begin in round `branch_start` or later."""
+        branch_rollouts: list[Rollout] = []
+        parts = GameParts(self.plan.spec.protocol, self.agents[bool(job.swapped)], job, self.failed_calls)
         script = self._script(parts, rounds)
         try:
             turn = next(script)
             while True:
-                if plan.tree_shape is not None and turn.round >= branch_start:
-                    for repeat in plan.tree_shape.siblings(job.repeat, turn.round):
-                        branch_rollouts += self._rollouts_from(
-                            plan.job_of_branch(job, repeat), tuple(turn.rounds), turn.round + 1
-                        )
+                if turn.round >= branch_start:
+                    branch_rollouts += self._branches_of_turn(job, turn)
                 try:
                     replies = self._replies(parts, turn)
                 except GAME_FAILURES as failure:
@@ -113,6 +111,12 @@ class GameRebuilder:
             return [end.value, *branch_rollouts]
         finally:
             script.close()
+
+    def _branches_of_turn(self, job: Job, turn: PendingTurn) -> Iterator[Rollout]:
+        """Yield the rollouts of the branches that begin with this turn: one for each answer after the first."""
+        tree_shape = self.plan.tree_shape
+        for repeat in tree_shape.siblings(job.repeat, turn.round) if tree_shape is not None else ():
+            yield from self._rollouts_from(self.plan.job_of_branch(job, repeat), tuple(turn.rounds), turn.round + 1)
 
     def _replies(self, parts: GameParts, turn: PendingTurn) -> Mapping[str, Reply]:
         rounds = tuple(turn.rounds)  # a copy, because the game extends its list before the requests are rendered

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
 
 from runner.base.errors import SpecError, TemplateFailedError
 from runner.base.problems import Problem
@@ -23,24 +24,20 @@ def check_templates(plan: Plan) -> None:
         SpecError: templates fail, with the file, line and first datapoint of each failure; or a prompt depends on the
             label.
     """
-    failures: dict[tuple[str, int, str], list[str]] = {}
+    failures: dict[tuple[str, int, str], dict[str, None]] = {}
     for swapped in plan.swapped_values:
         agents: Mapping[str, Agent] = plan.game_agents(swapped=swapped)
         if plan.debates is not None:
             agents = {name: agent for name, agent in agents.items() if agent.is_verifier}
         for agent in _with_all_rules(agents.values(), plan.spec.protocol):
-            templates = list(_templates_with_rounds(plan, agent))
-            for point in plan.points:
-                for error in _failures(plan, agent, templates, point):
-                    key = (error.template, error.line or 1, error.reason)
-                    points = failures.setdefault(key, [])
-                    if point.id not in points[-1:]:
-                        points.append(point.id)
+            for point, error in _failures(plan, agent):
+                points = failures.setdefault((error.template, error.line or 1, error.reason), {})
+                points[point.id] = None
     prompts = plan.spec.prompts
     problems = []
     for (template, line, reason), points in failures.items():
         more = f" and {len(points) - 1} more" if len(points) > 1 else ""
-        message = f"the template {reason}; rendered for datapoint {points[0]!r}{more}"
+        message = f"the template {reason}; rendered for datapoint {next(iter(points))!r}{more}"
         problems.append(Problem(prompts.place(template, line), "", message, "a template that fails when rendered"))
     problems.extend(flow_problems(plan))
     if problems:
@@ -85,17 +82,16 @@ def _templates_with_rounds(plan: Plan, agent: Agent) -> Iterator[tuple[str, int]
         yield LAST_ROUND, protocol.max_message_rounds - 1
 
 
-def _failures(
-    plan: Plan, agent: Agent, templates: list[tuple[str, int]], point: Datapoint
-) -> Iterator[TemplateFailedError]:
-    for stance, drawn_stance in {
-        (point.prover_stance if stance is None else stance, stance) for stance, _ in plan.variants
-    }:
+def _failures(plan: Plan, agent: Agent) -> Iterator[tuple[Datapoint, TemplateFailedError]]:
+    """Yield each failure of an agent's templates, with the datapoint that they were rendered for."""
+    templates, given_stances = list(_templates_with_rounds(plan, agent)), {stance for stance, _ in plan.variants}
+    for point, given_stance in product(plan.points, given_stances):
+        stance = point.prover_stance if given_stance is None else given_stance
         for suffix, round_ in templates:
             observation = Observation(
-                round_, (), point.columns, prover_stance=stance, candidates=point.answers, given_stance=drawn_stance
+                round_, (), point.columns, prover_stance=stance, candidates=point.answers, given_stance=given_stance
             )
             try:
                 agent.instructions(suffix, agent.example_observation(observation), round_)
             except TemplateFailedError as error:
-                yield error
+                yield point, error

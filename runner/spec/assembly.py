@@ -26,7 +26,7 @@ from runner.documents.merged_data import LayeredData, RenamedKey
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.reference import Kind
 from runner.documents.schema_check import check_schema
-from runner.game.prompts.templates import PromptSet, load_prompts, source_path
+from runner.game.prompts.templates import PromptLoader, PromptSet, source_path
 from runner.game.protocols.answer_parser import DecisionFormat
 from runner.game.protocols.confidence import VerdictSettings
 from runner.game.protocols.loader import load_protocol, unplayable_parameters
@@ -529,24 +529,31 @@ def _load_player_prompts(spec: Spec, layered: LayeredData, problems: list[Proble
         key_path = ("tournament", "players", name, "prompts")
         if player.prompts is None:
             continue
-        folder, place = package_data.find_file(player.prompts, layered.folder(key_path)), layered.place(key_path)
-        if folder is None or not package_data.is_folder(folder):
-            hint = _suggest_path(layered, key_path, player.prompts, package_data.is_folder)
-            message = f"no folder {player.prompts!r} next to the spec or among the built-in folders{hint}"
-            problems.append(layered.problem_at(key_path, message))
-            continue
-        may_quote, columns = partial(layered.may_quote, key_path), spec.dataset.columns
-        template_problems: list[Problem] = []
-        with _collect_problems(template_problems):
-            templates[name] = load_prompts(
-                folder, spec.protocol, columns, place, may_quote, names_columns=shows_columns, agents=seats
-            )
-            template_problems.extend(column_problems(spec.dataset, templates[name], layered.place(_DATASET)))
+        place, may_quote = layered.place(key_path), partial(layered.may_quote, key_path)
+        loader = PromptLoader(spec.protocol, spec.dataset.columns, place, may_quote, shows_columns, agents=seats)
+        player_problems: list[Problem] = []
+        with _collect_problems(player_problems):
+            templates[name] = loader.load(_find_prompt_folder(layered, key_path, player.prompts))
+            player_problems.extend(column_problems(spec.dataset, templates[name], layered.place(_DATASET)))
         key = ".".join(key_path)
         problems.extend(
-            replace(problem, key=key) if problem.key == "prompts" else problem for problem in template_problems
+            replace(problem, key=key) if problem.key == "prompts" else problem for problem in player_problems
         )
     return templates
+
+
+def _find_prompt_folder(layered: LayeredData, key_path: KeyPath, name: str) -> Path:
+    """Return the folder of templates that a key names.
+
+    Raises:
+        SpecError: there is no such folder.
+    """
+    folder = package_data.find_file(name, layered.folder(key_path))
+    if folder is not None and package_data.is_folder(folder):
+        return folder
+    hint = _suggest_path(layered, key_path, name, package_data.is_folder)
+    message = f"no folder {name!r} next to the spec or among the built-in folders{hint}"
+    raise SpecError([layered.problem_at(key_path, message)])
 
 
 def _load_prompts(
@@ -556,11 +563,7 @@ def _load_prompts(
     name, place = layered.data.get("prompts"), layered.place(("prompts",))
     if not isinstance(name, str):
         return None
-    folder = package_data.find_file(name, layered.folder(("prompts",)))
-    if folder is None or not package_data.is_folder(folder):
-        hint = _suggest_path(layered, ("prompts",), name, package_data.is_folder)
-        message = f"no folder {name!r} next to the spec or among the built-in folders{hint}"
-        raise SpecError([Problem(place, "prompts", message)])
+    folder = _find_prompt_folder(layered, ("prompts",), name)
     if protocol is None:
         return None
     may_quote = partial(layered.may_quote, ("prompts",))
@@ -568,7 +571,7 @@ def _load_prompts(
     states_confidence = from_plain(VerdictSettings, sound.section("verdict")).states
     decision_format = from_plain(DecisionFormat, sound.section("decision_format"))
     marker = decision_format.confidence if states_confidence else None
-    return load_prompts(
-        folder, protocol, columns, place, may_quote, names_columns=names_columns, confidence=marker, otherwise=fallback,
-        checker=checker_of(sound),
-    )  # fmt: skip
+    loader = PromptLoader(
+        protocol, columns, place, may_quote, names_columns, confidence=marker, checker=checker_of(sound)
+    )
+    return loader.load(folder, otherwise=fallback)

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from runner.base import package_data
 from runner.base.problems import PlaceOf, Problem
 from runner.documents.layer_loading import load_layers
+from runner.documents.merged_data import KeyRules
 from runner.game.prompts.chat_format import ChatFormat
 from runner.models.settings import ModelSettings, SystemRole
 from runner.spec.experiment import RENAMED_KEYS, Experiment
@@ -140,7 +141,7 @@ def load_saved_formats(path: Path) -> dict[str, ChatSettings]:
     """Return the chat settings of each agent of a run, from its saved spec; empty if the file does not exist."""
     if not package_data.is_file(path):
         return {}
-    data = load_layers(path, str(path), (), package_data.find_file, RENAMED_KEYS).data
+    data = load_layers(path, str(path), (), package_data.find_file, KeyRules(renamed=RENAMED_KEYS)).data
     agents, models = data.get("agents"), data.get("models")
     if not isinstance(agents, dict) or not isinstance(models, dict):
         return {}

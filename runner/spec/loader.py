@@ -5,8 +5,8 @@ All commands and public functions load specs with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from runner.base.errors import SpecError
 from runner.base.problems import Place, Problem
 from runner.base.text import did_you_mean_file, list_some
 from runner.documents.layer_loading import load_layers
-from runner.documents.merged_data import LayeredData
+from runner.documents.merged_data import KeyRules, LayeredData
 from runner.documents.overrides import Override
 from runner.documents.renamed_keys import SWEEP
 from runner.documents.schema_check import check_schema
@@ -74,9 +74,10 @@ def load_saved(path: str | Path, known_dataset: Dataset | None = None, *, checke
     Raises:
         SpecError: the spec has errors; lists all of them.
     """
-    lookups = (reject_run_ids, reject_references)
+    file = Path(path)
     inputs = LoadedInputs(saved=True, known_dataset=known_dataset, checked_sha256=checked_sha256)
-    return _single_spec(path, _load(Path(path), path, (), inputs, lookups=lookups))
+    loader = _SpecLoader(file, path, (), inputs, reject_run_ids, reject_references, ProjectTree.of(file))
+    return _single_spec(path, loader.load_points())
 
 
 def _single_spec(source: SpecSource, specs: Sequence[Spec]) -> Spec:
@@ -106,12 +107,20 @@ def load_specs(
     Raises:
         SpecError: the spec or a point has errors; lists all of them.
     """
-    inputs, lookups = LoadedInputs(), (find_run, find_component)
-    if isinstance(source, Mapping):
-        return _load(Path(_NAME_WITHOUT_FILE), source, overrides, inputs, lookups=lookups, tree=tree)
-    saved = Path(source) / SAVED_SPEC
-    path = saved if package_data.is_file(saved) else source  # the folder of a run
-    return _load(_find_spec_file(path), path, overrides, inputs, lookups=lookups)
+    file = None
+    if not isinstance(source, Mapping):
+        source = _saved_spec_or_path(source)
+        file = _find_spec_file(source)
+        tree = ProjectTree.of(file)
+    tree = tree or ProjectTree.of(Path(_NAME_WITHOUT_FILE))
+    parsed_overrides = _parse_overrides(overrides)
+    return _SpecLoader(file, source, parsed_overrides, LoadedInputs(), find_run, find_component, tree).load_points()
+
+
+def _saved_spec_or_path(path: str | Path) -> str | Path:
+    """Return the saved spec in a run's folder, and any other path unchanged."""
+    saved = Path(path) / SAVED_SPEC
+    return saved if package_data.is_file(saved) else path
 
 
 def read_spec_data(path: str | Path, find_component: FindComponent) -> LayeredData:
@@ -121,7 +130,7 @@ def read_spec_data(path: str | Path, find_component: FindComponent) -> LayeredDa
         SpecError: the files have errors that prevent checking the keys; lists all of them.
     """
     spec_file = _find_spec_file(path)
-    return _load_layers(spec_file, path, (), Components(find_component, ProjectTree.of(spec_file)))
+    return _load_layers(spec_file, str(path), (), Components(find_component, ProjectTree.of(spec_file)))
 
 
 def load_whole_dataset(source: str, overrides: Sequence[str], find_component: FindComponent) -> Dataset:
@@ -132,14 +141,15 @@ def load_whole_dataset(source: str, overrides: Sequence[str], find_component: Fi
     """
     parsed_overrides = _parse_overrides(overrides)
     is_data = Path(source).suffix.lower() in {*JSON, *CSV, *PARQUET} - {".json"} or source.startswith(HUB)
+    content: Path | Mapping[str, Any]
     if is_data:
-        spec_file, content = Path(_NAME_WITHOUT_FILE), dict[str, Any]()
+        content, name = {}, _NAME_WITHOUT_FILE
         parsed_overrides = [*_parse_overrides({"dataset.path": source}), *parsed_overrides]
     else:
-        saved = Path(source) / SAVED_SPEC
-        spec_file, content = _find_spec_file(saved if package_data.is_file(saved) else source), None
-    components = Components(find_component, ProjectTree.of(spec_file))
-    layered = _load_layers(spec_file, spec_file if content is None else content, parsed_overrides, components)
+        content = _find_spec_file(_saved_spec_or_path(source))
+        name = str(content)
+    components = Components(find_component, ProjectTree.of(Path(name)))
+    layered = _load_layers(content, name, parsed_overrides, components)
     problems = [*path_problems(layered, saved=False), *layered.wrong_nulls, *components.resolve(layered)]
     if problems := [problem for problem in problems if problem.key.partition(".")[0] == "dataset"]:
         raise SpecError(problems)
@@ -173,50 +183,67 @@ def _sweep_problems(layered: LayeredData, sweep: Sweep) -> list[Problem]:
     return [*(problem for problem in violations if problem.key.startswith(SWEEP)), *sweep.problems()]
 
 
-def _load(
-    spec_file: Path,
-    source: SpecSource,
-    overrides: Overrides,
-    inputs: LoadedInputs,
-    *,
-    lookups: tuple[FindRun, FindComponent],
-    tree: ProjectTree | None = None,
-) -> list[Spec]:
-    find_run, find_component = lookups
-    parsed_overrides = _parse_overrides(overrides)
-    path = None if isinstance(source, Mapping) else spec_file.absolute()
-    tree = tree or ProjectTree.of(spec_file)
-    components = Components(find_component, tree)
-    layered = _load_layers(spec_file, source, parsed_overrides, components)
-    sweep = Sweep(layered)
-    sweep.check_size()
-    overridden = frozenset(override.text.partition("=")[0].lstrip("+~") for override in parsed_overrides)
-    problems = [*layered.wrong_nulls, *_sweep_problems(layered, sweep)]
-    specs = []
-    points: Iterable[Sequence[Override]] = sweep.points() if sweep.size else [()]
-    for point in points:
-        try:
-            point_data, point_components, point_overrides = layered, components, parsed_overrides
-            if sweep.size:
-                point_components = Components(find_component, tree)
-                point_overrides = [*parsed_overrides, _NO_SWEEP, *point]
-                point_data = _load_layers(spec_file, source, point_overrides, point_components)
-            spec = _assemble_point(point_data, inputs, point_components, find_run)
-            sources = SpecSources(tuple(point_data.read_files), tuple(map(as_argument, point_overrides)))
-            specs.append(replace(_with_point(spec, point, sources), path=path, overridden=overridden))
-        except SpecError as error:
-            problems.extend(error.problems)
-    if problems:
-        raise SpecError(problems)
-    return specs
+@dataclass(frozen=True)
+class _SpecLoader:
+    """Loads the points of one spec. The files are read again for each point of a sweep, with the point's overrides."""
 
+    file: Path | None
+    """The spec's file; None if `source` is the spec's content."""
+    source: SpecSource
+    overrides: Sequence[Override]
+    inputs: LoadedInputs
+    find_run: FindRun
+    find_component: FindComponent
+    tree: ProjectTree
 
-def _with_point(spec: Spec, point: Sequence[Override], sources: SpecSources) -> Spec:
-    """Return a spec with the values that a point of its sweep sets, and the files that it was read from."""
-    keys = [override.text.partition("=")[0] for override in point]
-    values = {key: (override.value or (None,))[0] for key, override in zip(keys, point, strict=True)}
-    places = {key: override.place for key, override in zip(keys, point, strict=True) if override.place}
-    return replace(spec, point=values, point_places=places, origin=replace(spec.origin, sources=sources))
+    def load_points(self) -> list[Spec]:
+        """Return a spec for each point, or the only spec if there is no sweep.
+
+        Raises:
+            SpecError: the spec or a point has errors; lists all of them.
+        """
+        components = Components(self.find_component, self.tree)
+        layered = self._read(self.overrides, components)
+        sweep = Sweep(layered)
+        sweep.check_size()
+        problems = [*layered.wrong_nulls, *_sweep_problems(layered, sweep)]
+        specs = []
+        for point in sweep.points() if sweep.size else [None]:
+            try:
+                if point is None:
+                    specs.append(self._assemble(layered, components, self.overrides))
+                else:
+                    specs.append(self._load_point(point))
+            except SpecError as error:
+                problems.extend(error.problems)
+        if problems:
+            raise SpecError(problems)
+        return specs
+
+    def _load_point(self, point: Sequence[Override]) -> Spec:
+        """Return the spec of a point, with the values that the sweep sets for it."""
+        components = Components(self.find_component, self.tree)
+        overrides = [*self.overrides, _NO_SWEEP, *point]
+        spec = self._assemble(self._read(overrides, components), components, overrides)
+        values = {override.key: (override.value or (None,))[0] for override in point}
+        places = {override.key: override.place for override in point if override.place}
+        return replace(spec, point=values, point_places=places)
+
+    def _read(self, overrides: Sequence[Override], components: Components) -> LayeredData:
+        content = self.source if isinstance(self.source, Mapping) else self.file
+        assert content is not None
+        return _load_layers(content, _display_name(self.source), overrides, components)
+
+    def _assemble(self, layered: LayeredData, components: Components, overrides: Sequence[Override]) -> Spec:
+        """Return the spec that merged data describe, with the files that it was read from."""
+        spec = _assemble_point(layered, self.inputs, components, self.find_run)
+        sources = SpecSources(tuple(layered.read_files), tuple(map(as_argument, overrides)))
+        return replace(
+            spec,
+            path=None if self.file is None else self.file.absolute(),
+            overridden=frozenset(override.key for override in self.overrides),
+            origin=replace(spec.origin, sources=sources),
+        )
 
 
 def _assemble_point(layered: LayeredData, inputs: LoadedInputs, components: Components, find_run: FindRun) -> Spec:
@@ -227,16 +254,11 @@ def _assemble_point(layered: LayeredData, inputs: LoadedInputs, components: Comp
     """
     if problems := list(path_problems(layered, saved=inputs.saved)):
         raise SpecError(problems)
-    start_problems = list(
-        resolve_training_start(layered, find_run, components.find_component)
-    )  # may also name a release
+    run_problems = list(resolve_training_start(layered, find_run, components.find_component))
     component_problems = list(components.resolve(layered))
-    if problems := [
-        *start_problems,
-        *resolve_model_sources(layered, find_run),
-        *resolve_rejudged_run(layered, find_run),
-    ]:
-        raise SpecError([*component_problems, *problems])
+    run_problems += [*resolve_model_sources(layered, find_run), *resolve_rejudged_run(layered, find_run)]
+    if run_problems:
+        raise SpecError([*component_problems, *run_problems])
     try:
         spec = assemble(layered, inputs)
     except SpecError as error:
@@ -291,29 +313,17 @@ def _describe_other_kind(path: Path, file: Path | None) -> str | None:
 
 
 def _load_layers(
-    spec_file: Path, source: SpecSource, overrides: Sequence[Override], components: Components
+    source: Path | Mapping[str, Any], name: str, overrides: Sequence[Override], components: Components
 ) -> LayeredData:
-    """Return the merged content of the spec file, the files that it extends, and the overrides.
+    """Return the merged content of a spec, the files that it extends, and the overrides. Messages contain `name`.
 
     Raises:
         SpecError: the files have errors that prevent checking the keys; lists all of them.
     """
     keys = experiment_schema()["properties"]
-    content = source if isinstance(source, Mapping) else None
-    layered = load_layers(
-        spec_file,
-        _display_name(source),
-        overrides,
-        components.find_base,
-        RENAMED_KEYS,
-        keys=keys,
-        removable=removable_spec_keys(),
-        resettable=resettable_spec_keys(),
-        tree=components.tree,
-        written=content,
-    )
+    rules = KeyRules(keys, RENAMED_KEYS, removable_spec_keys(), resettable_spec_keys())
+    layered = load_layers(source, name, overrides, components.find_base, rules, tree=components.tree)
     if _PROTOCOL_KEYS & layered.data.keys() and not layered.data.keys() & keys.keys() - _SHARED_KEYS:
-        name = _display_name(source)
         message = f"a protocol file, not a spec; name it in a spec: protocol: {{use: {name}}}"
         raise SpecError([Problem(Place(name), "", message, "a protocol file, not a spec")])
     if layered.problems:

@@ -20,7 +20,7 @@ from runner.base.storage.format_versions import STAGE_LOG
 from runner.base.storage.log_lines import read_journal
 from runner.base.text import comma_join, did_you_mean
 from runner.documents.layer_loading import load_layers
-from runner.documents.merged_data import LayeredData
+from runner.documents.merged_data import KeyRules, LayeredData
 from runner.documents.plain_values import KeyPath
 from runner.models.provider_traits import DEFAULT_PROVIDER, PROVIDERS
 from runner.models.settings import NOT_PUBLISHED, FineTuneStep
@@ -71,7 +71,7 @@ class ModelSource:
     def spec(self) -> Mapping[str, Any]:
         """The data of the run's saved spec."""
         file = self.path / SAVED_SPEC
-        return load_layers(file, str(file), (), package_data.find_file, RENAMED_KEYS).data
+        return load_layers(file, str(file), (), package_data.find_file, KeyRules(renamed=RENAMED_KEYS)).data
 
     @cached_property
     def groups(self) -> Mapping[str, Mapping[str, Any]]:

@@ -82,11 +82,14 @@ def path_problems(layered: LayeredData, *, saved: bool) -> Iterator[Problem]:
     if fetched_folder(layered.folders.values()) is None:
         return
     for key, lookup in PATH_LOOKUPS.items():
+        if (saved and key == ("cache",)) or _is_only_a_name(layered, key):
+            continue
         for path, value in find_values(layered.data, key, ()):
-            if isinstance(value, str) and layered.is_set_by_file(path) and not (saved and key == ("cache",)):
-                reason = _explain_refusal(key, value, layered.folder(path), lookup)
-                if reason is not None and not _is_only_a_name(layered, key):
-                    yield _refusal(layered, path, reason)
+            if not isinstance(value, str) or not layered.is_set_by_file(path):
+                continue
+            reason = _explain_refusal(key, value, layered.folder(path), lookup)
+            if reason is not None:
+                yield _refusal(layered, path, reason)
     for path, _ in find_values(layered.data, ("execution", "*"), ()):
         if not saved and layered.is_set_by_file(path) and fetched_folder([layered.folder(path)]) is not None:
             yield _refusal(layered, path, "a downloaded spec must not choose which machines play the games")

@@ -74,6 +74,19 @@ class TrainerFiles:
         return data
 
 
+def _check_files(files: TrainerFiles) -> None:
+    """Check the paths and the facts of stored files.
+
+    Raises:
+        ValueError: a path is not valid, or a fact has a wrong type.
+        KeyError: a fact is missing.
+    """
+    for path, facts in files.files.items():
+        if not is_storable(files.group, path) or {*map(type, facts.values())} - {str, int, bool}:
+            raise ValueError(f"{path!r} is not a path that a trainer's file may have")
+        facts["sha256"], facts["size"], facts["executable"]
+
+
 def read_index(folder: Path) -> dict[str, TrainerFiles]:
     """Return the stored files of each trainer by model group; empty if the folder has no index.
 
@@ -90,10 +103,7 @@ def read_index(folder: Path) -> dict[str, TrainerFiles]:
             for group, entry in index["trainers"].items()
         }
         for files in trainers.values():
-            for path, facts in files.files.items():
-                if not is_storable(files.group, path) or {*map(type, facts.values())} - {str, int, bool}:
-                    raise ValueError(f"{path!r} is not a path that a trainer's file may have")
-                facts["sha256"], facts["size"], facts["executable"]
+            _check_files(files)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -115,9 +115,10 @@ class _DatasetBuilder:
             agents = {agent: run.agents[agent]}
             for branches in run.reconstructor.rollouts_by_job():
                 root = build_tree(branches, plan.tree_shape)
-                if root is not None:
-                    for _, pair, source in preferences(root, agents, plan.spec.experiment.seed, run.run_id):
-                        yield pair, source
+                if root is None:
+                    continue
+                for _, pair, source in preferences(root, agents, plan.spec.experiment.seed, run.run_id):
+                    yield pair, source
 
     def _chats(self, agent: str, format_: Format, notes: list[str]) -> Iterator[tuple[Example, ExampleSource]]:
         """Yield examples from the agent's selected rollouts, then from those where the label replaces its guess."""

@@ -18,8 +18,8 @@ from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import RunSelection
 from runner.runs.session.execution_check import check_engine, check_results_are_permanent, shared_engine
 from runner.runs.session.original_settings import with_original_settings
-from runner.runs.session.parallel_runs import GamesRun, run_together
-from runner.runs.session.run import RunOptions, check_page, run_games
+from runner.runs.session.parallel_runs import run_together
+from runner.runs.session.run import GamesRun, RunOptions, check_page, run_games
 from runner.runs.tournaments.plan import TournamentPlan
 from runner.spec.loader import Spec
 from runner.training.plan import AnyPlan, plan_of
@@ -34,7 +34,7 @@ def run_spec(spec: Spec, results: Results, options: RunOptions, selection: RunSe
         UsageError, NipRunError: see `run_plan`.
     """
     plan, note = with_original_settings(plan_of(spec), results, selection)
-    result = run_plan(plan, results, choose_run_id(plan, results, selection), options)
+    result = run_plan(PlannedRun(plan, choose_run_id(plan, results, selection), options), results)
     return result if note is None else replace(result, notes=(note, *result.notes))
 
 
@@ -67,13 +67,14 @@ def run_all(runs: Sequence[PlannedRun], results: Results, on_result: OnResult) -
 
 def _run_benchmarks(runs: Sequence[PlannedRun], results: Results, first: int, on_result: OnResult) -> None:
     """Run benchmarks in parallel; `first` is the index of the first benchmark among all runs."""
-    games = [GamesRun(_checked_plan(run, results), run.run_id, run.options) for run in runs]
-    run_together(games, results, lambda index, result: on_result(first + index, result))
+    run_together(
+        [_checked_games(run, results) for run in runs], results, lambda index, result: on_result(first + index, result)
+    )
 
 
 def _run_one(run: PlannedRun, results: Results, *, is_only: bool) -> FinishedRun | Waiting:
     try:
-        return run_plan(run.plan, results, run.run_id, run.options)
+        return run_plan(run, results)
     except Waiting as error:
         if is_only:
             raise
@@ -118,19 +119,20 @@ def _reads_results(spec: Spec, run_id: str, results: Results) -> bool:
     return bool(paths) and results.run(run_id).path.resolve() in {path_read.resolve() for path_read in paths}
 
 
-def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) -> FinishedRun:
-    """Run a plan under a run id, or resume its run, and return the result.
+def run_plan(run: PlannedRun, results: Results) -> FinishedRun:
+    """Run a plan, or resume its run, and return the result.
 
     Raises:
         UsageError: an option is for the other kind of run, or a fetched spec needs a permission that was not given.
         NipRunError: see `runner.runs.session.run.run_games` and `runner.training.run.train`.
     """
+    plan, run_id, options = run.plan, run.run_id, run.options
     if isinstance(plan, Plan):
-        return run_games(_checked_plan(PlannedRun(plan, run_id, options), results), results, run_id, options)
+        return run_games(_checked_games(run, results), results)
     check_trust(plan, options.replay, options.allowed_keys)
     check_engine(plan.spec.experiment.execution)
     check_results_are_permanent(results)
-    _check_new_run(PlannedRun(plan, run_id, options), results)
+    _check_new_run(run, results)
     with shared_engine([plan.spec.experiment.execution]):
         if isinstance(plan, TournamentPlan):
             return _run_tournament(plan, results, run_id, options)
@@ -161,8 +163,8 @@ def _run_tournament(plan: TournamentPlan, results: Results, run_id: str, options
     return play_tournament(plan, results, run_id, options)
 
 
-def _checked_plan(run: PlannedRun, results: Results) -> Plan:
-    """Check that a benchmark may run, and return its plan.
+def _checked_games(run: PlannedRun, results: Results) -> GamesRun:
+    """Check that a benchmark may run, and return its games.
 
     Raises:
         UsageError: an option is for training runs, a fetched spec needs a permission that was not given, or Ray would
@@ -178,7 +180,7 @@ def _checked_plan(run: PlannedRun, results: Results) -> Plan:
         raise UsageError(
             "--set-model (in Python: set_model) is only for training runs, and this spec is a benchmark; remove it"
         )
-    return run.plan
+    return GamesRun(run.plan, run.run_id, run.options)
 
 
 def _check_new_run(run: PlannedRun, results: Results) -> None:

@@ -31,6 +31,7 @@ from runner.runs.execution.accounting import OnProgress, Progress
 from runner.runs.finished.reconstruction import saved_plan
 from runner.runs.finished.result import FinishedRun
 from runner.runs.session.run import (
+    GamesRun,
     RunOptions,
     has_outputs,
     rebuild_outputs,
@@ -41,7 +42,7 @@ from runner.runs.session.session_of_parts import SessionOfParts, saved_result
 from runner.spec.loader import Spec
 from runner.training.adapters import Adapters
 from runner.training.backends.interface import Backend
-from runner.training.backends.registry import backend_for
+from runner.training.backends.registry import TrainedGroup, create_backend
 from runner.training.loop import RetestLoop, TrainingLoop, state_of
 from runner.training.plan import TrainingPlan
 from runner.training.stage_log import StageLog, read_stages, stage_log
@@ -158,7 +159,7 @@ class _TrainingSession(SessionOfParts):
         }
         games = replace(games, recorded_fields=recorded)
         with self.naming_interrupted(part_id):
-            result = run_games(Plan(games), self.results, part_id, options, part)
+            result = run_games(GamesRun(Plan(games), part_id, options, part), self.results)
         self.accept_part(result)
         return result.folder
 
@@ -203,7 +204,7 @@ class _TrainingSession(SessionOfParts):
         manual_model = self.options.manual_models.get(group) if was_requested else None
         _store_trainer_files(self.plan, self.folder)
         trainer_folder = restore_files(self.plan.spec.trainer_files.get(group), self.folder, group)
-        return backend_for(group, trainer, model, manual_model, policy=policy, sleep=self.sleep, cwd=trainer_folder)
+        return create_backend(TrainedGroup(group, trainer, model, manual_model, policy, self.sleep, trainer_folder))
 
     def _record_models(self, models: Mapping[str, ModelSettings]) -> None:
         """Write the final models with all that trained them, and add them to the manifest."""

@@ -18,7 +18,7 @@ from runner.base.errors import RunError, UsageError
 from runner.cli.main import main
 from runner.results.comparison.analysis_metrics import AnalysisDifference
 from runner.results.comparison.assertions import parse_assertion
-from runner.results.comparison.comparison import Comparison, compare_systems
+from runner.results.comparison.comparison import Comparison, ComparisonOptions, compare_systems
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from tests.support.analyses import INSTRUMENT, write_analysis, write_lines, yes
@@ -49,7 +49,7 @@ def results(original_results: Path, tmp_path: Path) -> Results:
 
 def compare(results: Results, metric: str = METRIC, **options: object) -> Comparison:
     names = [["first"], ["second"]]
-    return compare_systems(names, results, metric=metric, analyses=AnalysisScores(), **options)  # type: ignore[arg-type]
+    return compare_systems(names, results, ComparisonOptions(metric, analyses=AnalysisScores(), **options))  # type: ignore[arg-type]
 
 
 def test_game_value_is_the_mean_of_its_answered_units_and_runs_are_paired_by_datapoint(results: Results) -> None:
@@ -203,7 +203,7 @@ def test_pooled_runs_need_labels_of_each_and_count_by_their_units(results: Resul
     pooled = [["first"], ["second", "third"]]
 
     def compare_pooled() -> AnalysisDifference | None:
-        return compare_systems(pooled, results, metric=METRIC, analyses=AnalysisScores()).pairs[0].analysis
+        return compare_systems(pooled, results, ComparisonOptions(METRIC, analyses=AnalysisScores())).pairs[0].analysis
 
     unlabeled = compare_pooled()
     assert unlabeled is not None

@@ -16,6 +16,7 @@ from runner.base.errors import SpecError
 from runner.base.problems import Problem
 from runner.cli.terminal.errors import error_lines
 from runner.documents.layer_loading import load_layers
+from runner.documents.merged_data import KeyRules
 from runner.documents.source_tree import ProjectTree
 from runner.spec.loader import load_spec
 from runner.spec.schemas import experiment_schema
@@ -94,7 +95,7 @@ def test_foreign_file_that_is_not_a_spec_is_ignored(foreign_file: Path, kind: st
     foreign_file.write_text({**FOREIGN_TEXTS, "base and key": f"{SECRET}: 1\nextends: more.yaml\n"}[kind])
     foreign_file.with_name("more.yaml").write_text("name: theirs\n")
     spec = write_spec(foreign_file.parent.with_name("project"), extends="../private/secret.yaml")
-    layered = load_layers(spec, "spec.yaml", (), package_data.find_file, keys=experiment_schema()["properties"])
+    layered = load_layers(spec, "spec.yaml", (), package_data.find_file, KeyRules(experiment_schema()["properties"]))
     assert SECRET not in str(layered.data)
     assert [Path(file).name for file in layered.files] == ["spec.yaml", "secret.yaml"]
 

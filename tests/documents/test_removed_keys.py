@@ -8,7 +8,7 @@ import pytest
 
 from runner.base.errors import SpecError
 from runner.documents.layer_loading import load_layers
-from runner.documents.merged_data import LayeredData
+from runner.documents.merged_data import KeyRules, LayeredData
 from runner.documents.overrides import Override
 from runner.models.retry_policy import Retry
 from runner.spec.datasets.settings import DatasetLimits
@@ -26,7 +26,7 @@ def load_with_base(folder: Path, text: str, *overrides: str) -> LayeredData:
         folder, "base.yaml", "m: {x: {a: 1, deep: {p: 1, q: 2}}, y: {a: 2}}\nn: {x: 1}\nsweep: {seed: [1]}\n"
     )
     path = write_document(folder, "a.yaml", "extends: base.yaml\n" + text)
-    return load_layers(path, "a.yaml", [Override(o) for o in overrides], find_in_folder, removable=REMOVABLE)
+    return load_layers(path, "a.yaml", [Override(o) for o in overrides], find_in_folder, KeyRules(removable=REMOVABLE))
 
 
 def test_null_deletes_a_removable_entry_and_stays_a_value_elsewhere(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_entry_deleted_by_a_base_can_be_added_again(tmp_path: Path) -> None:
     load_with_base(tmp_path, "")
     write_document(tmp_path, "middle.yaml", "extends: base.yaml\nm: {x: null}\n")
     path = write_document(tmp_path, "last.yaml", "extends: middle.yaml\nm: {x: {b: 3}}\n")
-    assert load_layers(path, "last.yaml", [], find_in_folder, removable=REMOVABLE).data["m"] == {
+    assert load_layers(path, "last.yaml", [], find_in_folder, KeyRules(removable=REMOVABLE)).data["m"] == {
         "x": {"b": 3},
         "y": {"a": 2},
     }

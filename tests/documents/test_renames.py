@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from runner.documents.layer_loading import load_layers
-from runner.documents.merged_data import LayeredData
+from runner.documents.merged_data import KeyRules, LayeredData
 from runner.documents.overrides import Override
 from tests.support.document_layers import find_in_folder, write_document
 
@@ -16,7 +16,11 @@ NAMES = {"rollouts.most": "rollouts.max"}
 
 def load_renamed(folder: Path, text: str, *overrides: str) -> LayeredData:
     return load_layers(
-        write_document(folder, "a.yaml", text), "a.yaml", [Override(o) for o in overrides], find_in_folder, NAMES
+        write_document(folder, "a.yaml", text),
+        "a.yaml",
+        [Override(o) for o in overrides],
+        find_in_folder,
+        KeyRules(renamed=NAMES),
     )
 
 

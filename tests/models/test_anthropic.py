@@ -26,7 +26,7 @@ from runner.base.errors import (
 )
 from runner.game.prompts.chat import ChatMessage
 from runner.models.answers import choices_of, reported_usage
-from runner.models.client import connect
+from runner.models.client import ModelConnector
 from runner.models.interface import Request, SampleKey, Usage
 from runner.models.prices import price_of
 from runner.models.providers.anthropic import AnthropicModel, make_client
@@ -343,7 +343,7 @@ def test_benchmark_runs_with_anthropic_and_openai_groups(tmp_path: Path) -> None
 def test_missing_package_is_reported_with_its_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "runner.models.providers.anthropic", None)
     with pytest.raises(UsageError, match=r"pip install 'nip-run\[anthropic\]'"):
-        connect({"m": make_settings()}, Retry())
+        ModelConnector({"m": make_settings()}, Retry()).connect()
 
 
 def test_known_fields_of_an_answer_are_kept_for_publication() -> None:

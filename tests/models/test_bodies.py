@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from runner.base.async_runner import cancel_all
-from runner.models.client import connect
+from runner.models.client import ModelConnector
 from runner.models.interface import Completion, Request
 from runner.models.providers.body_limits import (
     FREE_BYTES,
@@ -230,7 +230,7 @@ def test_trickling_server_does_not_use_the_slots_of_another_server(monkeypatch: 
                 "slow": model_settings(base_url=trickling_url, timeout=2 * HANG_SECONDS),
                 "good": model_settings(base_url=normal_url),
             }
-            connection = connect(groups, Retry())
+            connection = ModelConnector(groups, Retry()).connect()
             slow_calls = [
                 asyncio.ensure_future(connection.complete(Request("slow", CHAT, SAMPLE._replace(round=i))))
                 for i in range(SLOTS)

@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 
 from runner.base.errors import TransientError
+from runner.models.admission import LocalAdmission
 from runner.models.call_events import CallEvents
-from runner.models.client import connect
+from runner.models.client import ModelConnector
+from runner.models.costs import CallCosts
 from runner.models.interface import Choice, Completion, Request, SampleKey
 from runner.models.layers.budget import Budget, BudgetSettings
 from runner.models.retry_policy import Retry, TransientPolicy
@@ -70,7 +72,7 @@ def test_only_groups_with_live_calls_have_a_concurrency_limit(group: str, at_onc
 
     async def waiting() -> int:
         provider = BusyProvider()
-        complete = connect(groups, POLICY, concurrency=12, providers=dict.fromkeys(groups, provider)).complete
+        complete = ModelConnector(groups, POLICY, Servers(12)).connect(dict.fromkeys(groups, provider)).complete
         calls = [asyncio.create_task(as_coroutine(complete(make_request(group)))) for _ in range(20)]
         for _ in range(10):
             await asyncio.sleep(0)
@@ -89,7 +91,7 @@ def test_groups_on_one_server_share_its_concurrency_limit_and_circuit_breaker() 
     async def waiting() -> tuple[int, int]:
         provider, servers = BusyProvider(), Servers(12)
         connections = [
-            connect(connection_groups, POLICY, providers=dict.fromkeys(connection_groups, provider), servers=servers)
+            ModelConnector(connection_groups, POLICY, servers).connect(dict.fromkeys(connection_groups, provider))
             for connection_groups in (groups, groups, renamed_groups)
         ]
         names = ("live", "live", "other")
@@ -117,7 +119,7 @@ def test_connected_group_respects_its_requests_per_minute() -> None:
     async def complete_six_calls() -> None:
         provider = FlakyProvider()
         provider.call_count = 1  # skips the failure of the first call
-        complete = connect(GROUPS, POLICY, providers=dict.fromkeys(GROUPS, provider), sleep=sleep).complete
+        complete = ModelConnector(GROUPS, POLICY, sleep=sleep).connect(dict.fromkeys(GROUPS, provider)).complete
         for _ in range(6):
             await complete(make_request("live"))
 
@@ -128,7 +130,7 @@ def test_connected_group_respects_its_requests_per_minute() -> None:
 @pytest.mark.parametrize(("group", "expected_calls"), [("live", 2), ("batch", 2), ("offline", 1)])
 def test_transient_failures_are_retried_only_for_network_providers(group: str, expected_calls: int) -> None:
     provider = FlakyProvider()
-    complete = connect({group: GROUPS[group]}, POLICY, providers={group: provider}).complete
+    complete = ModelConnector({group: GROUPS[group]}, POLICY).connect({group: provider}).complete
     if expected_calls == 1:
         with pytest.raises(TransientError):
             asyncio.run(as_coroutine(complete(make_request(group))))
@@ -145,9 +147,10 @@ def test_budget_counts_each_attempt_of_a_call() -> None:
             assert request.group == "live"
             spent_before_calls.append(budget.spent)
 
-    connection = connect(
-        {"live": GROUPS["live"]}, POLICY, providers={"live": FlakyProvider()}, budget=budget, events=SpendingEvents()
-    )  # fmt: skip
+    groups, servers = {"live": GROUPS["live"]}, Servers(1)
+    admission = LocalAdmission(CallCosts(groups), servers, POLICY, budget)
+    connector = ModelConnector(groups, POLICY, servers, admission, SpendingEvents())
+    connection = connector.connect({"live": FlakyProvider()})
     asyncio.run(as_coroutine(connection.complete(make_request("live"))))
     assert [spent.completions for spent in spent_before_calls] == [0, 1]
     assert budget.spent.completions == 2

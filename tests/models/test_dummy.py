@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner.game.prompts.chat import ChatMessage
-from runner.models.client import connect
+from runner.models.client import ModelConnector
 from runner.models.interface import Request, ResponseHint, SampleKey
 from runner.models.providers.dummy import DummyModel
 from runner.models.retry_policy import Retry
@@ -63,7 +63,7 @@ def test_example_count_is_parsed_from_names_of_trained_models_only() -> None:
 
 def test_group_with_a_trained_model_is_connected_with_the_labels() -> None:
     model = ModelSettings(provider="dummy", model=trained_name("dummy", 10**8, "0" * 8))
-    connection = connect({"m": model}, Retry(), labels=LABELS)
+    connection = ModelConnector({"m": model}, Retry(), labels=LABELS).connect()
 
     async def complete_all() -> list[str]:
         requests = [Request("m", CHAT, SampleKey(name, 0, 0, "verifier", 0), 0, DECIDE) for name in LABELS]

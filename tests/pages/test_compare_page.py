@@ -14,7 +14,7 @@ from runner import run
 from runner.base.errors import UsageError
 from runner.pages.report.comparison import compare_runs, count_pairs, game_pairs, page_reader, run_pairs
 from runner.pages.report.run_site import runs_site
-from runner.results.comparison.comparison import compare_by_metric, compare_systems
+from runner.results.comparison.comparison import ComparisonOptions, compare_by_metric, compare_systems
 from runner.results.comparison.systems import SystemReader, load_system
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -42,7 +42,7 @@ def build_comparison(runs: list[RunFolder]) -> tuple[Any, dict[str, Any]]:
 @pytest.mark.full
 def test_page_has_the_verdict_and_flips_of_the_compare_command(runs: list[RunFolder]) -> None:
     comparison, _ = build_comparison(runs[:2])
-    report = compare_systems([[run_folder.path] for run_folder in runs[:2]], Results.of(runs[0]))
+    report = compare_systems([[run_folder.path] for run_folder in runs[:2]], Results.of(runs[0]), ComparisonOptions())
     (section,) = comparison.sections
     assert section.route == f"compare/{runs[0].run_id}/{runs[1].run_id}"
     assert report.pairs[0].verdict in section.html
@@ -120,7 +120,8 @@ def test_metrics_of_the_page_equal_separate_comparisons(runs: list[RunFolder]) -
     (rows,) = compare_by_metric([(runs[0], runs[1])], metrics, page_reader())
     assert not isinstance(rows, UsageError)
     names = [[run_folder.path] for run_folder in runs[:2]]
-    separate_rows = [compare_systems(names, Results.of(runs[0]), metric=row.metric).pairs[0] for row in rows]
+    results = Results.of(runs[0])
+    separate_rows = [compare_systems(names, results, ComparisonOptions(row.metric)).pairs[0] for row in rows]
     assert rows == separate_rows
     inapplicable = {
         "brier_stated",
@@ -144,7 +145,7 @@ def test_all_pairs_of_a_page_are_adjusted_together_and_the_page_says_so(tmp_path
             path, results, name, partial(_is_below, correct_count), other_system_override(number)
         )
     folders = [RunFolder(results / "runs" / name) for name in ("low", "middle", "high")]
-    unadjusted = compare_systems([[folders[1].path], [folders[2].path]], Results(results)).pairs[0]
+    unadjusted = compare_systems([[folders[1].path], [folders[2].path]], Results(results), ComparisonOptions()).pairs[0]
     assert unadjusted.p == 2 / 2**6
     assert unadjusted.verdict.startswith("high is better")
     listing, *pages = (section.html for section in build_comparison(folders)[0].sections)
@@ -173,7 +174,11 @@ def test_all_pairs_of_a_page_are_adjusted_together_and_the_page_says_so(tmp_path
 
 def test_overview_of_several_runs_begins_with_the_verdict_of_compare(runs: list[RunFolder]) -> None:
     site = runs_site(runs[:2], lambda *_: None)
-    verdict = compare_systems([[run_folder.path] for run_folder in runs[:2]], Results.of(runs[0])).pairs[0].verdict
+    verdict = (
+        compare_systems([[run_folder.path] for run_folder in runs[:2]], Results.of(runs[0]), ComparisonOptions())
+        .pairs[0]
+        .verdict
+    )
     overview = site.sections[0].html
     assert overview.lstrip().lower().startswith(f'<p class="lead">{verdict}'.lower())
     assert f'href="#/compare/{runs[0].run_id}/{runs[1].run_id}"' in overview

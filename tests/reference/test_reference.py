@@ -141,8 +141,8 @@ def test_rounds_end_and_are_rewarded_as_in_the_original(case: dict[str, Any]) ->
         round_=state["round"],
         seed=state["seed"],
         label=state["y"],
-        prover_stance=state["prover_stance"],
         decision=state["decision"]["verifier"],
+        stances=protocol.prover_stances(state["prover_stance"]),
         before=Payoff(state["done"], state["terminated"]),
     )
     assert (state["done"] or result.decided) == expected["done"]

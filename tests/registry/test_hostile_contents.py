@@ -12,7 +12,7 @@ import pytest
 from runner.base.errors import JournalError, RunError, SpecError
 from runner.base.problems import Place
 from runner.base.storage.log_lines import read_journal
-from runner.game.prompts.templates import load_prompts
+from runner.game.prompts.templates import PromptLoader
 from runner.game.protocols.loader import load_protocol
 from runner.registry.transports.locations import connect
 from runner.spec.loader import load_spec
@@ -29,7 +29,7 @@ def _protocol(folder: Path) -> object:
 
 
 def _templates(folder: Path) -> object:
-    return load_prompts(folder / "prompts", load_protocol("solo_verifier"), {"question": "q"}, HERE)
+    return PromptLoader(load_protocol("solo_verifier"), ["question"], HERE).load(folder / "prompts")
 
 
 LOADERS: Mapping[str, Callable[[Path], object]] = {

@@ -13,7 +13,7 @@ import pytest
 
 from runner.base.errors import RunError, UsageError
 from runner.pages.boards.lists import local_board
-from runner.results.comparison.comparison import compare_systems
+from runner.results.comparison.comparison import ComparisonOptions, compare_systems
 from runner.results.leaderboard.database import FILE
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.sweep_table import SweepPoint, sweep_rows
@@ -186,8 +186,8 @@ def test_a_column_that_only_provers_see_does_not_change_the_task(tmp_path: Path)
     assert runs["alone"]["earlier_task"] is None
     results_folder = Results(results)
     for comparison in (
-        compare_systems([["debate"], ["alone"]], results_folder),
-        compare_systems([["debate"]], results_folder, baseline="solo_verifier"),
+        compare_systems([["debate"], ["alone"]], results_folder, ComparisonOptions()),
+        compare_systems([["debate"]], results_folder, ComparisonOptions(baseline="solo_verifier")),
     ):
         (pair,) = comparison.pairs
         assert (pair.paired, pair.datapoints, pair.only_base, pair.only_other, pair.notes) == (True, 6, (), (), ())
@@ -203,7 +203,7 @@ def test_a_baseline_on_another_task_is_refused_with_the_columns_or_rows_that_dif
     run_spec(path, results, run_id="debate")
     run_spec(path, results, *SOLO_OVERRIDES, "dataset.limit=5", run_id="fewer")
     with pytest.raises(UsageError, match=r"fewer: datapoints differ: 1 missing \(such as 'p"):
-        compare_systems([["debate"]], Results(results), baseline="solo_verifier")
+        compare_systems([["debate"]], Results(results), ComparisonOptions(baseline="solo_verifier"))
     data = tmp_path / "spec" / "data.jsonl"
     lines = data.read_text()
     data.write_text(lines.replace('"id":"p', '"id":"q').replace('"id": "p', '"id": "q'))
@@ -212,12 +212,12 @@ def test_a_baseline_on_another_task_is_refused_with_the_columns_or_rows_that_dif
     with pytest.raises(
         UsageError, match=r"fewer: .*: 5 with another id \(such as 'p0' .*'q0'\), 1 missing \(such as 'q"
     ):
-        compare_systems([["renamed"]], Results(results), baseline="solo_verifier")
+        compare_systems([["renamed"]], Results(results), ComparisonOptions(baseline="solo_verifier"))
     verifier = tmp_path / "spec" / "prompts" / "verifier.jinja"
     verifier.write_text(verifier.read_text() + "\nHint: {{ hint }}\n")
     run_spec(path, results, run_id="told")
     with pytest.raises(UsageError, match=r"other columns \(question, solution instead of hint, question, solution\)"):
-        compare_systems([["told"]], Results(results), baseline="solo_verifier")
+        compare_systems([["told"]], Results(results), ComparisonOptions(baseline="solo_verifier"))
 
 
 # Reasons

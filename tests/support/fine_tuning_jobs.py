@@ -13,7 +13,7 @@ from runner.models.settings import ModelSettings
 from runner.spec.training_settings import TrainerSettings
 from runner.training.backends.interface import FineTuneJob, JobState, JobStatus
 from runner.training.backends.openai import OpenAiBackend
-from runner.training.backends.registry import backend_for
+from runner.training.backends.registry import TrainedGroup, create_backend
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.servers.fine_tune_client import FineTuningProvider
 
@@ -37,10 +37,10 @@ def make_job(folder: Path, **changes: Any) -> FineTuneJob:
 def make_backend(server: FineTuningProvider, *, waits: list[float] | None = None, **trainer: Any) -> OpenAiBackend:
     model: dict[str, Any] = trainer.pop("model", {})
     policy = trainer.pop("policy", SHORT_WAITS)
-    backend = backend_for(
+    backend = create_backend(TrainedGroup(
         "m", TrainerSettings(backend="openai", **trainer), ModelSettings(model="tiny", base_url=server.base_url,
         **{"timeout": HANG_SECONDS, **model}), policy=policy, sleep=time.sleep if waits is None else waits.append,
-    )  # fmt: skip
+    ))  # fmt: skip
     assert isinstance(backend, OpenAiBackend)
     return backend
 

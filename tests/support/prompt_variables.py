@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from runner.game.prompts.templates import own_variables, prompt_variables
+from runner.game.protocols.answer_parser import DecisionFormat
 from runner.game.protocols.protocol import Protocol
 
 COLUMNS = {"question": "What is it?", "solution": "def f():\n    return 1\n", "size": 5}
@@ -20,7 +21,6 @@ def make_prompt_variables(
         prover_stance=prover_stance,
         round_=round_,
         max_response_words=137,
-        accept="Decision: accept",
-        reject="Decision: reject",
+        decision_format=DecisionFormat(confidence=""),
     )
     return prompt_variables(columns, game_variables)

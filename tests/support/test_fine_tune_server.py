@@ -12,7 +12,7 @@ import pytest
 from runner.models.settings import ModelSettings
 from runner.spec.training_settings import TrainerSettings
 from runner.training.backends.interface import FineTuneJob, JobState
-from runner.training.backends.registry import backend_for
+from runner.training.backends.registry import TrainedGroup, create_backend
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.runs import metric, run_spec
 from tests.support.servers.fine_tune import count_trainings
@@ -28,7 +28,7 @@ def train_model(
     dataset = folder / "m.sft.jsonl"
     dataset.write_text((json.dumps({"messages": []}) + "\n") * examples)
     model = ModelSettings(model=base_model, base_url=server.base_url, timeout=HANG_SECONDS)
-    backend = backend_for("m", TrainerSettings(backend="openai"), model)
+    backend = create_backend(TrainedGroup("m", TrainerSettings(backend="openai"), model))
     job = FineTuneJob(key, "m", "sft", base_model, dataset, "ab" * 32, folder / "job", 7, "tiny")
     handle = backend.submit(job, [], lambda record: None)
     while (status := backend.poll(job, handle)).state is JobState.RUNNING:

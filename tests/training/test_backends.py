@@ -15,12 +15,14 @@ from runner.spec.schemas import experiment_schema
 from runner.spec.training_settings import TrainerSettings
 from runner.training.backends.interface import FineTuneJob, JobState, JobStatus
 from runner.training.backends.model_name import MAX_LENGTH, name_problem
-from runner.training.backends.registry import BACKENDS, backend_for
+from runner.training.backends.registry import BACKENDS, TrainedGroup, create_backend
 from tests.support.fine_tuning_jobs import fail_on_record, make_job
 
 
 def submit_and_poll(job: FineTuneJob, backend: Any, chosen: str | None = None) -> JobStatus:
-    job_backend = backend_for("m", TrainerSettings(backend=backend), ModelSettings(model="tiny"), chosen)
+    job_backend = create_backend(
+        TrainedGroup("m", TrainerSettings(backend=backend), ModelSettings(model="tiny"), chosen)
+    )
     return job_backend.poll(job, job_backend.submit(job, [], fail_on_record))
 
 
@@ -85,7 +87,7 @@ def test_files_backend_resumes_with_the_model_named_by_the_user(tmp_path: Path) 
 
 
 def test_model_name_applies_to_one_job_and_not_to_the_next_iteration(tmp_path: Path) -> None:
-    backend = backend_for("m", TrainerSettings(backend="files"), ModelSettings(), "better")
+    backend = create_backend(TrainedGroup("m", TrainerSettings(backend="files"), ModelSettings(), "better"))
     first, second = make_job(tmp_path), make_job(tmp_path, key="run/2/m", base_model="better")
     assert [backend.poll(job, {}).state for job in (first, second, first)] == ["succeeded", "waiting", "succeeded"]
 

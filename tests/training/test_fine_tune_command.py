@@ -23,7 +23,7 @@ from runner.spec.training_settings import TrainerSettings
 from runner.training.backends.command import CommandBackend, startable_problems
 from runner.training.backends.interface import Backend, FineTuneJob, JobState, JobStatus
 from runner.training.backends.model_name import MAX_LENGTH
-from runner.training.backends.registry import backend_for
+from runner.training.backends.registry import TrainedGroup, create_backend
 from tests.support.fine_tuning_jobs import fail_on_record
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import environment, wait_until
@@ -45,7 +45,9 @@ def make_trainer_command(code: str, *more: str) -> tuple[str, ...]:
 
 
 def make_command_backend(command: tuple[str, ...]) -> Backend:
-    return backend_for("m", TrainerSettings(backend="command", command=command), ModelSettings(model="tiny"))
+    return create_backend(
+        TrainedGroup("m", TrainerSettings(backend="command", command=command), ModelSettings(model="tiny"))
+    )
 
 
 def make_job_in(folder: Path) -> FineTuneJob:

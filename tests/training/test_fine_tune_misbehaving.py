@@ -17,7 +17,7 @@ from runner.base.errors import NipRunError, ProviderRefusal, RunError
 from runner.models.retry_policy import TransientPolicy
 from runner.models.settings import ModelSettings
 from runner.spec.training_settings import TrainerSettings
-from runner.training.backends.registry import backend_for
+from runner.training.backends.registry import TrainedGroup, create_backend
 from tests.support.fine_tuning_jobs import make_job
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.processes import environment, wait_or_kill, wait_until
@@ -69,7 +69,9 @@ def test_status_request_to_a_misbehaving_server_is_bounded(
         model="tiny", base_url=f"{server.root}/{quote(row)}/v1", api_key_env="ROW_VARIABLE",
         timeout=1.0 if row.startswith("slow") else 2 * HANG_SECONDS,
     )  # fmt: skip
-    backend = backend_for("m", TrainerSettings(backend="openai"), model, policy=QUICK, sleep=lambda _: None)
+    backend = create_backend(
+        TrainedGroup("m", TrainerSettings(backend="openai"), model, policy=QUICK, sleep=lambda _: None)
+    )
     before, started = server.stats().get(row, 0), time.monotonic()
     with pytest.raises(kind) as raised:
         backend.poll(make_job(tmp_path), {"job": "ftjob-1"})
@@ -86,11 +88,11 @@ from runner.models.retry_policy import TransientPolicy
 from runner.models.settings import ModelSettings
 from runner.runs.execution.process import interruptible
 from runner.spec.training_settings import TrainerSettings
-from runner.training.backends.registry import backend_for
+from runner.training.backends.registry import TrainedGroup, create_backend
 from tests.support.fine_tuning_jobs import make_job
 
 model = ModelSettings(model="tiny", base_url=sys.argv[1], timeout=3600.0)
-backend = backend_for("m", TrainerSettings(backend="openai"), model, policy=TransientPolicy())
+backend = create_backend(TrainedGroup("m", TrainerSettings(backend="openai"), model, policy=TransientPolicy()))
 try:
     with interruptible("a run"):
         backend.poll(make_job(Path(sys.argv[2])), {"job": "ftjob-1"})

@@ -17,7 +17,7 @@ from runner.models.settings import ModelSettings
 from runner.spec.training_settings import TrainerSettings
 from runner.training.backends.interface import FineTuneJob, JobState
 from runner.training.backends.openai import OpenAiBackend, suffix_of
-from runner.training.backends.registry import backend_for
+from runner.training.backends.registry import TrainedGroup, create_backend
 from tests.support.fine_tuning_jobs import (
     EXAMPLE,
     SHORT_WAITS,
@@ -322,7 +322,7 @@ import json, pathlib, sys, time
 from runner.models.retry_policy import TransientPolicy
 from runner.models.settings import ModelSettings
 from runner.spec.training_settings import TrainerSettings
-from runner.training.backends.registry import backend_for
+from runner.training.backends.registry import TrainedGroup, create_backend
 from tests.support.fine_tuning_jobs import make_job
 
 url, folder, notes = sys.argv[1:]
@@ -331,10 +331,10 @@ def keep(note):
     with open(notes, "a") as file:
         file.write(json.dumps(dict(note)) + "\\n")
 
-backend = backend_for(
+backend = create_backend(TrainedGroup(
     "m", TrainerSettings(backend="openai"), ModelSettings(model="tiny", base_url=url, timeout=60.0),
     policy=TransientPolicy(), sleep=lambda seconds: time.sleep(60),
-)
+))
 backend.submit(make_job(pathlib.Path(folder)), [], keep)
 """
 
@@ -401,7 +401,7 @@ def test_kill_at_any_point_of_the_submission_leaves_one_job(
 
 def _make_backend_with_sleep(server: FineTuningProvider, sleep: Any) -> Any:
     model = ModelSettings(model="tiny", base_url=server.base_url, timeout=HANG_SECONDS)
-    return backend_for("m", TrainerSettings(backend="openai"), model, policy=SHORT_WAITS, sleep=sleep)
+    return create_backend(TrainedGroup("m", TrainerSettings(backend="openai"), model, policy=SHORT_WAITS, sleep=sleep))
 
 
 def test_job_with_the_same_file_but_another_key_is_not_reused(server: FineTuningProvider, tmp_path: Path) -> None:

@@ -164,11 +164,11 @@ class Journal:
             for offset, line, record in scan(file, self._path, self._run):
                 if record is None:
                     torn = len(line)
-                else:
-                    if records == 0:
-                        self._use_first_line(line, record)
-                    records += 1
-                    end = offset + len(line)
+                    continue
+                if records == 0:
+                    self._use_first_line(line, record)
+                records += 1
+                end = offset + len(line)
         if torn:
             try:
                 self._disk.truncate(self._fd, end)
@@ -317,13 +317,8 @@ class Journal:
         end = self._end
         try:
             for data in parts:
-                written = 0
-                while written < len(data):
-                    count = self._disk.write(self._fd, data[written:])
-                    if count <= 0:
-                        raise OSError(errno.EIO, "the disk accepted no data")
-                    written += count
-                end += written
+                self._write_bytes(data)
+                end += len(data)
             if self._durable:
                 self._disk.fsync(self._fd)
         except (OSError, MemoryError) as error:
@@ -336,6 +331,15 @@ class Journal:
         self._end = end
         if self._durable or time.monotonic() - self._checked_at > LOOK_SECONDS:
             self.check_not_moved()
+
+    def _write_bytes(self, data: bytes) -> None:
+        """Write all of the data, even if the disk accepts only a part at once."""
+        written = 0
+        while written < len(data):
+            count = self._disk.write(self._fd, data[written:])
+            if count <= 0:
+                raise OSError(errno.EIO, "the disk accepted no data")
+            written += count
 
     def check_not_moved(self) -> None:
         """Check that the journal is still at the path where it was opened.

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_type_hints
+from typing import IO, Any, TypeVar, cast, get_type_hints
 
 from runner.base.errors import RunError, os_errors_as
 from runner.base.hashing import canonical
@@ -61,14 +61,19 @@ class LineFile:
         with os_errors_as(RunError, f"cannot write {self.path}"):
             make_folders(self.path.parent)
             with append_to(self.path) as file:
-                os.ftruncate(file.fileno(), end)
-                try:
-                    if file.write(data) != len(data):
-                        raise OSError(errno.ENOSPC, "no space left on device")
-                    os.fsync(file.fileno())
-                except OSError:
-                    os.ftruncate(file.fileno(), end)
-                    raise
+                _write_at(file, end, data)
+
+
+def _write_at(file: IO[bytes], end: int, data: bytes) -> None:
+    """Replace what follows the first `end` bytes of a file with `data`; if this fails, only remove it."""
+    os.ftruncate(file.fileno(), end)
+    try:
+        if file.write(data) != len(data):
+            raise OSError(errno.ENOSPC, "no space left on device")
+        os.fsync(file.fileno())
+    except OSError:
+        os.ftruncate(file.fileno(), end)
+        raise
 
 
 def parse_record(record_type: type[T], line: bytes) -> T:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from runner.base.errors import JournalError
 from runner.base.storage.log_lines import MORE, check_first_record, decode, is_bound_to_run, log_seed
@@ -41,19 +41,23 @@ class LogFollower:
                         "same command again"
                     )
                 self._file = status.st_dev, status.st_ino
-                while True:
-                    file.seek(self._offset)
-                    data = file.read(most)
-                    self.is_at_end = len(data) < most
-                    records = self._decode_groups(data)
-                    if records or self.is_at_end:
-                        return records
-                    most *= 2
+                return self._read_groups(file, most)
         except FileNotFoundError:
             self.is_at_end = True
             return []
         except OSError as error:
             raise JournalError(f"cannot read {self._path}: {error.strerror}") from error
+
+    def _read_groups(self, file: IO[bytes], most: int) -> list[tuple[int, dict[str, Any]]]:
+        """Return the next records, from at most `most` bytes; from more bytes if a group is longer."""
+        while True:
+            file.seek(self._offset)
+            data = file.read(most)
+            self.is_at_end = len(data) < most
+            records = self._decode_groups(data)
+            if records or self.is_at_end:
+                return records
+            most *= 2
 
     def _decode_groups(self, data: bytes) -> list[tuple[int, dict[str, object]]]:
         """Return the records of the complete groups in `data`, and move the position behind them."""

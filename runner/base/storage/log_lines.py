@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import orjson
 
@@ -238,8 +238,18 @@ def check_first_record(path: Path, record: Mapping[str, object], run: str | None
         )
 
 
-def scan(file: IO[bytes], path: Path, run: str | None = None) -> Iterator[tuple[int, bytes, dict[str, Any] | None]]:
-    """Yield the valid lines with their offsets and records, then the torn end, if there is one, with None.
+class ScannedLine(NamedTuple):
+    """A line of a log, or the torn end of a log."""
+
+    offset: int
+    """The byte offset of the line in the file."""
+    line: bytes
+    record: dict[str, Any] | None
+    """The record in the line; None for a torn end."""
+
+
+def scan(file: IO[bytes], path: Path, run: str | None = None) -> Iterator[ScannedLine]:
+    """Yield the valid lines, then the torn end, if there is one.
 
     Raises:
         JournalError: the log is damaged, or belongs to another run.
@@ -247,16 +257,16 @@ def scan(file: IO[bytes], path: Path, run: str | None = None) -> Iterator[tuple[
     """
     offset = seed = 0
     torn, bound = False, True
-    group: list[tuple[int, bytes, dict[str, Any] | None]] = []
+    group: list[ScannedLine] = []
     for sequence, line in enumerate(file):
         if torn:
-            bad = group[-1][0]
+            bad = group[-1].offset
             raise JournalError(f"{path} is damaged at byte {bad}, before more records; {_advice(path, bad)}")
         record = decode(line, sequence, seed)
         if sequence == 0 and record is not None:
             check_first_record(path, record, run)
             bound, seed = is_bound_to_run(record), log_seed(line, record)
-        group.append((offset, line, record))
+        group.append(ScannedLine(offset, line, record))
         if record is None:
             if bound and _is_complete(line):
                 raise JournalError(
@@ -269,7 +279,7 @@ def scan(file: IO[bytes], path: Path, run: str | None = None) -> Iterator[tuple[
             group = []
         offset += len(line)
     if group:
-        yield group[0][0], b"".join(line for _, line, _ in group), None
+        yield ScannedLine(group[0].offset, b"".join(item.line for item in group), None)
 
 
 FROM_ELSEWHERE = "it was fetched"

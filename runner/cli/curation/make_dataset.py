@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.cli.experiments.run import play
+    from runner.cli.experiments.run import RunCommand
     from runner.cli.specs import SpecPoint, load_recipe_of
     from runner.curation.generation.generation_run import GENERATION
     from runner.curation.generation.maker import start_dataset
@@ -74,7 +74,7 @@ def execute(args: argparse.Namespace) -> int:
     finished: list[FinishedRun] = []
     with start_dataset(recipe, folder, mechanism, report) as maker:
         point = SpecPoint(path, maker.plan(make_finder()))
-        code = play(args, [point], lambda _, result: finished.append(result), shows_warnings=False)
+        code = RunCommand(args, [point], lambda _, result: finished.append(result), shows_warnings=False).execute()
         if not finished or finished[0].manifest.status != Status.DONE:
             return code
         counts = maker.finish(finished[0].folder, finished[0].manifest)

@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.cli.experiments.run import check_run_options, play
+    from runner.cli.experiments.run import RunCommand, check_run_options
     from runner.cli.specs import SpecPoint
 
     folders, analyzers, overrides = _read_arguments(args)
@@ -78,14 +78,17 @@ def execute(args: argparse.Namespace) -> int:
     try:
         if points:
             load_scipy_with_one_thread()
-            code = play(args, list(points), lambda point, result: tables.add(points[_same(point, points)], result))
+            command = RunCommand(
+                args, list(points), lambda point, result: tables.add(points[_same(point, points)], result)
+            )
+            code = command.execute()
     finally:
         tables.show(planned, as_json=args.json)
     return code
 
 
 def _same(point: SpecPoint, points: dict[SpecPoint, PlannedAnalysis]) -> SpecPoint:
-    """Return the point with the same plan, because `play` may have replaced the point by a copy."""
+    """Return the point with the same plan, because `RunCommand` may have replaced the point by a copy."""
     return next(other for other in points if other.plan.run_id == point.plan.run_id)
 
 

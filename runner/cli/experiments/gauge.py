@@ -130,7 +130,7 @@ def _play(
 ) -> tuple[list[RunFolder], int]:
     """Play the points of specs, or judge the debates of runs again; return the runs in the order of the points."""
     from runner.cli.experiments.rejudge import rejudge_points
-    from runner.cli.experiments.run import check_run_options, play
+    from runner.cli.experiments.run import RunCommand, check_run_options
     from runner.cli.specs import load_points
 
     results: Results = args.results
@@ -143,7 +143,7 @@ def _play(
     load_scipy_with_one_thread()
     earlier = _earlier_runs(points, results) if args.again else []
     finished: dict[str, FinishedRun] = {}
-    code = play(args, points, lambda point, run: finished.update({point.plan.run_id: run}))
+    code = RunCommand(args, points, lambda point, run: finished.update({point.plan.run_id: run})).execute()
     order = [point.plan.run_id for point in points]
     played = sorted(finished, key=lambda run_id: (run_id not in order, run_id in order and order.index(run_id)))
     return [*earlier, *(finished[run_id].folder for run_id in played)], code

@@ -77,11 +77,11 @@ def _targets_of(points: Sequence[SpecPoint], results: Results, allowed: Collecti
         games = point.plan.games
         budget = budgets.setdefault(point.path, Budget(games.shard_experiment.budget))
         budget.add_spent(spending_of_plan(point.plan, results, choose_run_id(point.plan, results, OWN_RUN)))
-        for group, settings in used_models(games).items():
-            for server in settings_to_check(settings):
-                if (group, server) not in checked:
-                    checked.append((group, server))
-                    yield _Target(group, server, point.spec.experiment.retry, budget, point.spec.unconfirmed_prices)
+        models = used_models(games)
+        for group, server in [(name, server) for name in models for server in settings_to_check(models[name])]:
+            if (group, server) not in checked:
+                checked.append((group, server))
+                yield _Target(group, server, point.spec.experiment.retry, budget, point.spec.unconfirmed_prices)
 
 
 def _show_prices(targets: Sequence[_Target]) -> None:
@@ -116,14 +116,14 @@ def _show_report(target: _Target, report: ServerReport) -> None:
         for name, (supported, reason) in report.features.items():
             lines.append((name, _YES_NO[supported] + (f": {reason}" if reason else "")))
     if report.error is not None:
-        kind, message, advice = _explain_error(report)
-        lines += [("error", f"{kind}: {message}"), ("next", advice)]
+        explanation = _explain_error(report)
+        lines += [("error", f"{explanation.kind}: {explanation.message}"), ("next", explanation.next)]
     for label, text in (*lines, ("counted", f"at most {target.describe_usage(report.spent)}")):
         say(f"  {label:<18} {text}")
 
 
 def _report_as_json(report: ServerReport) -> dict[str, object]:
-    completion, names = report.completion, ("kind", "message", "next")
+    completion = report.completion
     is_priced = CallCosts({report.group: report.settings}).is_priced
     return {
         "group": report.group,
@@ -137,12 +137,20 @@ def _report_as_json(report: ServerReport) -> dict[str, object]:
         "requests": report.spent.completions,
         "tokens": report.spent.tokens,
         "cost_usd": report.spent.usd if is_priced else None,
-        "error": None if report.error is None else dict(zip(names, _explain_error(report), strict=True)),
+        "error": None if report.error is None else _explain_error(report)._asdict(),
     }
 
 
-def _explain_error(report: ServerReport) -> tuple[str, str, str]:
-    """Return the kind of a report's error, its message, and what the user can do."""
+class _ErrorExplanation(NamedTuple):
+    """The error of a report."""
+
+    kind: str
+    message: str
+    next: str
+    """The advice to the user."""
+
+
+def _explain_error(report: ServerReport) -> _ErrorExplanation:
     error, key = report.error, f"models.{report.group}"
     assert error is not None
     message, advice = _split_message(str(error))
@@ -151,7 +159,7 @@ def _explain_error(report: ServerReport) -> tuple[str, str, str]:
         kind, advice = _explain_transient(error, key)
     elif isinstance(error, ProviderRefusal):
         kind = "unknown model" if error.no_such_model else "refused request" if error.changes else "key or account"
-    return kind, message, advice or f"correct {key}, and repeat the command"
+    return _ErrorExplanation(kind, message, advice or f"correct {key}, and repeat the command")
 
 
 def _explain_transient(error: TransientError, key: str) -> tuple[str, str]:

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.cli.experiments.run import check_run_options, play
+    from runner.cli.experiments.run import RunCommand, check_run_options
     from runner.cli.specs import split_arguments
 
     runs, overrides = split_arguments(args.spec_arguments, kind="run", hint="list the runs with `nip-run runs`")
@@ -64,7 +64,7 @@ def execute(args: argparse.Namespace) -> int:
         for point in points:
             note(_describe_judging(point))
     load_scipy_with_one_thread()
-    return play(args, points)
+    return RunCommand(args, points).execute()
 
 
 def rejudge_points(folder: RunFolder, overrides: Sequence[str], args: argparse.Namespace) -> list[SpecPoint]:

@@ -104,29 +104,18 @@ def execute(args: argparse.Namespace) -> int:
     check_run_options(args, len(points))
     points = restrict_to_shard(points, args.shard)
     load_scipy_with_one_thread()
-    return play(args, points)
+    return RunCommand(args, points).execute()
 
 
 OnPointEnd = Callable[["SpecPoint", "FinishedRun"], None]
 
 
-def play(
-    args: argparse.Namespace,
-    points: Sequence[SpecPoint],
-    on_point_end: OnPointEnd | None = None,
-    *,
-    shows_warnings: bool = True,
-) -> int:
-    """Play every point, with the options of `run` or `rejudge`, and return the exit code.
+class RunCommand:
+    """Plays the points of one command, such as `run` or `rejudge`, and prints their results.
 
     `on_point_end` is called with the result of each point, which then is not printed. Warnings are about the spec's
     prompts and dataset; they are left out if nip-run wrote these.
     """
-    return _RunCommand(args, points, on_point_end, shows_warnings=shows_warnings).execute()
-
-
-class _RunCommand:
-    """Plays the runs of one command, and prints their results."""
 
     def __init__(
         self,
@@ -158,7 +147,7 @@ class _RunCommand:
         self._waiting: list[_WaitingPoint] = []
 
     def execute(self) -> int:
-        """Run every point and return the exit code."""
+        """Play every point, and return the exit code."""
         from runner.cli.experiments.shards import ShardMerger, drop_merged_shards
         from runner.cli.terminal.progress import WatchedRun, show_progress
         from runner.rollouts.plan import Plan

@@ -311,11 +311,12 @@ def _record_releases(
             run_ids |= {part.run_id for part in results.parts_of(folder.run_id)}
         for ready_release, release in zip(ready_releases, published, strict=True):
             run_id = ready_release.draft.release.facts.get("run_id")
-            if run_id in run_ids:
-                try:
-                    record_release(results.run(run_id), str(release.reference), release.sha256, address)
-                except RunError as error:
-                    note(f"{error}; `nip-run history` will show {release.reference} as a separate run")
+            if run_id not in run_ids:
+                continue
+            try:
+                record_release(results.run(run_id), str(release.reference), release.sha256, address)
+            except RunError as error:
+                note(f"{error}; `nip-run history` will show {release.reference} as a separate run")
 
 
 # Output

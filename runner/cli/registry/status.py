@@ -12,7 +12,7 @@ import argparse
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from runner.base import package_data
 from runner.base.errors import SpecError, UsageError
@@ -48,8 +48,16 @@ def execute(args: argparse.Namespace) -> int:
     return _show_run(folder, args)
 
 
-def _check_manifests(results: Results) -> Iterator[tuple[Manifest, list[str], list[str]]]:
-    """Yield the manifest of each run, the reasons why it cannot be published, and notes about it."""
+class _CheckedRun(NamedTuple):
+    """A run whose manifest was checked."""
+
+    manifest: Manifest
+    problems: list[str]
+    """The reasons why the run cannot be published."""
+    notes: list[str]
+
+
+def _check_manifests(results: Results) -> Iterator[_CheckedRun]:
     from runner.registry.check_notes import CheckNote
     from runner.registry.publishing.publishable import find_obstacles
 
@@ -59,12 +67,14 @@ def _check_manifests(results: Results) -> Iterator[tuple[Manifest, list[str], li
         findings = list(find_obstacles(folder, manifest))
         problems = [line for line in findings if not isinstance(line, CheckNote)]
         notes = [*_describe_reused_answers(manifest), *(line for line in findings if isinstance(line, CheckNote))]
-        yield manifest, problems, notes
+        yield _CheckedRun(manifest, problems, notes)
 
 
 def _list_runs(results: Results, args: argparse.Namespace) -> int:
     """List all runs and whether they can be published. Only their manifests are checked."""
-    runs = sorted(_check_manifests(results), key=lambda run: (run[0].started_at, run[0].run_id), reverse=True)
+    runs = sorted(
+        _check_manifests(results), key=lambda run: (run.manifest.started_at, run.manifest.run_id), reverse=True
+    )
     note(*results.damaged())
     if args.json:
         print_json(

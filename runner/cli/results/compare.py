@@ -182,14 +182,14 @@ def _compare_runs(args: argparse.Namespace, results: Results) -> Comparison:
         OSError: without assertions: a file cannot be read.
     """
     from runner.analysis.comparison import AnalysisScores
-    from runner.results.comparison.comparison import compare_systems
+    from runner.results.comparison.comparison import ComparisonOptions, compare_systems
 
     systems = [_split_system(argument) for argument in args.runs]
+    options = ComparisonOptions(
+        args.metric, args.by, args.baseline, args.asserts, args.margin, args.ceiling, analyses=AnalysisScores()
+    )
     try:
-        return compare_systems(
-            systems, results, metric=args.metric, by=args.by, baseline=args.baseline, asserts=args.asserts,
-            margin=args.margin, ceiling=args.ceiling, analyses=AnalysisScores(),
-        )  # fmt: skip
+        return compare_systems(systems, results, options)
     except (RunError, OSError) as error:
         if args.asserts:  # exit code 1 would mean that an assertion fails
             raise UsageError(f"the assertions were not judged, because a run cannot be read: {error}") from error

@@ -382,13 +382,14 @@ def _find_in_run(folder: RunFolder, row_filter: RowFilter, args: argparse.Namesp
     with closing(Reconstructor(folder, plan)) as reconstructor:
         for rollout in (rollout for job in jobs for rollout in reconstructor.rollouts_of(job) if is_named(rollout.job)):
             has_finished = True
-            if row_filter.accepts(rollout):
-                if not args.quiet and len(jobs) > 1 and plan.tree_shape is None and row_filter == RowFilter():
-                    is_only_variant = len(plan.variants) == 1
-                    hint = "--repeat N chooses another" if is_only_variant else _list_others(jobs, rollout.job)
-                    note(f"{name!r} matches {len(jobs)} rollouts; this is the first; {hint}")
-                prompts = args.prompt and sent_prompts(reconstructor, rollout, args.prompt, args.round)
-                return _RolloutMatch(folder, reconstructor.details(rollout), prompts)
+            if not row_filter.accepts(rollout):
+                continue
+            if not args.quiet and len(jobs) > 1 and plan.tree_shape is None and row_filter == RowFilter():
+                is_only_variant = len(plan.variants) == 1
+                hint = "--repeat N chooses another" if is_only_variant else _list_others(jobs, rollout.job)
+                note(f"{name!r} matches {len(jobs)} rollouts; this is the first; {hint}")
+            prompts = args.prompt and sent_prompts(reconstructor, rollout, args.prompt, args.round)
+            return _RolloutMatch(folder, reconstructor.details(rollout), prompts)
     if has_finished:
         return f"--wrong, --undecided and --repeat exclude the rollouts {name!r} of run {folder.run_id}; omit them"
     if jobs and plan.tree_shape is None:

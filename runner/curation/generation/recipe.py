@@ -18,10 +18,9 @@ from runner.curation.benchmark_formats import ProgramFormat
 from runner.documents.dataclass_schema import build_schema, from_plain, option
 from runner.documents.fetched_files import path_refusal
 from runner.documents.layer_loading import load_layers
-from runner.documents.merged_data import LayeredData
+from runner.documents.merged_data import KeyRules, LayeredData
 from runner.documents.overrides import Override
 from runner.documents.schema_check import check_schema
-from runner.documents.source_tree import ProjectTree
 from runner.game.prompts.sandbox import scan
 from runner.game.protocols.checkers import CheckerSettings
 from runner.models.layers.budget import BudgetSettings
@@ -176,10 +175,8 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """
     schema = recipe_schema()
     file_path = package_data.find_file(str(path), Path())
-    layered = load_layers(
-        file_path or path, str(path), [Override(text) for text in overrides], _find_base, keys=schema["properties"],
-        tree=ProjectTree.of(file_path or path),
-    )  # fmt: skip
+    rules = KeyRules(schema["properties"])
+    layered = load_layers(file_path or path, str(path), [Override(text) for text in overrides], _find_base, rules)
     problems = layered.problems or [*layered.wrong_nulls, *check_schema(layered, schema)]
     if fetched_folder([(file_path or path).absolute().parent]) is not None:
         message = "a downloaded recipe is not run where it is; read it, and copy it to a folder of your own"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from runner.base.hashing import tagged_hash
 from runner.curation.generation.recipe import RecipeFile
@@ -12,6 +13,14 @@ from runner.curation.generation.screening import Candidate, ScreenedProblem
 NO_BUG = "no program with a bug can be used"
 NO_REFACTORING = "no refactored program can be used"
 ONE_LABEL = "all proposals that can be used are right, or all are wrong"
+
+
+class _Choice(NamedTuple):
+    """A program of a problem, its label, and the candidate that a model wrote; None for a given solution."""
+
+    source: str
+    label: int
+    candidate: Candidate | None
 
 
 @dataclass(frozen=True)
@@ -37,7 +46,7 @@ class ProgramSelection:
 
 def select_programs(screened: Sequence[ScreenedProblem], file: RecipeFile) -> ProgramSelection:
     """Select the rows: in the order of the problems, and within a problem in an order that does not tell labels."""
-    chosen: dict[str, list[tuple[str, int, Candidate | None]]] = {}
+    chosen: dict[str, list[_Choice]] = {}
     unused: dict[str, str] = {}
     for item in screened:
         choice = _choose_proposals(item) if file.make == "proposals" else _choose_pair(item, refactor=file.refactor)
@@ -61,23 +70,24 @@ def select_programs(screened: Sequence[ScreenedProblem], file: RecipeFile) -> Pr
     return ProgramSelection(tuple(programs), unused)
 
 
-def _choose_pair(item: ScreenedProblem, *, refactor: bool) -> list[tuple[str, int, Candidate | None]] | str:
+def _choose_pair(item: ScreenedProblem, *, refactor: bool) -> list[_Choice] | str:
     """Return the bug that fails most rarely, and the right program whose edit is most similar in size."""
     bugs = item.usable("bug")
     if not bugs:
         return NO_BUG
     bug = min(bugs, key=lambda c: (c.failing, c.fuzzed_failing, _distance(c), c.number))
     if not refactor:
-        return [(bug.source, 0, bug), (item.verified.original, 1, None)]
+        return [_Choice(bug.source, 0, bug), _Choice(item.verified.original, 1, None)]
     right = min(item.usable("refactoring"), key=lambda c: (abs(_distance(c) - _distance(bug)), c.number), default=None)
-    return NO_REFACTORING if right is None else [(bug.source, 0, bug), (right.source, 1, right)]
+    return NO_REFACTORING if right is None else [_Choice(bug.source, 0, bug), _Choice(right.source, 1, right)]
 
 
-def _choose_proposals(item: ScreenedProblem) -> list[tuple[str, int, Candidate | None]] | str:
+def _choose_proposals(item: ScreenedProblem) -> list[_Choice] | str:
+    """Return as many right as wrong proposals, the same number of each."""
     by_label = {label: [c for c in item.usable("proposal") if c.label == label] for label in (0, 1)}
     count = min(map(len, by_label.values()))
-    pairs = [(c.source, label, c) for label, candidates in by_label.items() for c in candidates[:count]]
-    return [*pairs] or ONE_LABEL
+    choices = [_Choice(c.source, label, c) for label, candidates in by_label.items() for c in candidates[:count]]
+    return choices or ONE_LABEL
 
 
 def _distance(candidate: Candidate) -> int:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -119,14 +120,10 @@ def _read(path: Path) -> dict[str, list[Any]]:
     stored, end = {}, 0
     with os_errors_as(RunError, f"cannot read {path}"), suppress(FileNotFoundError):
         with open_to_read(path) as file:
-            for number, line in enumerate(file, 1):
-                if not line.endswith(b"\n"):
-                    break
-                try:
-                    record = parse_strict_json(line)
-                    stored[str(record["key"])] = list(record["results"])
-                except (ValueError, TypeError, KeyError) as error:
-                    raise RunError(f"{path}:{number}: not a verdict: {error}; remove the line") from error
+            complete_lines = takewhile(lambda line: line.endswith(b"\n"), file)
+            for number, line in enumerate(complete_lines, 1):
+                key, results = _parse_verdict(line, f"{path}:{number}")
+                stored[key] = results
                 end += len(line)
         with append_to(path) as file:
             os.ftruncate(file.fileno(), end)
@@ -194,3 +191,12 @@ def _with_expected(test: StdinTest | CallTest, output: Any) -> StdinTest | CallT
     if isinstance(test, StdinTest):
         return StdinTest(test.stdin, str(output))
     return replace(test, expected=output, in_json=True)
+
+
+def _parse_verdict(line: bytes, place: str) -> tuple[str, list[Any]]:
+    """Return the key and the results in a line of the file."""
+    try:
+        record = parse_strict_json(line)
+        return str(record["key"]), list(record["results"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise RunError(f"{place}: not a verdict: {error}; remove the line") from error

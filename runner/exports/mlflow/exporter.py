@@ -71,13 +71,16 @@ class Exporter:
             self._send(folder, partial(training_record, folder, journal=self._journal))
             for part in Results.of(folder).parts_of(folder.run_id) if folder.name is None else ():
                 if part.run_id not in self._finished_parts:
-                    # The status is read before sending, so a part that changes meanwhile is sent again.
-                    is_done = part.manifest().status == Status.DONE
-                    self._send_games(part, manifest)
-                    if is_done:
-                        self._finished_parts.add(part.run_id)
-                        self._games.pop(part.run_id).close()
+                    self._send_part(part, manifest)
         return is_playing
+
+    def _send_part(self, part: RunFolder, training_manifest: Manifest) -> None:
+        """Send the games of a part of a training run. A part that is done is not sent again."""
+        is_done = part.manifest().status == Status.DONE  # read before sending, because the part may change meanwhile
+        self._send_games(part, training_manifest)
+        if is_done:
+            self._finished_parts.add(part.run_id)
+            self._games.pop(part.run_id).close()
 
     def follow(self, report: Callable[[str], None], wait: Callable[[float], None] = time.sleep) -> None:
         """Send new data until all runs have ended. While a run plays, an unreachable server is tried again.

@@ -354,13 +354,11 @@ class Sender:
         client, missing = TracingClient(self.uri), 0
         for trace, group in groupby(sorted(records, key=lambda record: record.trace), lambda record: record.trace):
             try:
-                sent_keys = {
-                    _assessment_key(assessment) for assessment in client.get_trace_info(f"tr-{trace}").assessments
-                }
-                for assessment in map(_to_assessment, group):
-                    if _assessment_key(assessment) not in sent_keys:
-                        client.log_assessment(f"tr-{trace}", assessment)
-                        sent.counts["assessment"] += 1
+                stored_keys = set(map(_assessment_key, client.get_trace_info(f"tr-{trace}").assessments))
+                new = [item for item in map(_to_assessment, group) if _assessment_key(item) not in stored_keys]
+                for assessment in new:
+                    client.log_assessment(f"tr-{trace}", assessment)
+                    sent.counts["assessment"] += 1
             except NotImplementedError as error:
                 sent.notes.append(f"this MLflow server does not support assessments; update MLflow there ({error})")
                 return

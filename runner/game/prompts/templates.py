@@ -17,6 +17,7 @@ from runner.base.problems import Place, Problem
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import comma_join, did_you_mean, did_you_mean_file
 from runner.game.prompts.sandbox import SandboxedTemplate, scan, variables_of
+from runner.game.protocols.answer_parser import DecisionFormat
 from runner.game.protocols.answer_verdicts import ANSWER_MARKER
 from runner.game.protocols.ballot import ANSWERS
 from runner.game.protocols.checkers import CheckerSettings
@@ -272,107 +273,109 @@ def function_problems(source: str, file: Place, checker: str | None = None) -> I
         yield Problem(_line_place(file, 1 if function is None else function.lineno, 1, source), "", message, message)
 
 
-def load_prompts(
-    folder: Path,
-    protocol: Protocol,
-    columns: Iterable[str] | None,
-    place: Place,
-    shows: Callable[[Path], bool] = lambda _: True,
-    *,
-    names_columns: bool = True,
-    confidence: str | None = None,
-    otherwise: Path | None = None,
-    agents: Collection[str] | None = None,
-    checker: CheckerSettings | None = None,
-) -> PromptSet:
-    """Read a protocol's templates, and check their variables against the columns of the dataset (None: unknown).
-
-    A template that is missing in the folder is read from the folder `otherwise`, but at least one template of the
-    verifier must be there. `shows` returns whether messages may quote a file. With `names_columns`, hints may name
-    columns. `confidence` is the marker before a stated confidence, which a template must ask for, or None. With
-    `agents`, only the templates of these agents are read. `checker` labels the answers of provers, so no template may
-    use its column.
-
-    Raises:
-        SpecError: templates are missing or not valid, use unknown variables or the label; lists all problems.
-    """
-    if not folder.is_dir():
-        raise SpecError([Problem(place, "prompts", f"no folder {str(folder)!r}; set a folder of templates")])
-    names = _names_to_load(folder, protocol, agents, checker, with_confidence=confidence is not None)
-    inherited = [] if otherwise is None else [name for name in names if not source_path(folder, name).exists()]
-    loader = _TemplateLoader(protocol, columns, place, names_columns, checker)
-    missing = _verifier_template_problem(protocol.verifier_name, {*names} - {*inherited}, folder) if inherited else None
-    if missing is not None:
-        loader.problems.append(Problem(place, "prompts", missing))
-    for name in names:
-        path = source_path(otherwise if otherwise is not None and name in inherited else folder, name)
-        loader.load(name, path, Place(str(path), is_own=shows(path)))
-    if confidence is not None and not loader.problems:
-        loader.problems.extend(
-            _unused_confidence_problem(folder, judge, place)
-            for judge in protocol.verifier_names
-            if not _asks_for_confidence(_templates_of_judge(loader.sources, protocol, judge), confidence)
-        )
-    if loader.problems:
-        raise SpecError(loader.problems)
-    return PromptSet(loader.sources, tuple(inherited), loader.files)
-
-
-def _names_to_load(
-    folder: Path,
-    protocol: Protocol,
-    agents: Collection[str] | None,
-    checker: CheckerSettings | None,
-    *,
-    with_confidence: bool,
-) -> list[str]:
-    """Return the names of the templates of these agents, with the templates for a confidence that the folder has."""
-    confidence_templates = [name + CONFIDENCE for name in protocol.verifier_names] if with_confidence else []
-    extra = [name for name in confidence_templates if (folder / (name + SUFFIX)).is_file()]
-    names = [*template_names(protocol), *extra]
-    if agents is not None:
-        names = [name for name in names if name.partition(".")[0] in agents]
-    return names if checker is None or checker.source_name is None else [*names, checker.source_name]
-
-
 @dataclass
-class _TemplateLoader:
-    """Loads templates, and collects their sources, files and problems. `place` is that of the spec's key `prompts`."""
+class PromptLoader:
+    """Loads the templates of a protocol from a folder, and checks their variables."""
 
     protocol: Protocol
-    columns: Iterable[str] | None
+    columns: Collection[str] | None
+    """The columns of the dataset; None if unknown."""
     place: Place
-    names_columns: bool
-    checker: CheckerSettings | None
-    sources: dict[str, str] = field(default_factory=dict)
-    files: dict[str, Place] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    """The place of the spec key that names the folder."""
+    may_quote: Callable[[Path], bool] = lambda _: True
+    """Returns whether messages may quote a file."""
+    names_columns: bool = True
+    """Whether hints may name columns."""
+    confidence: str | None = None
+    """The marker before a stated confidence, which a template of each judge must ask for; None: not required."""
+    agents: Collection[str] | None = None
+    """The agents whose templates are loaded; None: all."""
+    checker: CheckerSettings | None = None
+    """The checker that labels the answers of provers, so that no template may use its column."""
 
-    def load(self, name: str, path: Path, file: Place) -> None:
+    def __post_init__(self) -> None:
+        self._sources: dict[str, str] = {}
+        self._files: dict[str, Place] = {}
+        self._problems: list[Problem] = []
+
+    def load(self, folder: Path, otherwise: Path | None = None) -> PromptSet:
+        """Return the templates in a folder. Call this once.
+
+        A template that is missing in the folder is read from the folder `otherwise`, but at least one template of the
+        verifier must be there.
+
+        Raises:
+            SpecError: templates are missing or not valid, use unknown variables or the label; lists all problems.
+        """
+        if not folder.is_dir():
+            self._add_problem(f"no folder {str(folder)!r}; set a folder of templates")
+            raise SpecError(self._problems)
+        names = self._template_names(folder)
+        inherited = [] if otherwise is None else [name for name in names if not source_path(folder, name).exists()]
+        own_names = {*names} - {*inherited}
+        missing = _verifier_template_problem(self.protocol.verifier_name, own_names, folder) if inherited else None
+        if missing is not None:
+            self._add_problem(missing)
+        for name in names:
+            path = source_path(otherwise if otherwise is not None and name in inherited else folder, name)
+            self._load_template(name, path, Place(str(path), is_own=self.may_quote(path)))
+        if not self._problems:
+            self._check_confidence(folder)
+        if self._problems:
+            raise SpecError(self._problems)
+        return PromptSet(self._sources, tuple(inherited), self._files)
+
+    def _template_names(self, folder: Path) -> list[str]:
+        """Return the names of the templates to load, with those for a confidence that the folder has."""
+        confidence_templates = [name + CONFIDENCE for name in self.protocol.verifier_names] if self.confidence else []
+        extra = [name for name in confidence_templates if (folder / (name + SUFFIX)).is_file()]
+        names = [*template_names(self.protocol), *extra]
+        if self.agents is not None:
+            names = [name for name in names if name.partition(".")[0] in self.agents]
+        function_name = None if self.checker is None else self.checker.source_name
+        return names if function_name is None else [*names, function_name]
+
+    def _add_problem(self, message: str) -> None:
+        self._problems.append(Problem(self.place, "prompts", message))
+
+    def _load_template(self, name: str, path: Path, file: Place) -> None:
         """Load a template. `file` is the place of its file in messages."""
         try:
             source = _read_template(path)
         except OSError as error:
-            message = f"no template {str(path)!r} ({error.strerror}){_template_hint(path)}"
-            self.problems.append(Problem(self.place, "prompts", message))
+            self._add_problem(f"no template {str(path)!r} ({error.strerror}){_template_hint(path)}")
             return
         except ValueError as error:
-            self.problems.append(Problem(file, "", str(error), str(error)))
+            self._problems.append(Problem(file, "", str(error), str(error)))
             return
         problems = list(self._check(name, source, file))
-        self.problems.extend(problems)
+        self._problems.extend(problems)
         if not problems:
-            self.sources[name], self.files[name] = source, file
+            self._sources[name], self._files[name] = source, file
 
     def _check(self, name: str, source: str, file: Place) -> Iterable[Problem]:
         if is_function(name):
             is_checker = self.checker is not None and name == self.checker.source_name
             return function_problems(source, file, self.checker.function_name if self.checker and is_checker else None)
-        return template_problems(
-            source, file, self.columns, names_columns=self.names_columns,
-            hidden=self.protocol.hidden_columns(name.partition(".")[0]), runner_variables=variables_for(self.protocol),
+        rules = VariableRules(
+            variables_for(self.protocol),
+            self.columns,
+            hidden=self.protocol.hidden_columns(name.partition(".")[0]),
             reference=None if self.checker is None else self.checker.column,
-        )  # fmt: skip
+            names_columns=self.names_columns,
+        )
+        return template_problems(source, file, rules)
+
+    def _check_confidence(self, folder: Path) -> None:
+        """Add a problem for each judge that must state its confidence, but whose templates do not ask for it."""
+        for judge in self.protocol.verifier_names if self.confidence is not None else ():
+            sources = _templates_of_judge(self._sources, self.protocol, judge)
+            if not _asks_for_confidence(sources, self.confidence or ""):
+                path = str(folder / (judge + CONFIDENCE + SUFFIX))
+                self._add_problem(
+                    f"verdict.confidence needs a stated confidence, but {judge + SUFFIX} never asks for it; use "
+                    f"{{{{ confidence_marker }}}} there, or write {path!r}, which is added to its instructions"
+                )
 
 
 def _templates_of_judge(sources: Mapping[str, str], protocol: Protocol, judge: str) -> dict[str, str]:
@@ -405,16 +408,6 @@ def _asks_for_confidence(sources: Mapping[str, str], marker: str) -> bool:
     )
 
 
-def _unused_confidence_problem(folder: Path, verifier: str, place: Place) -> Problem:
-    name = verifier + CONFIDENCE + SUFFIX
-    return Problem(
-        place,
-        "prompts",
-        f"verdict.confidence needs a stated confidence, but {verifier + SUFFIX} never asks for it; use "
-        f"{{{{ confidence_marker }}}} there, or write {str(folder / name)!r}, which is added to its instructions",
-    )
-
-
 def _read_template(path: Path) -> str:
     try:
         raw = read_bounded(path, MAX_BYTES)
@@ -428,55 +421,66 @@ def _read_template(path: Path) -> str:
         raise ValueError(f"not UTF-8 at byte {error.start}; save the file as UTF-8") from error
 
 
-def template_problems(
-    source: str,
-    file: Place,
-    columns: Iterable[str] | None,
-    *,
-    names_columns: bool,
-    hidden: frozenset[str] = frozenset(),
-    runner_variables: Mapping[str, str] = VARIABLES,
-    reference: str | None = None,
-) -> Iterable[Problem]:
-    """Yield the problems of a template, for a dataset with these columns (None: unknown).
+@dataclass(frozen=True)
+class VariableRules:
+    """The rules for the variables of a template."""
 
-    `hidden` are columns that the template's agent must not see. `reference` is the column that a checker compares
-    answers with, which no agent may see.
-    """
+    runner_variables: Mapping[str, str] = field(default_factory=lambda: VARIABLES)
+    columns: Collection[str] | None = None
+    """The columns of the dataset; None if unknown."""
+    hidden: frozenset[str] = frozenset()
+    """Columns that the template's agent must not see."""
+    reference: str | None = None
+    """The column that a checker compares answers with, which no agent may see."""
+    names_columns: bool = True
+    """Whether hints may name columns."""
+
+    def why_forbidden(self, name: str) -> str | None:
+        """Return why a template must not use a variable, and what to do; None if it may, or if it is unknown."""
+        if name in FORBIDDEN:
+            return "the label must not reach a prompt; remove the variable"
+        if name == self.reference:
+            reason = "the column has the right answer (dataset.checker.column), which must not reach a prompt"
+            return f"{reason}; remove the variable"
+        if name in self.hidden:
+            reason = "this agent must not see the column, because the protocol's `private` does not list the agent"
+            return f"{reason}; remove the variable, or add the agent to private.{name}"
+        if name in self.runner_variables and name in (self.columns or ()) and name != ANSWERS:
+            return "both a column of the dataset and a variable of the runner; rename the column with dataset.columns"
+        return None
+
+    def why_unknown(self, name: str) -> str | None:
+        """Return a message if there is no such variable; None if it exists, or if the columns are unknown."""
+        variables = {*self.runner_variables, *(self.columns or ())} - set(FORBIDDEN) - self.hidden
+        if self.columns is None or name in variables:
+            return None
+        suggestions = variables if self.names_columns else variables & set(self.runner_variables)
+        hint = _hint_for_variable(name, self.runner_variables) or did_you_mean(name, suggestions)
+        return f"no such variable, and the dataset has no such column{hint}"
+
+
+def template_problems(source: str, file: Place, rules: VariableRules) -> Iterable[Problem]:
+    """Yield the problems of a template."""
     scan_result = scan(source)
     for line, message in scan_result.refused:
         yield Problem(_line_place(file, line or 1, 1, source), "", message, REFUSED)
-    variables = {*runner_variables, *(columns or ())} - set(FORBIDDEN) - hidden
-    hints = variables if names_columns else variables & set(runner_variables)
     for name, line in sorted(scan_result.variables.items()):
-        place = _variable_place(name, line, source, file)
-        if name in FORBIDDEN:
-            yield Problem(place, name, "the label must not reach a prompt; remove the variable")
-        elif name == reference:
-            message = "the column has the right answer (dataset.checker.column), which must not reach a prompt"
-            yield Problem(place, name, f"{message}; remove the variable")
-        elif name in hidden:
-            message = "this agent must not see the column, because the protocol's `private` does not list the agent"
-            yield Problem(place, name, f"{message}; remove the variable, or add the agent to private.{name}")
-        elif name in runner_variables and name in (columns or ()) and name != ANSWERS:
-            message = (
-                "both a column of the dataset and a variable of the runner; rename the column with dataset.columns"
-            )
-            yield Problem(place, name, message)
-        elif columns is not None and name not in variables and not scan_result.refused:
-            hint = _hint_for_variable(name, runner_variables) or did_you_mean(name, hints)
-            yield Problem(place, name, f"no such variable, and the dataset has no such column{hint}")
+        reason = rules.why_forbidden(name)
+        if reason is None and not scan_result.refused:
+            reason = rules.why_unknown(name)
+        if reason is not None:
+            yield Problem(_variable_place(name, line, source, file), name, reason)
 
 
 def _hint_for_variable(name: str, runner_variables: Mapping[str, str]) -> str:
     """Return a hint for a variable that exists only in protocols with other verdicts; empty for other names."""
-    if name in ANSWER_VARIABLES and name not in runner_variables:
+    if name in runner_variables:
+        return ""
+    if name in ANSWER_VARIABLES:
         return "; this variable needs a protocol with answers: listed"
-    if name in STATEMENT_VARIABLES and name not in runner_variables:
+    if name in STATEMENT_VARIABLES:
         return "; this variable needs a protocol with a step that has the key states"
-    if name in VARIABLES and name not in runner_variables:
-        return "; this protocol lists answers, so use decision_line and answers instead"
-    return ""
+    return "; this protocol lists answers, so use decision_line and answers instead" if name in VARIABLES else ""
 
 
 def _variable_place(name: str, line: int, source: str, file: Place) -> Place:
@@ -508,13 +512,15 @@ def own_variables(
     prover_stance: int,
     round_: int,
     max_response_words: int,
-    accept: str,
-    reject: str,
-    confidence_marker: str = "",
+    decision_format: DecisionFormat,
 ) -> dict[str, object]:
     """Return the variables of an agent's templates that the runner sets in a round."""
     judge = agent if agent in protocol.verifier_names else None
-    binary = {"accept": accept, "reject": reject, "confidence_marker": confidence_marker}
+    binary = {
+        "accept": decision_format.accept,
+        "reject": decision_format.reject,
+        "confidence_marker": decision_format.confidence,
+    }
     return {
         "agent": agent,
         "agent_name": protocol.agent_spec(agent).human_name,

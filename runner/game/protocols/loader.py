@@ -15,7 +15,7 @@ from runner.base.text import comma_join, did_you_mean
 from runner.documents.dataclass_schema import build_schema, from_plain, removable_keys, resettable_keys
 from runner.documents.editor_schemas import derive_editor_schema
 from runner.documents.layer_loading import load_layers
-from runner.documents.merged_data import LayeredData
+from runner.documents.merged_data import KeyRules, LayeredData
 from runner.documents.schema_check import check_schema
 from runner.documents.source_tree import ProjectTree
 from runner.game.protocols.ballot import CORRECT, INCORRECT, OPEN
@@ -99,16 +99,10 @@ def load_protocol(
         )
     checked = protocol_schema()
     display_name = str(path) if path.parent != package_data.PROTOCOLS else f"{path.stem}.yaml"
-    layered = load_layers(
-        path,
-        display_name,
-        (),
-        _find_base,
-        keys=checked["properties"],
-        removable=removable_keys(ProtocolFile),
-        resettable=resettable_keys(ProtocolFile),
-        tree=tree,
+    rules = KeyRules(
+        checked["properties"], removable=removable_keys(ProtocolFile), resettable=resettable_keys(ProtocolFile)
     )
+    layered = load_layers(path, display_name, (), _find_base, rules, tree=tree)
     if _SPEC_KEYS & layered.data.keys() and not _PROTOCOL_KEYS & layered.data.keys():
         message = (
             f"a spec, not a protocol file; name a protocol ({comma_join(builtin_names())}), or a file with a `cycle`"
@@ -118,10 +112,8 @@ def load_protocol(
     problems = [*layered.wrong_nulls, *violations]
     if problems:
         raise SpecError(problems)
-    file, declares_verifier_first = (
-        from_plain(ProtocolFile, layered.data),
-        "verifier_first" in layered.data.get("parameters", {}),
-    )
+    file = from_plain(ProtocolFile, layered.data)
+    declares_verifier_first = "verifier_first" in layered.data.get("parameters", {})
     if not declares_verifier_first:  # the cycle starts as it is written
         file = replace(file, parameters=replace(file.parameters, verifier_first=_starts_with_verifier(file)))
     problems = list(_static_problems(file, layered))

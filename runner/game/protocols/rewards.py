@@ -71,19 +71,20 @@ def payoff(
     round_: int,
     seed: int,
     label: int | None,
-    prover_stance: int,
     decision: int,
+    stances: Mapping[str, int],
     before: Payoff,
     ballot: Ballot | None = None,
-    argued: Mapping[str, int] | None = None,
 ) -> Payoff:
-    """Return the payoff of a round. `before` is the payoff of the previous round.
+    """Return the payoff of a round.
+
+    `decision` is the verifier's, and `stances` has the decision that each prover argues for. `before` is the payoff of
+    the previous round. With listed answers, `ballot` has the right ones.
 
     A decision before round `min_message_rounds - 1` is ignored and earns the no-guess reward. If the last round in
     which an agent can speak has no decision, the game ends, and the verifier gets a penalty. In a game that has already
     ended, the verifier gets no reward for rounds without a decision. If the label is unknown, the verifier's reward for
     a decision is unknown, too, so the verifier and the agents that share its reward are left out of `rewards`.
-    With listed answers, `ballot` has the right ones, and `argued` the decision that each prover argues for.
     """
     p = protocol.parameters
     may_decide = protocol.may_decide(round_, seed)
@@ -101,8 +102,7 @@ def payoff(
         else:
             rewards[verifier] = p.verifier_reward if right else p.verifier_incorrect_penalty
         for prover in protocol.prover_names:
-            stance = protocol.stance(prover, prover_stance) if argued is None else argued.get(prover)
-            if verdict == stance:
+            if verdict == stances.get(prover):
                 rewards[prover] = p.prover_reward
     elif out_of_rounds:
         rewards[verifier] = p.verifier_terminated_penalty

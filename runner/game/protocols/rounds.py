@@ -153,25 +153,24 @@ def play(
     if protocol.file.panel is not None:
         return (yield from _play_panel(protocol, seed, label, prover_stance, list(rounds)))
     played, pay = list(rounds), Payoff()
+    stances = protocol.prover_stances(prover_stance)
     for round_ in range(len(played), protocol.last_speaking_round + 1):
         speakers = protocol.speakers(round_, seed)
         replies = (yield PendingTurn(round_, speakers, played)) if speakers else {}
         stated = stated_parts(protocol, round_, seed, played, replies)
         verifier = replies.get(protocol.verifier_name)
-        argued = None
         if ballot is not None:
             texts = [*(past.raw for past in played), {agent: reply.raw for agent, reply in replies.items()}]
-            argued = argued_decisions(protocol, ballot, texts)
+            stances = argued_decisions(protocol, ballot, texts)
         pay = payoff(
             protocol,
             round_=round_,
             seed=seed,
             label=game_label(protocol, played, label),
-            prover_stance=prover_stance,
             decision=Decision.NONE if verifier is None else verifier.decision,
+            stances=stances,
             before=pay,
             ballot=ballot,
-            argued=argued,
         )
         votes = () if verifier is None else verifier.votes
         played.append(_round(replies, pay.decision, pay.rewards, votes=votes, stated=stated))
@@ -312,8 +311,8 @@ def _round(
         ]
     selections = {agent: reply.selection for agent, reply in replies.items() if reply.selection is not None}
     return Round(
-        raw, messages, decision, rewards, retry_counts, token_limits, calls, cut, votes,
-        panel=panel or {}, selections=selections, stated=stated,
+        raw, messages, decision, rewards, retry_counts=retry_counts, token_limits=token_limits, calls=calls, cut=cut,
+        votes=votes, panel=panel or {}, selections=selections, stated=stated,
     )  # fmt: skip
 
 

@@ -151,14 +151,13 @@ def _unheard_messages(protocol: Protocol) -> Iterator[Fault]:
     for number in reversed(range(protocol.max_message_rounds)):
         speakers = protocol.can_be_active(number)
         influential = set()
-        for agent, channels in speakers.items():
+        for agent, name in ((agent, name) for agent, channels in speakers.items() for name in channels):
             may_decide = agent in protocol.verifier_names and protocol.can_ever_decide(number, agent)
-            for name in channels:
-                is_heard = not influencing_later.isdisjoint(protocol.file.channels[name].members)
-                key = (protocol.step_numbers[number % len(protocol.steps)], agent, name)
-                used[key] = used.get(key, False) or is_heard or may_decide
-                if is_heard or may_decide:
-                    influential.add(agent)
+            is_heard = not influencing_later.isdisjoint(protocol.file.channels[name].members)
+            key = (protocol.step_numbers[number % len(protocol.steps)], agent, name)
+            used[key] = used.get(key, False) or is_heard or may_decide
+            if is_heard or may_decide:
+                influential.add(agent)
         influencing_later |= influential
     for (number, agent, name), is_used in sorted(used.items()):
         others = [used[key] for key in used if key[:2] == (number, agent) and key[2] != name]

@@ -9,6 +9,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 from runner.base.errors import TransientError
 from runner.models.call_events import CallEvents
@@ -17,17 +18,26 @@ from runner.models.layers.breaker import Breaker
 from runner.models.retry_policy import TransientPolicy
 
 
+class RetryDecision(NamedTuple):
+    """The wait after a failed attempt, or the end of the attempts."""
+
+    wait: float
+    """Seconds before the next attempt."""
+    is_last: bool
+    """Whether there is no other attempt."""
+
+
 def after_failure(
     policy: TransientPolicy, error: TransientError, attempt: int, elapsed: float, jitter: random.Random
-) -> tuple[float, bool]:
-    """Return the wait in seconds after a failed attempt, and whether this was the last attempt.
+) -> RetryDecision:
+    """Return what follows a failed attempt.
 
     `elapsed` is the time since the first failure in seconds; 0 if the total time of the call is not limited.
     """
     # A `retry_after` of 0 gives no time for the next attempt, so the policy decides.
     wait = error.retry_after or policy.wait(attempt, jitter)
     is_late = elapsed + wait > policy.total_seconds
-    return wait, attempt >= min(policy.attempts, error.attempts or policy.attempts) or is_late
+    return RetryDecision(wait, is_late or attempt >= min(policy.attempts, error.attempts or policy.attempts))
 
 
 def with_retries(

@@ -32,7 +32,7 @@ from runner.base.errors import ANSWERS_ARE_SAVED, CallError, NipRunError, Server
 from runner.models.call_events import CallEvents
 from runner.models.interface import Complete, Completion, Request, SampleKey
 from runner.models.layers.breaker import ALIVE_STATUSES, Breaker
-from runner.models.layers.retry import after_failure
+from runner.models.layers.retry import RetryDecision, after_failure
 from runner.models.layers.server_health import ServerHealth, is_fault, is_refusal, judge_refusals
 from runner.models.retry_policy import TransientPolicy
 
@@ -183,10 +183,8 @@ class ServerPool:
             if other_server != server:
                 self.servers[other_server].health.record_accepted_elsewhere(request.sample, error)
 
-    def _count_failure(
-        self, error: TransientError, server: int, progress: _Progress, *, probe: bool
-    ) -> tuple[float, bool]:
-        """Count a failed attempt; return the wait in seconds before the next one, and whether this was the last one."""
+    def _count_failure(self, error: TransientError, server: int, progress: _Progress, *, probe: bool) -> RetryDecision:
+        """Count a failed attempt, and return what follows it."""
         progress.failed += 1
         now = self.clock()
         progress.first_failure = now if progress.first_failure is None else progress.first_failure
@@ -195,12 +193,12 @@ class ServerPool:
         if is_fault(error):
             progress.faults[server] = error
         if probe:
-            return 0.0, False  # the server's breaker limits the number of probes
+            return RetryDecision(0.0, is_last=False)  # the server's breaker limits the number of probes
         has_untried_server = any(other_server not in progress.tried for other_server in self._available(progress))
         progress.attempts += 1
         elapsed = now - progress.first_failure
-        wait, is_last = after_failure(self.policy, error, progress.attempts, elapsed, self._jitter)
-        return (0.0 if server in progress.tried and has_untried_server else wait), is_last
+        decision = after_failure(self.policy, error, progress.attempts, elapsed, self._jitter)
+        return decision._replace(wait=0.0) if server in progress.tried and has_untried_server else decision
 
     def _remaining_servers(self, progress: _Progress) -> list[int]:
         """Return the servers that have not refused the call."""

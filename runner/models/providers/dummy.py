@@ -77,15 +77,16 @@ class DummyModel:
         self._labels = labels or {}
 
     async def complete(self, request: Request) -> Completion:
-        rng = random.Random(_seed("dummy", request))
+        rng = random.Random(_derive_seed("dummy", request))
         if request.hint.states is None:
-            text = _answer(request, rng, self._known_label(request), self._word_count)
+            text = _generate_answer(request, rng, self._known_label(request), self._word_count)
         else:
             right_answer = self._labels.get(request.sample.datapoint)
-            text = f"{_text(rng, self._word_count)}\n\n{_statement(*request.hint.states, right_answer, rng)}"
-        text = _with_notes_and_quote(request, text) if request.schema is None else _as_json(request, text)
+            text = _generate_text(rng, self._word_count)
+            text += f"\n\n{_generate_statement(*request.hint.states, right_answer, rng)}"
+        text = _add_notes_and_quote(request, text) if request.schema is None else _convert_to_json(request, text)
         usage = Usage(estimate_prompt_tokens(request.messages), estimate_tokens(text), estimated=True)
-        body = None if self._top_logprobs is None else _body(request, text, self._top_logprobs)
+        body = None if self._top_logprobs is None else _build_body(request, text, self._top_logprobs)
         return Completion((Choice(text, "stop"),), MODEL, usage, body=body)
 
     async def close(self) -> None:
@@ -94,31 +95,30 @@ class DummyModel:
     def _known_label(self, request: Request) -> int | None:
         """Return the label if the trained model knows it; otherwise None. More examples only add known labels."""
         label = self._labels.get(request.sample.datapoint)
-        if not isinstance(label, int) or random.Random(_seed("dummy-knows", request)).random() >= self._known_share:
-            return None
-        return label
+        is_known = random.Random(_derive_seed("dummy-knows", request)).random() < self._known_share
+        return label if isinstance(label, int) and is_known else None
 
 
-def _seed(purpose: str, request: Request) -> int:
+def _derive_seed(purpose: str, request: Request) -> int:
     return derived_seed(purpose, request.seed, *request.sample.fields()[1:])
 
 
-def _answer(request: Request, rng: random.Random, label: int | None, word_count: int | None) -> str:
+def _generate_answer(request: Request, rng: random.Random, label: int | None, word_count: int | None) -> str:
     hint = request.hint
     if hint.number is not None:
-        return f"{_text(rng, word_count)}\n\n{hint.number[0]} {rng.randint(1, hint.number[1])}"
+        return f"{_generate_text(rng, word_count)}\n\n{hint.number[0]} {rng.randint(1, hint.number[1])}"
     if hint.answer_order is not None:
-        return _answer_with_choice(request, rng, label, word_count)
+        return _choose_listed_answer(request, rng, label, word_count)
     may_decide = hint.accept is not None and hint.reject is not None
     if may_decide and (hint.must_decide or rng.random() < DECISION_PROBABILITY):
-        sentence, guess = _sentence(rng), rng.random() < 0.5
+        sentence, guess = _generate_sentence(rng), rng.random() < 0.5
         accepts = guess if label is None else label == 1
         answer = f"{_extend(sentence, rng, word_count)}\n\n{hint.accept if accepts else hint.reject}"
-        return answer if hint.confidence is None else f"{answer}\n{hint.confidence} {_stated_confidence(request)}"
-    return _message(request, rng, word_count)
+        return answer if hint.confidence is None else f"{answer}\n{hint.confidence} {_state_confidence(request)}"
+    return _generate_message(request, rng, word_count)
 
 
-def _statement(kind: str, count: int, right_answer: int | str | None, rng: random.Random) -> str:
+def _generate_statement(kind: str, count: int, right_answer: int | str | None, rng: random.Random) -> str:
     """Return what a message must state: an answer or sub-claims, about half of them right, or probabilities."""
     if kind == "answer":
         wrong_answer = rng.randint(1, 999)
@@ -129,7 +129,7 @@ def _statement(kind: str, count: int, right_answer: int | str | None, rng: rando
     return "\n".join(f"Claim {i}: {a} + {b} = {a + b + is_wrong}" for i, (a, b, is_wrong) in enumerate(sums, 1))
 
 
-def _answer_with_choice(request: Request, rng: random.Random, right: int | None, word_count: int | None) -> str:
+def _choose_listed_answer(request: Request, rng: random.Random, right: int | None, word_count: int | None) -> str:
     """Return an answer that chooses one of the listed answers, or a question if the agent may also continue.
 
     `right` is the index of a right answer in the dataset if the trained model knows it.
@@ -137,15 +137,15 @@ def _answer_with_choice(request: Request, rng: random.Random, right: int | None,
     hint, order = request.hint, request.hint.answer_order or (0,)
     is_statement = hint.answer_marker == STATEMENT_MARKER
     if not (is_statement or hint.must_decide or rng.random() < DECISION_PROBABILITY):
-        return _message(request, rng, word_count)
-    sentence, guess = _sentence(rng), rng.randrange(len(order))
+        return _generate_message(request, rng, word_count)
+    sentence, guess = _generate_sentence(rng), rng.randrange(len(order))
     chosen = guess if right is None else order.index(right)
-    line = f"{hint.answer_marker} {_choice(chosen, len(order), hint.form, rng)}"
+    line = f"{hint.answer_marker} {_format_choice(chosen, len(order), hint.form, rng)}"
     text = _extend(sentence, rng, word_count)
     return f"{line}\n\n{text}" if is_statement else f"{text}\n\n{line}"
 
 
-def _choice(chosen: int, count: int, form: str, rng: random.Random) -> str:
+def _format_choice(chosen: int, count: int, form: str, rng: random.Random) -> str:
     """Return the letter of the chosen answer, or a number for each answer: the highest for the chosen answer."""
     if form == "answer":
         return ascii_uppercase[chosen]
@@ -157,16 +157,16 @@ def _choice(chosen: int, count: int, form: str, rng: random.Random) -> str:
     return ", ".join(f"{ascii_uppercase[i]} {share}{unit}" for i, share in enumerate(shares))
 
 
-def _message(request: Request, rng: random.Random, word_count: int | None) -> str:
+def _generate_message(request: Request, rng: random.Random, word_count: int | None) -> str:
     """Return a message for each channel of the agent."""
     headers = request.hint.headers
     if not headers:
-        return _text(rng, word_count)
+        return _generate_text(rng, word_count)
     words_each = None if word_count is None else word_count // len(headers)
-    return "\n\n".join(f"{header} {_text(rng, words_each)}" for header in headers)
+    return "\n\n".join(f"{header} {_generate_text(rng, words_each)}" for header in headers)
 
 
-def _with_notes_and_quote(request: Request, text: str) -> str:
+def _add_notes_and_quote(request: Request, text: str) -> str:
     """Return an answer with private notes before it and a quote after it, if the request expects them.
 
     A quarter of the quotes have another word at the end, so that the source does not have them.
@@ -174,15 +174,15 @@ def _with_notes_and_quote(request: Request, text: str) -> str:
     hint = request.hint
     if not hint.source and hint.scratchpad is None:
         return text
-    words, rng = (hint.source or "").split(), random.Random(_seed("dummy-quotes", request))
+    words, rng = (hint.source or "").split(), random.Random(_derive_seed("dummy-quotes", request))
     if words:
         start = rng.randrange(len(words))
         quote = [*words[start : start + 6], *(["indeed"] if rng.random() < 0.25 else [])]
         text = f"{text} <quote>{' '.join(quote)}</quote>"
-    return text if hint.scratchpad is None else f"{_sentence(rng)}\n\n{hint.scratchpad} {text}"
+    return text if hint.scratchpad is None else f"{_generate_sentence(rng)}\n\n{hint.scratchpad} {text}"
 
 
-def _as_json(request: Request, text: str) -> str:
+def _convert_to_json(request: Request, text: str) -> str:
     """Return an answer in the JSON of the request's schema, with the same decision."""
     assert request.schema is not None
     properties, hint = request.schema["properties"], request.hint
@@ -190,7 +190,7 @@ def _as_json(request: Request, text: str) -> str:
     options = properties["decision"]["enum"]
     chosen = {
         "decision": next((option for option in options if f"{marker}{option}" in text), options[-1]),
-        "confidence": f"{float(_stated_confidence(request)):.0%}",
+        "confidence": f"{float(_state_confidence(request)):.0%}",
     }
     message = text.partition("\n\n")[0]
     for header in hint.headers:
@@ -198,8 +198,8 @@ def _as_json(request: Request, text: str) -> str:
     return orjson.dumps({name: chosen.get(name, message) for name in properties}).decode()
 
 
-def _text(rng: random.Random, word_count: int | None) -> str:
-    return _extend(_sentence(rng), rng, word_count)
+def _generate_text(rng: random.Random, word_count: int | None) -> str:
+    return _extend(_generate_sentence(rng), rng, word_count)
 
 
 def _extend(sentence: str, rng: random.Random, word_count: int | None) -> str:
@@ -210,7 +210,7 @@ def _extend(sentence: str, rng: random.Random, word_count: int | None) -> str:
     missing = 0 if word_count is None else word_count - sentence.count(" ") - 1
     if missing <= 0:
         return sentence
-    text, starts = _long_text(1 << max(missing + _MIN_SPARE_WORDS, 1 << 10).bit_length())
+    text, starts = _generate_long_text(1 << max(missing + _MIN_SPARE_WORDS, 1 << 10).bit_length())
     first = rng.randrange(len(starts) - missing)
     return f"{sentence} {text[starts[first] : starts[first + missing] - 1]}"
 
@@ -220,44 +220,46 @@ _MIN_SPARE_WORDS = 64
 
 
 @cache
-def _long_text(min_words: int) -> tuple[str, Sequence[int]]:
+def _generate_long_text(min_words: int) -> tuple[str, Sequence[int]]:
     """Return a text of more than `min_words` words, and the offset of each word. Long answers are parts of this."""
     rng, sentences, word_count = random.Random(min_words), [], 0
     while word_count <= min_words:
-        sentences.append(_sentence(rng))
+        sentences.append(_generate_sentence(rng))
         word_count += sentences[-1].count(" ") + 1
     text = " ".join(sentences)
     return text, array("L", [0, *(space.end() for space in re.finditer(" ", text))])
 
 
-def _stated_confidence(request: Request) -> str:
+def _state_confidence(request: Request) -> str:
     """Return the stated confidence in the verdict, from 0.5 to 1, as text."""
-    return f"{random.Random(_seed('dummy-states', request)).randint(50, 100) / 100:g}"
+    return f"{random.Random(_derive_seed('dummy-states', request)).randint(50, 100) / 100:g}"
 
 
-def _body(request: Request, text: str, top_logprobs: int) -> Body:
+def _build_body(request: Request, text: str, top_logprobs: int) -> Body:
     """Return an answer in the form of a server that sends log-probabilities."""
     choice = {
         "index": 0,
         "message": {"role": "assistant", "content": text},
-        "logprobs": {"content": list(_tokens(request, text, top_logprobs))},
+        "logprobs": {"content": list(_list_tokens(request, text, top_logprobs))},
         "finish_reason": "stop",
     }
     return Body(orjson.dumps({"object": "chat.completion", "model": MODEL, "choices": [choice]}))
 
 
-def _tokens(request: Request, text: str, top_logprobs: int) -> Iterator[dict[str, object]]:
+def _list_tokens(request: Request, text: str, top_logprobs: int) -> Iterator[dict[str, object]]:
     """Yield a token for each word. The verdict's token has the other verdict's word as an alternative."""
     offset, other_word = _find_verdict(request, text)
     start = 0
     for word in re.findall(r"\s*\S+", text):
         candidates = [(word, _REPORTED_PROBABILITY)]
         if start <= offset < start + len(word):
-            share = random.Random(_seed("dummy-weighs", request)).uniform(0.3, 1.0)
+            share = random.Random(_derive_seed("dummy-weighs", request)).uniform(0.3, 1.0)
             probabilities = share * _REPORTED_PROBABILITY, (1 - share) * _REPORTED_PROBABILITY
             candidates = list(zip((word, word[: offset - start] + other_word), probabilities, strict=True))
-        alternatives = [_token(*candidate) for candidate in sorted(candidates, key=lambda candidate: -candidate[1])]
-        yield {**_token(*candidates[0]), "top_logprobs": alternatives[:top_logprobs]}
+        alternatives = [
+            _build_token(*candidate) for candidate in sorted(candidates, key=lambda candidate: -candidate[1])
+        ]
+        yield {**_build_token(*candidates[0]), "top_logprobs": alternatives[:top_logprobs]}
         start += len(word)
 
 
@@ -278,9 +280,9 @@ def _find_verdict(request: Request, text: str) -> tuple[int, str]:
     return -1, ""
 
 
-def _token(text: str, probability: float) -> dict[str, object]:
+def _build_token(text: str, probability: float) -> dict[str, object]:
     return {"token": text, "logprob": round(math.log(probability), 6), "bytes": list(text.encode())}
 
 
-def _sentence(rng: random.Random) -> str:
+def _generate_sentence(rng: random.Random) -> str:
     return f"{rng.choice(_OPENINGS)} {rng.choice(_OBJECTS)}: {rng.choice(_CLAIMS)}."

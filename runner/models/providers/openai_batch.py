@@ -310,18 +310,12 @@ class BatchModel:
             try:
                 result = await get()
             except CLIENT_ERRORS as error:
-                mapped_error = map_client_error(error, self._settings, self._group)
-                if is_not_found(error):
-                    raise _DeletedError(str(mapped_error)) from without_secret_cause(error)
-                if not isinstance(mapped_error, TransientError):
-                    raise mapped_error from without_secret_cause(error)
                 failures += 1
                 first_failure = first_failure if failures > 1 else time.monotonic()
-                if is_unreadable(error):
-                    if failures >= min(self._waits.attempts, mapped_error.attempts or self._waits.attempts):
-                        raise RunError(f"{mapped_error}\n{_ADVICE}") from without_secret_cause(error)
-                elif time.monotonic() - first_failure + self._settings.batch_poll > self._waits.total_seconds:
-                    raise ServerUnreachable(f"{mapped_error}\n{_ADVICE}") from without_secret_cause(error)
+                mapped_error = map_client_error(error, self._settings, self._group)
+                final_error = self._find_final_error(error, mapped_error, failures, time.monotonic() - first_failure)
+                if final_error is not None:
+                    raise final_error from without_secret_cause(error)
                 log.info("%s: %s", self._group, mapped_error)
                 if not is_notified and failures >= FAILURES_BEFORE_NOTICE:
                     is_notified = True
@@ -331,6 +325,23 @@ class BatchModel:
                 if is_notified:
                     self._notify(None)
                 return result
+
+    def _find_final_error(
+        self, error: Exception, mapped_error: NipRunError, failures: int, seconds: float
+    ) -> NipRunError | None:
+        """Return the error that ends the attempts to fetch something; None if another attempt is allowed.
+
+        `failures` attempts have failed, the first one `seconds` ago.
+        """
+        if is_not_found(error):
+            return _DeletedError(str(mapped_error))
+        if not isinstance(mapped_error, TransientError):
+            return mapped_error
+        if is_unreadable(error):
+            has_attempts = failures < min(self._waits.attempts, mapped_error.attempts or self._waits.attempts)
+            return None if has_attempts else RunError(f"{mapped_error}\n{_ADVICE}")
+        has_time = seconds + self._settings.batch_poll <= self._waits.total_seconds
+        return None if has_time else ServerUnreachable(f"{mapped_error}\n{_ADVICE}")
 
     def _handle_refused(self, sent: _SentBatch, batch: Any) -> None:
         """Send a refused batch of an earlier process again. A refused batch of this process stops the run."""

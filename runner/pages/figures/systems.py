@@ -103,7 +103,7 @@ def sample_notes(systems: Sequence[FigureSystem]) -> tuple[str, ...]:
     notes = [f"{system.name}: {system.fixed_verdicts}" for system in systems if system.fixed_verdicts is not None]
     for base, other in combinations([System(system.folders, system.manifests) for system in systems], 2):
         shared = shared_verdicts(base, other)
-        remark = shared_answers_remark(base, other) or (None if shared is None else shared[1])
+        remark = shared_answers_remark(base, other) or (None if shared is None else shared.note)
         notes += [] if remark is None else [remark]
     return tuple(notes)
 

@@ -164,9 +164,10 @@ def _read_nodes(
     for entry, release in releases.items():
         with _omit_on_error(board, entry):
             node = cache.lineage_node(entry, release)
-            if entry.reference.kind == Kind.RUN and not node.private:
-                if node.trains_models:
-                    cache.check_training(registry, entry, release)
+            is_public_run = entry.reference.kind == Kind.RUN and not node.private
+            if is_public_run and node.trains_models:
+                cache.check_training(registry, entry, release)
+            if is_public_run:
                 node = replace(node, look_up_datapoints=_datapoint_lookup(registry, cache, entry, release))
             yield entry.sha256, node
 
@@ -301,12 +302,11 @@ def _repeat_marks(releases: Mapping[ReleaseEntry, Release], entries: Sequence[Re
         first_copies = [copies[0] for copies in samples.values()]
         for copies in samples.values():
             other_sample = first_copies[0] if first_copies[0] is not copies[0] else first_copies[-1]
-            for entry in copies:
-                if len(copies) > 1:
-                    twin = copies[0] if entry is not copies[0] else copies[1]
-                    marks[entry.sha256].append(f"the same rollouts as {twin.reference}{_and_more(len(copies) - 2)}")
-                if len(samples) > 1:
-                    marks[entry.sha256].append(f"another play of {other_sample.reference}{_and_more(len(samples) - 2)}")
+            for entry in copies if len(copies) > 1 else ():
+                twin = copies[0] if entry is not copies[0] else copies[1]
+                marks[entry.sha256].append(f"the same rollouts as {twin.reference}{_and_more(len(copies) - 2)}")
+            for entry in copies if len(samples) > 1 else ():
+                marks[entry.sha256].append(f"another play of {other_sample.reference}{_and_more(len(samples) - 2)}")
     return marks
 
 

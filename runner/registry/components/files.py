@@ -34,6 +34,7 @@ from runner.game.prompts.templates import (
     SUFFIX,
     VARIABLES,
     PromptSet,
+    VariableRules,
     function_problems,
     is_function,
     source_path,
@@ -147,7 +148,7 @@ def load_template_files(folder: Path) -> dict[str, bytes]:
             if is_function(name) and not name.endswith(CHECKER):  # the spec names the function of a checker
                 problems.extend(function_problems(text, place))
             elif not is_function(name):
-                problems.extend(template_problems(text, place, None, names_columns=True))
+                problems.extend(template_problems(text, place, VariableRules()))
         except UnicodeDecodeError as error:
             problems.append(Problem(place, "", f"not UTF-8 at byte {error.start}; save the file as UTF-8"))
     if problems:

@@ -231,11 +231,11 @@ def _with_relatives(selected: Selection, runs: Runs, lineage: Lineage) -> Select
     for neighbors in (ancestors, descendants):
         visited, pending = set(selected), list(selected)
         while pending:
-            for key in sorted(neighbors.get(pending.pop(), ())):
-                if key in runs and key not in visited:
-                    visited.add(key)
-                    relatives.setdefault(key, trained_groups(runs[key][0]))
-                    pending.append(key)
+            new = [key for key in sorted(neighbors.get(pending.pop(), ())) if key in runs and key not in visited]
+            visited.update(new)
+            pending.extend(new)
+            for key in new:
+                relatives.setdefault(key, trained_groups(runs[key][0]))
     return relatives
 
 

@@ -50,14 +50,11 @@ def _write(contents: Mapping[str, Content], target: Path, is_symlink: Callable[[
             for name in path.split("/")[:-1]:
                 folder /= name
                 make_folder(folder)
-            if isinstance(content, Path):
-                if is_symlink(path):
-                    link_to(target / path, content.absolute())
-                    continue
-                if _hard_link(content, target / path):
-                    continue
-            with open_content(content) as source, create(target / path) as file:
-                shutil.copyfileobj(source, file)
+            if isinstance(content, Path) and is_symlink(path):
+                link_to(target / path, content.absolute())
+            elif not (isinstance(content, Path) and _hard_link(content, target / path)):
+                with open_content(content) as source, create(target / path) as file:
+                    shutil.copyfileobj(source, file)
     return target
 
 

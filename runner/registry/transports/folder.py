@@ -43,12 +43,11 @@ class FolderTransport:
                 path = f"{folder}/{entry.name}" if folder else entry.name
                 if entry.name.startswith(".") or not (path.startswith(prefix) or prefix.startswith(f"{path}/")):
                     continue
-                with suppress(FileNotFoundError):  # another process may remove the entry at the same time
-                    if entry.is_dir(follow_symlinks=False):
-                        if path.count("/") + 1 < MAX_DEPTH:
-                            pending.append(path)
-                    elif entry.is_file(follow_symlinks=False):
-                        yield StoredFile(path, entry.stat(follow_symlinks=False).st_size)
+                if entry.is_dir(follow_symlinks=False):
+                    if path.count("/") + 1 < MAX_DEPTH:
+                        pending.append(path)
+                elif (size := _file_size(entry)) is not None:
+                    yield StoredFile(path, size)
 
     def _has_link(self, path: str) -> bool:
         """Return whether a folder in a path is a symbolic link. Only the root of a registry may be a link."""
@@ -132,6 +131,14 @@ def _scan(folder: Path) -> list[os.DirEntry[str]]:
         return []
     except OSError as error:
         raise ReleaseError(f"cannot read {folder}: {error.strerror}") from error
+
+
+def _file_size(entry: os.DirEntry[str]) -> int | None:
+    """Return the size of a regular file in bytes; None for any other entry, or if another process has removed it."""
+    try:
+        return entry.stat(follow_symlinks=False).st_size if entry.is_file(follow_symlinks=False) else None
+    except FileNotFoundError:
+        return None
 
 
 def _make_folder_below(root: Path, path: str, mode: int) -> Path:

@@ -317,11 +317,12 @@ class HubTransport:
                 self._repository, folder or None, recursive=True, revision=commit, repo_type=_REPOSITORY_TYPE
             )
             for entry in tree:
-                if hasattr(entry, "size"):
-                    path, size = entry.path, entry.size
-                    if not isinstance(path, str) or not isinstance(size, int) or size < 0 or not _is_inside(path):
-                        raise ValueError(f"{str(path)[:100]!r} of {str(size)[:30]} bytes is not a valid file")
-                    yield StoredFile(path, size)
+                if not hasattr(entry, "size"):
+                    continue  # a folder
+                path, size = entry.path, entry.size
+                if not isinstance(path, str) or not isinstance(size, int) or size < 0 or not _is_inside(path):
+                    raise ValueError(f"{str(path)[:100]!r} of {str(size)[:30]} bytes is not a valid file")
+                yield StoredFile(path, size)
 
     def _read_checksums(self, files: Sequence[StoredFile]) -> None:
         """Read the checksum files of all releases in parallel, because `Listing` opens them one after the other."""

@@ -29,13 +29,14 @@ def remove_abandoned(incoming: Path, *, now: float, pattern: re.Pattern[str] = _
     suspended for a day), it cannot move the folder into place, so readers never see an incomplete release. Folders that
     this user may not remove stay.
     """
+    names: list[str] = []
     with suppress(OSError):
-        for name in os.listdir(incoming):  # noqa: PTH208 - only names are needed
-            folder = incoming / name
-            if pattern.fullmatch(name) and not _was_written_since(folder, now - ABANDONED):
-                with suppress(OSError):
-                    renamed = folder if folder.suffix == ".old" else folder.rename(folder.with_suffix(".old"))
-                    remove_folder(renamed)
+        names = os.listdir(incoming)  # noqa: PTH208 - only names are needed
+    for folder in (incoming / name for name in names if pattern.fullmatch(name)):
+        with suppress(OSError):
+            if not _was_written_since(folder, now - ABANDONED):
+                renamed = folder if folder.suffix == ".old" else folder.rename(folder.with_suffix(".old"))
+                remove_folder(renamed)
 
 
 def _was_written_since(folder: Path, since: float) -> bool:

@@ -15,7 +15,7 @@ from runner.models.api_keys import KeyUse
 from runner.registry.fetched_release import FetchedRelease
 from runner.registry.verification.outcome import MARGIN, describe_outcome
 from runner.registry.verification.reproducibility import add_suffix, build_link, check_reproducible
-from runner.results.comparison.comparison import Comparison, SystemComparison, compare_systems
+from runner.results.comparison.comparison import Comparison, ComparisonOptions, SystemComparison, compare_systems
 from runner.results.leaderboard.results_folder import Results
 from runner.results.metric_definitions import RANKING_METRIC
 from runner.rollouts.plan import Plan
@@ -27,6 +27,7 @@ from runner.runs.session.run import RunOptions
 from runner.spec.loader import load_spec
 from runner.training.dispatch import run_plan
 from runner.training.plan import AnyPlan, plan_of
+from runner.training.sweep_budgets import PlannedRun
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def play_again(
     plan, _ = with_original_settings(plan, results, RunSelection(run_id=name))
     options = RunOptions(on_progress=on_progress, allowed_keys=allowed, reproduces=build_link(fetched))
     try:
-        result = run_plan(plan, results, name, options)
+        result = run_plan(PlannedRun(plan, name, options), results)
     except ProviderRefusal as error:
         raise ProviderRefusal(
             f"the run cannot be played again{': a model no longer exists' if error.no_such_model else ''}. {error}",
@@ -132,7 +133,9 @@ def compare_with_published(
     """
     run = fetched.run
     assert run is not None
-    comparison = compare_systems([[run.path], [result.folder.path]], results, metric=metric, tests_one_system=True)
+    comparison = compare_systems(
+        [[run.path], [result.folder.path]], results, ComparisonOptions(metric, tests_one_system=True)
+    )
     outcome, verdict = describe_outcome(
         comparison.pairs[0], {row["agent"] for row in run.manifest().agents}, metric, margin
     )

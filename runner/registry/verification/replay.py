@@ -36,6 +36,7 @@ from runner.runs.session.run import RunOptions
 from runner.spec.loader import load_spec
 from runner.training.dispatch import run_plan
 from runner.training.plan import plan_of
+from runner.training.sweep_budgets import PlannedRun
 from runner.version import __version__
 
 
@@ -89,7 +90,7 @@ def replay_run(fetched: FetchedRelease, results: Results, on_progress: OnProgres
     options = RunOptions(replay=source, on_progress=on_progress, reproduces=build_link(fetched))
     is_old = is_from_0_1(run.manifest())
     try:
-        result = run_plan(replay_plan, results, name, options)
+        result = run_plan(PlannedRun(replay_plan, name, options), results)
     except RunError as error:  # an answer is missing, or belongs to another request
         if errors := [line for line in find_run_problems(run) if not isinstance(line, CheckNote)]:
             return ReplayResult(fetched, name, (str(error), *errors), is_from_0_1=is_old)

@@ -13,6 +13,7 @@ from typing import Any
 from runner.base.errors import Interrupted, NipRunError, ReleaseError
 from runner.base.storage.atomic_files import read_json
 from runner.base.storage.strict_json import is_same
+from runner.documents.releases.manifest import ReleaseLink
 from runner.documents.releases.reference import Kind, Reference, parse_reference
 from runner.registry.fetched_release import FetchedRelease
 from runner.registry.release_errors import describe_error
@@ -58,24 +59,17 @@ def replay_training(fetched: FetchedRelease, registry: Registry, results: Result
     errors: list[str] = []
     parts: dict[str, ReplayResult] = {}
     for link in fetched.release.links:
-        if link.role == "part" and link.release is not None:
-            try:
-                reference = parse_reference(link.release, Kind.RUN)
-                assert isinstance(reference, Reference)
-                entry = registry.find(reference)
-                if link.sha256 is not None and entry.sha256 != link.sha256:
-                    raise ReleaseError(
-                        f"the registry has sha256:{entry.sha256[:12]}, but the training run links "
-                        f"sha256:{link.sha256[:12]}"
-                    )
-                part = replay_run(fetch_into_results(registry, entry, results), results)
-                parts[_run_of(part).run_id] = part
-            except Interrupted:
-                raise
-            except NipRunError as error:
-                errors.append(f"part {link.release}: {error}")
-            except Exception as error:  # noqa: BLE001 - a malformed part must not stop the others
-                errors.append(f"part {link.release}: {describe_error(error)}")
+        if link.role != "part" or link.release is None:
+            continue
+        try:
+            part = _replay_part(link, registry, results)
+            parts[_run_of(part).run_id] = part
+        except Interrupted:
+            raise
+        except NipRunError as error:
+            errors.append(f"part {link.release}: {error}")
+        except Exception as error:  # noqa: BLE001 - a malformed part must not stop the others
+            errors.append(f"part {link.release}: {describe_error(error)}")
     errors += find_model_differences(run, stages, {run_id: _run_of(part).manifest() for run_id, part in parts.items()})
     errors += _find_test_differences(run, stages, parts)
     return TrainingReplayResult(tuple(parts.values()), tuple(errors))
@@ -84,6 +78,23 @@ def replay_training(fetched: FetchedRelease, registry: Registry, results: Result
 def _run_of(part: ReplayResult) -> RunFolder:
     assert part.fetched.run is not None
     return part.fetched.run
+
+
+def _replay_part(link: ReleaseLink, registry: Registry, results: Results) -> ReplayResult:
+    """Download the part that a training run links to, and replay it.
+
+    Raises:
+        ReleaseError: the registry has another part.
+        NipRunError: the part is missing, or cannot be replayed.
+    """
+    reference = parse_reference(link.release or "", Kind.RUN)
+    assert isinstance(reference, Reference)
+    entry = registry.find(reference)
+    if link.sha256 is not None and entry.sha256 != link.sha256:
+        raise ReleaseError(
+            f"the registry has sha256:{entry.sha256[:12]}, but the training run links sha256:{link.sha256[:12]}"
+        )
+    return replay_run(fetch_into_results(registry, entry, results), results)
 
 
 def find_model_differences(run: RunFolder, stages: Stages, parts: Mapping[str, Manifest]) -> Iterator[str]:
@@ -103,17 +114,19 @@ def find_model_differences(run: RunFolder, stages: Stages, parts: Mapping[str, M
             elif run_id not in parts:
                 yield f"part {run_id} is not published, or cannot be replayed"
             else:
-                for row in parts[run_id].agents:
-                    expected_model = model_of_group.get(row["model_group"])
-                    if row["model"] != expected_model:
-                        difference = f"{row['model']}, but the previous iteration made {expected_model}"
-                        yield f"{run_id}: {row['agent']} used the model {difference}"
+                for agent, model, expected in _other_models(parts[run_id], model_of_group):
+                    yield f"{run_id}: {agent} used the model {model}, but the previous iteration made {expected}"
         model_of_group |= {group: str(state["model"]) for group, state in models_after.get(iteration, {}).items()}
+    for agent, model, expected in _other_models(manifest, model_of_group):
+        yield f"manifest.json: the final model of {agent} is {model}, but its last iteration made {expected}"
+
+
+def _other_models(manifest: Manifest, expected: Mapping[str, str]) -> Iterator[tuple[str, str, str | None]]:
+    """Yield each agent in a manifest that has another model than expected: its name, its model and the expected one."""
     for row in manifest.agents:
-        expected_model = model_of_group.get(row["model_group"])
+        expected_model = expected.get(row["model_group"])
         if row["model"] != expected_model:
-            difference = f"{row['model']}, but its last iteration made {expected_model}"
-            yield f"manifest.json: the final model of {row['agent']} is {difference}"
+            yield row["agent"], row["model"], expected_model
 
 
 def _find_test_differences(run: RunFolder, stages: Stages, parts: Mapping[str, ReplayResult]) -> Iterator[str]:
@@ -127,13 +140,15 @@ def _find_test_differences(run: RunFolder, stages: Stages, parts: Mapping[str, R
         row = recorded_tests.get(record.iteration)
         if row is None:
             yield f"metrics.json: the test before iteration {record.iteration} is missing"
-        elif part is not None:
-            part_metrics = read_json(_run_of(part).metrics)["metrics"]
-            metrics_of_run = (row for row in part_metrics if row["agent"] is None)
-            accuracy_row = next(row for row in metrics_of_run if row["metric"] == RANKING_METRIC)
-            for name, value in row["accuracy"].items():
-                if not is_same(value, accuracy_row.get(name)):
-                    yield (
-                        f"metrics.json: accuracy.{name} before iteration {record.iteration}: published {value!r}, but "
-                        f"{record.run_id} has {accuracy_row.get(name)!r}"
-                    )
+            continue
+        if part is None:
+            continue
+        part_metrics = read_json(_run_of(part).metrics)["metrics"]
+        metrics_of_run = (metric for metric in part_metrics if metric["agent"] is None)
+        accuracy = next(metric for metric in metrics_of_run if metric["metric"] == RANKING_METRIC)
+        for name, value in row["accuracy"].items():
+            if not is_same(value, accuracy.get(name)):
+                yield (
+                    f"metrics.json: accuracy.{name} before iteration {record.iteration}: published {value!r}, but "
+                    f"{record.run_id} has {accuracy.get(name)!r}"
+                )

@@ -216,38 +216,43 @@ class Comparison:
         )
 
 
-def compare_systems(
-    names: Sequence[Sequence[str | Path]],
-    results: Results,
-    *,
-    metric: str = RANKING_METRIC,
-    by: str | None = None,
-    baseline: str | None = None,
-    asserts: Sequence[str] = (),
-    margin: float | None = None,
-    ceiling: str | None = None,
-    tests_one_system: bool = False,
-    analyses: AnalysisReader | None = None,
-) -> Comparison:
+@dataclass(frozen=True)
+class ComparisonOptions:
+    """The options of a comparison of systems."""
+
+    metric: str = RANKING_METRIC
+    by: str | None = None
+    """The column whose values are the slices to compare, too."""
+    baseline: str | None = None
+    """A run, or a protocol whose runs with the same task and verifier are the baseline of each system."""
+    asserts: Sequence[str] = ()
+    """Assertions about the metrics, as in `--assert`. If one names `base`, the first system is the base."""
+    margin: float | None = None
+    """Each comparison also tests whether the systems are equivalent within this margin; None: no such test."""
+    ceiling: str | None = None
+    """A strong run. Each comparison has the share of the gap between the base and this run that the other closes."""
+    tests_one_system: bool = False
+    """Whether two samples of one system are tested, too, to see whether its models have changed."""
+    analyses: AnalysisReader | None = None
+    """Reads metrics of analyses."""
+
+
+def compare_systems(names: Sequence[Sequence[str | Path]], results: Results, options: ComparisonOptions) -> Comparison:
     """Compare systems, each given by the names of the runs that are pooled.
 
-    Two systems are compared with each other, more than two with the leader. With a `baseline`, each is compared with
-    the baseline: a run, or a protocol whose runs with the same task and verifier are used. If an assertion names
-    `base`, the first system is the base. A single system can only be judged by assertions without `base`. Two samples
-    of one system are compared without a test, except with `tests_one_system`, to see whether its models have changed.
-    With a `margin`, each comparison also tests whether the systems are equivalent within it. With a `ceiling`, a strong
-    run, the base is the weak system, and each comparison has the share of the gap between the two that the other system
-    closes. `analyses` reads metrics of analyses.
+    Without a baseline, two systems are compared with each other, and more than two with the leader. A single system can
+    only be judged by assertions without `base`.
 
     Raises:
         UsageError: the systems cannot be compared; the message says why.
         RunError: a file of a run is missing or damaged.
     """
+    metric, margin = options.metric, options.margin
     if margin is not None and not (math.isfinite(margin) and margin > 0):
         raise UsageError(f"the equivalence margin must be above 0, such as 0.05 for 5 points, not {margin}")
-    add_named_metrics([metric, *(parse_assertion(text).metric for text in asserts)])
-    assertions = _parse_assertions(asserts)
-    is_alone = len(names) + (baseline is not None) < 2
+    add_named_metrics([metric, *(parse_assertion(text).metric for text in options.asserts)])
+    assertions = _parse_assertions(options.asserts)
+    is_alone = len(names) + (options.baseline is not None) < 2
     if is_alone and (not assertions or any(assertion.against_base for assertion in assertions)):
         raise UsageError(
             "name at least two runs: nip-run compare RUN RUN; or one run with --baseline, or with --assert without "
@@ -261,10 +266,9 @@ def compare_systems(
         check_same_plugins(name, [manifest for system in systems for manifest in system.manifests])
     if margin is not None and margin >= 1 and metric in METRICS and METRICS[metric].is_share:
         raise UsageError(f"{metric} is between 0 and 1: write --margin 0.05 for 5 points, not {margin:g}")
-    strong = None if ceiling is None else load_system(ceiling.split(","), results)
-    reader = SystemReader(by, analyses=analyses)
-    comparer = _Comparer(systems, results, metric, by, reader, margin, strong, tests_one_system)
-    return comparer.compare_all(baseline, assertions)
+    ceiling = None if options.ceiling is None else load_system(options.ceiling.split(","), results)
+    reader = SystemReader(options.by, analyses=options.analyses)
+    return _Comparer(systems, results, options, reader, ceiling).compare_all(assertions)
 
 
 def _parse_assertions(texts: Sequence[str]) -> list[Assertion]:
@@ -287,17 +291,19 @@ def compare_by_metric(
     """
     results: list[list[SystemComparison] | UsageError] = [[] for _ in run_pairs]
     for metric in metrics:
-        tested: list[tuple[list[SystemComparison], _TestedRow]] = []
+        tested: list[_TestedRow] = []
+        rows_of_tested: list[list[SystemComparison]] = []
         for number, run_pair in enumerate(run_pairs):
             rows = results[number]
             if isinstance(rows, UsageError):
                 continue
             try:
-                tested.append((rows, _compare_runs(run_pair, metric, reader)))
+                tested.append(_compare_runs(run_pair, metric, reader))
+                rows_of_tested.append(rows)
             except UsageError as error:
-                if not rows:  # a run may lack scores for a later metric, such as a confidence that was not requested
-                    results[number] = error
-        for (rows, _), row in zip(tested, _adjusted([row for _, row in tested]), strict=True):
+                # A run may lack scores for a later metric, such as a confidence that was not requested.
+                results[number] = rows or error
+        for rows, row in zip(rows_of_tested, _adjusted(tested), strict=True):
             rows.append(row)
     return results
 
@@ -306,7 +312,8 @@ def _compare_runs(run_pair: tuple[RunFolder, RunFolder], metric: str, reader: Sy
     """Compare two runs, not yet adjusted for several comparisons. Raises the same errors as `compare_systems`."""
     base, other = (reader.system(folder) for folder in run_pair)
     refuse_overlap([base, other])
-    return _Comparer([base, other], Results.of(run_pair[0]), metric, None, reader).compare(base, other, metric)
+    comparer = _Comparer([base, other], Results.of(run_pair[0]), ComparisonOptions(metric), reader)
+    return comparer.compare(base, other, metric)
 
 
 _TestedRow = tuple[SystemComparison, PairedTest]
@@ -315,16 +322,13 @@ _TestedRow = tuple[SystemComparison, PairedTest]
 
 @dataclass(frozen=True)
 class _Comparer:
-    """Compares systems. The arguments are those of `compare_systems`."""
+    """Compares systems."""
 
     systems: Sequence[System]
     results: Results
-    metric: str
-    by: str | None
+    options: ComparisonOptions
     reader: SystemReader
-    margin: float | None = None
     ceiling: System | None = None
-    tests_one_system: bool = False
 
     def _common_metric(self, name: str, *systems: System) -> Metric:
         analyses, folders = self.reader.analyses, [folder for system in systems for folder in system.runs]
@@ -338,12 +342,14 @@ class _Comparer:
                 raise
             raise UsageError(f"no metric {name!r} to compare by; did you mean {ANALYSIS_PREFIX}{name}?") from error
 
-    def compare_all(self, baseline: str | None, assertions: Sequence[Assertion]) -> Comparison:
+    def compare_all(self, assertions: Sequence[Assertion]) -> Comparison:
+        """Compare each system with its base, and judge the assertions."""
+        metric, by, baseline = self.options.metric, self.options.by, self.options.baseline
         has_base = self.ceiling is not None or any(assertion.against_base for assertion in assertions)
         chooses_leader = baseline is None and not has_base and len(self.systems) > 2
-        system_pairs = list(self._system_pairs(baseline, chooses_leader=chooses_leader))
-        rows = [self.compare(base, other, self.metric) for base, other in system_pairs]
-        slices = [row for (base, other) in system_pairs for row in self._compare_slices(base, other)] if self.by else []
+        system_pairs = list(self._system_pairs(chooses_leader=chooses_leader))
+        rows = [self.compare(base, other, metric) for base, other in system_pairs]
+        slices = [row for base, other in system_pairs for row in self._compare_slices(base, other)] if by else []
         all_systems = dict.fromkeys([*(system for pair in system_pairs for system in pair), *self.systems])
         judged = [result for assertion in assertions for result in self._judge(assertion, system_pairs)]
         notes = [*system_notes(list(all_systems)), *_assertion_notes(judged, len(self.systems), baseline)]
@@ -354,11 +360,11 @@ class _Comparer:
                 f"intervals are adjusted for all pairs of the {candidates} systems; with --baseline RUN, only for the "
                 "comparisons with RUN"
             )
-        if self.by:
-            notes += untested_slices_note(self.by, [row.p is not None for row, _ in slices])
+        if by:
+            notes += untested_slices_note(by, [row.p is not None for row, _ in slices])
         return Comparison(
-            self.metric,
-            self.by,
+            metric,
+            by,
             {system.name: tuple(folder.run_id for folder in system.runs) for system in all_systems},
             tuple(_adjusted(rows, candidates=candidates)),
             tuple(_adjusted(slices, candidates=candidates)),
@@ -367,18 +373,18 @@ class _Comparer:
             _power_assumption([row for row, _ in (*rows, *slices)]),
         )
 
-    def _system_pairs(self, baseline: str | None, *, chooses_leader: bool) -> Iterator[tuple[System, System]]:
+    def _system_pairs(self, *, chooses_leader: bool) -> Iterator[tuple[System, System]]:
         """Yield each base with a system that is compared with it: the baseline, the leader, or the first system."""
-        if baseline is not None:
+        if self.options.baseline is not None:
             for system in self.systems:
-                base = find_baseline(baseline, system, self.results)
+                base = find_baseline(self.options.baseline, system, self.results)
                 refuse_repeated_answers(base.runs, base.manifests)
                 refuse_overlap([base, system])
                 yield base, system
             return
         first, *others = self.systems
         if chooses_leader:
-            measure = self._common_metric(self.metric, *self.systems)
+            measure = self._common_metric(self.options.metric, *self.systems)
             points = {system: self.reader.points(system, measure) for system in self.systems}
             first = find_leader(points, measure, lambda a, b: self._match(a, b, measure)[0])
             others = [system for system in self.systems if system is not first]
@@ -397,20 +403,24 @@ class _Comparer:
     def compare(self, base: System, other: System, metric: str) -> _TestedRow:
         """Compare two systems, without an adjustment for several comparisons."""
         measure = self._common_metric(metric, base, other)
-        matched, notes = self._match(base, other, measure)
+        matched, matching_notes = self._match(base, other, measure)
         stopping_notes = _stopping_notes(base) + _stopping_notes(other)
-        is_stopped, are_two_systems = bool(stopping_notes), self.tests_one_system or not _is_one_system(base, other)
-        result = run_paired_test(measure, matched, stopped=is_stopped, margin=self.margin)
+        is_stopped = bool(stopping_notes)
+        are_two_systems = self.options.tests_one_system or not _is_one_system(base, other)
+        result = run_paired_test(measure, matched, stopped=is_stopped, margin=self.options.margin)
         result = self._test_unpaired(measure, base, other, stopped=is_stopped) if result is None else result
-        notes = (*(notes or _task_notes(base, other)), *shared_games_notes(base, other), *stopping_notes)
+        notes = [*(matching_notes or _task_notes(base, other)), *shared_games_notes(base, other), *stopping_notes]
         if not result.paired:
-            notes = (*notes, "unpaired: they share no datapoint, so both datapoints and systems differ")
+            notes.append("unpaired: they share no datapoint, so both datapoints and systems differ")
         elif has_uneven_repeats(matched) and result.p is not None and are_two_systems:
-            notes = (*notes, "repeats differ: p allows for the smaller spread of the system with more repeats")
+            notes.append("repeats differ: p allows for the smaller spread of the system with more repeats")
         shared = shared_verdicts(base, other)
         remark = shared_answers_remark(base, other) or fixed_verdicts_remark(base, other)
         if shared is not None and remark is None:
-            remark, notes = (f"{shared[1]}: no new sample", notes) if shared[0] else (None, (*notes, shared[1]))
+            if shared.is_majority:
+                remark = f"{shared.note}: no new sample"
+            else:
+                notes.append(shared.note)
         row = _comparison_row(measure, base.name, other.name, result)
         if self.reader.analyses is not None and measure.source is Source.ANALYSES:
             difference = self.reader.analyses.difference(metric, base.runs, other.runs)
@@ -425,18 +435,17 @@ class _Comparer:
         elif not are_two_systems:
             pooled = self._describe_pooled(measure, matched, stopped=is_stopped)
             row = _without_test(row, f"{ONE_SYSTEM}: {value}; pooled, {measure.name} is {pooled}")
-            notes = (*notes, *_address_notes(base, other))
+            notes.extend(_address_notes(base, other))
         elif is_stopped and result.p is None:
             row = replace(row, verdict=f"no test: a run stopped once it was decided; {value}")
         if measure.name == RANKING_METRIC and result.paired and remark is None:
-            floor = noise_notes(base.runs[0], other.runs[0], row.datapoints, row.difference, self.results)
-            notes = (*notes, *floor)
+            notes.extend(noise_notes(base.runs[0], other.runs[0], row.datapoints, row.difference, self.results))
         row = replace(
             row,
             only_base=tuple(point.id for point in matched.only_base) if result.paired else (),
             only_other=tuple(point.id for point in matched.only_other) if result.paired else (),
             remark=remark,
-            notes=notes,
+            notes=tuple(notes),
         )
         if remark is None and are_two_systems:
             row = replace(row, equivalence=result.equivalence, agreement=agreement_of_judges(base, other))
@@ -489,22 +498,26 @@ class _Comparer:
         return with_interval(sample.mean, *sample.interval)
 
     def _compare_slices(self, base: System, other: System) -> Iterator[_TestedRow]:
-        assert self.by is not None
-        measure = self._common_metric(self.metric, base, other)
+        assert self.options.by is not None
+        measure = self._common_metric(self.options.metric, base, other)
         if measure.is_balanced or measure.order_measure is not None:
             raise UsageError(f"{measure.name} needs both labels; compare slices by accuracy")
         stopped = bool(_stopping_notes(base) or _stopping_notes(other))
-        overall, _ = self.compare(base, other, self.metric)
+        overall, _ = self.compare(base, other, self.options.metric)
         is_tested = overall.p is not None or (stopped and overall.remark is None and not _is_one_system(base, other))
-        for value, matched in split_by_column(self._match(base, other, measure)[0], self.by, base, other).items():
-            result = run_paired_test(measure, matched, stopped=stopped, margin=self.margin)
-            if result is not None:
-                row = _comparison_row(measure, base.name, other.name, result)
-                row = replace(
-                    row, analysis=overall.analysis, slice=value, equivalence=result.equivalence if is_tested else None
-                )
-                row = row if is_tested else _without_test(row, overall.verdict.partition(":")[0])
-                yield self._without_unknown_error(row, measure, result, (base, other)), result
+        all_matched, _ = self._match(base, other, measure)
+        for value, matched in split_by_column(all_matched, self.options.by, base, other).items():
+            result = run_paired_test(measure, matched, stopped=stopped, margin=self.options.margin)
+            if result is None:
+                continue
+            row = replace(
+                _comparison_row(measure, base.name, other.name, result), slice=value, analysis=overall.analysis
+            )
+            if is_tested:
+                row = replace(row, equivalence=result.equivalence)
+            else:
+                row = _without_test(row, overall.verdict.partition(":")[0])
+            yield self._without_unknown_error(row, measure, result, (base, other)), result
 
     def _judge(
         self, assertion: Assertion, system_pairs: Sequence[tuple[System, System]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import NamedTuple
 
 from runner.base.errors import RunError, UsageError
 from runner.base.storage.duckdb_connections import read_only_table
@@ -61,8 +62,16 @@ def fixed_verdicts_remark(base: System, other: System) -> str | None:
     return next((f"{name}: {reason}" for name, reason in reasons if reason is not None), None)
 
 
-def shared_verdicts(base: System, other: System) -> tuple[bool, str] | None:
-    """Return whether more than half of the smaller system's verdicts come from shared answers, and a note.
+class SharedVerdicts(NamedTuple):
+    """Verdicts of two systems that come from the same answers."""
+
+    is_majority: bool
+    """Whether these are more than half of the smaller system's verdicts."""
+    note: str
+
+
+def shared_verdicts(base: System, other: System) -> SharedVerdicts | None:
+    """Return the verdicts of two systems that come from the same answers.
 
     None if no answers are shared, or if an earlier version did not record where answers come from.
     """
@@ -70,7 +79,7 @@ def shared_verdicts(base: System, other: System) -> tuple[bool, str] | None:
     shared = sum(a.origins.shared_with(b.origins) for a in small.manifests for b in large.manifests)
     shared = min(shared, small.verdicts)
     note = f"{shared} of {small.verdicts} verdicts of {small.name} come from answers that it shares with {large.name}"
-    return (2 * shared > small.verdicts, note) if shared else None
+    return SharedVerdicts(2 * shared > small.verdicts, note) if shared else None
 
 
 def shared_games_notes(base: System, other: System) -> Iterator[str]:
@@ -104,8 +113,8 @@ def refuse_repeated_answers(folders: Sequence[RunFolder], manifests: Sequence[Ma
             raise UsageError(f"{first} and {folder.run_id} have the same answers (a replay); pool only one of them")
     singles = [System((folder,), (manifest,)) for folder, manifest in zip(folders, manifests, strict=True)]
     for a, b in combinations(singles, 2):
-        if (shared := shared_verdicts(a, b)) is not None and shared[0]:
-            raise UsageError(f"{shared[1]}: they are not two samples. Pool only one of them")
+        if (shared := shared_verdicts(a, b)) is not None and shared.is_majority:
+            raise UsageError(f"{shared.note}: they are not two samples. Pool only one of them")
 
 
 def _answer_sources(system: System) -> set[str]:

@@ -128,12 +128,12 @@ class FineTuneFiles:
     def add_preferences(self, rollouts: Sequence[Rollout]) -> None:
         """Add the preference pairs of a tree."""
         root = build_tree(rollouts, self.trees.shape) if self.trees is not None else None
-        if root is not None and self.trees is not None:
-            share = self.settings.validation_share
-            for agent, pair, source in preferences(root, self._players, self.trees.seed, self.run_id):
-                for format_ in self.examples.formats:
-                    if format_.method == "dpo":
-                        self.put([build_example(agent, format_, pair, source, share)])
+        if root is None or self.trees is None:
+            return
+        formats = [format_ for format_ in self.examples.formats if format_.method == "dpo"]
+        for agent, pair, source in preferences(root, self._players, self.trees.seed, self.run_id):
+            for format_ in formats:
+                self.put([build_example(agent, format_, pair, source, self.settings.validation_share)])
 
     def close(self) -> list[dict[str, Any]]:
         """Rename the files with enough examples to their final names, and write and return the report."""

@@ -118,22 +118,16 @@ class Leaderboard:
             LeaderboardError: the board remained locked.
         """
         from runner.results.leaderboard.ranks import rank_rows
-        from runner.results.leaderboard.rows import insert_run, remove_run
+        from runner.results.leaderboard.rows import remove_run
 
         errors: dict[str, str] = {}
         with self._open_for_writing(WAIT_SECONDS, "Try again later.") as connection:
             for run_id in gone:
                 remove_run(connection, run_id)
             for folder in new:
-                try:
-                    insert_run(connection, folder)
-                except MemoryError:
-                    raise
-                except Exception as error:  # noqa: BLE001 - an error of one run must not affect the others
-                    with suppress(_duckdb.Error):
-                        connection.rollback()
-                    remove_run(connection, folder.run_id)
-                    errors[folder.run_id] = str(error).partition("\n")[0]
+                message = _try_to_insert(connection, folder)
+                if message is not None:
+                    errors[folder.run_id] = message
             connection.execute(
                 "UPDATE runs SET published = p.place FROM (SELECT unnest(?) AS run_id, unnest(?) AS place) p "
                 "WHERE p.run_id = runs.run_id AND runs.published IS DISTINCT FROM p.place",
@@ -322,3 +316,19 @@ def _replace_board(copy: Path, path: Path) -> None:
 def _wal_path(path: Path) -> Path:
     """Return the path of DuckDB's write-ahead log of a file."""
     return path.with_name(path.name + ".wal")
+
+
+def _try_to_insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> str | None:
+    """Insert the rows of a run, and return None. If this fails, leave out the run, and return the error's message."""
+    from runner.results.leaderboard.rows import insert_run, remove_run
+
+    try:
+        insert_run(connection, folder)
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - an error of one run must not affect the others
+        with suppress(_duckdb.Error):
+            connection.rollback()
+        remove_run(connection, folder.run_id)
+        return str(error).partition("\n")[0]
+    return None

@@ -46,7 +46,6 @@ from runner.game.protocols.statements import GameSubject, Statement
 from runner.models.interface import Choice, Complete, Completion, Request, ResponseHint, SampleKey
 from runner.models.layers.answer_form import DECISION, answer_schema, render_json_answer
 from runner.models.logprobs import p_accept
-from runner.models.retry_policy import Retry
 from runner.models.settings import ModelSettings
 from runner.rollouts.agents.arguments import check_name, protocol_of_spec
 from runner.rollouts.agents.votes import WaitForReplies, reply_by_vote
@@ -143,9 +142,7 @@ class Agent:
                 prover_stance=prover_stance,
                 round_=round_,
                 max_response_words=self.agent_params.max_response_words,
-                accept=format_.accept,
-                reject=format_.reject,
-                confidence_marker=format_.confidence if self.states_confidence else "",
+                decision_format=format_ if self.states_confidence else replace(format_, confidence=""),
             )
             if self.only_judges:
                 variables["questions_left"] = 0
@@ -230,13 +227,16 @@ class Agent:
             "verdict_form": form,
         }
 
-    def _response_hint(self, observation: Observation, channels: Sequence[str]) -> ResponseHint:
-        protocol = self.protocol_handler
-        headers = tuple(self.agent_spec.headers[channel] for channel in channels) if len(channels) > 1 else ()
-        marker, quotes = self.agent_spec.scratchpad, protocol.file.quotes
-        source = (
-            None if quotes is None or quotes.source in self.hidden_columns else observation.columns.get(quotes.source)
-        )
+    def _headers(self, round_: int) -> tuple[str, ...]:
+        """Return the text that starts the message to each channel; empty if the agent speaks in one channel."""
+        channels = self.protocol_handler.can_be_active(round_)[self.agent_name]
+        return tuple(self.agent_spec.headers[channel] for channel in channels) if len(channels) > 1 else ()
+
+    def _response_hint(self, observation: Observation) -> ResponseHint:
+        protocol, headers, marker = self.protocol_handler, self._headers(observation.round), self.agent_spec.scratchpad
+        quotes, source = protocol.file.quotes, None
+        if quotes is not None and quotes.source not in self.hidden_columns:
+            source = observation.columns.get(quotes.source)
         order = None if observation.candidates is None else self._ballot(observation).order
         states = protocol.step(observation.round).states
         if states is not None:
@@ -254,8 +254,7 @@ class Agent:
     def _verdict_hint(self, round_: int, order: tuple[int, ...] | None) -> ResponseHint:
         """Return the hint for an answer that may be a verdict. `order` is the order of listed answers, if any."""
         protocol, marker, format_ = self.protocol_handler, self.agent_spec.scratchpad, self.hyper_params.decision_format
-        channels = protocol.can_be_active(round_)[self.agent_name]
-        headers = tuple(self.agent_spec.headers[channel] for channel in channels) if len(channels) > 1 else ()
+        headers = self._headers(round_)
         is_last = protocol.questions_left(round_ + 1, self.agent_name) == 0
         must_decide = self.must_decide_in(round_) or is_last
         if protocol.lists_answers:
@@ -394,10 +393,8 @@ class Agent:
 
     def verdict_span(self, text: str, round_: int) -> tuple[int, int] | None:
         """Return the start and end of the verdict in an answer; None if the answer has or may have no verdict."""
-        if (
-            not (self.is_verifier and self.protocol_handler.step(round_).may_decide)
-            or self.protocol_handler.lists_answers
-        ):
+        protocol = self.protocol_handler
+        if protocol.lists_answers or not self.is_verifier or not protocol.step(round_).may_decide:
             return None
         start = self._visible_start(text)
         span = verdict_span(text[start:], self.hyper_params.decision_format)
@@ -468,8 +465,7 @@ class Agent:
 
     def request(self, observation: Observation, messages: Sequence[ChatMessage], sample: SampleKey) -> Request:
         """Return the request for an answer to `messages`, the prompt of the observation. `sample` is its key."""
-        channels = self.protocol_handler.can_be_active(observation.round)[self.agent_name]
-        hint = self._response_hint(observation, channels)
+        hint = self._response_hint(observation)
         schema = self.answer_schema(observation.round, observation.answer_count)
         return Request(self.model_group, messages, sample, observation.seed, hint, schema=schema)
 
@@ -482,12 +478,9 @@ class Agent:
         Raises:
             GenerationError, RunError: see `respond`.
         """
-        retry = self.hyper_params.retry
-        unusable = 0
-        calls = 0
-        count = self._expected_count(observation)
+        unusable = calls = 0
+        count, game = self._expected_count(observation), (observation.datapoint, observation.repeat)
         while True:
-            game = observation.datapoint, observation.repeat
             completion = yield SampleKey(*game, observation.round, self.agent_name, calls, vote)
             calls += 1
             for index, choice in enumerate(completion.choices or (Choice(None, None),)):
@@ -495,16 +488,15 @@ class Agent:
                     text, parsed = self._read(choice, observation.round, count)
                 except GenerationError as error:
                     unusable += 1
-                    if unusable >= _allowed_attempts(error, retry):
-                        reply = self._reply_after_last_attempt(error, choice, observation.round, unusable, calls)
-                        return self._deliver(reply, observation)
+                    reply = self._reply_after_error(error, choice, observation.round, unusable, calls)
                 else:
                     cut = choice.finish_reason == "length"
-                    probability = self._panel_probability(parsed, completion, index)
                     reply = Reply(
-                        text, parsed.messages, parsed.decision, unusable, cut, calls, cut, p_accept=probability,
+                        text, parsed.messages, parsed.decision, retry_count=unusable, token_limit=cut, calls=calls,
+                        cut=cut, p_accept=self._panel_probability(parsed, completion, index),
                         statement=self._statement(parsed, observation), estimates=parsed.estimates,
                     )  # fmt: skip
+                if reply is not None:
                     return self._deliver(reply, observation)
 
     def _expected_count(self, observation: Observation) -> int | None:
@@ -560,36 +552,38 @@ class Agent:
             return None
         return f"the verifier must decide, and the answer holds {self._missing_verdict}"
 
-    def _reply_after_last_attempt(
+    def _reply_after_error(
         self, error: GenerationError, choice: Choice, round_: int, unusable: int, calls: int
-    ) -> Reply:
-        """Return the reply that the retry policy gives the agent after its last allowed answer was unusable.
+    ) -> Reply | None:
+        """Return the reply that the retry policy gives the agent after an unusable answer; None to request another.
 
         Raises:
             RunError: the policy is `fail_run`.
             GenerationError: the policy ends the game, or replaces no answer of this kind.
         """
-        policy = self.hyper_params.retry.invalid_response.then
-        if policy == "fail_run" and not isinstance(error, ContentFilterError):
+        retry, policy = self.hyper_params.retry, self.hyper_params.retry.invalid_response.then
+        is_refusal = isinstance(error, ContentFilterError)
+        if unusable < (retry.refused if is_refusal else retry.invalid_response).attempts:
+            return None
+        if policy == "fail_run" and not is_refusal:
             raise RunError(
                 f"the run failed because {self.agent_name} gave {unusable} unusable answers in one turn "
                 f"({error}); to continue after such a turn, change retry.invalid_response.then from fail_run"
             )
-        cut = choice.finish_reason == "length"
-        if isinstance(error, InvalidConfidenceError) and policy == "empty_message":
-            # A verdict without a readable confidence counts: only its confidence is unknown.
-            text, _ = self._transcript_text(choice, round_, None)
-            parsed = self._parse(text, round_, None, states_confidence=False, limits_words=False)
-            return Reply(text, parsed.messages, parsed.decision, unusable, cut, calls, cut)
-        if isinstance(error, WordLimitError) and policy == "empty_message":
-            text, _ = self._transcript_text(choice, round_, None)
-            parsed = self._parse(text, round_, None, states_confidence=False, limits_words=False)
-            return Reply(text, parsed.messages, parsed.decision, unusable, calls=calls, cut=cut)
         is_replaceable = isinstance(error, InvalidResponseError) and not isinstance(error, StatementError)
-        if is_replaceable and policy == "empty_message":
-            channels = self.protocol_handler.can_be_active(round_)[self.agent_name]
-            return Reply(choice.text or "", dict.fromkeys(channels, ""), Decision.NONE, unusable, calls=calls, cut=cut)
-        raise error.after(unusable) from error
+        if policy != "empty_message" or not is_replaceable:
+            raise error.after(unusable) from error
+        cut = choice.finish_reason == "length"
+        if isinstance(error, (InvalidConfidenceError, WordLimitError)):
+            # The answer counts: only its confidence is unknown, or its message is too long.
+            text, _ = self._transcript_text(choice, round_, None)
+            parsed = self._parse(text, round_, None, states_confidence=False, limits_words=False)
+            messages, decision = parsed.messages, parsed.decision
+            is_limited = cut and isinstance(error, InvalidConfidenceError)
+        else:
+            text, decision, is_limited = choice.text or "", int(Decision.NONE), False
+            messages = dict.fromkeys(self.protocol_handler.can_be_active(round_)[self.agent_name], "")
+        return Reply(text, messages, decision, unusable, token_limit=is_limited, calls=calls, cut=cut)
 
     # Fine-tuning
 
@@ -693,10 +687,3 @@ def _usable_text(choice: Choice, settings: ModelSettings, group: str) -> str:
         hint = f": {settings.limit_advice(group)}" if choice.finish_reason == "length" else ""
         raise ContentIsNoneError(f"the answer has no content{hint}")
     return choice.text
-
-
-def _allowed_attempts(error: GenerationError, retry: Retry) -> int:
-    """Return the number of attempts that the retry policy allows for a kind of error."""
-    if isinstance(error, ContentFilterError):
-        return retry.refused.attempts
-    return retry.invalid_response.attempts

@@ -96,7 +96,7 @@ class DirectAgent(Agent):
 
     def _connect(self) -> Connection:
         """Return a connection with the agent's function `complete` or, without one, a new one for this event loop."""
-        from runner.models.client import Connection, connect
+        from runner.models.client import Connection, ModelConnector
 
         if self.settings.complete is not None:
             return Connection(self.settings.complete)
@@ -105,7 +105,7 @@ class DirectAgent(Agent):
                 f"models.{self.model_group} replays a run, so it has answers only for that run's rollouts; set "
                 f"models.{self.model_group}.provider to another provider to call the agent directly"
             )
-        return connect({self.model_group: self.model_settings}, self.hyper_params.retry)
+        return ModelConnector({self.model_group: self.model_settings}, self.hyper_params.retry).connect()
 
     # One game, or one chat
 

@@ -2,7 +2,7 @@
 
 The outermost layer is the journal, which answers a call if it has recorded the answer. In a replay, the only other
 layer is the replayed run's journal. Otherwise, these layers follow, from the outside in: the check of refusals, the
-cache, retries, the budget, limits and the provider (see `models.client.connect`). A run in one process opens its layers
+cache, retries, the budget, limits and the provider (see `runner.models.client`). A run in one process opens its layers
 with `LayerBuilder.open_layers`. A worker builds its own layers with `with_journal`.
 """
 
@@ -20,8 +20,9 @@ from runner.base.storage.journal import Journal
 from runner.base.storage.log_lines import NOT_BOUND
 from runner.documents.dataclass_schema import to_plain
 from runner.game.prompts.chat import ChatMessage
+from runner.models.admission import Admission, LocalAdmission
 from runner.models.call_events import CallEvents
-from runner.models.client import Connection, connect
+from runner.models.client import Connection, ModelConnector
 from runner.models.connectors import ReplayedRun, connect_batches
 from runner.models.costs import CallCosts
 from runner.models.interface import Complete, Completion, Provider, Request
@@ -31,14 +32,16 @@ from runner.models.layers.budget import Budget
 from runner.models.layers.cache import Cache
 from runner.models.layers.human import HumanModel
 from runner.models.layers.journal import JournaledCompleter, RecordLog, RecordLookup
+from runner.models.layers.limits import Sleep
 from runner.models.layers.lost_calls import InFlightFile
 from runner.models.layers.replay import ReplayModel, ReplayThenLive
+from runner.models.server_states import Servers
 from runner.models.settings import ModelSettings
 from runner.models.toy_models import training_examples
 from runner.results.folder import RunFolder
 from runner.rollouts.failed_calls import FailedCalls, failed_calls_finder
 from runner.rollouts.job import Job
-from runner.rollouts.plan import Plan, human_groups
+from runner.rollouts.plan import Plan, human_groups, used_models
 from runner.rollouts.rollout import Call
 from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.accounting import Accounting
@@ -91,6 +94,11 @@ class LayerBuilder:
     def is_live(self) -> bool:
         """Whether models give all new answers: none is replayed, and the run is not rebuilt from its journal."""
         return self.replay is None and not self.recorded_only
+
+    @property
+    def calls_models(self) -> bool:
+        """Whether a model may be called: not all answers come from this run's journal or from a replayed run."""
+        return not self.recorded_only and not is_whole_replay(self.replay)
 
     @asynccontextmanager
     async def open_layers(self) -> AsyncIterator[ModelLayers]:
@@ -191,21 +199,10 @@ class LayerBuilder:
         if replayer is not None and is_whole_replay(self.replay):
             return Connection(replayer.complete, (replayer.close,))
         self.warn_about_open_files()
-        live = connect(
-            self.costs.groups,
-            self.plan.spec.experiment.retry,
-            replays={group: replayed_run(run) for group, run in self.plan.spec.replays.items()},
-            budget=self.budget,
-            costs=self.costs,
-            cache=cache,
-            providers=providers,
-            events=events,
-            answered=answered_groups,
-            labels=labels_for_dummy(self.plan, self.costs.groups),
-            sleep=self.stop.sleep_unless_stopped,
-            servers=self.shared.servers,
-        )
-        live = with_functions(live, self.plan.spec)
+        sleep, servers = self.stop.sleep_unless_stopped, self.shared.servers
+        admission = LocalAdmission(self.costs, servers, self.plan.spec.experiment.retry, self.budget, sleep)
+        connector = connector_of_run(self.plan, servers, admission, events, sleep)
+        live = with_functions(connector.connect(providers, cache, answered_groups), self.plan.spec)
         if replayer is None or self.replay is None or self.replay.until_round is None:
             return live
         combined = ReplayThenLive(replayer, live, self.replay.until_round)
@@ -221,7 +218,7 @@ class LayerBuilder:
     def _connect_people(self, answer_checker: AnswerChecker) -> HumanModel | None:
         """Connect the model groups that people answer for; return None if there are none, or if no people are asked."""
         groups = human_groups(self.plan)
-        if self.recorded_only or is_whole_replay(self.replay) or not groups:
+        if not self.calls_models or not groups:
             return None
         queue = self.shared.questions
         assert queue is not None, "open_session opens the page"
@@ -233,7 +230,7 @@ class LayerBuilder:
 
     def _batch_providers(self, journal: Journal, index: JournalIndex, events: CallEvents) -> dict[str, Provider]:
         """Return a provider for each model group that uses batches. Each provider writes its batches to the journal."""
-        if self.recorded_only or is_whole_replay(self.replay):
+        if not self.calls_models:
             return {}
         batched = {name: settings for name, settings in self.costs.groups.items() if settings.is_batched}
 
@@ -249,6 +246,17 @@ class LayerBuilder:
             )
             for name, settings in batched.items()
         }  # fmt: skip
+
+
+def connector_of_run(
+    plan: Plan, servers: Servers, admission: Admission, events: CallEvents, sleep: Sleep
+) -> ModelConnector:
+    """Return the connector of a run's model groups."""
+    groups = used_models(plan)
+    replays = {group: replayed_run(run) for group, run in plan.spec.replays.items()}
+    return ModelConnector(
+        groups, plan.spec.experiment.retry, servers, admission, events, replays, labels_for_dummy(plan, groups), sleep
+    )
 
 
 def with_journal(  # noqa: PLR0917 - these are the parts of a run
@@ -308,19 +316,20 @@ def labels_for_dummy(plan: Plan, groups: Mapping[str, ModelSettings]) -> dict[st
     With listed answers, the label is the index of a right answer. With a checker that has a column, it is the right
     answer as text, which an untrained model needs, too, to find half of the answers.
     """
-    checker = plan.spec.experiment.dataset.checker
+    checker, points = plan.spec.experiment.dataset.checker, plan.spec.dataset.datapoints
     if checker is not None:
-        answers = (
-            {} if checker.column is None else {p.id: p.columns[checker.column] for p in plan.spec.dataset.datapoints}
-        )
-        return {
-            name: str(answer[0] if isinstance(answer, (list, tuple)) else answer) for name, answer in answers.items()
-        }
+        if checker.column is None:
+            return {}
+        answers = {point.id: point.columns[checker.column] for point in points}
+        return {id_: str(answer[0] if isinstance(answer, (list, tuple)) else answer) for id_, answer in answers.items()}
     if not any(settings.traits.generates_locally and training_examples(settings.model) for settings in groups.values()):
         return {}
-    points = plan.spec.dataset.datapoints
-    labels = {p.id: p.answers.right[0] if p.answers and p.answers.right else p.label for p in points}
-    return {name: label for name, label in labels.items() if label is not None}
+    labels = {}
+    for point in points:
+        label = point.answers.right[0] if point.answers and point.answers.right else point.label
+        if label is not None:
+            labels[point.id] = label
+    return labels
 
 
 def replayed_run(run: Path) -> ReplayedRun:

@@ -246,11 +246,9 @@ class ProblemCounter:
         else:
             verdicts = f"{format_.accept!r} or {format_.reject!r}"
             if protocol.lists_answers:
-                answers_shown, form = (
-                    count.rollout.job.datapoint.answer_count or 0,
-                    self.plan.spec.experiment.verdict.form,
-                )
-                verdicts = repr(decision_line(format_.marker, answers_shown, form))
+                answer_count = count.rollout.job.datapoint.answer_count or 0
+                form = self.plan.spec.experiment.verdict.form
+                verdicts = repr(decision_line(format_.marker, answer_count, form))
             advice = (
                 f"a verdict is an answer with {verdicts}: check that the template of {verifier} asks for it, also in "
                 "the last round"

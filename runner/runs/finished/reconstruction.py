@@ -139,10 +139,9 @@ def find_rollout(folder: RunFolder, plan: Plan, name: str) -> Rollout:
     # The ids of branches are known only after their tree was rebuilt.
     jobs = [job for job in played_jobs(folder, plan) if plan.tree_shape is not None or is_match(job)]
     with closing(Reconstructor(folder, plan)) as reconstructor:
-        for job in jobs:
-            for rollout in reconstructor.rollouts_of(job):
-                if is_match(rollout.job):
-                    return rollout
+        for rollout in (rollout for job in jobs for rollout in reconstructor.rollouts_of(job)):
+            if is_match(rollout.job):
+                return rollout
     if jobs and plan.tree_shape is None:
         raise RunError(
             f"rollout {jobs[0].rollout_id} of run {folder.run_id} is not finished; resume the run with "

@@ -22,7 +22,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.estimate import played_rounds
 from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import Progress
-from runner.runs.session.run import RunOptions, run_games
+from runner.runs.session.run import GamesRun, RunOptions, run_games
 from runner.spec.experiment import Execution
 
 FIRST_CALLS = 300
@@ -120,7 +120,7 @@ class CalibrationRun:
                 samples.append(_TimeSample(progress.jobs, progress.calls, time.perf_counter(), time.process_time()))
 
         start_time = time.perf_counter()
-        run_games(plan, self.results, run_id, RunOptions(on_progress=on_progress))
+        run_games(GamesRun(plan, run_id, RunOptions(on_progress=on_progress)), self.results)
         return _summarize_run(plan.size, samples, start_time, time.perf_counter(), self.results.run(run_id))
 
     def _plan_with_games(self, game_count: int, execution: Execution) -> Plan:

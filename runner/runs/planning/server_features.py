@@ -13,17 +13,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from runner.base.async_runner import close_all
 from runner.base.errors import BudgetExhausted, CallError, NipRunError, ProviderRefusal, RunError
 from runner.base.text import in_one_line
 from runner.game.prompts.chat import ChatMessage
+from runner.models.admission import LocalAdmission
 from runner.models.call_events import CallEvents
-from runner.models.client import connect
+from runner.models.client import ModelConnector
 from runner.models.costs import CallCosts, answer_limit
 from runner.models.interface import Choice, Completion, Request, SampleKey
 from runner.models.layers.budget import Budget
 from runner.models.logprobs import has_logprobs
 from runner.models.request_body import schema_parameters
 from runner.models.retry_policy import Retry
+from runner.models.server_states import Servers
 from runner.models.settings import ModelSettings
 from runner.models.usage_totals import UsageTotals
 
@@ -150,21 +153,19 @@ async def check_server(
 ) -> ServerReport:
     """Check the features of one server within the budget, and return the results."""
     report, spent_before = ServerReport(group, settings), budget.spent
-    transient = replace(
-        retry.transient,
-        attempts=min(retry.transient.attempts, MAX_ATTEMPTS),
-        total_seconds=min(retry.transient.total_seconds, MAX_SECONDS),
-    )
+    attempts = min(retry.transient.attempts, MAX_ATTEMPTS)
+    seconds = min(retry.transient.total_seconds, MAX_SECONDS)
+    retry = replace(retry, transient=replace(retry.transient, attempts=attempts, total_seconds=seconds))
 
     async def send(probe: Probe) -> Completion:
-        connection = connect(
-            {group: probe.settings}, replace(retry, transient=transient), concurrency=1, budget=budget,
-            costs=CallCosts({group: probe.settings}, unconfirmed_prices), events=_FailureList(report.failed_attempts),
-        )  # fmt: skip
+        groups, servers = {group: probe.settings}, Servers(1)
+        admission = LocalAdmission(CallCosts(groups, unconfirmed_prices), servers, retry, budget)
+        events = _FailureList(report.failed_attempts)
+        connection = ModelConnector(groups, retry, servers, admission, events).connect()
         try:
             return await connection.complete(probe.request(group))
         finally:
-            await connection.close()
+            await close_all([connection.close, servers.close])
 
     features = _requested_features(settings)
     report.features = {name: Finding(False, "not in this provider's API") for name in FEATURES if name not in features}

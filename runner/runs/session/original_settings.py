@@ -19,6 +19,7 @@ from runner.base import package_data
 from runner.base.errors import UsageError
 from runner.base.text import comma_join
 from runner.documents.layer_loading import load_layers
+from runner.documents.merged_data import KeyRules
 from runner.game.prompts.chat_format import ChatFormat
 from runner.game.protocols.loader import load_protocol
 from runner.results.folder import RunFolder
@@ -109,7 +110,7 @@ def _with_replayed_turn_order(plan: P, replay: ReplayOf) -> P | None:
     reordered_spec, spec_path = _with_0_1_0_turn_order(plan.spec), RunFolder(replay.run).spec
     if reordered_spec is None or not spec_path.is_file():
         return None
-    layers = load_layers(spec_path, str(spec_path), overrides=(), find=package_data.find_file, names=RENAMED_KEYS)
+    layers = load_layers(spec_path, str(spec_path), (), package_data.find_file, KeyRules(renamed=RENAMED_KEYS))
     section = layers.data.get("protocol")
     if not isinstance(section, dict) or section.get("verifier_first") is not True:
         return None

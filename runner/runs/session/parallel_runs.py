@@ -11,35 +11,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 from runner.base.async_runner import cancel_all
 from runner.base.errors import BudgetExhausted, Interrupted, RunDirectoryError
 from runner.base.text import comma_join
 from runner.results.leaderboard.results_folder import Results
-from runner.results.manifest import TrainingPart
 from runner.rollouts.engine import grace_seconds_after
-from runner.rollouts.plan import Plan
 from runner.runs.execution.baseline_run import load_baseline
 from runner.runs.execution.process import interrupted_error, interruptible
 from runner.runs.execution.shared_resources import SharedResources
 from runner.runs.finished.result import FinishedRun
-from runner.runs.session.run import RunOptions, open_session, recording_failure
+from runner.runs.session.run import GamesRun, open_session, recording_failure
 
 _SAVED = "All answers so far are saved in the journals of these runs and are not paid for again"
 
 MAX_CONCURRENT_RUNS = 16
 """The maximum number of concurrent runs, because each keeps several files open."""
-
-
-@dataclass(frozen=True)
-class GamesRun:
-    """A plan with its run id and options. `part` names the tournament that the run belongs to."""
-
-    plan: Plan
-    run_id: str
-    options: RunOptions
-    part: TrainingPart | None = None
 
 
 OnFinish = Callable[[int, FinishedRun], None]
@@ -188,10 +175,7 @@ class _ParallelPlayer:
                 if is_last_try:
                     raise
                 return None
-            session = open_session(
-                run.plan, results, run.run_id, run.options, self._shared,
-                run_position=position, part=run.part, baseline=baseline,
-            )  # fmt: skip
+            session = open_session(run, results, self._shared, run_position=position, baseline=baseline)
             if isinstance(session, FinishedRun):
                 return session
             with recording_failure(session, results):

@@ -86,12 +86,21 @@ class RunOptions:
     """The path of each LoRA adapter, by model name, for servers that must load the adapter again."""
 
 
-def run_games(
-    plan: Plan, results: Results, run_id: str, options: RunOptions, part: TrainingPart | None = None
-) -> FinishedRun:
-    """Play a plan's games or resume its run, add the rows to the leaderboard, and return the result.
+@dataclass(frozen=True)
+class GamesRun:
+    """A plan of games with the id and the options of its run."""
 
-    A finished run is not played again. `part` names the training run that these games belong to.
+    plan: Plan
+    run_id: str
+    options: RunOptions
+    part: TrainingPart | None = None
+    """The training run or tournament that these games belong to, if any."""
+
+
+def run_games(run: GamesRun, results: Results) -> FinishedRun:
+    """Play the games of a run or resume it, add the rows to the leaderboard, and return the result.
+
+    A finished run is not played again.
 
     Raises:
         UsageError: the run is finished, and the plan would remove some of its games.
@@ -100,30 +109,27 @@ def run_games(
         Interrupted: SIGINT or SIGTERM; run again to resume.
         RunError: an error of the disk, the journal or the leaderboard.
     """
-    baseline = load_baseline(plan, results, run_id)  # before the lock creates a folder, because this may fail
-    with nullcontext() if options.holds_lock else results.lock(run_id), interruptible(run_id):
-        shared = SharedResources([plan])
-        shared.servers.adapters = options.adapters
-        session = open_session(plan, results, run_id, options, shared, part=part, baseline=baseline)
+    baseline = load_baseline(run.plan, results, run.run_id)  # before the lock creates a folder, because this may fail
+    with nullcontext() if run.options.holds_lock else results.lock(run.run_id), interruptible(run.run_id):
+        shared = SharedResources([run.plan])
+        shared.servers.adapters = run.options.adapters
+        session = open_session(run, results, shared, baseline=baseline)
         if isinstance(session, FinishedRun):
             return session
         with recording_failure(session, results):
             session.play_in_new_loop()
-    if plan.shard is None:  # the rows of a shard are added by the merge
-        with interruptible(run_id):
+    if run.plan.shard is None:  # the rows of a shard are added by the merge
+        with interruptible(run.run_id):
             results.board.append(session.folder)
     return session.result()
 
 
 def open_session(
-    plan: Plan,
+    run: GamesRun,
     results: Results,
-    run_id: str,
-    options: RunOptions,
     shared: SharedResources,
     *,
     run_position: int = 0,
-    part: TrainingPart | None = None,
     baseline: BaselineScores | None = None,
 ) -> Session | FinishedRun:
     """Return the session that plays the rest of a run, or the run's result if the run is finished.
@@ -136,22 +142,23 @@ def open_session(
         RunError: an error of the disk or the leaderboard, or the folder contains another run.
         DamagedRunError: the shards were merged, but metrics or tables of the merged run are missing.
     """
-    merged_folder = check_shards(plan, results, run_id)
+    options = run.options
+    merged_folder = check_shards(run.plan, results, run.run_id)
     if merged_folder is not None:
         return _merged_result(merged_folder)
-    folder, manifest = results.open(plan, run_id)
-    plan = plan.with_spec(replace(plan.spec, price_basis=manifest.price_basis))
-    replay = options.replay or _recorded_replay(plan, manifest, run_id, results)
+    folder, manifest = results.open(run.plan, run.run_id)
+    plan = run.plan.with_spec(replace(run.plan.spec, price_basis=manifest.price_basis))
+    replay = options.replay or _recorded_replay(plan, manifest, run.run_id, results)
     replay_source = _replay_source(replay, folder, manifest)
     if _is_finished(plan, folder, manifest, replay):
         return _finished_result(plan, folder, manifest, results)
     if human_groups(plan) and not is_whole_replay(replay):
         check_page(plan, options)
         shared.questions = options.ask_people() if options.ask_people is not None else None
-    size_notes = _check_can_continue(plan, folder, manifest, results) if part is None else []
+    size_notes = _check_can_continue(plan, folder, manifest, results) if run.part is None else []
     price_notes = list(_notes_on_prices(plan, folder, manifest))
     _prepare_files(plan, folder, results, baseline)
-    manifest = _manifest_of_session(plan, folder, manifest, options, part)
+    manifest = _manifest_of_session(plan, folder, manifest, options, run.part)
     manifest = replace(manifest, replay_of=replay_source)
     budget = options.budget or open_budget(plan.shard_experiment.budget, lambda: max_spending(plan, folder))
     session = Session(

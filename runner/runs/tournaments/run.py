@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from runner.base.errors import RunError
@@ -26,8 +27,8 @@ from runner.results.spec_changes import has_same_spec
 from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import OnProgress, Progress
 from runner.runs.finished.result import FinishedRun
-from runner.runs.session.parallel_runs import GamesRun, run_together
-from runner.runs.session.run import RunOptions, has_outputs, rebuild_outputs, write_run_files
+from runner.runs.session.parallel_runs import run_together
+from runner.runs.session.run import GamesRun, RunOptions, has_outputs, rebuild_outputs, write_run_files
 from runner.runs.session.session_of_parts import SessionOfParts, saved_result
 from runner.runs.tournaments.games import TournamentGames
 from runner.runs.tournaments.plan import LEGS, TournamentPlan, part_run_id
@@ -199,20 +200,19 @@ def _rebuild_parts(results: Results, plan: TournamentPlan, folder: RunFolder, al
     """
     rounds = read_rounds(folder.path, plan.identity)
     finished_numbers = datapoints_played(rounds if _has_finished(folder) else rounds[:-1])
-    for number in datapoints_played(rounds):
-        for leg in LEGS:
-            part = folder.sibling(part_run_id(folder.run_id, number, leg))
-            if number not in finished_numbers and not _has_finished(part):
-                continue  # the last round may have been stopped before it
-            for path in (part.manifest_path, part.spec, part.journal):
-                if not path.is_file():
-                    raise RunError(
-                        f"{path} is missing; run {part.run_id} has games of tournament {folder.run_id}. Restore "
-                        f"{part.path} from a backup, or start over with --again"
-                    )
-            if not has_outputs(part) and _has_finished(part):
-                with results.lock(part.run_id):
-                    rebuild_outputs(part, results, allowed)
+    for number, leg in product(datapoints_played(rounds), LEGS):
+        part = folder.sibling(part_run_id(folder.run_id, number, leg))
+        if number not in finished_numbers and not _has_finished(part):
+            continue  # the last round may have been stopped before it
+        for path in (part.manifest_path, part.spec, part.journal):
+            if not path.is_file():
+                raise RunError(
+                    f"{path} is missing; run {part.run_id} has games of tournament {folder.run_id}. Restore "
+                    f"{part.path} from a backup, or start over with --again"
+                )
+        if not has_outputs(part) and _has_finished(part):
+            with results.lock(part.run_id):
+                rebuild_outputs(part, results, allowed)
 
 
 def _has_finished(part: RunFolder) -> bool:

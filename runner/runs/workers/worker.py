@@ -15,7 +15,7 @@ from typing import Any
 
 from runner.base.async_runner import cancel_all
 from runner.base.errors import NipRunError
-from runner.models.client import Connection, connect
+from runner.models.client import Connection
 from runner.models.layers.cache import Cache
 from runner.models.server_states import Servers
 from runner.rollouts.engine import Engine
@@ -23,7 +23,7 @@ from runner.rollouts.failed_calls import FailedCalls, failed_calls_finder
 from runner.rollouts.job import Job
 from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.game_outputs import WorkerOutputBuilder, fine_tune_settings
-from runner.runs.execution.layer_builder import labels_for_dummy, replayed_run, with_journal
+from runner.runs.execution.layer_builder import connector_of_run, with_journal
 from runner.runs.execution.selector_functions import with_functions
 from runner.runs.execution.spending import run_costs
 from runner.runs.execution.unusable_answers import AnswerChecker
@@ -79,7 +79,7 @@ class _RunPlayer:
         """Connect to the servers of the run's models.
 
         Raises:
-            NipRunError: see `runner.models.client.connect`.
+            NipRunError: see `ModelConnector.connect`.
         """
         plan = start.plan
         self._plan, self._channel, self._finished = plan, channel, finished
@@ -137,20 +137,9 @@ class _RunPlayer:
 
     def _connect(self) -> Connection:
         """Return the connection to the models. Each call needs a permit of the writer."""
-        plan = self._plan
-        connection = connect(
-            self._costs.groups,
-            plan.spec.experiment.retry,
-            replays={group: replayed_run(run) for group, run in plan.spec.replays.items()},
-            cache=self._cache,
-            events=self._events,
-            answered=self._answered_model_groups,
-            labels=labels_for_dummy(plan, self._costs.groups),
-            sleep=self._stop.sleep_unless_stopped,
-            servers=self._servers,
-            admission=self._permits,
-        )
-        return with_functions(connection, plan.spec)
+        sleep = self._stop.sleep_unless_stopped
+        connector = connector_of_run(self._plan, self._servers, self._permits, self._events, sleep)
+        return with_functions(connector.connect({}, self._cache, self._answered_model_groups), self._plan.spec)
 
     def _create_engine(self, failed_calls: FailedCalls) -> Engine:
         plan = self._plan

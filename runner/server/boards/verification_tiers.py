@@ -29,7 +29,7 @@ from runner.registry.lineage.relations import find_original_link, replayed_run
 from runner.registry.release_errors import describe_error, is_temporary
 from runner.registry.transports.listing import ReleaseEntry
 from runner.registry.verification.outcome import describe_outcome
-from runner.results.comparison.comparison import compare_systems
+from runner.results.comparison.comparison import ComparisonOptions, compare_systems
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.server.boards.copied_answers import PublishedRun, compare_answers
@@ -252,7 +252,7 @@ def _compare_runs(
     if overlap.shared_ids or (overlap.has_enough_pairs and overlap.is_copy):
         return "copy", f"{overlap}: the run may be a copy"
     systems = [[folder.path] for folder in folders]
-    comparison = compare_systems(systems, Results(cache.path), tests_one_system=True).pairs[0]
+    comparison = compare_systems(systems, Results(cache.path), ComparisonOptions(tests_one_system=True)).pairs[0]
     outcome, reason = describe_outcome(comparison, {row["agent"] for row in manifests[0].agents})
     if outcome == REPRODUCED and not overlap.has_enough_pairs:
         return "undecided", f"{reason}; but {overlap}"

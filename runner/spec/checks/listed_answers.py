@@ -42,10 +42,8 @@ def section_problems(layered: LayeredData, protocol: Protocol, sound: SoundSpec)
             "is the probability of accept, but this protocol lists answers; use verdict.form: distribution instead"
         )
         yield layered.problem_at(("verdict", "confidence"), message)
-    written, default = (
-        to_plain(from_plain(DecisionFormat, sound.section("decision_format"))),
-        to_plain(DecisionFormat()),
-    )
+    written = to_plain(from_plain(DecisionFormat, sound.section("decision_format")))
+    default = to_plain(DecisionFormat())
     for name in ("accept", "reject", "lenient", "confidence"):
         if written[name] != default[name]:
             message = "has no effect if answers are listed; remove it (decision_format.marker is still used)"

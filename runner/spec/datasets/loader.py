@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -37,7 +37,7 @@ from runner.spec.datasets.selection import select_datapoints
 from runner.spec.datasets.settings import DatasetSettings
 from runner.spec.datasets.subprocess import TaskFailed, TaskLimitExceeded, run_in_subprocess
 from runner.spec.datasets.transcripts.rows import GROUP
-from runner.spec.datasets.transcripts.source import transcript_rows
+from runner.spec.datasets.transcripts.source import RowsFile, transcript_rows
 from runner.spec.datasets.transform import transform_rows
 
 __all__ = ["HUB", "Datapoint", "Dataset", "load_dataset"]
@@ -83,10 +83,10 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, place_
         SpecError: the file or its rows are invalid; lists all problems.
     """
     try:
-        with _open_source(settings, path, place_of) as (file, sha256, source_notes):
-            table, notes = _read_rows(file, settings, place_of)
-            notes += source_notes
-            rows = _select_rows(file, table, settings, place_of)
+        with _open_source(settings, path, place_of) as source:
+            table, notes = _read_rows(source.path, settings, place_of)
+            notes += source.notes
+            rows = _select_rows(source.path, table, settings, place_of)
             if settings.transform:
                 rows, new_columns = transform_rows(rows, table.columns, settings.transform, place_of)
                 table = replace(table, columns=new_columns)
@@ -117,25 +117,23 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, place_
     if not selected:
         message = f"no datapoint is left after balancing {len(points)} rows; set none, or add rows of the other label"
         raise _error(place_of, message, "dataset.balance")
-    return Dataset(selected, columns, sha256 or table.sha256, group_by, tuple(notes))
+    return Dataset(selected, columns, source.source_sha256 or table.sha256, group_by, tuple(notes))
 
 
 @contextmanager
-def _open_source(
-    settings: DatasetSettings, path: Path | None, place_of: PlaceOf
-) -> Iterator[tuple[Path, str | None, list[str]]]:
-    """Yield a file with rows, and for converted sources, the hash of the source and notes on its skipped parts."""
+def _open_source(settings: DatasetSettings, path: Path | None, place_of: PlaceOf) -> Iterator[RowsFile]:
+    """Yield a file with the rows of the source, which may be on the Hub or in transcripts."""
     if path is None:
         if settings.transcripts is not None:
             message = "transcripts are read from files; download the dataset's files, and name their folder in the path"
             raise _error(place_of, message, "dataset.transcripts")
         with hub_file(settings) as (file, sha256):
-            yield file, sha256, []
+            yield RowsFile(file, sha256, [])
     elif settings.transcripts is not None:
         with transcript_rows(path, settings, place_of) as source:
             yield source
     else:
-        yield path, None, []
+        yield RowsFile(path, None, [])
 
 
 def _datapoint(row: Mapping[str, Any], columns: Sequence[str], group_by: str | None, *, has_answers: bool) -> Datapoint:
@@ -157,10 +155,10 @@ def _read_rows(path: Path, settings: DatasetSettings, place_of: PlaceOf) -> tupl
         table = read_table(path, settings.limits)
     except TaskFailed as error:
         raise _error(place_of, str(error).splitlines()[0], "dataset.path") from error
-    needs_label = settings.explode is None and settings.checker is None
-    is_required = {"id": settings.ids == "column", "label": needs_label}
-    required = {name for name in is_required if is_required[name]}
-    if not {*settings.columns.values(), *(required - settings.columns.keys())} <= {*table.columns}:
+    required = ["id"] if settings.ids == "column" else []
+    if settings.explode is None and settings.checker is None:
+        required.append("label")
+    if not {*settings.columns.values(), *({*required} - settings.columns.keys())} <= {*table.columns}:
         check_not_ragged(path)
     if not table.rows:
         raise _error(place_of, "the file has no rows", "dataset.path")
@@ -175,8 +173,8 @@ def _read_rows(path: Path, settings: DatasetSettings, place_of: PlaceOf) -> tupl
             f"{did_you_mean(name, file_columns) or f'; it has {comma_join(file_columns)}.'} "
             f"Map one of its columns with dataset.columns.{name}=COLUMN" + _HINT_IF_MISSING[name],
         )
-        for name in is_required
-        if name in required and name not in table.columns
+        for name in required
+        if name not in table.columns
     ]
     if missing:
         raise SpecError(missing)
@@ -276,6 +274,12 @@ def _select_rows(path: Path, table: Table, settings: DatasetSettings, place_of: 
     return selected
 
 
+def _write_added_rows(path: Path, rows: list[dict[str, Any]], names: Iterable[str]) -> None:
+    """Write the number of each row in the file, and its values of columns that the file does not have."""
+    with create(path) as file:
+        file.writelines(canonical([row[ROW_NUMBER], *(row[name] for name in names)]) + b"\n" for row in rows)
+
+
 def _filter_rows(
     path: Path, rows: list[dict[str, Any]], columns: Sequence[str], settings: DatasetSettings, place_of: PlaceOf
 ) -> set[int]:
@@ -290,10 +294,7 @@ def _filter_rows(
             if added_types:
                 added_rows = Path(folder) / "added.jsonl"
                 parameters |= {"added_rows": str(added_rows), "added_types": added_types}
-                with create(added_rows) as file:
-                    file.writelines(
-                        canonical([row[ROW_NUMBER], *(row[name] for name in added_types)]) + b"\n" for row in rows
-                    )
+                _write_added_rows(added_rows, rows, added_types)
             result = run_in_subprocess("filter", path, settings.limits, **parameters)
     except TaskFailed as error:
         available = list(dict.fromkeys((*columns, *settings.columns.values())))

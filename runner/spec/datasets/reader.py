@@ -128,12 +128,13 @@ def _read_json_lines(path: Path, meter: Meter) -> list[Any] | None:
         for line in file:
             if len(line) > MAX_LINE_BYTES:
                 return None
-            if line.strip(b" \t\r\n"):
-                try:
-                    rows.append(orjson.loads(line))
-                except orjson.JSONDecodeError:
-                    return None
-                meter.check_shape(len(rows), 1)
+            if not line.strip(b" \t\r\n"):
+                continue
+            try:
+                rows.append(orjson.loads(line))
+            except orjson.JSONDecodeError:
+                return None
+            meter.check_shape(len(rows), 1)
     return rows
 
 

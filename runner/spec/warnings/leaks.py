@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from runner.base.text import comma_join
@@ -104,14 +105,14 @@ def revealed_private_columns(spec: Spec) -> Iterator[str]:
     points = spread_evenly(spec.dataset.datapoints, MAX_PER_LABEL)
     for agent, template in _templates(spec):
         hidden = spec.protocol.hidden_columns(agent) & set(spec.dataset.columns)
-        for column in sorted(spec.prompts.variables[template] & set(spec.dataset.columns) - hidden):
-            for private in sorted(hidden):
-                if _repeats([point.columns[column] for point in points], [point.columns[private] for point in points]):
-                    yield (
-                        f"{spec.prompts.variable_place(template, column)}: {agent} sees the column {column!r}, which "
-                        f"has the text of {private!r} in every datapoint, and {agent} must not see {private!r}; remove "
-                        "the variable, or make the column private too"
-                    )
+        used = spec.prompts.variables[template] & set(spec.dataset.columns) - hidden
+        for column, private in product(sorted(used), sorted(hidden)):
+            if _repeats([point.columns[column] for point in points], [point.columns[private] for point in points]):
+                yield (
+                    f"{spec.prompts.variable_place(template, column)}: {agent} sees the column {column!r}, which has "
+                    f"the text of {private!r} in every datapoint, and {agent} must not see {private!r}; remove the "
+                    "variable, or make the column private too"
+                )
 
 
 def _repeats(values: Sequence[Any], private: Sequence[Any]) -> bool:
@@ -182,8 +183,7 @@ def _depends_on_stance(spec: Spec, agent: str, template: str, point: Datapoint) 
             template,
             own_variables(
                 spec.protocol, agent, prover_stance=stance, round_=spec.protocol.first_active_round(agent) or 0,
-                max_response_words=agents[agent].max_response_words, accept=format_.accept, reject=format_.reject,
-                confidence_marker=format_.confidence,
+                max_response_words=agents[agent].max_response_words, decision_format=format_,
             ),
             point.columns,
         )

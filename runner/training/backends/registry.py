@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner.base.errors import RunError
@@ -29,12 +29,12 @@ class TrainedGroup:
     name: str
     trainer: TrainerSettings
     model: ModelSettings
-    manual_model: str | None
+    manual_model: str | None = None
     """The name from `--set-model GROUP=NAME`, if given."""
-    policy: TransientPolicy
+    policy: TransientPolicy = field(default_factory=TransientPolicy)
     """The policy for retries of failed calls to a provider."""
-    sleep: Callable[[float], object]
-    """Waits between attempts."""
+    sleep: Callable[[float], object] = time.sleep
+    """Waits between attempts, also for the time that a server requests. If it raises an error, the wait ends."""
     cwd: Path | None = None
     """The working folder of a `command`; None for the current folder."""
 
@@ -50,13 +50,13 @@ def _backend_of_plugin(name: str) -> Callable[[TrainedGroup], Backend]:
     """Import a plugin, and return the function that creates its backend."""
     plugin, create = BACKEND_PLUGINS.load(name)
 
-    def create_backend(group: TrainedGroup) -> Backend:
+    def create_and_check(group: TrainedGroup) -> Backend:
         with plugin.reported_errors():
             backend: Backend = create(group)
         plugin.check_result(backend, "submit", "poll")
         return backend
 
-    return create_backend
+    return create_and_check
 
 
 _BUILTIN: Mapping[BackendName, Callable[[TrainedGroup], Backend]] = {
@@ -69,26 +69,14 @@ _BUILTIN: Mapping[BackendName, Callable[[TrainedGroup], Backend]] = {
 BACKENDS = ExtensibleTable[Callable[[TrainedGroup], Backend]](_BUILTIN, _backend_of_plugin)
 
 
-def backend_for(
-    group: str,
-    trainer: TrainerSettings,
-    model: ModelSettings,
-    manual_model: str | None = None,
-    *,
-    policy: TransientPolicy | None = None,
-    sleep: Callable[[float], object] = time.sleep,
-    cwd: Path | None = None,
-) -> Backend:
-    """Create the backend of one model group. For the arguments, see `TrainedGroup`.
-
-    `sleep` waits between attempts, also for the time that a server requests; if it raises, the wait ends.
+def create_backend(group: TrainedGroup) -> Backend:
+    """Create the backend of a model group.
 
     Raises:
         ProviderRefusal: the environment has no API key.
         RunError: the backend's settings are not valid.
     """
-    trained_group = TrainedGroup(group, trainer, model, manual_model, policy or TransientPolicy(), sleep, cwd)
-    return BACKENDS[trainer.backend](trained_group)
+    return BACKENDS[group.trainer.backend](group)
 
 
 def check_startable(trainers: Mapping[str, TrainerSettings], stored: Mapping[str, Collection[str]]) -> None:

@@ -14,8 +14,8 @@ from runner.base.problems import Place
 from runner.game.prompts.sandbox import scan
 from runner.game.prompts.templates import (
     VARIABLES,
+    PromptLoader,
     PromptSet,
-    load_prompts,
 )
 from runner.game.protocols.loader import builtin_names, load_protocol
 from tests.support.hang_guard import HANG_SECONDS
@@ -28,7 +28,7 @@ SOLO = load_protocol("solo_verifier")
 def load_source(folder: Path, source: str | bytes, columns: dict[str, object] | None = None) -> PromptSet:
     path = folder / "verifier.jinja"
     path.write_bytes(source.encode() if isinstance(source, str) else source)
-    return load_prompts(folder, SOLO, columns or COLUMNS, Place("spec.yaml", 4, 1))
+    return PromptLoader(SOLO, columns or COLUMNS, Place("spec.yaml", 4, 1)).load(folder)
 
 
 def render_source(folder: Path, source: str, columns: dict[str, object] | None = None) -> str:
@@ -299,7 +299,7 @@ def test_the_label_must_not_reach_a_prompt(tmp_path: Path, name: str, source: st
     path.write_text(source.replace("NAME", name))
     for columns in ([*COLUMNS, "label", "y"], None):
         with pytest.raises(SpecError) as caught:
-            load_prompts(tmp_path, SOLO, columns, Place("s"))
+            PromptLoader(SOLO, columns, Place("s")).load(tmp_path)
         column = source.split("\n")[1].index("NAME") + 1
         assert [str(p) for p in caught.value.problems] == [
             f"{path}:2:{column}: {name}: the label must not reach a prompt; remove the variable"
@@ -338,8 +338,8 @@ def test_every_documented_variable_is_available() -> None:
 
 def test_missing_folder_and_missing_templates_are_reported(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"spec.yaml:4:1: prompts: no folder"):
-        load_prompts(tmp_path / "no", SOLO, None, Place("spec.yaml", 4, 1))
+        PromptLoader(SOLO, None, Place("spec.yaml", 4, 1)).load(tmp_path / "no")
     (tmp_path / "verifer.jinja").write_text("")
     with pytest.raises(SpecError) as caught:
-        load_prompts(tmp_path, load_protocol("nip"), None, Place("spec.yaml", 4, 1))
+        PromptLoader(load_protocol("nip"), None, Place("spec.yaml", 4, 1)).load(tmp_path)
     assert len(caught.value.problems) == 3

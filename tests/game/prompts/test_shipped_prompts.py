@@ -10,8 +10,8 @@ from runner.base.problems import Place
 from runner.game.prompts.templates import (
     CONFIDENCE,
     LAST_ROUND,
+    PromptLoader,
     PromptSet,
-    load_prompts,
     template_names,
 )
 from runner.game.protocols.ballot import CandidateAnswers
@@ -36,7 +36,7 @@ TEMPLATES = [(name, agent) for name in BINARY_PROTOCOLS for agent in template_na
 
 def load_shipped_prompts(name: str) -> tuple[Protocol, PromptSet]:
     protocol = load_protocol(name)
-    return protocol, load_prompts(CODE_VALIDATION_PROMPTS / name, protocol, ["question", "solution"], Place("s"))
+    return protocol, PromptLoader(protocol, ["question", "solution"], Place("s")).load(CODE_VALIDATION_PROMPTS / name)
 
 
 @pytest.mark.parametrize(("name", "template"), TEMPLATES)
@@ -140,7 +140,7 @@ ANSWERS = CandidateAnswers(("Paris", "Rome", "Oslo"), (1,))
 def render_answer_prompts(name: str, template: str, form: str = "answer") -> list[str]:
     """Return the text of a template in games with several seeds."""
     protocol = load_protocol(name)
-    prompts = load_prompts(QUESTION_PROMPTS / name, protocol, ["question", "answers"], Place("s"))
+    prompts = PromptLoader(protocol, ["question", "answers"], Place("s")).load(QUESTION_PROMPTS / name)
     agent = template.removesuffix(LAST_ROUND)
     texts = []
     for seed in range(8):
@@ -162,7 +162,8 @@ def test_answer_verifier_prompts_show_all_answers_and_the_decision_line(name: st
 
 @pytest.mark.parametrize("name", ANSWER_PROTOCOLS)
 def test_answer_verifier_prompts_do_not_show_assigned_answers(name: str) -> None:
-    prompts = load_prompts(QUESTION_PROMPTS / name, load_protocol(name), ["question", "answers"], Place("s"))
+    loader = PromptLoader(load_protocol(name), ["question", "answers"], Place("s"))
+    prompts = loader.load(QUESTION_PROMPTS / name)
     for template in [t for t in prompts.sources if t.startswith("verifier")]:
         assert not {"stance", "answer", "answer_letter"} & prompts.variables[template]
 

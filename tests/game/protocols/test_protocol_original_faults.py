@@ -38,11 +38,18 @@ def test_both_provers_of_mnip_are_paid_for_their_shared_stance(verdict: int) -> 
     protocol = load_protocol("mnip", {"randomize_prover_stance": True})
     for stance in (0, 1):
         rewards = payoff(
-            protocol, round_=0, seed=0, label=1, prover_stance=stance, decision=verdict, before=Payoff()
+            protocol,
+            round_=0,
+            seed=0,
+            label=1,
+            decision=verdict,
+            stances=protocol.prover_stances(stance),
+            before=Payoff(),
         ).rewards
         assert rewards["prover0"] == rewards["prover1"] == float(verdict == stance)
+    fixed = load_protocol("mnip")
     rewards_of_fixed_stance = payoff(
-        load_protocol("mnip"), round_=0, seed=0, label=1, prover_stance=0, decision=verdict, before=Payoff()
+        fixed, round_=0, seed=0, label=1, decision=verdict, stances=fixed.prover_stances(0), before=Payoff()
     ).rewards
     assert rewards_of_fixed_stance["prover0"] == rewards_of_fixed_stance["prover1"] == float(verdict == 1)
 
@@ -195,7 +202,7 @@ def test_negative_round_is_refused(name: str) -> None:
         lambda: protocol.can_be_active(-1),
         lambda: protocol.may_decide(-1),
         lambda: protocol.questions_left(-1),
-        lambda: payoff(protocol, round_=-1, seed=0, label=1, prover_stance=1, decision=1, before=Payoff()),
+        lambda: payoff(protocol, round_=-1, seed=0, label=1, decision=1, stances={}, before=Payoff()),
         lambda: agent.parse("Decision: accept", -1),
         lambda: agent.prompt(Observation(-1, (), {})),
         lambda: agent(NestedArrayDict({"round": -1, **arrays_from_rounds(protocol, ())}, ())),

@@ -392,16 +392,8 @@ class _NewFolders:
     def _import_commands(self, contents: Mapping[str, Content]) -> Iterator[bytes]:
         """Yield the commands for `git fast-import` that store the files."""
         for number, content in enumerate(contents.values(), 1):
-            with os_errors_as(ReleaseError, f"cannot read {content!s}"), open_content(content) as file:
-                size = file.seek(0, io.SEEK_END)
-                file.seek(0)
-                yield b"blob\nmark :%d\ndata %d\n" % (number, size)
-                bytes_left = size
-                while bytes_left and (piece := file.read(min(PIECE_BYTES, bytes_left))):
-                    bytes_left -= len(piece)
-                    yield piece
-                if bytes_left or file.read(1):
-                    raise ReleaseError(f"{content!s} changed while it was read; publish again")
+            with os_errors_as(ReleaseError, f"cannot read {content!s}"):
+                yield from _blob_commands(number, content)
             yield b"\n"
         changes = [f"M 100644 :{number} {path}" for number, path in enumerate(contents, 1)]
         yield self._commit_commands(_FILES_REF, changes)
@@ -419,3 +411,17 @@ class _NewFolders:
         except GitError:  # the user's git configuration has no name and email address
             return _AUTHOR
         return identity.decode("utf-8", "replace").rpartition(">")[0] + ">"
+
+
+def _blob_commands(number: int, content: Content) -> Iterator[bytes]:
+    """Yield the command for `git fast-import` that stores a file as the blob with this number."""
+    with open_content(content) as file:
+        size = file.seek(0, io.SEEK_END)
+        file.seek(0)
+        yield b"blob\nmark :%d\ndata %d\n" % (number, size)
+        bytes_left = size
+        while bytes_left and (piece := file.read(min(PIECE_BYTES, bytes_left))):
+            bytes_left -= len(piece)
+            yield piece
+        if bytes_left or file.read(1):
+            raise ReleaseError(f"{content!s} changed while it was read; publish again")

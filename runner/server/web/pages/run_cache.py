@@ -223,20 +223,17 @@ def _folder_bytes(folder: Path) -> int:
 
 def remove_old_pages(folder: Path, max_bytes: int) -> None:
     """Remove the least recently read pages beyond `max_bytes` bytes in each lane, and folders that are not lanes."""
-    for path in folder.iterdir():
-        if path.name not in LANES:
-            with suppress(OSError):
-                remove_folder(path)
+    old_folders = [path for path in folder.iterdir() if path.name not in LANES]
     for lane in (folder / name for name in LANES):
-        if not lane.is_dir():
-            continue
-        pages = [path for path in lane.iterdir() if path.name[:1] != "."]
+        pages = [path for path in lane.iterdir() if path.name[:1] != "."] if lane.is_dir() else []
         total = 0
         for number, path in enumerate(sorted(pages, key=_last_read_time, reverse=True)):
             total += _folder_bytes(path)
             if total > max_bytes or number >= MAX_PAGES:
-                with suppress(OSError):
-                    remove_folder(path)
+                old_folders.append(path)
+    for path in old_folders:
+        with suppress(OSError):
+            remove_folder(path)
 
 
 def _last_read_time(path: Path) -> float:

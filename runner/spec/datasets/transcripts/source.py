@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -60,9 +60,19 @@ def hash_transcripts(files: Sequence[Path]) -> str:
     return hashes[0] if len(hashes) == 1 else tagged_hash("transcripts", hashes)
 
 
+class RowsFile(NamedTuple):
+    """A file with the rows of a dataset."""
+
+    path: Path
+    source_sha256: str | None
+    """The hash of the files that the rows were converted from; None if this file is the source."""
+    notes: list[str]
+    """Notes on skipped parts of the source."""
+
+
 @contextmanager
-def transcript_rows(path: Path, settings: DatasetSettings, place_of: PlaceOf) -> Iterator[tuple[Path, str, list[str]]]:
-    """Yield a temporary file with the rows of transcripts, the hash of their files, and notes on skipped samples.
+def transcript_rows(path: Path, settings: DatasetSettings, place_of: PlaceOf) -> Iterator[RowsFile]:
+    """Yield a temporary file with the rows of transcripts.
 
     Raises:
         SpecError: the files are not transcripts, or the settings leave no rows.
@@ -81,7 +91,7 @@ def transcript_rows(path: Path, settings: DatasetSettings, place_of: PlaceOf) ->
             notes = builder.notes()
         except NoUsableRows as error:
             raise SpecError([Problem(place_of(error.key), error.key, str(error))]) from error
-        yield rows, hash_transcripts(files), notes
+        yield RowsFile(rows, hash_transcripts(files), notes)
 
 
 def _write_rows(sources: Sequence[Path], builder: RowBuilder, target: Path, meter: Meter) -> None:
