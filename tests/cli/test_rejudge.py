@@ -83,7 +83,7 @@ def test_two_judges_of_the_same_debates_are_compared_with_their_agreement(first_
 def test_rejudge_calls_only_the_judge_and_keeps_the_debates(first_run: FirstRun) -> None:
     folder, server, run = first_run
     before = server.requests
-    (judged,) = rejudge_with_wise_judge(folder, server, run.name)
+    (judged,) = rejudge_with_wise_judge(folder, server, run.name, "--again")
     bodies = [request["body"] for request in server.recorded_requests()[before:]]
     assert [(body if isinstance(body, dict) else json.loads(body))["model"] for body in bodies] == ["wise"] * SIZE
     assert read_messages(judged) == read_messages(run)
