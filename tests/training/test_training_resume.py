@@ -260,8 +260,8 @@ def test_output_of_a_training_run_reports_problems_of_its_parts(tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     (run_id,) = (p.parent.name for p in tmp_path.glob("results/runs/*/stages.jsonl"))
     show_output = nip_run_here("show", run_id, cwd=tmp_path).stdout
-    for output, label in ((done.stderr, "warning"), (rerun.stderr, "warning"), (show_output, "trouble")):
-        assert f"{label}: {run_id}-i0: {3 * TRAIN} of {3 * TRAIN} rollouts ended undecided, " in output
+    for output in (done.stderr, rerun.stderr, show_output):
+        assert f"warning: {run_id}-i0: {3 * TRAIN} of {3 * TRAIN} rollouts ended undecided, " in output
         assert "calls were repeated because of unparsable answers (and in 2 more parts)\n" in output
         assert f"  show it: nip-run show {run_id}-i0 --undecided\n" in output
     assert rerun.stderr.count("ended undecided") == 1
