@@ -144,7 +144,7 @@ def load_whole_dataset(source: str, overrides: Sequence[str], find_component: Fi
     content: Path | Mapping[str, Any]
     if is_data:
         content, name = {}, _NAME_WITHOUT_FILE
-        parsed_overrides = [*_parse_overrides({"dataset.path": source}), *parsed_overrides]
+        parsed_overrides = [Override("dataset.path=...", Place(source), (source,)), *parsed_overrides]
     else:
         content = _find_spec_file(_saved_spec_or_path(source))
         name = str(content)

@@ -64,7 +64,7 @@ def test_the_page_has_the_findings_and_no_script(folder: Path) -> None:
         (("clean.jsonl", *DATASET_OPTIONS, "--ignore", "txt"), "--ignore txt: no such column; the audit uses text"),
         (("clean.jsonl", *DATASET_OPTIONS, "--max-auc", "0.3"), "must be from 0.5 to 1"),
         (("clean.jsonl", *DATASET_OPTIONS, "--html", "page"), "must end in .html"),
-        (("missing.jsonl",), "no file 'missing.jsonl'"),
+        (("missing.jsonl",), "missing.jsonl:1:1: dataset.path: no file 'missing.jsonl'"),
         (("missing.yaml",), "no such spec file"),
     ],
 )

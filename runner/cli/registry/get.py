@@ -111,7 +111,7 @@ def _run_rows(
         ("result", f"{_describe_result(fetched)}; {trust_tier or SELF_REPORTED}: {reproduce_command(fetched)}"),
         ("models", _format_models(facts.get("models"))),
         *((("related", in_one_line("; ".join(relations))),) if (relations := _describe_relations(fetched)) else ()),
-        ("licence", fetched.release.licence or "none: the publisher reserves all rights"),
+        ("license", fetched.release.licence or "none: the publisher reserves all rights"),
         *((("not pinned", "its files are not in a public commit"),) if facts.get("pinned") is False else ()),
         ("where", str(fetched.folder)),
     ]
@@ -231,7 +231,7 @@ def _component_rows(fetched: FetchedRelease) -> list[tuple[str, str]]:
     install = shlex.join(["nip-run", "install", str(release.reference), "--from", address])
     return [
         ("what", f"{release.kind}, {len(release.files)} files"),
-        ("licence", release.licence or "none: the publisher reserves all rights"),
+        ("license", release.licence or "none: the publisher reserves all rights"),
         ("where", str(fetched.folder)),
         ("in a spec", f"{format_spec_entry(release)}   (after: {install})"),
     ]

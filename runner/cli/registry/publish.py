@@ -1,7 +1,7 @@
 """Publish a run or a component with all the files that determine its results.
 
 Examples:
-  nip-run publish RUN --to DIR --as acme --licence CC-BY-4.0 --dry-run
+  nip-run publish RUN --to DIR --as acme --license CC-BY-4.0 --dry-run
   nip-run publish prompts/mine --kind prompts --as acme/terse@1.0 --to git:git@example.org:acme/board.git
   nip-run publish acme/terse@1.0 --kind prompts --yank 'leaks the label'
 """
@@ -64,16 +64,16 @@ def _add_terms(parser: argparse.ArgumentParser) -> None:
     """Add the options for the description, the licenses and the visibility of a release."""
     add = parser.add_argument
     add("--description", default="", metavar="TEXT", help="description for listings")
-    add("--licence", "--license", metavar="SPDX", help="license as an SPDX expression, such as CC-BY-4.0 or MIT")
+    add("--license", "--licence", metavar="SPDX", help="license as an SPDX expression, such as CC-BY-4.0 or MIT")
     add(
-        "--dataset-licence",
         "--dataset-license",
+        "--dataset-licence",
         metavar="SPDX",
         help="license of a run's dataset, if different; `none` leaves its rows out",
     )
     add(
-        "--labels-licence",
         "--labels-license",
+        "--labels-licence",
         metavar="SPDX",
         help="license of the labels of people, which are left out without it; their names become numbers",
     )
@@ -267,7 +267,7 @@ def _build_choices(args: argparse.Namespace, kind: Kind) -> PublisherChoices:
     if kind != Kind.RUN and (not reference.name or reference.version is None):
         raise UsageError(f"--as {name_text}: a {kind} needs a name and a version; write --as OWNER/NAME@VERSION")
     parent = _find_parent(args, kind)
-    dataset_license = args.dataset_licence
+    dataset_license = args.dataset_license
     if dataset_license != NO_ROWS:
         dataset_license = canonical_license("--dataset-license", dataset_license)
     return PublisherChoices(
@@ -275,9 +275,9 @@ def _build_choices(args: argparse.Namespace, kind: Kind) -> PublisherChoices:
         name=reference.name or None,
         version=reference.version or "1",
         description=args.description,
-        licence=canonical_license("--license", args.licence),
+        licence=canonical_license("--license", args.license),
         dataset_licence=dataset_license,
-        labels_licence=canonical_license("--labels-license", args.labels_licence),
+        labels_licence=canonical_license("--labels-license", args.labels_license),
         visibility="private" if args.private else "public",
         child_of=None if parent is None else str(parent.reference),
         child_of_sha256=None if parent is None else parent.sha256,
@@ -346,7 +346,7 @@ def _show_release(ready_release: ReadyRelease, address: str | None) -> None:
     print_heading(str(release.reference))
     say(f"to          {address or 'not chosen; add --to WHERE'}")
     say(f"manifest    {'not built' if bundle is None else f'sha256:{bundle.sha256[:HASH_DIGITS]}'}")
-    say(f"visibility  {release.visibility}; licence {release.licence or 'none'}")
+    say(f"visibility  {release.visibility}; license {release.licence or 'none'}")
     redactions = ", ".join(f"{row['rule']} {row['count']}" for row in release.facts.get("cleaned", []))
     say(f"redacted    {redactions or 'nothing'}")
     rows = [

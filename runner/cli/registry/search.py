@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from runner.registry.transports.registry import Registry, ReleaseEntry
 
 
-_COLUMNS = ("release", "licence", "description")
+_COLUMNS = ("release", "license", "description")
 _RUN_COLUMNS = (
-    "run", "protocol", "benchmark", "models", "accuracy [95%]", "n", "status", "finished", "licence", "about"
+    "run", "protocol", "benchmark", "models", "accuracy [95%]", "n", "status", "finished", "license", "about"
 )  # fmt: skip
-_DROPPED_IF_NARROW = ("status", "finished", "protocol", "licence", "models")
+_DROPPED_IF_NARROW = ("status", "finished", "protocol", "license", "models")
 """Columns that a narrow terminal leaves out, in this order."""
 
 MAX_DESCRIPTION = 200
@@ -190,8 +190,8 @@ def _run_rows(
     copies: Sequence[_SearchHit], lineage: Lineage, parts: Mapping[tuple[str, str], int]
 ) -> Iterator[tuple[object, ...]]:
     """Yield a row for each license of a run's copies."""
-    by_licence = group_pairs((hit.release.licence, hit) for hit in copies)
-    for group in by_licence.values():
+    by_license = group_pairs((hit.release.licence, hit) for hit in copies)
+    for group in by_license.values():
         copy_note = [] if group[0] is copies[0] else [f"the same run as {_short_name(copies[0])}"]
         marks = [*copy_note, *_describe_training(group[0], parts), *_describe_relations(group[0], lineage)]
         yield _run_row(group, marks)

@@ -56,7 +56,7 @@ from runner.spec.trainer_files import FOLDER, INDEX, read_index, stored_name
 from runner.training.trainer_files import missing_lines
 
 NO_ROWS = "none"
-"""The value of `--dataset-licence` for a dataset whose rows must not be published."""
+"""The value of `--dataset-license` for a dataset whose rows must not be published."""
 ROWS = f"{DATA}/inputs/dataset.jsonl"
 REPLAYED = "inputs/replayed"
 """The path of replayed runs in a published spec. Readers do not need these runs, because the replay has the answers."""

@@ -185,7 +185,7 @@ class VersionLine:
     version: str
     published: str
     used: str
-    licence: str | None
+    license: str | None
     signed: bool
     sha256: str
     yanked: str | None
@@ -196,7 +196,7 @@ class VersionLine:
     def from_facts(cls, facts: Mapping[str, Any], used: Mapping[str, int]) -> Self:
         return cls(
             version=facts["version"], published=format_day(facts["created"]), used=f"{used.get(facts['version'], 0):,}",
-            licence=facts["licence"], signed=facts["signed"], sha256=facts["sha256"], yanked=facts["yanked"],
+            license=facts["licence"], signed=facts["signed"], sha256=facts["sha256"], yanked=facts["yanked"],
             description=_shorten(facts["description"]),
             href=href_of(facts["reference"]) if facts["kind"] == Kind.RUN else None,
         )  # fmt: skip
@@ -234,7 +234,7 @@ def home_commands(address: str) -> list[Command]:
     """Return the commands of the first page."""
     url = shlex.quote(address)
     return [
-        ("Publish a run", f"nip-run publish RUN --as OWNER --licence MIT --to {url}"),
+        ("Publish a run", f"nip-run publish RUN --as OWNER --license MIT --to {url}"),
         ("Download a run with all releases that it uses", f"nip-run get OWNER/NAME@VERSION --from {url}"),
         ("Show the boards in a terminal", f"nip-run leaderboard --from {url}"),
     ]

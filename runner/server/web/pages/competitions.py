@@ -88,7 +88,7 @@ def _commands(competition: CompetitionResponse, address: str) -> list[Command]:
             "Play a run on these rows",
             f"nip-run SPEC dataset.path={path} dataset.split=null fine_tune=null --run-id mine",
         ),
-        ("Submit the run", f"nip-run publish mine --as OWNER --licence MIT --to {url}"),
+        ("Submit the run", f"nip-run publish mine --as OWNER --license MIT --to {url}"),
     ]
 
 

@@ -71,7 +71,7 @@ def component(request: Request, snapshot: NewestSnapshot, owner: str, name: str,
     view = ComponentView(
         title=f"{owner}/{name}", kind=kind, owner=owner, description=newest["description"], is_run=kind == Kind.RUN,
         facts=[("Newest", newest["version"]), ("Published", format_day(newest["created"])),
-               ("Licence", newest["licence"] or "not given")],
+               ("License", newest["licence"] or "not given")],
         versions=[VersionLine.from_facts(release, use_counts) for release in releases],
         users=[ReleaseLine.from_facts(facts, uses=version) for facts, version in dependents[:RELEASES_PER_PART]],
         commands=commands_of(newest["reference"], kind, server_of(request).settings.address),

@@ -317,7 +317,7 @@ def _build_facts(facts: Mapping[str, Any], row: Mapping[str, Any] | None) -> lis
     """Return the names and values in the page's table of facts; `row` is the run's row on its list."""
     lines = [(name, facts[key]) for name, key in (("Benchmark", "benchmark"), ("Models", "models")) if facts[key]]
     lines += [("Trained on", row["trained_on"])] if row and row["trained_on"] else []
-    lines += [("Published", format_day(facts["created"])), ("Licence", facts["licence"] or "not given"),
+    lines += [("Published", format_day(facts["created"])), ("License", facts["licence"] or "not given"),
               ("Signed", "yes" if facts["signed"] else "no"), ("SHA-256 of the manifest", facts["sha256"])]  # fmt: skip
     if facts.get("pinned") is False:
         lines.append(("Pinned", "no: the files of the run are not in a public commit"))
