@@ -227,6 +227,15 @@ def test_a_function_of_a_downloaded_analyzer_runs_only_if_allowed(
     assert filter_by_status(only_table(run), "answered")
 
 
+def test_values_too_large_for_statistics_are_refused(
+    tmp_path: Path, run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del run
+    text = "answers: [low, high]\nvalues: {low: 0, high: 1e200}\n"
+    assert analyze(write_analyzer(tmp_path, text), DUMMY_PROVIDER) == 2
+    assert "numbers must be between -1e+50 and 1e+50" in capsys.readouterr().err
+
+
 def test_all_errors_of_an_analyzer_are_reported(
     tmp_path: Path, run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
