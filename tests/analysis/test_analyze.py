@@ -164,6 +164,19 @@ def test_run_of_an_analysis_cannot_be_published(
     assert "publish first instead" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.parametrize("query", ["seeds", "protocols", "cost_per_right_verdict"])
+def test_queries_about_accuracy_leave_out_runs_of_analyses(
+    run: RunFolder, capsys: pytest.CaptureFixture[str], query: str
+) -> None:
+    assert analyze("follow_up", DUMMY_PROVIDER) == 0
+    capsys.readouterr()
+    results = str(run.path.parent.parent)
+    assert main(["sql", f"@{query}", "--results", results, "--format", "csv"]) == 0
+    rows = capsys.readouterr().out.splitlines()[1:]
+    assert len(rows) == 1
+    assert "analysis" not in rows[0]
+
+
 def test_code_analyzer_answers_without_creating_a_run(run: RunFolder) -> None:
     assert analyze("exact_quotation") == 0
     table = only_table(run)
