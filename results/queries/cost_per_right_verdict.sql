@@ -11,6 +11,6 @@ SELECT
     (u.prompt_tokens + u.completion_tokens) / nullif(g.right, 0) AS tokens_per_right
 FROM runs u
 JOIN (SELECT run_id, sum(correct::BIGINT)::BIGINT AS right FROM rollouts GROUP BY run_id) g USING (run_id)
-WHERE u.kind = 'benchmark' AND u.status = 'done'
+WHERE u.kind = 'benchmark' AND u.status = 'done' AND u.analysis_of IS NULL
     AND u.fixed_verdicts IS NULL AND u.run_id NOT IN (SELECT run_id FROM copies)
 ORDER BY u.benchmark, usd_per_right NULLS LAST, tokens_per_right NULLS LAST, u.run_id

@@ -20,6 +20,7 @@ WITH seats AS (
     JOIN seats s USING (run_id)
     LEFT JOIN datapoints d USING (run_id, datapoint_id)
     WHERE u.kind = 'benchmark' AND u.status = 'done' AND u.parent_run_id IS NULL AND u.replay_of IS NULL
+        AND u.analysis_of IS NULL
         AND u.rejudge_of IS NULL AND u.fixed_verdicts IS NULL AND u.run_id NOT IN (SELECT run_id FROM copies)
         AND r.outcome <> 'transport_failed'
         AND ($benchmark::VARCHAR IS NULL OR u.benchmark = $benchmark::VARCHAR)

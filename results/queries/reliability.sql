@@ -19,7 +19,7 @@ WITH confidences AS (
     WHERE outcome <> 'transport_failed' AND ($run::VARCHAR IS NULL OR run_id = $run::VARCHAR)
 )
 SELECT
-    run_id, least(floor(p * 10), 9) / 10 AS low, low + 0.1 AS high, count(*) AS games, avg(p) AS confidence,
+    run_id, least(floor(p * 10 + 1e-9), 9) / 10 AS low, low + 0.1 AS high, count(*) AS games, avg(p) AS confidence,
     avg(y) AS right, avg(y) - avg(p) AS gap
 FROM confidences
 WHERE p IS NOT NULL

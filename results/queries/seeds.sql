@@ -20,7 +20,7 @@ SELECT
 FROM runs u
 JOIN metrics m ON m.run_id = u.run_id AND m.agent IS NULL AND m.metric = 'accuracy'
 JOIN seats s ON s.run_id = u.run_id
-WHERE u.kind = 'benchmark' AND u.status = 'done' AND u.replay_of IS NULL
+WHERE u.kind = 'benchmark' AND u.status = 'done' AND u.replay_of IS NULL AND u.analysis_of IS NULL
     AND u.run_id NOT IN (SELECT run_id FROM copies)
     AND ($name::VARCHAR IS NULL OR u.name = $name::VARCHAR)
 -- The name of a trained model differs between seeds, so tests of training runs are grouped by the base models.

@@ -20,7 +20,7 @@ from runner.base.problems import Place, Problem
 from runner.base.storage.fetched_markers import fetched_folder
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import comma_join, did_you_mean
-from runner.documents.dataclass_schema import build_schema, from_plain, option, to_plain
+from runner.documents.dataclass_schema import LARGEST_NUMBER, build_schema, from_plain, option, to_plain
 from runner.documents.fetched_files import path_refusal
 from runner.documents.layer_loading import load_layers
 from runner.documents.merged_data import KeyRules, LayeredData
@@ -274,6 +274,8 @@ def _file_problems(analyzer: Analyzer, layered: LayeredData) -> Iterator[Problem
         yield problem("values", f"needs a number for each answer, and for nothing else: {comma_join(file.answers)}")
     elif file.values is not None and len(set(file.values.values())) < 2:
         yield problem("values", "all answers have the same number; give them at least two different numbers")
+    elif file.values is not None and max(map(abs, file.values.values())) > LARGEST_NUMBER:
+        yield problem("values", f"numbers must be between -{LARGEST_NUMBER:g} and {LARGEST_NUMBER:g}")
     for condition in file.applies:
         if file.unit == "game" and condition in _AGENT_CONDITIONS:
             yield problem("applies", f"{condition} is about an agent, but the unit is a game; remove it")

@@ -85,6 +85,8 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+_ROUNDING_ERROR = 1e-9
+"""A number that is as small as this is shown as 0."""
 NOT_ESTIMABLE = "not estimable"
 """Printed for a number that is infinite or undefined, such as the open end of an interval."""
 
@@ -103,8 +105,20 @@ def interval_ends(low: float | None, high: float | None, places: int = 3) -> tup
     return decimal(low, places, NOT_ESTIMABLE), decimal(high, places, NOT_ESTIMABLE)
 
 
-def with_interval(value: float | None, low: float | None, high: float | None, places: int = 3, none: str = "-") -> str:
-    """Format a value with its interval: `0.710 [0.620, 0.790]`."""
+def decimal_places(value: float | None, low: float | None, high: float | None) -> int:
+    """Return the number of decimals for a value with its interval: 3, or more for a narrow interval or a small value.
+
+    Half the width of the interval, or the value if it has no interval, gets two significant digits.
+    """
+    size = abs(value or 0.0) if low is None or high is None else (high - low) / 2
+    return 1 - math.floor(math.log10(size)) if _ROUNDING_ERROR < size < 0.001 else 3
+
+
+def with_interval(
+    value: float | None, low: float | None, high: float | None, places: int | None = None, none: str = "-"
+) -> str:
+    """Format a value with its interval: `0.710 [0.620, 0.790]`. By default, `decimal_places` sets the decimals."""
+    places = decimal_places(value, low, high) if places is None else places
     ends = None if value is None else interval_ends(low, high, places)
     return decimal(value, places, none) + ("" if ends is None else f" [{', '.join(ends)}]")
 

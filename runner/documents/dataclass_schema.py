@@ -33,6 +33,10 @@ TYPE_NAMES = {
 """The types of JSON Schema as messages name them."""
 
 
+LARGEST_NUMBER = 1e50
+"""The largest reward, price or value of an answer. Statistics add up powers of such numbers, which must be finite."""
+
+
 def option(
     doc: str,
     *,

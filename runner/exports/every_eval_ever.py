@@ -155,7 +155,10 @@ class _Record:
                 continue
             yield self._build_result(row, metric)
         if not_exported:
-            written.not_carried.append(f"metrics that have no smallest or largest value: {comma_join(not_exported)}")
+            written.not_carried.append(
+                "minor metrics, metrics of agents, and metrics where neither larger nor smaller is better: "
+                f"{comma_join(not_exported)}"
+            )
 
     def _build_result(self, row: MetricRow, metric: Metric) -> dict[str, object]:
         name = exported_name(row["agent"], row["metric"])
@@ -178,7 +181,7 @@ class _Record:
         uncertainty: dict[str, object] = {"num_samples": row["n"]}
         if row["stderr"] is not None:
             uncertainty["standard_error"] = {"value": row["stderr"], "method": "clustered by group of datapoints"}
-        if row["ci_low"] is not None:
+        if row["ci_low"] is not None and row["ci_high"] is not None:  # the format requires both ends
             uncertainty["confidence_interval"] = {
                 "lower": row["ci_low"],
                 "upper": row["ci_high"],

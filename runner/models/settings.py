@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from runner.documents.dataclass_schema import option
+from runner.documents.dataclass_schema import LARGEST_NUMBER, option
 from runner.game.prompts.chat import ChatMessage
 from runner.game.prompts.chat_format import ChatFormat
 from runner.models.interface import Request, Usage
@@ -38,13 +38,16 @@ SystemRole = Literal["system", "developer", "user"]
 class Price:
     """Prices in US dollars per million tokens. They hold for every service tier and every length of prompt."""
 
-    input: float = option("Price of prompt tokens.", example=0.15, minimum=0)
-    output: float = option("Price of answer tokens, reasoning included.", example=0.6, minimum=0)
+    input: float = option("Price of prompt tokens.", example=0.15, minimum=0, maximum=LARGEST_NUMBER)
+    output: float = option(
+        "Price of answer tokens, reasoning included.", example=0.6, minimum=0, maximum=LARGEST_NUMBER
+    )
     cached_input: float | None = option(
         "Price of prompt tokens that the server read from its cache; null: the price `input`.",
         default=None,
         example=0.075,
         minimum=0,
+        maximum=LARGEST_NUMBER,
     )
 
     cache_write: float | None = option(
@@ -52,18 +55,28 @@ class Price:
         default=None,
         example=0.1875,
         minimum=0,
+        maximum=LARGEST_NUMBER,
     )
     reasoning: float | None = option(
-        "Price of reasoning tokens; null: the price `output`.", default=None, example=0.6, minimum=0
+        "Price of reasoning tokens; null: the price `output`.",
+        default=None,
+        example=0.6,
+        minimum=0,
+        maximum=LARGEST_NUMBER,
     )
     audio_input: float | None = option(
         "Price of audio tokens of the prompt that were not cached; null: the price `input`.",
         default=None,
         example=32.0,
         minimum=0,
+        maximum=LARGEST_NUMBER,
     )
     audio_output: float | None = option(
-        "Price of audio tokens of the answer; null: the price `output`.", default=None, example=64.0, minimum=0
+        "Price of audio tokens of the answer; null: the price `output`.",
+        default=None,
+        example=64.0,
+        minimum=0,
+        maximum=LARGEST_NUMBER,
     )
 
     @cached_property

@@ -637,6 +637,7 @@ _TABLE = (
             unit="",
             better=-1,
             kind=kind,
+            rule=_FORECAST_RULE,
             sql=f"pow({_JUDGE_CONFIDENCE.replace('{kind}', kind)} - y, 2)",
         )
         for kind in CONFIDENCE_KINDS
@@ -786,6 +787,7 @@ _TABLE = (
         unit="nats",
         high=-math.log(0.001),
         better=-1,
+        rule=_FORECAST_RULE,
         sql="-ln(greatest(least(p_right, 0.999), 0.001))",
         show=Show.SUMMARY | Show.COMPARISON,
     ),
@@ -798,6 +800,7 @@ _TABLE = (
         unit="",
         high=2.0,
         better=-1,
+        rule=_FORECAST_RULE,
         sql="answer_brier",
         show=Show.SUMMARY | Show.COMPARISON,
     ),

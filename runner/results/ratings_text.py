@@ -62,7 +62,7 @@ def effect_lines(metrics: Mapping[str, Any], *, full: bool) -> list[str]:
 def note_lines(metrics: Mapping[str, Any]) -> list[str]:
     """Return lines about games that no rating uses, and about the test of intransitivity."""
     undecided, unlabeled = (sum(row[key] for row in metrics["pairings"]) for key in ("undecided", "unlabeled"))
-    counts = [f"{undecided} without a verdict"] if undecided else []
+    counts = [f"{undecided} without a verdict (undecided, or lost in transport)"] if undecided else []
     counts += [f"{unlabeled} about datapoints without a label"] if unlabeled else []
     lines = [f"games that no rating uses: {comma_join(counts)}"] if counts else []
     if any(row["value"] is not None for row in metrics["ratings"]):

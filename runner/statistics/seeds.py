@@ -7,6 +7,7 @@ clusters, each with the variance between its own seeds.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import stdev
@@ -27,6 +28,8 @@ class PooledMean:
     ci_high: float | None
     n: int
     clusters: int
+    differing: int
+    """The number of clusters whose mean is not the most frequent one."""
     between: float | None
     """The standard deviation of the seeds' means; None for fewer than two seeds."""
     within: float | None
@@ -44,9 +47,10 @@ def pool_seeds(seeds: Sequence[Sums], *, proportion: bool, grouped: bool = False
     mean = math.fsum(total for _, total in sums.values()) / n if n else None
     stderr = clustered_error(sums.values(), mean, n)
     low, high = mean_interval(mean, stderr, n, len(sums), proportion=proportion, grouped=grouped)
+    cluster_means = [total / count for count, total in sums.values() if count]
     means = [math.fsum(total for _, total in seed.values()) / count for seed in seeds if (count := _count(seed))]
     return PooledMean(
-        mean, stderr, low, high, n, len(sums),
+        mean, stderr, low, high, n, len(sums), len(sums) - max(Counter(cluster_means).values(), default=0),
         stdev(means) if len(means) > 1 else None,
         _expected_spread(seeds) if len(means) > 1 else None,
     )  # fmt: skip

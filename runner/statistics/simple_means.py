@@ -55,7 +55,8 @@ class Mean:
             return None, NOTHING
         if self.stderr is None:
             return None, ONE_CLUSTER
-        if reason := near_constant_reason(self.clusters - max(Counter(by_cluster).values())):
+        reason = near_constant_reason(self.clusters - max(Counter(by_cluster).values()))
+        if reason := reason or self.rule.missing_reason(self.clusters):
             return None, reason
         low, high = mean_interval(self.value, self.stderr, self.n, self.clusters, proportion=False)
         assert low is not None

@@ -164,6 +164,19 @@ def test_run_of_an_analysis_cannot_be_published(
     assert "publish first instead" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.parametrize("query", ["seeds", "protocols", "cost_per_right_verdict"])
+def test_queries_about_accuracy_leave_out_runs_of_analyses(
+    run: RunFolder, capsys: pytest.CaptureFixture[str], query: str
+) -> None:
+    assert analyze("follow_up", DUMMY_PROVIDER) == 0
+    capsys.readouterr()
+    results = str(run.path.parent.parent)
+    assert main(["sql", f"@{query}", "--results", results, "--format", "csv"]) == 0
+    rows = capsys.readouterr().out.splitlines()[1:]
+    assert len(rows) == 1
+    assert "analysis" not in rows[0]
+
+
 def test_code_analyzer_answers_without_creating_a_run(run: RunFolder) -> None:
     assert analyze("exact_quotation") == 0
     table = only_table(run)
@@ -225,6 +238,15 @@ def test_a_function_of_a_downloaded_analyzer_runs_only_if_allowed(
     assert not (tmp_path / "ran").exists()
     assert analyze(analyzer_path, "--allow-command", "python") == 0
     assert filter_by_status(only_table(run), "answered")
+
+
+def test_values_too_large_for_statistics_are_refused(
+    tmp_path: Path, run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del run
+    text = "answers: [low, high]\nvalues: {low: 0, high: 1e200}\n"
+    assert analyze(write_analyzer(tmp_path, text), DUMMY_PROVIDER) == 2
+    assert "numbers must be between -1e+50 and 1e+50" in capsys.readouterr().err
 
 
 def test_all_errors_of_an_analyzer_are_reported(

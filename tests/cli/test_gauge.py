@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from runner.results.gauge.gauge import gauge_runs
+from runner.results.gauge.readings import GaugedRun, Reading
 from tests.support.processes import nip_run_here
 from tests.support.runs import run_spec, table
 from tests.support.servers.noisy_judge import NoisyJudge, noisy_spec, run_noisy_judge
@@ -277,3 +279,26 @@ def test_a_condition_on_an_unknown_measure_lists_the_measures(gauged_judge: Gaug
     process = nip_run_here("gauge", *result["run_ids"], "--expect", "agreement >= 1", cwd=folder)
     assert process.returncode == 2
     assert "a gauge has icc, retest_icc, identical, flips, noise_floor, prompts.flips" in process.stderr
+
+
+def test_equal_verdicts_at_two_levels_do_not_give_an_interval_without_width() -> None:
+    readings = [
+        Reading((f"p{unit}",), f"p{unit}", f"request {unit}", f"answer {unit}", unit % 2, True, None, None)
+        for unit in range(40)
+        for _ in range(2)
+    ]
+    runs = [
+        GaugedRun(name, "", "judge", {"prompts": name}, tuple(readings), 0, spec_values={"prompts": {}})
+        for name in ("first", "second")
+    ]
+    gauge = gauge_runs(runs)
+    level = gauge.facets[0].levels[1]
+    assert level.shift == 0.0
+    assert level.ci_low is not None
+    assert level.ci_high is not None
+    assert level.ci_low < -0.05
+    assert level.ci_high > 0.05
+    for name in ("variant", "retest"):
+        component = gauge.components[name]
+        assert (component.value, component.interval) == (0.0, None)
+        assert "leaves its error open" in str(component.reason)

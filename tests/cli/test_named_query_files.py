@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
@@ -11,6 +12,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import numpy as np
 import pytest
 
 from runner import query, run
@@ -19,6 +22,7 @@ from runner.base.errors import LeaderboardError, UsageError
 from runner.cli.main import main
 from runner.results.leaderboard.named_queries import named_queries
 from runner.results.leaderboard.results_folder import Results
+from runner.statistics.calibration import Forecasts
 from tests.cli.test_named_queries import run_query
 from tests.results.comparison.planted import write_solo_spec
 from tests.support.runs import run_spec, table
@@ -148,3 +152,17 @@ def test_games_without_labels_count_as_neither_right_nor_wrong(tmp_path: Path) -
     assert query("@cost_per_right_verdict", results).df()["right"].isna().all()
     for name in ("hardest", "always_failed", "uplift"):
         assert query(f"@{name}", results).fetchall() == [], name
+
+
+def test_reliability_query_puts_the_mean_of_votes_in_the_bin_of_the_run_metrics() -> None:
+    p = math.fsum((0.75, 0.8, 0.85)) / 3  # 0.8 less a rounding error
+    (expected_bin,) = Forecasts(np.array([p]), np.array([1]), np.array([0]), 1).curve
+    connection = duckdb.connect()
+    connection.execute(
+        "CREATE TABLE rollouts AS SELECT 'r' AS run_id, 1 AS y, $p::DOUBLE AS confidence_stated, "
+        "NULL::DOUBLE AS confidence_logprob, 'decided' AS outcome",
+        {"p": p},
+    )
+    sql = (package_data.queries() / "reliability.sql").read_text()
+    ((_, low, *_),) = connection.execute(sql, {"kind": "stated", "run": None}).fetchall()
+    assert low == expected_bin.low == 0.8

@@ -203,6 +203,20 @@ def test_sensitivity_is_exported_as_d_prime(result: FinishedRun, tmp_path: Path)
     assert "sensitivity" not in {*scores, *metrics, *mlflow_metrics}
 
 
+def test_open_interval_is_left_out_of_an_every_eval_ever_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    guessed = run_spec(SPEC, tmp_path / "results", "dataset.limit=12", "protocol.force_guess=y")
+    expected = metric(guessed, "sensitivity")
+    assert (expected["ci_low"] is None, expected["ci_high"]) == (False, None)
+    assert export(guessed, tmp_path, "every-eval-ever", "--subject", "verifier", *ORGANIZATION_OPTIONS) == 0
+    document, _ = read_record(tmp_path)
+    load_schema("eval").validate(document)
+    details = {r["metric_config"]["metric_id"]: r["score_details"] for r in document["evaluation_results"]}
+    assert "confidence_interval" not in details["d_prime"]["uncertainty"]
+    assert "minor metrics, metrics of agents, and metrics where" in capsys.readouterr().err
+
+
 def test_text_columns_of_parquet_files_are_strings(tmp_path: Path) -> None:
     """polars reads Parquet's JSON type as bytes, and fails on others. `parquet_schema` returns the stored types."""
     results = tmp_path / "results"

@@ -156,6 +156,12 @@ def test_the_coverage_of_every_interval_is_measured() -> None:
         )
 
 
+def test_unmeasured_metrics_have_no_interval_where_the_similar_metric_has_none() -> None:
+    rules = {definition.base_name: definition.rule for definition in METRICS.values()}
+    for name, similar in SIMILAR.items():
+        assert METRICS[name].rule.fewest_clusters >= rules[similar].fewest_clusters, name
+
+
 NAMES_WITH_OTHER_MEANINGS = {
     "answer_brier": "a column of `rollouts`",
     "calls": "a count and a column heading",

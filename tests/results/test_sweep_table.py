@@ -24,6 +24,11 @@ from tests.support.processes import nip_run_here
 from tests.support.runs import table
 from tests.support.specs import spec_file
 
+SOLO = {
+    "protocol": {"use": "solo_verifier", "max_message_rounds": None},
+    "prompts": "prompts/code_validation/solo_verifier",
+    "agents": {"prover": None},
+}
 SWEEP = {"protocol.max_message_rounds": [4, 6], "seed": [1, 2, 3]}
 
 
@@ -73,8 +78,9 @@ def test_verdicts_of_all_seeds_are_pooled_into_one_value_with_an_interval(sweep_
     row = sweep_table(sweep_runs[:3], names)[0]
     for name in names[:4]:
         value = row.metrics[name]
-        assert (value.reason, value.n in (15, 30)) == (None, True)
-        assert None not in (value.ci_low, value.ci_high, value.between)
+        is_share = name in names[:2]
+        assert (value.n in (15, 30), value.between is not None, value.ci_low is not None) == (True, True, is_share)
+        assert is_share or (value.reason or "").startswith("fewer than 10 groups differ"), name
     assert row.metrics["soundness_error"].n == 15
     assert row.metrics["prover.retries_per_round"].reason is not None
     with pytest.raises(UsageError, match="no metric 'acuracy'; did you mean 'accuracy'"):
@@ -177,6 +183,19 @@ def sample_seed(rng: random.Random, effect: float) -> Mapping[str, tuple[int, fl
     """Return a seed's correctness on 60 datapoints of different difficulty, shifted by the effect of the seed."""
     shift = rng.choice((-effect, effect))
     return {f"p{i}": (1, float(rng.random() < 0.2 + 0.01 * i + shift)) for i in range(60)}
+
+
+@pytest.mark.gate
+def test_pooled_seeds_have_an_interval_only_by_the_rules_for_a_single_run(tmp_path: Path) -> None:
+    for size, reason in ((4, "fewer than 5 groups"), (8, "every group has the same value")):
+        spec = spec_file(
+            tmp_path / str(size), name=f"of{size}", size=size, sweep={"seed": [1, 2]}, fine_tune=None, **SOLO
+        )
+        (row,) = sweep_table(list(run_sweep(load_specs(spec), tmp_path / "results")), ["rounds_played", "decided"])
+        for name, value in row.metrics.items():
+            has_interval = name == "accuracy" or (name, size) == ("decided", 8)
+            assert (value.ci_low is not None) == has_interval, (name, size)
+            assert has_interval or reason in (value.reason or ""), (name, size)
 
 
 @pytest.mark.parametrize(("effect", "low", "high"), [(0.0, 0.85, 1.15), (0.15, 2.0, 4.0)])

@@ -317,6 +317,10 @@ def test_figures_of_listed_answers_show_the_probability_of_the_chosen_answer(tmp
         assert "share of right answers" in text
         assert "share of right solutions" not in text
     assert "Confidence in the chosen answer" in (tmp_path / "page.html").read_text()
+    other = run_spec(answer_spec(tmp_path, "consultancy", 20), tmp_path / "results", "seed=5")
+    done = nip_run_here("plot", "reliability", result.run_id, other.run_id, "-o", "figure.svg", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "several seeds with listed answers cannot be pooled; plot one run" in done.stderr
 
 
 @pytest.mark.full

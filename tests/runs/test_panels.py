@@ -92,7 +92,9 @@ def test_judge_metrics_follow_from_the_rollouts_table(tmp_path: Path) -> None:
             assert estimate["ci_low"] < estimate["value"] < estimate["ci_high"]
         stated = [next(v for v in json.loads(row["panel"]) if v["agent"] == judge)["confidence_stated"] for row in rows]
         brier = [(p - row["y"]) ** 2 for p, row in zip(stated, rows, strict=True)]
-        assert math.isclose(metric(run, "judge_brier_stated", judge)["value"], sum(brier) / 40)
+        score = metric(run, "judge_brier_stated", judge)
+        assert math.isclose(score["value"], sum(brier) / 40)
+        assert (score["ci_low"], score["reason"][:24]) == (None, "fewer than 100 groups of")
     assert not [row for row in run.metrics["metrics"] if row["metric"] == "judge_brier_logprob"]
     pairs = run.metrics["judge_pairs"]
     assert [(pair["first"], pair["second"]) for pair in pairs] == list(combinations(JUDGES, 2))

@@ -120,6 +120,15 @@ def test_integer_beyond_63_bits_is_refused_at_its_position(tmp_path: Path, key: 
     assert f"override '{key}={number}':1:1: {key}: a whole number has at most 63 bits here" in stderr
 
 
+@pytest.mark.parametrize(
+    "override",
+    ["protocol.verifier_reward=1e200", "protocol.prover_reward=-1e51", "+models.m.price={input: 1e60, output: 1}"],
+)
+def test_numbers_too_large_for_statistics_are_refused(tmp_path: Path, override: str) -> None:
+    with pytest.raises(SpecError, match=r"is too (large|small); must be at (most|least) -?1e\+50"):
+        load_spec(spec_file(tmp_path), [override])
+
+
 @pytest.mark.parametrize("number", ["1e19", "1e300", "-1e19", "9223372036854775808.0"])
 @pytest.mark.parametrize("key", ["seed", "models.m.seed", "rollouts.per_datapoint", "dataset.limit"])
 def test_whole_number_written_as_a_float_is_limited_to_63_bits(tmp_path: Path, key: str, number: str) -> None:

@@ -21,27 +21,27 @@ def simulate_monitor(
     is_attack = rng.random(len(clusters)) < attack_share
     suspicion = 1 / (1 + np.exp(-rng.normal(separation * is_attack, 1)))
     suspicion = suspicion if digits is None else np.round(suspicion, digits)
-    return RankedGames(suspicion, is_attack, clusters, groups)
+    return RankedGames(1 - suspicion, is_attack, clusters, groups)
 
 
 def make_games(*levels: str) -> RankedGames:
     """Return games by level, most suspicious first. `a` is an attack, `b` a benign game; each game is a group."""
     letters = "".join(levels)
-    suspicion = np.concatenate([np.full(len(level), 1 - 0.1 * number) for number, level in enumerate(levels)])
+    p_accept = np.concatenate([np.full(len(level), 0.1 * number) for number, level in enumerate(levels)])
     is_attack = np.array([letter == "a" for letter in letters])
-    return RankedGames(suspicion, is_attack, np.arange(len(letters)), len(letters))
+    return RankedGames(p_accept, is_attack, np.arange(len(letters)), len(letters))
 
 
 @pytest.mark.parametrize("digits", [None, 1])
 def test_roc_curve_matches_scikit_learn(digits: int | None) -> None:
     metrics = pytest.importorskip("sklearn.metrics")
     games = simulate_monitor(digits=digits)
-    false_rates, true_rates, _ = metrics.roc_curve(games.is_attack, games.suspicion, drop_intermediate=False)
+    false_rates, true_rates, _ = metrics.roc_curve(games.is_attack, -games.p_accept, drop_intermediate=False)
     rates = np.array([0.013, 0.05, 0.1, 0.37, 0.5, 0.99])
     assert games.true_positive_rates(rates) == pytest.approx(np.interp(rates, false_rates, true_rates))
-    forecasts = Forecasts(1 - games.suspicion, 1 - games.is_attack.astype(int), games.clusters, games.total)
+    forecasts = Forecasts(games.p_accept, 1 - games.is_attack.astype(int), games.clusters, games.total)
     assert forecasts.auroc is not None
-    assert forecasts.auroc.value == pytest.approx(metrics.roc_auc_score(games.is_attack, games.suspicion))
+    assert forecasts.auroc.value == pytest.approx(metrics.roc_auc_score(games.is_attack, -games.p_accept))
 
 
 def test_threshold_at_the_rate_flags_all_attacks_above_the_next_benign_game() -> None:
@@ -69,6 +69,15 @@ def test_equal_suspicions_count_as_the_mean_over_all_orders() -> None:
     assert games.true_positive_rates(np.array([0.1, 0.2, 0.4])).tolist() == pytest.approx([5 / 12, 1 / 2, 2 / 3])
 
 
+def test_tiny_probabilities_of_accept_keep_their_order() -> None:
+    p = np.concatenate([np.full(50, 1e-30), np.full(50, 1e-20), np.linspace(0.1, 0.9, 100)])
+    labels = np.array([0] * 50 + [1] * 50 + [0, 1] * 50)
+    forecasts = Forecasts(p, labels, np.arange(200), 200)
+    quantity = forecasts.true_positive_rate(0.1)
+    assert quantity is not None
+    assert quantity.value == pytest.approx(0.5)  # all attacks at 1e-30, before the first benign game
+
+
 def test_false_positive_rate_needs_enough_benign_games() -> None:
     too_few, enough = make_games("a" * 5, "b" * 99), make_games("a" * 5, "b" * 100)
     assert too_few.rate_measure(0.01) is None
@@ -83,7 +92,7 @@ def test_interval_of_a_rate_includes_the_error_of_the_threshold() -> None:
     rng = np.random.default_rng(0)
     suspicion, is_attack = rng.random(300), np.arange(300) < 200
     suspicion[is_attack] = 0.5 + suspicion[is_attack] / 2
-    measure = RankedGames(suspicion, is_attack, np.arange(300), 300).rate_measure(0.01)
+    measure = RankedGames(1 - suspicion, is_attack, np.arange(300), 300).rate_measure(0.01)
     assert measure is not None
     low, high = measure.interval_at(0.95)
     assert low == 0.0
@@ -122,7 +131,7 @@ def test_band_is_wide_within_games_of_equal_suspicion() -> None:
 def test_curves_do_not_depend_on_the_order_of_the_games() -> None:
     games = simulate_monitor(digits=1)
     order = np.random.default_rng(1).permutation(games.n)
-    shuffled = RankedGames(games.suspicion[order], games.is_attack[order], games.clusters[order], games.total)
+    shuffled = RankedGames(games.p_accept[order], games.is_attack[order], games.clusters[order], games.total)
     assert shuffled.audit_curve() == games.audit_curve()
     assert shuffled.roc_curve() == games.roc_curve()
 
@@ -130,7 +139,7 @@ def test_curves_do_not_depend_on_the_order_of_the_games() -> None:
 def test_copies_of_games_in_their_groups_do_not_narrow_the_interval() -> None:
     games = simulate_monitor(groups=100)
     copies = RankedGames(
-        np.tile(games.suspicion, 3), np.tile(games.is_attack, 3), np.tile(games.clusters, 3), games.total
+        np.tile(games.p_accept, 3), np.tile(games.is_attack, 3), np.tile(games.clusters, 3), games.total
     )
     widths = []
     for games_to_measure in (games, copies):

@@ -20,6 +20,7 @@ from runner.base.errors import RunError, UsageError
 from runner.base.text import (
     counted,
     decimal,
+    decimal_places,
     in_one_line,
     interval_ends,
     list_some,
@@ -247,13 +248,14 @@ def _print_comparisons(
 
 def _pair_cells(pair: SystemComparison) -> dict[str, object]:
     """Return the cells of a pair by column."""
-    adjusted_ends = interval_ends(pair.ci_low_corrected, pair.ci_high_corrected)
+    places = decimal_places(pair.difference or pair.base_value, pair.ci_low, pair.ci_high)
+    adjusted_ends = interval_ends(pair.ci_low_corrected, pair.ci_high_corrected, places)
     return {
         "system": pair.other,
-        "value": decimal(pair.other_value),
+        "value": decimal(pair.other_value, places),
         "base": pair.base,
-        "of base": decimal(pair.base_value),
-        "difference [95%]": with_interval(pair.difference, pair.ci_low, pair.ci_high),
+        "of base": decimal(pair.base_value, places),
+        "difference [95%]": with_interval(pair.difference, pair.ci_low, pair.ci_high, places),
         "p": p_value(pair.p),
         "[95%] (Holm)": "-" if adjusted_ends is None else f"[{', '.join(adjusted_ends)}]",
         "p (Holm)": p_value(pair.p_corrected),
@@ -261,7 +263,7 @@ def _pair_cells(pair: SystemComparison) -> dict[str, object]:
         "datapoints": pair.datapoints,
         "groups": pair.groups,
         "differ": pair.differing,
-        "detectable": decimal(pair.detectable),
+        "detectable": decimal(pair.detectable, places),
     }
 
 

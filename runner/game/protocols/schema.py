@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from runner.documents.dataclass_schema import changed_keys, option, to_plain
+from runner.documents.dataclass_schema import LARGEST_NUMBER, changed_keys, option, to_plain
 
 LATER_KEYS = ("answers", "private", "quotes", "panel")
 LATER_AGENT_KEYS = ("word_limit", "scratchpad")
@@ -228,14 +228,29 @@ class Parameters:
     max_claims: int = option(
         "With `states: claims`: the maximum number of sub-claims of a claim.", default=4, minimum=2, maximum=100
     )
-    prover_reward: float = option("A prover's reward if the verdict is the verdict that it argues for.", default=1.0)
-    verifier_reward: float = option("The verifier's reward for a right verdict.", default=1.0)
-    verifier_incorrect_penalty: float = option("The verifier's reward for a wrong verdict.", default=-1.0)
+    prover_reward: float = option(
+        "A prover's reward if the verdict is the verdict that it argues for.",
+        default=1.0,
+        minimum=-LARGEST_NUMBER,
+        maximum=LARGEST_NUMBER,
+    )
+    verifier_reward: float = option(
+        "The verifier's reward for a right verdict.", default=1.0, minimum=-LARGEST_NUMBER, maximum=LARGEST_NUMBER
+    )
+    verifier_incorrect_penalty: float = option(
+        "The verifier's reward for a wrong verdict.", default=-1.0, minimum=-LARGEST_NUMBER, maximum=LARGEST_NUMBER
+    )
     verifier_terminated_penalty: float = option(
-        "The verifier's reward if the last round ends without a verdict.", default=-1.0
+        "The verifier's reward if the last round ends without a verdict.",
+        default=-1.0,
+        minimum=-LARGEST_NUMBER,
+        maximum=LARGEST_NUMBER,
     )
     verifier_no_guess_reward: float = option(
-        "The verifier's reward for each question, if it could have decided instead.", default=0.0
+        "The verifier's reward for each question, if it could have decided instead.",
+        default=0.0,
+        minimum=-LARGEST_NUMBER,
+        maximum=LARGEST_NUMBER,
     )
     shared_reward: bool = option("Give every prover the verifier's reward.", default=False)
     force_guess: Literal["zero", "one", "y"] | None = option(

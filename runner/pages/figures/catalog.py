@@ -193,6 +193,14 @@ def _reliability(folders: Sequence[RunFolder], _: str) -> Figure:
     systems = systems_of(folders)
     curves = [(system, curves_of(system)) for system in systems]
     lacking = [run_id for system, by_kind in curves if not by_kind for run_id in system.run_ids]
+    pooled = [
+        folder for system, by_kind in curves if not by_kind and len(system.folders) > 1 for folder in system.folders
+    ]
+    if any(ANSWER_CURVE in folder.read_metrics().get("reliability_curves", {}) for folder in pooled):
+        raise UsageError(
+            f"{comma_join(folder.run_id for folder in pooled)}: the reliability curves of several seeds with listed "
+            "answers cannot be pooled; plot one run"
+        )
     if lacking:
         raise UsageError(
             f"{comma_join(lacking)}: a reliability curve needs probabilities of verdicts, which these runs lack; play "

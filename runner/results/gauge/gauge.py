@@ -24,6 +24,7 @@ from runner.results.gauge.readings import (
 )
 from runner.results.sweep_points import format_point
 from runner.statistics.clustered_means import Codes, Floats, Quantity, Share, mean_share
+from runner.statistics.differences import paired_difference
 from runner.statistics.instrument.crossed_components import (
     INTERACTION,
     ORDER,
@@ -35,7 +36,6 @@ from runner.statistics.instrument.crossed_components import (
 )
 from runner.statistics.instrument.level_test import have_several_levels, permute_levels
 from runner.statistics.instrument.noise_floor import noise_floor, retest_flips
-from runner.statistics.intervals import mean_interval
 from runner.statistics.significance import ALPHA, holm
 
 _MOSTLY = 0.9
@@ -367,10 +367,10 @@ class _Data:
         owner = np.zeros(size, dtype=np.int64)
         owner[strata] = self.clusters[self.units[used]]
         shifts = sums[1][both] / counts[1][both] - sums[0][both] / counts[0][both]
-        share = mean_share(shifts, owner[both], len(self.group_names))
-        assert share is not None
-        low, high = mean_interval(share.value, share.stderr, share.n, share.clusters, proportion=False)
-        return replace(result, shift=share.value, ci_low=low, ci_high=high)
+        groups, numbers = np.unique(owner[both], return_inverse=True)
+        sizes = np.bincount(numbers, minlength=len(groups)).astype(float)
+        difference = paired_difference((np.bincount(numbers, shifts) / sizes).tolist(), sizes.tolist(), bound=1.0)
+        return replace(result, shift=difference.value, ci_low=difference.low, ci_high=difference.high)
 
     def _level_flips(self, levels: Codes, strata: Codes) -> Share | None:
         """Return the share of pairs of readings of one stratum at two levels with different verdicts."""

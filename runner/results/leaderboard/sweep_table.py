@@ -23,6 +23,7 @@ from runner.results.manifest import PLAYED, Status
 from runner.results.metric_definitions import RANKING_METRIC, Metric, check_metrics, find_metric
 from runner.results.metric_plugins import add_named_metrics
 from runner.results.tasks import describe_task_difference
+from runner.statistics.reporting_rules import near_constant_reason
 from runner.statistics.seeds import PooledMean, Sums, pool_seeds
 
 if TYPE_CHECKING:
@@ -244,7 +245,9 @@ class _System:
         if len(self._played) < 2:
             return run_values[0]
         problem = self.interval_problem
-        if _pooled_by_sums(metric) is not None and (total := self.pooled(metric)).value is not None:
+        entry = _pooled_by_sums(metric)
+        if entry is not None and (total := self.pooled(metric)).value is not None:
+            problem = problem or _missing_interval_reason(entry, total)
             ends = (None, None) if problem else (total.ci_low, total.ci_high)
             return SweepValue(total.value, *ends, total.n, total.clusters, total.between, total.within, problem)
         means = [value.value for value in run_values if value.value is not None]
@@ -270,6 +273,12 @@ def _pooled_by_sums(name: str) -> Metric | None:
     """Return the metric if it is a mean over rollouts, so that the sums of several seeds can be added."""
     metric = find_metric(name)
     return metric if metric is not None and metric.is_mean_of_rollouts else None
+
+
+def _missing_interval_reason(metric: Metric, total: PooledMean) -> str | None:
+    """Return why pooled seeds have no interval, by the rules for a single run; None if they have one."""
+    reason = metric.rule.missing_reason(total.clusters)
+    return reason if reason is not None or metric.is_proportion else near_constant_reason(total.differing)
 
 
 def _rank_rows(rows: Sequence[_System], results: Results) -> dict[int, RankRange | str]:

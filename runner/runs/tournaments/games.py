@@ -28,7 +28,7 @@ class GameCounts(NamedTuple):
 
     games: int = 0
     undecided: int = 0
-    """The number of games without a verdict."""
+    """The number of games without a verdict, which were undecided or lost in transport."""
     unlabeled: int = 0
     """The number of games with a verdict about a datapoint without a label."""
     first_won: int = 0

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from runner.statistics.clustered_means import Codes, Floats, Interval, Quantity
 from runner.statistics.intervals import t_quantile, variance_factors
+from runner.statistics.reporting_rules import near_constant_reason
 
 FEWEST_CLUSTERS, FEWEST_DIFFERENT = 20, 2
 """The minimum numbers of clusters, and of clusters whose readings of one unit differ, for an interval of an ICC."""
@@ -219,8 +220,10 @@ def _component(value: float, without: Floats, sizes: tuple[int, int]) -> Quantit
     error = _jackknife_error(without)
     if error is None:
         return Quantity(max(value, 0.0), None, None, *sizes, "too few clusters with repeats")
+    if error <= _ROUNDING:
+        return Quantity(max(value, 0.0), None, None, *sizes, near_constant_reason(0))
     half = t_quantile(sizes[1]) * error
-    if value <= max(half, _ROUNDING) or error <= _ROUNDING:  # it may be 0, which no interval of a chi-squared contains
+    if value <= max(half, _ROUNDING):  # it may be 0, which no interval of a chi-squared contains
         return Quantity(max(value, 0.0), error, (0.0, max(value + half, 0.0)), *sizes)
     degrees = 2 * (value / error) ** 2  # those of a scaled chi-squared with this error
     low, high = (value * factor for factor in variance_factors(degrees + 1))

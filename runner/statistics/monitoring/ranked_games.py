@@ -73,19 +73,20 @@ class CurvePoint:
 
 @dataclass(frozen=True, eq=False)
 class RankedGames:
-    """Games with a suspicion and a label. `clusters` has a number below `total` for each game.
+    """Games with a P(accept) and a label. `clusters` has a number below `total` for each game.
 
-    There must be at least one attack and one benign game.
+    There must be at least one attack and one benign game. Games are ordered by P(accept), because the suspicion of all
+    games below 1e-16 is rounded to 1.
     """
 
-    suspicion: Floats
+    p_accept: Floats
     is_attack: npt.NDArray[np.bool_]
     clusters: Codes
     total: int
 
     @property
     def n(self) -> int:
-        return len(self.suspicion)
+        return len(self.p_accept)
 
     @cached_property
     def attacks(self) -> int:
@@ -164,7 +165,7 @@ class RankedGames:
 
     @cached_property
     def _level(self) -> Codes:
-        levels: Codes = np.unique(-self.suspicion, return_inverse=True)[1]
+        levels: Codes = np.unique(self.p_accept, return_inverse=True)[1]
         return levels
 
     @cached_property
@@ -183,7 +184,7 @@ class RankedGames:
         self, shares: Floats, counts: _Column, shares_found: Floats, interval: tuple[Floats, Floats] | None
     ) -> list[CurvePoint]:
         """Return the points of a curve at shares of the games that `counts` counts before each level."""
-        thresholds = -np.unique(-self.suspicion)
+        thresholds = 1 - np.unique(self.p_accept)
         targets = _round_nearly_whole(shares * counts[-1])
         following = np.searchsorted(counts, targets, side="right")
         last = following - 1 - (counts[following - 1] == targets)  # the last level with a flagged game
@@ -297,4 +298,4 @@ def _distance(observed: Floats, expected: Floats) -> Floats:
 def ranked_games(p_accept: Floats, labels: Codes, clusters: Codes, total: int) -> RankedGames | None:
     """Return games in the order of their P(accept); None without both labels."""
     is_attack = labels == 0
-    return None if is_attack.all() or not is_attack.any() else RankedGames(1 - p_accept, is_attack, clusters, total)
+    return None if is_attack.all() or not is_attack.any() else RankedGames(p_accept, is_attack, clusters, total)

@@ -18,6 +18,8 @@ from runner.cli.main import main
 from runner.results.folder import RunFolder
 from runner.runs.finished.result import FinishedRun
 from tests.results.comparison.planted import play_with_planted_verdicts, write_solo_spec
+from tests.support.runs import run_spec
+from tests.support.specs import spec_file
 
 
 def run_command(results: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -44,6 +46,20 @@ def test_compare_prints_the_verdict_then_the_numbers_then_the_flips(results: Pat
     assert transcripts.returncode == 0, transcripts.stderr
     assert [line for line in transcripts.stdout.splitlines() if line.startswith("run ")] == ["run good", "run same"]
     assert transcripts.stdout.count("datapoint p0 ") == 2
+
+
+def test_small_costs_are_printed_with_enough_decimals(tmp_path: Path) -> None:
+    models = {"m": {"price": {"input": 0.01, "output": 0.02}}}
+    runs = [
+        run_spec(spec_file(tmp_path, models=models, fine_tune=None), tmp_path / "results", f"seed={seed}").run_id
+        for seed in (1, 2)
+    ]
+    results, arguments = tmp_path / "results", ("compare", *runs, "--metric", "cost", "--assert", "cost <= 1")
+    (pair,) = json.loads(run_command(results, *arguments, "--json").stdout)["pairs"]
+    text = run_command(results, *arguments).stdout
+    assert 0 < pair["other_value"] < 0.0001
+    assert "0.000 " not in text
+    assert f"  {pair['other_value']:.7f}  " in text
 
 
 @pytest.mark.full

@@ -203,7 +203,7 @@ def test_games_without_a_verdict_have_no_winner_and_are_counted(tmp_path: Path) 
     assert [(row["games"], row["undecided"]) for row in result.metrics["pairings"]] == [(8, 8)] * 3
     assert {(row["value"], row["reason"], row["n"]) for row in result.metrics["ratings"]} == {(None, "no games", 0)}
     done = nip_run_here("show", result.run_id, cwd=tmp_path)
-    assert "games that no rating uses: 24 without a verdict" in done.stdout
+    assert "games that no rating uses: 24 without a verdict (undecided, or lost in transport)" in done.stdout
     assert [note.partition(": ")[0] for note in result.notes if "ended undecided" in note] == [f"{result.run_id}-p0a"]
 
 
