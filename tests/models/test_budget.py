@@ -272,6 +272,18 @@ def test_free_model_needs_no_price_and_no_token_limit(tmp_path: Path) -> None:
     assert run_spec(spec_file(tmp_path, budget={"usd": 0.01}), tmp_path / "results").manifest.cost_usd == 0
 
 
+def test_budget_counts_generated_answers_at_the_price_in_the_spec(tmp_path: Path) -> None:
+    path = spec_file(tmp_path, models={"m": {"price": {"input": IN, "output": OUT}}})
+    whole = run_spec(path, tmp_path / "whole").manifest
+    assert whole.cost_usd is not None
+    assert whole.cost_usd_at_most == whole.cost_usd > 0
+    with pytest.raises(BudgetExhausted):
+        run_spec(path, tmp_path / "results", f"budget.usd={whole.cost_usd / 2}")
+    stopped = RunFolder(only_run(tmp_path / "results")).manifest()
+    assert 0 < stopped.cost_usd <= whole.cost_usd / 2
+    assert run_spec(path, tmp_path / "results", f"budget.usd={whole.cost_usd * 2}").manifest.cost_usd == whole.cost_usd
+
+
 def test_completions_budget_needs_no_price_and_no_token_limit(tmp_path: Path) -> None:
     spec = load_spec(spec_file(tmp_path, "http://127.0.0.1:9/v1", budget={"completions": 5}))
     assert spec.experiment.budget.completions == 5

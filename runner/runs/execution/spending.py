@@ -58,14 +58,14 @@ def measure_spending(plan: Plan, folder: RunFolder) -> Spending:
     if not folder.journal.is_file():
         return Spending(usd, total)
     costs = run_costs(plan)
-    metered_groups = {name for name, settings in costs.groups.items() if settings.traits.metered}
+    groups_with_costs = {name for name, settings in costs.groups.items() if settings.has_costs}
     abandoned = AbandonedCalls(folder.in_flight)
     records = read_journal(folder.journal, folder.identity())
-    if not metered_groups and abandoned.is_empty:
+    if not groups_with_costs and abandoned.is_empty:
         next(records, None)  # checks that the journal belongs to this run; no call costs anything
         return Spending(usd, total)
     for _, data in records:
-        if abandoned.is_empty and _is_free(data, plan, metered_groups):
+        if abandoned.is_empty and _is_free(data, plan, groups_with_costs):
             continue  # do not parse the answer, which would take most of the time
         record = parse_record(data)
         abandoned.apply_record(data["seq"], record)
@@ -89,12 +89,12 @@ def reported_usd(record: Record, plan: Plan, costs: CallCosts) -> float:
     return 0.0 if usage is None or price is None else price.cost_of(usage)
 
 
-def _is_free(record: Mapping[str, Any], plan: Plan, metered_groups: Collection[str]) -> bool:
-    """Return whether a record is an answer that costs nothing: it was copied, or its model group is not metered."""
+def _is_free(record: Mapping[str, Any], plan: Plan, groups_with_costs: Collection[str]) -> bool:
+    """Return whether a record is an answer that costs nothing: it was copied, or its model group has no costs."""
     if record["kind"] != CallRecord.KIND or "charged" in record:
         return False
     is_copy = "of" in record or record.get("cache", False)  # of an earlier record, or from the cache
-    return is_copy or plan.group_of(SampleKey(*record["sample"])) not in metered_groups
+    return is_copy or plan.group_of(SampleKey(*record["sample"])) not in groups_with_costs
 
 
 async def record_lost_calls(folder: RunFolder, journal: Journal) -> UsageTotals:
