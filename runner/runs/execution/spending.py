@@ -13,7 +13,15 @@ from runner.base.storage.journal import Journal
 from runner.base.storage.log_lines import read_journal
 from runner.models.costs import CallCosts
 from runner.models.interface import SampleKey
-from runner.models.journal_records import CallRecord, FailureRecord, LostRecord, Record, parse_record, read_records
+from runner.models.journal_records import (
+    CallRecord,
+    FailureRecord,
+    LostRecord,
+    Record,
+    RepeatRecord,
+    parse_record,
+    read_records,
+)
 from runner.models.layers.lost_calls import AbandonedCalls
 from runner.models.usage_totals import UsageTotals
 from runner.results.folder import RunFolder
@@ -37,6 +45,8 @@ class Spending(NamedTuple):
     """The cost by the token counts that servers reported or, without reports, by estimated counts; as in the tables."""
     maximum: UsageTotals
     """The highest possible cost. It includes calls that failed, were left in flight, or have an unknown usage."""
+    answers: int
+    """The number of answers, as in the tables; 0 if no call costs anything."""
 
 
 def max_spending(plan: Plan, folder: RunFolder) -> UsageTotals:
@@ -54,27 +64,30 @@ def spent_on_parts(results: Results, run_id: str) -> UsageTotals:
 
 def measure_spending(plan: Plan, folder: RunFolder) -> Spending:
     """Return the spending of a run, from its journal and its file of calls in flight."""
-    usd, total = 0.0, UsageTotals()
+    usd, total, answers = 0.0, UsageTotals(), 0
     if not folder.journal.is_file():
-        return Spending(usd, total)
+        return Spending(usd, total, answers)
     costs = run_costs(plan)
     groups_with_costs = {name for name, settings in costs.groups.items() if settings.has_costs}
     abandoned = AbandonedCalls(folder.in_flight)
     records = read_journal(folder.journal, folder.identity())
     if not groups_with_costs and abandoned.is_empty:
         next(records, None)  # checks that the journal belongs to this run; no call costs anything
-        return Spending(usd, total)
+        return Spending(usd, total, answers)
     for _, data in records:
         if abandoned.is_empty and _is_free(data, plan, groups_with_costs):
+            answers += 1
             continue  # do not parse the answer, which would take most of the time
         record = parse_record(data)
         abandoned.apply_record(data["seq"], record)
         usd += reported_usd(record, plan, costs)
+        if isinstance(record, (CallRecord, RepeatRecord)):
+            answers += len(record.completion.choices) if isinstance(record, CallRecord) else 1
         if isinstance(record, (CallRecord, FailureRecord, LostRecord)) and record.charged is not None:
             total += record.charged
         elif isinstance(record, CallRecord) and not record.completion.from_cache:
             total += costs.actual_cost(plan.group_of(record.sample), record.completion)
-    return Spending(usd, total + abandoned.max_cost)
+    return Spending(usd, total + abandoned.max_cost, answers)
 
 
 def reported_usd(record: Record, plan: Plan, costs: CallCosts) -> float:
