@@ -33,6 +33,7 @@ from runner.models.prices import ListedPrice, price_list_version, price_of
 from runner.models.providers.answer_reader import read_completion
 from runner.models.settings import ModelSettings, Price
 from runner.models.usage_totals import UsageTotals
+from runner.runs.finished.selection import ReplayOf
 from runner.runs.finished.stored_problems import load_problems
 from tests.support.openai_calls import serve_openai_at
 from tests.support.processes import nip_run_here, python
@@ -394,5 +395,7 @@ def test_usage_of_an_error_is_recorded_and_charged_at_its_worst_case(
     assert result.manifest.cost_usd == pytest.approx(0.363 * attempts)
     assert result.manifest.cost_usd_at_most >= result.manifest.cost_usd
     assert (result.manifest.completions, result.manifest.failed_calls) == (0, attempts)
+    replay = run_spec(spec, tmp_path / "replays", replay=ReplayOf(result.path)).manifest
+    assert (replay.cost_usd, replay.prompt_tokens, replay.failed_calls) == (0.0, 300 * attempts, attempts)
     rebuilt = nip_run_here("verify", str(result.folder.path), cwd=tmp_path)
     assert rebuilt.returncode == 0, rebuilt.stdout + rebuilt.stderr

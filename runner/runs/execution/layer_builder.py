@@ -115,8 +115,9 @@ class LayerBuilder:
             index = JournalIndex(journal.record, entries, group_of=self.plan.group_of)
             cache = None if self.recorded_only else self._open_cache(exit_stack, journal.journal_id)
             replayer = self._open_replayer()
-            failures = replayer.failures if replayer is not None and is_whole_replay(self.replay) else index.failures
-            failed_calls = FailedCalls(failed_calls_finder(self.plan, failures))
+            replayed = replayer if is_whole_replay(self.replay) else None
+            failures = index.failures if replayed is None else replayed.failures
+            failed_calls = FailedCalls(failed_calls_finder(self.plan, failures, paid=replayed is None))
             in_flight = InFlightFile(self.folder.in_flight)
             self.accounting.progress.in_flight = in_flight.count_calls
             answer_checker = AnswerChecker(self.plan)

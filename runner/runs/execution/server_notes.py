@@ -62,7 +62,7 @@ class ServerProblemDetector:
         """The sample and the hash of the last answer to each prompt, by group and hash of the prompt."""
         self._answer_pairs = {group: _AnswerPairs() for group in groups}
         self._first_models: dict[str, str | None] = {}
-        """The model that the first answer of each group names; None if another answer of the group names another one."""
+        """The model that the first answer of each group names; None once the note about several models was added."""
         self._sampling = {group: settings.request_parameters for group, settings in groups.items()}
 
     def note(self, line: str, subject: str | None = None) -> None:
