@@ -393,7 +393,7 @@ def test_usage_of_an_error_is_recorded_and_charged_at_its_worst_case(
     rows = table(result.folder.path, "completions")
     assert [(row["prompt_tokens"], row["completion_tokens"]) for row in rows] == [(300, 900)] * attempts
     assert result.manifest.cost_usd == pytest.approx(0.363 * attempts)
-    assert result.manifest.cost_usd_at_most >= result.manifest.cost_usd
+    assert (result.manifest.cost_usd_at_most or 0) >= 0.363 * attempts
     assert (result.manifest.completions, result.manifest.failed_calls) == (0, attempts)
     replay = run_spec(spec, tmp_path / "replays", replay=ReplayOf(result.path)).manifest
     assert (replay.cost_usd, replay.prompt_tokens, replay.failed_calls) == (0.0, 300 * attempts, attempts)
