@@ -14,28 +14,28 @@ from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Call, usage_fields
 
 
-def call_from_failure(record: FailureRecord, model: str, *, paid: bool = True) -> Call:
+def call_from_failure(record: FailureRecord, model: str) -> Call:
     """Convert a journal's record of a failed call to a `Call`. `model` is the name of the model."""
     sample = record.sample
     tokens = {} if record.usage is None else usage_fields(record.usage)
     return Call(
-        sample.round, sample.agent, sample.attempt, model, error=record.error, vote=sample.vote, paid=paid, **tokens
+        sample.round, sample.agent, sample.attempt, model, error=record.error, vote=sample.vote, paid=record.is_paid,
+        **tokens,
     )  # fmt: skip
 
 
 def failed_calls_finder(
-    plan: Plan, failures: Callable[[str, int], Sequence[FailureRecord]], *, paid: bool = True
+    plan: Plan, failures: Callable[[str, int], Sequence[FailureRecord]]
 ) -> Callable[[Job], Sequence[Call]]:
     """Return a function that returns the failed calls of a rollout.
 
-    `failures` returns the records of failed calls by datapoint id and rollout number. `paid` is false if another run
-    made these calls.
+    `failures` returns the records of failed calls by datapoint id and rollout number.
     """
     models = plan.spec.experiment.models
 
     def find(job: Job) -> list[Call]:
         failed = failures(job.datapoint.id, job.number)
-        return [call_from_failure(record, models[plan.group_of(record.sample)].name, paid=paid) for record in failed]
+        return [call_from_failure(record, models[plan.group_of(record.sample)].name) for record in failed]
 
     return find
 

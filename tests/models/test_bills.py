@@ -395,7 +395,9 @@ def test_usage_of_an_error_is_recorded_and_charged_at_its_worst_case(
     assert result.manifest.cost_usd == pytest.approx(0.363 * attempts)
     assert (result.manifest.cost_usd_at_most or 0) >= 0.363 * attempts
     assert (result.manifest.completions, result.manifest.failed_calls) == (0, attempts)
-    replay = run_spec(spec, tmp_path / "replays", replay=ReplayOf(result.path)).manifest
-    assert (replay.cost_usd, replay.prompt_tokens, replay.failed_calls) == (0.0, 300 * attempts, attempts)
-    rebuilt = nip_run_here("verify", str(result.folder.path), cwd=tmp_path)
-    assert rebuilt.returncode == 0, rebuilt.stdout + rebuilt.stderr
+    replay = run_spec(spec, tmp_path / "replays", replay=ReplayOf(result.path))
+    counts = replay.manifest.cost_usd, replay.manifest.prompt_tokens, replay.manifest.failed_calls
+    assert counts == (0.0, 300 * attempts, attempts)
+    for folder in (result.path, replay.path):
+        rebuilt = nip_run_here("verify", str(folder), cwd=tmp_path)
+        assert rebuilt.returncode == 0, rebuilt.stdout + rebuilt.stderr

@@ -95,7 +95,7 @@ def reported_usd(record: Record, plan: Plan, costs: CallCosts) -> float:
     if isinstance(record, CallRecord):
         usage = None if record.completion.from_cache else record.completion.usage
     elif isinstance(record, FailureRecord):
-        usage = record.usage
+        usage = record.usage if record.is_paid else None
     else:
         return 0.0
     price = None if usage is None else costs.prices[plan.group_of(record.sample)]
